@@ -1,0 +1,227 @@
+"""The tables and types that cross a stage boundary.
+
+Every table is one Parquet file. A stage validates a table where it writes it (`write_table`) and where it reads it
+(`read_table`), so that a malformed file is one clear error at the border and never a surprise three rooms later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+Domain = Literal["math", "code", "precise_if", "chat"]
+DOMAINS: tuple[Domain, ...] = get_args(Domain)
+
+Message = dict[str, str]
+
+
+def _column(name: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field:
+    return pa.field(name, kind, nullable=nullable)
+
+
+MESSAGES = pa.list_(pa.struct([_column("role", pa.string()), _column("content", pa.string())]))
+
+PROMPTS = pa.schema(
+    [
+        _column("prompt_id", pa.string()),
+        _column("domain", pa.string()),
+        _column("source", pa.string()),
+        _column("messages", MESSAGES),
+        _column("verifier", pa.string()),
+        _column("ground_truth", pa.string()),
+        _column("metadata", pa.string()),
+    ]
+)
+"""One prompt a row. `ground_truth` and `metadata` are JSON text; `prompt_id` comes from `prompt_id()`."""
+
+REJECTED = pa.schema(
+    [
+        _column("source", pa.string()),
+        _column("row", pa.int64()),
+        _column("reason", pa.string()),
+        _column("value", pa.string()),
+    ]
+)
+"""One set-aside row a row: where it stood in its source (0-based), why it cannot be used, the value at fault."""
+
+ROLLOUTS = pa.schema(
+    [
+        _column("prompt_id", pa.string()),
+        _column("sample", pa.int32()),
+        _column("response", pa.string()),
+        _column("num_tokens", pa.int32()),
+        _column("finish_reason", pa.string()),
+        _column("score", pa.float64(), nullable=True),
+        _column("error", pa.string(), nullable=True),
+        _column("policy", pa.string()),
+    ]
+)
+"""One completion a row. A response that could not be judged has a null `score` and says why in `error`."""
+
+GRADED = pa.schema(
+    [
+        *PROMPTS,
+        _column("pass_rate", pa.float64()),
+        _column("num_rollouts", pa.int32()),
+        _column("mean_tokens", pa.float64()),
+    ]
+)
+"""Prompts with what the initial checkpoint makes of them. `pass_rate` is the mean score of the judged rollouts."""
+
+MIXTURE = pa.schema([*GRADED, _column("weight", pa.float64()), _column("order", pa.int64())])
+"""Graded prompts in the order in which training visits them (`order` counts from 0), with their sampling weight."""
+
+LEDGER = pa.schema(
+    [
+        _column("group", pa.int64()),
+        _column("prompt_id", pa.string()),
+        _column("domain", pa.string()),
+        _column("actor", pa.int32()),
+        _column("sampled_at", pa.float64()),
+        _column("finished_at", pa.float64(), nullable=True),
+        _column("first_version", pa.int64()),
+        _column("last_version", pa.int64()),
+        _column("scores", pa.list_(pa.float64())),
+        _column("num_tokens", pa.list_(pa.int32())),
+        _column("advantage_spread", pa.float64(), nullable=True),
+        _column("fate", pa.string()),
+        _column("step", pa.int64(), nullable=True),
+        _column("detail", pa.string(), nullable=True),
+    ]
+)
+"""One sampled group a row: when (seconds since the run began), by which policy versions, its scores, and its fate."""
+
+EVALUATION = pa.schema(
+    [
+        _column("benchmark", pa.string()),
+        _column("metric", pa.string()),
+        _column("policy", pa.string()),
+        _column("value", pa.float64()),
+        _column("low", pa.float64()),
+        _column("high", pa.float64()),
+        _column("n", pa.int64()),
+    ]
+)
+"""One figure a row with its 95% confidence interval; `policy` is `before`, `after` or `gain`, `n` counts prompts."""
+
+
+class TableError(ValueError):
+    """A table that is not what its stage was promised: names the file, the column or row, and the value."""
+
+
+def canonical_json(value: Any) -> str:
+    """`value` as JSON text that is equal for equal values: sorted keys, no spaces, UTF-8 kept readable."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def prompt_id(messages: Iterable[Mapping[str, str]], verifier: str, ground_truth: Any) -> str:
+    """The identity of a prompt: 32 hex digits over its messages, verifier and ground truth (a JSON value)."""
+    turns = [[turn["role"], turn["content"]] for turn in messages]
+    return hashlib.sha256(canonical_json([turns, verifier, ground_truth]).encode()).hexdigest()[:32]
+
+
+def table_from_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema, where: str) -> pa.Table:
+    """The rows as a table of `schema`; raises `TableError` that names the column at fault."""
+    listed = list(rows)
+    columns = []
+    for column in schema:
+        try:
+            columns.append(pa.array([row[column.name] for row in listed], type=column.type))
+        except KeyError:
+            raise TableError(f"{where}: a row lacks the column {column.name!r}") from None
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise TableError(f"{where}: column {column.name!r} wants {column.type}: {error}") from None
+    return validate(pa.table(columns, names=schema.names), schema, where)
+
+
+def validate(table: pa.Table, schema: pa.Schema, where: str) -> pa.Table:
+    """The table with `schema`'s columns, in its order and types; metadata of the file is kept.
+
+    Raises `TableError` for a missing column, a column of another type, or a null where none may be.
+    """
+    missing = [name for name in schema.names if name not in table.column_names]
+    if missing:
+        raise TableError(f"{where}: missing columns {missing}; found {table.column_names}")
+    for column in schema:
+        if not column.nullable and table.column(column.name).null_count:
+            row = table.column(column.name).is_null().to_pylist().index(True)
+            raise TableError(f"{where}: column {column.name!r} is null in row {row}")
+    try:
+        return table.select(schema.names).cast(schema.with_metadata(table.schema.metadata))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError) as error:
+        raise TableError(f"{where}: {error}") from None
+
+
+def write_table(
+    path: str | Path, table: pa.Table, schema: pa.Schema, metadata: Mapping[str, Any] | None = None
+) -> Path:
+    """Write `table` to one Parquet file; equal tables and metadata give equal bytes.
+
+    `metadata` values are stored as JSON text in the file's key-value metadata (`read_metadata` reads them back).
+    """
+    path = Path(path)
+    table = validate(table, schema, str(path))
+    entries = {key: canonical_json(value) for key, value in sorted((metadata or {}).items())}
+    pq.write_table(table.replace_schema_metadata(entries or None), path, compression="zstd")
+    return path
+
+
+def read_table(path: str | Path, schema: pa.Schema) -> pa.Table:
+    """Read a Parquet file as `schema`; raises `TableError` that names the file when it is not such a table."""
+    path = Path(path)
+    try:
+        table = pq.read_table(path)
+    except FileNotFoundError:
+        raise TableError(f"{path}: no such file") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise TableError(f"{path}: not a readable Parquet file: {error}") from None
+    return validate(table, schema, str(path))
+
+
+def read_metadata(path: str | Path) -> dict[str, Any]:
+    """The key-value metadata that `write_table` stored, without Arrow's own entry."""
+    entries = pq.read_schema(path).metadata or {}
+    return {key.decode(): json.loads(value) for key, value in entries.items() if key != b"ARROW:schema"}
+
+
+def file_digest(path: str | Path) -> str:
+    """SHA-256 of a file's bytes, or of every file below a folder together with its relative path."""
+    path = Path(path)
+    digest = hashlib.sha256()
+    for file in [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file()):
+        digest.update(file.relative_to(path).as_posix().encode())
+        with file.open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "sha256").digest())
+    return digest.hexdigest()
+
+
+@dataclass
+class StageSummary:
+    """What a stage has to say about its run, as a typed output, so that a cached stage still shows everything.
+
+    Attributes:
+        stage: name of the stage; a stage that runs several times adds what tells them apart (`sourcing: gsm8k`).
+        started_at: when the work began (UTC).
+        seconds: wall time of the work.
+        headline: one sentence for people.
+        facts: JSON text of an object, for the report and for programs.
+    """
+
+    stage: str
+    started_at: datetime
+    seconds: float
+    headline: str
+    facts: str = field(default="{}")
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """`facts`, parsed."""
+        return json.loads(self.facts)
