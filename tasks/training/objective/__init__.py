@@ -1,0 +1,44 @@
+"""The training objective: rewards and log-probabilities in, advantages, loss and metrics out.
+
+Everything here is a pure function of tensors and an `ObjectiveConfig`. The configuration is imported eagerly and needs
+no torch, so that the command line parses recipes without it; the mathematics is imported on first use.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tasks.training.objective.config import CorrectionConfig, KLConfig, ObjectiveConfig
+
+if TYPE_CHECKING:
+    from tasks.training.objective.advantages import compute_advantages, zero_variance
+    from tasks.training.objective.loss import LossInputs, LossOutput, policy_loss
+    from tasks.training.objective.metrics import summarize
+
+__all__ = [
+    "CorrectionConfig",
+    "KLConfig",
+    "LossInputs",
+    "LossOutput",
+    "ObjectiveConfig",
+    "compute_advantages",
+    "policy_loss",
+    "summarize",
+    "zero_variance",
+]
+
+_HOME = {
+    "LossInputs": "loss",
+    "LossOutput": "loss",
+    "compute_advantages": "advantages",
+    "policy_loss": "loss",
+    "summarize": "metrics",
+    "zero_variance": "advantages",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

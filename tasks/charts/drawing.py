@@ -1,0 +1,366 @@
+"""Charts as HTML fragments: one style for the report and for every stage's deck.
+
+Each function returns a `<figure class="chart">` that holds a caption with the unit, a legend and an inline SVG with a
+title and a description for screen readers, or a `<p class="chart-absent">` sentence when there is nothing to draw.
+Equal data gives equal bytes. Colours are CSS variables with mid-tone fallbacks, so that a chart reads on light and on
+dark; a page that shows charts carries `STYLE` once (`deck` puts it in front of fragments that stand alone).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import io
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLORS = {
+    "ink": "#767d8b",
+    "grid": "#9da3b0",
+    "muted": "#a7adb8",
+    "before": "#8b919d",
+    "after": "#179b8b",
+    "blue": "#3f82cf",
+    "orange": "#d97d2e",
+    "violet": "#8d70d1",
+    "pink": "#cf5f96",
+    "red": "#d05656",
+}
+"""Colour roles and the mid-tones they have where no style sheet says otherwise."""
+
+_DARK = {"ink": "#a3aaba", "grid": "#6d7484", "muted": "#5f6675", "before": "#8e96a6", "after": "#35c2b0"}
+_LIGHT = {"ink": "#596070", "grid": "#b4b9c3", "muted": "#c3c8d1", "before": "#8b919d", "after": "#0f8577"}
+
+_DOMAIN_COLORS = {"math": "blue", "precise_if": "orange", "code": "violet", "chat": "pink"}
+_OTHER_COLORS = ("after", "blue", "orange", "violet", "pink", "red")
+
+_WIDTH, _WIDE, _HEIGHT = 350, 760, 190  # CSS pixels at which the text has its nominal size
+_SMOOTH_FROM = 40  # points; a longer curve is drawn faintly under its moving average
+
+
+def _variables(colors: Mapping[str, str]) -> str:
+    return "".join(f"--chart-{role}:{color};" for role, color in colors.items())
+
+
+STYLE = f"""<style>
+.chart{{{_variables(_LIGHT)}margin:0;min-width:0;overflow-x:auto}}
+@media (prefers-color-scheme:dark){{.chart{{{_variables(_DARK)}}}}}
+@media print{{.chart{{{_variables(_LIGHT)}}}}}
+.chart figcaption{{font-size:.9rem;font-weight:600;line-height:1.3}}
+.chart-unit{{display:block;font-weight:400;font-size:.8rem;opacity:.75}}
+.chart-legend{{display:flex;flex-wrap:wrap;gap:.1rem .9rem;font-size:.78rem;min-height:1.25rem;margin:.15rem 0}}
+.chart-legend i{{display:inline-block;width:.7em;height:.7em;border-radius:.2em;margin-right:.4em}}
+.chart svg{{display:block;width:100%;height:auto}}
+.chart svg text{{font-family:inherit}}
+.chart svg *{{stroke-linejoin:round}}
+.chart-grid{{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(100%,19rem),1fr));gap:1.6rem 1.8rem}}
+.chart-wide{{grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr))}}
+.chart-absent{{opacity:.75;font-style:italic}}
+</style>"""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One curve: `points` are (x, y); a point whose y is not finite is a gap."""
+
+    label: str
+    points: Sequence[tuple[float, float]]
+    color: str
+
+
+@dataclass(frozen=True)
+class Interval:
+    """One estimate in an interval chart: `row` is the line it stands on, `label` the series it belongs to."""
+
+    row: str
+    label: str
+    value: float
+    low: float
+    high: float
+    color: str
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One part of stacked bars: a value for each bar."""
+
+    label: str
+    values: Sequence[float]
+    color: str
+
+
+def deck(*fragments: str) -> str:
+    """Fragments with the style they need, for a page that does not carry it."""
+    return STYLE + "".join(fragments)
+
+
+def grid(fragments: Iterable[str], *, wide: bool = False) -> str:
+    """Fragments side by side, as many as fit; `wide` is for two large ones."""
+    return f'<div class="chart-grid{" chart-wide" if wide else ""}">{"".join(fragments)}</div>'
+
+
+def color_of(label: str, position: int = 0) -> str:
+    """The colour role of a domain, the same everywhere; of any other label, by its position."""
+    return _DOMAIN_COLORS.get(label, _OTHER_COLORS[position % len(_OTHER_COLORS)])
+
+
+def curves(
+    title: str, unit: str, series: Sequence[Series], *, x_label: str = "optimizer step", from_zero: bool = True
+) -> str:
+    """Curves over steps. `from_zero` starts the vertical axis at 0 when no value is negative."""
+    drawn = [(one, [(x, y) for x, y in one.points if math.isfinite(y)]) for one in series]
+    drawn = [(one, points) for one, points in drawn if points]
+    if not drawn:
+        return absent(f"{title}: nothing was recorded.")
+
+    def draw(axes: Axes) -> None:
+        for one, _ in drawn:
+            _curve(axes, one)
+        _integer_axis(axes)
+        axes.set_xlabel(x_label)
+        values = [y for _, points in drawn for _, y in points]
+        if from_zero and min(values) >= 0:
+            axes.set_ylim(bottom=0, top=max(values) * 1.08 or 1)
+
+    said = [
+        f"{one.label}: from {_short(points[0][1])} at {_short(points[0][0])} to {_short(points[-1][1])} "
+        f"at {_short(points[-1][0])}"
+        for one, points in drawn
+    ]
+    legend = [(one.label, one.color) for one, _ in drawn] if len(drawn) > 1 else []
+    return _chart(title, unit, f"Curves over {x_label}. {'; '.join(said)}.", legend, draw)
+
+
+def histogram(
+    title: str,
+    unit: str,
+    bins: Sequence[str],
+    stacks: Sequence[Stack],
+    *,
+    x_label: str,
+    threshold: tuple[float, str] | None = None,
+) -> str:
+    """Stacked columns over named bins; `threshold` is a place (in bins from the left edge) and what to call it."""
+    totals = [sum(column) for column in zip(*(stack.values for stack in stacks), strict=True)]
+    if not any(totals):
+        return absent(f"{title}: nothing to count.")
+
+    def draw(axes: Axes) -> None:
+        base = [0.0] * len(bins)
+        for stack in stacks:
+            axes.bar(range(len(bins)), stack.values, 0.86, base, color=COLORS[stack.color], linewidth=0)
+            base = [low + value for low, value in zip(base, stack.values, strict=True)]
+        axes.set_xticks(range(len(bins)), bins)
+        axes.set_xlabel(x_label)
+        axes.set_xlim(-0.6, len(bins) - 0.4)
+        axes.set_ylim(0, max(totals) * 1.15)
+        if threshold:
+            place = threshold[0] - 0.5
+            axes.axvline(place, color=COLORS["red"], linewidth=1.4, linestyle=(0, (4, 2)))
+            axes.text(place + 0.08, max(totals) * 1.14, threshold[1], color=COLORS["red"], va="top")
+
+    said = ", ".join(f"{name}: {_short(total)}" for name, total in zip(bins, totals, strict=True))
+    legend = [(stack.label, stack.color) for stack in stacks if any(stack.values)]
+    return _chart(title, unit, f"Columns over {x_label}. {said}.", legend, draw, width=_WIDE, height=250)
+
+
+def shares(title: str, unit: str, rows: Sequence[str], stacks: Sequence[Stack]) -> str:
+    """Stacked horizontal bars, one for each of `rows`, first row on top."""
+    totals = [sum(column) for column in zip(*(stack.values for stack in stacks), strict=True)]
+    if not any(totals):
+        return absent(f"{title}: nothing to show.")
+
+    def draw(axes: Axes) -> None:
+        base = [0.0] * len(rows)
+        for stack in stacks:
+            axes.barh(
+                range(len(rows)), stack.values, 0.66, base, color=COLORS[stack.color], linewidth=0, label=stack.label
+            )
+            base = [left + value for left, value in zip(base, stack.values, strict=True)]
+        _rows_axis(axes, rows)
+        axes.set_xlim(0, max(totals) * 1.02)
+
+    said = "; ".join(
+        f"{row}: " + ", ".join(f"{stack.label} {_short(stack.values[i])}" for stack in stacks if stack.values[i])
+        for i, row in enumerate(rows)
+    )
+    legend = [(stack.label, stack.color) for stack in stacks if any(stack.values)]
+    return _chart(title, unit, f"Stacked bars. {said}.", legend, draw, width=_WIDE, height=48 + 32 * len(rows))
+
+
+def intervals(title: str, unit: str, estimates: Sequence[Interval], *, zero: bool = False) -> str:
+    """Estimates with their intervals, one line for each row and series; `zero` marks the place of no difference."""
+    rows = list(dict.fromkeys(one.row for one in estimates))
+    labels = list(dict.fromkeys(one.label for one in estimates))
+    if not rows:
+        return absent(f"{title}: nothing was estimated.")
+
+    def draw(axes: Axes) -> None:
+        if zero:
+            axes.axvline(0, color=COLORS["ink"], linewidth=1)
+        for one in estimates:
+            place = rows.index(one.row) + 0.3 * (labels.index(one.label) - (len(labels) - 1) / 2)
+            color = COLORS[one.color]
+            if math.isfinite(one.low) and math.isfinite(one.high):
+                axes.plot([one.low, one.high], [place, place], color=color, linewidth=2.6, solid_capstyle="round")
+            axes.plot([one.value], [place], marker="o", markersize=7.5, color=color, linestyle="none")
+        _rows_axis(axes, rows)
+
+    said = "; ".join(
+        f"{one.row}, {one.label}: {_short(one.value)}, from {_short(one.low)} to {_short(one.high)}"
+        for one in estimates
+    )
+    legend = list({one.label: (one.label, one.color) for one in estimates}.values())
+    description = f"Estimates with 95% intervals. {said}."
+    return _chart(title, unit, description, legend, draw, width=470, height=58 + 42 * len(rows))
+
+
+def absent(sentence: str) -> str:
+    """The sentence that stands where a chart would."""
+    return f'<p class="chart-absent">{html.escape(sentence)}</p>'
+
+
+def _curve(axes: Axes, series: Series) -> None:
+    x, y = [point[0] for point in series.points], [point[1] for point in series.points]
+    color = COLORS[series.color]
+    if len(x) <= _SMOOTH_FROM:
+        axes.plot(x, y, color=color, linewidth=1.8, marker="o", markersize=3.2)
+        return
+    axes.plot(x, y, color=color, linewidth=1, alpha=0.3)
+    axes.plot(x, _smooth(y), color=color, linewidth=2)
+
+
+def _smooth(values: Sequence[float], keep: float = 0.9) -> list[float]:
+    """Exponential moving average without start-up bias; gaps stay gaps."""
+    total = weight = 0.0
+    smoothed = []
+    for value in values:
+        if math.isfinite(value):
+            total, weight = keep * total + (1 - keep) * value, keep * weight + (1 - keep)
+        smoothed.append(total / weight if math.isfinite(value) else math.nan)
+    return smoothed
+
+
+def _integer_axis(axes: Axes) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+
+
+def _rows_axis(axes: Axes, rows: Sequence[str]) -> None:
+    axes.set_yticks(range(len(rows)), [row if len(row) <= 26 else f"{row[:25]}…" for row in rows])
+    axes.set_ylim(len(rows) - 0.45, -0.55)
+    axes.grid(visible=False, axis="y")
+    axes.grid(visible=True, axis="x")
+
+
+def _chart(
+    title: str,
+    unit: str,
+    description: str,
+    legend: Sequence[tuple[str, str]],
+    draw: Callable[[Axes], None],
+    *,
+    width: int = _WIDTH,
+    height: int = _HEIGHT,
+) -> str:
+    """Draw on fresh axes of `width` x `height` pixels and wrap the SVG in a figure element."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, ScalarFormatter
+
+    with rc_context(_rc()):
+        figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
+        axes = figure.add_subplot()
+        draw(axes)
+        for axis in (axes.xaxis, axes.yaxis):
+            if isinstance(axis.get_major_formatter(), ScalarFormatter):
+                axis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+        svg = _svg(figure, title, description, width)
+    keys = "".join(
+        f'<span><i style="background:var(--chart-{color},{COLORS[color]})"></i>{html.escape(label)}</span>'
+        for label, color in legend
+    )
+    return (
+        f'<figure class="chart"><figcaption>{html.escape(title)}'
+        f'<span class="chart-unit">{html.escape(unit)}</span></figcaption>'
+        f'<div class="chart-legend">{keys}</div>{svg}</figure>'
+    )
+
+
+def _svg(figure: Figure, title: str, description: str, width: int) -> str:
+    """The figure as an inline SVG element: themed colours, ids of its own, no references to other documents.
+
+    It grows and shrinks with its column as long as its text stays readable; a narrower column scrolls.
+    """
+    buffer = io.StringIO()
+    figure.savefig(
+        buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    )
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)  # it would apply to the whole page
+    svg = re.sub(r"font-family: [^;\"]+; ?", "", svg)
+    for role, color in COLORS.items():
+        svg = svg.replace(color, f"var(--chart-{role},{color})")
+    own = "c" + hashlib.sha256((title + description + svg).encode()).hexdigest()[:10]
+    svg = re.sub(r'(?<= id=")|(?<="#)|(?<=url\(#)', f"{own}-", svg)
+    head = re.search(r'viewBox="([^"]*)"[^>]*>', svg)
+    assert head is not None
+    size = f"min-width:{0.72 * width:.0f}px;max-width:{1.2 * width:.0f}px"
+    return (
+        '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
+        f'viewBox="{head.group(1)}" style="{size}" role="img" aria-labelledby="{own}-title {own}-desc">'
+        f'<title id="{own}-title">{html.escape(title)}</title><desc id="{own}-desc">{html.escape(description)}</desc>'
+        f"{svg[head.end() :].strip()}"
+    )
+
+
+def _rc() -> Any:
+    """Matplotlib's settings for a chart; text stays text, and equal data gives equal bytes."""
+    ink, line = COLORS["ink"], COLORS["grid"]
+    return {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "charts",
+        "text.parse_math": False,
+        "font.size": 11,
+        "text.color": ink,
+        "axes.labelcolor": ink,
+        "axes.labelsize": 11,
+        "axes.edgecolor": line,
+        "axes.linewidth": 0.8,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.spines.left": False,
+        "axes.grid": True,
+        "axes.grid.axis": "y",
+        "axes.axisbelow": True,
+        "axes.formatter.useoffset": False,
+        "grid.color": line,
+        "grid.alpha": 0.45,
+        "grid.linewidth": 0.7,
+        "xtick.color": line,
+        "ytick.color": line,
+        "xtick.labelcolor": ink,
+        "ytick.labelcolor": ink,
+        "ytick.major.size": 0,
+        "xtick.major.size": 3,
+    }
+
+
+def _short(value: float) -> str:
+    """A number for an axis or a description: 12345 is 12.3k."""
+    if not math.isfinite(value):
+        return "unknown"
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:.3g}M"
+    if abs(value) >= 1e4:
+        return f"{value / 1e3:.3g}k"
+    return f"{value:.4g}".replace("e-0", "e-")

@@ -1,0 +1,128 @@
+"""The charts that a stage's deck and the report both show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from tasks.charts.drawing import Interval, Series, Stack, absent, color_of, curves, grid, histogram, intervals
+
+_MOST_BINS = 16
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One chart of the training curves: which metrics it shows, under which names."""
+
+    title: str
+    unit: str
+    metrics: Mapping[str, str]
+    per_domain: str = ""
+    from_zero: bool = True
+
+
+PANELS = (
+    Panel("Reward", "mean score, 0 to 1", {"reward": "all domains"}, per_domain="reward/"),
+    Panel("Response length", "tokens, mean", {"response_length": "length"}),
+    Panel("Truncated responses", "fraction", {"truncated": "truncated"}),
+    Panel("Entropy", "nats per token", {"entropy": "entropy"}),
+    Panel("Engine-learner mismatch", "mean |Δ log-probability|, nats", {"mismatch": "mismatch"}),
+    Panel("Importance weight", "mean ratio", {"importance_weight": "weight"}, from_zero=False),
+    Panel("Clipped tokens", "fraction", {"clip_low": "at the lower bound", "clip_high": "at the upper bound"}),
+    Panel("Staleness", "policy versions", {"staleness": "mean", "staleness_max": "maximum"}),
+    Panel("Zero-variance groups", "fraction of sampled groups", {"zero_variance": "zero variance"}),
+    Panel(
+        "Throughput",
+        "tokens/s",
+        {"generated_tokens_per_second": "generated", "trained_tokens_per_second": "trained"},
+    ),
+    Panel("Where a step's time goes", "seconds", {"learn_seconds": "learning", "wait_seconds": "waiting for groups"}),
+    Panel("Weight update", "seconds", {"update_seconds": "whole update", "update_pause_seconds": "generation paused"}),
+    Panel("Gradient norm", "before clipping", {"grad_norm": "norm"}),
+    Panel("Loss", "policy objective", {"loss": "loss"}),
+    Panel("Learning rate", "per step", {"learning_rate": "learning rate"}),
+)
+
+
+def training_curves(metrics: Sequence[Mapping[str, Any]]) -> str:
+    """Curves over optimizer steps, one mapping of metrics a step; what no step recorded is named in a sentence.
+
+    A live deck wraps it: `deck(training_curves(metrics))`.
+    """
+    if not metrics:
+        return absent("No optimizer step was taken, so there are no curves.")
+    charts, missing = [], []
+    for panel in PANELS:
+        series = _series(panel, metrics)
+        if series:
+            charts.append(curves(panel.title, panel.unit, series, from_zero=panel.from_zero))
+        else:
+            missing.append(panel.title.lower())
+    return grid(charts) + (absent(f"Not recorded: {', '.join(missing)}.") if missing else "")
+
+
+def pass_rates(graded: pa.Table, max_pass_rate: float | None) -> str:
+    """Prompts by pass rate under the initial checkpoint: kept ones by domain, dropped ones apart; None keeps all.
+
+    A bin is one number of passes out of the rollouts per prompt; a fractional pass rate counts in the bin below it.
+    """
+    bins = min(max(graded.column("num_rollouts").to_pylist(), default=1), _MOST_BINS)
+    domains = sorted(set(graded.column("domain").to_pylist()))
+    dropped = "dropped: too easy"
+    counts = {name: [0.0] * (bins + 1) for name in (*domains, dropped)}
+    for domain, rate in zip(graded.column("domain").to_pylist(), graded.column("pass_rate").to_pylist(), strict=True):
+        kept = max_pass_rate is None or rate < max_pass_rate
+        counts[domain if kept else dropped][math.floor(rate * bins + 1e-9)] += 1
+    stacks = [Stack(name, counts[name], color_of(name, i)) for i, name in enumerate(domains)]
+    return histogram(
+        "Pass rate under the initial checkpoint",
+        "prompts",
+        [f"{passed}/{bins}" for passed in range(bins + 1)],
+        [*stacks, Stack(dropped, counts[dropped], "muted")],
+        x_label="pass rate",
+        threshold=None if max_pass_rate is None else (max_pass_rate * bins, f"kept: below {max_pass_rate:g}"),
+    )
+
+
+def before_after(evaluation: pa.Table) -> str:
+    """Held-out pass rates of both policies for each benchmark, and beside them the gains (an `EVALUATION` table)."""
+    rows = [row for row in evaluation.to_pylist() if row["metric"] == "pass_rate"]
+    rates: list[Interval] = []
+    gains: list[Interval] = []
+    for row in rows:
+        value, low, high = (100 * row[column] for column in ("value", "low", "high"))
+        is_gain = row["policy"] == "gain"
+        color = "after" if is_gain else row["policy"]
+        (gains if is_gain else rates).append(Interval(row["benchmark"], row["policy"], value, low, high, color))
+    return grid(
+        [
+            intervals("Held-out pass rate", "%, with 95% intervals", rates),
+            intervals("Gain", "percentage points, paired, with 95% intervals", gains, zero=True),
+        ],
+        wide=True,
+    )
+
+
+def _series(panel: Panel, metrics: Sequence[Mapping[str, Any]]) -> list[Series]:
+    """The panel's curves that have at least one finite value."""
+    names = dict(panel.metrics)
+    if panel.per_domain:
+        found = sorted({key for row in metrics for key in row if key.startswith(panel.per_domain)})
+        names |= {key: key.removeprefix(panel.per_domain) for key in found}
+    series = []
+    for position, (key, label) in enumerate(names.items()):
+        points = [(_number(row.get("step", i + 1)), _number(row.get(key))) for i, row in enumerate(metrics)]
+        points = [(x, y) for x, y in points if math.isfinite(x)]
+        if any(math.isfinite(y) for _, y in points):
+            color = "ink" if panel.per_domain and key in panel.metrics else color_of(label, position)
+            series.append(Series(label, points, color))
+    return series
+
+
+def _number(value: Any) -> float:
+    """A metric as a float; what is missing is NaN, which a curve shows as a gap."""
+    return math.nan if value is None else float(value)

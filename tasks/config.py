@@ -1,0 +1,163 @@
+"""YAML files into pydantic models, and pydantic's complaints into sentences.
+
+Every specification of the project is one YAML file read through `load_yaml`, so that every mistake in one reads alike:
+which file, which field, which value, and what would be accepted.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
+
+LONGEST_VALUE = 80
+
+
+class SpecError(ValueError):
+    """A user's mistake in a specification: names the file and field, the value, and what would be accepted."""
+
+
+class Config(BaseModel):
+    """Base of specifications: immutable, and a key it does not know is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def load_yaml(model: type[Model], path: str | Path) -> Model:
+    """The YAML file at `path` as a `model`; raises one `SpecError` that lists every problem in it."""
+    try:
+        data = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)  # noqa: S506 (a SafeLoader)
+    except FileNotFoundError:
+        raise SpecError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise SpecError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(data, dict):
+        raise SpecError(
+            f"{path}: must hold a mapping with the keys {_listed(model.model_fields)}; found {_shown(data)}"
+        )
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise SpecError(explain(error, str(path), model)) from None
+
+
+def explain(error: ValidationError, where: str, model: type[BaseModel]) -> str:
+    """One line per problem that pydantic found in a `model`: `where: field = value: what would be accepted`."""
+    problems = error.errors()
+    # Pydantic drops a list's bad items and then finds the list too short: the items are the mistake.
+    inner = [problem["loc"] for problem in problems]
+    kept = [
+        problem
+        for problem in problems
+        if problem["type"] != "too_short"
+        or not any(loc[: len(problem["loc"])] == problem["loc"] != loc for loc in inner)
+    ]
+    return "\n".join(_sentence(problem, where, model) for problem in kept)
+
+
+def close_match(name: str, accepted: Iterable[str]) -> str:
+    """` (did you mean 'x'?)` where one of the accepted names is close to `name`, else nothing."""
+    found = difflib.get_close_matches(name, list(accepted), n=1)
+    return f" (did you mean {found[0]!r}?)" if found else ""
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """PyYAML keeps the last of two equal keys without a word; this one says where the second stands."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            if isinstance(key_node, yaml.ScalarNode) and key_node.tag != "tag:yaml.org,2002:merge":
+                key = key_node.value
+                if key in seen:
+                    raise yaml.MarkedYAMLError(
+                        problem=f"the key {key!r} stands twice", problem_mark=key_node.start_mark
+                    )
+                seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def _sentence(problem: ErrorDetails, where: str, model: type[BaseModel]) -> str:
+    path, owners, below = _locate(problem["loc"], model)
+    key, value, context = str(problem["loc"][-1]) if problem["loc"] else "", problem["input"], problem.get("ctx", {})
+    shown = f" = {_shown(value)}"
+    match problem["type"]:
+        case "extra_forbidden":
+            accepted = sorted({name for owner in owners for name in owner.model_fields})
+            shown, text = "", f"unknown key{close_match(key, accepted)}; accepted: {_listed(accepted)}"
+        case "missing":
+            about = [owner.model_fields[key].description for owner in owners if key in owner.model_fields]
+            shown, text = "", "required key is missing" + (f"; {about[0]}" if about and about[0] else "")
+        case "union_tag_invalid":
+            shown, text = f".kind = {context['tag']!r}", f"must be one of {context['expected_tags']}"
+        case "union_tag_not_found":
+            kinds = sorted(tag for member in below for tag in _tags(member))
+            shown, text = ".kind", f"required key is missing; one of {_listed(kinds)}"
+        case "literal_error" | "enum":
+            text = f"must be {context['expected']}"
+        case "value_error":
+            # A check over a whole model says itself which values are at fault.
+            shown = "" if isinstance(value, dict | list | tuple | BaseModel) else shown
+            text = str(context["error"])
+        case _:
+            text = problem["msg"].replace("Input should", "must", 1)
+    return f"{where}: {path}{shown}: {text}"
+
+
+def _locate(
+    loc: tuple[int | str, ...], model: type[BaseModel]
+) -> tuple[str, list[type[BaseModel]], list[type[BaseModel]]]:
+    """Where a problem lies: its path as the YAML file writes it, the models its last key belongs to, those below it.
+
+    Pydantic's location also names the chosen member of a union, which is no key of the file.
+    """
+    path, owners, models = "", [model], [model]
+    for step in loc:
+        if isinstance(step, int):
+            path += f"[{step}]"
+            continue
+        fields = [each.model_fields[step] for each in models if step in each.model_fields]
+        chosen = [each for each in models if step in _tags(each)]
+        if chosen and not fields:
+            models = chosen
+            continue
+        if step != "[key]":
+            path += f".{step}" if path else step
+        owners = models
+        models = [found for field in fields for found in _models_in([field.annotation])] or models
+    return path or "the whole file", owners, models
+
+
+def _models_in(annotations: Iterable[Any]) -> list[type[BaseModel]]:
+    found: list[type[BaseModel]] = []
+    for annotation in annotations:
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            found.append(annotation)
+        else:
+            found += _models_in(get_args(annotation))
+    return found
+
+
+def _tags(model: type[BaseModel]) -> set[str]:
+    """The values of the model's `kind`, the key by which this project tells the members of a union apart."""
+    kind = model.model_fields.get("kind")
+    return set(get_args(kind.annotation)) if kind and get_origin(kind.annotation) is Literal else set()
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)

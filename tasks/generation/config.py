@@ -1,0 +1,57 @@
+"""Options of generation. Pydantic only: parsing a configuration must load neither torch nor vllm."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class EngineConfig(BaseModel):
+    """How one vLLM engine runs.
+
+    Attributes:
+        dtype: type of weights and activations.
+        max_model_len: context in tokens, prompt and response together.
+        max_num_seqs: sequences in flight at most; the engine queues what comes on top.
+        tensor_parallel_size: GPUs of one engine.
+        gpu_memory_utilization: share of a GPU's memory for weights and KV cache.
+        cpu_kv_cache_gib: size of the KV cache on a machine without a GPU.
+        cpu_threads: OpenMP threads of the engine on a machine without a GPU; None: one per core that it may use.
+        enforce_eager: run without compiled graphs: a faster start, slower decoding on a GPU.
+        seed: seed of the engine's sampler, for requests that bring none.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    max_model_len: int = Field(1024, gt=0)
+    max_num_seqs: int = Field(128, gt=0)
+    tensor_parallel_size: int = Field(1, gt=0)
+    gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
+    cpu_kv_cache_gib: int = Field(1, gt=0)
+    cpu_threads: int | None = Field(None, gt=0)
+    enforce_eager: bool = True
+    seed: int = 0
+
+
+class SamplingConfig(BaseModel):
+    """How completions are sampled.
+
+    Attributes:
+        samples: completions per prompt (the group size G of GRPO).
+        max_tokens: response length at most, in tokens.
+        temperature, top_p, top_k, min_p: as in vLLM. The offline filter and training both use temperature 1.0 and
+            top-p 1.0 (OlmoRL, data construction step 2), so that the engine's log-probabilities are the policy's.
+        seed: with a seed, sample i of a prompt is drawn with a seed derived from it, whatever else is in flight.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    samples: int = Field(8, gt=0)
+    max_tokens: int = Field(64, gt=0)
+    temperature: float = Field(1.0, ge=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    top_k: int = Field(0, ge=0)
+    min_p: float = Field(0.0, ge=0, le=1)
+    seed: int | None = None

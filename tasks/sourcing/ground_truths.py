@@ -1,0 +1,168 @@
+"""The ground truth of a row, in the form that its verifier takes, or the reason why there is none.
+
+The forms are those of `tasks.verifiers.verify`: a string or list of strings for math, tests for code, constraint ids
+with arguments for precise_if, a reference for chat_reference, null for chat_open.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tasks.sourcing.spec import Columns, Verifier
+
+
+class UnusableError(ValueError):
+    """Why a row cannot become a prompt.
+
+    Attributes:
+        reason: for people, about this row.
+        value: what is at fault.
+        kind: the reason without what is particular to the row, to count by.
+    """
+
+    def __init__(self, reason: str, value: Any, kind: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.value, self.kind = reason, value, kind or reason
+
+
+COUNT, TEXT, TEXTS, RELATION = "a count", "a text", "a list of texts", "'at least' or 'less than'"
+
+IFEVAL_ARGUMENTS: dict[str, dict[str, str]] = {
+    "change_case:capital_word_frequency": {"capital_frequency": COUNT, "capital_relation": RELATION},
+    "change_case:english_capital": {},
+    "change_case:english_lowercase": {},
+    "combination:repeat_prompt": {"prompt_to_repeat": TEXT},
+    "combination:two_responses": {},
+    "detectable_content:number_placeholders": {"num_placeholders": COUNT},
+    "detectable_content:postscript": {"postscript_marker": TEXT},
+    "detectable_format:constrained_response": {},
+    "detectable_format:json_format": {},
+    "detectable_format:multiple_sections": {"section_spliter": TEXT, "num_sections": COUNT},
+    "detectable_format:number_bullet_lists": {"num_bullets": COUNT},
+    "detectable_format:number_highlighted_sections": {"num_highlights": COUNT},
+    "detectable_format:title": {},
+    "keywords:existence": {"keywords": TEXTS},
+    "keywords:forbidden_words": {"forbidden_words": TEXTS},
+    "keywords:frequency": {"keyword": TEXT, "frequency": COUNT, "relation": RELATION},
+    "keywords:letter_frequency": {"letter": TEXT, "let_frequency": COUNT, "let_relation": RELATION},
+    "language:response_language": {"language": TEXT},
+    "length_constraints:nth_paragraph_first_word": {
+        "num_paragraphs": COUNT,
+        "nth_paragraph": COUNT,
+        "first_word": TEXT,
+    },
+    "length_constraints:number_paragraphs": {"num_paragraphs": COUNT},
+    "length_constraints:number_sentences": {"num_sentences": COUNT, "relation": RELATION},
+    "length_constraints:number_words": {"num_words": COUNT, "relation": RELATION},
+    "punctuation:no_comma": {},
+    "startend:end_checker": {"end_phrase": TEXT},
+    "startend:quotation": {},
+}
+"""IFEval's constraints and the arguments that each needs. Its checkers draw a missing argument at random."""
+
+
+def ground_truth(row: Mapping[str, Any], verifier: Verifier, columns: Columns) -> Any:
+    """The row's ground truth as a JSON value; raises `UnusableError` when it has none that `verifier` could use."""
+    match verifier:
+        case "math":
+            return _answer(row, columns)
+        case "code":
+            return _tests(row, columns)
+        case "precise_if":
+            return _constraints(row, columns)
+        case "chat_reference":
+            return {"reference": _extracted(_present(row, columns.ground_truth), columns)}
+        case "chat_open":
+            return None
+
+
+def _present(row: Mapping[str, Any], column: str) -> Any:
+    if row.get(column) is None:
+        kind = f"column {column!r} is {'null' if column in row else 'missing'}"
+        raise UnusableError(kind, None)
+    return row[column]
+
+
+def _answer(row: Mapping[str, Any], columns: Columns) -> str | list[str]:
+    value = _present(row, columns.ground_truth)
+    if not isinstance(value, list):
+        return _extracted(value, columns)
+    if not value:
+        raise UnusableError("the list of answers is empty", value)
+    return [_extracted(each, columns) for each in value]
+
+
+def _extracted(value: Any, columns: Columns) -> str:
+    """The answer inside a value: its text, or what `ground_truth_pattern` finds in it."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise UnusableError("the ground truth is neither text nor a number", value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UnusableError("the ground truth is not a finite number", value)
+    text = str(value)
+    if columns.ground_truth_pattern is not None:
+        found = list(re.finditer(columns.ground_truth_pattern, text))
+        if not found:
+            raise UnusableError("ground_truth_pattern finds nothing in the ground truth", value)
+        text = found[-1].group(found[-1].re.groups) or ""
+    if not text.strip():
+        raise UnusableError("the ground truth is empty", value)
+    return text.strip()
+
+
+def _tests(row: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
+    tests = _present(row, columns.tests)
+    if not isinstance(tests, list) or not tests:
+        raise UnusableError("code without tests: not a list with at least one", tests)
+    if all(isinstance(test, str) and test.strip() for test in tests):
+        setup = row.get(columns.setup) if columns.setup is not None else None
+        if setup is not None and not isinstance(setup, str):
+            raise UnusableError("the setup code is not text", setup)
+        return {"tests": tests, "setup": setup or ""}
+    pairs = [test for test in tests if isinstance(test, dict) and test.keys() == {"input", "output"}]
+    if len(pairs) == len(tests) and all(isinstance(text, str) for pair in pairs for text in pair.values()):
+        return {"cases": pairs}
+    raise UnusableError("tests are neither all assertions nor all {input, output} pairs of text", tests)
+
+
+def _constraints(row: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
+    ids, kwargs = _present(row, columns.instruction_ids), _present(row, columns.kwargs)
+    if not isinstance(ids, list) or not ids:
+        raise UnusableError("the constraint ids are not a list with at least one", ids)
+    if not isinstance(kwargs, list):
+        raise UnusableError("the constraint arguments are not a list", kwargs)
+    if len(ids) != len(kwargs):
+        reason = f"{len(ids)} constraint ids but {len(kwargs)} sets of arguments"
+        raise UnusableError(reason, kwargs, "as many constraint ids as sets of arguments are needed")
+    return {"instruction_ids": ids, "kwargs": [_arguments(*pair) for pair in zip(ids, kwargs, strict=True)]}
+
+
+def _arguments(name: Any, given: Any) -> dict[str, Any]:
+    """The arguments of one constraint, without nulls; tables give every row every argument, most of them null."""
+    if not isinstance(name, str) or name not in IFEVAL_ARGUMENTS:
+        raise UnusableError(f"unknown constraint {name!r}", name, "unknown constraint")
+    if given is not None and not isinstance(given, dict):
+        raise UnusableError(f"the arguments of {name} are not an object", given)
+    arguments = {key: _as_count(value) for key, value in (given or {}).items() if value is not None}
+    wanted = IFEVAL_ARGUMENTS[name]
+    if arguments.keys() != wanted.keys():
+        raise UnusableError(f"{name} takes the arguments {sorted(wanted)}", arguments)
+    for key, accepted in wanted.items():
+        if not _ACCEPTS[accepted](arguments[key]):
+            raise UnusableError(f"{name}: {key} must be {accepted}", arguments)
+    return arguments
+
+
+def _as_count(value: Any) -> Any:
+    """Whole numbers that came as floats, as they do from tables with nulls, as integers."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_ACCEPTS: dict[str, Callable[[Any], bool]] = {
+    COUNT: lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 0,
+    TEXT: lambda value: isinstance(value, str) and bool(value.strip()),
+    TEXTS: lambda value: isinstance(value, list) and bool(value) and all(map(_ACCEPTS[TEXT], value)),
+    RELATION: lambda value: value in ("at least", "less than"),
+}

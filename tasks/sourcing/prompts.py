@@ -1,0 +1,191 @@
+"""Rows into the prompts table. Every row that is read ends as a prompt or, with a reason, among the rejected."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from tasks.config import SpecError
+from tasks.schemas import PROMPTS, REJECTED, Message, canonical_json, prompt_id, table_from_rows
+from tasks.sourcing.ground_truths import UnusableError, ground_truth
+from tasks.sourcing.loaders import Malformed, Row, open_rows
+from tasks.sourcing.spec import Columns, SourceSpec
+
+ROLES = ("system", "user", "assistant")
+VALUE_CHARS = 200
+BATCH = 4096
+
+
+@dataclass(frozen=True)
+class SourcedPrompts:
+    """What one source gave.
+
+    Attributes:
+        prompts: table of `PROMPTS`, in the order of the source.
+        rejected: table of `REJECTED`, in the order of the source.
+        counts: `read` rows, of which `usable` became prompts and `rejected` did not, `duplicates` among the latter.
+        reasons: how many rows were rejected for each kind of reason, the most common first.
+    """
+
+    prompts: pa.Table
+    rejected: pa.Table
+    counts: dict[str, int]
+    reasons: dict[str, int]
+
+
+def build_prompts(source: SourceSpec, max_prompt_chars: int) -> SourcedPrompts:
+    """Read `source` and map its rows to prompts; equal inputs give equal tables.
+
+    Raises `SpecError` where the source cannot be opened, or where none of its rows is usable.
+    """
+    kept, rejected = _Rows(PROMPTS, source.name), _Rows(REJECTED, source.name)
+    row_of: dict[str, int] = {}
+    reasons: Counter[str] = Counter()
+    for row in open_rows(source):
+        try:
+            prompt = _prompt(row, source, max_prompt_chars)
+            earlier = row_of.setdefault(prompt["prompt_id"], row.index)
+            if earlier != row.index:
+                raise UnusableError(f"duplicate of row {earlier}", prompt["messages"][-1]["content"], "duplicate")
+        except UnusableError as error:
+            reasons[error.kind] += 1
+            rejected.append(_rejection(source.name, row.index, error.reason, error.value))
+        else:
+            kept.append(prompt)
+    if not row_of:
+        raise SpecError(_nothing_usable(source, reasons))
+    counts = {
+        "read": len(row_of) + reasons.total(),
+        "usable": len(row_of),
+        "rejected": reasons.total(),
+        "duplicates": reasons["duplicate"],
+    }
+    return SourcedPrompts(kept.table(), rejected.table(), counts, dict(reasons.most_common()))
+
+
+def merge(tables: Sequence[pa.Table]) -> tuple[pa.Table, pa.Table]:
+    """The prompts of several sources as one table, and those that an earlier source already had, as `REJECTED`."""
+    holder: dict[str, str] = {}
+    kept, rejected = [PROMPTS.empty_table()], []
+    for table in tables:
+        keep = []
+        for row in table.select(["prompt_id", "source", "messages", "metadata"]).to_pylist():
+            earlier = holder.get(row["prompt_id"])
+            keep.append(earlier is None)
+            if earlier is None:
+                holder[row["prompt_id"]] = row["source"]
+                continue
+            index = json.loads(row["metadata"])["row"]
+            value = row["messages"][-1]["content"]
+            rejected.append(_rejection(row["source"], index, f"duplicate of a prompt of source {earlier!r}", value))
+        kept.append(table.filter(pa.array(keep, pa.bool_())))
+    return pa.concat_tables(kept).combine_chunks(), table_from_rows(rejected, REJECTED, "rejected prompts")
+
+
+class _Rows:
+    """Rows on their way into a table: held as Arrow batches, far smaller than Python objects."""
+
+    def __init__(self, schema: pa.Schema, where: str) -> None:
+        self._schema, self._where = schema, where
+        self._tables: list[pa.Table] = [schema.empty_table()]
+        self._pending: list[dict[str, Any]] = []
+
+    def append(self, row: dict[str, Any]) -> None:
+        self._pending.append(row)
+        if len(self._pending) == BATCH:
+            self._flush()
+
+    def table(self) -> pa.Table:
+        self._flush()
+        return pa.concat_tables(self._tables).combine_chunks()
+
+    def _flush(self) -> None:
+        self._tables.append(table_from_rows(self._pending, self._schema, self._where))
+        self._pending = []
+
+
+def _prompt(row: Row | Malformed, source: SourceSpec, max_prompt_chars: int) -> dict[str, Any]:
+    if isinstance(row, Malformed):
+        raise UnusableError(row.reason, row.value, row.reason.split(":")[0])
+    columns = source.columns
+    truth = ground_truth(row.columns, source.verifier, columns)
+    tests = "\n".join(map(str, truth.get("tests") or truth["cases"])) if source.verifier == "code" else ""
+    messages = _messages(row.columns, columns, tests)
+    chars = sum(len(message["content"]) for message in messages)
+    if chars > max_prompt_chars:
+        reason = f"prompt of {chars} characters, more than max_prompt_chars {max_prompt_chars}"
+        raise UnusableError(reason, messages[-1]["content"], "prompt longer than max_prompt_chars")
+    kept = {name: row.columns.get(name) for name in columns.keep}
+    try:
+        truth_text = canonical_json(truth)
+        metadata = canonical_json({"row": row.index, **({"columns": kept} if kept else {})})
+        (truth_text + metadata).encode()
+        identity = prompt_id(messages, source.verifier, truth)
+    except UnicodeEncodeError as error:
+        raise UnusableError("text that is not valid Unicode", error.object) from None
+    except (TypeError, ValueError) as error:
+        raise UnusableError(
+            f"a kept column is no JSON value: {error}", kept, "a kept column is no JSON value"
+        ) from None
+    return {
+        "prompt_id": identity,
+        "domain": source.domain,
+        "source": source.name,
+        "messages": messages,
+        "verifier": source.verifier,
+        "ground_truth": truth_text,
+        "metadata": metadata,
+    }
+
+
+def _messages(row: Mapping[str, Any], columns: Columns, tests: str) -> list[Message]:
+    value = row.get(columns.prompt)
+    if value is None:
+        raise UnusableError(f"column {columns.prompt!r} is {'null' if columns.prompt in row else 'missing'}", None)
+    messages = [{"role": "user", "content": value}] if isinstance(value, str) else _turns(value)
+    if not messages[-1]["content"].strip():
+        raise UnusableError("the prompt is empty", value)
+    if columns.template is not None:
+        content = messages[-1]["content"]
+        pieces = {"{prompt}": content, "{tests}": tests}
+        messages[-1]["content"] = re.sub(r"\{prompt\}|\{tests\}", lambda found: pieces[found[0]], columns.template)
+    if columns.system is not None:
+        if messages[0]["role"] == "system":
+            raise UnusableError("the prompt has a system message of its own beside columns.system", value)
+        messages = [{"role": "system", "content": columns.system}, *messages]
+    return messages
+
+
+def _turns(value: Any) -> list[Message]:
+    """A list of messages, checked: known roles, text in each, the user's last."""
+    if not isinstance(value, list) or not value:
+        raise UnusableError("the prompt is neither text nor a list of messages", value)
+    for turn in value:
+        if not isinstance(turn, dict) or turn.get("role") not in ROLES or not isinstance(turn.get("content"), str):
+            raise UnusableError(f"a message needs a role ({', '.join(ROLES)}) and text as content", turn)
+        if any(turn[key] is not None for key in turn.keys() - {"role", "content"}):
+            raise UnusableError("a message holds more than role and content", turn)
+    if value[-1]["role"] != "user":
+        raise UnusableError("the last message is not the user's", value)
+    return [{"role": turn["role"], "content": turn["content"]} for turn in value]
+
+
+def _rejection(source: str, row: int, reason: str, value: Any) -> dict[str, Any]:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = text if len(text) <= VALUE_CHARS else text[: VALUE_CHARS - 3] + "..."
+    # What is set aside may be the very text that no file can hold.
+    reason, text = (each.encode(errors="backslashreplace").decode() for each in (reason, text))
+    return {"source": source, "row": row, "reason": reason, "value": text}
+
+
+def _nothing_usable(source: SourceSpec, reasons: Counter[str]) -> str:
+    if not reasons:
+        return f"source {source.name!r}: it has no rows"
+    common = "; ".join(f"{count} times: {reason}" for reason, count in reasons.most_common(3))
+    return f"source {source.name!r}: none of its {reasons.total()} rows is usable: {common}"

@@ -1,0 +1,263 @@
+"""What to source: the pydantic models behind `data_specs/*.yaml`.
+
+A spec is checked in full when it is loaded. What needs the data itself (a column that a file lacks, a data set that
+does not exist) is checked when the source is opened, before its rows are read.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from tasks.config import Config, close_match, load_yaml
+from tasks.schemas import Domain
+from tasks.sourcing.generators import instructions
+
+Verifier = Literal["math", "code", "precise_if", "chat_reference", "chat_open"]
+VERIFIERS: tuple[Verifier, ...] = get_args(Verifier)
+
+VERIFIERS_OF: dict[Domain, tuple[Verifier, ...]] = {
+    "math": ("math",),
+    "code": ("code",),
+    "precise_if": ("precise_if",),
+    "chat": ("chat_reference", "chat_open"),
+}
+
+COLUMNS_OF: dict[Verifier, tuple[str, ...]] = {
+    "math": ("ground_truth", "ground_truth_pattern"),
+    "code": ("tests", "setup"),
+    "precise_if": ("instruction_ids", "kwargs"),
+    "chat_reference": ("ground_truth", "ground_truth_pattern"),
+    "chat_open": (),
+}
+"""The column settings that only some verifiers read."""
+
+Paths = str | list[str]
+Scalar = bool | int | float | str
+Setting = Scalar | list[Scalar]
+
+
+class JsonlLoader(Config):
+    """Lines of JSON objects. Blank lines are passed over; a malformed line is set aside as a rejected row."""
+
+    kind: Literal["jsonl"]
+    path: Paths = Field(description="a path, a glob or a list of them, as fsspec reads it; relative to the working dir")
+
+
+class ParquetLoader(Config):
+    """Parquet files, read batch by batch."""
+
+    kind: Literal["parquet"]
+    path: Paths = Field(description="a path, a glob or a list of them, as fsspec reads it; relative to the working dir")
+
+
+class HuggingFaceLoader(Config):
+    """A data set of the Hugging Face hub at a pinned revision, or local files through the same library, streamed."""
+
+    kind: Literal["huggingface"]
+    dataset: str | None = None
+    revision: str | None = None
+    config: str | None = None
+    files: Paths | None = None
+    split: str = "train"
+
+    @model_validator(mode="after")
+    def _hub_or_files(self) -> HuggingFaceLoader:
+        if (self.dataset is None) == (self.files is None):
+            raise ValueError("give either dataset (a hub id) or files (local paths), not both or neither")
+        if self.dataset is not None and self.revision is None:
+            raise ValueError(f"dataset {self.dataset!r} needs a revision (a commit hash), so that runs can be repeated")
+        if self.files is not None and (self.revision is not None or self.config is not None):
+            raise ValueError("revision and config belong to a hub data set, not to files")
+        return self
+
+
+class ReasoningGymLoader(Config):
+    """A procedural generator of reasoning-gym, seeded by the source; gives the columns `prompt` and `ground_truth`."""
+
+    kind: Literal["reasoning_gym"]
+    dataset: str = Field(description="a reasoning-gym data set, such as chain_sum")
+    size: int = Field(ge=1, description="how many questions to generate")
+    config: dict[str, Setting] = Field(default={}, description="the data set's own settings")
+
+    @field_validator("config")
+    @classmethod
+    def _leaves_size_and_seed_alone(cls, config: dict[str, Setting]) -> dict[str, Setting]:
+        taken = {"seed", "size"} & config.keys()
+        if taken:
+            raise ValueError(f"{sorted(taken)} are set by the loader's size and the source's seed")
+        return config
+
+
+class InstructionsLoader(Config):
+    """Topics with sampled constraints of IFEval; gives the columns `prompt`, `instruction_ids` and `kwargs`."""
+
+    kind: Literal["instructions"]
+    size: int = Field(ge=1, description="how many distinct prompts to generate")
+    constraints: list[str] = Field(default=list(instructions.CONSTRAINTS), min_length=1)
+    min_constraints: int = Field(default=1, ge=1, le=5)
+    max_constraints: int = Field(default=5, ge=1, le=5)
+
+    @field_validator("constraints")
+    @classmethod
+    def _known_constraints(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if name not in instructions.CONSTRAINTS:
+                accepted = sorted(instructions.CONSTRAINTS)
+                raise ValueError(f"unknown constraint {name!r}{close_match(name, accepted)}; accepted: {accepted}")
+        if len(set(names)) < len(names):
+            raise ValueError(f"a constraint stands twice in {names}")
+        return names
+
+    @model_validator(mode="after")
+    def _range_in_order(self) -> InstructionsLoader:
+        if self.min_constraints > self.max_constraints:
+            raise ValueError(
+                f"min_constraints {self.min_constraints} is larger than max_constraints {self.max_constraints}"
+            )
+        return self
+
+
+class FunctionsLoader(Config):
+    """Tiny Python functions with assertions; gives the columns `prompt` and `tests`."""
+
+    kind: Literal["functions"]
+    size: int = Field(ge=1, description="how many distinct prompts to generate")
+    tests: int = Field(default=4, ge=3, le=20)
+
+
+Loader = Annotated[
+    JsonlLoader | ParquetLoader | HuggingFaceLoader | ReasoningGymLoader | InstructionsLoader | FunctionsLoader,
+    Field(discriminator="kind"),
+]
+
+
+class Columns(Config):
+    """Which column of a row means what; the defaults are the columns that the generators give.
+
+    Attributes:
+        prompt: the prompt: text, or a list of messages `{role, content}` that ends with the user's.
+        system: a system prompt (the text itself, not a column) put before every prompt.
+        template: text in which `{prompt}` (and `{tests}`, for code) is replaced; applied to the last user message.
+        ground_truth: the expected answer: text, a number, or for math also a list of texts of which one must match.
+        ground_truth_pattern: regular expression that finds the answer inside that column: its group if it has one,
+            its last match if it has several (GSM8K: `#### (.+)`).
+        instruction_ids: list of IFEval constraint ids.
+        kwargs: list of the arguments of these constraints; nulls in them are dropped.
+        tests: list of assertions, or of `{input, output}` pairs for standard input and output.
+        setup: code that runs before the assertions; no column means none.
+        keep: columns that are carried along in the prompt's metadata.
+    """
+
+    prompt: str = "prompt"
+    system: str | None = None
+    template: str | None = None
+    ground_truth: str = "ground_truth"
+    ground_truth_pattern: str | None = None
+    instruction_ids: str = "instruction_ids"
+    kwargs: str = "kwargs"
+    tests: str = "tests"
+    setup: str | None = None
+    keep: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
+
+    @field_validator("template")
+    @classmethod
+    def _template_holds_the_prompt(cls, template: str | None) -> str | None:
+        if template is not None and "{prompt}" not in template:
+            raise ValueError("must contain {prompt}")
+        return template
+
+    @field_validator("ground_truth_pattern")
+    @classmethod
+    def _pattern_compiles(cls, pattern: str | None) -> str | None:
+        if pattern is not None:
+            try:
+                groups = re.compile(pattern).groups
+            except re.error as error:
+                raise ValueError(f"not a regular expression: {error}") from None
+            if groups > 1:
+                raise ValueError(f"has {groups} groups; at most one may hold the answer")
+        return pattern
+
+
+class SourceSpec(Config):
+    """One source of prompts.
+
+    Attributes:
+        name: unique within its `DataSpec`; becomes the column `source`.
+        domain: what the prompts exercise.
+        verifier: what scores the responses; must be one of its domain's.
+        loader: where the rows come from.
+        columns: what their columns mean.
+        limit: keep at most this many rows: a sample without replacement that depends on `seed` and on the row's
+            position only. It is drawn before unusable rows and duplicates are set aside. None keeps every row.
+        seed: of the sample and of the generators; the spec's own where it is not given.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="a name without spaces")
+    domain: Domain = Field(description=f"one of {', '.join(get_args(Domain))}")
+    verifier: Verifier = Field(description=f"one of {', '.join(VERIFIERS)}")
+    loader: Loader = Field(description="a mapping with a key kind and what that loader needs")
+    columns: Columns = Columns()
+    limit: int | None = Field(default=None, ge=1)
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> SourceSpec:
+        if self.verifier not in VERIFIERS_OF[self.domain]:
+            accepted = ", ".join(VERIFIERS_OF[self.domain])
+            raise ValueError(f"verifier {self.verifier!r} does not fit domain {self.domain!r}, which takes {accepted}")
+        wanted = {"instructions": "precise_if", "functions": "code"}.get(self.loader.kind, self.verifier)
+        if self.verifier != wanted:
+            raise ValueError(f"the loader {self.loader.kind!r} makes prompts for the verifier {wanted!r} only")
+        every = {name for names in COLUMNS_OF.values() for name in names}
+        unread = (self.columns.model_fields_set & every) - set(COLUMNS_OF[self.verifier])
+        if any(getattr(self.columns, name) != Columns.model_fields[name].default for name in unread):
+            raise ValueError(f"columns {sorted(unread)} are not read by the verifier {self.verifier!r}")
+        if "{tests}" in (self.columns.template or "") and self.verifier != "code":
+            raise ValueError("columns.template: {tests} is for the verifier 'code' only")
+        return self
+
+    def column_names(self) -> list[str]:
+        """The columns that the source's rows must have."""
+        columns = self.columns
+        settings = [name for name in COLUMNS_OF[self.verifier] if name != "ground_truth_pattern"]
+        named = [getattr(columns, name) for name in settings]
+        return [name for name in (columns.prompt, *named, *columns.keep) if name is not None]
+
+
+class DataSpec(Config):
+    """The sources of one data set.
+
+    Attributes:
+        name: of the data set.
+        seed: for the sources that do not give their own.
+        max_prompt_chars: a longer prompt, all messages counted, is set aside.
+        sources: at least one, with unique names.
+    """
+
+    name: str = Field(description="a name for the data set")
+    seed: int = 0
+    max_prompt_chars: int = Field(default=16_000, ge=1)
+    sources: list[SourceSpec] = Field(min_length=1, description="a list of at least one source")
+
+    @field_validator("sources")
+    @classmethod
+    def _unique_and_seeded(cls, sources: list[SourceSpec], info: ValidationInfo) -> list[SourceSpec]:
+        names = [source.name for source in sources]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"source names must be unique; {twice} stand more than once")
+        seed = info.data.get("seed", 0)
+        return [
+            source if "seed" in source.model_fields_set else source.model_copy(update={"seed": seed})
+            for source in sources
+        ]
+
+
+def load_spec(path: str | Path) -> DataSpec:
+    """The YAML file at `path`; raises one `tasks.config.SpecError` that lists every problem in it."""
+    return load_yaml(DataSpec, path)

@@ -1,0 +1,157 @@
+"""Options of a training run. Pydantic only: parsing a recipe must load neither torch nor vllm."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from tasks.generation.config import EngineConfig, SamplingConfig
+from tasks.training.objective.config import ObjectiveConfig
+
+
+class _Options(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class OptimizerConfig(_Options):
+    """AdamW with a schedule.
+
+    Attributes:
+        learning_rate: peak learning rate.
+        schedule: what follows the warm-up: `constant`, or `linear` or `cosine` decay to 0 at the last step.
+        warmup_steps: steps of linear warm-up from 0.
+        betas, eps, weight_decay: as in AdamW.
+        max_grad_norm: gradients are scaled down to this global norm.
+    """
+
+    learning_rate: float = Field(1e-6, gt=0)
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: int = Field(0, ge=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    max_grad_norm: float = Field(1.0, gt=0)
+
+
+class LearnerConfig(_Options):
+    """The learner: DeepSpeed ZeRO over Ray actors.
+
+    Attributes:
+        ranks: learner processes, one GPU each where there are GPUs.
+        zero_stage: 1 shards optimizer state, 2 gradients too, 3 parameters too.
+        micro_batch_tokens: tokens of one forward pass; sequences are packed up to it.
+        gradient_checkpointing: recompute activations in the backward pass.
+        cpus: CPU cores that a rank reserves in Ray.
+        cpu_threads: torch threads of a rank on a machine without a GPU; None leaves torch's default.
+        init_timeout_seconds: how long ranks may take to load the model and find each other.
+    """
+
+    ranks: int = Field(1, gt=0)
+    zero_stage: Literal[1, 2, 3] = 2
+    micro_batch_tokens: int = Field(2048, gt=0)
+    gradient_checkpointing: bool = False
+    cpus: float = Field(1.0, ge=0)
+    cpu_threads: int | None = Field(None, gt=0)
+    init_timeout_seconds: float = Field(600, gt=0)
+
+
+class ActorsConfig(_Options):
+    """The actors: independent vLLM engines.
+
+    Attributes:
+        count: engines, each on `engine.tensor_parallel_size` GPUs where there are GPUs.
+        engine: how each engine runs.
+        cpus: CPU cores that an actor reserves in Ray.
+        max_restarts: how often, over all actors, a dead engine is replaced before the run fails.
+        request_timeout_seconds: a group that takes longer counts as an engine that hangs.
+    """
+
+    count: int = Field(1, gt=0)
+    engine: EngineConfig = EngineConfig()
+    cpus: float = Field(1.0, ge=0)
+    max_restarts: int = Field(3, ge=0)
+    request_timeout_seconds: float = Field(3600, gt=0)
+
+
+class RewardsConfig(_Options):
+    """Where responses are judged while training.
+
+    Attributes:
+        workers: verifier processes.
+        time_limit_seconds: hard limit of one judgement.
+        retries: how often a judgement that failed (not: that was 0) is repeated before its group is set aside.
+    """
+
+    workers: int = Field(1, gt=0)
+    time_limit_seconds: float = Field(10.0, gt=0)
+    retries: int = Field(1, ge=0)
+
+
+class TrainingConfig(_Options):
+    """One training run, OlmoRL-style: asynchronous, group-relative, with verifiable rewards.
+
+    Attributes:
+        steps: optimizer steps.
+        groups_per_step: prompts whose groups make one batch, after zero-variance groups were replaced.
+        sampling: group size, limits and temperature; the learner's probabilities are taken at the same temperature.
+        async_steps: batches of groups that may be sampled ahead of the learner, in flight or waiting.
+        max_staleness: a group whose oldest token was sampled by a policy more than this many optimizer steps old is
+            dropped and replaced.
+        max_dropped_groups: groups dropped for one batch before the run fails: the prompts give no signal.
+        objective, optimizer, learner, actors, rewards: see there.
+        checkpoint_every: optimizer steps between checkpoints; the last step is always saved.
+        stall_seconds: no group finished and no step taken for this long: the run fails with a diagnosis.
+        seed: seed of prompt order, sampling and initialisation.
+    """
+
+    steps: int = Field(1, ge=1)
+    groups_per_step: int = Field(8, gt=0)
+    sampling: SamplingConfig = SamplingConfig()
+    async_steps: int = Field(2, ge=1)
+    max_staleness: int = Field(4, ge=0)
+    max_dropped_groups: int = Field(256, ge=1)
+    objective: ObjectiveConfig = ObjectiveConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    learner: LearnerConfig = LearnerConfig()
+    actors: ActorsConfig = ActorsConfig()
+    rewards: RewardsConfig = RewardsConfig()
+    checkpoint_every: int = Field(10, ge=1)
+    stall_seconds: float = Field(1800, gt=0)
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.sampling.samples < 2:
+            raise ValueError(
+                f"sampling.samples is {self.sampling.samples}: a group needs at least 2 to compare with each other"
+            )
+        if self.sampling.max_tokens >= self.actors.engine.max_model_len:
+            raise ValueError(
+                f"sampling.max_tokens ({self.sampling.max_tokens}) leaves no room for a prompt in "
+                f"actors.engine.max_model_len ({self.actors.engine.max_model_len})"
+            )
+        if self.objective.kl.beta > 0:
+            raise ValueError("objective.kl.beta above 0 needs a reference policy, which this learner does not hold")
+        if self.sampling.top_p != 1.0 or self.sampling.top_k or self.sampling.min_p or self.sampling.temperature == 0:
+            raise ValueError(
+                "sampling: training needs temperature above 0, top_p 1.0, top_k 0 and min_p 0; a truncated "
+                "distribution is not the policy's, and every importance weight would be wrong"
+            )
+        return self
+
+
+def learning_rate(step: int, config: OptimizerConfig, steps: int) -> float:
+    """The learning rate of optimizer step `step` (counted from 0) of `steps`."""
+    import math
+
+    if step < config.warmup_steps:
+        return config.learning_rate * (step + 1) / config.warmup_steps
+    progress = (step - config.warmup_steps) / max(1, steps - config.warmup_steps)
+    match config.schedule:
+        case "constant":
+            return config.learning_rate
+        case "linear":
+            return config.learning_rate * (1 - progress)
+        case "cosine":
+            return config.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))

@@ -1,0 +1,45 @@
+"""Live metrics: one JSON line per optimizer step, and the same numbers for TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+class Journal:
+    """Appends a step's metrics to `metrics.jsonl` and to TensorBoard event files in `tensorboard/`."""
+
+    def __init__(self, folder: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.path = folder / "metrics.jsonl"
+        self._file = self.path.open("ab")
+        steps = [row["step"] for row in self.rows()]
+        # purge_step hides, after a resume, the events of steps that were lost
+        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=max(steps, default=-1) + 1)
+
+    def record(self, metrics: dict[str, float]) -> None:
+        """Append the metrics of step `metrics["step"]`; every value is a finite number."""
+        self._file.write(json.dumps(metrics, allow_nan=False).encode() + b"\n")
+        self._file.flush()
+        for name, value in metrics.items():
+            if name != "step":
+                self._board.add_scalar(name, value, int(metrics["step"]))
+        self._board.flush()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The metrics of all steps so far."""
+        return [json.loads(line) for line in self.path.read_text().splitlines()]
+
+    def sync(self) -> int:
+        """Force the lines to disk and return the file's length in bytes, for a checkpoint."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def close(self) -> None:
+        """Close both files."""
+        self._file.close()
+        self._board.close()

@@ -1,0 +1,70 @@
+"""The trained model as one module: packed tokens in, log-probabilities of the trained tokens out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from tasks.training.logprobs import token_logprobs
+
+
+class Policy(nn.Module):
+    """A causal language model whose forward pass never holds the logits of a whole micro-batch.
+
+    Its parameters are those of the Hugging Face model under `model`, so that weights go out by their checkpoint names.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    @classmethod
+    def load(cls, folder: str | Path, *, dtype: torch.dtype, gradient_checkpointing: bool) -> Policy:
+        """Load a Hugging Face model folder; flash attention is used where it is installed, else torch's own."""
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=_attention())
+        model.config.use_cache = False
+        if gradient_checkpointing:
+            # ZeRO-3 frees parameters between forward and backward, which non-reentrant checkpointing does not survive.
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
+            model.enable_input_require_grads()
+        return cls(model)
+
+    def forward(
+        self, input_ids: Tensor, position_ids: Tensor, targets: Tensor, mask: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and entropy of the trained tokens of one packed row.
+
+        Args:
+            input_ids, position_ids: [1, T]; positions restart at 0 with each sequence, which is what keeps the
+                sequences of a row from attending to each other.
+            targets, mask: [1, T-1]; the token at position t+1 and whether it is trained.
+            temperature: the one that the rollouts were sampled at.
+
+        Returns:
+            Two float32 tensors [1, T-1], zero where the mask is false; the entropy carries no gradient.
+        """
+        hidden = self.model.base_model(input_ids=input_ids, position_ids=position_ids, use_cache=False)[0]  # [1, T, H]
+        chosen = hidden[:, :-1][mask]  # [trained, H]
+        head = self.model.get_output_embeddings().weight  # [V, H]
+        logprobs, entropy = token_logprobs(chosen, head, targets[mask], temperature=temperature)
+        assert entropy is not None
+        return _scatter(logprobs, mask), _scatter(entropy, mask)
+
+    def checkpoint_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Parameters by their names in a Hugging Face checkpoint; a tied head is the embedding and comes once."""
+        return self.model.named_parameters()
+
+
+def _scatter(values: Tensor, mask: Tensor) -> Tensor:
+    full = torch.zeros(mask.shape, dtype=values.dtype, device=values.device)
+    return full.masked_scatter(mask, values)
+
+
+def _attention() -> str:
+    from transformers.utils import is_flash_attn_2_available
+
+    return "flash_attention_2" if is_flash_attn_2_available() else "sdpa"

@@ -1,0 +1,231 @@
+"""One learner rank: a process with its share of the model under DeepSpeed ZeRO.
+
+The gradient of the global batch is the sum over all micro-batches of all ranks: every micro-batch's loss is already
+divided by the global denominator. DeepSpeed averages over ranks, so each loss is multiplied by their number.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.training.config import TrainingConfig
+from tasks.training.packing import MicroBatch
+
+CLIENT_STATE = "rlvr"
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """One rank's part in an optimizer step: metric sums of its micro-batches, and what all ranks agree on.
+
+    Attributes:
+        parts: `LossOutput.metrics` of each micro-batch.
+        entropy_sum: entropy in nats, summed over the rank's trained tokens.
+        grad_norm: global gradient norm before clipping.
+        seconds: wall time of the step on this rank.
+    """
+
+    parts: list[dict[str, float]]
+    entropy_sum: float
+    grad_norm: float
+    seconds: float
+
+
+class LearnerRank:
+    """Runs inside a Ray actor; methods that are collective say so and must be called on every rank."""
+
+    def __init__(self, config: TrainingConfig, model_folder: str) -> None:
+        self._config = config
+        self._folder = model_folder
+
+    def address(self) -> tuple[str, int]:
+        """This node's address and a free port, for the other ranks to find rank 0."""
+        import socket
+
+        import ray
+
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            return ray.util.get_node_ip_address(), probe.getsockname()[1]
+
+    def setup(self, rank: int, world: int, address: tuple[str, int]) -> None:
+        """Join the other ranks and build the engine. Collective."""
+        gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        os.environ |= {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(world),
+            "LOCAL_RANK": "0",  # Ray shows a rank its own devices only
+            "MASTER_ADDR": address[0],
+            "MASTER_PORT": str(address[1]),
+        }
+        import deepspeed
+        import torch
+
+        options = self._config.learner
+        if options.cpu_threads and not gpus:
+            torch.set_num_threads(options.cpu_threads)
+        torch.manual_seed(self._config.seed)
+        deepspeed.init_distributed(dist_backend="nccl" if torch.cuda.is_available() else "gloo", verbose=False)
+        from tasks.training.learner.policy import Policy
+
+        policy = Policy.load(
+            self._folder, dtype=torch.bfloat16, gradient_checkpointing=options.gradient_checkpointing
+        )
+        policy.train()
+        self._world = world
+        self._rank = rank
+        self._engine, *_ = deepspeed.initialize(
+            model=policy, model_parameters=list(policy.parameters()), config=deepspeed_config(self._config)
+        )
+        self._policy = policy
+        self._device = self._engine.device
+
+    def step(
+        self, micro_batches: Sequence[MicroBatch], denominator: float, learning_rate: float, objective_only: bool = False
+    ) -> RankReport:
+        """One optimizer step on this rank's micro-batches. Collective.
+
+        Args:
+            micro_batches: as `pack` deals them: equally many on every rank.
+            denominator: of the global batch, from `ObjectiveConfig.denominator`.
+            learning_rate: of this step.
+            objective_only: measure the loss and leave the weights alone.
+        """
+        started = time.perf_counter()
+        reports = [self._accumulate(batch, denominator, backward=not objective_only) for batch in micro_batches]
+        grad_norm = 0.0
+        if not objective_only:
+            for group in self._engine.optimizer.param_groups:
+                group["lr"] = learning_rate
+            self._engine.step()
+            grad_norm = float(self._engine.get_global_grad_norm() or 0.0)
+        return RankReport(
+            parts=[part for part, _ in reports],
+            entropy_sum=sum(entropy for _, entropy in reports),
+            grad_norm=grad_norm,
+            seconds=time.perf_counter() - started,
+        )
+
+    def _accumulate(
+        self, batch: MicroBatch, denominator: float, *, backward: bool
+    ) -> tuple[dict[str, float], float]:
+        import torch
+
+        from tasks.training.objective import LossInputs, policy_loss
+
+        def put(array: Any) -> torch.Tensor:
+            return torch.from_numpy(array.copy()).to(self._device)
+
+        mask = put(batch.mask)
+        with torch.set_grad_enabled(backward):
+            logprobs, entropy = self._engine(
+                input_ids=put(batch.input_ids),
+                position_ids=put(batch.position_ids),
+                targets=put(batch.targets),
+                mask=mask,
+                temperature=self._config.sampling.temperature,
+            )
+            output = policy_loss(
+                LossInputs(
+                    logprobs=logprobs,
+                    # One update per rollout batch: the weights of this forward pass are theta_old.
+                    old_logprobs=logprobs.detach(),
+                    rollout_logprobs=put(batch.rollout_logprobs),
+                    advantages=put(batch.advantages),
+                    mask=mask,
+                    denominator=denominator,
+                    sequence_ids=put(batch.sequence_ids),
+                ),
+                self._config.objective,
+            )
+        if backward:
+            self._engine.backward(output.loss * self._world)
+        return {name: float(value) for name, value in output.metrics.items()}, float(entropy.sum())
+
+    def write_weights(self, path: str) -> float:
+        """Write the current weights as one safetensors file, atomically; returns seconds. Collective; rank 0 writes."""
+        import torch
+        from safetensors.torch import save_file
+
+        started = time.perf_counter()
+        tensors: dict[str, torch.Tensor] = {}
+        for name, parameter in self._policy.checkpoint_parameters():
+            full = self._gathered(parameter)
+            if self._rank == 0:
+                tensors[name] = full.detach().to("cpu").contiguous()
+        if self._rank == 0:
+            partial = f"{path}.partial"
+            save_file(tensors, partial)
+            os.replace(partial, path)
+        return time.perf_counter() - started
+
+    def _gathered(self, parameter: Any) -> Any:
+        if self._config.learner.zero_stage < 3:
+            return parameter.data
+        import deepspeed
+
+        with deepspeed.zero.GatheredParameters([parameter]):
+            return parameter.data.clone()
+
+    def export(self, folder: str) -> None:
+        """Write the policy as a Hugging Face folder with its tokenizer. Collective; rank 0 writes."""
+        weights = Path(folder) / "model.safetensors"
+        if self._rank == 0:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            _copy_all_but_weights(Path(self._folder), Path(folder))
+        self.write_weights(str(weights))
+
+    def save(self, folder: str) -> None:
+        """Write model, optimizer and random state below `folder`. Collective."""
+        if not self._engine.save_checkpoint(folder, tag=CLIENT_STATE):
+            raise RuntimeError(f"DeepSpeed could not write a checkpoint to {folder}")
+
+    def load(self, folder: str) -> None:
+        """Restore what `save` wrote. Collective.
+
+        Raises:
+            RuntimeError: the folder holds no checkpoint for this number of ranks.
+        """
+        path, _ = self._engine.load_checkpoint(folder, tag=CLIENT_STATE)
+        if path is None:
+            raise RuntimeError(f"{folder} holds no checkpoint for {self._world} learner ranks")
+
+
+def deepspeed_config(config: TrainingConfig) -> dict[str, Any]:
+    """DeepSpeed's configuration: bf16 with float32 master weights, ZeRO, AdamW, clipping.
+
+    Gradient accumulation is ours to bound (`managed_gradient_accumulation` off), because the number of micro-batches
+    changes from step to step.
+    """
+    optimizer = config.optimizer
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "managed_gradient_accumulation": False,
+        "bf16": {"enabled": True},
+        "zero_optimization": {"stage": config.learner.zero_stage, "overlap_comm": False},
+        "gradient_clipping": optimizer.max_grad_norm,
+        "optimizer": {
+            "type": "AdamW",
+            "params": {
+                "lr": optimizer.learning_rate,
+                "betas": list(optimizer.betas),
+                "eps": optimizer.eps,
+                "weight_decay": optimizer.weight_decay,
+                "torch_adam": True,
+            },
+        },
+    }
+
+
+def _copy_all_but_weights(source: Path, destination: Path) -> None:
+    import shutil
+
+    for path in source.iterdir():
+        if path.is_file() and ".safetensors" not in path.name:
+            shutil.copy(path, destination / path.name)

@@ -1,0 +1,99 @@
+"""The training run's memory: every sampled group, by whom it was sampled, and its one fate.
+
+The ledger is a JSON-lines file to which a row is appended and flushed when a group's fate is decided. A checkpoint
+remembers the file's length; resuming cuts it back to that, because a step that was lost trained nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from tasks.schemas import LEDGER, canonical_json, table_from_rows
+from tasks.training.rollouts import Group
+
+Fate = Literal["trained", "zero_variance", "stale", "failed", "unused"]
+
+
+class Ledger:
+    """Append-only record of groups. A group that enters leaves exactly once."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = path.open("ab")
+        self._closed: set[int] = {row["group"] for row in _rows(path)}
+        self.fates: Counter[str] = Counter(row["fate"] for row in _rows(path))
+
+    def close_group(
+        self,
+        group: Group,
+        fate: Fate,
+        *,
+        step: int | None = None,
+        spread: float | None = None,
+        detail: str | None = None,
+    ) -> None:
+        """Record what became of `group`: `trained` at `step`, or why not.
+
+        Raises:
+            ValueError: the group already has a fate.
+        """
+        if group.number in self._closed:
+            raise ValueError(f"group {group.number} already left the ledger; it cannot become {fate}")
+        self._closed.add(group.number)
+        self.fates[fate] += 1
+        row = {
+            "group": group.number,
+            "prompt_id": group.prompt.prompt_id,
+            "domain": group.prompt.domain,
+            "actor": group.actor,
+            "sampled_at": group.sampled_at,
+            "finished_at": group.finished_at,
+            "first_version": group.first_version,
+            "last_version": group.last_version,
+            "scores": group.scores,
+            "num_tokens": [len(completion.token_ids) for completion in group.completions],
+            "advantage_spread": spread,
+            "fate": fate,
+            "step": step,
+            "detail": detail,
+        }
+        self._file.write(canonical_json(row).encode() + b"\n")
+        self._file.flush()
+
+    def sync(self) -> int:
+        """Force the rows to disk and return the file's length in bytes, for a checkpoint."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
+
+    def table(self) -> pa.Table:
+        """The ledger as a table of `schemas.LEDGER`, by group number."""
+        rows = sorted(_rows(self.path), key=lambda row: row["group"])
+        return table_from_rows(rows, LEDGER, str(self.path))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def cut_back(path: Path, length: int) -> None:
+    """Shorten an append-only file to what a checkpoint knew of; an absent file that should have content is an error.
+
+    Raises:
+        ValueError: the file is shorter than the checkpoint says.
+    """
+    size = path.stat().st_size if path.exists() else 0
+    if size < length:
+        raise ValueError(f"{path} holds {size} bytes, the checkpoint knew {length}: the run folder was changed")
+    if size > length:
+        os.truncate(path, length)
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]

@@ -1,0 +1,106 @@
+"""Log-probabilities and entropy of predicted tokens, without ever holding the logits of a whole micro-batch.
+
+Logits are by far the largest tensor of a training step: 16k tokens times a vocabulary of 49k are 3 GiB in float32, and
+the softmax's backward wants them again. Here they exist for one chunk of tokens at a time, and the backward pass
+computes them a second time. That costs one more matrix product out of four.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+DEFAULT_CHUNK = 1024
+
+
+def token_logprobs(
+    hidden: Tensor,
+    lm_head_weight: Tensor,
+    targets: Tensor,
+    *,
+    temperature: float = 1.0,
+    chunk: int = DEFAULT_CHUNK,
+    with_entropy: bool = True,
+) -> tuple[Tensor, Tensor | None]:
+    """`log_softmax(hidden @ lm_head_weight.T / temperature)` at the targets, and the entropy of that distribution.
+
+    Matrix products run in the dtype of `hidden`; softmax, sums and the returned values are float32, or float64 for
+    float64 inputs. Pass the hidden states of trained positions only: prompt tokens then cost nothing.
+
+    Args:
+        hidden: `[T, H]`, last hidden states, one for each predicted token; T may be 0.
+        lm_head_weight: `[V, H]`, same dtype as `hidden`.
+        targets: int64 `[T]`, the predicted tokens.
+        temperature: the one that was sampled with, so that these are the probabilities that the engine drew from.
+        chunk: tokens whose logits `[chunk, V]` exist at a time. Changes memory and speed, not values.
+        with_entropy: also compute the entropy.
+
+    Returns:
+        Log-probabilities `[T]`, nats, differentiable in `hidden` and `lm_head_weight`; and entropy `[T]`, nats,
+        detached, or None.
+
+    Raises:
+        ValueError: shapes do not fit together, `temperature` is not above 0, or `chunk` is below 1.
+    """
+    if hidden.ndim != 2 or targets.shape != hidden.shape[:1] or lm_head_weight.shape[1:] != hidden.shape[1:]:
+        raise ValueError(
+            "hidden, lm_head_weight and targets must be [T, H], [V, H] and [T], "
+            f"got {list(hidden.shape)}, {list(lm_head_weight.shape)} and {list(targets.shape)}"
+        )
+    if temperature <= 0 or chunk < 1:
+        raise ValueError(f"temperature must be above 0 and chunk at least 1, got {temperature} and {chunk}")
+    logprobs, entropy = _TokenLogprobs.apply(hidden, lm_head_weight, targets, 1 / temperature, chunk, with_entropy)
+    return logprobs, entropy if with_entropy else None
+
+
+class _TokenLogprobs(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0917 -- autograd passes everything by position
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, scale: float, chunk: int, with_entropy: bool
+    ) -> tuple[Tensor, Tensor]:
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        chosen, entropy = (hidden.new_zeros(len(hidden), dtype=wide) for _ in range(2))
+        for start in range(0, len(hidden), chunk):
+            rows = slice(start, start + chunk)
+            logits = _logits(hidden[rows], weight, scale, wide)  # [chunk, V]
+            logprobs = logits.log_softmax(dim=-1)
+            chosen[rows] = logprobs.gather(1, targets[rows, None])[:, 0]
+            if with_entropy:
+                # a product of one row and one column each sums p log p without another [chunk, V]
+                probs = torch.exp(logprobs, out=logits)
+                entropy[rows] = -torch.bmm(probs[:, None, :], logprobs[:, :, None])[:, 0, 0]
+        ctx.save_for_backward(hidden, weight, targets)
+        ctx.scale, ctx.chunk = scale, chunk
+        ctx.mark_non_differentiable(entropy)
+        return chosen, entropy
+
+    @staticmethod
+    def backward(ctx: Any, grad_logprobs: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, weight, targets = ctx.saved_tensors
+        needs_hidden, needs_weight = ctx.needs_input_grad[:2]
+        grad_hidden = torch.zeros_like(hidden) if needs_hidden else None
+        grad_weight: Tensor | None = None
+        for start in range(0, len(hidden), ctx.chunk):
+            rows = slice(start, start + ctx.chunk)
+            # -d logprob / d logits = softmax - onehot(target); the subtraction comes before the rounding to bfloat16,
+            # where 1 - p of a confident token would vanish, and what multiplies rows is left to the narrow matrices
+            slope = _logits(hidden[rows], weight, ctx.scale, grad_logprobs.dtype).softmax(dim=-1)  # [chunk, V]
+            slope.scatter_add_(1, targets[rows, None], slope.new_full((len(slope), 1), -1.0))
+            slope = slope.to(hidden.dtype)
+            upstream = -ctx.scale * grad_logprobs[rows, None]  # [chunk, 1]
+            if grad_hidden is not None:
+                grad_hidden[rows] = (slope @ weight) * upstream
+            if needs_weight:
+                product = slope.T @ (hidden[rows] * upstream).to(hidden.dtype)  # [V, H]
+                # summed in float32: bfloat16 would round away what the later chunks add
+                grad_weight = product if grad_weight is None else grad_weight.to(upstream.dtype).add_(product)
+        if needs_weight:
+            grad_weight = torch.zeros_like(weight) if grad_weight is None else grad_weight.to(weight.dtype)
+        return grad_hidden, grad_weight, None, None, None, None
+
+
+def _logits(hidden: Tensor, weight: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+    logits = (hidden @ weight.T).to(dtype)
+    return logits if scale == 1 else logits.mul_(scale)

@@ -1,0 +1,107 @@
+"""Rewards of groups of rollouts -> advantages.
+
+A group is the rollouts of one prompt: row `g` of `[groups, samples]`. All arithmetic is in float64, so that a group's
+mean does not leave rounding noise for the optimizer to amplify.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from tasks.training.objective.config import ObjectiveConfig
+
+GROUP_STD_EPSILON = 1e-6
+GLOBAL_VARIANCE_FLOOR = 1e-8
+
+
+def compute_advantages(rewards: Tensor, num_tokens: Tensor, config: ObjectiveConfig) -> Tensor:
+    """One advantage per rollout; every token of the rollout shares it.
+
+    With r the rewards of a group and G its size:
+
+    - `group_mean` (OlmoRL, Dr GRPO): `r - mean(r)`;
+    - `group_norm` (GRPO, DAPO): `(r - mean(r)) / (std(r) + 1e-6)` with the sample standard deviation (divisor G - 1).
+      The papers leave the divisor open; this is that of DAPO's published code;
+    - `leave_one_out` (RLOO): `r_i - mean(r_j, j != i)`, which is `G / (G - 1)` times `group_mean`;
+    - `reinforce_pp` (REINFORCE++): `r`, normalised over the batch;
+    - `reinforce_pp_baseline` (REINFORCE++-baseline, ProRLv2): `r - mean(r)`, normalised over the batch.
+
+    Normalised over the batch means `(A - mean) / sqrt(max(var, 1e-8))`, both moments taken over all valid response
+    tokens, that is, with each rollout weighted by its length.
+
+    Args:
+        rewards: `[groups, samples]`, floating point.
+        num_tokens: `[groups, samples]`, response tokens of each rollout.
+        config: only `advantage` is read.
+
+    Returns:
+        `[groups, samples]` in the dtype of `rewards`. A group of equal rewards gets exactly 0 before any normalisation
+        over the batch.
+
+    Raises:
+        ValueError: shapes are not `[groups, samples]` or differ; a reward is not finite; a length is negative;
+            `leave_one_out` of groups of one.
+    """
+    _check(rewards, num_tokens)
+    r = rewards.double()
+    match config.advantage:
+        case "group_mean":
+            advantages = _centre(r)
+        case "group_norm":
+            advantages = _centre(r) / (_std(r) + GROUP_STD_EPSILON)
+        case "leave_one_out":
+            advantages = _leave_one_out(r)
+        case "reinforce_pp":
+            advantages = _normalise(r, num_tokens)
+        case "reinforce_pp_baseline":
+            advantages = _normalise(_centre(r), num_tokens)
+    return advantages.to(rewards.dtype)
+
+
+def zero_variance(rewards: Tensor) -> Tensor:
+    """Which groups have equal rewards and so teach nothing: `[groups, samples]` -> bool `[groups]`."""
+    return (rewards == rewards[:, :1]).all(dim=1)
+
+
+def _centre(r: Tensor) -> Tensor:
+    centred = r - r.mean(dim=1, keepdim=True)
+    return centred.masked_fill(zero_variance(r)[:, None], 0.0)
+
+
+def _std(r: Tensor) -> Tensor:
+    # [groups, 1]; a group of one has no spread, where the divisor G - 1 would make it NaN
+    if r.shape[1] == 1:
+        return torch.zeros_like(r)
+    return r.std(dim=1, keepdim=True)
+
+
+def _leave_one_out(r: Tensor) -> Tensor:
+    samples = r.shape[1]
+    if samples < 2:
+        raise ValueError("advantage = leave_one_out needs at least 2 samples per group, got 1")
+    return _centre(r) * (samples / (samples - 1))
+
+
+def _normalise(advantages: Tensor, num_tokens: Tensor) -> Tensor:
+    if (advantages == advantages[0, 0]).all():
+        return torch.zeros_like(advantages)
+    weights = num_tokens.double() / num_tokens.sum().clamp(min=1)
+    centred = advantages - (weights * advantages).sum()
+    variance = (weights * centred.square()).sum()
+    return centred * variance.clamp(min=GLOBAL_VARIANCE_FLOOR).rsqrt()
+
+
+def _check(rewards: Tensor, num_tokens: Tensor) -> None:
+    if rewards.ndim != 2 or rewards.shape != num_tokens.shape or rewards.numel() == 0:
+        raise ValueError(
+            "rewards and num_tokens must both be a non-empty [groups, samples], "
+            f"got {list(rewards.shape)} and {list(num_tokens.shape)}"
+        )
+    if not rewards.is_floating_point():
+        raise ValueError(f"rewards must be floating point, got {rewards.dtype}")
+    if not rewards.isfinite().all():
+        group, sample = (~rewards.isfinite()).nonzero()[0].tolist()
+        raise ValueError(f"rewards[{group}, {sample}] is {rewards[group, sample].item()}, not a finite number")
+    if (num_tokens < 0).any():
+        raise ValueError(f"num_tokens must not be negative, got {num_tokens.min().item()}")

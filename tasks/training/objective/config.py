@@ -1,0 +1,128 @@
+"""What the objective may be asked to do, with defaults that give the OlmoRL objective.
+
+This module imports no torch: recipes are parsed where torch is not installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Advantage = Literal["group_mean", "group_norm", "leave_one_out", "reinforce_pp", "reinforce_pp_baseline"]
+Aggregation = Literal["token", "sequence", "constant"]
+CorrectionKind = Literal["none", "tis", "icepop", "seq_mask_tis"]
+KLEstimator = Literal["k1", "k2", "k3"]
+
+TIS_MAX = 2.0
+"""Default upper bound rho of truncated importance sampling (Yao et al. 2025)."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class CorrectionConfig(_Strict):
+    """How the difference between the inference engine and the learner is corrected.
+
+    With `w = pi_old / pi_rollout`, the probability of a token under the learner over that under the engine:
+
+    - `none`: every token counts 1;
+    - `tis`: `min(w, max)`, truncated importance sampling (Yao et al. 2025; the OlmoRL formula's rho is `max`);
+    - `icepop`: `w` where `min <= w <= max`, else 0 (IcePop, token-level mask);
+    - `seq_mask_tis`: `w` for sequences whose geometric-mean `w` lies in `[min, max]`, else 0 (NeMo RL, ProRL v2.1).
+
+    Attributes:
+        kind: one of the above.
+        min: lower bound; needed by `icepop` and `seq_mask_tis`, rejected by the others.
+        max: upper bound; 2.0 for `tis` unless given, needed by `icepop` and `seq_mask_tis`, rejected by `none`.
+    """
+
+    kind: CorrectionKind = "tis"
+    min: float | None = Field(default=None, ge=0)
+    max: float | None = Field(default=None, gt=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_max(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("kind", "tis") == "tis" and "max" not in data:
+            return {**data, "max": TIS_MAX}
+        return data
+
+    @model_validator(mode="after")
+    def _bounds_match_kind(self) -> CorrectionConfig:
+        takes = {"none": (), "tis": ("max",), "icepop": ("min", "max"), "seq_mask_tis": ("min", "max")}[self.kind]
+        for name in ("min", "max"):
+            value = getattr(self, name)
+            if name in takes and value is None:
+                raise ValueError(f"correction.kind = {self.kind} needs correction.{name}")
+            if name not in takes and value is not None:
+                raise ValueError(f"correction.kind = {self.kind} has no use for correction.{name} = {value}")
+        if self.min is not None and self.max is not None and self.min >= self.max:
+            raise ValueError(f"correction.min = {self.min} must be below correction.max = {self.max}")
+        return self
+
+
+class KLConfig(_Strict):
+    """The penalty `beta * KL(policy || reference)` that is added to the loss.
+
+    Attributes:
+        beta: weight of the penalty; 0, as in OlmoRL, DAPO and Dr GRPO, needs no reference policy at all.
+        estimator: Schulman's per-token estimators, see `tasks.training.objective.kl`.
+    """
+
+    beta: float = Field(default=0.0, ge=0)
+    estimator: KLEstimator = "k3"
+
+
+class ObjectiveConfig(_Strict):
+    """The objective of one training run.
+
+    Attributes:
+        advantage: how rewards become advantages, see `compute_advantages`.
+        aggregation: what a token's term is divided by: `token`, the tokens of the global batch (DAPO, OlmoRL);
+            `sequence`, its sequence's tokens times the sequences of the global batch (GRPO); `constant`,
+            `constant_length` times the sequences of the global batch (Dr GRPO).
+        constant_length: tokens, the divisor of `constant`; rejected by the other aggregations.
+        clip_low: the importance ratio's gradient stops below `1 - clip_low` where the advantage is negative.
+        clip_high: the same above `1 + clip_high` where it is positive. The default is DAPO's (section 4.1).
+        correction: engine-learner correction.
+        kl: penalty towards a reference policy.
+        force_on_policy_ratio: take the policy's own detached log-probabilities as the old ones in the importance ratio,
+            which is then 1 and never clipped (NeMo RL, ProRL v2.1). Only right for one update per rollout.
+    """
+
+    advantage: Advantage = "group_mean"
+    aggregation: Aggregation = "token"
+    constant_length: int | None = Field(default=None, gt=0)
+    clip_low: float = Field(default=0.2, ge=0, le=1)
+    clip_high: float = Field(default=0.28, ge=0)
+    correction: CorrectionConfig = Field(default_factory=CorrectionConfig)
+    kl: KLConfig = Field(default_factory=KLConfig)
+    force_on_policy_ratio: bool = False
+
+    @model_validator(mode="after")
+    def _length_matches_aggregation(self) -> ObjectiveConfig:
+        if self.aggregation == "constant" and self.constant_length is None:
+            raise ValueError("aggregation = constant needs constant_length")
+        if self.aggregation != "constant" and self.constant_length is not None:
+            raise ValueError(
+                f"aggregation = {self.aggregation} has no use for constant_length = {self.constant_length}"
+            )
+        return self
+
+    def denominator(self, num_tokens: Iterable[int]) -> float:
+        """What the loss of a global batch is divided by, for `LossInputs.denominator`.
+
+        Args:
+            num_tokens: trained tokens of every sequence of the global batch, over all micro-batches and ranks. A
+                sequence without any has left the loss and is not counted.
+
+        Returns:
+            Tokens for `token`, sequences for `sequence`, sequences times `constant_length` for `constant`.
+        """
+        trained = [n for n in num_tokens if n > 0]
+        if self.aggregation == "token":
+            return float(sum(trained))
+        return float(len(trained) * (self.constant_length or 1))

@@ -1,0 +1,33 @@
+"""Per-token estimators of KL(policy || reference) (Schulman 2020, "Approximating KL divergence")."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from tasks.training.objective.config import KLEstimator
+from tasks.training.objective.ratios import bounded_exp
+
+
+def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) -> Tensor:
+    """With `d = log pi_ref - log pi` of a token sampled from the policy.
+
+    - `k1`: `-d`. Unbiased, of high variance, negative at times; as a loss its expected gradient is zero.
+    - `k2`: `d^2 / 2`. Biased, never negative; its gradient is that of the true divergence.
+    - `k3`: `exp(d) - d - 1`. Unbiased and never negative; GRPO's choice.
+
+    Args:
+        logprobs: `[batch, seq]`; the gradient flows through these.
+        ref_logprobs: `[batch, seq]`.
+        estimator: one of the above.
+
+    Returns:
+        `[batch, seq]`, nats.
+    """
+    d = ref_logprobs - logprobs
+    match estimator:
+        case "k1":
+            return -d
+        case "k2":
+            return d.square() / 2
+        case "k3":
+            return bounded_exp(d) - d - 1

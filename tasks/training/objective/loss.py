@@ -1,0 +1,148 @@
+"""The policy-gradient loss, padded or packed.
+
+The OlmoRL objective, of which every option here is a variation:
+
+    J = 1 / sum_i |y_i|  *  sum_i sum_t  w_it * min(r_it A_it, clip(r_it, 1 - clip_low, 1 + clip_high) A_it)
+
+    r = pi / pi_old        how far this update has moved the policy; the only factor that carries a gradient
+    w = min(pi_old / pi_rollout, rho)    how far the learner's numerics are from the engine's
+
+and the loss is -J. The denominator counts the whole global batch, so that the losses (and gradients) of its
+micro-batches add up to its own, however it was cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tasks.training.objective.config import Aggregation, ObjectiveConfig
+from tasks.training.objective.correction import correction
+from tasks.training.objective.kl import kl_estimate
+from tasks.training.objective.metrics import Measured, measure
+from tasks.training.objective.ratios import bounded_exp
+from tasks.training.objective.segments import sum_per_sequence
+
+
+@dataclass(frozen=True)
+class LossInputs:
+    """One micro-batch. Every tensor is `[batch, seq]` and describes the predicted tokens.
+
+    Log-probabilities are in nats, of the sampled token. What stands at positions outside the mask is never read, be it
+    NaN. A value at a trained position that is not finite is a fault upstream and shows as such in the loss or in
+    `mismatch`.
+    """
+
+    logprobs: Tensor
+    """Under the policy that is being trained; the gradient flows through these."""
+    old_logprobs: Tensor
+    """Under the learner's policy before the first update on this rollout batch."""
+    rollout_logprobs: Tensor
+    """As the inference engine reported them while sampling."""
+    advantages: Tensor
+    mask: Tensor
+    """1 or True on trained response tokens."""
+    ref_logprobs: Tensor | None = None
+    """Under the reference policy; needed where `kl.beta > 0`, never read where it is 0."""
+    denominator: float | Tensor | None = None
+    """What the sum over the global batch is divided by, see `ObjectiveConfig.denominator`. None: this is all of it."""
+    sequence_ids: Tensor | None = None
+    """Integers that tell the sequences of a packed row apart, -1 on padding. None: each row is one sequence. A sequence
+    may not be spread over rows or micro-batches."""
+
+
+@dataclass(frozen=True)
+class LossOutput:
+    """What `policy_loss` returns."""
+
+    loss: Tensor
+    """0-d; call `backward` on it."""
+    metrics: dict[str, Tensor]
+    """Sums, counts and maxima, detached; `summarize` makes means of them."""
+
+
+def policy_loss(inputs: LossInputs, config: ObjectiveConfig) -> LossOutput:
+    """Loss and metrics of one micro-batch.
+
+    The loss is `-sum(share * w * min(r A, clip(r) A)) / denominator + beta * sum(share * kl) / denominator`. `share` is
+    1, but for `sequence` aggregation, where it is one over the length of the token's sequence.
+
+    Args:
+        inputs: computed in their own precision, but at least float32.
+        config: the objective.
+
+    Returns:
+        The loss and its metrics. Gradients are exactly zero outside the mask, and the loss of a micro-batch without a
+        trained token is zero.
+
+    Raises:
+        ValueError: shapes differ, or `kl.beta > 0` without `ref_logprobs`.
+    """
+    _check(inputs, config)
+    mask = inputs.mask.bool()
+    logprobs, old, rollout, advantages = (
+        _trained(x, mask) for x in (inputs.logprobs, inputs.old_logprobs, inputs.rollout_logprobs, inputs.advantages)
+    )
+    old, rollout, advantages = old.detach(), rollout.detach(), advantages.detach()
+
+    ratio = bounded_exp(logprobs - (logprobs.detach() if config.force_on_policy_ratio else old))
+    clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
+    surrogate = torch.minimum(ratio * advantages, clipped * advantages)
+    engine = correction(old, rollout, mask, inputs.sequence_ids, config.correction)
+
+    sequence_share = mask / sum_per_sequence(mask.to(logprobs.dtype), inputs.sequence_ids).clamp(min=1)
+    share = sequence_share if config.aggregation == "sequence" else mask.to(logprobs.dtype)
+    denominator = _denominator(inputs.denominator, mask, sequence_share, config)
+
+    policy_part = -(share * engine.weights * surrogate).sum() / denominator
+    kl, kl_part = None, torch.zeros_like(policy_part)
+    if config.kl.beta > 0:
+        assert inputs.ref_logprobs is not None
+        kl = kl_estimate(logprobs, _trained(inputs.ref_logprobs, mask).detach(), config.kl.estimator)
+        kl_part = config.kl.beta * (share * kl).sum() / denominator
+    loss = policy_part + kl_part
+
+    with torch.no_grad():
+        tokens = Measured(
+            log_mismatch=old - rollout,
+            ratio=ratio,
+            weights=engine.weights,
+            out_of_bounds=engine.out_of_bounds,
+            advantages=advantages,
+            kl=kl,
+            mask=mask,
+            sequence_share=sequence_share,
+        )
+        parts = {"loss": loss.detach(), "policy_loss": policy_part.detach(), "kl_loss": kl_part.detach()}
+        return LossOutput(loss=loss, metrics={**parts, **measure(tokens, config)})
+
+
+def _trained(values: Tensor, mask: Tensor) -> Tensor:
+    # Selecting before any arithmetic is what keeps NaN and infinity at other positions out of the gradient:
+    # multiplying by the mask afterwards would leave 0 * inf.
+    values = values.to(torch.promote_types(values.dtype, torch.float32))
+    return torch.where(mask, values, 0.0)
+
+
+def _denominator(given: float | Tensor | None, mask: Tensor, sequence_share: Tensor, config: ObjectiveConfig) -> Tensor:
+    if given is None:
+        given = _units(mask, sequence_share, config.aggregation) * (config.constant_length or 1)
+    count = torch.as_tensor(given, dtype=sequence_share.dtype, device=mask.device)
+    # a global batch without a trained token has nothing to divide
+    return torch.where(count == 0, 1.0, count)
+
+
+def _units(mask: Tensor, sequence_share: Tensor, aggregation: Aggregation) -> Tensor:
+    return mask.sum() if aggregation == "token" else sequence_share.sum().round()
+
+
+def _check(inputs: LossInputs, config: ObjectiveConfig) -> None:
+    if config.kl.beta > 0 and inputs.ref_logprobs is None:
+        raise ValueError(f"kl.beta = {config.kl.beta} needs ref_logprobs, got None")
+    expected = inputs.mask.shape
+    for name in ("logprobs", "old_logprobs", "rollout_logprobs", "advantages", "ref_logprobs", "sequence_ids"):
+        tensor = getattr(inputs, name)
+        if tensor is not None and (tensor.shape != expected or tensor.ndim != 2):
+            raise ValueError(f"{name} must be [batch, seq] like mask {list(expected)}, got {list(tensor.shape)}")

@@ -1,0 +1,109 @@
+"""What is measured at every loss, each with its formula, in a form that adds up exactly over micro-batches and ranks.
+
+A loss reports sums and counts (`measure`); `summarize` joins any number of them and divides once. Sums run over trained
+tokens. With `w` the correction's weight, `r` the importance ratio and `d = old_logprobs - rollout_logprobs` (learner
+less engine):
+
+| metric | definition |
+|---|---|
+| `loss`, `policy_loss`, `kl_loss` | the value that is differentiated, and its two parts |
+| `ratio`, `ratio_max` | mean and maximum of r |
+| `clip_low` | share of tokens with A < 0 and r < 1 - clip_low |
+| `clip_high` | share of tokens with A > 0 and r > 1 + clip_high |
+| `importance_weight`, `importance_weight_max` | mean and maximum of w as applied, 0 for dropped tokens |
+| `is_oob_ratio` | share of tokens truncated (`tis`) or dropped (`icepop`), or of sequences dropped (`seq_mask_tis`) |
+| `mismatch`, `mismatch_max` | mean and maximum of abs(d), nats |
+| `token_mult_prob_error` | mean of exp(abs(d)) (NeMo RL); 1 when engine and learner agree |
+| `gen_kl_error` | mean of exp(d) - d - 1, the k3 estimate of KL(engine, learner) (NeMo RL), nats |
+| `kl` | mean of the configured estimator of KL(policy, reference), nats; only where beta > 0 |
+| `num_tokens`, `num_sequences` | trained tokens, and sequences that have any |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tasks.training.objective.config import ObjectiveConfig
+from tasks.training.objective.ratios import bounded_exp
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TOTALS = frozenset({"loss", "policy_loss", "kl_loss", "num_tokens", "num_sequences"})
+MAXIMA = frozenset({"ratio_max", "importance_weight_max", "mismatch_max"})
+OOB_COUNT = "is_oob_count"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Detached per-token quantities of one loss, all `[batch, seq]`."""
+
+    log_mismatch: Tensor
+    ratio: Tensor
+    weights: Tensor
+    out_of_bounds: Tensor
+    advantages: Tensor
+    kl: Tensor | None
+    mask: Tensor
+    """bool, trained tokens."""
+    sequence_share: Tensor
+    """One over the trained tokens of the token's sequence, 0 where the mask is."""
+
+
+def measure(tokens: Measured, config: ObjectiveConfig) -> dict[str, Tensor]:
+    """Sums, counts and maxima of one micro-batch, each a 0-d tensor, under the names of the table above."""
+    mask, ratio, d = tokens.mask, tokens.ratio, tokens.log_mismatch
+
+    def total(values: Tensor) -> Tensor:
+        return values.where(mask, 0).sum()
+
+    def largest(values: Tensor) -> Tensor:
+        return values.where(mask, 0).amax()
+
+    per_sequence = config.correction.kind == "seq_mask_tis"
+    num_tokens, num_sequences = mask.sum(), tokens.sequence_share.sum().round()
+    sums = {
+        "ratio": total(ratio),
+        "ratio_max": largest(ratio),
+        "clip_low": total((tokens.advantages < 0) & (ratio < 1 - config.clip_low)),
+        "clip_high": total((tokens.advantages > 0) & (ratio > 1 + config.clip_high)),
+        "importance_weight": total(tokens.weights),
+        "importance_weight_max": largest(tokens.weights),
+        "is_oob_ratio": total(tokens.out_of_bounds * (tokens.sequence_share if per_sequence else 1)),
+        OOB_COUNT: num_sequences if per_sequence else num_tokens,
+        "mismatch": total(d.abs()),
+        "mismatch_max": largest(d.abs()),
+        "token_mult_prob_error": total(bounded_exp(d.abs())),
+        "gen_kl_error": total(bounded_exp(d) - d - 1),
+        "num_tokens": num_tokens,
+        "num_sequences": num_sequences,
+    }
+    return sums if tokens.kl is None else {**sums, "kl": total(tokens.kl)}
+
+
+def summarize(parts: Iterable[Mapping[str, Tensor | float]]) -> dict[str, float]:
+    """Join the metrics of all micro-batches, of all ranks, of one global batch.
+
+    Args:
+        parts: `LossOutput.metrics` of each; tensors or numbers, all with the same names.
+
+    Returns:
+        The metrics of the table in this module's docstring. Means over no tokens are 0.
+
+    Raises:
+        ValueError: there are no parts.
+    """
+    rows = [{name: float(value) for name, value in part.items()} for part in parts]
+    if not rows:
+        raise ValueError("there are no metrics to summarize")
+    totals = {name: (max if name in MAXIMA else sum)(row[name] for row in rows) for name in rows[0]}
+    oob_count = totals.pop(OOB_COUNT)
+
+    def finish(name: str, value: float) -> float:
+        if name in TOTALS or name in MAXIMA:
+            return value
+        return value / max(oob_count if name == "is_oob_ratio" else totals["num_tokens"], 1.0)
+
+    return {name: finish(name, value) for name, value in totals.items()}

@@ -1,0 +1,29 @@
+"""Sums over the sequences of a batch, padded or packed.
+
+A padded batch holds one sequence a row. A packed one holds several, told apart by `sequence_ids`; the same id in
+another row is another sequence.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def sum_per_sequence(values: Tensor, sequence_ids: Tensor | None) -> Tensor:
+    """Sum of `values` over each position's sequence, written to each of its positions.
+
+    Args:
+        values: `[batch, seq]`.
+        sequence_ids: `[batch, seq]`, -1 on padding; None: each row is one sequence.
+
+    Returns:
+        `[batch, seq]`. All padding of a row counts as one sequence.
+    """
+    if sequence_ids is None:
+        return values.sum(dim=1, keepdim=True).expand_as(values)
+    ids = sequence_ids - sequence_ids.amin()
+    rows = torch.arange(len(ids), device=ids.device)[:, None]
+    flat = (rows * (ids.amax() + 1) + ids).flatten()  # [batch * seq]
+    totals = torch.zeros(int(flat.amax()) + 1, dtype=values.dtype, device=values.device)
+    return totals.index_add(0, flat, values.flatten())[flat].view_as(values)

@@ -1,0 +1,73 @@
+"""The order in which prompts are sampled: the mixture's own, epoch after epoch, and it survives a restart."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tasks.training.rollouts import Prompt
+
+
+class PromptStream:
+    """An endless stream of prompts.
+
+    The first epoch follows the mixture's order; each later one is a shuffle seeded by (seed, epoch). A prompt whose
+    group was lost or dropped for staleness is put back and comes first.
+    """
+
+    def __init__(self, prompts: Sequence[Prompt], seed: int) -> None:
+        if not prompts:
+            raise ValueError("the mixture holds no prompts to train on")
+        self._prompts = list(prompts)
+        self._by_id = {prompt.prompt_id: prompt for prompt in prompts}
+        self._seed = seed
+        self._drawn = 0
+        self._returned: deque[Prompt] = deque()
+
+    @property
+    def by_id(self) -> dict[str, Prompt]:
+        """Every prompt of the mixture by its id."""
+        return self._by_id
+
+    @property
+    def epoch(self) -> float:
+        """How often the mixture has been drawn, as a fraction."""
+        return self._drawn / len(self._prompts)
+
+    def next(self) -> Prompt:
+        """The next prompt to sample."""
+        if self._returned:
+            return self._returned.popleft()
+        epoch, position = divmod(self._drawn, len(self._prompts))
+        self._drawn += 1
+        return self._order(epoch)[position]
+
+    def put_back(self, prompt: Prompt) -> None:
+        """Sample `prompt` again, before anything new."""
+        self._returned.append(prompt)
+
+    def state(self, in_flight: Iterable[Prompt]) -> dict[str, Any]:
+        """What a restart needs. `in_flight` prompts were drawn but their groups will be lost: they come again."""
+        again = [prompt.prompt_id for prompt in (*in_flight, *self._returned)]
+        return {"drawn": self._drawn, "again": again}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue where `state` was taken.
+
+        Raises:
+            ValueError: the state speaks of prompts that this mixture does not hold.
+        """
+        unknown = [identity for identity in state["again"] if identity not in self._by_id]
+        if unknown:
+            raise ValueError(f"the checkpoint holds prompts that the mixture lacks, such as {unknown[0]}")
+        self._drawn = state["drawn"]
+        self._returned = deque(self._by_id[identity] for identity in state["again"])
+
+    def _order(self, epoch: int) -> list[Prompt]:
+        if epoch == 0:
+            return self._prompts
+        order = list(self._prompts)
+        random.Random(f"{self._seed}:{epoch}").shuffle(order)  # noqa: S311 reproducibility, not secrecy
+        return order

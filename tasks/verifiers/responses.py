@@ -1,0 +1,15 @@
+"""What every verifier does to a response before it reads it."""
+
+from __future__ import annotations
+
+
+def strip_thinking(response: str) -> str:
+    """The response without its thinking part, which no verifier judges.
+
+    All up to the last `</think>` is thinking, whether or not a `<think>` opens it: chat templates often put the opening
+    tag into the prompt. Thinking that was opened and never closed leaves the empty string.
+    """
+    _, closed, rest = response.rpartition("</think>")
+    if not closed and response.lstrip().startswith("<think>"):
+        return ""
+    return rest.strip()

@@ -1,0 +1,54 @@
+"""What a judgement is: the score, its failure, and the names of the verifiers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Verifier = Literal["math", "code", "precise_if", "chat_reference", "chat_open"]
+VERIFIERS: tuple[Verifier, ...] = get_args(Verifier)
+
+
+class CannotJudge(Exception):  # noqa: N818 - reads as the sentence it is
+    """The judgement failed for a reason that is not the response's: it becomes `Score.error`, never a 0."""
+
+
+class GroundTruthError(CannotJudge):
+    """The ground truth is not what its verifier accepts."""
+
+    def __str__(self) -> str:
+        """The reason, told apart from a failure of the judge."""
+        return f"malformed ground truth: {super().__str__()}"
+
+
+@dataclass(frozen=True)
+class Score:
+    """The judgement of one response. Look at `error` first: where it is set, the other fields mean nothing.
+
+    Attributes:
+        value: the reward, in [0, 1]; 0.0 where `error` is set, which is then not a reward of 0.
+        passed: the response is right as a whole; False where `error` is set.
+        detail: one line for people: what was found, and what was wrong with it.
+        error: why the response could not be judged (malformed ground truth, missing resource, dead worker); None
+            where it was judged. A response that costs more time or memory than it may is judged: it scores 0.
+    """
+
+    value: float
+    passed: bool
+    detail: str
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        """Hold the invariant that rewards are built on."""
+        assert 0.0 <= self.value <= 1.0, f"score {self.value} is outside [0, 1]"
+        assert self.error is None or (self.value == 0.0 and not self.passed), "an unjudged response has no score"
+
+    @classmethod
+    def binary(cls, passed: bool, detail: str) -> Score:
+        """The score of an all-or-nothing verifier."""
+        return cls(float(passed), passed, detail)
+
+    @classmethod
+    def unjudged(cls, error: str) -> Score:
+        """The score of a response that could not be judged."""
+        return cls(0.0, False, "", error)

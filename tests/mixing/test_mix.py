@@ -1,0 +1,220 @@
+"""The mixture holds what its spec says, and nothing that is held out is trained on."""
+
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from tasks.config import SpecError, explain
+from tasks.mixing.mix import mix
+from tasks.mixing.shares import apportion
+from tasks.mixing.spec import MixtureSpec
+from tasks.schemas import GRADED, MIXTURE, TableError, file_digest, prompt_id, table_from_rows, write_table
+
+
+def graded(sizes):
+    """A table with `sizes[domain][source]` prompts."""
+    rows = []
+    for domain, sources in sizes.items():
+        for source, size in sources.items():
+            for number in range(size):
+                messages = [{"role": "user", "content": f"{source} {number}"}]
+                rows.append(
+                    {
+                        "prompt_id": prompt_id(messages, domain, ""),
+                        "domain": domain,
+                        "source": source,
+                        "messages": messages,
+                        "verifier": domain,
+                        "ground_truth": '""',
+                        "metadata": "{}",
+                        "pass_rate": 0.5,
+                        "num_rollouts": 8,
+                        "mean_tokens": 10.0,
+                    }
+                )
+    return table_from_rows(rows, GRADED, "test")
+
+
+def run(sizes, **spec):
+    table = sizes if isinstance(sizes, pa.Table) else graded(sizes)
+    return mix(table, MixtureSpec.model_validate(spec), upstream={"graded": "abc"}, code_version="1")
+
+
+def column(table, name):
+    return table.column(name).to_pylist()
+
+
+SIZES = {"math": {"gsm": 60, "sums": 20}, "precise_if": {"made": 40}}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.tuples(st.integers(5, 40), st.integers(5, 40), st.integers(10, 40)),
+    heldout=st.integers(0, 9),
+    quota=st.integers(1, 5) | st.none(),
+    weights=st.tuples(st.integers(1, 5), st.integers(1, 5)) | st.none(),
+)
+def test_what_is_held_out_is_never_trained_on_and_shares_are_kept(sizes, heldout, quota, weights):
+    gsm, sums, made = sizes
+    spec = {"heldout": heldout}
+    # A small weight may leave math less than its source's quota, which is an error with a claim of its own below.
+    if quota is not None and quota + heldout <= gsm and weights is None:
+        spec["sources"] = {"gsm": {"quota": quota}}
+    if weights is not None:
+        spec["domains"] = {"math": {"weight": weights[0]}, "precise_if": {"weight": weights[1]}}
+    mixed = run({"math": {"gsm": gsm, "sums": sums}, "precise_if": {"made": made}}, **spec)
+    train, held = set(column(mixed.train, "prompt_id")), set(column(mixed.heldout, "prompt_id"))
+    assert not train & held
+    assert Counter(column(mixed.heldout, "domain")) == Counter({"math": heldout, "precise_if": heldout})
+    assert all(row["taken"] + row["heldout"] <= row["available"] for row in mixed.counts)
+    taken = {row["source"]: row["taken"] for row in mixed.counts}
+    assert sum(taken.values()) == len(train)
+    if "sources" in spec:
+        assert taken["gsm"] == quota
+    if weights is not None:
+        math = taken["gsm"] + taken["sums"]
+        assert abs(math * weights[1] - taken["made"] * weights[0]) <= sum(weights)
+
+
+@given(
+    st.integers(0, 500), st.dictionaries(st.text(max_size=3), st.floats(0, 10, allow_subnormal=False), min_size=1)
+)  # fmt: skip
+def test_apportioned_counts_add_up_and_stay_within_one_of_their_share(total, weights):
+    counts, everything = apportion(total, weights), sum(weights.values())
+    if everything > 0:
+        assert sum(counts.values()) == total
+        assert all(abs(counts[key] - total * weights[key] / everything) <= 1 for key in weights)
+
+
+def test_without_size_or_weights_everything_that_is_not_held_out_is_trained_on():
+    mixed = run(SIZES, heldout=10)
+    assert len(mixed.train) == 100
+    assert {(row["source"], row["heldout"]) for row in mixed.counts} == {("gsm", 8), ("sums", 2), ("made", 10)}
+
+
+def test_weights_divide_the_size():
+    mixed = run(SIZES, size=50, domains={"math": {"weight": 4}, "precise_if": {"weight": 1}})
+    assert Counter(column(mixed.train, "domain")) == {"math": 40, "precise_if": 10}
+
+
+def test_weights_without_a_size_give_the_largest_mixture_of_these_proportions():
+    mixed = run(SIZES, domains={"math": {"weight": 1}, "precise_if": {"weight": 1}})
+    assert Counter(column(mixed.train, "domain")) == {"math": 40, "precise_if": 40}
+
+
+def test_weight_zero_leaves_a_source_out_of_training_but_not_of_the_held_out():
+    mixed = run(SIZES, heldout=8, sources={"gsm": {"weight": 0}, "sums": {"weight": 1}})
+    assert "gsm" in column(mixed.heldout, "source")
+    assert "gsm" not in column(mixed.train, "source")
+
+
+def test_a_source_says_how_many_of_its_own_are_held_out():
+    mixed = run(SIZES, heldout=10, sources={"sums": {"heldout": 7}})
+    assert Counter(column(mixed.heldout, "source")) == {"sums": 7, "gsm": 3, "made": 10}
+
+
+def test_any_window_of_the_order_holds_roughly_the_proportions():
+    mixed = run({"math": {"a": 300}, "code": {"b": 100}, "chat": {"c": 100}})
+    assert column(mixed.train, "order") == list(range(500))
+    domains = column(mixed.train, "domain")
+    for start in range(0, 500, 50):
+        window = Counter(domains[start : start + 50])
+        assert abs(window["math"] - 30) <= 2
+        assert abs(window["code"] - 10) <= 2
+
+
+def test_the_rows_weights_are_a_probability():
+    assert sum(column(run(SIZES).train, "weight")) == pytest.approx(1)
+
+
+def test_equal_inputs_give_equal_bytes_whatever_the_order_of_the_rows(tmp_path):
+    table = graded(SIZES)
+    shuffled = pa.concat_tables([table.slice(50), table.slice(0, 50)])
+    digests = set()
+    for name, rows in (("a", table), ("b", shuffled)):
+        mixed = run(rows, heldout=5, size=80)
+        write_table(tmp_path / name, mixed.train, MIXTURE, mixed.lineage)
+        write_table(tmp_path / (name + "-held"), mixed.heldout, GRADED, mixed.lineage)
+        digests.add(tuple((tmp_path / each).read_bytes() for each in (name, name + "-held")))
+    assert len(digests) == 1
+    assert file_digest(tmp_path / "a") != file_digest(tmp_path / "a-held")
+
+
+def test_another_seed_gives_another_mixture():
+    assert column(run(SIZES, seed=0).train, "prompt_id") != column(run(SIZES, seed=1).train, "prompt_id")
+
+
+def test_rows_of_another_domain_move_no_prompt_between_train_and_held_out():
+    before = run(SIZES, heldout=10)
+    after = run({**SIZES, "code": {"mbpp": 30}}, heldout=10)
+    assert set(column(before.heldout, "prompt_id")) <= set(column(after.heldout, "prompt_id"))
+    assert set(column(before.train, "prompt_id")) <= set(column(after.train, "prompt_id"))
+
+
+def test_rows_of_another_source_only_hand_held_out_prompts_to_training():
+    before = run(SIZES, heldout=10)
+    after = run({**SIZES, "math": {**SIZES["math"], "new": 80}}, heldout=10)
+    old = set(column(before.train, "prompt_id"))
+    assert not old & set(column(after.heldout, "prompt_id"))
+
+
+def test_the_lineage_says_what_made_the_mixture():
+    lineage = run(SIZES, seed=3).lineage
+    assert (lineage["seed"], lineage["upstream"], lineage["code_version"]) == (3, {"graded": "abc"}, "1")
+    assert lineage["spec_digest"] != run(SIZES, seed=4).lineage["spec_digest"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"sources": {"sums": {"quota": 21}}}, ["sources.sums", "21", "20 are available"]),
+        ({"domains": {"math": {"quota": 81}}}, ["domains.math", "81", "80 are available"]),
+        ({"size": 121}, ["domains", "available"]),
+        ({"heldout": 41}, ["heldout = 41", "precise_if", "40"]),
+        ({"heldout": 30, "sources": {"sums": {"heldout": 21}}}, ["sources.sums: heldout", "21", "20"]),
+        ({"sources": {"gms": {"weight": 1}}}, ["sources.gms", "gsm"]),
+        ({"domains": {"code": {"weight": 1}}}, ["domains.code", "math"]),
+        ({"domains": {"math": {"weight": 1}}}, ["weight", "domains.precise_if"]),
+        (
+            {"domains": {"math": {"weight": 1}, "precise_if": {"weight": 9}}, "sources": {"gsm": {"quota": 30}}},
+            ["domains.math", "quotas within add up to 30"],
+        ),
+        ({"size": 5, "sources": {"sums": {"quota": 20}, "gsm": {"quota": 60}}}, ["size", "80"]),
+        ({"domains": {"math": {"weight": 0}, "precise_if": {"weight": 0}}}, ["no prompt is left"]),
+    ],
+)
+def test_a_share_that_cannot_be_filled_is_one_error_that_names_it(spec, said):
+    with pytest.raises(SpecError) as caught:
+        run(SIZES, **spec)
+    assert all(each in str(caught.value) for each in said), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"sources": {"gsm": {"weight": -1}}}, "m: sources.gsm.weight = -1: must be greater than or equal to 0"),
+        ({"sources": {"gsm": {"quota": 0}}}, "m: sources.gsm.quota = 0: must be greater than or equal to 1"),
+        ({"sources": {"gsm": {"quotta": 1}}}, "unknown key (did you mean 'quota'?); accepted: heldout, quota, weight"),
+        ({"domains": {"maths": {"quota": 1}}}, "m: domains.maths = 'maths': must be 'math', 'code'"),
+        ({"domains": {"math": {"quota": 1, "weight": 2}}}, "give a weight (2.0) or a quota (1), not both"),
+    ],
+)
+def test_a_mistake_in_the_spec_is_one_sentence(spec, said):
+    with pytest.raises(ValidationError) as caught:
+        MixtureSpec.model_validate(spec)
+    assert said in explain(caught.value, "m", MixtureSpec)
+
+
+def test_no_prompts_is_an_error():
+    with pytest.raises(SpecError, match="no graded prompts"):
+        run(GRADED.empty_table())
+
+
+def test_a_prompt_that_stands_twice_is_an_error():
+    table = graded({"math": {"gsm": 3}})
+    with pytest.raises(TableError, match="several rows"):
+        run(pa.concat_tables([table, table]))

@@ -1,0 +1,201 @@
+"""A run that never happened, in the tables of one that did: what the report's tests render."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.reporting.page import ReportInputs
+from tasks.schemas import (
+    EVALUATION,
+    GRADED,
+    LEDGER,
+    MIXTURE,
+    REJECTED,
+    ROLLOUTS,
+    StageSummary,
+    canonical_json,
+    prompt_id,
+    table_from_rows,
+)
+
+STARTED = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
+THRESHOLD = 0.625
+SOURCES = {"products": "math", "sums": "math", "constraints": "precise_if"}
+
+
+def graded_rows(per_source: int, generator: np.random.Generator) -> list[dict[str, Any]]:
+    rows = []
+    for source, domain in SOURCES.items():
+        for number in range(per_source):
+            messages = [{"role": "user", "content": f"{source} question {number}: what is {number} times 7?"}]
+            truth = canonical_json(str(7 * number))
+            rows.append(
+                {
+                    "prompt_id": prompt_id(messages, domain, truth),
+                    "domain": domain,
+                    "source": source,
+                    "messages": messages,
+                    "verifier": domain,
+                    "ground_truth": truth,
+                    "metadata": "{}",
+                    "pass_rate": int(generator.binomial(8, generator.beta(0.5, 1.2))) / 8,
+                    "num_rollouts": 8,
+                    "mean_tokens": float(generator.uniform(12, 60)),
+                }
+            )
+    return rows
+
+
+def rollouts(prompts: list[dict[str, Any]], policy: str, skill: float, generator: np.random.Generator) -> pa.Table:
+    rows = []
+    for prompt in prompts:
+        chance = generator.beta(4 * skill, 4 * (1 - skill))
+        for sample in range(4):
+            passed = float(generator.random() < chance)
+            rows.append(
+                {
+                    "prompt_id": prompt["prompt_id"],
+                    "sample": sample,
+                    "response": f"The answer is {'right' if passed else 'wrong'} & <b>sure</b>.\nSays {policy}.",
+                    "num_tokens": int(generator.integers(8, 64)),
+                    "finish_reason": "stop" if generator.random() < 0.8 else "length",
+                    "score": passed,
+                    "error": None,
+                    "policy": policy,
+                }
+            )
+    return table_from_rows(rows, ROLLOUTS, policy)
+
+
+def evaluation(benchmarks: tuple[str, ...] = ("all", "math", "precise_if")) -> pa.Table:
+    figures = {
+        "pass_rate": ((0.234, 0.17, 0.31), (0.445, 0.36, 0.53), (0.211, 0.12, 0.30)),
+        "pass@4": ((0.51, 0.39, 0.63), (0.72, 0.6, 0.82), (0.21, 0.08, 0.34)),
+        "truncated": ((0.22, 0.17, 0.28), (0.08, 0.05, 0.12), (-0.14, -0.2, -0.08)),
+        "mean_tokens": ((38.4, 35.0, 41.8), (29.1, 26.5, 31.7), (-9.3, -12.0, -6.6)),
+    }
+    rows = [
+        {"benchmark": benchmark, "metric": metric, "policy": policy, "value": v, "low": low, "high": high, "n": 64}
+        for benchmark in benchmarks
+        for metric, estimates in figures.items()
+        for policy, (v, low, high) in zip(("before", "after", "gain"), estimates, strict=True)
+    ]
+    return table_from_rows(rows, EVALUATION, "evaluation")
+
+
+def metrics(steps: int, generator: np.random.Generator) -> list[dict[str, Any]]:
+    rows = []
+    for step in range(1, steps + 1):
+        reward = 0.24 + 0.22 * step / steps + generator.normal(0, 0.03)
+        rows.append(
+            {
+                "step": step,
+                "seconds": 24.0 * step,
+                "reward": reward,
+                "reward/math": reward - 0.06,
+                "reward/precise_if": reward + 0.05 if step != 3 else None,
+                "response_length": 40 - 10 * step / steps + generator.normal(0, 1.5),
+                "truncated": max(0.0, 0.25 - 0.15 * step / steps),
+                "entropy": 1.3 - 0.4 * step / steps,
+                "loss": generator.normal(0, 0.02),
+                "grad_norm": 1.1 + generator.normal(0, 0.2),
+                "learning_rate": 1e-5,
+                "mismatch": 0.044 + generator.normal(0, 0.003),
+                "importance_weight": 1 + generator.normal(0, 0.01),
+                "clip_low": 0.01,
+                "clip_high": 0.02,
+                "staleness": 0.8 + generator.normal(0, 0.1),
+                "staleness_max": float(generator.integers(1, 4)),
+                "trained_tokens": 2300 + 10 * step,
+                "generated_tokens": 3100,
+                "generated_tokens_per_second": 310 + generator.normal(0, 15),
+                "trained_tokens_per_second": 280 + generator.normal(0, 15),
+                "zero_variance": 0.35 + generator.normal(0, 0.05),
+                "update_pause_seconds": 0.08,
+                "update_seconds": 0.35,
+                "learn_seconds": 14.0 + generator.normal(0, 1),
+                "wait_seconds": 3.0 + generator.normal(0, 1),
+            }
+        )
+    return rows
+
+
+def ledger(prompts: list[dict[str, Any]], generator: np.random.Generator) -> pa.Table:
+    fates = generator.choice(
+        ["trained", "zero_variance", "stale", "failed", "unused"], len(prompts), p=[0.55, 0.32, 0.05, 0.03, 0.05]
+    )
+    rows = [
+        {
+            "group": number,
+            "prompt_id": prompt["prompt_id"],
+            "domain": prompt["domain"],
+            "actor": number % 2,
+            "sampled_at": float(number),
+            "finished_at": None if fate == "unused" else number + 8.0,
+            "first_version": number // 8,
+            "last_version": number // 8 + 1,
+            "scores": [] if fate in ("unused", "failed") else [1.0, 0.0, 0.0, 1.0],
+            "num_tokens": [] if fate in ("unused", "failed") else [31, 28, 40, 22],
+            "advantage_spread": 0.5 if fate == "trained" else None,
+            "fate": str(fate),
+            "step": number // 8 if fate == "trained" else None,
+            "detail": "actor 1 died twice" if fate == "failed" else None,
+        }
+        for number, (prompt, fate) in enumerate(zip(prompts, fates, strict=True))
+    ]
+    return table_from_rows(rows, LEDGER, "ledger")
+
+
+def summaries() -> list[StageSummary]:
+    stages = [
+        ("sourcing: products", 1.4, "400 prompts from reasoning-gym products"),
+        ("sourcing: sums", 0.9, "400 prompts from reasoning-gym sums"),
+        ("sourcing: constraints", 2.2, "400 prompts from 40 topics with 1 to 3 constraints"),
+        ("difficulty", 148.0, "9,600 rollouts at 402 tokens/s; 71% of prompts kept"),
+        ("mixing", 0.3, "400 training and 64 held-out prompts, disjoint"),
+        ("training", 412.6, "14 steps, 33,100 tokens trained, no group lost"),
+        ("evaluation", 71.2, "23.4% before, 44.5% after on 64 prompts"),
+    ]
+    facts = canonical_json({"comparisons": {"all": {"p_value": 0.0002}, "math": {"p_value": 0.013}}})
+    return [
+        StageSummary(name, STARTED + timedelta(minutes=i), seconds, headline, facts if name == "evaluation" else "{}")
+        for i, (name, seconds, headline) in enumerate(stages)
+    ]
+
+
+def report_inputs(*, per_source: int = 60, steps: int = 14) -> ReportInputs:
+    generator = np.random.default_rng(5)
+    rows = graded_rows(per_source, generator)
+    kept = [row for row in rows if row["pass_rate"] < THRESHOLD]
+    generator.shuffle(kept)
+    heldout, train = kept[:24], kept[24:-10]
+    rejected = [
+        {"source": "products", "row": 7, "reason": "exact duplicate of an earlier row", "value": "What is 3 times 4?"},
+        {"source": "products", "row": 3, "reason": "exact duplicate of an earlier row", "value": "What is 2 times 4?"},
+        {"source": "sums", "row": 12, "reason": "'question' is null", "value": "null"},
+    ]
+    return ReportInputs(
+        title="RLVR quickstart",
+        spec_yaml="sources:\n  - name: products\n    domain: math\n    limit: 400\n",
+        training_yaml="steps: 14\nlearning_rate: 1.0e-5\ngroups_per_step: 8\n",
+        rejected=table_from_rows(rejected, REJECTED, "rejected"),
+        graded=table_from_rows(rows, GRADED, "graded"),
+        max_pass_rate=THRESHOLD,
+        mixture=table_from_rows([row | {"weight": 1.0, "order": i} for i, row in enumerate(train)], MIXTURE, "mixture"),
+        heldout=table_from_rows(heldout, GRADED, "heldout"),
+        metrics=metrics(steps, generator),
+        ledger=ledger(train, generator),
+        evaluation=evaluation(),
+        before=rollouts(heldout, "base", 0.23, generator),
+        after=rollouts(heldout, "step-14", 0.45, generator),
+        summaries=summaries(),
+        lineage={
+            "model": "SmolLM2-135M-Instruct",
+            "data spec digest": "9f2c1e0d7a",
+            "code version": "0.1.0+2e9e9c1",
+            "seed": "17",
+            "flytekit": "1.16.31",
+        },
+    )

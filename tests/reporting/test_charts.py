@@ -1,0 +1,47 @@
+"""Charts: what they show, what they say in words, and what they do without data."""
+
+import math
+
+from synthetic_run import report_inputs
+
+from tasks.charts import Series, Stack, curves, deck, histogram, pass_rates, shares, training_curves
+
+
+def test_training_curves_name_what_no_step_recorded():
+    fragment = training_curves([{"step": 1, "reward": 0.1, "reward/math": 0.2}, {"step": 2, "reward": 0.4}])
+    assert fragment.count("<svg") == 1
+    assert "all domains: from 0.1 at 1 to 0.4 at 2" in fragment
+    assert "math: from 0.2 at 1 to 0.2 at 1" in fragment
+    assert "Not recorded: response length," in fragment
+
+
+def test_a_deck_carries_the_style():
+    assert deck(training_curves([])).startswith("<style>")
+
+
+def test_gaps_stay_gaps():
+    points = [(1, 1.0), (2, math.nan), (3, 2.0)]
+    assert "from 1 at 1 to 2 at 3" in curves("Loss", "nats", [Series("loss", points, "after")])
+    assert "nothing was recorded" in curves("Loss", "nats", [Series("loss", [(1, math.nan)], "after")])
+
+
+def test_pass_rates_split_at_the_threshold():
+    graded = report_inputs(per_source=20).graded
+    rates = graded.column("pass_rate").to_pylist()
+    fragment = pass_rates(graded, 0.625)
+    assert "dropped: too easy" in fragment
+    assert f"0/8: {sum(rate == 0 for rate in rates)}" in fragment
+    assert "dropped" not in pass_rates(graded, None)
+
+
+def test_colours_are_themed_with_a_fallback():
+    fragment = shares("Parts", "prompts", ["a"], [Stack("one", [1.0], "blue"), Stack("two", [2.0], "orange")])
+    assert "var(--chart-blue,#" in fragment
+    assert "a: one 1, two 2" in fragment
+
+
+def test_labels_are_text_not_markup_or_formulas():
+    fragment = histogram("<b>", "prompts", ["$a$", "<i>"], [Stack("s", [1, 2], "blue")], x_label="x")
+    assert "<b>" not in fragment
+    assert "<i>" not in fragment.replace('<i style="background', "")
+    assert "$a$" in fragment

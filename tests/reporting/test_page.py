@@ -1,0 +1,229 @@
+"""The report: every section from a full run, a sentence from an empty one, and hostile text made harmless."""
+
+import dataclasses
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from synthetic_run import THRESHOLD, evaluation, metrics, report_inputs
+
+from tasks.reporting import sections
+from tasks.reporting.page import ReportInputs, render
+from tasks.schemas import REJECTED, ROLLOUTS, TableError, table_from_rows
+
+VOID = {"meta", "br", "link", "img", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Collects tags, ids and texts, and checks that every element that opens closes in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.feed(text)
+        assert self.open == [], f"never closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.ids += [value for name, value in attrs if name == "id" and value]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def inputs() -> ReportInputs:
+    return report_inputs()
+
+
+@pytest.fixture(scope="module")
+def page(inputs) -> str:
+    return render(inputs)
+
+
+def emptied(inputs: ReportInputs) -> ReportInputs:
+    tables = ("rejected", "graded", "mixture", "heldout", "ledger", "evaluation", "before", "after")
+    empty = {name: getattr(inputs, name).slice(0, 0) for name in tables}
+    return dataclasses.replace(
+        inputs, **empty, metrics=[], summaries=[], lineage={}, spec_yaml="", training_yaml="", title="Nothing"
+    )
+
+
+def test_page_is_well_formed_with_unique_ids(page):
+    parsed = Page(page)
+    assert len(parsed.ids) == len(set(parsed.ids))
+    for reference in re.findall(r'(?:href="|url\()#([^")]+)', page):
+        assert reference in parsed.ids
+
+
+def test_page_has_every_section(page):
+    sections_found = set(re.findall(r'<section id="(\w+)"', page))
+    assert sections_found == {
+        "evaluation",
+        "spec",
+        "sources",
+        "difficulty",
+        "mixture",
+        "training",
+        "ledger",
+        "samples",
+        "lineage",
+    }
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        '23.4%</span> → <span class="to">44.5%',
+        "+21.1 points (+12.0 to +30.0)",
+        "p &lt; 0.001",
+        "SmolLM2-135M-Instruct",
+        "10 min 37 s",
+        "exact duplicate of an earlier row",
+        "kept: below 0.625",
+        "-9.3 tokens (-12.0 to -6.6)",
+        "name: products",
+        "learning_rate: 1.0e-5",
+        "the learner took a step with it",
+        "Engine-learner mismatch",
+        "tokens/s",
+        "9f2c1e0d7a",
+        "prefers-color-scheme:dark",
+    ],
+)
+def test_page_says(page, said):
+    assert said in page
+
+
+def test_page_fetches_nothing(page):
+    addresses = set(re.findall(r"https?://[^\"' )]+", page))
+    assert addresses <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}, "XML names only"
+    assert not {"script", "link", "img", "iframe", "object"} & set(Page(page).tags)
+    assert "@import" not in page
+
+
+def test_equal_inputs_give_equal_bytes(page):
+    assert render(report_inputs()) == page
+
+
+def test_charts_have_a_title_and_a_description(page):
+    charts = re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL)
+    assert len(charts) >= 20
+    for chart in charts:
+        assert re.search(r"<title id=[^>]+>[^<]+</title><desc id=[^>]+>[^<]+</desc>", chart)
+
+
+def test_hostile_text_is_escaped_everywhere(inputs):
+    hostile = "<script>alert('$x$')</script>"
+    rollouts = [row | {"response": hostile, "policy": hostile} for row in inputs.after.to_pylist()]
+    rejected = [{"source": hostile, "row": 1, "reason": hostile, "value": hostile * 20}]
+    metric = {"step": 1, "reward": 0.5, f"reward/{hostile}": 0.5}
+    page = render(
+        dataclasses.replace(
+            inputs,
+            title=hostile,
+            spec_yaml=hostile,
+            after=table_from_rows(rollouts, ROLLOUTS, "after"),
+            rejected=table_from_rows(rejected, REJECTED, "rejected"),
+            metrics=[metric],
+            lineage={hostile: hostile},
+        )
+    )
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    Page(page)
+
+
+def test_unjudged_completions_are_counted_and_not_shown(inputs):
+    rollouts = inputs.after.to_pylist()
+    rollouts[0] |= {"score": None, "error": "judge unreachable", "response": "never judged"}
+    page = render(dataclasses.replace(inputs, after=table_from_rows(rollouts, ROLLOUTS, "after")))
+    assert "0 completions before, 1 after" in page
+    assert "never judged" not in page
+
+
+def test_a_run_without_anything_still_gives_a_page(inputs):
+    page = render(emptied(inputs))
+    Page(page)
+    for sentence in (
+        "No held-out prompt was evaluated",
+        "No stage left a summary",
+        "No row was rejected",
+        "No optimizer step was taken",
+        "Fate of every sampled group: nothing to show",
+        "No lineage was recorded",
+    ):
+        assert sentence in page
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"metrics": [{"step": 1}]},
+        {"metrics": [{"step": 1, "reward": float("nan"), "entropy": None}]},
+        {"metrics": [{"reward": 0.25}]},
+        {"metrics": metrics(120, np.random.default_rng(0))},
+        {"evaluation": evaluation(("all",))},
+        {"evaluation": evaluation(("math",))},
+        {"evaluation": evaluation().slice(0, 2)},
+        {"max_pass_rate": 1.01},
+    ],
+)
+def test_partial_runs_give_a_page(inputs, changes):
+    Page(render(dataclasses.replace(inputs, **changes)))
+
+
+def test_a_table_of_another_schema_is_named(inputs):
+    with pytest.raises(TableError, match="report input 'ledger'"):
+        render(dataclasses.replace(inputs, ledger=inputs.rejected))
+
+
+def test_funnels_account_for_every_row(inputs):
+    *sources, total = sections.funnels(
+        inputs.rejected, inputs.graded, inputs.mixture, inputs.heldout, inputs.max_pass_rate
+    )
+    assert total.rows == inputs.graded.num_rows + inputs.rejected.num_rows
+    assert (total.train, total.heldout) == (inputs.mixture.num_rows, inputs.heldout.num_rows)
+    for funnel in (*sources, total):
+        assert funnel.rows == funnel.rejected + funnel.too_easy + funnel.kept
+        assert funnel.kept == funnel.train + funnel.heldout + funnel.left_over
+        assert funnel.never_passed <= funnel.kept
+    easy = sum(rate >= THRESHOLD for rate in inputs.graded.column("pass_rate").to_pylist())
+    assert total.too_easy == easy
+
+
+def test_rejections_show_the_most_frequent_reason_with_its_first_row(inputs):
+    first = sections.rejections(inputs.rejected)[0]
+    assert (first["count"], first["row"], first["value"]) == (2, 3, "What is 2 times 4?")
+
+
+def test_samples_are_chosen_by_rule(inputs):
+    chosen = sections.samples(inputs.before, inputs.after, inputs.heldout)
+    gains = [sample["gain"] for sample in chosen]
+    assert [sample["verdict"] for sample in chosen[:3]] == ["improved"] * 3
+    assert {sample["prompt"]["domain"] for sample in chosen[:2]} == {"math", "precise_if"}
+    assert all(gain == 0 for gain, sample in zip(gains, chosen, strict=True) if sample["verdict"] == "unchanged")
+    worse = [sample for sample in chosen if sample["verdict"] == "got worse"]
+    assert len(worse) <= 1
+    assert all(sample["gain"] < 0 for sample in worse)
+    shuffle = np.random.default_rng(1).permutation
+    again = sections.samples(
+        *(table.take(shuffle(table.num_rows)) for table in (inputs.before, inputs.after, inputs.heldout))
+    )
+    assert again == chosen
+
+
+def test_long_completions_are_cut_with_a_note():
+    assert sections.shorten("x" * 2_000, 1_500) == "x" * 1_500 + " … (500 more characters)"
+    assert sections.shorten("short") == "short"

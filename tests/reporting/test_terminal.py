@@ -1,0 +1,84 @@
+"""The last lines of a run, for people and for programs."""
+
+import io
+import json
+from datetime import timedelta
+
+import pytest
+from rich.console import Console
+from synthetic_run import STARTED, evaluation, summaries
+
+from tasks.reporting.terminal import print_summary, summary_json
+
+
+def summary(**changes):
+    arguments = {
+        "run_started_at": STARTED + timedelta(minutes=4, seconds=30),
+        "seconds": 700.0,
+        "report": "runs/report.html",
+        "tokens_per_second": 312.4,
+    }
+    return summary_json(evaluation(), summaries(), **(arguments | changes))
+
+
+def printed(found, *, terminal: bool = False) -> str:
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=terminal, width=140, highlight=False)
+    print_summary(found, found["report"], summaries(), console)
+    return stream.getvalue()
+
+
+def test_summary_holds_the_promised_keys_and_survives_json():
+    found = json.loads(json.dumps(summary(), allow_nan=False))
+    assert (found["before"], found["after"], found["seconds"]) == (0.234, 0.445, 700.0)
+    assert (found["gain"], found["gain_low"], found["gain_high"]) == (0.211, 0.12, 0.30)
+    assert set(found["stages"]["training"]) == {"seconds", "cached"}
+    assert (found["p_value"], found["n"], found["report"]) == (0.0002, 64, "runs/report.html")
+    assert found["stage_order"] == [stage.stage for stage in summaries()]
+
+
+def test_a_stage_that_began_before_the_run_was_cached():
+    cached = [name for name, stage in summary()["stages"].items() if stage["cached"]]
+    assert cached == ["sourcing: products", "sourcing: sums", "sourcing: constraints", "difficulty", "mixing"]
+
+
+def test_moments_without_a_zone_are_utc():
+    naive = (STARTED + timedelta(minutes=4, seconds=30)).replace(tzinfo=None)
+    assert summary(run_started_at=naive) == summary()
+
+
+def test_summary_needs_an_overall_pass_rate():
+    with pytest.raises(ValueError, match="benchmark 'all'"):
+        summary_json(evaluation(("math",)), summaries(), run_started_at=STARTED, seconds=1.0, report="r.html")
+
+
+def test_printed_lines_say_what_a_person_wants_to_know():
+    lines = printed(summary())
+    assert "23.4% (17.0 to 31.0) -> 44.5% (36.0 to 53.0), gain +21.1 points (+12.0 to +30.0, 95%)" in lines
+    assert "64 held-out prompts, p < 0.001, the gain's interval lies above zero" in lines
+    assert "11 min 40 s" in lines
+    assert "312 tokens/s" in lines
+    training = next(line for line in lines.splitlines() if line.startswith("training"))
+    assert "6 min 53 s" in training
+    assert " run " in training
+    assert lines.rstrip().endswith("runs/report.html")
+
+
+def test_colour_codes_only_on_a_terminal():
+    assert "\x1b[" not in printed(summary())
+    assert "\x1b[" in printed(summary(), terminal=True)
+
+
+def test_headlines_are_text_not_markup():
+    stages = summaries()
+    stages[0].headline = "[bold]literal[/bold] [/nothing]"
+    stream = io.StringIO()
+    print_summary(summary(), "r.html", stages, Console(file=stream, width=140))
+    assert "[bold]literal[/bold] [/nothing]" in stream.getvalue()
+
+
+def test_unknown_figures_are_left_out():
+    lines = printed(summary(tokens_per_second=None) | {"p_value": None, "gain_low": -0.1})
+    assert "tokens/s while" not in lines
+    assert "p <" not in lines
+    assert "includes zero" in lines

@@ -1,0 +1,113 @@
+"""A data spec is read whole or not at all, and a mistake in it is one sentence that says where and what instead."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tasks.config import SpecError
+from tasks.sourcing.spec import DataSpec, load_spec
+
+ROOT = Path(__file__).parents[2]
+SOURCE = {
+    "name": "gsm8k",
+    "domain": "math",
+    "verifier": "math",
+    "loader": {"kind": "jsonl", "path": "a.jsonl"},
+    "columns": {"prompt": "question"},
+}
+
+
+def source(**changes):
+    return {**SOURCE, **changes}
+
+
+def load(tmp_path, text):
+    path = tmp_path / "spec.yaml"
+    path.write_text(text if isinstance(text, str) else yaml.safe_dump(text))
+    return load_spec(path)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "data_specs").glob("*.yaml")), ids=lambda path: path.name)
+def test_every_shipped_spec_loads(path):
+    assert load_spec(path).sources
+
+
+@pytest.mark.parametrize(
+    ("sources", "said"),
+    [
+        ([source(limits=3)], ["sources[0].limits: unknown key (did you mean 'limit'?); accepted: columns, domain"]),
+        (
+            [source(loader={"kind": "jsonl", "path": "a", "pth": 1})],
+            ["sources[0].loader.pth: unknown key", "accepted: kind, path"],
+        ),
+        ([source(columns={"promt": "q"})], ["sources[0].columns.promt: unknown key (did you mean 'prompt'?)"]),
+        ([source(loader={"kind": "csv", "path": "a"})], ["sources[0].loader.kind = 'csv'", "'jsonl'", "'functions'"]),
+        ([source(loader={"path": "a"})], ["sources[0].loader.kind: required", "jsonl", "functions"]),
+        ([source(loader={"kind": "jsonl"})], ["sources[0].loader.path: required key is missing; a path"]),
+        ([source(domain="maths")], ["sources[0].domain = 'maths': must be 'math', 'code', 'precise_if' or 'chat'"]),
+        ([source(verifier="regex")], ["sources[0].verifier = 'regex'", "'precise_if'"]),
+        ([source(verifier="code")], ["sources[0]: verifier 'code' does not fit domain 'math', which takes math"]),
+        ([source(limit=0)], ["sources[0].limit = 0", "greater than or equal to 1"]),
+        ([source(columns={"tests": "t"})], ["['tests'] are not read by the verifier 'math'"]),
+        ([source(columns={"template": "Solve!"})], ["sources[0].columns.template = 'Solve!'", "{prompt}"]),
+        ([source(columns={"ground_truth_pattern": "("})], ["ground_truth_pattern = '('", "not a regular expression"]),
+        ([source(), source()], ["sources", "unique", "gsm8k"]),
+        ([], ["sources = []", "at least 1"]),
+        ([source(loader={"kind": "instructions", "size": 3})], ["for the verifier 'precise_if' only"]),
+        ([source(loader={"kind": "huggingface", "dataset": "openai/gsm8k"})], ["openai/gsm8k", "revision"]),
+        ([source(loader={"kind": "huggingface"})], ["either dataset", "or files"]),
+        ([source(loader={"kind": "reasoning_gym", "dataset": "x", "size": 1, "config": {"seed": 1}})], ["['seed']"]),
+        (
+            [
+                source(
+                    domain="precise_if",
+                    verifier="precise_if",
+                    columns={},
+                    loader={"kind": "instructions", "size": 3, "constraints": ["punctuation:no_coma"]},
+                )
+            ],
+            ["loader.constraints", "did you mean 'punctuation:no_comma'?"],
+        ),
+    ],
+)
+def test_a_mistake_is_one_sentence_that_names_file_field_value_and_what_is_accepted(tmp_path, sources, said):
+    with pytest.raises(SpecError) as caught:
+        load(tmp_path, {"name": "x", "sources": sources})
+    message = str(caught.value)
+    assert message.startswith(str(tmp_path / "spec.yaml"))
+    assert len(message.splitlines()) == 1
+    assert all(each in message for each in said), message
+
+
+def test_several_mistakes_are_listed_together(tmp_path):
+    with pytest.raises(SpecError) as caught:
+        load(tmp_path, {"name": "x", "sed": 1, "sources": [source(limit=-1), source(name="b", domain="art")]})
+    assert len(str(caught.value).splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name: [", "not valid YAML"),
+        ("- a\n- b", "must hold a mapping with the keys name, seed"),
+        ("", "must hold a mapping"),
+        ("name: a\nname: b", "the key 'name' stands twice"),
+        ("name: a", "sources: required key is missing; a list of at least one source"),
+    ],
+)
+def test_a_file_that_is_no_spec_is_one_error(tmp_path, text, said):
+    with pytest.raises(SpecError, match=r"spec\.yaml") as caught:
+        load(tmp_path, text)
+    assert said in str(caught.value)
+
+
+def test_a_missing_file_is_named():
+    with pytest.raises(SpecError, match=r"nowhere\.yaml: no such file"):
+        load_spec("nowhere.yaml")
+
+
+def test_sources_without_a_seed_take_the_specs_and_keep_it_through_json():
+    spec = DataSpec.model_validate({"name": "x", "seed": 7, "sources": [source(), source(name="b", seed=0)]})
+    assert [each.seed for each in spec.sources] == [7, 0]
+    assert DataSpec.model_validate_json(spec.model_dump_json()) == spec

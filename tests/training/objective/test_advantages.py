@@ -1,0 +1,127 @@
+from math import sqrt
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tasks.training.objective import ObjectiveConfig, compute_advantages, zero_variance
+
+PROPERTY = settings(deadline=None, max_examples=50, derandomize=True)
+LOCAL = ["group_mean", "group_norm", "leave_one_out"]
+ALL = [*LOCAL, "reinforce_pp", "reinforce_pp_baseline"]
+REWARDS = torch.tensor([[1.0, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+LENGTHS = torch.tensor([[1, 2, 3, 4], [2, 2, 2, 4]])
+
+
+def advantages(name, rewards=REWARDS, lengths=LENGTHS):
+    return compute_advantages(rewards, lengths, ObjectiveConfig(advantage=name))
+
+
+def close(actual, expected):
+    torch.testing.assert_close(actual, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def test_group_mean_by_hand():
+    close(advantages("group_mean"), [[0.5, -0.5, -0.5, 0.5], [0.75, -0.25, -0.25, -0.25]])
+
+
+def test_group_norm_by_hand():
+    # sample variances: (4 * 0.25) / 3 and (0.5625 + 3 * 0.0625) / 3 = 0.25
+    first, second = sqrt(1 / 3) + 1e-6, 0.5 + 1e-6
+    expected = [[x / first for x in (0.5, -0.5, -0.5, 0.5)], [x / second for x in (0.75, -0.25, -0.25, -0.25)]]
+    close(advantages("group_norm"), expected)
+
+
+def test_leave_one_out_by_hand():
+    # against the mean of the other three: 1 - 1/3, 0 - 2/3; and 1 - 0, 0 - 1/3
+    close(advantages("leave_one_out"), [[2 / 3, -2 / 3, -2 / 3, 2 / 3], [1.0, -1 / 3, -1 / 3, -1 / 3]])
+
+
+def test_reinforce_pp_by_hand():
+    # 20 tokens, of which 1 + 4 + 2 = 7 were rewarded: mean 0.35, variance 0.35 * 0.65
+    std = sqrt(0.35 * 0.65)
+    hit, miss = 0.65 / std, -0.35 / std
+    close(advantages("reinforce_pp"), [[hit, miss, miss, hit], [hit, miss, miss, miss]])
+
+
+def test_reinforce_pp_baseline_by_hand():
+    # token-weighted, the centred rewards sum to (1 - 2 - 3 + 4) / 2 + 2 * 0.75 - 8 * 0.25 = -0.5: mean -0.025;
+    # their squares to 10 * 0.25 + 2 * 0.5625 + 8 * 0.0625 = 4.125: variance 4.125 / 20 - 0.025^2
+    std = sqrt(4.125 / 20 - 0.025**2)
+    centred = [[0.5, -0.5, -0.5, 0.5], [0.75, -0.25, -0.25, -0.25]]
+    close(advantages("reinforce_pp_baseline"), [[(x + 0.025) / std for x in row] for row in centred])
+
+
+@pytest.mark.parametrize("name", ["reinforce_pp", "reinforce_pp_baseline"])
+def test_batch_normalised_advantages_have_mean_0_and_variance_1_over_tokens(name):
+    per_token = advantages(name).flatten().repeat_interleave(LENGTHS.flatten())
+    assert per_token.mean().item() == pytest.approx(0, abs=1e-12)
+    assert per_token.var(correction=0).item() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("name", ["reinforce_pp", "reinforce_pp_baseline"])
+def test_a_rollout_without_tokens_has_no_say_in_the_batch_moments(name):
+    one_group = torch.tensor([[1.0, 0.0, 0.5, 9.0]], dtype=torch.float64)
+    lengths = torch.tensor([[1, 2, 3, 0]])
+    values = advantages(name, one_group, lengths)[0, :3].repeat_interleave(lengths[0, :3])
+    assert values.mean().item() == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", LOCAL)
+@PROPERTY
+@given(reward=st.floats(-100, 100), samples=st.integers(2, 17), dtype=st.sampled_from([torch.float32, torch.float64]))
+def test_equal_rewards_teach_exactly_nothing(name, reward, samples, dtype):
+    rewards = torch.full((1, samples), reward, dtype=dtype)
+    assert zero_variance(rewards).all()
+    assert (advantages(name, rewards, torch.ones(1, samples, dtype=torch.long)) == 0).all()
+
+
+@pytest.mark.parametrize("name", ALL)
+@PROPERTY
+@given(reward=st.floats(-100, 100), tokens=st.lists(st.integers(0, 5), min_size=6, max_size=6))
+def test_a_batch_of_one_reward_only_gives_exactly_zero(name, reward, tokens):
+    assert (advantages(name, torch.full((2, 3), reward), torch.tensor(tokens).view(2, 3)) == 0).all()
+
+
+@pytest.mark.parametrize("name", ALL)
+@PROPERTY
+@given(
+    rewards=st.lists(st.floats(-1e3, 1e3, width=32), min_size=12, max_size=12),
+    tokens=st.lists(st.integers(0, 1000), min_size=12, max_size=12),
+)
+def test_any_rewards_give_finite_advantages_of_the_same_shape_and_dtype(name, rewards, tokens):
+    values = advantages(name, torch.tensor(rewards).view(3, 4), torch.tensor(tokens).view(3, 4))
+    assert values.isfinite().all()
+    assert (values.shape, values.dtype) == ((3, 4), torch.float32)
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_groups_do_not_see_each_other(name):
+    together = advantages(name)
+    apart = torch.cat([advantages(name, REWARDS[i : i + 1], LENGTHS[i : i + 1]) for i in range(2)])
+    assert torch.equal(together, apart)
+
+
+def test_a_group_of_one_teaches_nothing_and_has_no_leave_one_out():
+    one, length = torch.ones(2, 1), torch.ones(2, 1, dtype=torch.long)
+    assert (advantages("group_mean", one, length) == 0).all()
+    assert (advantages("group_norm", one, length) == 0).all()
+    with pytest.raises(ValueError, match="at least 2 samples"):
+        advantages("leave_one_out", one, length)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "lengths", "message"),
+    [
+        (torch.ones(3), torch.ones(3), r"got \[3\] and \[3\]"),
+        (torch.ones(2, 3), torch.ones(2, 4), r"got \[2, 3\] and \[2, 4\]"),
+        (torch.ones(0, 3), torch.ones(0, 3), "non-empty"),
+        (torch.ones(2, 3, dtype=torch.long), torch.ones(2, 3), "floating point"),
+        (torch.tensor([[1.0, float("nan")]]), torch.ones(1, 2), r"rewards\[0, 1\] is nan"),
+        (torch.ones(1, 2), torch.tensor([[1, -1]]), "negative"),
+    ],
+)
+def test_what_cannot_be_rewards_is_refused(rewards, lengths, message):
+    with pytest.raises(ValueError, match=message):
+        advantages("group_mean", rewards, lengths)

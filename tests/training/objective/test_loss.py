@@ -1,0 +1,249 @@
+"""The loss against arithmetic done by hand, against finite differences, and against its own identities."""
+
+from dataclasses import replace
+from math import exp, log
+
+import pytest
+import torch
+
+from tasks.training.objective import LossInputs, ObjectiveConfig, policy_loss, summarize
+
+RATIOS = [[0.5, 1.1, 1.5], [0.7, 1.4, 1.0]]  # pi / pi_old
+ENGINE = [[1.0, 3.0, 0.5], [2.0, 0.8, 1.0]]  # pi_old / pi_rollout
+OLD = [[-1.0, -2.0, -0.5], [-0.3, -1.7, -4.0]]
+REF = [[-1.5, -1.5, -1.5], [-1.0, -1.0, -1.0]]
+ADVANTAGES = [[2.0, 2.0, 2.0], [-1.0, -1.0, -1.0]]
+MASK = [[1, 1, 1], [1, 1, 0]]
+
+
+def tensor(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def example(**changes):
+    old = tensor(OLD)
+    fields = {
+        "logprobs": old + tensor(RATIOS).log(),
+        "old_logprobs": old,
+        "rollout_logprobs": old - tensor(ENGINE).log(),
+        "advantages": tensor(ADVANTAGES),
+        "mask": torch.tensor(MASK),
+    }
+    return LossInputs(**{**fields, **changes})
+
+
+def random_inputs(batch=4, seq=6, seed=0, **changes):
+    g = torch.Generator().manual_seed(seed)
+
+    def draw(scale):
+        return torch.randn(batch, seq, generator=g, dtype=torch.float64) * scale
+
+    old = -draw(1.0).abs()
+    fields = {
+        "logprobs": old + draw(0.3),
+        "old_logprobs": old,
+        "rollout_logprobs": old + draw(0.2),
+        "ref_logprobs": old + draw(0.3),
+        "advantages": draw(1.0)[:, :1].expand(batch, seq),
+        "mask": torch.rand(batch, seq, generator=g) < 0.8,
+    }
+    return LossInputs(**{**fields, **changes})
+
+
+def loss(inputs, **config):
+    return policy_loss(inputs, ObjectiveConfig(**config)).loss
+
+
+def gradient(inputs, **config):
+    logprobs = inputs.logprobs.detach().clone().requires_grad_()
+    loss(replace(inputs, logprobs=logprobs), **config).backward()
+    return logprobs.grad
+
+
+# Terms w * min(r A, clip(r) A) of the five trained tokens, with clip to [0.8, 1.28] and w truncated at 2:
+#   A = 2:   r 0.5 -> 1.0 (the lower bound does not bind),  r 1.1 -> 2.2,  r 1.5 -> 2.56 (upper bound)
+#   A = -1:  r 0.7 -> -0.8 (lower bound),                   r 1.4 -> -1.4 (the upper bound does not bind)
+SURROGATE = [[1.0, 2.2, 2.56], [-0.8, -1.4]]
+TIS = [[1.0, 2.0, 0.5], [2.0, 0.8]]
+
+
+def test_the_olmo_rl_objective_by_hand():
+    expected = -(1.0 * 1.0 + 2.0 * 2.2 + 0.5 * 2.56 + 2.0 * -0.8 + 0.8 * -1.4) / 5
+    assert loss(example()).item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_sequence_aggregation_by_hand():
+    first = (1.0 + 2.0 * 2.2 + 0.5 * 2.56) / 3
+    second = (2.0 * -0.8 + 0.8 * -1.4) / 2
+    assert loss(example(), aggregation="sequence").item() == pytest.approx(-(first + second) / 2, abs=1e-12)
+
+
+def test_constant_aggregation_by_hand():
+    total = 1.0 + 2.0 * 2.2 + 0.5 * 2.56 + 2.0 * -0.8 + 0.8 * -1.4
+    value = loss(example(), aggregation="constant", constant_length=10).item()
+    assert value == pytest.approx(-total / (2 * 10), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("correction", "weights"),
+    [
+        ({"kind": "none"}, [1, 1, 1, 1, 1]),
+        ({"kind": "tis", "max": 1.5}, [1.0, 1.5, 0.5, 1.5, 0.8]),
+        ({"kind": "icepop", "min": 0.75, "max": 2.5}, [1.0, 0, 0, 2.0, 0.8]),
+        # geometric means: (1 * 3 * 0.5)^(1/3) = 1.145 and (2 * 0.8)^(1/2) = 1.265
+        ({"kind": "seq_mask_tis", "min": 0.9, "max": 1.2}, [1.0, 3.0, 0.5, 0, 0]),
+        ({"kind": "seq_mask_tis", "min": 1.2, "max": 1.3}, [0, 0, 0, 2.0, 0.8]),
+    ],
+)
+def test_engine_corrections_by_hand(correction, weights):
+    surrogate = [1.0, 2.2, 2.56, -0.8, -1.4]
+    expected = -sum(w * s for w, s in zip(weights, surrogate, strict=True)) / 5
+    assert loss(example(), correction=correction).item() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "term"),
+    [("k1", lambda d: -d), ("k2", lambda d: d * d / 2), ("k3", lambda d: exp(d) - d - 1)],
+)
+def test_kl_penalty_by_hand(estimator, term):
+    inputs = example(ref_logprobs=tensor(REF))
+    differences = [
+        ref - (old + log(ratio))
+        for refs, olds, ratios, mask in zip(REF, OLD, RATIOS, MASK, strict=True)
+        for ref, old, ratio, m in zip(refs, olds, ratios, mask, strict=True)
+        if m
+    ]
+    added = loss(inputs, kl={"beta": 0.3, "estimator": estimator}) - loss(inputs)
+    assert added.item() == pytest.approx(0.3 * sum(map(term, differences)) / 5, abs=1e-12)
+
+
+def test_metrics_by_hand():
+    config = ObjectiveConfig(kl={"beta": 0.1, "estimator": "k2"})
+    metrics = summarize([policy_loss(example(ref_logprobs=tensor(REF)), config).metrics])
+    mismatches = [0.0, log(3), log(2), log(2), log(1 / 0.8)]  # abs(d)
+    by_hand = {
+        "num_tokens": 5,
+        "num_sequences": 2,
+        "ratio": (0.5 + 1.1 + 1.5 + 0.7 + 1.4) / 5,
+        "ratio_max": 1.5,
+        "clip_low": 1 / 5,
+        "clip_high": 1 / 5,
+        "importance_weight": (1.0 + 2.0 + 0.5 + 2.0 + 0.8) / 5,
+        "importance_weight_max": 2.0,
+        "is_oob_ratio": 1 / 5,  # 3.0 was truncated; 2.0 lies on the bound
+        "mismatch": sum(mismatches) / 5,
+        "mismatch_max": log(3),
+        "token_mult_prob_error": (1 + 3 + 2 + 2 + 1.25) / 5,
+        "gen_kl_error": (0 + (3 - log(3) - 1) + (0.5 + log(2) - 1) + (2 - log(2) - 1) + (0.8 - log(0.8) - 1)) / 5,
+    }
+    assert {name: metrics[name] for name in by_hand} == pytest.approx(by_hand)
+    assert metrics["loss"] == pytest.approx(metrics["policy_loss"] + metrics["kl_loss"])
+    assert metrics["kl_loss"] == pytest.approx(0.1 * metrics["kl"])
+
+
+def test_the_share_out_of_bounds_counts_sequences_where_sequences_are_dropped():
+    def share(**correction):
+        return summarize([policy_loss(example(), ObjectiveConfig(correction=correction)).metrics])["is_oob_ratio"]
+
+    assert share(kind="none") == 0
+    assert share(kind="icepop", min=0.75, max=2.5) == pytest.approx(2 / 5)
+    assert share(kind="seq_mask_tis", min=0.9, max=1.2) == pytest.approx(1 / 2)
+
+
+EVERY_KIND = [
+    {},
+    {"aggregation": "sequence"},
+    {"aggregation": "constant", "constant_length": 7},
+    {"correction": {"kind": "none"}},
+    {"correction": {"kind": "icepop", "min": 0.8, "max": 1.2}},
+    {"correction": {"kind": "seq_mask_tis", "min": 0.95, "max": 1.05}},
+    {"kl": {"beta": 0.2, "estimator": "k1"}},
+    {"kl": {"beta": 0.2, "estimator": "k2"}},
+    {"kl": {"beta": 0.2, "estimator": "k3"}, "aggregation": "sequence"},
+]
+
+
+@pytest.mark.parametrize("config", EVERY_KIND)
+def test_gradients_are_those_of_finite_differences(config):
+    inputs = random_inputs()
+    analytic, numeric, h = gradient(inputs, **config), torch.zeros_like(inputs.logprobs), 1e-6
+    for index in torch.cartesian_prod(*map(torch.arange, inputs.logprobs.shape)).tolist():
+        step = torch.zeros_like(inputs.logprobs)
+        step[tuple(index)] = h
+        up, down = (loss(replace(inputs, logprobs=inputs.logprobs + s), **config) for s in (step, -step))
+        numeric[tuple(index)] = (up - down) / (2 * h)
+    torch.testing.assert_close(analytic, numeric, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("config", [{}, {"clip_low": 0.0, "clip_high": 0.0}])
+def test_forced_on_policy_ratio_is_1_and_its_gradient_is_the_policy_gradient(config):
+    inputs = random_inputs()
+    output = policy_loss(inputs, ObjectiveConfig(force_on_policy_ratio=True, **config))
+    metrics = summarize([output.metrics])
+    assert (metrics["ratio"], metrics["clip_low"], metrics["clip_high"]) == (1, 0, 0)
+    weights = (inputs.old_logprobs - inputs.rollout_logprobs).exp().clamp(max=2)
+    expected = -(weights * inputs.advantages * inputs.mask) / inputs.mask.sum()
+    if not config:
+        torch.testing.assert_close(gradient(inputs, force_on_policy_ratio=True), expected)
+
+
+def test_on_policy_the_clip_bounds_do_not_matter():
+    inputs = random_inputs()
+    inputs = replace(inputs, old_logprobs=inputs.logprobs)
+    narrow = gradient(inputs, clip_low=0.01, clip_high=0.01)
+    assert torch.equal(narrow, gradient(inputs, clip_low=0.9, clip_high=9.0))
+    assert torch.equal(narrow, gradient(inputs, force_on_policy_ratio=True))
+
+
+def test_with_equal_engines_every_correction_is_the_plain_policy_gradient():
+    inputs = random_inputs()
+    inputs = replace(inputs, rollout_logprobs=inputs.old_logprobs)
+    plain = gradient(inputs, correction={"kind": "none"})
+    for correction in ({"kind": "tis", "max": 1e9}, {"kind": "icepop", "min": 0.5, "max": 5.0}):
+        assert torch.equal(gradient(inputs, correction=correction), plain)
+
+
+def test_an_unbounded_rho_gives_the_raw_importance_weights():
+    inputs = random_inputs()
+    wide = {"correction": {"kind": "tis", "max": 1e9}}
+    raw = {"correction": {"kind": "seq_mask_tis", "min": 0.0, "max": 1e9}}
+    assert torch.equal(gradient(inputs, **wide), gradient(inputs, **raw))
+
+
+def test_without_a_penalty_the_reference_is_never_read():
+    inputs = random_inputs()
+    unreadable = replace(inputs, ref_logprobs=torch.full_like(inputs.logprobs, float("nan")))
+    assert torch.equal(loss(inputs), loss(unreadable))
+    assert torch.equal(loss(inputs), loss(replace(inputs, ref_logprobs=None)))
+    with pytest.raises(ValueError, match=r"kl.beta = 0.1 needs ref_logprobs"):
+        loss(replace(inputs, ref_logprobs=None), kl={"beta": 0.1})
+
+
+def test_only_the_policys_logprobs_carry_a_gradient():
+    inputs = random_inputs()
+    names = ["old_logprobs", "rollout_logprobs", "ref_logprobs", "advantages", "logprobs"]
+    leaves = {name: getattr(inputs, name).detach().clone().requires_grad_() for name in names}
+    loss(replace(inputs, **leaves), kl={"beta": 0.1}).backward()
+    assert [name for name in names if leaves[name].grad is not None] == ["logprobs"]
+
+
+@pytest.mark.parametrize("name", ["logprobs", "old_logprobs", "rollout_logprobs", "advantages", "sequence_ids"])
+def test_tensors_of_another_shape_are_refused_by_name(name):
+    with pytest.raises(ValueError, match=rf"{name} must be \[batch, seq\] like mask \[4, 6\], got \[4, 5\]"):
+        loss(random_inputs(**{name: torch.zeros(4, 5)}))
+
+
+def test_bfloat16_logprobs_are_computed_in_float32():
+    inputs = random_inputs()
+    low = replace(inputs, logprobs=inputs.logprobs.bfloat16())
+    assert (
+        policy_loss(
+            replace(
+                low,
+                **{n: getattr(low, n).bfloat16() for n in ("old_logprobs", "rollout_logprobs")},
+                advantages=low.advantages.bfloat16(),
+            ),
+            ObjectiveConfig(),
+        ).loss.dtype
+        == torch.float32
+    )

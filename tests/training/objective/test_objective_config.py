@@ -1,0 +1,89 @@
+import subprocess
+import sys
+
+import pytest
+from pydantic import ValidationError
+
+from tasks.training.objective import CorrectionConfig, KLConfig, ObjectiveConfig
+
+
+def test_the_default_is_the_olmo_rl_objective():
+    config = ObjectiveConfig()
+    assert (config.advantage, config.aggregation) == ("group_mean", "token")
+    assert (config.clip_low, config.clip_high) == (0.2, 0.28)
+    assert config.correction == CorrectionConfig(kind="tis", max=2.0)
+    assert config.kl == KLConfig(beta=0.0, estimator="k3")
+    assert config.force_on_policy_ratio is False
+
+
+def test_parsing_a_config_loads_no_torch():
+    code = (
+        "import sys; from tasks.training.objective import ObjectiveConfig; ObjectiveConfig();"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603
+
+
+def test_every_exported_name_resolves():
+    import tasks.training.objective as package
+
+    assert all(getattr(package, name) is not None for name in package.__all__)
+    with pytest.raises(AttributeError, match="no_such_name"):
+        package.no_such_name  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("correction", "named"),
+    [
+        ({"kind": "tis", "min": 0.5}, ["kind = tis", "correction.min = 0.5"]),
+        ({"kind": "tis", "max": None}, ["kind = tis", "correction.max"]),
+        ({"min": 0.5}, ["kind = tis", "correction.min = 0.5"]),
+        ({"kind": "none", "max": 2.0}, ["kind = none", "correction.max = 2.0"]),
+        ({"kind": "icepop", "max": 5.0}, ["kind = icepop", "correction.min"]),
+        ({"kind": "icepop", "min": 0.5}, ["kind = icepop", "correction.max"]),
+        ({"kind": "seq_mask_tis"}, ["kind = seq_mask_tis", "correction.min"]),
+        ({"kind": "icepop", "min": 5.0, "max": 0.5}, ["correction.min = 5.0", "correction.max = 0.5"]),
+        ({"kind": "sometimes"}, ["kind"]),
+        ({"kind": "tis", "rho": 2.0}, ["rho"]),
+    ],
+)
+def test_a_correction_that_contradicts_itself_is_refused_by_name(correction, named):
+    with pytest.raises(ValidationError) as error:
+        ObjectiveConfig(correction=correction)
+    assert all(name in str(error.value) for name in named)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"aggregation": "constant"}, ["aggregation = constant", "constant_length"]),
+        ({"aggregation": "token", "constant_length": 10}, ["aggregation = token", "constant_length = 10"]),
+        ({"constant_length": 0, "aggregation": "constant"}, ["constant_length"]),
+        ({"clip_low": -0.1}, ["clip_low"]),
+        ({"clip_low": 1.1}, ["clip_low"]),
+        ({"kl": {"beta": -1}}, ["kl.beta"]),
+        ({"kl": {"estimator": "k4"}}, ["kl.estimator"]),
+        ({"unknown": 1}, ["unknown"]),
+    ],
+)
+def test_a_config_that_contradicts_itself_is_refused_by_name(fields, named):
+    with pytest.raises(ValidationError) as error:
+        ObjectiveConfig(**fields)
+    assert all(name in str(error.value) for name in named)
+
+
+def test_a_config_cannot_be_changed_once_made():
+    with pytest.raises(ValidationError, match="frozen"):
+        ObjectiveConfig().clip_low = 0.1
+
+
+def test_a_config_survives_the_way_to_json_and_back():
+    config = ObjectiveConfig(correction={"kind": "icepop", "min": 0.5, "max": 5.0}, kl={"beta": 0.1})
+    assert ObjectiveConfig.model_validate_json(config.model_dump_json()) == config
+
+
+def test_the_denominator_counts_what_the_aggregation_divides_by():
+    lengths = [3, 0, 5]  # the middle one has left the loss
+    assert ObjectiveConfig().denominator(lengths) == 8
+    assert ObjectiveConfig(aggregation="sequence").denominator(lengths) == 2
+    assert ObjectiveConfig(aggregation="constant", constant_length=10).denominator(lengths) == 20

@@ -1,0 +1,205 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from tasks.training.objective import LossInputs, ObjectiveConfig, policy_loss
+from tasks.training.packing import MicroBatch, Sequence, pack
+
+PROPERTY = settings(deadline=None, max_examples=100, derandomize=True)
+
+
+def sequence(prompt, response, start=0, advantage=1.0, mask=None):
+    """Token ids, logprobs and all are told apart by `start`."""
+    ids = list(range(start, start + prompt + response))
+    return Sequence(ids[:prompt], ids[prompt:], [-0.01 * i for i in ids[prompt:]], advantage, mask)
+
+
+def sequences(sizes):
+    return [sequence(p, r, start=100 * i, advantage=i + 0.5) for i, (p, r) in enumerate(sizes)]
+
+
+def flat(shares) -> list[MicroBatch]:
+    return [batch for share in shares for batch in share]
+
+
+def test_a_row_by_hand():
+    [[batch]] = pack([sequence(2, 2, start=10, advantage=0.5), sequence(1, 2, start=20, mask=[True, False])], 8)
+    assert batch.input_ids.tolist() == [[10, 11, 12, 13, 20, 21, 22]]
+    assert batch.position_ids.tolist() == [[0, 1, 2, 3, 0, 1, 2]]
+    assert batch.cu_seqlens.tolist() == [0, 4, 7]
+    # from here on, entry t is about the token at t + 1
+    assert batch.targets.tolist() == [[11, 12, 13, 20, 21, 22]]
+    assert batch.sequence_ids.tolist() == [[0, 0, 0, 1, 1, 1]]
+    assert batch.mask.tolist() == [[False, True, True, False, True, False]]
+    assert batch.advantages.tolist() == [[0, 0.5, 0.5, 0, 1.0, 0]]
+    np.testing.assert_allclose(batch.rollout_logprobs, [[0, -0.12, -0.13, 0, -0.21, 0]], rtol=1e-6)
+
+
+def test_padding_is_a_sequence_of_its_own_and_belongs_to_none():
+    [[batch]] = pack([sequence(2, 3)], 8, pad_to_multiple=4)
+    assert batch.num_tokens == 8
+    assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4, 0, 1, 2]]
+    assert batch.cu_seqlens.tolist() == [0, 5, 8]
+    assert batch.sequence_ids.tolist() == [[0, 0, 0, 0, -1, -1, -1]]
+    assert not batch.mask[0, 4:].any()
+
+
+def test_rows_are_filled_longest_first():
+    lengths = [3, 6, 4, 5, 2]
+    batches = flat(pack(sequences([(1, n - 1) for n in lengths]), 10))
+    assert sorted(batch.num_tokens for batch in batches) == [10, 10]
+
+
+def test_four_sequences_over_two_ranks_share_the_tokens():
+    shares = pack(sequences([(1, 4)] * 4), 100, ranks=2)
+    assert [[batch.num_tokens for batch in share] for share in shares] == [[10], [10]]
+
+
+def test_more_ranks_than_sequences_get_fillers_that_can_run_but_train_nothing():
+    shares = pack(sequences([(1, 4), (1, 2)]), 100, ranks=3)
+    assert [len(share) for share in shares] == [1, 1, 1]
+    filler = min(flat(shares), key=lambda batch: batch.num_tokens)
+    assert filler.num_tokens == 2
+    assert not filler.mask.any()
+    assert filler.sequence_ids.tolist() == [[-1]]
+
+
+@PROPERTY
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 20), st.integers(0, 30)), min_size=1, max_size=40),
+    slack=st.integers(0, 60),
+    ranks=st.integers(1, 5),
+    multiple=st.sampled_from([1, 8]),
+)
+def test_every_sequence_is_packed_exactly_once_within_the_bound(sizes, slack, ranks, multiple):
+    given_sequences = sequences(sizes)
+    max_tokens = max(p + r for p, r in sizes) + slack
+    shares = pack(given_sequences, max_tokens, ranks=ranks, pad_to_multiple=multiple)
+    assert len(shares) == ranks
+    assert len({len(share) for share in shares}) == 1
+    found = []
+    for batch in flat(shares):
+        assert batch.num_tokens % multiple == 0
+        assert batch.num_tokens <= max(max_tokens, 2) + multiple - 1
+        assert batch.cu_seqlens[-1] == batch.num_tokens
+        bounds = batch.cu_seqlens.tolist()
+        for start, end in pairwise(bounds):
+            assert batch.position_ids[0, start:end].tolist() == list(range(end - start))
+            predicted = slice(start, end - 1)
+            assert not batch.mask[0, end - 1 : end].any()  # the next sequence's first token
+            owners = set(batch.sequence_ids[0, predicted].tolist())
+            if owners <= {-1} and not batch.mask[0, predicted].any():
+                continue
+            (owner,) = owners
+            original = given_sequences[owner]
+            assert batch.input_ids[0, start:end].tolist() == original.prompt_ids + original.response_ids
+            trained = batch.mask[0, predicted]
+            assert batch.targets[0, predicted][trained].tolist() == original.response_ids
+            assert (batch.advantages[0, predicted][trained] == original.advantage).all()
+            np.testing.assert_allclose(
+                batch.rollout_logprobs[0, predicted][trained], original.rollout_logprobs, rtol=1e-6
+            )
+            found.append(owner)
+    assert sorted(found) == [i for i, (p, r) in enumerate(sizes) if p + r > 1]
+    assert sum(batch.mask.sum() for batch in flat(shares)) == sum(s.num_trained for s in given_sequences)
+
+
+def test_the_same_input_gives_the_same_batches():
+    given_sequences = sequences([(3, n % 7 + 1) for n in range(30)])
+    first, second = (pack(given_sequences, 32, ranks=2) for _ in range(2))
+    assert [b.input_ids.tolist() for b in flat(first)] == [b.input_ids.tolist() for b in flat(second)]
+
+
+def test_ranks_carry_similar_loads():
+    rng = np.random.default_rng(0)
+    shares = pack(sequences([(20, int(n)) for n in rng.integers(1, 200, 100)]), 512, ranks=4)
+    loads = [sum(batch.num_tokens for batch in share) for share in shares]
+    assert max(loads) < 1.1 * min(loads)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: pack([sequence(5, 6)], 10), "sequence 0 has 11 tokens, more than max_tokens = 10"),
+        (lambda: pack([], 10), "no sequences"),
+        (lambda: pack([sequence(1, 1)], 10, ranks=0), "ranks must be at least 1, got 0"),
+        (lambda: pack([sequence(1, 1)], 10, pad_to_multiple=0), "pad_to_multiple must be at least 1, got 0"),
+        (lambda: Sequence([], [1], [-1.0], 1.0), "prompt_ids is empty"),
+        (lambda: Sequence([1], [1, 2], [-1.0], 1.0), "rollout_logprobs has 1 entries for 2 response_ids"),
+        (lambda: Sequence([1], [1], [-1.0], 1.0, [True, False]), "mask has 2 entries for 1 response_ids"),
+    ],
+)
+def test_what_cannot_be_packed_is_refused_with_its_numbers(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.fixture(scope="module", params=["sdpa", "eager"])
+def model(request):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=400,
+        attn_implementation=request.param,
+    )
+    yield LlamaForCausalLM(config).eval()
+    torch.set_num_threads(threads)
+
+
+def logprobs_of(model, input_ids, position_ids=None):
+    logits = model(input_ids=input_ids, position_ids=position_ids, use_cache=False).logits[:, :-1]
+    return logits.log_softmax(-1).gather(2, input_ids[:, 1:, None])[..., 0]
+
+
+def test_a_packed_row_gives_the_logits_of_its_sequences_alone(model):
+    [[batch]] = pack(sequences([(3, 5), (1, 1), (7, 2)]), 64, pad_to_multiple=8)
+    with torch.no_grad():
+        together = model(
+            input_ids=torch.from_numpy(batch.input_ids),
+            position_ids=torch.from_numpy(batch.position_ids),
+            use_cache=False,
+        ).logits[0]
+        bounds = batch.cu_seqlens.tolist()
+        for start, end in pairwise(bounds):
+            alone = model(input_ids=torch.from_numpy(batch.input_ids[:, start:end])).logits[0]
+            torch.testing.assert_close(together[start:end], alone, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("aggregation", ["token", "sequence"])
+def test_packed_training_gives_the_gradients_of_one_sequence_at_a_time(model, aggregation):
+    given_sequences = sequences([(3, 5), (1, 2), (2, 3), (2, 4)])
+    config = ObjectiveConfig(aggregation=aggregation)
+    count = config.denominator(s.num_trained for s in given_sequences)
+
+    def gradients(max_tokens):
+        model.zero_grad()
+        for batch in flat(pack(given_sequences, max_tokens)):
+            arrays = {name: torch.from_numpy(getattr(batch, name)) for name in ("input_ids", "position_ids", "mask")}
+            logprobs = logprobs_of(model, arrays["input_ids"], arrays["position_ids"])
+            inputs = LossInputs(
+                logprobs=logprobs,
+                old_logprobs=logprobs.detach(),
+                rollout_logprobs=torch.from_numpy(batch.rollout_logprobs),
+                advantages=torch.from_numpy(batch.advantages),
+                mask=arrays["mask"],
+                sequence_ids=torch.from_numpy(batch.sequence_ids),
+                denominator=count,
+            )
+            policy_loss(inputs, config).loss.backward()
+        return [p.grad.clone() for p in model.parameters()]
+
+    one_row, row_each = gradients(max_tokens=64), gradients(max_tokens=8)
+    for packed_grad, alone in zip(one_row, row_each, strict=True):
+        # float32 sums in another order
+        torch.testing.assert_close(packed_grad, alone, rtol=1e-4, atol=1e-6)
