@@ -1,0 +1,14 @@
+"""One image per dependency set, by name.
+
+`pyflyte register --image data=... --image generation=... --image training=...` says which container each name stands
+for; `images/Dockerfile` builds all three.
+"""
+
+DATA = "{{.image.data.fqn}}:{{.image.data.version}}"
+"""pandas, pyarrow, verifiers: sourcing, mixing, comparing, reporting."""
+
+GENERATION = "{{.image.generation.fqn}}:{{.image.generation.version}}"
+"""vLLM and transformers: difficulty and evaluation."""
+
+TRAINING = "{{.image.training.fqn}}:{{.image.training.version}}"
+"""vLLM, DeepSpeed and Ray: training."""

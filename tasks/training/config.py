@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from tasks.config import Config
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.training.objective.config import ObjectiveConfig
 
 
-class _Options(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class OptimizerConfig(_Options):
+class OptimizerConfig(Config):
     """AdamW with a schedule.
 
     Attributes:
@@ -34,7 +32,7 @@ class OptimizerConfig(_Options):
     max_grad_norm: float = Field(1.0, gt=0)
 
 
-class LearnerConfig(_Options):
+class LearnerConfig(Config):
     """The learner: DeepSpeed ZeRO over Ray actors.
 
     Attributes:
@@ -56,7 +54,7 @@ class LearnerConfig(_Options):
     init_timeout_seconds: float = Field(600, gt=0)
 
 
-class ActorsConfig(_Options):
+class ActorsConfig(Config):
     """The actors: independent vLLM engines.
 
     Attributes:
@@ -74,7 +72,7 @@ class ActorsConfig(_Options):
     request_timeout_seconds: float = Field(3600, gt=0)
 
 
-class RewardsConfig(_Options):
+class RewardsConfig(Config):
     """Where responses are judged while training.
 
     Attributes:
@@ -88,7 +86,7 @@ class RewardsConfig(_Options):
     retries: int = Field(1, ge=0)
 
 
-class TrainingConfig(_Options):
+class TrainingConfig(Config):
     """One training run, OlmoRL-style: asynchronous, group-relative, with verifiable rewards.
 
     Attributes:
@@ -101,7 +99,7 @@ class TrainingConfig(_Options):
         max_dropped_groups: groups dropped for one batch before the run fails: the prompts give no signal.
         objective, optimizer, learner, actors, rewards: see there.
         checkpoint_every: optimizer steps between checkpoints; the last step is always saved.
-        stall_seconds: no group finished and no step taken for this long: the run fails with a diagnosis.
+        stall_seconds: no group decided for this long while the learner waits: the run fails with a diagnosis.
         seed: seed of prompt order, sampling and initialisation.
     """
 
@@ -143,8 +141,6 @@ class TrainingConfig(_Options):
 
 def learning_rate(step: int, config: OptimizerConfig, steps: int) -> float:
     """The learning rate of optimizer step `step` (counted from 0) of `steps`."""
-    import math
-
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
     progress = (step - config.warmup_steps) / max(1, steps - config.warmup_steps)

@@ -59,8 +59,7 @@ class Group:
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the prompt's content, which the mixture holds."""
-        record = asdict(self) | {"prompt": self.prompt.prompt_id}
-        return record
+        return asdict(self) | {"prompt": self.prompt.prompt_id}
 
     @classmethod
     def from_json(cls, record: dict[str, Any], prompts: dict[str, Prompt]) -> Group:

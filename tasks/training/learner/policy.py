@@ -7,8 +7,9 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AttentionInterface, AutoModelForCausalLM, PreTrainedModel
 
+from tasks.training.learner.attention import NAME, Layout, packed_attention
 from tasks.training.logprobs import token_logprobs
 
 
@@ -24,7 +25,11 @@ class Policy(nn.Module):
 
     @classmethod
     def load(cls, folder: str | Path, *, dtype: torch.dtype, gradient_checkpointing: bool) -> Policy:
-        """Load a Hugging Face model folder; flash attention is used where it is installed, else torch's own."""
+        """Load a Hugging Face model folder.
+
+        Attention is `packed_attention` on a machine without a GPU, flash attention where it is installed, else torch's
+        own.
+        """
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=_attention())
         model.config.use_cache = False
         if gradient_checkpointing:
@@ -47,7 +52,10 @@ class Policy(nn.Module):
         Returns:
             Two float32 tensors [1, T-1], zero where the mask is false; the entropy carries no gradient.
         """
-        hidden = self.model.base_model(input_ids=input_ids, position_ids=position_ids, use_cache=False)[0]  # [1, T, H]
+        layout = {"layout": Layout.of(position_ids)} if self.model.config._attn_implementation == NAME else {}
+        hidden = self.model.base_model(  # [1, T, H]
+            input_ids=input_ids, position_ids=position_ids, use_cache=False, **layout
+        )[0]
         chosen = hidden[:, :-1][mask]  # [trained, H]
         head = self.model.get_output_embeddings().weight  # [V, H]
         logprobs, entropy = token_logprobs(chosen, head, targets[mask], temperature=temperature)
@@ -67,4 +75,7 @@ def _scatter(values: Tensor, mask: Tensor) -> Tensor:
 def _attention() -> str:
     from transformers.utils import is_flash_attn_2_available
 
+    if not torch.cuda.is_available():
+        AttentionInterface.register(NAME, packed_attention)
+        return NAME
     return "flash_attention_2" if is_flash_attn_2_available() else "sdpa"

@@ -16,7 +16,7 @@ from typing import Any
 from tasks.training.config import TrainingConfig
 from tasks.training.packing import MicroBatch
 
-CLIENT_STATE = "rlvr"
+CHECKPOINT_TAG = "rlvr"
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,7 @@ class LearnerRank:
         deepspeed.init_distributed(dist_backend="nccl" if torch.cuda.is_available() else "gloo", verbose=False)
         from tasks.training.learner.policy import Policy
 
-        policy = Policy.load(
-            self._folder, dtype=torch.bfloat16, gradient_checkpointing=options.gradient_checkpointing
-        )
+        policy = Policy.load(self._folder, dtype=torch.bfloat16, gradient_checkpointing=options.gradient_checkpointing)
         policy.train()
         self._world = world
         self._rank = rank
@@ -85,35 +83,27 @@ class LearnerRank:
         self._policy = policy
         self._device = self._engine.device
 
-    def step(
-        self, micro_batches: Sequence[MicroBatch], denominator: float, learning_rate: float, objective_only: bool = False
-    ) -> RankReport:
+    def step(self, micro_batches: Sequence[MicroBatch], denominator: float, learning_rate: float) -> RankReport:
         """One optimizer step on this rank's micro-batches. Collective.
 
         Args:
             micro_batches: as `pack` deals them: equally many on every rank.
             denominator: of the global batch, from `ObjectiveConfig.denominator`.
             learning_rate: of this step.
-            objective_only: measure the loss and leave the weights alone.
         """
         started = time.perf_counter()
-        reports = [self._accumulate(batch, denominator, backward=not objective_only) for batch in micro_batches]
-        grad_norm = 0.0
-        if not objective_only:
-            for group in self._engine.optimizer.param_groups:
-                group["lr"] = learning_rate
-            self._engine.step()
-            grad_norm = float(self._engine.get_global_grad_norm() or 0.0)
+        reports = [self._accumulate(batch, denominator) for batch in micro_batches]
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self._engine.step()
         return RankReport(
             parts=[part for part, _ in reports],
             entropy_sum=sum(entropy for _, entropy in reports),
-            grad_norm=grad_norm,
+            grad_norm=float(self._engine.get_global_grad_norm() or 0.0),
             seconds=time.perf_counter() - started,
         )
 
-    def _accumulate(
-        self, batch: MicroBatch, denominator: float, *, backward: bool
-    ) -> tuple[dict[str, float], float]:
+    def _accumulate(self, batch: MicroBatch, denominator: float) -> tuple[dict[str, float], float]:
         import torch
 
         from tasks.training.objective import LossInputs, policy_loss
@@ -122,29 +112,27 @@ class LearnerRank:
             return torch.from_numpy(array.copy()).to(self._device)
 
         mask = put(batch.mask)
-        with torch.set_grad_enabled(backward):
-            logprobs, entropy = self._engine(
-                input_ids=put(batch.input_ids),
-                position_ids=put(batch.position_ids),
-                targets=put(batch.targets),
+        logprobs, entropy = self._engine(
+            input_ids=put(batch.input_ids),
+            position_ids=put(batch.position_ids),
+            targets=put(batch.targets),
+            mask=mask,
+            temperature=self._config.sampling.temperature,
+        )
+        output = policy_loss(
+            LossInputs(
+                logprobs=logprobs,
+                # One update per rollout batch: the weights of this forward pass are theta_old.
+                old_logprobs=logprobs.detach(),
+                rollout_logprobs=put(batch.rollout_logprobs),
+                advantages=put(batch.advantages),
                 mask=mask,
-                temperature=self._config.sampling.temperature,
-            )
-            output = policy_loss(
-                LossInputs(
-                    logprobs=logprobs,
-                    # One update per rollout batch: the weights of this forward pass are theta_old.
-                    old_logprobs=logprobs.detach(),
-                    rollout_logprobs=put(batch.rollout_logprobs),
-                    advantages=put(batch.advantages),
-                    mask=mask,
-                    denominator=denominator,
-                    sequence_ids=put(batch.sequence_ids),
-                ),
-                self._config.objective,
-            )
-        if backward:
-            self._engine.backward(output.loss * self._world)
+                denominator=denominator,
+                sequence_ids=put(batch.sequence_ids),
+            ),
+            self._config.objective,
+        )
+        self._engine.backward(output.loss * self._world)
         return {name: float(value) for name, value in output.metrics.items()}, float(entropy.sum())
 
     def write_weights(self, path: str) -> float:
@@ -182,7 +170,7 @@ class LearnerRank:
 
     def save(self, folder: str) -> None:
         """Write model, optimizer and random state below `folder`. Collective."""
-        if not self._engine.save_checkpoint(folder, tag=CLIENT_STATE):
+        if not self._engine.save_checkpoint(folder, tag=CHECKPOINT_TAG):
             raise RuntimeError(f"DeepSpeed could not write a checkpoint to {folder}")
 
     def load(self, folder: str) -> None:
@@ -191,7 +179,7 @@ class LearnerRank:
         Raises:
             RuntimeError: the folder holds no checkpoint for this number of ranks.
         """
-        path, _ = self._engine.load_checkpoint(folder, tag=CLIENT_STATE)
+        path, _ = self._engine.load_checkpoint(folder, tag=CHECKPOINT_TAG)
         if path is None:
             raise RuntimeError(f"{folder} holds no checkpoint for {self._world} learner ranks")
 

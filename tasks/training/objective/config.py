@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from tasks.config import Config
 
 Advantage = Literal["group_mean", "group_norm", "leave_one_out", "reinforce_pp", "reinforce_pp_baseline"]
 Aggregation = Literal["token", "sequence", "constant"]
@@ -19,11 +21,7 @@ TIS_MAX = 2.0
 """Default upper bound rho of truncated importance sampling (Yao et al. 2025)."""
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class CorrectionConfig(_Strict):
+class CorrectionConfig(Config):
     """How the difference between the inference engine and the learner is corrected.
 
     With `w = pi_old / pi_rollout`, the probability of a token under the learner over that under the engine:
@@ -64,7 +62,7 @@ class CorrectionConfig(_Strict):
         return self
 
 
-class KLConfig(_Strict):
+class KLConfig(Config):
     """The penalty `beta * KL(policy || reference)` that is added to the loss.
 
     Attributes:
@@ -76,7 +74,7 @@ class KLConfig(_Strict):
     estimator: KLEstimator = "k3"
 
 
-class ObjectiveConfig(_Strict):
+class ObjectiveConfig(Config):
     """The objective of one training run.
 
     Attributes:

@@ -1,0 +1,51 @@
+# The environment is .venv in the project; every target that needs it makes it first.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(BIN)/uv
+# A wheel folder that pip is told of serves uv too; without one, torch's CPU build comes from PyTorch's own index.
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+TORCH := $(if $(UV_FIND_LINKS),,--torch-backend=cpu)
+# Outputs of local runs stay in the project, so that the local cache never points at a cleaned /tmp.
+export FLYTE_SDK_LOCAL_SANDBOX ?= $(CURDIR)/outputs/flyte
+export PYTHONWARNINGS ?= ignore
+RUN := $(BIN)/pyflyte run workflows/rlvr.py rlvr
+
+.PHONY: demo test test-fast check format bench clean
+
+demo: $(VENV)/.ready  ## the whole pipeline on the quickstart
+	@$(RUN)
+
+test: $(VENV)/.ready  ## every test
+	@$(BIN)/pytest
+
+test-fast: $(VENV)/.ready  ## what is worth running on every save
+	@$(BIN)/pytest -m "not engine and not pipeline"
+
+check: $(VENV)/.ready  ## lint, format, types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(VENV)/.ready
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(VENV)/.bench-ready  ## performance tables, and benchmarks.json
+	@$(BIN)/python -m tests.bench
+
+clean:  ## outputs of local runs, and what the local cache knows of them
+	rm -rf outputs
+	$(BIN)/pyflyte local-cache clear
+
+$(UV):
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet uv==0.13.8
+
+$(VENV)/.ready: pyproject.toml images/constraints.txt | $(UV)
+	@$(UV) pip install --quiet --python $(BIN)/python $(TORCH) --constraints images/constraints.txt -e '.[cpu,dev]'
+	@touch $@
+
+$(VENV)/.bench-ready: $(VENV)/.ready
+	@$(UV) pip install --quiet --python $(BIN)/python $(TORCH) --constraints images/constraints.txt -e '.[cpu,dev,bench]'
+	@touch $@

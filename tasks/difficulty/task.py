@@ -1,0 +1,89 @@
+"""Difficulty as Flyte tasks: the rollouts cost a GPU, the grading costs nothing, and each is cached on its own."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from flytekit import Resources, task
+from flytekit.types.file import FlyteFile
+
+from images import DATA, GENERATION
+from tasks.difficulty.spec import RolloutSpec
+from tasks.platform import CACHED, Folder, Parquet, Stopwatch, local, progress, scratch, show
+from tasks.schemas import GRADED, PROMPTS, REJECTED, ROLLOUTS, StageSummary, file_digest, read_table, write_table
+
+
+class Sampled(NamedTuple):
+    rollouts: Parquet
+    rejected: Parquet
+    summary: StageSummary
+
+
+class Graded(NamedTuple):
+    graded: Parquet
+    kept: Parquet
+    rejected: Parquet
+    summary: StageSummary
+
+
+@task(cache=CACHED, container_image=GENERATION, requests=Resources(cpu="2", mem="8Gi"), retries=2, enable_deck=True)
+def roll_out(prompts: Parquet, model: Folder, spec: RolloutSpec) -> Sampled:
+    """Scored rollouts of every prompt from the initial checkpoint."""
+    from tasks.generation.rollouts import sample_and_score
+
+    watch = Stopwatch("rollouts")
+    table = read_table(local(prompts), PROMPTS)
+    with progress("difficulty: rollouts", table.num_rows * spec.sampling.samples) as advance:
+        sampled = sample_and_score(
+            table,
+            local(model),
+            spec.engine,
+            spec.sampling,
+            policy="initial",
+            verifier_workers=spec.verifier_workers,
+            time_limit_seconds=spec.time_limit_seconds,
+            on_progress=advance,
+        )
+    lineage = {"prompts": file_digest(local(prompts)), "model": file_digest(local(model)), "spec": spec.model_dump()}
+    speed = sampled.output_tokens / sampled.seconds
+    summary = watch.summary(
+        f"{sampled.table.num_rows:,} rollouts, {sampled.output_tokens:,} tokens at {speed:,.0f} tokens/s",
+        rollouts=sampled.table.num_rows,
+        output_tokens=sampled.output_tokens,
+        tokens_per_second=speed,
+        engine_start_seconds=sampled.start_seconds,
+        unjudged=sampled.table.column("score").null_count,
+    )
+    show("rollouts", sampled.table.slice(0, 50).to_pandas().to_html())
+    return Sampled(
+        FlyteFile(str(write_table(scratch("rollouts.parquet"), sampled.table, ROLLOUTS, lineage))),
+        FlyteFile(str(write_table(scratch("rejected.parquet"), sampled.rejected, REJECTED, lineage))),
+        summary,
+    )
+
+
+@task(cache=CACHED, container_image=DATA, requests=Resources(cpu="1", mem="4Gi"), enable_deck=True)
+def select_prompts(prompts: Parquet, rollouts: Parquet, max_pass_rate: float) -> Graded:
+    """Pass rates from the rollouts, and the prompts that are not too easy: pass rate strictly below `max_pass_rate`."""
+    from tasks import charts
+    from tasks.difficulty.grading import grade, select
+
+    watch = Stopwatch("difficulty")
+    graded, rejected = grade(read_table(local(prompts), PROMPTS), read_table(local(rollouts), ROLLOUTS))
+    kept = select(graded, max_pass_rate)
+    lineage = {"prompts": file_digest(local(prompts)), "rollouts": file_digest(local(rollouts))}
+    show("pass rates", charts.deck(charts.pass_rates(graded, max_pass_rate)))
+    summary = watch.summary(
+        f"{kept.num_rows:,} of {graded.num_rows:,} prompts have a pass rate below {max_pass_rate:.1%}",
+        graded=graded.num_rows,
+        kept=kept.num_rows,
+        too_easy=graded.num_rows - kept.num_rows,
+        ungraded=rejected.num_rows,
+        max_pass_rate=max_pass_rate,
+    )
+    return Graded(
+        FlyteFile(str(write_table(scratch("graded.parquet"), graded, GRADED, lineage))),
+        FlyteFile(str(write_table(scratch("kept.parquet"), kept, GRADED, lineage | {"max_pass_rate": max_pass_rate}))),
+        FlyteFile(str(write_table(scratch("rejected.parquet"), rejected, REJECTED, lineage))),
+        summary,
+    )

@@ -1,0 +1,80 @@
+"""Evaluation as Flyte tasks: each policy on its own, then the two compared."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from flytekit import Resources, task
+from flytekit.types.file import FlyteFile
+
+from images import DATA, GENERATION
+from tasks.evaluation.spec import EvaluationConfig
+from tasks.platform import CACHED, Folder, Parquet, Stopwatch, local, progress, scratch, show
+from tasks.schemas import EVALUATION, GRADED, PROMPTS, ROLLOUTS, StageSummary, file_digest, read_table, write_table
+
+
+class Evaluated(NamedTuple):
+    rollouts: Parquet
+    summary: StageSummary
+
+
+class Compared(NamedTuple):
+    evaluation: Parquet
+    summary: StageSummary
+
+
+@task(cache=CACHED, container_image=GENERATION, requests=Resources(cpu="2", mem="8Gi"), retries=2, enable_deck=True)
+def evaluate_policy(policy: Folder, prompts: Parquet, config: EvaluationConfig, name: str) -> Evaluated:
+    """Scored samples of the held-out prompts from one policy, with one version of its weights throughout."""
+    from tasks.generation.rollouts import sample_and_score
+
+    watch = Stopwatch(f"evaluation: {name}")
+    table = read_table(local(prompts), PROMPTS)
+    with progress(f"evaluation: {name}", table.num_rows * config.sampling.samples) as advance:
+        sampled = sample_and_score(
+            table,
+            local(policy),
+            config.engine,
+            config.sampling,
+            policy=name,
+            verifier_workers=config.verifier_workers,
+            time_limit_seconds=config.time_limit_seconds,
+            on_progress=advance,
+        )
+    lineage = {"prompts": file_digest(local(prompts)), "policy": file_digest(local(policy))}
+    speed = sampled.output_tokens / sampled.seconds
+    show("samples", sampled.table.slice(0, 50).to_pandas().to_html())
+    return Evaluated(
+        FlyteFile(str(write_table(scratch("rollouts.parquet"), sampled.table, ROLLOUTS, lineage))),
+        watch.summary(
+            f"{sampled.table.num_rows:,} responses at {speed:,.0f} tokens/s",
+            output_tokens=sampled.output_tokens,
+            tokens_per_second=speed,
+            engine_start_seconds=sampled.start_seconds,
+            unjudged=sampled.table.column("score").null_count,
+            too_long=sampled.rejected.num_rows,
+        ),
+    )
+
+
+@task(cache=CACHED, container_image=DATA, requests=Resources(cpu="1", mem="2Gi"), enable_deck=True)
+def compare_policies(before: Parquet, after: Parquet, prompts: Parquet) -> Compared:
+    """Pass rates of both policies with intervals, their paired gain, and a test of it, by domain and in all."""
+    from tasks import charts
+    from tasks.evaluation.statistics import compare
+
+    watch = Stopwatch("comparison")
+    found = compare(
+        read_table(local(before), ROLLOUTS), read_table(local(after), ROLLOUTS), read_table(local(prompts), GRADED)
+    )
+    overall = found.comparisons["all"]
+    show("before and after", charts.deck(charts.before_after(found.table)))
+    lineage = {name: file_digest(local(table)) for name, table in (("before", before), ("after", after))}
+    return Compared(
+        FlyteFile(str(write_table(scratch("evaluation.parquet"), found.table, EVALUATION, lineage))),
+        watch.summary(
+            f"held-out pass rate {overall.before:.1%} to {overall.after:.1%}, gain {100 * overall.gain:+.1f} points "
+            f"[{100 * overall.gain_low:+.1f}, {100 * overall.gain_high:+.1f}]",
+            **found.facts(),
+        ),
+    )

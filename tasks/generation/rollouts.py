@@ -1,0 +1,162 @@
+"""k scored responses to each prompt of a table: what the difficulty filter and the evaluation both do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tasks.generation.config import EngineConfig, SamplingConfig
+from tasks.generation.engine import Completion, Engine, running_engine, sample_seed
+from tasks.schemas import REJECTED, ROLLOUTS, table_from_rows
+from tasks.verifiers import VerifierPool, check_ground_truth, missing_resources
+
+
+class RolloutError(ValueError):
+    """The prompts cannot be sampled or judged as asked; found before an engine is started."""
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """What `sample_and_score` returns.
+
+    Attributes:
+        table: `ROLLOUTS`, by prompt in the order of the prompts table and by sample.
+        rejected: `REJECTED`: prompts that do not fit the context.
+        start_seconds: wall time until the engine took requests.
+        seconds: wall time of generation and judging.
+        output_tokens: sampled tokens.
+    """
+
+    table: pa.Table
+    rejected: pa.Table
+    start_seconds: float
+    seconds: float
+    output_tokens: int
+
+
+def check_prompts(prompts: pa.Table) -> None:
+    """Raise `RolloutError` for a prompt that no verifier here can judge: names the prompt, the verifier and why."""
+    for row in prompts.select(["prompt_id", "source", "verifier", "ground_truth"]).to_pylist():
+        where = f"prompt {row['prompt_id']} of source {row['source']!r}"
+        truth = json.loads(row["ground_truth"])
+        try:
+            problem = check_ground_truth(row["verifier"], truth)
+        except ValueError as error:
+            raise RolloutError(f"{where}: {error}") from None
+        if problem:
+            raise RolloutError(f"{where}: ground truth {row['ground_truth'][:80]}: {problem}")
+        missing = missing_resources(row["verifier"], truth)
+        if missing:
+            raise RolloutError(f"{where}: verifier {row['verifier']!r} lacks {', '.join(missing)}")
+
+
+def sample_and_score(
+    prompts: pa.Table,
+    model: Path,
+    engine: EngineConfig,
+    sampling: SamplingConfig,
+    *,
+    policy: str,
+    verifier_workers: int = 1,
+    time_limit_seconds: float = 10.0,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> Rollouts:
+    """Sample and judge `sampling.samples` responses to each prompt, all of them in flight together.
+
+    Responses are judged while others are still being generated, by the same verifiers as in training.
+
+    Args:
+        prompts: a table of `PROMPTS` (or with more columns).
+        model: Hugging Face folder of the policy.
+        engine, sampling: how to generate.
+        policy: name for the `policy` column.
+        verifier_workers, time_limit_seconds: the judging processes.
+        on_progress: called with the number of responses that were just finished.
+
+    Raises:
+        RolloutError: a prompt that cannot be judged.
+        EngineError: the engine failed.
+    """
+    check_prompts(prompts)
+    rows = prompts.to_pylist()
+    token_ids = _tokenise(rows, model)
+    room = engine.max_model_len - sampling.max_tokens
+    fitting = [(row, ids) for row, ids in zip(rows, token_ids, strict=True) if len(ids) <= room]
+    rejected = [
+        {
+            "source": row["source"],
+            "row": json.loads(row["metadata"]).get("row", -1),
+            "reason": f"too long: {len(ids)} tokens; {room} fit beside a response of {sampling.max_tokens}",
+            "value": row["messages"][-1]["content"][:200],
+        }
+        for row, ids in zip(rows, token_ids, strict=True)
+        if len(ids) > room
+    ]
+    if not fitting:
+        raise RolloutError(f"none of {len(rows)} prompts fits the context of {engine.max_model_len} tokens")
+
+    with VerifierPool(verifier_workers, time_limit_seconds) as pool:
+        pool.wait_ready()
+        records, start_seconds, seconds = asyncio.run(_run(fitting, model, engine, sampling, policy, pool, on_progress))
+    return Rollouts(
+        table=table_from_rows(records, ROLLOUTS, f"rollouts of {policy}"),
+        rejected=table_from_rows(rejected, REJECTED, f"rejected for {policy}"),
+        start_seconds=start_seconds,
+        seconds=seconds,
+        output_tokens=sum(record["num_tokens"] for record in records),
+    )
+
+
+async def _run(
+    prompts: list[tuple[dict[str, Any], list[int]]],
+    model: Path,
+    config: EngineConfig,
+    sampling: SamplingConfig,
+    policy: str,
+    pool: VerifierPool,
+    on_progress: Callable[[int], None],
+) -> tuple[list[dict[str, Any]], float, float]:
+    async def one(engine: Engine, row: dict[str, Any], ids: list[int], sample: int) -> dict[str, Any]:
+        seed = None if sampling.seed is None else sample_seed(sampling.seed, row["prompt_id"], sample)
+        completion: Completion = await engine.generate(ids, sampling, seed=seed)
+        score = await pool.score(row["verifier"], completion.text, json.loads(row["ground_truth"]), row["messages"])
+        on_progress(1)
+        return {
+            "prompt_id": row["prompt_id"],
+            "sample": sample,
+            "response": completion.text,
+            "num_tokens": len(completion.token_ids),
+            "finish_reason": completion.finish_reason,
+            "score": None if score.error else score.value,
+            "error": score.error,
+            "policy": policy,
+        }
+
+    began = time.perf_counter()
+    async with running_engine(model, config) as engine:
+        ready = time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            jobs = [
+                group.create_task(one(engine, row, ids, sample))
+                for row, ids in prompts
+                for sample in range(sampling.samples)
+            ]
+        done = time.perf_counter()
+    return [job.result() for job in jobs], ready - began, done - ready
+
+
+def _tokenise(rows: list[dict[str, Any]], model: Path) -> list[list[int]]:
+    from transformers import AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(model)
+    return [
+        list(tokenizer.apply_chat_template(row["messages"], add_generation_prompt=True, return_dict=False))
+        for row in rows
+    ]

@@ -1,0 +1,29 @@
+"""The initial checkpoint as a Flyte output: fetched or converted once, the same folder for every later stage."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from flytekit import Resources, task
+from flytekit.types.directory import FlyteDirectory
+
+from images import GENERATION
+from tasks.generation.models import ModelSpec
+from tasks.platform import CACHED, Folder, Stopwatch, scratch
+from tasks.schemas import StageSummary
+
+
+class PreparedModel(NamedTuple):
+    model: Folder
+    summary: StageSummary
+
+
+@task(cache=CACHED, container_image=GENERATION, requests=Resources(cpu="2", mem="4Gi"))
+def prepare_model(spec: ModelSpec) -> PreparedModel:
+    """The model that `spec` names as a Hugging Face folder with safetensors and a chat template."""
+    from tasks.generation.models import prepare_model as prepare
+
+    watch = Stopwatch("model")
+    folder = prepare(spec, scratch("model"))
+    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    return PreparedModel(FlyteDirectory(str(folder)), watch.summary(f"{spec.name}, {size / 1e6:,.0f} MB", bytes=size))

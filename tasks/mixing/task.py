@@ -1,0 +1,44 @@
+"""Mixing as a Flyte task."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from flytekit import Resources, task
+from flytekit.types.file import FlyteFile
+
+from images import DATA
+from tasks.digest import code_digest
+from tasks.mixing.spec import MixtureSpec
+from tasks.platform import CACHED, Parquet, Stopwatch, local, scratch, show
+from tasks.schemas import GRADED, MIXTURE, StageSummary, file_digest, read_table, write_table
+
+
+class Mixture(NamedTuple):
+    mixture: Parquet
+    heldout: Parquet
+    summary: StageSummary
+
+
+@task(cache=CACHED, container_image=DATA, requests=Resources(cpu="1", mem="4Gi"), enable_deck=True)
+def mix_prompts(graded: Parquet, spec: MixtureSpec) -> Mixture:
+    """The training mixture in training order and the held-out prompts, disjoint by prompt."""
+    import pandas as pd
+
+    from tasks.mixing.mix import mix
+
+    watch = Stopwatch("mixing")
+    mixed = mix(
+        read_table(local(graded), GRADED),
+        spec,
+        upstream={"graded": file_digest(local(graded))},
+        code_version=code_digest(__name__),
+    )
+    show("mixture", pd.DataFrame(mixed.counts).to_html(index=False))
+    return Mixture(
+        FlyteFile(str(write_table(scratch("mixture.parquet"), mixed.train, MIXTURE, mixed.lineage))),
+        FlyteFile(str(write_table(scratch("heldout.parquet"), mixed.heldout, GRADED, mixed.lineage))),
+        watch.summary(
+            f"{mixed.train.num_rows:,} prompts to train on, {mixed.heldout.num_rows:,} held out", counts=mixed.counts
+        ),
+    )

@@ -1,0 +1,115 @@
+"""What every Flyte task of this project shares: the types of its files, its cache, its deck and its summary."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from flytekit import Cache, Deck, HashMethod, current_context
+from flytekit.types.directory import FlyteDirectory
+from flytekit.types.file import FlyteFile
+
+from tasks.digest import CodeDigest
+from tasks.quiet import hush
+from tasks.schemas import StageSummary, file_digest
+
+hush()
+
+
+def _content(value: Any) -> str:
+    if value.remote_source:
+        value.download()
+    return file_digest(str(value.path))
+
+
+if TYPE_CHECKING:
+    Parquet = Html = JsonLines = FlyteFile
+    Folder = FlyteDirectory
+else:
+    # Hashing content, not addresses, is what lets a stage hit its cache when an earlier one ran again to the same
+    # result, and what lets a file given on the command line stand for the output of an earlier run.
+    Parquet = Annotated[FlyteFile[TypeVar("parquet")], HashMethod(_content)]
+    Html = Annotated[FlyteFile[TypeVar("html")], HashMethod(_content)]
+    JsonLines = Annotated[FlyteFile[TypeVar("jsonl")], HashMethod(_content)]
+    Folder = Annotated[FlyteDirectory, HashMethod(_content)]
+
+CACHED = Cache(policies=[CodeDigest()], serialize=True)
+
+
+def local(value: Any) -> Path:
+    """The local path of a Flyte file or directory, downloaded when it is remote."""
+    return Path(value.download() if value.remote_source else value.path)
+
+
+def scratch(name: str) -> Path:
+    """A new path called `name` in the task's working directory, for an output."""
+    return Path(tempfile.mkdtemp(dir=current_context().working_directory)) / name
+
+
+class Stopwatch:
+    """Times a stage and turns what it has to say into its summary."""
+
+    def __init__(self, stage: str) -> None:
+        self._stage = stage
+        self._started_at = datetime.now(UTC)
+        self._started = time.perf_counter()
+
+    def summary(self, headline: str, **facts: Any) -> StageSummary:
+        """The stage's summary, up to now."""
+        return StageSummary(
+            stage=self._stage,
+            started_at=self._started_at,
+            seconds=time.perf_counter() - self._started,
+            headline=headline,
+            facts=json.dumps(facts, sort_keys=True),
+        )
+
+
+def show(name: str, html: str) -> None:
+    """Put `html` on the task's deck, and publish the deck as it stands so far."""
+    deck = next((deck for deck in current_context().decks if deck.name == name), None)
+    if deck is None:
+        deck = Deck(name, html)
+    else:
+        deck._html = html  # a deck only appends, and a live chart replaces itself
+    with contextlib.suppress(FileNotFoundError):
+        Deck.publish()
+
+
+@contextlib.contextmanager
+def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
+    """A progress bar on the terminal with the time that is left; yields `advance(count, note)`.
+
+    Where there is no terminal, one line at the end.
+    """
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        job = bar.add_task(description, total=total)
+
+        def advance(count: int = 1, note: str = "") -> None:
+            bar.update(job, advance=count, description=f"{description} {note}".rstrip())
+
+        yield advance

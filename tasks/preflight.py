@@ -1,0 +1,99 @@
+"""Everything that can be known to be wrong before expensive work starts, found in one place in seconds."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from flytekit import Resources, task
+
+from images import DATA
+from tasks.config import SpecError
+from tasks.difficulty.spec import RolloutSpec
+from tasks.evaluation.spec import EvaluationConfig
+from tasks.generation.models import ModelSpec
+from tasks.mixing.spec import MixtureSpec
+from tasks.sourcing import loaders
+from tasks.sourcing.spec import DataSpec
+from tasks.spec import DataFile, Recipe
+from tasks.training.config import TrainingConfig
+from tasks.verifiers import available
+
+
+class Plan(NamedTuple):
+    title: str
+    sources: DataSpec
+    model: ModelSpec
+    model_name: str
+    rollouts: RolloutSpec
+    max_pass_rate: float
+    mixture: MixtureSpec
+    training: TrainingConfig
+    evaluation: EvaluationConfig
+    data_shown: dict
+    training_shown: dict
+
+
+@task(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"))
+def plan(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Plan:
+    """Check the three files against each other and against what they name, and give each stage its own part.
+
+    Never cached: it looks at files and folders, whose digests it passes on.
+    """
+    check(data, training, evaluation)
+    return Plan(
+        title=f"rlvr-flyte: {data.name}",
+        sources=data.sourcing,
+        model=training.model.fingerprinted(),
+        model_name=training.model.name,
+        rollouts=data.difficulty.rollouts,
+        max_pass_rate=data.difficulty.max_pass_rate,
+        mixture=data.mixture,
+        training=training.run,
+        evaluation=evaluation,
+        data_shown=_shown(data),
+        training_shown=_shown(training),
+    )
+
+
+def check(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> None:
+    """Raise one error for the first thing that would fail later.
+
+    Raises:
+        SpecError: a missing file or column, a verifier that does not exist yet, a mixture of sources that are not
+            there, a response length that one stage cannot hold.
+        ModelError: a model folder that is not usable.
+    """
+    names = [source.name for source in data.sources]
+    for source in data.sources:
+        loaders.check(source)
+        if source.verifier not in available():
+            raise SpecError(
+                f"{data.name}: source {source.name!r}: verifier {source.verifier!r} is not available yet; accepted: "
+                f"{', '.join(available())}"
+            )
+    for name in data.mixture.sources:
+        if name not in names:
+            raise SpecError(
+                f"{data.name}: mixture.sources: no source is called {name!r}; there are: {', '.join(names)}"
+            )
+    present = {source.domain for source in data.sources}
+    for domain in data.mixture.domains:
+        if domain not in present:
+            raise SpecError(
+                f"{data.name}: mixture.domains: no source has the domain {domain!r}; there are: "
+                f"{', '.join(sorted(present))}"
+            )
+    for where, engine, sampling in (
+        ("difficulty", data.difficulty.engine, data.difficulty.sampling),
+        ("evaluation", evaluation.engine, evaluation.sampling),
+    ):
+        if sampling.max_tokens >= engine.max_model_len:
+            raise SpecError(
+                f"{where}: sampling.max_tokens ({sampling.max_tokens}) leaves no room for a prompt in "
+                f"engine.max_model_len ({engine.max_model_len})"
+            )
+    training.model.fingerprinted()
+
+
+def _shown(spec: Any) -> dict[str, Any]:
+    return spec.model_dump(mode="json", exclude_unset=True)

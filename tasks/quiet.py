@@ -1,0 +1,41 @@
+"""Other libraries' progress bars and routine warnings, kept off the terminal of a local run.
+
+`RLVR_VERBOSE=1` brings them back. On a cluster nothing is hidden: there they are the task's log.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+
+SETTINGS = {
+    "TQDM_DISABLE": "1",
+    "PYTHONWARNINGS": "ignore",  # of child processes
+    "RAY_LOGGER_LEVEL": "error",
+    "RAY_LOG_TO_DRIVER": "0",  # what an actor raises reaches us as an exception; the rest is in Ray's log folder
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+
+
+def hush() -> None:
+    """Set what must be set before those libraries are imported; what the user has set stays."""
+    if os.environ.get("RLVR_VERBOSE") == "1" or "FLYTE_INTERNAL_EXECUTION_ID" in os.environ:
+        return
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    for category in (DeprecationWarning, FutureWarning, SyntaxWarning, UserWarning):
+        warnings.filterwarnings("ignore", category=category)
+    logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to CPU" not in record.getMessage())
+
+
+def hush_progress_bars() -> None:
+    """Turn off the bars of transformers; it has no environment variable for them."""
+    if os.environ.get("TRANSFORMERS_VERBOSITY") == "error":
+        import transformers
+
+        transformers.utils.logging.disable_progress_bar()

@@ -1,0 +1,114 @@
+"""The actors: Ray processes that hold one vLLM engine each, and the controller's end of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from tasks.generation.config import SamplingConfig
+from tasks.generation.engine import Completion, Engine, EngineError, UpdateTiming
+from tasks.training.config import ActorsConfig
+
+
+class ActorLostError(RuntimeError):
+    """An actor died, hangs, or its engine broke: infrastructure, answered by a new actor."""
+
+
+class Actor(Protocol):
+    """What the controller asks of an actor. Every method raises `ActorLostError` when the actor is lost."""
+
+    async def start(self) -> None:
+        """Return when the engine takes requests, with the weights of the initial checkpoint."""
+
+    async def generate(self, prompt_ids: list[int], sampling: SamplingConfig) -> list[Completion]:
+        """`sampling.samples` responses to one prompt."""
+
+    async def update(self, path: str, version: int) -> UpdateTiming:
+        """Go on with the weights in the file `path`, in the middle of what is being generated."""
+
+    def kill(self) -> None:
+        """End the actor, whatever state it is in."""
+
+
+class ActorProcess:
+    """Runs inside a Ray actor. Its engine is a process of its own, below it."""
+
+    def __init__(self, model: str, config: ActorsConfig) -> None:
+        self._model = model
+        self._config = config
+        self._engine: Engine | None = None
+
+    async def start(self) -> int:
+        """Start the engine; returns this process's id."""
+        self._engine = await Engine.start(self._model, self._config.engine, updatable=True)
+        return os.getpid()
+
+    async def generate(self, prompt_ids: list[int], sampling: SamplingConfig) -> list[Completion]:
+        """All samples at once: vLLM shares the prompt's KV cache among them."""
+        assert self._engine is not None
+        requests = [self._engine.generate(prompt_ids, sampling) for _ in range(sampling.samples)]
+        return list(await asyncio.gather(*requests))
+
+    async def update(self, path: str, version: int) -> UpdateTiming:
+        """Replace the weights."""
+        assert self._engine is not None
+        return await self._engine.update_weights(path, version)
+
+    def stop(self) -> None:
+        """Shut the engine down, so that its processes end before this one is killed."""
+        if self._engine is not None:
+            self._engine.shutdown()
+
+
+class RayActor:
+    """The controller's end of an `ActorProcess`."""
+
+    def __init__(self, create: Callable[[], Any], config: ActorsConfig) -> None:
+        """`create` returns the handle of a new Ray actor of `ActorProcess`."""
+        self._handle = create()
+        self._config = config
+
+    async def start(self) -> None:
+        """See `Actor`."""
+        await self._call(self._handle.start.remote())
+
+    async def generate(self, prompt_ids: list[int], sampling: SamplingConfig) -> list[Completion]:
+        """See `Actor`."""
+        return await self._call(self._handle.generate.remote(prompt_ids, sampling))
+
+    async def update(self, path: str, version: int) -> UpdateTiming:
+        """See `Actor`."""
+        return await self._call(self._handle.update.remote(path, version))
+
+    async def stop(self) -> None:
+        """End the engine and the actor in order."""
+        import ray
+
+        with contextlib.suppress(TimeoutError, ray.exceptions.RayError):  # it is killed next, which is what matters
+            await asyncio.wait_for(self._handle.stop.remote(), timeout=30)
+        self.kill()
+
+    def kill(self) -> None:
+        """See `Actor`."""
+        import ray
+
+        ray.kill(self._handle)
+
+    async def _call(self, reference: Any) -> Any:
+        import ray
+
+        try:
+            return await asyncio.wait_for(reference, timeout=self._config.request_timeout_seconds)
+        except TimeoutError:
+            raise ActorLostError(
+                f"no answer within request_timeout_seconds = {self._config.request_timeout_seconds:g}"
+            ) from None
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, EngineError):
+                raise ActorLostError(str(error.cause)) from error
+            raise
+        except ray.exceptions.RayError as error:
+            raise ActorLostError(" ".join(str(error).split())[:300]) from error

@@ -1,0 +1,68 @@
+"""Checkpoints of a training run: complete folders, the newest few, each with everything that going on needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tasks.training.learner.client import Learner
+
+KEEP = 2
+
+
+class Checkpoints:
+    """Folders `step_<version>` below one folder; a folder has its name only once it is complete.
+
+    Args:
+        folder: on storage that outlives the machines of the run.
+        on_saved: called with the folder of each complete checkpoint, to tell whoever restarts the run.
+    """
+
+    def __init__(self, folder: Path, on_saved: Callable[[Path], None] = lambda _: None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._on_saved = on_saved
+        for partial in folder.glob("*.partial"):
+            shutil.rmtree(partial)
+
+    async def save(self, version: int, state: dict[str, Any], learner: Learner) -> None:
+        """Write the learner and the controller's `state`; older checkpoints beyond the newest few go."""
+        final = self._folder / f"step_{version:08d}"
+        partial = final.with_suffix(".partial")
+        partial.mkdir(parents=True, exist_ok=True)
+        await learner.save(partial / "learner")
+        with (partial / "state.json").open("w") as file:
+            json.dump(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        if final.exists():
+            shutil.rmtree(final)
+        partial.rename(final)
+        self._on_saved(final)
+        for old in self._complete()[:-KEEP]:
+            shutil.rmtree(old)
+
+    def newest(self) -> Path | None:
+        """The newest complete checkpoint."""
+        complete = self._complete()
+        return complete[-1] if complete else None
+
+    @staticmethod
+    def read_state(checkpoint: Path) -> dict[str, Any]:
+        """The controller's state in a checkpoint.
+
+        Raises:
+            ValueError: the file is missing or malformed; nothing is resumed from half a checkpoint.
+        """
+        path = checkpoint / "state.json"
+        try:
+            return json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise ValueError(f"checkpoint {checkpoint}: state.json cannot be read: {error}") from None
+
+    def _complete(self) -> list[Path]:
+        return sorted(path for path in self._folder.glob("step_*") if path.suffix != ".partial")

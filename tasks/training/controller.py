@@ -1,0 +1,236 @@
+"""The controller: decides which groups are trained on, when the learner steps, and what is remembered.
+
+    prompts ──► in flight ──► judged ──► ready ──► batch ──► learner step ──► new weights ──► each actor, on its own
+       ▲            │            │                   │
+       └─ put back ◄┴ actor lost └ zero variance     └ stale: dropped, prompt put back
+                                   or not judgeable: dropped, the next prompt takes the place
+
+`Sampling` is everything up to `ready`; here is what follows. The controller sees token ids and scores, never a tensor
+of the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tasks.training.actors import Actor
+from tasks.training.checkpoint import Checkpoints
+from tasks.training.config import TrainingConfig, learning_rate
+from tasks.training.journal import Journal
+from tasks.training.learner.client import Learner
+from tasks.training.ledger import Ledger
+from tasks.training.packing import Sequence as TokenSequence
+from tasks.training.packing import pack
+from tasks.training.rewards import Judge
+from tasks.training.rollouts import Group
+from tasks.training.sampling import Sampling
+from tasks.training.stream import PromptStream
+from tasks.training.tally import batch_metrics
+from tasks.training.weights import WeightStore
+
+
+class NoSignalError(RuntimeError):
+    """The prompts give the policy nothing to learn from: almost every group's scores are all equal."""
+
+
+class StalledError(RuntimeError):
+    """No group was decided for too long; the message says who waits for whom."""
+
+
+@dataclass
+class Crew:
+    """Everyone whom the controller directs, and what it writes to. Tests replace any of them."""
+
+    make_actor: Callable[[int], Actor]
+    judge: Judge
+    learner: Learner
+    weights: WeightStore
+    ledger: Ledger
+    journal: Journal
+    checkpoints: Checkpoints
+    on_step: Callable[[dict[str, float]], None] = field(default=lambda _: None)
+
+
+class Controller:
+    """One training run.
+
+    Attributes:
+        version: optimizer steps taken; the policy that the learner holds.
+    """
+
+    def __init__(self, config: TrainingConfig, prompts: PromptStream, crew: Crew) -> None:
+        self._config = config
+        self._prompts = prompts
+        self._crew = crew
+        self._started = time.monotonic()
+        self._elapsed_before = 0.0
+        self._recorded_at = 0.0
+        self._sampling = Sampling(
+            config, prompts, crew.make_actor, crew.judge, crew.weights, crew.ledger, clock=self._elapsed
+        )
+        self.version = 0
+
+    async def resume(self, checkpoint: Path) -> None:
+        """Put learner, prompts and finished groups back to where `checkpoint` was taken; before `run`.
+
+        Raises:
+            ValueError: the checkpoint is incomplete or belongs to another mixture.
+        """
+        state = Checkpoints.read_state(checkpoint)
+        self._prompts.restore(state["prompts"])
+        ready = [Group.from_json(record, self._prompts.by_id) for record in state["ready"]]
+        self._sampling.restore(ready, state["next_group"])
+        self._elapsed_before = self._recorded_at = state["elapsed"]
+        self.version = state["version"]
+        await self._crew.learner.load(checkpoint / "learner")
+
+    async def run(self) -> None:
+        """Train up to the last step.
+
+        Raises:
+            NoSignalError, StalledError: see there.
+            ActorLostError: more actors were lost than `actors.max_restarts` allows.
+            LearnerLostError: a learner rank was lost.
+        """
+        await self._publish()
+        sampling = asyncio.create_task(self._sampling.run())
+        learning = asyncio.create_task(self._learn())
+        try:
+            await asyncio.wait([learning, sampling], return_when=asyncio.FIRST_COMPLETED)
+            for task in (sampling, learning):  # sampling never ends by itself: if it did, it has failed
+                if task.done():
+                    task.result()
+        finally:
+            for task in (learning, sampling):
+                task.cancel()
+            await asyncio.gather(learning, sampling, return_exceptions=True)
+        for group in self._sampling.ready:
+            self._crew.ledger.close_group(group, "unused", detail="the last step was taken")
+
+    async def _learn(self) -> None:
+        for step in range(self.version, self._config.steps):
+            waiting = time.monotonic()
+            batch = await self._next_batch()
+            waited = time.monotonic() - waiting
+            learned = await self._train(step, batch)
+            self.version = step + 1
+            await self._publish()
+            await self._record(step, batch, {**learned, "wait_seconds": waited})
+            if self.version % self._config.checkpoint_every == 0 or self.version == self._config.steps:
+                await self._save()
+
+    async def _next_batch(self) -> list[Group]:
+        """`groups_per_step` groups that carry a gradient, none of them stale."""
+        batch: list[Group] = []
+        dropped_before = self._dropped()
+        while True:
+            self._sampling.decided.clear()
+            self._move_ready(batch)
+            if len(batch) == self._config.groups_per_step:
+                return batch
+            dropped = self._dropped() - dropped_before
+            if dropped > self._config.max_dropped_groups:
+                raise NoSignalError(
+                    f"step {self.version}: {dropped} groups were dropped while {len(batch)} of "
+                    f"{self._config.groups_per_step} were found (max_dropped_groups = "
+                    f"{self._config.max_dropped_groups}); fates so far: {dict(self._crew.ledger.fates)}. The prompts "
+                    "are too hard or too easy for this policy, or its responses are cut off (sampling.max_tokens)"
+                )
+            await self._wait(len(batch))
+
+    def _move_ready(self, batch: list[Group]) -> None:
+        ready = self._sampling.ready
+        while ready and len(batch) < self._config.groups_per_step:
+            group = ready.popleft()
+            staleness = self.version - group.first_version
+            if staleness > self._config.max_staleness:
+                self._sampling.put_back(group)
+                self._sampling.drop(group, "stale", f"{staleness} versions old")
+            else:
+                batch.append(group)
+
+    async def _wait(self, found: int) -> None:
+        try:
+            await asyncio.wait_for(self._sampling.decided.wait(), self._config.stall_seconds)
+        except TimeoutError:
+            in_flight = sorted(self._sampling.in_flight)
+            raise StalledError(
+                f"step {self.version}: nothing was decided for stall_seconds = {self._config.stall_seconds:g}; the "
+                f"learner holds {found} of {self._config.groups_per_step} groups and waits for {len(in_flight)} in "
+                f"flight (groups {in_flight[:8]})"
+            ) from None
+
+    def _dropped(self) -> int:
+        return sum(self._crew.ledger.fates[fate] for fate in ("zero_variance", "failed", "stale"))
+
+    async def _train(self, step: int, batch: list[Group]) -> dict[str, float]:
+        advantages = _advantages(batch, self._config)
+        sequences = [
+            TokenSequence(group.prompt.token_ids, completion.token_ids, completion.logprobs, advantage)
+            for group, row in zip(batch, advantages, strict=True)
+            for completion, advantage in zip(group.completions, row, strict=True)
+        ]
+        micro_batches = pack(sequences, self._config.learner.micro_batch_tokens, ranks=self._config.learner.ranks)
+        denominator = self._config.objective.denominator(sequence.num_trained for sequence in sequences)
+        rate = learning_rate(step, self._config.optimizer, self._config.steps)
+        self._sampling.free(len(batch))  # the next groups are sampled while the learner works on these
+        report = await self._crew.learner.step(micro_batches, denominator, rate)
+        for group, row in zip(batch, advantages, strict=True):
+            self._crew.ledger.close_group(group, "trained", step=step, spread=statistics.pstdev(row))
+        return {**report.metrics, "learning_rate": rate}
+
+    async def _publish(self) -> None:
+        if self.version > 0:
+            await self._crew.learner.write_weights(self._crew.weights.path(self.version))
+        await self._crew.weights.publish(self.version)
+
+    async def _save(self) -> None:
+        state = {
+            "version": self.version,
+            "elapsed": self._elapsed(),
+            "next_group": self._sampling.next_group,
+            "ready": [group.to_json() for group in self._sampling.ready],
+            "prompts": self._prompts.state(group.prompt for group in self._sampling.in_flight.values()),
+            "ledger_bytes": self._crew.ledger.sync(),
+            "journal_bytes": self._crew.journal.sync(),
+        }
+        await self._crew.checkpoints.save(self.version, state, self._crew.learner)
+
+    async def _record(self, step: int, batch: list[Group], learned: dict[str, float]) -> None:
+        now = self._elapsed()
+        seconds = now - self._recorded_at
+        self._recorded_at = now
+        trained = learned.pop("num_tokens")
+        metrics = {
+            "step": step,
+            "seconds": now,
+            "step_seconds": seconds,
+            "epoch": self._prompts.epoch,
+            **self._sampling.take_tally().metrics(seconds),
+            **batch_metrics(batch, version=step),
+            "trained_tokens": trained,
+            "trained_tokens_per_second": trained / seconds,
+            **learned,
+        }
+        self._crew.journal.record(metrics)
+        await asyncio.to_thread(self._crew.on_step, metrics)
+
+    def _elapsed(self) -> float:
+        """Seconds of work on this run, over all its attempts."""
+        return self._elapsed_before + time.monotonic() - self._started
+
+
+def _advantages(batch: Sequence[Group], config: TrainingConfig) -> list[list[float]]:
+    import torch
+
+    from tasks.training.objective import compute_advantages
+
+    rewards = torch.tensor([group.scores for group in batch], dtype=torch.float64)  # [groups, samples]
+    num_tokens = torch.tensor([[len(c.token_ids) for c in group.completions] for group in batch])
+    advantages: list[list[float]] = compute_advantages(rewards, num_tokens, config.objective).tolist()
+    return advantages

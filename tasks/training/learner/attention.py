@@ -1,0 +1,198 @@
+"""Causal attention over a packed row for machines without a GPU.
+
+transformers' own choices there are a dense `[T, T]` mask, of which a row of n sequences uses one part in n, or one
+sequence at a time. Here the sequences of a row are laid side by side in blocks of similar length,
+
+    row     a a a b b b b c c          T tokens, end to end
+    blocks  [b b b b | a a a .]        2 sequences of 4 slots
+            [c c]                      1 sequence of 2 slots
+
+and each block is two batched matrix products with a causal softmax between them. Nothing else of the model sees the
+empty slots.
+
+A sequence joins a block if the block's longest is at most `STRETCH` times as long, so that no sequence costs more than
+`STRETCH ** 2` times its own square. Scores take memory quadratic in the length; from `LONG` tokens on, a sequence is a
+block by itself and goes through torch's `scaled_dot_product_attention`, which takes linear memory and, at these
+lengths, no more time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+NAME = "packed_blocks"
+STRETCH = 1.5
+LONG = 640
+
+
+@dataclass(frozen=True)
+class Block:
+    """`count` sequences of up to `length` tokens, in the slots from `start` on."""
+
+    start: int
+    count: int
+    length: int
+
+    @property
+    def slots(self) -> int:
+        """Slots that the block takes, empty ones included."""
+        return self.count * self.length
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the tokens of one packed row lie in its blocks; the same for every layer, so built once per row.
+
+    Attributes:
+        slots: int64 `[T]`, the slot of each token.
+        blocks: they follow each other without gaps.
+    """
+
+    slots: Tensor
+    blocks: tuple[Block, ...]
+
+    @property
+    def num_slots(self) -> int:
+        """Slots of all blocks."""
+        return self.blocks[-1].start + self.blocks[-1].slots
+
+    @classmethod
+    def of(cls, position_ids: Tensor) -> Layout:
+        """The layout of a row with these `position_ids` `[1, T]`, which restart at 0 with each sequence.
+
+        Raises:
+            ValueError: not one row, or a row that does not start with 0.
+        """
+        if position_ids.ndim != 2 or len(position_ids) != 1 or position_ids[0, 0] != 0:
+            raise ValueError(f"position_ids must be one row that starts at 0, got shape {list(position_ids.shape)}")
+        starts = (position_ids[0] == 0).nonzero()[:, 0].tolist()
+        lengths = [end - start for start, end in zip(starts, [*starts[1:], position_ids.shape[1]], strict=True)]
+        blocks: list[Block] = []
+        slots = torch.empty(position_ids.shape[1], dtype=torch.int64)
+        used = 0
+        for group in _similar(lengths):
+            block = Block(start=used, count=len(group), length=lengths[group[0]])
+            for place, index in enumerate(group):
+                first = used + place * block.length
+                slots[starts[index] : starts[index] + lengths[index]] = torch.arange(first, first + lengths[index])
+            blocks.append(block)
+            used += block.slots
+        return cls(slots=slots.to(position_ids.device), blocks=tuple(blocks))
+
+
+def _similar(lengths: Sequence[int]) -> list[list[int]]:
+    """Indices of sequences that share a block, the longest first."""
+    groups: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        longest = lengths[groups[-1][0]] if groups else 0
+        if groups and longest < LONG and longest <= STRETCH * lengths[index]:
+            groups[-1].append(index)
+        else:
+            groups.append([index])
+    return groups
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    layout: Layout,
+    scaling: float,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **model_inputs: Any,
+) -> tuple[Tensor, None]:
+    """Grouped-query causal attention within each sequence of a packed row, in the shape of transformers' interface.
+
+    Args:
+        module: the attention module; not used.
+        query: `[1, Hq, T, D]`.
+        key, value: `[1, Hk, T, D]`; query head h reads key head h // (Hq / Hk).
+        attention_mask: None; the layout says who sees whom.
+        layout: of the row, given to the model's forward as a keyword.
+        scaling: of the scores.
+        dropout: 0.
+        sliding_window, softcap, s_aux: None; variants of attention that this is not.
+        model_inputs: what else transformers hands to every attention, such as `position_ids`; the layout has them.
+
+    Returns:
+        `[1, T, Hq, D]`, and None in place of the attention weights.
+
+    Raises:
+        ValueError: an attention mask, dropout, or a variant, which would be ignored.
+    """
+    variants = {"attention_mask": attention_mask, "sliding_window": sliding_window, "softcap": softcap, "s_aux": s_aux}
+    refused = [name for name, value in variants.items() if value is not None] + ["dropout"] * (dropout > 0)
+    if refused:
+        raise ValueError(f"packed attention is plain causal attention and cannot apply {', '.join(refused)}")
+    heads, tokens, width = query.shape[1:]
+    groups = key.shape[1]
+    # a query head's rows lie between those of its group, [Hk, slots, Hq / Hk, D]: one product then serves the group
+    q = _spread(query[0].view(groups, -1, tokens, width).transpose(1, 2), layout)
+    k, v = _spread(key[0], layout), _spread(value[0], layout)
+    parts = []
+    for block in layout.blocks:
+        here = slice(block.start, block.start + block.slots)
+        parts.append(_attend(q[:, here], k[:, here], v[:, here], block, scaling))
+    out = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)  # [Hk, slots, Hq / Hk, D]
+    return _Collect.apply(out, layout).transpose(0, 1).reshape(1, tokens, heads, width), None
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, block: Block, scaling: float) -> Tensor:
+    groups, _, per_group, width = q.shape
+    if block.length >= LONG:
+        out = scaled_dot_product_attention(
+            q.transpose(1, 2).flatten(0, 1)[None], k[None], v[None], is_causal=True, scale=scaling, enable_gqa=True
+        )
+        return out.view(groups, per_group, -1, width).transpose(1, 2)
+    q = q.reshape(groups * block.count, block.length * per_group, width)
+    k, v = (x.reshape(groups * block.count, block.length, width) for x in (k, v))
+    bias = q.new_full((block.length, block.length), float("-inf")).triu_(1).repeat_interleave(per_group, dim=0)
+    probs = torch.baddbmm(bias, q, k.transpose(1, 2), alpha=scaling).softmax(dim=-1)
+    return torch.bmm(probs, v).view(groups, block.slots, per_group, width)
+
+
+class _Spread(torch.autograd.Function):
+    """`[H, T, ...]` to `[H, slots, ...]`, zero in empty slots."""
+
+    @staticmethod
+    def forward(ctx: Any, tokens: Tensor, layout: Layout) -> Tensor:
+        ctx.layout = layout
+        return _to_slots(tokens, layout)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad.index_select(1, ctx.layout.slots), None
+
+
+class _Collect(torch.autograd.Function):
+    """The reverse of `_Spread`; torch's own backward of `index_select` adds row by row, many times slower."""
+
+    @staticmethod
+    def forward(ctx: Any, slots: Tensor, layout: Layout) -> Tensor:
+        ctx.layout = layout
+        return slots.index_select(1, layout.slots)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _to_slots(grad, ctx.layout), None
+
+
+def _spread(tokens: Tensor, layout: Layout) -> Tensor:
+    return _Spread.apply(tokens, layout)
+
+
+def _to_slots(tokens: Tensor, layout: Layout) -> Tensor:
+    shape = (tokens.shape[0], layout.num_slots, *tokens.shape[2:])
+    return tokens.new_zeros(shape).index_copy_(1, layout.slots, tokens)

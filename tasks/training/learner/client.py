@@ -1,0 +1,113 @@
+"""The controller's end of the learner: all ranks as one object."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from tasks.training.config import TrainingConfig
+from tasks.training.packing import MicroBatch
+
+
+class LearnerLostError(RuntimeError):
+    """A learner rank died or the ranks could not start: the run ends, and a retry resumes from the checkpoint."""
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What an optimizer step measured, over all ranks and micro-batches; see `objective.metrics` for definitions."""
+
+    metrics: dict[str, float]
+
+
+class Learner(Protocol):
+    """What the controller asks of the learner. Every method raises `LearnerLostError` when a rank is lost."""
+
+    async def start(self) -> None:
+        """Return when every rank holds the model."""
+
+    async def step(
+        self, micro_batches: Sequence[Sequence[MicroBatch]], denominator: float, learning_rate: float
+    ) -> StepReport:
+        """One optimizer step; `micro_batches[rank]` as `pack` deals them."""
+
+    async def write_weights(self, path: Path) -> None:
+        """The current weights as one safetensors file that appears when it is complete."""
+
+    async def export(self, folder: Path) -> None:
+        """The current policy as a Hugging Face model folder."""
+
+    async def save(self, folder: Path) -> None:
+        """Everything that the learner needs to go on."""
+
+    async def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote."""
+
+
+class RayLearner:
+    """Learner ranks as Ray actors, called together because their methods are collective."""
+
+    def __init__(self, create: Callable[[int], Any], config: TrainingConfig) -> None:
+        """`create(rank)` returns the handle of a new Ray actor of `LearnerRank`."""
+        self._ranks = [create(rank) for rank in range(config.learner.ranks)]
+        self._config = config
+
+    async def start(self) -> None:
+        """See `Learner`."""
+        address = await self._await(self._ranks[0].address.remote())
+        world = len(self._ranks)
+        setups = self._all(lambda handle, rank: handle.setup.remote(rank, world, address))
+        try:
+            await asyncio.wait_for(setups, self._config.learner.init_timeout_seconds)
+        except TimeoutError:
+            raise LearnerLostError(
+                f"{world} learner ranks did not find each other within learner.init_timeout_seconds = "
+                f"{self._config.learner.init_timeout_seconds:g}"
+            ) from None
+
+    async def step(
+        self, micro_batches: Sequence[Sequence[MicroBatch]], denominator: float, learning_rate: float
+    ) -> StepReport:
+        """See `Learner`."""
+        from tasks.training.objective import summarize
+
+        reports = await self._all(
+            lambda handle, rank: handle.step.remote(micro_batches[rank], denominator, learning_rate)
+        )
+        metrics = summarize(itertools.chain.from_iterable(report.parts for report in reports))
+        entropy = sum(report.entropy_sum for report in reports) / max(metrics["num_tokens"], 1)
+        seconds = max(report.seconds for report in reports)
+        return StepReport({**metrics, "entropy": entropy, "grad_norm": reports[0].grad_norm, "learn_seconds": seconds})
+
+    async def write_weights(self, path: Path) -> None:
+        """See `Learner`."""
+        await self._all(lambda handle, _: handle.write_weights.remote(str(path)))
+
+    async def export(self, folder: Path) -> None:
+        """See `Learner`."""
+        await self._all(lambda handle, _: handle.export.remote(str(folder)))
+
+    async def save(self, folder: Path) -> None:
+        """See `Learner`."""
+        await self._all(lambda handle, _: handle.save.remote(str(folder)))
+
+    async def load(self, folder: Path) -> None:
+        """See `Learner`."""
+        await self._all(lambda handle, _: handle.load.remote(str(folder)))
+
+    async def _all(self, call: Callable[[Any, int], Any]) -> list[Any]:
+        return list(await asyncio.gather(*(self._await(call(h, rank)) for rank, h in enumerate(self._ranks))))
+
+    async def _await(self, reference: Any) -> Any:
+        import ray
+
+        try:
+            return await reference
+        except ray.exceptions.RayTaskError:
+            raise  # the rank's own exception, with its traceback: a defect or a user's mistake
+        except ray.exceptions.RayError as error:
+            raise LearnerLostError(f"a learner rank was lost: {' '.join(str(error).split())[:300]}") from error

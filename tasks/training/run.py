@@ -1,0 +1,232 @@
+"""A training run from end to end, without Flyte: start the Ray actors, resume or begin, train, hand over the policy."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.schemas import LEDGER, MIXTURE, read_table, write_table
+from tasks.training.actors import ActorProcess, RayActor
+from tasks.training.checkpoint import Checkpoints
+from tasks.training.config import TrainingConfig
+from tasks.training.controller import Controller, Crew
+from tasks.training.journal import Journal
+from tasks.training.learner.client import RayLearner
+from tasks.training.learner.rank import LearnerRank
+from tasks.training.ledger import Ledger, cut_back
+from tasks.training.rewards import RayJudge, RewardProcess
+from tasks.training.rollouts import Prompt, read_prompts
+from tasks.training.stream import PromptStream
+from tasks.training.weights import WeightStore
+
+
+class ResourceError(ValueError):
+    """The cluster cannot hold what the configuration asks for."""
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What a run leaves: paths in its run folder, and whether it went on from a checkpoint."""
+
+    policy: Path
+    ledger: Path
+    metrics: Path
+    tensorboard: Path
+    resumed_from: int
+
+
+Callback = Callable[[dict[str, float]], None]
+
+
+def train(
+    config: TrainingConfig,
+    model: Path,
+    mixture: Path,
+    folder: Path,
+    *,
+    on_step: Callback = lambda _: None,
+    on_saved: Callable[[Path], None] = lambda _: None,
+) -> TrainingResult:
+    """Train `model` on `mixture`; a run folder that holds a checkpoint is continued.
+
+    Args:
+        config: the recipe.
+        model: Hugging Face folder of the initial checkpoint.
+        mixture: Parquet file of `schemas.MIXTURE`.
+        folder: the run folder: checkpoints, ledger, metrics, policy. On storage that outlives the run and that every
+            node of the cluster sees.
+        on_step: called with the metrics of each optimizer step.
+        on_saved: called with the folder of each complete checkpoint.
+
+    Raises:
+        ResourceError: the cluster is too small for the configuration.
+        ValueError: a prompt that does not fit, or a run folder that does not belong to this run.
+        NoSignalError, StalledError, ActorLostError, LearnerLostError: see there.
+    """
+    check_resources(config)
+    folder.mkdir(parents=True, exist_ok=True)
+    prompts = load_prompts(config, model, mixture)
+    return asyncio.run(_train(config, model, prompts, folder, on_step, on_saved))
+
+
+def load_prompts(config: TrainingConfig, model: Path, mixture: Path) -> list[Prompt]:
+    """The mixture's prompts, tokenised by the model's tokenizer.
+
+    Raises:
+        ValueError: a prompt leaves no room for a response, in the engine's context or in a micro-batch.
+    """
+    from transformers import AutoTokenizer
+
+    prompts = read_prompts(read_table(mixture, MIXTURE), AutoTokenizer.from_pretrained(model))
+    for name, limit in (
+        ("actors.engine.max_model_len", config.actors.engine.max_model_len),
+        ("learner.micro_batch_tokens", config.learner.micro_batch_tokens),
+    ):
+        for prompt in prompts:
+            needed = len(prompt.token_ids) + config.sampling.max_tokens
+            if needed > limit:
+                raise ValueError(
+                    f"{mixture}: prompt {prompt.prompt_id} has {len(prompt.token_ids)} tokens and needs {needed} with "
+                    f"sampling.max_tokens = {config.sampling.max_tokens}; {name} is {limit}"
+                )
+    return prompts
+
+
+def check_resources(config: TrainingConfig) -> None:
+    """Raise `ResourceError` when the Ray cluster as it stands cannot hold learner and actors."""
+    import ray
+
+    available = ray.cluster_resources()
+    gpus = available.get("GPU", 0)
+    wanted = {"CPU": config.learner.ranks * config.learner.cpus + config.actors.count * config.actors.cpus}
+    if gpus:
+        wanted["GPU"] = config.learner.ranks + config.actors.count * config.actors.engine.tensor_parallel_size
+    elif config.actors.engine.tensor_parallel_size > 1:
+        raise ResourceError(
+            f"actors.engine.tensor_parallel_size is {config.actors.engine.tensor_parallel_size}, and the cluster has "
+            "no GPU"
+        )
+    for kind, amount in wanted.items():
+        if amount > available.get(kind, 0):
+            raise ResourceError(
+                f"learner.ranks = {config.learner.ranks} and actors.count = {config.actors.count} need {amount:g} "
+                f"{kind}s, and the cluster has {available.get(kind, 0):g}"
+            )
+
+
+async def _train(
+    config: TrainingConfig,
+    model: Path,
+    prompts: list[Prompt],
+    folder: Path,
+    on_step: Callback,
+    on_saved: Callable[[Path], None],
+) -> TrainingResult:
+    checkpoints = Checkpoints(folder / "checkpoints", on_saved)
+    checkpoint = checkpoints.newest()
+    if checkpoint is not None:
+        state = checkpoints.read_state(checkpoint)
+    else:
+        state = {"version": 0, "ledger_bytes": 0, "journal_bytes": 0}
+    cut_back(folder / "ledger.jsonl", state["ledger_bytes"])
+    cut_back(folder / "metrics.jsonl", state["journal_bytes"])
+
+    cluster = _Cluster(config, model)
+    weights = WeightStore(_weights_folder(folder))
+    crew = Crew(
+        make_actor=cluster.make_actor,
+        judge=cluster.make_judge(),
+        learner=cluster.make_learner(),
+        weights=weights,
+        ledger=Ledger(folder / "ledger.jsonl"),
+        journal=Journal(folder),
+        checkpoints=checkpoints,
+        on_step=on_step,
+    )
+    try:
+        controller = Controller(config, PromptStream(prompts, config.seed), crew)
+        await crew.learner.start()
+        if checkpoint is not None:
+            await controller.resume(checkpoint)
+        await controller.run()
+        await crew.learner.export(folder / "policy")
+        write_table(folder / "ledger.parquet", crew.ledger.table(), LEDGER)
+    finally:
+        crew.ledger.close()
+        crew.journal.close()
+        cluster.shutdown()
+        weights.clear()
+    return TrainingResult(
+        policy=folder / "policy",
+        ledger=folder / "ledger.parquet",
+        metrics=crew.journal.path,
+        tensorboard=folder / "tensorboard",
+        resumed_from=state["version"],
+    )
+
+
+class _Cluster:
+    """The Ray actors of one run."""
+
+    def __init__(self, config: TrainingConfig, model: Path) -> None:
+        import ray
+
+        self._ray = ray
+        self._config = config
+        self._model = str(model)
+        self._gpus = ray.cluster_resources().get("GPU", 0) > 0
+        self._handles: list[Any] = []
+
+    def make_actor(self, _: int) -> RayActor:
+        """A new actor; the one that it replaces has been killed."""
+        options = self._config.actors
+
+        def create() -> Any:
+            remote = self._ray.remote(ActorProcess).options(
+                num_cpus=options.cpus,
+                num_gpus=options.engine.tensor_parallel_size if self._gpus else 0,
+                max_concurrency=10_000,
+            )
+            return self._keep(remote.remote(self._model, options))
+
+        return RayActor(create, options)
+
+    def make_learner(self) -> RayLearner:
+        """The learner ranks, not started."""
+
+        def create(_: int) -> Any:
+            remote = self._ray.remote(LearnerRank).options(
+                num_cpus=self._config.learner.cpus, num_gpus=1 if self._gpus else 0
+            )
+            return self._keep(remote.remote(self._config, self._model))
+
+        return RayLearner(create, self._config)
+
+    def make_judge(self) -> RayJudge:
+        """The reward workers; Ray replaces them when they die, and repeats what they were judging."""
+        remote = self._ray.remote(RewardProcess).options(
+            num_cpus=0, max_concurrency=10_000, max_restarts=-1, max_task_retries=3
+        )
+        return RayJudge(self._keep(remote.remote(self._config.rewards)), self._config.rewards)
+
+    def _keep(self, handle: Any) -> Any:
+        self._handles.append(handle)
+        return handle
+
+    def shutdown(self) -> None:
+        """End every actor."""
+        for handle in self._handles:
+            self._ray.kill(handle)
+
+
+def _weights_folder(run_folder: Path) -> Path:
+    import ray
+
+    shared_memory = Path("/dev/shm")  # noqa: S108 a file per policy version, removed by the run
+    if len(ray.nodes()) == 1 and shared_memory.is_dir() and os.access(shared_memory, os.W_OK):
+        return shared_memory / f"rlvr-{run_folder.name}"
+    return run_folder / "weights"

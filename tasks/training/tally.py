@@ -1,0 +1,69 @@
+"""What happened since the last optimizer step, and the metrics that come of it."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tasks.generation.engine import UpdateTiming
+from tasks.training.rollouts import Group
+
+
+@dataclass
+class Tally:
+    """Counts from one optimizer step to the next."""
+
+    generated_tokens: int = 0
+    scores: dict[str, list[float]] = field(default_factory=dict)
+    judged_groups: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    actors_lost: int = 0
+    updates: list[UpdateTiming] = field(default_factory=list)
+
+    def judged(self, group: Group) -> None:
+        """All responses of `group` have scores."""
+        self.judged_groups += 1
+        self.scores.setdefault(group.prompt.domain, []).extend(group.scores)
+
+    def metrics(self, seconds: float) -> dict[str, float]:
+        """Rewards of everything that was sampled, dropped groups included, by domain and in all; counts; rates.
+
+        Args:
+            seconds: wall time that this tally covers.
+        """
+        every = [score for scores in self.scores.values() for score in scores]
+        rewards = {f"reward/{domain}": statistics.fmean(scores) for domain, scores in sorted(self.scores.items())}
+        pauses = (
+            {
+                "update_pause_seconds": max(timing.pause_seconds for timing in self.updates),
+                "update_seconds": max(timing.total_seconds for timing in self.updates),
+            }
+            if self.updates
+            else {}
+        )
+        return {
+            **({"reward": statistics.fmean(every)} if every else {}),
+            **rewards,
+            "groups": self.judged_groups,
+            "zero_variance": self.dropped["zero_variance"] / max(self.judged_groups, 1),
+            "stale_groups": self.dropped["stale"],
+            "failed_groups": self.dropped["failed"],
+            "actors_lost": self.actors_lost,
+            "generated_tokens": self.generated_tokens,
+            "generated_tokens_per_second": self.generated_tokens / seconds,
+            **pauses,
+        }
+
+
+def batch_metrics(batch: list[Group], version: int) -> dict[str, float]:
+    """What was trained on by the step that started at policy `version`: rewards, lengths in tokens, staleness."""
+    completions = [completion for group in batch for completion in group.completions]
+    staleness = [version - group.first_version for group in batch]
+    return {
+        "batch_reward": statistics.fmean(score for group in batch for score in group.scores),
+        "response_length": statistics.fmean(len(completion.token_ids) for completion in completions),
+        "truncated": statistics.fmean(completion.finish_reason == "length" for completion in completions),
+        "staleness": statistics.fmean(staleness),
+        "staleness_max": max(staleness),
+    }

@@ -1,0 +1,82 @@
+"""Rollouts become pass rates; what is too easy goes, what could not be judged is set aside."""
+
+import pyarrow as pa
+import pytest
+
+from tasks.difficulty.grading import GradingError, grade, select
+from tasks.difficulty.spec import DifficultySpec
+from tasks.schemas import PROMPTS, ROLLOUTS, table_from_rows
+
+
+def prompts(*names: str) -> pa.Table:
+    return table_from_rows(
+        [
+            {
+                "prompt_id": name,
+                "domain": "math",
+                "source": "s",
+                "messages": [{"role": "user", "content": name}],
+                "verifier": "math",
+                "ground_truth": '"1"',
+                "metadata": "{}",
+            }
+            for name in names
+        ],
+        PROMPTS,
+        "prompts",
+    )
+
+
+def rollouts(**scores: list[float | None]) -> pa.Table:
+    return table_from_rows(
+        [
+            {
+                "prompt_id": name,
+                "sample": index,
+                "response": "x",
+                "num_tokens": 10 + index,
+                "finish_reason": "stop",
+                "score": score,
+                "error": None if score is not None else "no judge",
+                "policy": "initial",
+            }
+            for name, values in scores.items()
+            for index, score in enumerate(values)
+        ],
+        ROLLOUTS,
+        "rollouts",
+    )
+
+
+def test_the_pass_rate_is_the_mean_score_of_the_judged_rollouts():
+    graded, aside = grade(prompts("a", "b"), rollouts(b=[1.0, 0.0, None, 1.0], a=[0.5, 0.0]))
+    rows = graded.to_pylist()
+    assert [(row["prompt_id"], row["pass_rate"], row["num_rollouts"]) for row in rows] == [("a", 0.25, 2), ("b", 2 / 3, 3)]
+    assert rows[0]["mean_tokens"] == 10.5
+    assert aside.num_rows == 0
+
+
+def test_a_prompt_without_a_judged_rollout_is_set_aside_and_not_graded_zero():
+    graded, aside = grade(prompts("a", "b", "c"), rollouts(a=[1.0], b=[None, None]))
+    assert graded.column("prompt_id").to_pylist() == ["a"]
+    assert {row["value"]: row["reason"] for row in aside.to_pylist()} == {
+        "b": "no rollout could be judged: no judge",
+        "c": "no rollout could be judged: none was sampled",
+    }
+
+
+def test_five_of_eight_is_too_easy_because_the_bound_is_strict():
+    graded, _ = grade(prompts("four", "five"), rollouts(four=[1.0] * 4 + [0.0] * 4, five=[1.0] * 5 + [0.0] * 3))
+    kept = select(graded, DifficultySpec().max_pass_rate)
+    assert kept.column("prompt_id").to_pylist() == ["four"]
+
+
+def test_nothing_left_is_an_error_that_says_how_far_off_it_is():
+    graded, _ = grade(prompts("a"), rollouts(a=[1.0]))
+    with pytest.raises(GradingError, match=r"below 0\.625 .*lowest is 1 of 1"):
+        select(graded, 0.625)
+
+
+def test_rollouts_of_other_prompts_are_an_error():
+    with pytest.raises(GradingError, match="not among the prompts"):
+        grade(prompts("a"), rollouts(z=[1.0]))

@@ -1,0 +1,96 @@
+"""What may be loaded where: the command line and the data stages need no engine, and stages do not know each other."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+STAGES = ("sourcing", "difficulty", "mixing", "training", "evaluation", "reporting")
+HEAVY = {"torch": "torch._C", "vllm": "vllm.config", "ray": "ray._raylet", "deepspeed": "deepspeed.runtime"}
+"""A submodule that only a real import loads: flytekit leaves lazy placeholders under the names themselves."""
+
+PROBE = """
+import sys
+{code}
+found = [name for name, inner in {heavy!r}.items() if inner in sys.modules]
+assert not found, found
+"""
+
+
+def run_probe(code: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE.format(code=code, heavy=HEAVY)], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def imports_of(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def test_help_of_the_pipeline_loads_no_engine():
+    run_probe(
+        "from click.testing import CliRunner\n"
+        "from flytekit.clis.sdk_in_container.pyflyte import main\n"
+        "done = CliRunner().invoke(main, ['run', 'workflows/rlvr.py', 'rlvr', '--help'])\n"
+        "assert done.exit_code == 0 and '--data' in done.output, done.output"
+    )
+
+
+def test_packaging_the_workflows_loads_no_engine_and_needs_no_docker(tmp_path):
+    images = [f"--image={name}=registry.example/rlvr-{name}:v1" for name in ("data", "generation", "training")]
+    run_probe(
+        "from click.testing import CliRunner\n"
+        "from flytekit.clis.sdk_in_container.pyflyte import main\n"
+        f"done = CliRunner().invoke(main, ['--pkgs', 'workflows', 'package', *{images!r},"
+        f" '--image', 'registry.example/rlvr-data:v1', '--output', {str(tmp_path / 'p.tgz')!r}])\n"
+        "assert done.exit_code == 0, done.output"
+    )
+    assert (tmp_path / "p.tgz").stat().st_size > 0
+
+
+def test_the_data_stages_load_no_engine():
+    run_probe(
+        "from tasks.spec import quickstart\n"
+        "from tasks.sourcing.prompts import build_prompts\n"
+        "from tasks.mixing.mix import mix\n"
+        "from tasks.evaluation.statistics import compare\n"
+        "from tasks.reporting.page import render\n"
+        "data, training, evaluation = quickstart()\n"
+        "for source in data.sources: build_prompts(source, data.max_prompt_chars)"
+    )
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_imports_no_other_stage(stage):
+    others = tuple(f"tasks.{other}" for other in STAGES if other != stage)
+    for path in (ROOT / "tasks" / stage).rglob("*.py"):
+        known = {name for name in imports_of(path) if name.startswith(others)}
+        assert not known, f"{path.relative_to(ROOT)} imports {known}"
+
+
+def test_nothing_imports_the_workflows():
+    for path in (ROOT / "tasks").rglob("*.py"):
+        assert not any(name.split(".")[0] == "workflows" for name in imports_of(path)), path
+
+
+def test_the_objective_is_pure():
+    forbidden = ("ray", "flytekit", "deepspeed", "vllm", "pathlib", "os", "asyncio")
+    for path in (ROOT / "tasks" / "training" / "objective").rglob("*.py"):
+        assert not {name.split(".")[0] for name in imports_of(path)} & set(forbidden), path
+
+
+def test_plain_modules_know_nothing_of_flyte():
+    shared = {"platform.py", "digest.py", "preflight.py"}
+    for path in (ROOT / "tasks").rglob("*.py"):
+        if path.name != "task.py" and not (path.parent.name == "tasks" and path.name in shared):
+            assert not any(name.split(".")[0].startswith("flytekit") for name in imports_of(path)), path

@@ -1,0 +1,174 @@
+"""The policy over packed rows against the Hugging Face model on one sequence at a time."""
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from tasks.training.learner import attention
+from tasks.training.learner.attention import LONG, STRETCH, Layout
+from tasks.training.learner.policy import Policy
+
+VOCABULARY = 61
+TEMPERATURE = 0.7
+ROWS = {
+    "one sequence": [9],
+    "shortest row": [2],
+    "alike": [7, 8, 8, 6, 7],
+    "many lengths": [2, 31, 3, 17, 2, 64, 5, 9, 40, 1],
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A random Llama with 3 query heads to a key head."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=48,
+        intermediate_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        initializer_range=0.3,  # far from uniform, so that who attends to whom shows
+        tie_word_embeddings=True,
+    )
+    path = tmp_path_factory.mktemp("tiny")
+    LlamaForCausalLM(config).save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def load(folder, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+    def _load(dtype=torch.float32, gradient_checkpointing=False):
+        policy = Policy.load(folder, dtype=dtype, gradient_checkpointing=gradient_checkpointing)
+        assert policy.model.config._attn_implementation == attention.NAME
+        return policy.train()
+
+    return _load
+
+
+def tokens(lengths, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(0, VOCABULARY, (n,), generator=generator) for n in lengths]
+
+
+def packed(policy, sequences, mask=None):
+    """Log-probabilities and entropy [T - 1]; without a mask, of all tokens but those that open a sequence."""
+    row = torch.cat(sequences)[None]
+    positions = torch.cat([torch.arange(len(s)) for s in sequences])[None]
+    mask = positions[:, 1:] > 0 if mask is None else mask
+    logprobs, entropy = policy(row, positions, row[:, 1:], mask, TEMPERATURE)
+    return logprobs[0], entropy[0]
+
+
+def one_by_one(folder, sequences, dtype=torch.float32):
+    """The same from transformers' eager attention, with 0 for tokens that open a sequence; and its model."""
+    model = LlamaForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").train()
+    logprobs, entropy = [], []
+    for sequence in sequences:
+        logits = model(input_ids=sequence[None], use_cache=False).logits[0, :-1].float() / TEMPERATURE
+        full = logits.log_softmax(-1)
+        logprobs += [torch.zeros(1), full.gather(1, sequence[1:, None])[:, 0]]
+        entropy += [torch.zeros(1), -(full.exp() * full).sum(-1)]
+    return torch.cat(logprobs)[1:], torch.cat(entropy)[1:], model
+
+
+def gradients(model, logprobs):
+    """Of a weighted sum of log-probabilities, by parameter, scaled to a global norm of 1."""
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    (logprobs * torch.linspace(-1, 2, len(logprobs))).sum().backward()
+    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters])
+    return {name: p.grad / norm for name, p in zip(names, parameters, strict=True)}
+
+
+@pytest.mark.parametrize("lengths", ROWS.values(), ids=ROWS.keys())
+@pytest.mark.parametrize("gradient_checkpointing", [False, True])
+def test_a_packed_row_equals_its_sequences_alone(load, folder, lengths, gradient_checkpointing):
+    policy, sequences = load(gradient_checkpointing=gradient_checkpointing), tokens(lengths)
+    logprobs, entropy = packed(policy, sequences)
+    expected, expected_entropy, reference = one_by_one(folder, sequences)
+    torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(entropy, expected_entropy, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(gradients(policy.model, logprobs), gradients(reference, expected), atol=1e-5, rtol=1e-5)
+
+
+def test_a_long_sequence_beside_short_ones_equals_it_alone(load, folder, monkeypatch):
+    monkeypatch.setattr(attention, "LONG", 16)
+    test_a_packed_row_equals_its_sequences_alone(load, folder, [15, 40, 16, 17, 3, 2], False)
+
+
+def test_another_sequence_changes_nothing(load):
+    policy, (a, b, c) = load(), tokens([12, 9, 14])
+    with torch.no_grad():
+        before, _ = packed(policy, [a, b, c])
+        after, _ = packed(policy, [a, b.flip(0), c])
+    torch.testing.assert_close(after[:11], before[:11], atol=1e-6, rtol=0)
+    torch.testing.assert_close(after[21:], before[21:], atol=1e-6, rtol=0)
+    assert not torch.equal(after[12:20], before[12:20])
+
+
+def test_only_masked_in_tokens_have_a_value_and_a_gradient(load):
+    policy, sequences = load(), tokens([12, 9])
+    everything, _ = packed(policy, sequences)
+    mask = torch.zeros(1, 20, dtype=torch.bool)
+    mask[0, [3, 15, 19]] = True
+    some, entropy = packed(policy, sequences, mask)
+    torch.testing.assert_close(some, torch.where(mask[0], everything, 0.0))
+    assert not entropy.requires_grad
+    assert (entropy != 0).tolist() == mask[0].tolist()
+
+
+def test_bfloat16_differs_by_its_rounding(load, folder):
+    sequences = tokens(ROWS["many lengths"])
+    exact, _, _ = one_by_one(folder, sequences)
+    eager, _, _ = one_by_one(folder, sequences, torch.bfloat16)
+    ours, _ = packed(load(torch.bfloat16), sequences)
+    assert (ours - exact).abs().mean() < 1.2 * (eager - exact).abs().mean()
+
+
+def test_layout_gives_each_token_a_slot_and_bounds_the_waste():
+    lengths = [5, 100, 3, LONG + 7, 70, 2, 101, LONG, 60]
+    layout = Layout.of(torch.cat([torch.arange(n) for n in lengths])[None])
+    assert len(layout.slots.unique()) == sum(lengths)
+    assert sum(block.slots for block in layout.blocks) == layout.num_slots
+    assert [(b.count, b.length) for b in layout.blocks] == [
+        (1, LONG + 7), (1, LONG), (3, 101), (1, 60), (1, 5), (2, 3)
+    ]  # fmt: skip
+    assert layout.num_slots <= STRETCH * sum(lengths)
+
+
+@pytest.mark.parametrize("positions", [[[1, 2, 3]], [[0, 1], [0, 1]], [0, 1]])
+def test_layout_refuses_what_is_not_one_packed_row(positions):
+    with pytest.raises(ValueError, match="position_ids"):
+        Layout.of(torch.tensor(positions))
+
+
+def test_an_attention_mask_is_refused_not_ignored(load):
+    policy = load()
+    with pytest.raises(ValueError, match="attention_mask"):
+        policy.model(
+            input_ids=torch.ones(1, 4, dtype=torch.int64),
+            attention_mask=torch.zeros(1, 1, 4, 4),
+            layout=Layout.of(torch.arange(4)[None]),
+        )
+
+
+@pytest.mark.parametrize(("cuda", "flash", "expected"), [(False, False, attention.NAME), (True, False, "sdpa")])
+def test_attention_fits_the_machine(folder, monkeypatch, cuda, flash, expected):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr("transformers.utils.is_flash_attn_2_available", lambda: flash)
+    policy = Policy.load(folder, dtype=torch.float32, gradient_checkpointing=False)
+    assert policy.model.config._attn_implementation == expected
+    sequences = tokens(ROWS["alike"])
+    torch.testing.assert_close(packed(policy, sequences)[0], one_by_one(folder, sequences)[0], atol=1e-5, rtol=1e-5)

@@ -1,0 +1,266 @@
+"""In-process stand-ins for actor, learner and judge, so that the controller's decisions can be tested by themselves.
+
+A response's text decides everything about it: `right` has the tokens of its five letters, and the judge looks its score
+up in a table.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tasks.generation.config import SamplingConfig
+from tasks.generation.engine import Completion, UpdateTiming, VersionSpan
+from tasks.training.checkpoint import Checkpoints
+from tasks.training.config import TrainingConfig
+from tasks.training.controller import Controller, Crew
+from tasks.training.journal import Journal
+from tasks.training.learner.client import StepReport
+from tasks.training.ledger import Ledger, cut_back
+from tasks.training.rewards import JudgementError
+from tasks.training.rollouts import Prompt
+from tasks.training.stream import PromptStream
+from tasks.training.weights import WeightStore
+
+SCORES = {"right": 1.0, "half": 0.5, "wrong": 0.0}
+CUT = {"half"}
+"""Responses that the length limit cut."""
+LOGPROB = -0.25
+HUNG_SECONDS = 60
+"""A test that takes longer has hung, and fails with a traceback."""
+
+
+def prompts(count: int, domain: Callable[[int], str] = lambda _: "math") -> list[Prompt]:
+    """Prompts 1, 2, ..: number i has the id `p<i>` and the tokens [i, 1000]."""
+    return [
+        Prompt(f"p{i}", domain(i), [{"role": "user", "content": f"question {i}"}], "math", "1", [i, 1000])
+        for i in range(1, count + 1)
+    ]
+
+
+def config(**options) -> TrainingConfig:
+    """Two groups of two samples a step, one batch ahead of the learner, unless `options` say otherwise."""
+    defaults = {
+        "steps": 3,
+        "groups_per_step": 2,
+        "sampling": SamplingConfig(samples=2, max_tokens=8),
+        "async_steps": 1,
+        "checkpoint_every": 100,
+        "stall_seconds": 30,
+    }
+    return TrainingConfig(**{**defaults, **options})
+
+
+Answer = Callable[["ScriptedActor", int], Awaitable[list[str]]]
+
+
+def always(*texts: str) -> Answer:
+    """Every prompt is answered by these responses, at once."""
+
+    async def answer(_actor, _prompt):
+        return list(texts)
+
+    return answer
+
+
+class ScriptedActor:
+    """Generates what `answer(actor, prompt number)` returns; keeps a diary of what it was asked to do.
+
+    A response's first token is stamped with the version held when generation began, the others with that at its end.
+    """
+
+    def __init__(self, answer: Answer, *, on_update=None):
+        self.answer = answer
+        self.on_update = on_update
+        self.version = 0
+        self.diary: list[tuple] = []
+        self.killed = False
+
+    async def start(self):
+        self.diary.append(("start",))
+
+    async def generate(self, prompt_ids, sampling):
+        began = self.version
+        self.diary.append(("generate", prompt_ids[0], began))
+        texts = await self.answer(self, prompt_ids[0])
+        assert len(texts) == sampling.samples
+        return [self.completion(text, began) for text in texts]
+
+    def completion(self, text, began):
+        tokens = list(text.encode())
+        spans = [VersionSpan(began, 0, 1), VersionSpan(self.version, 1, len(tokens))]
+        if began == self.version:
+            spans = [VersionSpan(began, 0, len(tokens))]
+        return Completion(text, tokens, [LOGPROB] * len(tokens), "length" if text in CUT else "stop", spans)
+
+    async def update(self, path, version):
+        self.diary.append(("update", version))
+        if self.on_update:
+            await self.on_update(self, version)
+        assert Path(path).read_text() == f"weights {version}"
+        self.version = version
+        return UpdateTiming(pause_seconds=0.01, total_seconds=0.02)
+
+    def kill(self):
+        self.killed = True
+
+    @property
+    def sampled(self) -> list[int]:
+        """Numbers of the prompts that it was asked to answer."""
+        return [entry[1] for entry in self.diary if entry[0] == "generate"]
+
+    @property
+    def updates(self) -> list[int]:
+        """Versions that it was given."""
+        return [entry[1] for entry in self.diary if entry[0] == "update"]
+
+
+class TableJudge:
+    """Scores a response by `SCORES`; one that is not in the table cannot be judged."""
+
+    async def score(self, _verifier, response, _ground_truth, _messages):
+        await asyncio.sleep(0)
+        if response not in SCORES:
+            raise JudgementError(f"no verdict on {response!r}")
+        return SCORES[response]
+
+
+@dataclass
+class Trained:
+    """One sequence as it reached the learner; `prompt` is its number."""
+
+    prompt: int
+    text: str
+    advantage: float
+    logprobs: list[float]
+
+
+@dataclass
+class Step:
+    """One call of `Learner.step`."""
+
+    sequences: list[Trained]
+    denominator: float
+    learning_rate: float
+    micro_batches: list[int]
+    """Of each rank."""
+
+    @property
+    def prompts(self) -> list[int]:
+        """Numbers of the prompts in the batch, one for each group."""
+        return sorted({sequence.prompt for sequence in self.sequences})
+
+
+def unpack(micro_batches) -> list[Trained]:
+    """The sequences of packed rows; fails where anything but responses is trained."""
+    found = []
+    for batch in (batch for share in micro_batches for batch in share):
+        for start, end in zip(batch.cu_seqlens, batch.cu_seqlens[1:], strict=False):
+            ids = batch.input_ids[0, start:end].tolist()
+            predicted = slice(start + 1, end - 1)  # entry t is about token t + 1; the prompt has two tokens
+            mask = batch.mask[0, max(start - 1, 0) : end - 1].tolist()
+            assert sum(mask) == len(ids) - 2
+            assert batch.mask[0, predicted].all()
+            [advantage] = set(batch.advantages[0, predicted].tolist())
+            logprobs = batch.rollout_logprobs[0, predicted].tolist()
+            found.append(Trained(ids[0], bytes(ids[2:]).decode(), advantage, logprobs))
+    return found
+
+
+@dataclass
+class RecordingLearner:
+    """Records its batches; `on_step(number of steps before)` may wait or raise. Its weights are a count of steps."""
+
+    on_step: Callable[[int], Awaitable[None]] | None = None
+    steps: list[Step] = field(default_factory=list)
+    version: int = 0
+
+    async def start(self):
+        pass
+
+    async def step(self, micro_batches, denominator, learning_rate):
+        sequences = unpack(micro_batches)
+        self.steps.append(Step(sequences, denominator, learning_rate, [len(share) for share in micro_batches]))
+        if self.on_step:
+            await self.on_step(self.version)
+        await asyncio.sleep(0)
+        self.version += 1
+        return StepReport({"num_tokens": float(sum(len(s.text) for s in sequences)), "loss": 0.0})
+
+    async def write_weights(self, path):
+        path.write_text(f"weights {self.version}")
+
+    async def export(self, folder):
+        raise NotImplementedError
+
+    async def save(self, folder):
+        folder.mkdir()
+        (folder / "learner.json").write_text(json.dumps(self.version))
+
+    async def load(self, folder):
+        self.version = json.loads((folder / "learner.json").read_text())
+
+
+@dataclass
+class Run:
+    """A controller with its crew in a run folder, continued from the folder's newest checkpoint if there is one."""
+
+    folder: Path
+    config: TrainingConfig
+    prompts: list[Prompt]
+    answer: Answer = field(default_factory=lambda: always("right", "wrong"))
+    learner: RecordingLearner = field(default_factory=RecordingLearner)
+    judge: object = field(default_factory=TableJudge)
+    make_actor: Callable[[int], ScriptedActor] | None = None
+    actors: list[ScriptedActor] = field(default_factory=list)
+
+    def play(self) -> "Run":
+        """Run to the end in an event loop of its own."""
+        asyncio.run(asyncio.wait_for(self.run(), HUNG_SECONDS))
+        return self
+
+    async def run(self) -> None:
+        checkpoints = Checkpoints(self.folder / "checkpoints")
+        checkpoint = checkpoints.newest()
+        state = checkpoints.read_state(checkpoint) if checkpoint else {"ledger_bytes": 0, "journal_bytes": 0}
+        cut_back(self.folder / "ledger.jsonl", state["ledger_bytes"])
+        cut_back(self.folder / "metrics.jsonl", state["journal_bytes"])
+        self.weights = WeightStore(self.folder / "weights")
+        self.ledger = Ledger(self.folder / "ledger.jsonl")
+        self.journal = Journal(self.folder)
+        crew = Crew(self._new_actor, self.judge, self.learner, self.weights, self.ledger, self.journal, checkpoints)
+        try:
+            controller = Controller(self.config, PromptStream(self.prompts, self.config.seed), crew)
+            if checkpoint:
+                await controller.resume(checkpoint)
+            await controller.run()
+        finally:
+            self.ledger.close()
+            self.journal.close()
+
+    def _new_actor(self, index):
+        actor = self.make_actor(index) if self.make_actor else ScriptedActor(self.answer)
+        self.actors.append(actor)
+        return actor
+
+    def rows(self, *fates: str) -> list[dict]:
+        """The ledger's rows of these fates, or of all, by group number."""
+        rows = [json.loads(line) for line in (self.folder / "ledger.jsonl").read_text().splitlines()]
+        return sorted((row for row in rows if not fates or row["fate"] in fates), key=lambda row: row["group"])
+
+    def metrics(self) -> list[dict]:
+        """The journal's rows."""
+        return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Return once `condition()` holds."""
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+async def settle() -> None:
+    """Let everything happen that can happen while the caller waits."""
+    for _ in range(200):
+        await asyncio.sleep(0)

@@ -1,0 +1,109 @@
+"""The pipeline with its own local cache, and with light stand-ins for the tasks that need an engine."""
+
+import json
+from collections import Counter
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from flytekit.core import local_cache
+from flytekit.core.testing import task_mock
+from flytekit.types.directory import FlyteDirectory
+from flytekit.types.file import FlyteFile
+
+from tasks.difficulty.task import Sampled, roll_out
+from tasks.evaluation.task import Evaluated, evaluate_policy
+from tasks.generation.task import PreparedModel, prepare_model
+from tasks.schemas import LEDGER, PROMPTS, REJECTED, ROLLOUTS, StageSummary, read_table, table_from_rows, write_table
+from tasks.training.task import Trained, train_policy
+
+HEAVY = (prepare_model, roll_out, train_policy, evaluate_policy)
+
+
+def summary(stage: str) -> StageSummary:
+    facts = {"tokens_per_second": 100.0} if stage == "training" else {}
+    return StageSummary(stage, datetime.now(UTC), 1.0, f"{stage} ran", json.dumps(facts))
+
+
+class StandIns:
+    """Deterministic outputs of the right shape, and a count of how often each task really ran."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ran: Counter[str] = Counter()
+
+    def new(self, name: str) -> Path:
+        self.ran[name.split(".")[0]] += 1
+        path = self.folder / f"{sum(self.ran.values())}-{name}"
+        return path
+
+    def prepare_model(self, spec):
+        folder = self.new("prepare_model")
+        folder.mkdir()
+        (folder / "weights").write_text("initial")
+        return PreparedModel(FlyteDirectory(str(folder)), summary("model"))
+
+    def rollouts(self, prompts, samples: int, policy: str, path: Path) -> FlyteFile:
+        rows = [
+            {
+                "prompt_id": row["prompt_id"],
+                "sample": sample,
+                "response": f"{policy} {sample}",
+                "num_tokens": 5,
+                "finish_reason": "stop",
+                "score": float(int(row["prompt_id"][:2], 16) % samples > sample or policy == "after"),
+                "error": None,
+                "policy": policy,
+            }
+            for row in read_table(prompts.path, PROMPTS).to_pylist()
+            for sample in range(samples)
+        ]
+        return FlyteFile(str(write_table(path, table_from_rows(rows, ROLLOUTS, "stand-in"), ROLLOUTS)))
+
+    def roll_out(self, prompts, model, spec):
+        empty = write_table(self.folder / "none.parquet", table_from_rows([], REJECTED, "none"), REJECTED)
+        table = self.rollouts(prompts, spec.sampling.samples, "initial", self.new("roll_out.parquet"))
+        return Sampled(table, FlyteFile(str(empty)), summary("rollouts"))
+
+    def train_policy(self, model, mixture, config):
+        folder = self.new("train_policy")
+        (folder / "policy").mkdir(parents=True)
+        (folder / "policy" / "weights").write_text(f"trained {config.steps}")
+        (folder / "tensorboard").mkdir()
+        (folder / "metrics.jsonl").write_text(json.dumps({"step": 0, "reward": 0.5, "seconds": 1.0}) + "\n")
+        ledger = write_table(folder / "ledger.parquet", table_from_rows([], LEDGER, "none"), LEDGER)
+        return Trained(
+            FlyteDirectory(str(folder / "policy")),
+            FlyteFile(str(ledger)),
+            FlyteFile(str(folder / "metrics.jsonl")),
+            FlyteDirectory(str(folder / "tensorboard")),
+            summary("training"),
+        )
+
+    def evaluate_policy(self, policy, prompts, config, name):
+        table = self.rollouts(prompts, config.sampling.samples, name, self.new("evaluate_policy.parquet"))
+        return Evaluated(table, summary(f"evaluation: {name}"))
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """An empty local cache: stand-ins must never reach the user's."""
+    monkeypatch.setattr(local_cache, "CACHE_LOCATION", str(tmp_path / "cache"))
+    monkeypatch.setattr(local_cache.LocalTaskCache, "_initialized", False)
+    monkeypatch.setenv("RLVR_OUTPUTS", str(tmp_path / "outputs"))
+    yield tmp_path
+    local_cache.LocalTaskCache._initialized = False
+
+
+@pytest.fixture
+def stand_ins(own_cache):
+    """The heavy tasks replaced."""
+    made = StandIns(own_cache)
+    with ExitStack() as stack:
+        for heavy in HEAVY:
+            mock = stack.enter_context(task_mock(heavy))
+            mock.side_effect = getattr(made, heavy.name.rsplit(".", 1)[-1])
+        yield made
+
+

@@ -1,0 +1,94 @@
+"""What runs again when something changes: exactly what depends on it."""
+
+import json
+
+import pytest
+
+from tasks.spec import quickstart
+from tasks.training.config import OptimizerConfig
+from workflows.rlvr import rlvr
+
+EVERYTHING = {"prepare_model": 1, "roll_out": 1, "train_policy": 1, "evaluate_policy": 2}
+
+
+@pytest.fixture
+def run(stand_ins):
+    """Runs the pipeline and says which of the heavy tasks really ran, and what `summary.json` holds."""
+
+    def run_with(data=None, training=None, evaluation=None):
+        defaults = quickstart()
+        stand_ins.ran.clear()
+        path = rlvr(data=data or defaults[0], training=training or defaults[1], evaluation=evaluation or defaults[2])
+        with open(path) as file:
+            return dict(stand_ins.ran), json.load(file)
+
+    return run_with
+
+
+def test_a_second_run_is_all_cache_hits(run):
+    ran, first = run()
+    assert ran == EVERYTHING
+    assert not any(stage["cached"] for stage in first["stages"].values())
+    ran, second = run()
+    assert ran == {}
+    # All of this happened in one process, so that every stage began after the "run" did; the figures are what counts.
+    assert {name: second[name] for name in ("before", "after", "gain")} == {
+        name: first[name] for name in ("before", "after", "gain")
+    }
+
+
+def test_another_recipe_runs_training_and_evaluation_of_its_policy_again(run):
+    run()
+    recipe = quickstart()[1]
+    ran, _ = run(training=recipe.model_copy(update={"optimizer": OptimizerConfig(learning_rate=2e-5), "steps": 15}))
+    assert ran == {"train_policy": 1, "evaluate_policy": 1}
+
+
+def test_another_mixture_runs_everything_from_mixing_on_again(run):
+    run()
+    data = quickstart()[0]
+    ran, _ = run(data=data.model_copy(update={"mixture": data.mixture.model_copy(update={"seed": 99})}))
+    assert ran == {"train_policy": 1, "evaluate_policy": 2}
+
+
+def test_another_threshold_keeps_the_rollouts(run):
+    run()
+    data = quickstart()[0]
+    ran, _ = run(data=data.model_copy(update={"difficulty": data.difficulty.model_copy(update={"max_pass_rate": 0.5})}))
+    assert ran == {"train_policy": 1, "evaluate_policy": 2}
+
+
+def test_a_local_file_that_changed_is_read_again(run, tmp_path):
+    rows = [{"question": f"{i}+1?", "answer": str(i + 1)} for i in range(40)]
+    path = tmp_path / "sums.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    data = quickstart()[0].model_validate(
+        {
+            "name": "sums",
+            "sources": [
+                {
+                    "name": "sums",
+                    "domain": "math",
+                    "verifier": "math",
+                    "loader": {"kind": "jsonl", "path": str(path)},
+                    "columns": {"prompt": "question", "ground_truth": "answer"},
+                }
+            ],
+            "mixture": {"heldout": 4},
+        }
+    )
+    assert run(data=data)[0] == EVERYTHING
+    assert run(data=data)[0] == {}
+    path.write_text("\n".join(json.dumps(row) for row in rows[1:]))
+    assert run(data=data)[0] == {"roll_out": 1, "train_policy": 1, "evaluate_policy": 2}
+
+
+def test_the_summary_and_the_report_are_in_the_output_folder(run, tmp_path):
+    _, summary = run()
+    assert set(summary) >= {"before", "after", "gain", "gain_low", "gain_high", "seconds", "stages"}
+    assert summary["after"] == 1.0
+    assert summary["stages"]["training"]["cached"] is False
+    page = (tmp_path / "outputs" / "report.html").read_text()
+    assert "training ran" in page
+    for name in ("summary.json", "evaluation.parquet", "mixture.parquet", "heldout.parquet", "ledger.parquet"):
+        assert (tmp_path / "outputs" / name).is_file()

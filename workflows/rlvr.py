@@ -1,0 +1,80 @@
+"""The whole pipeline: source, difficulty, mix, train, evaluate, report.
+
+pyflyte run workflows/rlvr.py rlvr [--data FILE] [--training FILE] [--evaluation FILE]
+"""
+
+from flytekit import workflow
+from flytekit.types.file import FlyteFile
+
+from tasks.difficulty.task import roll_out, select_prompts
+from tasks.evaluation.spec import EvaluationConfig
+from tasks.evaluation.task import compare_policies, evaluate_policy
+from tasks.generation.task import prepare_model
+from tasks.mixing.task import mix_prompts
+from tasks.preflight import plan
+from tasks.reporting.task import build_report, publish
+from tasks.sourcing.task import source_all
+from tasks.spec import DataFile, Recipe, quickstart
+from tasks.training.task import train_policy
+
+DATA, TRAINING, EVALUATION = quickstart()
+
+
+@workflow
+def rlvr(
+    data: DataFile = DATA,
+    training: Recipe = TRAINING,
+    evaluation: EvaluationConfig = EVALUATION,
+) -> FlyteFile:
+    """Train a model with verifiable rewards and say what it gained. Without arguments: the quickstart."""
+    planned = plan(data=data, training=training, evaluation=evaluation)
+    initial = prepare_model(spec=planned.model)
+
+    sourced = source_all(spec=planned.sources)
+    sampled = roll_out(prompts=sourced.prompts, model=initial.model, spec=planned.rollouts)
+    graded = select_prompts(prompts=sourced.prompts, rollouts=sampled.rollouts, max_pass_rate=planned.max_pass_rate)
+    mixed = mix_prompts(graded=graded.kept, spec=planned.mixture)
+
+    trained = train_policy(model=initial.model, mixture=mixed.mixture, config=planned.training)
+
+    before = evaluate_policy(policy=initial.model, prompts=mixed.heldout, config=planned.evaluation, name="before")
+    after = evaluate_policy(policy=trained.policy, prompts=mixed.heldout, config=planned.evaluation, name="after")
+    compared = compare_policies(before=before.rollouts, after=after.rollouts, prompts=mixed.heldout)
+
+    summaries = [
+        initial.summary,
+        sourced.summary,
+        sampled.summary,
+        graded.summary,
+        mixed.summary,
+        trained.summary,
+        before.summary,
+        after.summary,
+        compared.summary,
+    ]
+    report = build_report(
+        title=planned.title,
+        model=planned.model_name,
+        data=planned.data_shown,
+        training=planned.training_shown,
+        max_pass_rate=planned.max_pass_rate,
+        rejected=[sourced.rejected, sampled.rejected, graded.rejected],
+        graded=graded.graded,
+        mixture=mixed.mixture,
+        heldout=mixed.heldout,
+        ledger=trained.ledger,
+        metrics=trained.metrics,
+        before=before.rollouts,
+        after=after.rollouts,
+        evaluation=compared.evaluation,
+        summaries=summaries,
+    )
+    return publish(
+        page=report.page,
+        evaluation=compared.evaluation,
+        mixture=mixed.mixture,
+        heldout=mixed.heldout,
+        ledger=trained.ledger,
+        policy=trained.policy,
+        summaries=[*summaries, report.summary],
+    )
