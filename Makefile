@@ -6,6 +6,8 @@ UV := $(BIN)/uv
 # A wheel folder that pip is told of serves uv too; without one, torch's CPU build comes from PyTorch's own index.
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 TORCH := $(if $(UV_FIND_LINKS),,--torch-backend=cpu)
+INSTALL = $(UV) pip install --quiet --python $(BIN)/python $(TORCH) \
+	--constraints images/constraints.txt --overrides images/overrides-cpu.txt
 # Outputs of local runs stay in the project, so that the local cache never points at a cleaned /tmp.
 export FLYTE_SDK_LOCAL_SANDBOX ?= $(CURDIR)/outputs/flyte
 export PYTHONWARNINGS ?= ignore
@@ -42,10 +44,11 @@ $(UV):
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet uv==0.13.8
 
-$(VENV)/.ready: pyproject.toml images/constraints.txt | $(UV)
-	@$(UV) pip install --quiet --python $(BIN)/python $(TORCH) --constraints images/constraints.txt -e '.[cpu,dev]'
+$(VENV)/.ready: pyproject.toml images/constraints.txt images/overrides-cpu.txt | $(UV)
+	@echo "installing into $(VENV) ..."
+	@$(INSTALL) -e '.[cpu,dev]'
 	@touch $@
 
 $(VENV)/.bench-ready: $(VENV)/.ready
-	@$(UV) pip install --quiet --python $(BIN)/python $(TORCH) --constraints images/constraints.txt -e '.[cpu,dev,bench]'
+	@$(INSTALL) -e '.[cpu,dev,bench]'
 	@touch $@

@@ -74,7 +74,9 @@ def test_a_prompts_identity_is_its_messages_verifier_and_ground_truth():
     messages = [{"role": "user", "content": "1+1?"}]
     base = prompt_id(messages, "math", "2")
     assert base == prompt_id([{"content": "1+1?", "role": "user"}], "math", "2")
-    assert len({base, prompt_id(messages, "math", "3"), prompt_id(messages, "code", "2"), prompt_id([], "math", "2")}) == 4
+    assert (
+        len({base, prompt_id(messages, "math", "3"), prompt_id(messages, "code", "2"), prompt_id([], "math", "2")}) == 4
+    )
 
 
 def test_a_folders_digest_sees_content_and_names_and_nothing_else(tmp_path):

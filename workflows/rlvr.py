@@ -71,10 +71,19 @@ def rlvr(
     )
     return publish(
         page=report.page,
-        evaluation=compared.evaluation,
-        mixture=mixed.mixture,
-        heldout=mixed.heldout,
-        ledger=trained.ledger,
-        policy=trained.policy,
+        tables={
+            "prompts": sourced.prompts,
+            "rollouts": sampled.rollouts,
+            "graded": graded.graded,
+            "kept": graded.kept,
+            "mixture": mixed.mixture,
+            "heldout": mixed.heldout,
+            "ledger": trained.ledger,
+            "before": before.rollouts,
+            "after": after.rollouts,
+            "evaluation": compared.evaluation,
+        },
+        folders={"model": initial.model, "policy": trained.policy},
+        metrics=trained.metrics,
         summaries=[*summaries, report.summary],
     )

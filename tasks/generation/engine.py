@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tasks.allocator import KEEP_FREED_MEMORY
 from tasks.generation.config import EngineConfig, SamplingConfig
 
 if TYPE_CHECKING:
@@ -234,4 +235,6 @@ def _span(span: WeightVersionSpan) -> VersionSpan:
 def _set_environment(config: EngineConfig) -> None:
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")  # a fork would inherit our threads and their locks
+    if not has_gpu():
+        os.environ |= KEEP_FREED_MEMORY  # vLLM's own processes start with it
     os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(config.cpu_kv_cache_gib)

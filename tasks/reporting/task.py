@@ -93,14 +93,14 @@ def build_report(
 @task(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"))
 def publish(
     page: Html,
-    evaluation: Parquet,
-    mixture: Parquet,
-    heldout: Parquet,
-    ledger: Parquet,
-    policy: Folder,
+    tables: dict[str, Parquet],
+    folders: dict[str, Folder],
+    metrics: JsonLines,
     summaries: list[StageSummary],
 ) -> FlyteFile:
     """The run's `summary.json`; a local run also gets a folder to keep and the summary on the terminal.
+
+    The folder holds the page, `tables` as `<name>.parquet`, `folders` (models) and the metrics.
 
     Never cached: it tells which stages of this run came from the cache.
     """
@@ -114,7 +114,7 @@ def publish(
     report = Path(shutil.copy(local(page), folder / "report.html"))
     rates = [item.values["tokens_per_second"] for item in summaries if item.stage == "training"]
     summary = summary_json(
-        read_table(local(evaluation), EVALUATION),
+        read_table(local(tables["evaluation"]), EVALUATION),
         summaries,
         run_started_at=started,
         seconds=(datetime.now(UTC) - started).total_seconds(),
@@ -124,9 +124,11 @@ def publish(
     path = folder / "summary.json"
     path.write_text(json.dumps(summary, indent=2) + "\n")
     if on_laptop:
-        for name, table in (("evaluation", evaluation), ("mixture", mixture), ("heldout", heldout), ("ledger", ledger)):
+        for name, table in tables.items():
             shutil.copy(local(table), folder / f"{name}.parquet")
-        shutil.copytree(local(policy), folder / "policy", dirs_exist_ok=True)
+        for name, source in folders.items():
+            shutil.copytree(local(source), folder / name, dirs_exist_ok=True)
+        shutil.copy(local(metrics), folder / "metrics.jsonl")
         print_summary(summary, report, summaries)
     return FlyteFile(str(path))
 

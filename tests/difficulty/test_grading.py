@@ -51,7 +51,10 @@ def rollouts(**scores: list[float | None]) -> pa.Table:
 def test_the_pass_rate_is_the_mean_score_of_the_judged_rollouts():
     graded, aside = grade(prompts("a", "b"), rollouts(b=[1.0, 0.0, None, 1.0], a=[0.5, 0.0]))
     rows = graded.to_pylist()
-    assert [(row["prompt_id"], row["pass_rate"], row["num_rollouts"]) for row in rows] == [("a", 0.25, 2), ("b", 2 / 3, 3)]
+    assert [(row["prompt_id"], row["pass_rate"], row["num_rollouts"]) for row in rows] == [
+        ("a", 0.25, 2),
+        ("b", 2 / 3, 3),
+    ]
     assert rows[0]["mean_tokens"] == 10.5
     assert aside.num_rows == 0
 

@@ -34,9 +34,8 @@ class StandIns:
         self.ran: Counter[str] = Counter()
 
     def new(self, name: str) -> Path:
-        self.ran[name.split(".")[0]] += 1
-        path = self.folder / f"{sum(self.ran.values())}-{name}"
-        return path
+        self.ran[name.split(".", maxsplit=1)[0]] += 1
+        return self.folder / f"{sum(self.ran.values())}-{name}"
 
     def prepare_model(self, spec):
         folder = self.new("prepare_model")
@@ -105,5 +104,3 @@ def stand_ins(own_cache):
             mock = stack.enter_context(task_mock(heavy))
             mock.side_effect = getattr(made, heavy.name.rsplit(".", 1)[-1])
         yield made
-
-

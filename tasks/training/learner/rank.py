@@ -206,6 +206,7 @@ def deepspeed_config(config: TrainingConfig) -> dict[str, Any]:
                 "eps": optimizer.eps,
                 "weight_decay": optimizer.weight_decay,
                 "torch_adam": True,
+                "fused": True,
             },
         },
     }

@@ -1,0 +1,83 @@
+"""Runs every benchmark, each in a process of its own so that none inherits another's threads or memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.bench.figures import Figure, publish
+
+FOLDER = Path("outputs/bench")
+ENVIRONMENT = os.environ | {"PYTHONWARNINGS": "ignore", "TQDM_DISABLE": "1"}
+
+
+def measure(module: str, what: str) -> dict[str, float]:
+    """The figures that `python -m tests.bench.<module> <what>` prints as its last line."""
+    print(f"measuring {module}: {what} ...", flush=True)
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.bench.{module}", what, str(FOLDER)],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise SystemExit(f"{module} {what} failed:\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def timed(*command: str) -> float:
+    """Wall seconds of a command that succeeds."""
+    print(f"timing {' '.join(command)} ...", flush=True)
+    started = time.perf_counter()
+    subprocess.run(command, env=ENVIRONMENT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return time.perf_counter() - started
+
+
+def main() -> None:
+    """Measure, print, write `outputs/bench/benchmarks.json`."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    pyflyte = str(Path(sys.executable).with_name("pyflyte"))
+    run = [pyflyte, "run", "workflows/rlvr.py", "rlvr"]
+    figures = []
+
+    ours, trl = measure("training", "ours"), measure("training", "trl")
+    figures.append(
+        Figure.at_least("training step", ours["trained"], "trained tokens/s", "TRL GRPOTrainer", trl["trained"], 3)
+    )
+    stage, bare = measure("generation", "stage"), measure("generation", "bare")
+    figures += [
+        Figure.at_least(
+            "difficulty stage",
+            stage["tokens_per_second"],
+            "output tokens/s",
+            "bare engine",
+            bare["tokens_per_second"],
+            0.95,
+        ),
+        Figure.stated(
+            "actor while training",
+            ours["generated"],
+            "output tokens/s",
+            "bare engine, all cores",
+            bare["tokens_per_second"],
+        ),
+    ]
+    update = measure("generation", "update")
+    size = f"{update['megabytes']:.0f} MB"
+    figures += [
+        Figure.below(f"weight update, pause, {size}", update["pause_seconds"], "s", 0.2),
+        Figure.below(f"weight update, total, {size}", update["total_seconds"], "s", 0.6),
+        Figure.below("pyflyte run ... --help", timed(*run, "--help"), "s", 4),
+    ]
+    timed(*run)  # fills the cache where it is empty
+    figures.append(Figure.below("second run, all cached", timed(*run), "s", 20))
+    publish(figures, FOLDER / "benchmarks.json")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Where the initial policy comes from, and the models that are refused before anything expensive starts."""
+
+import json
+import shutil
+import sys
+
+import pytest
+from pydantic import ValidationError
+
+from tasks.generation.models import HubModel, LocalFolder, ModelError, ModelSpec, PackagedGguf, prepare_model
+
+
+@pytest.fixture
+def folder(tiny_model, tmp_path):
+    """A copy of the tiny model to be damaged."""
+    return shutil.copytree(tiny_model, tmp_path / "damaged")
+
+
+def spec(folder):
+    return ModelSpec(source=LocalFolder(path=str(folder)))
+
+
+def refused(folder):
+    """The message with which the folder is refused, the same when checked and when prepared."""
+    with pytest.raises(ModelError) as checked:
+        spec(folder).fingerprinted()
+    with pytest.raises(ModelError) as prepared:
+        prepare_model(spec(folder), folder.parent / "prepared")
+    assert str(checked.value) == str(prepared.value)
+    assert str(folder) in str(checked.value)
+    return str(checked.value).removeprefix(f"model folder {folder}: ")
+
+
+def test_the_default_is_the_packaged_model_and_yaml_chooses_by_kind():
+    assert ModelSpec().name == "SmolLM2-135M-Instruct"
+    parsed = [
+        ModelSpec.model_validate({"source": source}).source
+        for source in (
+            {"kind": "packaged_gguf", "package": "p", "file": "f.gguf"},
+            {"kind": "folder", "path": "/models/tiny"},
+            {"kind": "hub", "name": "org/model", "revision": "abc"},
+        )
+    ]
+    assert [type(source) for source in parsed] == [PackagedGguf, LocalFolder, HubModel]
+    assert [ModelSpec(source=source).name for source in parsed] == ["f", "tiny", "org/model@abc"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"kind": "hub", "name": "org/model"},  # without a revision a cached stage could hide a change
+        {"kind": "s3", "path": "x"},
+        {"kind": "folder", "path": "x", "revision": "abc"},
+    ],
+)
+def test_an_incomplete_unknown_or_mixed_kind_is_refused(source):
+    with pytest.raises(ValidationError):
+        ModelSpec.model_validate({"source": source})
+
+
+def test_a_usable_folder_is_copied_whole(tiny_model, tmp_path):
+    prepared = prepare_model(spec(tiny_model), tmp_path / "prepared")
+    assert sorted(p.name for p in prepared.iterdir()) == sorted(p.name for p in tiny_model.iterdir())
+
+
+def test_the_fingerprint_follows_the_content(folder):
+    before = spec(folder).fingerprinted().fingerprint
+    assert spec(folder).fingerprinted().fingerprint == before
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    assert spec(folder).fingerprinted().fingerprint != before
+
+
+def test_a_missing_folder_is_refused(tmp_path):
+    assert refused(tmp_path / "nowhere") == "no such folder"
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
+def test_a_missing_or_malformed_json_file_is_named(folder, name):
+    (folder / name).write_text('{"hidden_size": 64')
+    assert refused(folder).startswith(f"{name} is not JSON: ")
+    (folder / name).unlink()
+    assert refused(folder) == f"no {name}"
+
+
+@pytest.mark.xfail(strict=True, reason="check_folder takes any JSON value: AttributeError, or a failure in the engine")
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
+def test_json_that_is_no_object_is_named(folder, name):
+    (folder / name).write_text("[]")
+    assert name in refused(folder)
+
+
+def test_a_folder_without_weights_is_refused(folder):
+    (folder / "model.safetensors").unlink()
+    assert refused(folder) == "no weights (*.safetensors)"
+
+
+def test_a_tokenizer_without_a_chat_template_is_refused_with_what_to_add(folder):
+    (folder / "chat_template.jinja").unlink()
+    assert "no chat template; add chat_template.jinja" in refused(folder)
+
+
+def test_a_chat_template_inside_the_tokenizers_config_does_as_well(folder):
+    (folder / "chat_template.jinja").unlink()
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": "{{ messages }}"}))
+    assert spec(folder).fingerprinted().fingerprint
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """An installed package that holds a file and must not be imported."""
+    (tmp_path / "site" / "holds_weights").mkdir(parents=True)
+    (tmp_path / "site" / "holds_weights" / "__init__.py").write_text("raise ImportError('imported')")
+    (tmp_path / "site" / "holds_weights" / "tiny.gguf").write_bytes(b"GGUF")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    return "holds_weights"
+
+
+def test_a_packaged_file_is_found_without_importing_the_package(package):
+    source = PackagedGguf(package=package, file="tiny.gguf")
+    assert source.locate().read_bytes() == b"GGUF"
+    assert ModelSpec(source=source).fingerprinted().fingerprint
+    assert package not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("holds_weights", "package 'holds_weights' holds no file 'other.gguf'"),
+        ("no_such_package", "package 'no_such_package' is not installed"),
+        pytest.param(
+            "no_such_package.weights",
+            "package 'no_such_package.weights' is not installed",
+            marks=pytest.mark.xfail(strict=True, raises=ModuleNotFoundError, reason="find_spec imports the parent"),
+        ),
+    ],
+)
+def test_a_missing_package_or_file_is_named(package, name, message):
+    with pytest.raises(ModelError, match=message):
+        ModelSpec(source=PackagedGguf(package=name, file="other.gguf")).fingerprinted()

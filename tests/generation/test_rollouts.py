@@ -1,0 +1,109 @@
+"""k scored responses to each prompt of a table, and what is refused before an engine is started."""
+
+import psutil
+import pytest
+
+from tasks.generation import rollouts
+from tasks.generation.config import EngineConfig, SamplingConfig
+from tasks.generation.engine import EngineError
+from tasks.generation.rollouts import RolloutError, check_prompts, sample_and_score
+from tasks.schemas import PROMPTS, ROLLOUTS, canonical_json, prompt_id, table_from_rows
+
+NO_COMMA = {"instruction_ids": ["punctuation:no_comma"], "kwargs": [{}]}
+ENGINE = EngineConfig(max_model_len=128)
+SAMPLING = SamplingConfig(samples=4, max_tokens=16, seed=5)
+
+
+def table(*contents, verifier="precise_if", truth=NO_COMMA):
+    rows = []
+    for i, content in enumerate(contents):
+        messages = [{"role": "user", "content": content}]
+        rows.append(
+            {
+                "prompt_id": prompt_id(messages, verifier, truth),
+                "domain": "precise_if",
+                "source": "test",
+                "messages": messages,
+                "verifier": verifier,
+                "ground_truth": canonical_json(truth),
+                "metadata": canonical_json({"row": i}),
+            }
+        )
+    return table_from_rows(rows, PROMPTS, "prompts")
+
+
+@pytest.fixture
+def no_engine(monkeypatch):
+    """Fail the test if an engine is started."""
+
+    def started(*_args, **_options):
+        pytest.fail("an engine was started")
+
+    monkeypatch.setattr(rollouts, "running_engine", started)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        (table("Answer", verifier="telepathy"), "prompt .* of source 'test': .*telepathy"),
+        (
+            table("Answer", truth={"instruction_ids": ["punctuation:no_such"], "kwargs": [{}]}),
+            "prompt .* of source 'test': ground truth .*no_such",
+        ),
+        (table("Answer", truth="no commas"), "prompt .* of source 'test': ground truth \"no commas\""),
+    ],
+)
+def test_a_prompt_that_cannot_be_judged_is_an_error_before_any_engine_starts(tiny_model, no_engine, prompts, message):
+    with pytest.raises(RolloutError, match=message):
+        check_prompts(prompts)
+    with pytest.raises(RolloutError, match=message):
+        sample_and_score(prompts, tiny_model, ENGINE, SAMPLING, policy="initial")
+
+
+def test_prompts_of_which_none_fits_are_an_error_before_any_engine_starts(tiny_model, no_engine):
+    with pytest.raises(RolloutError, match="none of 2 prompts fits the context of 128 tokens"):
+        sample_and_score(table("#" * 200, "#" * 300), tiny_model, ENGINE, SAMPLING, policy="initial")
+
+
+class BrokenEngine:
+    """An engine that dies under its first request."""
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        return None
+
+    async def generate(self, *_args, **_options):
+        raise EngineError("the engine died")
+
+
+@pytest.mark.xfail(strict=True, raises=ExceptionGroup, reason="TaskGroup wraps the documented EngineError in a group")
+def test_an_engine_that_dies_is_an_engine_error(tiny_model, monkeypatch):
+    monkeypatch.setattr(rollouts, "running_engine", lambda *_: BrokenEngine())
+    with pytest.raises(EngineError, match="the engine died"):
+        sample_and_score(table("Answer"), tiny_model, ENGINE, SAMPLING, policy="initial")
+
+
+@pytest.mark.engine
+def test_every_fitting_prompt_gets_its_scored_samples_and_the_others_a_reason(tiny_model):
+    prompts = table("What is the sea?", "#" * 120, "Answer in one word", "Write a sentence")
+    finished = []
+    result = sample_and_score(prompts, tiny_model, ENGINE, SAMPLING, policy="initial", on_progress=finished.append)
+    rows = result.table.to_pylist()
+    fitting = [name for i, name in enumerate(prompts["prompt_id"].to_pylist()) if i != 1]
+    assert [(row["prompt_id"], row["sample"]) for row in rows] == [(name, i) for name in fitting for i in range(4)]
+    assert result.table.schema.equals(ROLLOUTS)
+    assert {row["policy"] for row in rows} == {"initial"}
+    assert all(row["error"] is None for row in rows)
+    # judged by the rule that the ground truth states, on the text that the table holds
+    assert [row["score"] for row in rows] == [float("," not in row["response"]) for row in rows]
+    assert len({row["response"] for row in rows[:4]}) > 1
+    assert all(0 < row["num_tokens"] <= 16 for row in rows)
+    assert all(row["num_tokens"] == 16 for row in rows if row["finish_reason"] == "length")
+    assert result.output_tokens == sum(row["num_tokens"] for row in rows)
+    assert sum(finished) == 12
+    [rejected] = result.rejected.to_pylist()
+    assert (rejected["source"], rejected["row"], rejected["value"]) == ("test", 1, "#" * 120)
+    assert rejected["reason"].endswith("112 fit beside a response of 16")
+    assert not [p for p in psutil.Process().children(recursive=True) if "VLLM" in " ".join(p.cmdline())]

@@ -1,0 +1,33 @@
+"""Mixtures of a few prompts on which a random model sometimes succeeds."""
+
+from tasks.schemas import MIXTURE, canonical_json, prompt_id, table_from_rows, write_table
+
+HAS_AN_E = {
+    "instruction_ids": ["keywords:letter_frequency"],
+    "kwargs": [{"letter": "e", "let_frequency": 1, "let_relation": "at least"}],
+}
+"""About half of the tiny model's responses of 16 to 24 tokens hold the letter e."""
+
+
+def mixture(folder, contents, order=None):
+    """Write a mixture of one-turn prompts; returns its path."""
+    rows = []
+    for i, content in enumerate(contents):
+        messages = [{"role": "user", "content": content}]
+        rows.append(
+            {
+                "prompt_id": prompt_id(messages, "precise_if", HAS_AN_E),
+                "domain": "precise_if",
+                "source": "test",
+                "messages": messages,
+                "verifier": "precise_if",
+                "ground_truth": canonical_json(HAS_AN_E),
+                "metadata": "{}",
+                "pass_rate": 0.5,
+                "num_rollouts": 8,
+                "mean_tokens": 16.0,
+                "weight": 1.0,
+                "order": order[i] if order else i,
+            }
+        )
+    return write_table(folder / "mixture.parquet", table_from_rows(rows, MIXTURE, "mixture"), MIXTURE)

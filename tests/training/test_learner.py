@@ -1,0 +1,200 @@
+"""The learner on a tiny model: it learns what it is told, and neither packing, ZeRO stage nor rank count change that.
+
+Ranks run as Ray actors, as in a training run, so that each has a torch.distributed world of its own.
+"""
+
+import asyncio
+import functools
+
+import pytest
+
+from tasks.training.config import TrainingConfig
+from tasks.training.packing import Sequence, pack
+
+pytestmark = pytest.mark.engine
+
+RATE = 1e-3
+SEQUENCES = [
+    Sequence([5, 6, 7], [10, 20, 30, 40], [-5.0] * 4, 1.0),
+    Sequence([5, 6, 7], [11, 21, 31], [-5.0] * 3, -1.0),
+    Sequence([50, 60], [70, 80, 90, 100, 110, 120], [-5.0] * 6, 0.5),
+    Sequence([50, 60], [71, 81], [-5.0] * 2, -0.5),
+]
+
+
+@pytest.fixture(scope="module")
+def ray():
+    """A local Ray without its dashboard."""
+    import ray
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def learner(ray, tiny_model):
+    """A function that starts a `RayLearner` with the given options; all end with the test that started them."""
+    from tasks.training.learner.client import RayLearner
+    from tasks.training.learner.rank import LearnerRank
+
+    handles = []
+
+    def start(**options):
+        config = TrainingConfig.model_validate({"learner": {"cpu_threads": 1, "cpus": 0, **options}})
+
+        def create(_):
+            handles.append(ray.remote(LearnerRank).options(num_cpus=0).remote(config, str(tiny_model)))
+            return handles[-1]
+
+        learner = RayLearner(create, config)
+        asyncio.run(learner.start())
+        return learner
+
+    def end():
+        while handles:
+            ray.kill(handles.pop())
+
+    start.end = end
+    yield start
+    end()
+
+
+@pytest.fixture(autouse=True)
+def ended(learner):
+    """End the learners of each test: a rank takes half a gigabyte."""
+    yield
+    learner.end()
+
+
+def step(learner, sequences=SEQUENCES, *, row=64, ranks=1):
+    """One optimizer step on the sequences, packed into rows of `row` tokens; returns its metrics."""
+    denominator = TrainingConfig().objective.denominator(sequence.num_trained for sequence in sequences)
+    return asyncio.run(learner.step(pack(sequences, row, ranks=ranks), denominator, RATE)).metrics
+
+
+def weights(learner, path):
+    from safetensors.torch import load_file
+
+    asyncio.run(learner.write_weights(path))
+    return load_file(path)
+
+
+def largest_change(a, b):
+    assert a.keys() == b.keys()
+    return max(float((a[name].float() - b[name].float()).abs().max()) for name in a)
+
+
+def policy_logprob(folder, sequence):
+    """Mean log-probability of the response's tokens under the Hugging Face model in `folder`."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    ids = torch.tensor([sequence.prompt_ids + sequence.response_ids])
+    with torch.no_grad():
+        logprobs = model(ids).logits[0, len(sequence.prompt_ids) - 1 : -1].log_softmax(-1)
+    return float(logprobs.gather(1, torch.tensor(sequence.response_ids)[:, None]).mean())
+
+
+def test_rewarded_responses_become_likelier_and_the_policy_comes_out_whole(learner, tiny_model, tmp_path):
+    import torch
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    before = [policy_logprob(tiny_model, sequence) for sequence in SEQUENCES]
+    trainer = learner()
+    for _ in range(3):
+        metrics = step(trainer)
+    assert metrics["num_tokens"] == 15
+    assert metrics["num_sequences"] == 4
+    assert 0 < metrics["entropy"] < 6  # nats; log(288) = 5.66
+    assert metrics["grad_norm"] > 0
+    asyncio.run(trainer.export(tmp_path / "policy"))
+    after = [policy_logprob(tmp_path / "policy", sequence) for sequence in SEQUENCES]
+    for sequence, old, new in zip(SEQUENCES, before, after, strict=True):
+        assert (new > old) == (sequence.advantage > 0)
+
+    # the weights that actors load and the exported policy are the same tensors, under the checkpoint's names
+    sent = weights(trainer, tmp_path / "sent.safetensors")
+    assert sent.keys() == load_file(tiny_model / "model.safetensors").keys()
+    assert largest_change(sent, load_file(tmp_path / "policy" / "model.safetensors")) == 0
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "policy", dtype=torch.bfloat16)
+    for name, tensor in sent.items():
+        assert torch.equal(model.state_dict()[name], tensor)
+    assert AutoTokenizer.from_pretrained(tmp_path / "policy").chat_template
+
+
+def disagreement(start, a, b):
+    """Share of the weights that the step moved in one case and moved elsewhere in the other.
+
+    Adam's first step is the learning rate times the gradient's sign: where a gradient is nearly 0, rounding decides.
+    """
+    moved = differ = 0
+    for name, first in start.items():
+        moved += int((a[name] != first).sum())
+        differ += int((a[name].float() - b[name].float()).abs().gt(RATE).sum())
+    return differ / moved
+
+
+@pytest.fixture(scope="module")
+def one_step(learner, tiny_model, tmp_path_factory):
+    """Metrics and weights of one step from the initial checkpoint, by ZeRO stage, ranks and tokens of a row."""
+
+    @functools.cache
+    def run(stage, ranks, row):
+        trainer = learner(zero_stage=stage, ranks=ranks)
+        metrics = step(trainer, row=row, ranks=ranks)
+        found = weights(trainer, tmp_path_factory.mktemp("weights") / "w.safetensors")
+        learner.end()
+        return metrics, found
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("stage", "ranks", "row"),
+    [
+        pytest.param(2, 1, 64, id="one packed row instead of a row for each sequence"),
+        pytest.param(1, 1, 8, id="ZeRO 1"),
+        pytest.param(3, 1, 8, id="ZeRO 3"),
+        pytest.param(2, 2, 8, id="two ranks"),
+    ],
+)
+def test_what_a_step_teaches_does_not_depend_on(one_step, tiny_model, stage, ranks, row):
+    from safetensors.torch import load_file
+
+    start = load_file(tiny_model / "model.safetensors")
+    expected, reference = one_step(2, 1, 8)
+    metrics, found = one_step(stage, ranks, row)
+    assert largest_change(start, reference) >= RATE / 2
+    for name in ("loss", "num_tokens", "num_sequences", "entropy", "mismatch"):
+        assert metrics[name] == pytest.approx(expected[name], rel=1e-2), name
+    assert metrics["grad_norm"] == pytest.approx(expected["grad_norm"], rel=2e-2)
+    assert disagreement(start, reference, found) < 0.02
+
+
+def test_a_saved_learner_goes_on_exactly_and_an_empty_folder_is_an_error(learner, tmp_path):
+    first = learner()
+    step(first)
+    asyncio.run(first.save(tmp_path / "saved"))
+    step(first)
+    expected = weights(first, tmp_path / "expected.safetensors")
+    learner.end()
+    second = learner()
+    asyncio.run(second.load(tmp_path / "saved"))
+    step(second)
+    assert largest_change(weights(second, tmp_path / "found.safetensors"), expected) == 0
+    with pytest.raises(RuntimeError, match=r"empty holds no checkpoint for 1 learner ranks"):
+        asyncio.run(second.load(tmp_path / "empty"))
+
+
+def test_a_killed_rank_is_a_lost_learner(ray, tiny_model):
+    from tasks.training.learner.client import LearnerLostError, RayLearner
+    from tasks.training.learner.rank import LearnerRank
+
+    handle = ray.remote(LearnerRank).options(num_cpus=0).remote(TrainingConfig(), str(tiny_model))
+    learner = RayLearner(lambda _: handle, TrainingConfig())
+    ray.kill(handle)
+    with pytest.raises(LearnerLostError, match="a learner rank was lost"):
+        asyncio.run(learner.start())

@@ -1,0 +1,162 @@
+"""Training for real: a tiny model, one vLLM actor, one DeepSpeed rank, and what happens when processes are killed."""
+
+import json
+import math
+import multiprocessing
+import os
+import signal
+import uuid
+from collections import Counter
+
+import psutil
+import pytest
+from mixtures import mixture
+
+from tasks.schemas import LEDGER, read_table
+from tasks.training.config import TrainingConfig
+from tasks.training.run import ResourceError, check_resources, train
+
+pytestmark = pytest.mark.engine
+
+RECIPE = TrainingConfig.model_validate(
+    {
+        "steps": 4,
+        "groups_per_step": 2,
+        "sampling": {"samples": 4, "max_tokens": 16},
+        "optimizer": {"learning_rate": 1e-3},
+        "learner": {"cpu_threads": 1},
+        "actors": {"engine": {"max_model_len": 128, "max_num_seqs": 16}},
+        "checkpoint_every": 1,
+        "stall_seconds": 240,
+    }
+)
+CONTENTS = [
+    f"Write a sentence about the {word}" for word in ("sea", "river", "rain", "dog", "fox", "sum", "word", "answer")
+]
+EXIT_SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory):
+    return mixture(tmp_path_factory.mktemp("mixture"), CONTENTS)
+
+
+def drive(model, prompts, folder, kill_engine_after, kill_driver_after):
+    """The driver of a training run, to be run in a process of its own; kills what it is told to after that step."""
+    import ray
+
+    def on_step(metrics):
+        if metrics["step"] == kill_engine_after:
+            [engine] = [p for p in psutil.Process().children(recursive=True) if "EngineCore" in " ".join(p.cmdline())]
+            engine.kill()
+
+    def on_saved(checkpoint):
+        processes = [process.pid for process in psutil.Process().children(recursive=True)]
+        (folder / "processes.json").write_text(json.dumps(processes))
+        if checkpoint.name == f"step_{kill_driver_after:08d}":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    result = train(RECIPE, model, prompts, folder, on_step=on_step, on_saved=on_saved)
+    (folder / "resumed_from").write_text(str(result.resumed_from))
+
+
+def run(model, prompts, folder, *, kill_engine_after=None, kill_driver_after=0):
+    """Drive a run to its end; returns the exit code, when no process of the run is left."""
+    process = multiprocessing.get_context("spawn").Process(
+        target=drive, args=(model, prompts, folder, kill_engine_after, kill_driver_after)
+    )
+    process.start()
+    process.join()
+    started = [
+        psutil.Process(pid) for pid in json.loads((folder / "processes.json").read_text()) if psutil.pid_exists(pid)
+    ]
+    assert psutil.wait_procs(started, EXIT_SECONDS)[1] == []
+    return process.exitcode
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A run folder whose name no other run has."""
+    folder = tmp_path / uuid.uuid4().hex
+    folder.mkdir()
+    return folder
+
+
+def metrics(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def check_ledger(folder):
+    """Every step trained two groups, none of them twice; returns the rows."""
+    rows = read_table(folder / "ledger.parquet", LEDGER).to_pylist()
+    trained = [row for row in rows if row["fate"] == "trained"]
+    assert Counter(row["step"] for row in trained) == dict.fromkeys(range(RECIPE.steps), RECIPE.groups_per_step)
+    assert len({row["group"] for row in rows}) == len(rows)
+    for row in trained:
+        assert 0 < sum(row["scores"]) < RECIPE.sampling.samples
+        assert row["advantage_spread"] > 0
+        assert 0 <= row["step"] - row["last_version"] <= row["step"] - row["first_version"] <= RECIPE.max_staleness
+    return rows
+
+
+def test_a_killed_driver_is_resumed_from_its_checkpoint_and_hands_over_a_policy(tiny_model, prompts, folder):
+    import torch
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    assert run(tiny_model, prompts, folder, kill_driver_after=2) == -signal.SIGKILL
+    assert [row["step"] for row in metrics(folder)] == [0, 1]
+    lines = (folder / "metrics.jsonl").read_text()
+
+    assert run(tiny_model, prompts, folder) == 0
+    assert (folder / "resumed_from").read_text() == "2"
+    assert (folder / "metrics.jsonl").read_text().startswith(lines)  # what was trained is not trained again
+    assert [row["step"] for row in metrics(folder)] == [0, 1, 2, 3]
+    check_ledger(folder)
+    for row in metrics(folder):
+        assert all(math.isfinite(value) for value in row.values())
+        assert row["mismatch"] < 0.05  # nats: engine and learner are one policy
+        assert 0 < row["batch_reward"] < 1
+        assert row["grad_norm"] > 0
+        assert row["response_length"] <= 16
+
+    model = AutoModelForCausalLM.from_pretrained(folder / "policy")
+    assert AutoTokenizer.from_pretrained(folder / "policy").chat_template
+    with torch.no_grad():
+        assert model(torch.tensor([[5, 6, 7]])).logits.isfinite().all()
+    before, after = (load_file(path / "model.safetensors") for path in (tiny_model, folder / "policy"))
+    assert before.keys() == after.keys()
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_run_survives_the_death_of_its_engine(tiny_model, prompts, folder):
+    assert run(tiny_model, prompts, folder, kill_engine_after=0) == 0
+    rows = check_ledger(folder)
+    failed = [row for row in rows if row["fate"] == "failed"]
+    assert failed
+    assert all("its actor was lost" in row["detail"] for row in failed)
+    assert sum(row["actors_lost"] for row in metrics(folder)) == 1
+    # the new engine began with the initial checkpoint, and took the learner's weights before it sampled anything
+    assert all(row["mismatch"] < 0.05 for row in metrics(folder))
+    assert all(row["first_version"] > 0 for row in rows if row["group"] > max(row["group"] for row in failed))
+
+
+def test_a_cluster_that_is_too_small_is_an_error_with_both_numbers(tiny_model, prompts, tmp_path):
+    import ray
+
+    options = RECIPE.model_dump()
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        for part, change, message in (
+            ("learner", {"cpus": 64}, "need 65 CPUs, and the cluster has 2"),
+            ("actors", {"count": 3}, "actors.count = 3 need 4 CPUs, and the cluster has 2"),
+        ):
+            recipe = TrainingConfig.model_validate({**options, part: {**options[part], **change}})
+            with pytest.raises(ResourceError, match=message):
+                check_resources(recipe)
+            with pytest.raises(ResourceError, match=message):
+                train(recipe, tiny_model, prompts, tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+    finally:
+        ray.shutdown()

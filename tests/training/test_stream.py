@@ -1,0 +1,71 @@
+"""The order of prompts: the mixture's, then seeded shuffles, with returned prompts first, across restarts."""
+
+import json
+from itertools import islice
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stand_ins import prompts
+
+from tasks.training.stream import PromptStream
+
+
+def draw(stream, count):
+    return [stream.next().prompt_id for _ in range(count)]
+
+
+def test_the_first_epoch_is_the_mixtures_order_and_later_ones_are_seeded_shuffles():
+    mixture = prompts(20)
+    order = [prompt.prompt_id for prompt in mixture]
+    first, second, third = (draw(stream, 20) for stream in [PromptStream(mixture, seed=1)] for _ in range(3))
+    assert first == order
+    assert sorted(second) == sorted(third) == sorted(order)
+    assert len({tuple(epoch) for epoch in (first, second, third)}) == 3
+    assert draw(PromptStream(mixture, seed=1), 60) == first + second + third
+    assert draw(PromptStream(mixture, seed=2), 40)[20:] != second
+
+
+def test_a_prompt_that_was_put_back_comes_next():
+    stream = PromptStream(prompts(5), seed=0)
+    first, second = stream.next(), stream.next()
+    stream.put_back(first)
+    stream.put_back(second)
+    assert draw(stream, 3) == ["p1", "p2", "p3"]
+
+
+def test_the_epoch_counts_new_draws_only():
+    stream = PromptStream(prompts(4), seed=0)
+    stream.put_back(stream.next())
+    draw(stream, 2)
+    assert stream.epoch == 0.5
+
+
+@settings(deadline=None, max_examples=50, derandomize=True)
+@given(drawn=st.integers(0, 25), returned=st.integers(0, 3), in_flight=st.integers(0, 3))
+def test_a_restored_stream_repeats_what_was_in_flight_and_then_goes_on(drawn, returned, in_flight):
+    mixture = prompts(7)
+    stream = PromptStream(mixture, seed=3)
+    history = [stream.next() for _ in range(drawn)]
+    back, flying = history[:returned], history[returned:][:in_flight]
+    for prompt in back:
+        stream.put_back(prompt)
+    state = json.loads(json.dumps(stream.state(flying)))
+    restored = PromptStream(mixture, seed=3)
+    restored.restore(state)
+    again = [prompt.prompt_id for prompt in (*flying, *back)]
+    assert draw(restored, len(again)) == again
+    assert draw(stream, len(back)) == [prompt.prompt_id for prompt in back]
+    assert draw(restored, 20) == draw(stream, 20)
+
+
+def test_a_state_that_speaks_of_other_prompts_is_refused():
+    stream = PromptStream(prompts(5), seed=0)
+    state = stream.state(islice(prompts(5), 4, None))
+    with pytest.raises(ValueError, match="the mixture lacks, such as p5"):
+        PromptStream(prompts(4), seed=0).restore(state)
+
+
+def test_a_mixture_without_prompts_is_refused():
+    with pytest.raises(ValueError, match="no prompts"):
+        PromptStream([], seed=0)

@@ -1,0 +1,71 @@
+"""The weight files: readers get the newest, and a file lives as long as it is the newest or being read."""
+
+import asyncio
+
+from tasks.training.weights import WeightStore
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+async def publish(store, version):
+    store.path(version).write_text(str(version))
+    await store.publish(version)
+
+
+def test_an_old_file_goes_when_its_last_reader_leaves(tmp_path):
+    async def scenario():
+        store = WeightStore(tmp_path)
+        await publish(store, 1)
+        with store.open() as (version, first), store.open():
+            await publish(store, 2)
+            await publish(store, 3)
+            assert (version, first.read_text()) == (1, "1")
+            assert files(tmp_path) == [store.path(1).name, store.path(3).name]
+        assert files(tmp_path) == [store.path(3).name]
+        with store.open() as (version, _):
+            assert version == 3
+
+    asyncio.run(scenario())
+
+
+async def hold(store):
+    with store.open():
+        await asyncio.Event().wait()
+
+
+def test_a_reader_that_is_cancelled_lets_go_of_its_file(tmp_path):
+    async def scenario():
+        store = WeightStore(tmp_path)
+        await publish(store, 1)
+        reader = asyncio.create_task(hold(store))
+        await asyncio.sleep(0)
+        await publish(store, 2)
+        assert files(tmp_path) == [store.path(1).name, store.path(2).name]
+        reader.cancel()
+        await asyncio.wait([reader])
+        assert files(tmp_path) == [store.path(2).name]
+
+    asyncio.run(scenario())
+
+
+def test_whoever_waits_for_a_newer_version_hears_of_it(tmp_path):
+    async def scenario():
+        store = WeightStore(tmp_path)
+        await publish(store, 1)
+        await store.newer_than(0)  # already there
+        waiting = [asyncio.create_task(store.newer_than(1)) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in waiting)
+        await publish(store, 2)
+        await asyncio.gather(*waiting)
+
+    asyncio.run(scenario())
+
+
+def test_files_of_a_killed_run_are_removed_and_others_left(tmp_path):
+    for name in ("v00000007.safetensors", "v00000008.safetensors.partial", "notes.txt"):
+        (tmp_path / name).write_text("")
+    WeightStore(tmp_path)
+    assert files(tmp_path) == ["notes.txt"]

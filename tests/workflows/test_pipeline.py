@@ -1,0 +1,170 @@
+"""The real pipeline on a tiny random model: real engine, real learner, real cache, in a process of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from tasks.schemas import EVALUATION, GRADED, LEDGER, MIXTURE, read_metadata, read_table
+from tests.tiny_model import build
+from tests.training.mixtures import HAS_AN_E
+
+pytestmark = [pytest.mark.pipeline, pytest.mark.engine]
+
+ROOT = Path(__file__).parent.parent.parent
+PYFLYTE = str(Path(sys.executable).with_name("pyflyte"))
+ENGINE = {"max_model_len": 256, "max_num_seqs": 32}
+
+
+class Laptop:
+    """A home folder of its own, with the three files and the model of a tiny run."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.outputs = home / "outputs"
+        self.environment = os.environ | {
+            "HOME": str(home),
+            "RLVR_OUTPUTS": str(self.outputs),
+            "RLVR_RUNS": str(home / "runs"),
+            "FLYTE_SDK_LOCAL_SANDBOX": str(home / "flyte"),
+        }
+        prompts = [{"prompt": f"Write word number {i}.", **HAS_AN_E} for i in range(24)]
+        (home / "prompts.jsonl").write_text("\n".join(json.dumps(row) for row in prompts))
+        source = {
+            "name": "letters",
+            "domain": "precise_if",
+            "verifier": "precise_if",
+            "loader": {"kind": "jsonl", "path": str(home / "prompts.jsonl")},
+            "columns": {"prompt": "prompt", "instruction_ids": "instruction_ids", "kwargs": "kwargs"},
+        }
+        self.data = {
+            "name": "tiny",
+            "sources": [source],
+            "difficulty": {"max_pass_rate": 1.0, "sampling": {"samples": 4, "max_tokens": 16}, "engine": ENGINE},
+            "mixture": {"heldout": 4},
+        }
+        self.training = {
+            "model": {"source": {"kind": "folder", "path": str(build(home / "model"))}},
+            "steps": 2,
+            "groups_per_step": 2,
+            "sampling": {"samples": 4, "max_tokens": 16},
+            "learner": {"micro_batch_tokens": 256, "cpu_threads": 1},
+            "actors": {"engine": ENGINE},
+            "checkpoint_every": 1,
+        }
+        self.evaluation = {"sampling": {"samples": 2, "max_tokens": 16, "seed": 5}, "engine": ENGINE}
+
+    def command(self) -> list[str]:
+        arguments = []
+        for option in ("data", "training", "evaluation"):
+            path = self.home / f"{option}.yaml"
+            path.write_text(yaml.safe_dump(getattr(self, option)))
+            arguments += [f"--{option}", str(path)]
+        return [PYFLYTE, "run", "workflows/rlvr.py", "rlvr", *arguments]
+
+    def run(self, *command: str) -> str:
+        done = subprocess.run(
+            command or self.command(), cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=540
+        )
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout
+
+    def summary(self) -> dict:
+        return json.loads((self.outputs / "summary.json").read_text())
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything that runs with this home."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("HOME") == str(self.home) and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+
+@pytest.fixture(scope="module")
+def laptop(tmp_path_factory):
+    made = Laptop(tmp_path_factory.mktemp("laptop"))
+    made.first_output = made.run()
+    return made
+
+
+def test_the_run_ends_with_a_summary_a_report_and_a_policy(laptop):
+    assert "pass rate" in laptop.first_output
+    assert str(laptop.outputs / "report.html") in laptop.first_output.replace("\n", "")
+    summary = laptop.summary()
+    assert 0 <= summary["before"] <= 1
+    assert summary["gain_low"] <= summary["gain"] <= summary["gain_high"]
+    assert not any(stage["cached"] for stage in summary["stages"].values())
+    mixture = read_table(laptop.outputs / "mixture.parquet", MIXTURE)
+    heldout = read_table(laptop.outputs / "heldout.parquet", GRADED)
+    assert not set(mixture["prompt_id"].to_pylist()) & set(heldout["prompt_id"].to_pylist())
+    assert "seed" in read_metadata(laptop.outputs / "mixture.parquet")
+    fates = read_table(laptop.outputs / "ledger.parquet", LEDGER).to_pandas()
+    assert (fates[fates.fate == "trained"].groupby("step").size() == 2).all()
+    assert set(read_table(laptop.outputs / "evaluation.parquet", EVALUATION)["policy"].to_pylist()) == {
+        "before",
+        "after",
+        "gain",
+    }
+
+
+def test_the_policy_loads_in_transformers(laptop):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(laptop.outputs / "policy")
+    assert model.num_parameters() > 0
+    assert AutoTokenizer.from_pretrained(laptop.outputs / "policy").chat_template
+
+
+def test_a_second_run_is_all_cache_hits(laptop):
+    first = laptop.summary()
+    laptop.run()
+    second = laptop.summary()
+    assert all(stage["cached"] for stage in second["stages"].values())
+    assert second["gain"] == first["gain"]
+
+
+def test_one_stage_runs_alone_on_the_outputs_of_the_run(laptop):
+    spec = laptop.home / "mixture.yaml"
+    spec.write_text(yaml.safe_dump({"seed": 3, "heldout": 2}))
+    graded = str(laptop.outputs / "kept.parquet")
+    said = laptop.run(PYFLYTE, "run", "tasks/mixing/task.py", "mix_prompts", "--graded", graded, "--spec", str(spec))
+    assert "2 held out" in said.replace("\n", " ")
+
+
+def test_ctrl_c_leaves_no_process_and_the_next_run_goes_on_from_the_checkpoint(laptop):
+    laptop.training = laptop.training | {"steps": 40, "seed": 7}
+    runs = set((laptop.home / "runs").iterdir())
+    process = subprocess.Popen(
+        laptop.command(), cwd=ROOT, env=laptop.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 400
+    while time.monotonic() < deadline:
+        new = set((laptop.home / "runs").iterdir()) - runs
+        if any(next(run.glob("checkpoints/step_????????/state.json"), None) for run in new):
+            break
+        assert process.poll() is None
+        time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    process.wait(timeout=120)
+    deadline = time.monotonic() + 60
+    while laptop.processes() and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert [other.cmdline() for other in laptop.processes()] == []
+
+    (folder,) = set((laptop.home / "runs").iterdir()) - runs
+    before = (folder / "metrics.jsonl").read_text().splitlines()
+    laptop.run()
+    after = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert after == list(range(40))
+    assert 0 < len(before) < 40
