@@ -71,7 +71,7 @@ def run(model, prompts, folder, *, kill_engine_after=None, kill_driver_after=0):
     started = [
         psutil.Process(pid) for pid in json.loads((folder / "processes.json").read_text()) if psutil.pid_exists(pid)
     ]
-    assert psutil.wait_procs(started, EXIT_SECONDS)[1] == []
+    assert [each.as_dict(["name", "status"]) for each in psutil.wait_procs(started, EXIT_SECONDS)[1]] == []
     return process.exitcode
 
 
