@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.allocator import KEEP_FREED_MEMORY
+from tasks.cores import KEEP_FREED_MEMORY
 from tasks.generation.config import EngineConfig, SamplingConfig
 
 if TYPE_CHECKING:

@@ -7,12 +7,11 @@ does not exist) is checked when the source is opened, before its rows are read.
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from tasks.config import Config, close_match, load_yaml
+from tasks.config import Config, close_match
 from tasks.schemas import Domain
 from tasks.sourcing.generators import instructions
 
@@ -256,8 +255,3 @@ class DataSpec(Config):
             source if "seed" in source.model_fields_set else source.model_copy(update={"seed": seed})
             for source in sources
         ]
-
-
-def load_spec(path: str | Path) -> DataSpec:
-    """The YAML file at `path`; raises one `tasks.config.SpecError` that lists every problem in it."""
-    return load_yaml(DataSpec, path)

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks.config import SpecError
-from tasks.sourcing.spec import DataSpec, load_spec
+from tasks.config import SpecError, load_yaml
+from tasks.sourcing.spec import DataSpec
+from tasks.spec import DataFile
 
 ROOT = Path(__file__).parents[2]
 SOURCE = {
@@ -25,12 +26,12 @@ def source(**changes):
 def load(tmp_path, text):
     path = tmp_path / "spec.yaml"
     path.write_text(text if isinstance(text, str) else yaml.safe_dump(text))
-    return load_spec(path)
+    return load_yaml(DataFile, path)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "data_specs").glob("*.yaml")), ids=lambda path: path.name)
 def test_every_shipped_spec_loads(path):
-    assert load_spec(path).sources
+    assert load_yaml(DataFile, path).sources
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ def test_a_file_that_is_no_spec_is_one_error(tmp_path, text, said):
 
 def test_a_missing_file_is_named():
     with pytest.raises(SpecError, match=r"nowhere\.yaml: no such file"):
-        load_spec("nowhere.yaml")
+        load_yaml(DataFile, "nowhere.yaml")
 
 
 def test_sources_without_a_seed_take_the_specs_and_keep_it_through_json():

@@ -11,11 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.config import SpecError
+from tasks.config import SpecError, load_yaml
 from tasks.schemas import PROMPTS, prompt_id, write_table
 from tasks.sourcing.loaders import check, fingerprint
 from tasks.sourcing.prompts import build_prompts, merge
-from tasks.sourcing.spec import SourceSpec, load_spec
+from tasks.sourcing.spec import SourceSpec
+from tasks.spec import DataFile
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("RLVR_TEST_DATA", ROOT.parent / "shared" / "data"))
@@ -236,7 +237,7 @@ def test_equal_sources_give_equal_bytes_and_merging_drops_what_an_earlier_source
 
 
 def test_the_quickstart_has_prompts_of_both_domains():
-    spec = load_spec(ROOT / "data_specs" / "quickstart.yaml")
+    spec = load_yaml(DataFile, ROOT / "data_specs" / "quickstart.yaml")
     prompts, rejected = merge([build_prompts(each, spec.max_prompt_chars).prompts for each in spec.sources])
     domains = prompts.column("domain").to_pylist()
     assert domains.count("precise_if") == 160
@@ -248,7 +249,7 @@ def test_the_quickstart_has_prompts_of_both_domains():
 def test_the_local_files_spec_reads_the_real_data_sets(tmp_path, monkeypatch):
     (tmp_path / "data").symlink_to(DATA)
     monkeypatch.chdir(tmp_path)
-    spec = load_spec(ROOT / "data_specs" / "local_files.yaml")
+    spec = load_yaml(DataFile, ROOT / "data_specs" / "local_files.yaml")
     got = {each.name: build_prompts(each, spec.max_prompt_chars) for each in spec.sources}
     assert {name: len(each.prompts) for name, each in got.items()} == {"gsm8k": 7473, "ifeval": 541, "mbpp": 500}
     assert json.loads(got["gsm8k"].prompts.column("ground_truth")[0].as_py()) == "72"
@@ -284,5 +285,5 @@ for loader in ({{"kind": "huggingface", "files": {str(tmp_path / "rows.jsonl")!r
     build_prompts(SourceSpec(name="a", domain="math", verifier="math", loader=loader), 900)
 print(sorted({{"torch", "vllm", "ray", "deepspeed", "transformers"}} & sys.modules.keys()))
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -33,7 +33,7 @@ RECIPE = TrainingConfig.model_validate(
 CONTENTS = [
     f"Write a sentence about the {word}" for word in ("sea", "river", "rain", "dog", "fox", "sum", "word", "answer")
 ]
-EXIT_SECONDS = 60
+EXIT_SECONDS = 30
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +68,11 @@ def run(model, prompts, folder, *, kill_engine_after=None, kill_driver_after=0):
     )
     process.start()
     process.join()
-    started = [
-        psutil.Process(pid) for pid in json.loads((folder / "processes.json").read_text()) if psutil.pid_exists(pid)
-    ]
-    assert [each.as_dict(["name", "status"]) for each in psutil.wait_procs(started, EXIT_SECONDS)[1]] == []
+    pids = json.loads((folder / "processes.json").read_text())
+    started = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    left = [each.name() for each in psutil.wait_procs(started, EXIT_SECONDS)[1]]
+    # Ray's own agents look for their dead node now and then, and end by themselves
+    assert [name for name in left if not name.startswith(("ray::RuntimeEnv", "ray::Dashboard"))] == []
     return process.exitcode
 
 
