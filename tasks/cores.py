@@ -1,10 +1,11 @@
 """What processes that compute on CPU cores find in their environment when they start.
 
-`KEEP_FREED_MEMORY`: glibc hands large blocks back to the kernel with every `free`, and each new tensor then faults its
-pages in again: 1.4 million page faults a step for the quickstart's learner, 2.6 s of system time. Kept, they cost 0.8 GB.
+`KEEP_FREED_MEMORY`: glibc hands large blocks back to the kernel with every `free`, and each new tensor then faults
+its pages in again: 1.4 million page faults a step for the quickstart's learner, 2.6 s of system time. Kept, they cost
+0.8 GB.
 
-`PATIENT_THREADS`: a learner and an engine that share cores must not spin while they wait for a thread that the other one
-has pushed off its core.
+`PATIENT_THREADS`: a learner and an engine that share cores must not spin while they wait for a thread that the other
+one has pushed off its core.
 """
 
 from __future__ import annotations

@@ -189,16 +189,21 @@ class Engine:
 
         async with self._updating:
             asked = time.perf_counter()
-            await self._llm.pause_generation(mode="keep", clear_cache=False)
-            paused = time.perf_counter()
             try:
-                await self._llm.start_weight_update()
-                await self._llm.update_weights(WeightTransferUpdateRequest(update_info={"path": str(path)}))
-                await self._llm.finish_weight_update(weight_version=str(version))
-            except Exception as error:
-                raise EngineError(f"weight update {version} from {path} failed: {error}") from error
-            finally:
+                await self._llm.pause_generation(mode="keep", clear_cache=False)
+                paused = time.perf_counter()
+                try:
+                    await self._llm.start_weight_update()
+                    await self._llm.update_weights(WeightTransferUpdateRequest(update_info={"path": str(path)}))
+                    await self._llm.finish_weight_update(weight_version=str(version))
+                except Exception:
+                    # The engine is lost, but requests that wait for it must end; that this fails too adds nothing.
+                    with contextlib.suppress(Exception):
+                        await self._llm.resume_generation()
+                    raise
                 await self._llm.resume_generation()
+            except Exception as error:  # vLLM raises many kinds; all of them mean the engine
+                raise EngineError(f"weight update {version} from {path} failed: {error}") from error
             resumed = time.perf_counter()
         return UpdateTiming(pause_seconds=resumed - paused, total_seconds=resumed - asked)
 

@@ -29,7 +29,10 @@ class PackagedGguf(Config):
     def locate(self) -> Path:
         """The file on disk; raises `ModelError` when the package or the file is absent."""
         # The package is only found, never imported: it carries the weights we want and code we do not need.
-        found = importlib.util.find_spec(self.package)
+        try:
+            found = importlib.util.find_spec(self.package)
+        except ModuleNotFoundError:  # of a parent package
+            found = None
         if found is None or not found.submodule_search_locations:
             raise ModelError(f"model: package {self.package!r} is not installed")
         path = Path(found.submodule_search_locations[0]) / self.file
@@ -101,9 +104,11 @@ def check_folder(path: str | Path) -> Path:
         if not (folder / name).is_file():
             raise ModelError(f"model folder {folder}: no {name}")
         try:
-            json.loads((folder / name).read_text())
+            content = json.loads((folder / name).read_text())
         except ValueError as error:
             raise ModelError(f"model folder {folder}: {name} is not JSON: {error}") from None
+        if not isinstance(content, dict):
+            raise ModelError(f"model folder {folder}: {name} is not a JSON object")
     if not any(folder.glob("*.safetensors")):
         raise ModelError(f"model folder {folder}: no weights (*.safetensors)")
     has_template = (folder / "chat_template.jinja").is_file() or json.loads(

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.engine import Completion, Engine, running_engine, sample_seed
+from tasks.generation.engine import Completion, Engine, EngineError, running_engine, sample_seed
 from tasks.schemas import REJECTED, ROLLOUTS, table_from_rows
 from tasks.verifiers import VerifierPool, check_ground_truth, missing_resources
 
@@ -142,12 +142,15 @@ async def _run(
     began = time.perf_counter()
     async with running_engine(model, config) as engine:
         ready = time.perf_counter()
-        async with asyncio.TaskGroup() as group:
-            jobs = [
-                group.create_task(one(engine, row, ids, sample))
-                for row, ids in prompts
-                for sample in range(sampling.samples)
-            ]
+        try:
+            async with asyncio.TaskGroup() as group:
+                jobs = [
+                    group.create_task(one(engine, row, ids, sample))
+                    for row, ids in prompts
+                    for sample in range(sampling.samples)
+                ]
+        except* EngineError as failed:
+            raise failed.exceptions[0] from None
         done = time.perf_counter()
     return [job.result() for job in jobs], ready - began, done - ready
 

@@ -19,6 +19,7 @@ from vllm.distributed.weight_transfer.base import (
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.platforms import current_platform
 
 BACKEND = "safetensors"
 WORKER_EXTENSION = f"{__name__}.WorkerExtension"
@@ -64,6 +65,11 @@ class SafetensorsWeightTransferEngine(WeightTransferEngine[SafetensorsInitInfo, 
     def finish_weight_update(self) -> None:
         """Bring the layers back into the form that the kernels run."""
         finalize_layerwise_reload(self.model, self.model_config)
+        head = getattr(self.model, "lm_head", None)
+        if current_platform.is_cpu() and head is not None and self.model_config.hf_config.tie_word_embeddings:
+            # No tensor is loaded for a tied head, so the reload passes it over; but on a CPU its kernel holds a packed
+            # copy of the embedding, and would go on with the old one.
+            head.quant_method.process_weights_after_loading(head)
 
     def shutdown(self) -> None:
         """Nothing is held between updates."""

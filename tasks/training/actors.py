@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -11,6 +10,9 @@ from typing import Any, Protocol
 from tasks.generation.config import SamplingConfig
 from tasks.generation.engine import Completion, Engine, EngineError, UpdateTiming
 from tasks.training.config import ActorsConfig
+
+STOP_SECONDS = 10.0
+"""How long an engine may take to end by itself before its process is killed."""
 
 
 class ActorLostError(RuntimeError):
@@ -83,18 +85,11 @@ class RayActor:
         """See `Actor`."""
         return await self._call(self._handle.update.remote(path, version))
 
-    async def stop(self) -> None:
-        """End the engine and the actor in order."""
-        import ray
-
-        with contextlib.suppress(TimeoutError, ray.exceptions.RayError):  # it is killed next, which is what matters
-            await asyncio.wait_for(self._handle.stop.remote(), timeout=30)
-        self.kill()
-
     def kill(self) -> None:
-        """See `Actor`."""
+        """See `Actor`. An engine that still answers ends its own processes first, and frees their shared memory."""
         import ray
 
+        ray.wait([self._handle.stop.remote()], timeout=STOP_SECONDS)
         ray.kill(self._handle)
 
     async def _call(self, reference: Any) -> Any:

@@ -12,6 +12,8 @@ from typing import Any
 from tasks.training.learner.client import Learner
 
 KEEP = 2
+STATE = {"version", "elapsed", "next_group", "ready", "in_flight", "prompts", "ledger_bytes", "journal_bytes"}
+"""What `state.json` holds."""
 
 
 class Checkpoints:
@@ -60,9 +62,13 @@ class Checkpoints:
         """
         path = checkpoint / "state.json"
         try:
-            return json.loads(path.read_text())
+            state = json.loads(path.read_text())
         except (OSError, ValueError) as error:
             raise ValueError(f"checkpoint {checkpoint}: state.json cannot be read: {error}") from None
+        missing = STATE - set(state) if isinstance(state, dict) else STATE
+        if missing:
+            raise ValueError(f"checkpoint {checkpoint}: state.json cannot be read: it lacks {sorted(missing)}")
+        return state
 
     def _complete(self) -> list[Path]:
         return sorted(path for path in self._folder.glob("step_*") if path.suffix != ".partial")

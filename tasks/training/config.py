@@ -17,8 +17,9 @@ class OptimizerConfig(Config):
 
     Attributes:
         learning_rate: peak learning rate.
-        schedule: what follows the warm-up: `constant`, or `linear` or `cosine` decay to 0 at the last step.
-        warmup_steps: steps of linear warm-up from 0.
+        schedule: what follows the warm-up: `constant`, or `linear` or `cosine` decay that would reach 0 one step after
+            the last.
+        warmup_steps: steps of linear warm-up; the first is at `learning_rate / warmup_steps`.
         betas, eps, weight_decay: as in AdamW.
         max_grad_norm: gradients are scaled down to this global norm.
     """
@@ -100,7 +101,7 @@ class TrainingConfig(Config):
         objective, optimizer, learner, actors, rewards: see there.
         checkpoint_every: optimizer steps between checkpoints; the last step is always saved.
         stall_seconds: no group decided for this long while the learner waits: the run fails with a diagnosis.
-        seed: seed of prompt order, sampling and initialisation.
+        seed: seed of the prompts' order after the first epoch and of the learner.
     """
 
     steps: int = Field(1, ge=1)
@@ -123,6 +124,10 @@ class TrainingConfig(Config):
         if self.sampling.samples < 2:
             raise ValueError(
                 f"sampling.samples is {self.sampling.samples}: a group needs at least 2 to compare with each other"
+            )
+        if self.sampling.seed is not None:
+            raise ValueError(
+                f"sampling.seed = {self.sampling.seed}: training draws every response anew; seed the run with `seed`"
             )
         if self.sampling.max_tokens >= self.actors.engine.max_model_len:
             raise ValueError(

@@ -83,8 +83,13 @@ class Controller:
         """
         state = Checkpoints.read_state(checkpoint)
         self._prompts.restore(state["prompts"])
-        ready = [Group.from_json(record, self._prompts.by_id) for record in state["ready"]]
+        ready, lost = (
+            [Group.from_json(record, self._prompts.by_id) for record in state[which]]
+            for which in ("ready", "in_flight")
+        )
         self._sampling.restore(ready, state["next_group"])
+        for group in lost:  # their prompts are sampled again
+            self._crew.ledger.close_group(group, "failed", detail="the run was interrupted")
         self._elapsed_before = self._recorded_at = state["elapsed"]
         self.version = state["version"]
         await self._crew.learner.load(checkpoint / "learner")
@@ -195,6 +200,7 @@ class Controller:
             "elapsed": self._elapsed(),
             "next_group": self._sampling.next_group,
             "ready": [group.to_json() for group in self._sampling.ready],
+            "in_flight": [group.to_json() for group in self._sampling.in_flight.values()],
             "prompts": self._prompts.state(group.prompt for group in self._sampling.in_flight.values()),
             "ledger_bytes": self._crew.ledger.sync(),
             "journal_bytes": self._crew.journal.sync(),

@@ -54,9 +54,15 @@ class RayJudge:
 
     async def score(self, verifier: str, response: str, ground_truth: Any, messages: list[Message]) -> float:
         """See `Judge`."""
+        import ray
+
         problem = ""
         for _ in range(self._retries + 1):
-            score = await self._handle.score.remote(verifier, response, ground_truth, messages)
+            try:
+                score = await self._handle.score.remote(verifier, response, ground_truth, messages)
+            except ray.exceptions.RayError as error:
+                problem = " ".join(str(error).split())[:300]
+                continue
             if score.error is None:
                 return score.value
             problem = score.error

@@ -63,7 +63,9 @@ class Group:
 
     @classmethod
     def from_json(cls, record: dict[str, Any], prompts: dict[str, Prompt]) -> Group:
-        """The inverse of `to_json`; raises KeyError when the mixture lacks the prompt."""
+        """The inverse of `to_json`; raises `ValueError` when the mixture lacks the prompt."""
+        if record["prompt"] not in prompts:
+            raise ValueError(f"the checkpoint holds a group of prompt {record['prompt']}, which the mixture lacks")
         completions = [
             Completion(**{**item, "versions": [VersionSpan(**span) for span in item["versions"]]})
             for item in record["completions"]

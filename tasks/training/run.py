@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -114,7 +115,8 @@ def check_resources(config: TrainingConfig) -> None:
     for kind, amount in wanted.items():
         if amount > available.get(kind, 0):
             raise ResourceError(
-                f"learner.ranks = {config.learner.ranks} and actors.count = {config.actors.count} need {amount:g} "
+                f"learner.ranks = {config.learner.ranks} (learner.cpus = {config.learner.cpus:g} each) and "
+                f"actors.count = {config.actors.count} (actors.cpus = {config.actors.cpus:g} each) need {amount:g} "
                 f"{kind}s, and the cluster has {available.get(kind, 0):g}"
             )
 
@@ -160,7 +162,7 @@ async def _train(
         crew.ledger.close()
         crew.journal.close()
         cluster.shutdown()
-        weights.clear()
+        weights.remove()
     return TrainingResult(
         policy=folder / "policy",
         ledger=folder / "ledger.parquet",
@@ -231,5 +233,6 @@ def _weights_folder(run_folder: Path) -> Path:
 
     shared_memory = Path("/dev/shm")  # noqa: S108 a file per policy version, removed by the run
     if len(ray.nodes()) == 1 and shared_memory.is_dir() and os.access(shared_memory, os.W_OK):
-        return shared_memory / f"rlvr-{run_folder.name}"
+        identity = hashlib.sha256(str(run_folder.absolute()).encode()).hexdigest()[:16]
+        return shared_memory / f"rlvr-{identity}"
     return run_folder / "weights"

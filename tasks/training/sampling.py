@@ -88,7 +88,11 @@ class Sampling:
 
     async def run(self) -> None:
         """Keep every actor running until cancelled; raises when no more replacements are allowed."""
-        await _first_failure(self._keep_actor(index) for index in range(self._config.actors.count))
+        try:
+            await _first_failure(self._keep_actor(index) for index in range(self._config.actors.count))
+        finally:
+            for index in range(self._config.actors.count):
+                self._give_up(index, "unused", "the run ended")
 
     async def _keep_actor(self, index: int) -> None:
         while True:
@@ -96,6 +100,7 @@ class Sampling:
             try:
                 await self._run_actor(index, actor)
             except ActorLostError as error:
+                self._give_up(index, "failed", f"its actor was lost: {error}")
                 self._restarts += 1
                 allowed = self._config.actors.max_restarts
                 if self._restarts > allowed:
@@ -135,16 +140,12 @@ class Sampling:
                 if place.done():
                     groups.add(asyncio.create_task(self._sample(self._open(index), actor)))
                     place = asyncio.ensure_future(self._places.acquire())
-        except ActorLostError as error:
-            self._give_up(index, "failed", f"its actor was lost: {error}")
-            raise
         finally:
             if not place.cancel():
                 self._places.release()
             for task in groups:
                 task.cancel()
             await asyncio.gather(*groups, return_exceptions=True)
-            self._give_up(index, "unused", "the run ended")
 
     def _give_up(self, index: int, fate: Fate, detail: str) -> None:
         for group in [group for group in self.in_flight.values() if group.actor == index]:
@@ -180,11 +181,17 @@ class Sampling:
 
     async def _score(self, group: Group) -> None:
         prompt = group.prompt
-        scores = (
-            self._judge.score(prompt.verifier, completion.text, prompt.ground_truth, prompt.messages)
-            for completion in group.completions
-        )
-        group.scores = list(await asyncio.gather(*scores))
+        try:
+            async with asyncio.TaskGroup() as judging:  # the first failure ends the others
+                scores = [
+                    judging.create_task(
+                        self._judge.score(prompt.verifier, completion.text, prompt.ground_truth, prompt.messages)
+                    )
+                    for completion in group.completions
+                ]
+        except* JudgementError as failed:
+            raise failed.exceptions[0] from None
+        group.scores = [score.result() for score in scores]
         group.finished_at = self._clock()
         self.tally.judged(group)
 

@@ -58,6 +58,11 @@ class WeightStore:
         for path in self._folder.glob("v*.safetensors*"):
             path.unlink(missing_ok=True)
 
+    def remove(self) -> None:
+        """Remove every file and the folder."""
+        self.clear()
+        self._folder.rmdir()
+
     def _drop_old(self) -> None:
         for path in self._folder.glob("v*.safetensors"):
             version = int(path.stem[1:])

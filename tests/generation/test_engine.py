@@ -147,9 +147,6 @@ def test_new_weights_arrive_in_mid_generation_and_every_token_knows_its_policy(e
     assert by_versions == {(0,), (0, 1), (1,)}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a tied head keeps the packed copy of the old weights that its CPU kernel runs on"
-)
 def test_after_an_update_logprobs_are_those_of_the_new_policy(engine, loop, other_model):
     completion = loop.run(engine.generate(PROMPTS[1], SAMPLING))
     assert [span.version for span in completion.versions] == [1]
@@ -194,7 +191,6 @@ def test_generating_with_a_killed_engine_is_an_engine_error(killed, loop):
         loop.run(killed.generate(PROMPTS[0], SAMPLING))
 
 
-@pytest.mark.xfail(strict=True, reason="pause and resume stand outside the try: vLLM's EngineDeadError comes through")
 def test_updating_a_killed_engine_is_an_engine_error(killed, loop, other_model):
     with pytest.raises(EngineError):
         loop.run(killed.update_weights(Path(other_model) / "model.safetensors", 3))

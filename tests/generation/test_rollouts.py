@@ -78,7 +78,6 @@ class BrokenEngine:
         raise EngineError("the engine died")
 
 
-@pytest.mark.xfail(strict=True, raises=ExceptionGroup, reason="TaskGroup wraps the documented EngineError in a group")
 def test_an_engine_that_dies_is_an_engine_error(tiny_model, monkeypatch):
     monkeypatch.setattr(rollouts, "running_engine", lambda *_: BrokenEngine())
     with pytest.raises(EngineError, match="the engine died"):

@@ -202,9 +202,6 @@ def test_a_lost_actor_is_replaced_and_its_prompts_are_sampled_again(tmp_path):
     assert first[1] == second[2] >= 1
 
 
-@pytest.mark.xfail(
-    strict=True, reason="closed as `unused`: Sampling._keep_busy is cancelled before it hears of the loss"
-)
 def test_an_actor_that_is_lost_while_it_takes_weights_leaves_failed_groups(tmp_path):
     async def breaks_once(actor, _version):
         if actor is run.actors[0]:
@@ -318,7 +315,6 @@ def test_cancelling_a_run_leaves_no_task_and_no_actor(tmp_path):
     assert all(actor.killed for actor in run.actors)
 
 
-@pytest.mark.xfail(strict=True, reason="asyncio.gather in Sampling._score leaves the other judgements running")
 def test_a_failed_judgement_leaves_no_other_judgement_of_its_group_behind(tmp_path):
     class HalfDeafJudge:
         async def score(self, _verifier, response, _ground_truth, _messages):
@@ -452,7 +448,6 @@ def test_prompts_in_flight_at_the_checkpoint_come_again_first(tmp_path):
     assert ids(after.rows("trained")) == list(range(1, 9))
 
 
-@pytest.mark.xfail(strict=True, reason="resume forgets the numbers of groups that were in flight: they have no row")
 def test_groups_in_flight_at_the_checkpoint_have_a_fate_after_the_resume(tmp_path):
     before = crashed_with_two_groups_in_flight_at_the_checkpoint(tmp_path)
     after = Run(tmp_path, before.config, before.prompts).play()
@@ -466,7 +461,6 @@ def test_a_finished_run_that_is_started_again_trains_nothing_more(tmp_path):
     assert [row["step"] for row in again.metrics()] == [0, 1, 2]
 
 
-@pytest.mark.xfail(strict=True, raises=KeyError, reason="Group.from_json raises KeyError before the stream is asked")
 def test_a_checkpoint_of_another_mixture_is_refused(tmp_path):
     before = crashed_at_the_fourth_step(tmp_path)
     with pytest.raises(ValueError, match="the mixture lacks"):

@@ -35,7 +35,6 @@ def test_a_recipe_that_cannot_train_is_refused_with_the_field(options, message):
         TrainingConfig.model_validate(options)
 
 
-@pytest.mark.xfail(strict=True, reason="sampling.seed is accepted and ignored: no request of an actor carries a seed")
 def test_a_seed_that_training_would_ignore_is_refused():
     with pytest.raises(ValidationError, match="sampling"):
         TrainingConfig.model_validate({"sampling": {"seed": 1}})

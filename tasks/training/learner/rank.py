@@ -179,7 +179,8 @@ class LearnerRank:
         Raises:
             RuntimeError: the folder holds no checkpoint for this number of ranks.
         """
-        path, _ = self._engine.load_checkpoint(folder, tag=CHECKPOINT_TAG)
+        here = (Path(folder) / CHECKPOINT_TAG).is_dir()
+        path = self._engine.load_checkpoint(folder, tag=CHECKPOINT_TAG)[0] if here else None
         if path is None:
             raise RuntimeError(f"{folder} holds no checkpoint for {self._world} learner ranks")
 
