@@ -6,7 +6,7 @@ import json
 import pytest
 from stand_ins import RecordingLearner
 
-from tasks.training.checkpoint import Checkpoints
+from tasks.training.checkpoint import STATE, Checkpoints
 
 
 class KilledError(BaseException):
@@ -20,8 +20,12 @@ class LearnerKilledWhileSaving(RecordingLearner):
         raise KilledError
 
 
+def state(version):
+    return dict.fromkeys(STATE, 0) | {"version": version}
+
+
 def save(checkpoints, version, learner=None):
-    asyncio.run(checkpoints.save(version, {"version": version}, learner or RecordingLearner(version=version)))
+    asyncio.run(checkpoints.save(version, state(version), learner or RecordingLearner(version=version)))
 
 
 def test_a_checkpoint_holds_the_state_and_the_learner(tmp_path):
@@ -31,7 +35,7 @@ def test_a_checkpoint_holds_the_state_and_the_learner(tmp_path):
     save(checkpoints, 3)
     newest = checkpoints.newest()
     assert announced == [newest]
-    assert Checkpoints.read_state(newest) == {"version": 3}
+    assert Checkpoints.read_state(newest) == state(3)
     assert json.loads((newest / "learner" / "learner.json").read_text()) == 3
 
 

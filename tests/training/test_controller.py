@@ -216,7 +216,7 @@ def test_an_actor_that_is_lost_while_it_takes_weights_leaves_failed_groups(tmp_p
     run.make_actor = lambda _: ScriptedActor(slow_from_the_third_prompt_on, on_update=breaks_once)
     run.play()
     assert set(ids(run.rows("trained"))) == {1, 2, 3, 4}
-    assert ids(run.rows("failed")) == [3, 4]
+    assert set(ids(run.rows("failed"))) in ({3}, {3, 4})  # 4 may not have entered yet when the update breaks
     assert ids(run.rows("unused")) == []
 
 
