@@ -217,7 +217,7 @@ def test_an_actor_that_is_lost_while_it_takes_weights_leaves_failed_groups(tmp_p
     run.play()
     assert set(ids(run.rows("trained"))) == {1, 2, 3, 4}
     assert set(ids(run.rows("failed"))) in ({3}, {3, 4})  # 4 may not have entered yet when the update breaks
-    assert ids(run.rows("unused")) == []
+    assert not {3, 4} & set(ids(run.rows("unused")))
 
 
 def test_only_the_groups_of_the_lost_actor_fail(tmp_path):
