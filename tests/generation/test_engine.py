@@ -9,10 +9,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tiny_model import build
 
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.engine import Engine, EngineError, VersionSpan, sample_seed
+from tests.tiny_model import build
 
 pytestmark = pytest.mark.engine
 

@@ -2,9 +2,8 @@
 
 import math
 
-from synthetic_run import report_inputs
-
 from tasks.charts import Series, Stack, curves, deck, histogram, pass_rates, shares, training_curves
+from tests.reporting.synthetic_run import report_inputs
 
 
 def test_training_curves_name_what_no_step_recorded():

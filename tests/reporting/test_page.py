@@ -6,11 +6,11 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from synthetic_run import THRESHOLD, evaluation, metrics, report_inputs
 
 from tasks.reporting import sections
 from tasks.reporting.page import ReportInputs, render
 from tasks.schemas import REJECTED, ROLLOUTS, TableError, table_from_rows
+from tests.reporting.synthetic_run import THRESHOLD, evaluation, metrics, report_inputs
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 

@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 from rich.console import Console
-from synthetic_run import STARTED, evaluation, summaries
 
 from tasks.reporting.terminal import print_summary, summary_json
+from tests.reporting.synthetic_run import STARTED, evaluation, summaries
 
 
 def summary(**changes):

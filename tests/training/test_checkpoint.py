@@ -4,9 +4,9 @@ import asyncio
 import json
 
 import pytest
-from stand_ins import RecordingLearner
 
 from tasks.training.checkpoint import STATE, Checkpoints
+from tests.training.stand_ins import RecordingLearner
 
 
 class KilledError(BaseException):

@@ -6,11 +6,21 @@ import math
 from collections import Counter
 
 import pytest
-from stand_ins import HUNG_SECONDS, LOGPROB, RecordingLearner, Run, ScriptedActor, config, prompts, settle, until
 
 from tasks.training.actors import ActorLostError
 from tasks.training.config import ActorsConfig, LearnerConfig
 from tasks.training.controller import NoSignalError, StalledError
+from tests.training.stand_ins import (
+    HUNG_SECONDS,
+    LOGPROB,
+    RecordingLearner,
+    Run,
+    ScriptedActor,
+    config,
+    prompts,
+    settle,
+    until,
+)
 
 
 async def never():

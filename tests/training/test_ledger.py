@@ -1,12 +1,12 @@
 """The ledger: one row and one fate for every group, and back to where a checkpoint knew it."""
 
 import pytest
-from stand_ins import prompts
 
 from tasks.generation.engine import Completion, VersionSpan
 from tasks.schemas import LEDGER
 from tasks.training.ledger import Ledger, cut_back
 from tasks.training.rollouts import Group
+from tests.training.stand_ins import prompts
 
 [PROMPT] = prompts(1)
 

@@ -4,13 +4,13 @@ import json
 import re
 
 import pytest
-from mixtures import mixture
-from stand_ins import prompts
 
 from tasks.generation.engine import Completion, VersionSpan
 from tasks.training.config import TrainingConfig
 from tasks.training.rollouts import Group
 from tasks.training.run import load_prompts
+from tests.training.mixtures import mixture
+from tests.training.stand_ins import prompts
 
 
 def recipe(**options):

@@ -10,11 +10,11 @@ from collections import Counter
 
 import psutil
 import pytest
-from mixtures import mixture
 
 from tasks.schemas import LEDGER, read_table
 from tasks.training.config import TrainingConfig
 from tasks.training.run import ResourceError, check_resources, train
+from tests.training.mixtures import mixture
 
 pytestmark = pytest.mark.engine
 

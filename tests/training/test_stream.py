@@ -6,9 +6,9 @@ from itertools import islice
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stand_ins import prompts
 
 from tasks.training.stream import PromptStream
+from tests.training.stand_ins import prompts
 
 
 def draw(stream, count):

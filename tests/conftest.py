@@ -1,13 +1,8 @@
-"""The tiny model, built once."""
-
-import sys
-from pathlib import Path
+"""The tiny model, built once for all tests that need one."""
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from tiny_model import build
+from tests.tiny_model import build
 
 
 @pytest.fixture(scope="session")
