@@ -69,13 +69,14 @@ class RayActor:
     """The controller's end of an `ActorProcess`."""
 
     def __init__(self, create: Callable[[], Any], config: ActorsConfig) -> None:
-        """`create` returns the handle of a new Ray actor of `ActorProcess`."""
+        """`create` returns the handle of a new Ray actor of `ActorProcess`; its engine starts to load at once."""
         self._handle = create()
         self._config = config
+        self._started = self._handle.start.remote()
 
     async def start(self) -> None:
         """See `Actor`."""
-        await self._call(self._handle.start.remote())
+        await self._call(self._started)
 
     async def generate(self, prompt_ids: list[int], sampling: SamplingConfig) -> list[Completion]:
         """See `Actor`."""

@@ -152,6 +152,7 @@ async def _train(
     )
     try:
         controller = Controller(config, PromptStream(prompts, config.seed), crew)
+        cluster.start_actors()
         await crew.learner.start()
         if checkpoint is not None:
             await controller.resume(checkpoint)
@@ -183,9 +184,17 @@ class _Cluster:
         self._model = str(model)
         self._gpus = ray.cluster_resources().get("GPU", 0) > 0
         self._handles: list[Any] = []
+        self._spare: list[RayActor] = []
+
+    def start_actors(self) -> None:
+        """Let the engines load while the learner does; `make_actor` gives these out first."""
+        self._spare = [self._new_actor() for _ in range(self._config.actors.count)]
 
     def make_actor(self, _: int) -> RayActor:
-        """A new actor; the one that it replaces has been killed."""
+        """An actor that nobody has had yet; the one that it replaces has been killed."""
+        return self._spare.pop() if self._spare else self._new_actor()
+
+    def _new_actor(self) -> RayActor:
         options = self._config.actors
 
         def create() -> Any:
