@@ -158,7 +158,7 @@ def test_a_cluster_that_is_too_small_is_an_error_with_both_numbers(tiny_model, p
     try:
         for part, change, message in (
             ("learner", {"cpus": 64}, "need 65 CPUs, and the cluster has 2"),
-            ("actors", {"count": 3}, "actors.count = 3 need 4 CPUs, and the cluster has 2"),
+            ("actors", {"count": 3}, r"actors\.count = 3 \(actors\.cpus = 1 each\) need 4 CPUs, and the cluster has 2"),
         ):
             recipe = TrainingConfig.model_validate({**options, part: {**options[part], **change}})
             with pytest.raises(ResourceError, match=message):
