@@ -93,15 +93,24 @@ def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
         BarColumn,
         MofNCompleteColumn,
         Progress,
+        ProgressColumn,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
+    from rich.progress import Task as Job
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Job) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text("" if speed is None else f"{speed:.1f}/s" if speed >= 0.1 else f"{1 / speed:.0f} s each")
 
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
+        Rate(),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),

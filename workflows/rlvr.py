@@ -10,7 +10,7 @@ from tasks.difficulty.task import roll_out, select_prompts
 from tasks.evaluation.spec import EvaluationConfig
 from tasks.evaluation.task import compare_policies, evaluate_policy
 from tasks.generation.task import prepare_model
-from tasks.mixing.task import mix_prompts
+from tasks.mixing.task import check_mixture, mix_prompts
 from tasks.preflight import plan
 from tasks.reporting.task import build_report, publish
 from tasks.sourcing.task import source_all
@@ -31,7 +31,8 @@ def rlvr(
     initial = prepare_model(spec=planned.model)
 
     sourced = source_all(spec=planned.sources)
-    sampled = roll_out(prompts=sourced.prompts, model=initial.model, spec=planned.rollouts)
+    checked = check_mixture(prompts=sourced.prompts, spec=planned.mixture)
+    sampled = roll_out(prompts=checked, model=initial.model, spec=planned.rollouts)
     graded = select_prompts(prompts=sourced.prompts, rollouts=sampled.rollouts, max_pass_rate=planned.max_pass_rate)
     mixed = mix_prompts(graded=graded.kept, spec=planned.mixture)
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from tasks.config import SpecError
 from tasks.mixing.shares import Claim, divide
 from tasks.mixing.spec import MixtureSpec, Share, SourceShare
-from tasks.schemas import GRADED, MIXTURE, TableError, canonical_json, validate
+from tasks.schemas import GRADED, MIXTURE, PROMPTS, TableError, canonical_json, validate
 
 Strata = dict[str, dict[str, list[int]]]
 """Domain -> source -> rows of the graded table."""
@@ -83,6 +83,20 @@ def mix(graded: pa.Table, spec: MixtureSpec, *, upstream: Mapping[str, str], cod
             "code_version": code_version,
         },
     )
+
+
+def check(prompts: pa.Table, spec: MixtureSpec) -> None:
+    """Raise `SpecError` when not even all of `prompts` could fill the mixture, as they are before any is filtered out.
+
+    Args:
+        prompts: table of `PROMPTS`.
+        spec: as for `mix`.
+    """
+    ungraded = prompts
+    for column in GRADED:
+        if column.name not in PROMPTS.names:
+            ungraded = ungraded.append_column(column, pa.array([0] * prompts.num_rows, column.type))
+    mix(ungraded, spec, upstream={}, code_version="")
 
 
 def _strata(graded: pa.Table, ids: list[str], seed: int) -> Strata:

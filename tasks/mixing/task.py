@@ -11,13 +11,22 @@ from images import DATA
 from tasks.digest import code_digest
 from tasks.mixing.spec import MixtureSpec
 from tasks.platform import CACHED, Parquet, Stopwatch, local, scratch, show
-from tasks.schemas import GRADED, MIXTURE, StageSummary, file_digest, read_table, write_table
+from tasks.schemas import GRADED, MIXTURE, PROMPTS, StageSummary, file_digest, read_table, write_table
 
 
 class Mixture(NamedTuple):
     mixture: Parquet
     heldout: Parquet
     summary: StageSummary
+
+
+@task(cache=CACHED, container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
+def check_mixture(prompts: Parquet, spec: MixtureSpec) -> Parquet:
+    """The prompts as they came, once it is known that they could fill the mixture: before rollouts are paid for."""
+    from tasks.mixing.mix import check
+
+    check(read_table(local(prompts), PROMPTS), spec)
+    return FlyteFile(str(local(prompts)))
 
 
 @task(cache=CACHED, container_image=DATA, requests=Resources(cpu="1", mem="4Gi"), enable_deck=True)

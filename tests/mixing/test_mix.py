@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tasks.config import SpecError, explain
-from tasks.mixing.mix import mix
+from tasks.mixing.mix import check, mix
 from tasks.mixing.shares import apportion
 from tasks.mixing.spec import MixtureSpec
-from tasks.schemas import GRADED, MIXTURE, TableError, file_digest, prompt_id, table_from_rows, write_table
+from tasks.schemas import GRADED, MIXTURE, PROMPTS, TableError, file_digest, prompt_id, table_from_rows, write_table
 
 
 def graded(sizes):
@@ -218,3 +218,10 @@ def test_a_prompt_that_stands_twice_is_an_error():
     table = graded({"math": {"gsm": 3}})
     with pytest.raises(TableError, match="several rows"):
         run(pa.concat_tables([table, table]))
+
+
+def test_a_mixture_that_its_sources_could_never_fill_is_found_before_grading():
+    prompts = graded({"math": {"gsm": 4}}).select(PROMPTS.names)
+    check(prompts, MixtureSpec(heldout=2))
+    with pytest.raises(SpecError, match="9"):
+        check(prompts, MixtureSpec(heldout=9))

@@ -57,13 +57,13 @@ def lone():
         yield pool, lambda: next(iter(workers_of_this_process() - others), None)
 
 
-def kill_when_busy(find_worker):
-    wait_until(find_worker)
-    pid = find_worker()
-    before = cpu_ticks(pid)
-    wait_until(lambda: cpu_ticks(pid) > before + 20)
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: find_worker() != pid)
+def kill_when_busy(pool, find_worker):
+    """Kill the worker while it is at the only call of `pool`; a kill before it took the call would not count."""
+    (job,) = pool._jobs
+    wait_until(lambda: job.inner is not None and job.inner.running())
+    attempt = job.inner
+    os.kill(find_worker(), signal.SIGKILL)
+    wait_until(attempt.done)
 
 
 def test_names_are_the_seams_and_others_are_refused():
@@ -152,7 +152,7 @@ def test_a_memory_hungry_response_ends_as_0_or_an_error_never_as_reward():
 def test_a_killed_worker_is_replaced_and_its_call_retried(lone):
     pool, find_worker = lone
     future = pool.submit("math", TOWER, "7")
-    kill_when_busy(find_worker)
+    kill_when_busy(pool, find_worker)
     assert future.result(GUARD_S) == Score(0.0, False, "time limit of 4 s")
     assert pool.stats()["math"].retries == 1
     assert pool.submit("math", "7", "7").result(GUARD_S).passed
@@ -161,8 +161,8 @@ def test_a_killed_worker_is_replaced_and_its_call_retried(lone):
 def test_a_call_that_loses_two_workers_is_an_error_not_a_0(lone):
     pool, find_worker = lone
     future = pool.submit("math", TOWER, "7")
-    kill_when_busy(find_worker)
-    kill_when_busy(find_worker)
+    kill_when_busy(pool, find_worker)
+    kill_when_busy(pool, find_worker)
     assert future.result(GUARD_S).error == "the worker died 2 times (exit code -9)"
     assert pool.stats()["math"].errors == 1
 
