@@ -19,6 +19,7 @@ class EngineConfig(Config):
         tensor_parallel_size: GPUs of one engine.
         gpu_memory_utilization: share of a GPU's memory for weights and KV cache.
         cpu_kv_cache_gib: size of the KV cache on a machine without a GPU.
+        cpu_threads: threads of an engine on a machine without a GPU; 0: one for each core.
         enforce_eager: run without compiled graphs: a faster start, slower decoding on a GPU.
         seed: seed of the engine's sampler, for requests that bring none.
     """
@@ -29,6 +30,7 @@ class EngineConfig(Config):
     tensor_parallel_size: int = Field(1, gt=0)
     gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
     cpu_kv_cache_gib: int = Field(1, gt=0)
+    cpu_threads: int = Field(0, ge=0)
     enforce_eager: bool = True
     seed: int = 0
 

@@ -94,6 +94,10 @@ class Engine:
         from vllm.v1.engine.async_llm import AsyncLLM
 
         options: dict[str, Any] = {}
+        if config.tensor_parallel_size == 1:
+            from tasks.generation.executor import InProcessExecutor
+
+            options["distributed_executor_backend"] = InProcessExecutor
         if not has_gpu():
             # vLLM cannot rewind a request's own CPU generator after a partial prefill: seeds need whole prefills.
             options |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(config.max_model_len, 4096)}
@@ -241,5 +245,7 @@ def _set_environment(config: EngineConfig) -> None:
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")  # a fork would inherit our threads and their locks
     if not has_gpu():
-        os.environ |= KEEP_FREED_MEMORY  # vLLM's own processes start with it
-    os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(config.cpu_kv_cache_gib)
+        os.environ |= KEEP_FREED_MEMORY  # vLLM's own process starts with it, and with what follows
+        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
+        os.environ["OMP_NUM_THREADS"] = str(config.cpu_threads or len(os.sched_getaffinity(0)))
+        os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(config.cpu_kv_cache_gib)
