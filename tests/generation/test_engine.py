@@ -4,6 +4,8 @@ The tests share an engine and stand in the order of its life: generation, an upd
 """
 
 import asyncio
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -199,3 +201,28 @@ def test_updating_a_killed_engine_is_an_engine_error(killed, loop, other_model):
 def test_shutdown_leaves_no_process(engine, before):
     engine.shutdown()
     assert psutil.wait_procs(engines_of_this_process(before), timeout=30)[1] == []
+
+
+def test_an_engine_whose_parent_is_killed_ends_too(tiny_model, tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text(f"""
+import asyncio
+import subprocess
+import sys
+from tasks.generation.config import EngineConfig
+from tasks.generation.engine import Engine
+
+async def main():
+    engine = await Engine.start({str(tiny_model)!r}, EngineConfig(max_model_len={CONTEXT}, max_num_seqs=8))
+    print("ready", flush=True)
+    await asyncio.sleep(600)
+
+if __name__ == "__main__":
+    asyncio.run(main())
+""")
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as parent:
+        assert any(line.strip() == "ready" for line in parent.stdout)
+        children = psutil.Process(parent.pid).children(recursive=True)
+        assert any("EngineCore" in " ".join(child.cmdline()) for child in children)
+        parent.kill()
+        assert psutil.wait_procs(children, timeout=30)[1] == []
