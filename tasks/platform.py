@@ -104,7 +104,9 @@ def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
     class Rate(ProgressColumn):
         def render(self, task: Job) -> Text:
             speed = task.finished_speed or task.speed
-            return Text("" if speed is None else f"{speed:.1f}/s" if speed >= 0.1 else f"{1 / speed:.0f} s each")
+            if not speed:
+                return Text("")
+            return Text(f"{speed:.1f}/s" if speed >= 0.1 else f"{1 / speed:.0f} s each")
 
     columns = (
         TextColumn("{task.description}"),
@@ -115,7 +117,8 @@ def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    # Optimizer steps take minutes on some machines, and rich forgets what is older than the period.
+    with Progress(*columns, console=Console(stderr=True), speed_estimate_period=3600) as bar:
         job = bar.add_task(description, total=total)
 
         def advance(count: int = 1, note: str = "") -> None:

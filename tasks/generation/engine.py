@@ -7,7 +7,7 @@ import contextlib
 import os
 import time
 import zlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,44 +88,8 @@ class Engine:
         Raises:
             EngineError: vLLM could not start, with its own reason.
         """
-        _set_environment(config)
-        from vllm.config import WeightTransferConfig
-        from vllm.engine.arg_utils import AsyncEngineArgs
-        from vllm.v1.engine.async_llm import AsyncLLM
-
-        options: dict[str, Any] = {}
-        if config.tensor_parallel_size == 1:
-            from tasks.generation.executor import InProcessExecutor
-
-            options["distributed_executor_backend"] = InProcessExecutor
-        if not has_gpu():
-            # vLLM cannot rewind a request's own CPU generator after a partial prefill: seeds need whole prefills.
-            options |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(config.max_model_len, 4096)}
-        if updatable:
-            from tasks.generation import weight_transfer
-
-            options["weight_transfer_config"] = WeightTransferConfig(backend=weight_transfer.BACKEND)
-            options["worker_extension_cls"] = weight_transfer.WORKER_EXTENSION
-        try:
-            llm = AsyncLLM.from_engine_args(
-                AsyncEngineArgs(
-                    model=str(model),
-                    dtype=config.dtype,
-                    max_model_len=config.max_model_len,
-                    max_num_seqs=config.max_num_seqs,
-                    tensor_parallel_size=config.tensor_parallel_size,
-                    gpu_memory_utilization=config.gpu_memory_utilization,
-                    enforce_eager=config.enforce_eager,
-                    seed=config.seed,
-                    logprobs_mode="processed_logprobs",
-                    disable_log_stats=True,
-                    use_tqdm_on_load=False,
-                    **options,
-                )
-            )
-        except (RuntimeError, ValueError, OSError) as error:
-            raise EngineError(f"vLLM could not start on {model}: {error}") from error
-        return cls(llm, config)
+        with _environment(config):
+            return cls(_load(str(model), config, updatable=updatable), config)
 
     async def generate(
         self, prompt_ids: Sequence[int], sampling: SamplingConfig, *, seed: int | None = None
@@ -241,11 +205,63 @@ def _span(span: WeightVersionSpan) -> VersionSpan:
     return VersionSpan(version=version, start=span.start, end=span.end)
 
 
-def _set_environment(config: EngineConfig) -> None:
-    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")  # a fork would inherit our threads and their locks
+def _load(model: str, config: EngineConfig, *, updatable: bool) -> AsyncLLM:
+    from vllm.config import WeightTransferConfig
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    options: dict[str, Any] = {}
+    if config.tensor_parallel_size == 1:
+        from tasks.generation.executor import InProcessExecutor
+
+        options["distributed_executor_backend"] = InProcessExecutor
     if not has_gpu():
-        os.environ |= KEEP_FREED_MEMORY  # vLLM's own process starts with it, and with what follows
-        os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-        os.environ["OMP_NUM_THREADS"] = str(config.cpu_threads or len(os.sched_getaffinity(0)))
-        os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(config.cpu_kv_cache_gib)
+        # vLLM cannot rewind a request's own CPU generator after a partial prefill: seeds need whole prefills.
+        options |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(config.max_model_len, 4096)}
+    if updatable:
+        from tasks.generation import weight_transfer
+
+        options["weight_transfer_config"] = WeightTransferConfig(backend=weight_transfer.BACKEND)
+        options["worker_extension_cls"] = weight_transfer.WORKER_EXTENSION
+    try:
+        return AsyncLLM.from_engine_args(
+            AsyncEngineArgs(
+                model=model,
+                dtype=config.dtype,
+                max_model_len=config.max_model_len,
+                max_num_seqs=config.max_num_seqs,
+                tensor_parallel_size=config.tensor_parallel_size,
+                gpu_memory_utilization=config.gpu_memory_utilization,
+                enforce_eager=config.enforce_eager,
+                seed=config.seed,
+                logprobs_mode="processed_logprobs",
+                disable_log_stats=True,
+                use_tqdm_on_load=False,
+                **options,
+            )
+        )
+    except (RuntimeError, ValueError, OSError) as error:
+        raise EngineError(f"vLLM could not start on {model}: {error}") from error
+
+
+@contextlib.contextmanager
+def _environment(config: EngineConfig) -> Iterator[None]:
+    """What vLLM's process finds in its environment; later children of this process, a learner among them, do not."""
+    settings = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would inherit our threads and their locks
+    }
+    if not has_gpu():
+        settings |= KEEP_FREED_MEMORY | {
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_NUM_THREADS": str(config.cpu_threads or len(os.sched_getaffinity(0))),
+            "VLLM_CPU_KVCACHE_SPACE": str(config.cpu_kv_cache_gib),
+        }
+    before = dict(os.environ)
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():  # vLLM adds some of its own
+            del os.environ[name]
+        os.environ.update(before)

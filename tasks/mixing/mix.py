@@ -54,14 +54,7 @@ def mix(graded: pa.Table, spec: MixtureSpec, *, upstream: Mapping[str, str], cod
         code_version: recorded in the lineage.
     """
     graded = validate(graded, GRADED, "graded prompts")
-    ids = graded.column("prompt_id").to_pylist()
-    if len(set(ids)) < len(ids):
-        raise TableError("graded prompts: a prompt_id stands in several rows")
-    strata = _strata(graded, ids, spec.seed)
-    _check_names(spec, strata)
-
-    heldout, train = _split(strata, spec)
-    assert not set(_rows(heldout)) & set(_rows(train)), "a prompt is both held out and trained on"
+    strata, heldout, train = _choose(graded, spec, "graded prompts")
     return Mixed(
         train=_train_table(graded, train, spec.seed),
         heldout=graded.take(pa.array(_rows(heldout), pa.int64())).combine_chunks(),
@@ -92,18 +85,26 @@ def check(prompts: pa.Table, spec: MixtureSpec) -> None:
         prompts: table of `PROMPTS`.
         spec: as for `mix`.
     """
-    ungraded = prompts
-    for column in GRADED:
-        if column.name not in PROMPTS.names:
-            ungraded = ungraded.append_column(column, pa.array([0] * prompts.num_rows, column.type))
-    mix(ungraded, spec, upstream={}, code_version="")
+    _choose(validate(prompts, PROMPTS, "prompts"), spec, "prompts")
 
 
-def _strata(graded: pa.Table, ids: list[str], seed: int) -> Strata:
+def _choose(prompts: pa.Table, spec: MixtureSpec, name: str) -> tuple[Strata, Strata, Strata]:
+    """All rows, those held out and those trained on; `name` is what errors call the table."""
+    ids = prompts.column("prompt_id").to_pylist()
+    if len(set(ids)) < len(ids):
+        raise TableError(f"{name}: a prompt_id stands in several rows")
+    strata = _strata(prompts, ids, spec.seed)
+    _check_names(spec, strata, name)
+    heldout, train = _split(strata, spec, name)
+    assert not set(_rows(heldout)) & set(_rows(train)), "a prompt is both held out and trained on"
+    return strata, heldout, train
+
+
+def _strata(prompts: pa.Table, ids: list[str], seed: int) -> Strata:
     """The rows of each domain and source, in the order of the seeded hash of their prompt's id."""
     found: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     ranks = [hashlib.sha256(f"{seed}:{each}".encode()).digest() for each in ids]
-    names = zip(graded.column("domain").to_pylist(), graded.column("source").to_pylist(), strict=True)
+    names = zip(prompts.column("domain").to_pylist(), prompts.column("source").to_pylist(), strict=True)
     for row, (domain, source) in enumerate(names):
         found[domain][source].append(row)
     return {
@@ -112,17 +113,17 @@ def _strata(graded: pa.Table, ids: list[str], seed: int) -> Strata:
     }
 
 
-def _check_names(spec: MixtureSpec, strata: Strata) -> None:
+def _check_names(spec: MixtureSpec, strata: Strata, prompts: str) -> None:
     if not strata:
-        raise SpecError("mixture: there are no graded prompts to mix")
+        raise SpecError(f"mixture: there are no {prompts} to mix")
     sources = sorted({source for domain in strata.values() for source in domain})
     for field, named, present in (("domains", spec.domains, sorted(strata)), ("sources", spec.sources, sources)):
         for name in named:
             if name not in present:
-                raise SpecError(f"mixture: {field}.{name}: no graded prompts of that name; there are {present}")
+                raise SpecError(f"mixture: {field}.{name}: no {prompts} of that name; there are {present}")
 
 
-def _split(strata: Strata, spec: MixtureSpec) -> tuple[Strata, Strata]:
+def _split(strata: Strata, spec: MixtureSpec, prompts: str) -> tuple[Strata, Strata]:
     """The rows that are held out and those that are trained on."""
     heldout: Strata = {}
     rest: Strata = {}
@@ -134,7 +135,7 @@ def _split(strata: Strata, spec: MixtureSpec) -> tuple[Strata, Strata]:
         available = sum(map(len, sources.values()))
         if spec.heldout > available:
             raise SpecError(
-                f"mixture: heldout = {spec.heldout}: domain {domain!r} has only {available} graded prompts in all"
+                f"mixture: heldout = {spec.heldout}: domain {domain!r} has only {available} {prompts} in all"
             )
         counts = divide(spec.heldout, claims, f"mixture: heldout of domain {domain!r}")
         heldout[domain] = {name: rows[: counts[name]] for name, rows in sources.items()}

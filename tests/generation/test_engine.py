@@ -4,6 +4,7 @@ The tests share an engine and stand in the order of its life: generation, an upd
 """
 
 import asyncio
+import os
 import subprocess
 import sys
 from itertools import pairwise
@@ -46,7 +47,9 @@ def before():
 def engine(tiny_model, loop, before):
     """Eight sequences at a time in float32, so that log-probabilities can be compared closely."""
     options = EngineConfig(max_model_len=CONTEXT, max_num_seqs=8, dtype="float32")
+    environment = dict(os.environ)
     engine = loop.run(Engine.start(tiny_model, options, updatable=True))
+    assert dict(os.environ) == environment, "what the engine needs is no business of this process's other children"
     yield engine
     engine.shutdown()
 
@@ -207,8 +210,7 @@ def test_an_engine_whose_parent_is_killed_ends_too(tiny_model, tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(f"""
 import asyncio
-import subprocess
-import sys
+
 from tasks.generation.config import EngineConfig
 from tasks.generation.engine import Engine
 

@@ -2,10 +2,13 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
@@ -76,6 +79,30 @@ class Laptop:
     def summary(self) -> dict:
         return json.loads((self.outputs / "summary.json").read_text())
 
+    def processes(self) -> list[psutil.Process]:
+        """Everything that runs with this home."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("HOME") == str(self.home) and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def runs(self) -> set[Path]:
+        """The folders of training runs."""
+        return set((self.home / "runs").iterdir())
+
+
+def until(holds, seconds):
+    """Waits until `holds()`; an error when it takes longer than `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not (result := holds()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.5)
+    return result
+
 
 @pytest.fixture(scope="module")
 def laptop(tmp_path_factory):
@@ -126,3 +153,34 @@ def test_one_stage_runs_alone_on_the_outputs_of_the_run(laptop):
     graded = str(laptop.outputs / "kept.parquet")
     said = laptop.run(PYFLYTE, "run", "tasks/mixing/task.py", "mix_prompts", "--graded", graded, "--spec", str(spec))
     assert "2 held out" in said.replace("\n", " ")
+
+
+def test_ctrl_c_leaves_no_process_and_the_next_run_goes_on_from_the_checkpoint(laptop):
+    laptop.training = laptop.training | {"steps": 40, "seed": 7}
+    earlier = laptop.runs()
+    process = subprocess.Popen(
+        laptop.command(),
+        cwd=ROOT,
+        env=laptop.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+    def checkpoint():
+        assert process.poll() is None, "the run ended before its first checkpoint"
+        return [path for run in laptop.runs() - earlier for path in run.glob("checkpoints/step_????????/state.json")]
+
+    until(checkpoint, seconds=400)
+    os.killpg(process.pid, signal.SIGINT)  # a terminal's Ctrl-C reaches every process in the foreground
+    process.wait(timeout=120)
+    until(lambda: not laptop.processes(), seconds=60)
+
+    (run,) = laptop.runs() - earlier
+    lines = (run / "metrics.jsonl").read_text()
+    laptop.run()
+    metrics = (run / "metrics.jsonl").read_text()
+    steps = [json.loads(line)["step"] for line in metrics.splitlines()]
+    assert steps == list(range(40))
+    assert 0 < len(lines.splitlines()) < 40
+    assert metrics.startswith(lines.splitlines()[0])  # what was trained before is not trained again
