@@ -7,7 +7,7 @@ computes them a second time. That costs one more matrix product out of four.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -60,12 +60,12 @@ class _TokenLogprobs(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, scale: float, chunk: int, with_entropy: bool
     ) -> tuple[Tensor, Tensor]:
-        wide = torch.promote_types(hidden.dtype, torch.float32)
-        chosen, entropy = (hidden.new_zeros(len(hidden), dtype=wide) for _ in range(2))
+        blocks = _Blocks(hidden, len(weight), chunk)
+        chosen, entropy = (hidden.new_zeros(len(hidden), dtype=blocks.wide) for _ in range(2))
         for start in range(0, len(hidden), chunk):
             rows = slice(start, start + chunk)
-            logits = _logits(hidden[rows], weight, scale, wide)  # [chunk, V]
-            logprobs = logits.log_softmax(dim=-1)
+            logits = _logits(hidden[rows], weight, scale, blocks)  # [chunk, V]
+            logprobs = torch.log_softmax(logits, dim=-1, out=blocks.get("softmax", blocks.wide, len(logits)))
             chosen[rows] = logprobs.gather(1, targets[rows, None])[:, 0]
             if with_entropy:
                 # in place: p log p without another [chunk, V]
@@ -79,15 +79,18 @@ class _TokenLogprobs(torch.autograd.Function):
     def backward(ctx: Any, grad_logprobs: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, targets = ctx.saved_tensors
         needs_hidden, needs_weight = ctx.needs_input_grad[:2]
+        blocks = _Blocks(hidden, len(weight), ctx.chunk)
         grad_hidden = torch.zeros_like(hidden) if needs_hidden else None
         grad_weight: Tensor | None = None
         for start in range(0, len(hidden), ctx.chunk):
             rows = slice(start, start + ctx.chunk)
             # -d logprob / d logits = softmax - onehot(target); the subtraction comes before the rounding to bfloat16,
             # where 1 - p of a confident token would vanish, and what multiplies rows is left to the narrow matrices
-            slope = _logits(hidden[rows], weight, ctx.scale, grad_logprobs.dtype).softmax(dim=-1)  # [chunk, V]
+            logits = _logits(hidden[rows], weight, ctx.scale, blocks)  # [chunk, V]
+            slope = torch.softmax(logits, dim=-1, out=blocks.get("softmax", blocks.wide, len(logits)))
             slope.scatter_add_(1, targets[rows, None], slope.new_full((len(slope), 1), -1.0))
-            slope = slope.to(hidden.dtype)
+            if slope.dtype != hidden.dtype:
+                slope = blocks.get("product", hidden.dtype, len(slope)).copy_(slope)
             upstream = -ctx.scale * grad_logprobs[rows, None]  # [chunk, 1]
             if grad_hidden is not None:
                 grad_hidden[rows] = (slope @ weight) * upstream
@@ -100,6 +103,34 @@ class _TokenLogprobs(torch.autograd.Function):
         return grad_hidden, grad_weight, None, None, None, None
 
 
-def _logits(hidden: Tensor, weight: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
-    logits = (hidden @ weight.T).to(dtype)
+def _logits(hidden: Tensor, weight: Tensor, scale: float, blocks: _Blocks) -> Tensor:
+    """Logits `[rows, V]` in the wide type."""
+    logits = torch.mm(hidden, weight.T, out=blocks.get("product", hidden.dtype, len(hidden)))
+    if logits.dtype != blocks.wide:
+        logits = blocks.get("logits", blocks.wide, len(hidden)).copy_(logits)
     return logits if scale == 1 else logits.mul_(scale)
+
+
+class _Blocks:
+    """The `[chunk, V]` tensors of one pass.
+
+    On a CPU they are kept from pass to pass: blocks of this size come fresh from the kernel every time, page by page,
+    and were a third of all page faults of a training step on the quickstart. An accelerator's allocator keeps blocks
+    by itself.
+    """
+
+    _kept: ClassVar[dict[tuple[str, torch.dtype, int, int], Tensor]] = {}
+
+    def __init__(self, hidden: Tensor, vocabulary: int, chunk: int) -> None:
+        self.wide = torch.promote_types(hidden.dtype, torch.float32)
+        self._device = hidden.device
+        self._shape = (chunk, vocabulary)
+
+    def get(self, name: str, dtype: torch.dtype, rows: int) -> Tensor:
+        """An uninitialised `[rows, V]`, overwritten by whoever asks for `name` next."""
+        if self._device.type != "cpu":
+            return torch.empty(rows, self._shape[1], dtype=dtype, device=self._device)
+        key = (name, dtype, *self._shape)
+        if key not in self._kept:
+            self._kept[key] = torch.empty(self._shape, dtype=dtype)
+        return self._kept[key][:rows]

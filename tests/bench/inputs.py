@@ -9,7 +9,7 @@ import pyarrow as pa
 from tasks.generation.models import ModelSpec, prepare_model
 from tasks.mixing.mix import mix
 from tasks.mixing.spec import MixtureSpec
-from tasks.schemas import GRADED, MIXTURE, write_table
+from tasks.schemas import GRADED, MIXTURE, canonical_json, table_from_rows, write_table
 from tasks.sourcing.prompts import build_prompts, merge
 from tasks.spec import quickstart
 
@@ -27,10 +27,23 @@ def prompts() -> pa.Table:
     return merged
 
 
+VARIES = {
+    "instruction_ids": ["keywords:letter_frequency"],
+    "kwargs": [{"letter": "c", "let_frequency": 3, "let_relation": "at least"}],
+}
+"""About half of the model's responses of up to 64 tokens hold three letters c, whatever the prompt."""
+
+
 def mixture(folder: Path) -> Path:
-    """Those prompts as a training mixture, as if each had a pass rate of 0.3."""
+    """Those prompts with a reward that differs within every group: all that is sampled is trained on, as in TRL."""
     table = prompts()
-    for name, value in (("pass_rate", 0.3), ("num_rollouts", 8), ("mean_tokens", 40.0)):
-        table = table.append_column(GRADED.field(name), pa.array([value] * table.num_rows, GRADED.field(name).type))
-    mixed = mix(table, MixtureSpec(), upstream={}, code_version="benchmark")
+    constants = {
+        "verifier": "precise_if",
+        "ground_truth": canonical_json(VARIES),
+        "pass_rate": 0.5,
+        "num_rollouts": 8,
+        "mean_tokens": 40.0,
+    }
+    rows = [row | constants for row in table.to_pylist()]
+    mixed = mix(table_from_rows(rows, GRADED, "benchmark"), MixtureSpec(), upstream={}, code_version="benchmark")
     return write_table(folder / "mixture.parquet", mixed.train, MIXTURE)

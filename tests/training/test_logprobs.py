@@ -109,3 +109,11 @@ def test_arguments_that_do_not_fit_are_refused(change, message):
     hidden, weight, targets = inputs()
     with pytest.raises(ValueError, match=message):
         token_logprobs(**{"hidden": hidden, "lm_head_weight": weight, "targets": targets, **change})
+
+
+def test_a_later_pass_does_not_disturb_the_backward_pass_of_an_earlier_one():
+    first, second = inputs(seed=1), inputs(seed=2)
+    logprobs, _ = token_logprobs(*first, chunk=5)
+    token_logprobs(*second, chunk=5)
+    expected, _ = plain(*first)
+    torch.testing.assert_close(gradients(logprobs, *first[:2]), gradients(expected, *first[:2]))
