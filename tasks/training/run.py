@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +21,7 @@ from tasks.training.ledger import Ledger, cut_back
 from tasks.training.rewards import RayJudge, RewardProcess
 from tasks.training.rollouts import Prompt, read_prompts
 from tasks.training.stream import PromptStream
-from tasks.training.weights import WeightStore
+from tasks.training.weights import WeightStore, weights_folder
 
 
 class ResourceError(ValueError):
@@ -67,7 +65,7 @@ def train(
     Raises:
         ResourceError: the cluster is too small for the configuration.
         ValueError: a prompt that does not fit, or a run folder that does not belong to this run.
-        NoSignalError, StalledError, ActorLostError, LearnerLostError: see there.
+        NoSignalError, StalledError, ActorLostError, LearnerLostError, FolderInUseError: see there.
     """
     check_resources(config)
     folder.mkdir(parents=True, exist_ok=True)
@@ -129,41 +127,43 @@ async def _train(
     on_step: Callback,
     on_saved: Callable[[Path], None],
 ) -> TrainingResult:
-    checkpoints = Checkpoints(folder / "checkpoints", on_saved)
-    checkpoint = checkpoints.newest()
-    if checkpoint is not None:
-        state = checkpoints.read_state(checkpoint)
-    else:
-        state = {"version": 0, "ledger_bytes": 0, "journal_bytes": 0}
-    cut_back(folder / "ledger.jsonl", state["ledger_bytes"])
-    cut_back(folder / "metrics.jsonl", state["journal_bytes"])
+    import ray
 
-    cluster = _Cluster(config, model)
-    weights = WeightStore(_weights_folder(folder))
-    crew = Crew(
-        make_actor=cluster.make_actor,
-        judge=cluster.make_judge(),
-        learner=cluster.make_learner(),
-        weights=weights,
-        ledger=Ledger(folder / "ledger.jsonl"),
-        journal=Journal(folder),
-        checkpoints=checkpoints,
-        on_step=on_step,
-    )
-    try:
-        controller = Controller(config, PromptStream(prompts, config.seed), crew)
-        cluster.start_actors()
-        await crew.learner.start()
+    with weights_folder(folder, model, one_node=len(ray.nodes()) == 1) as exchange:  # refuses a run that is going on
+        checkpoints = Checkpoints(folder / "checkpoints", on_saved)
+        checkpoint = checkpoints.newest()
         if checkpoint is not None:
-            await controller.resume(checkpoint)
-        await controller.run()
-        await crew.learner.export(folder / "policy")
-        write_table(folder / "ledger.parquet", crew.ledger.table(), LEDGER)
-    finally:
-        crew.ledger.close()
-        crew.journal.close()
-        cluster.shutdown()
-        weights.remove()
+            state = checkpoints.read_state(checkpoint)
+        else:
+            state = {"version": 0, "ledger_bytes": 0, "journal_bytes": 0}
+        cut_back(folder / "ledger.jsonl", state["ledger_bytes"])
+        cut_back(folder / "metrics.jsonl", state["journal_bytes"])
+
+        cluster = _Cluster(config, model)
+        crew = Crew(
+            make_actor=cluster.make_actor,
+            judge=cluster.make_judge(),
+            learner=cluster.make_learner(),
+            weights=WeightStore(exchange),
+            ledger=Ledger(folder / "ledger.jsonl"),
+            journal=Journal(folder),
+            checkpoints=checkpoints,
+            on_step=on_step,
+        )
+        try:
+            controller = Controller(config, PromptStream(prompts, config.seed), crew)
+            cluster.start_actors()
+            await crew.learner.start()
+            if checkpoint is not None:
+                await controller.resume(checkpoint)
+            await controller.run()
+            await crew.learner.export(folder / "policy")
+            write_table(folder / "ledger.parquet", crew.ledger.table(), LEDGER)
+        finally:
+            crew.ledger.close()
+            crew.journal.close()
+            cluster.shutdown()
+            crew.weights.clear()
     return TrainingResult(
         policy=folder / "policy",
         ledger=folder / "ledger.parquet",
@@ -235,13 +235,3 @@ class _Cluster:
         """End every actor."""
         for handle in self._handles:
             self._ray.kill(handle)
-
-
-def _weights_folder(run_folder: Path) -> Path:
-    import ray
-
-    shared_memory = Path("/dev/shm")  # noqa: S108 a file per policy version, removed by the run
-    if len(ray.nodes()) == 1 and shared_memory.is_dir() and os.access(shared_memory, os.W_OK):
-        identity = hashlib.sha256(str(run_folder.absolute()).encode()).hexdigest()[:16]
-        return shared_memory / f"rlvr-{identity}"
-    return run_folder / "weights"

@@ -4,9 +4,81 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 a folder per run, removed by the run or by the next
+
+
+class FolderInUseError(RuntimeError):
+    """Another process holds the folder: the same run was started twice."""
+
+
+def weights_folder(
+    run_folder: Path, model: Path, *, one_node: bool, root: Path = SHARED_MEMORY
+) -> contextlib.AbstractContextManager[Path]:
+    """Where learner and actors exchange weights, for the length of a block.
+
+    In shared memory where one node runs everything and there is room, else in the run folder, which every node sees.
+
+    Raises:
+        FolderInUseError: another process exchanges weights for this run folder.
+    """
+    storage = run_folder / "weights"
+    if not one_node or not os.access(root, os.W_OK):
+        return contextlib.nullcontext(storage)
+    # one file that is being read, the newest, and the next; a container's shared memory is often 64 MB in all
+    needed = 3 * sum(file.stat().st_size for file in model.glob("*.safetensors"))
+    free = shutil.disk_usage(root).free
+    if free < needed:
+        logger.warning("%s has %d of %d MB free: weights go through %s", root, free >> 20, needed >> 20, storage)
+        return contextlib.nullcontext(storage)
+    identity = hashlib.sha256(str(run_folder.absolute()).encode()).hexdigest()[:16]
+    return shared_memory_folder(identity, root)
+
+
+@contextlib.contextmanager
+def shared_memory_folder(name: str, root: Path) -> Iterator[Path]:
+    """A folder in shared memory that is this process's for the length of the block, and gone after it.
+
+    A run that is killed removes nothing, and what it leaves there is memory that nobody can use. The kernel gives its
+    lock back, though: folders of other runs that no process holds are removed first.
+
+    Raises:
+        FolderInUseError: another process has a folder of this name.
+    """
+    for other in root.glob("rlvr-*"):
+        with contextlib.suppress(FolderInUseError, FileNotFoundError), _locked(other):
+            shutil.rmtree(other)
+    folder = root / f"rlvr-{name}"
+    folder.mkdir(exist_ok=True)
+    with _locked(folder):
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise FolderInUseError(f"{folder} is in use: another process works on the same run folder") from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)
 
 
 class WeightStore:
@@ -57,11 +129,6 @@ class WeightStore:
         """Remove every file, those that an earlier, killed run left behind included."""
         for path in self._folder.glob("v*.safetensors*"):
             path.unlink(missing_ok=True)
-
-    def remove(self) -> None:
-        """Remove every file and the folder."""
-        self.clear()
-        self._folder.rmdir()
 
     def _drop_old(self) -> None:
         for path in self._folder.glob("v*.safetensors"):

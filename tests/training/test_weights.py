@@ -1,8 +1,12 @@
 """The weight files: readers get the newest, and a file lives as long as it is the newest or being read."""
 
 import asyncio
+import subprocess
+import sys
 
-from tasks.training.weights import WeightStore
+import pytest
+
+from tasks.training.weights import FolderInUseError, WeightStore, shared_memory_folder, weights_folder
 
 
 def files(folder):
@@ -69,3 +73,45 @@ def test_files_of_a_killed_run_are_removed_and_others_left(tmp_path):
         (tmp_path / name).write_text("")
     WeightStore(tmp_path)
     assert files(tmp_path) == ["notes.txt"]
+
+
+def test_a_folder_in_shared_memory_is_one_process_s_and_outlives_none(tmp_path):
+    script = f"""
+from pathlib import Path
+from tasks.training.weights import shared_memory_folder
+
+with shared_memory_folder("a", Path({str(tmp_path)!r})) as folder:
+    (folder / "v00000001.safetensors").write_text("")
+    print("held", flush=True)
+    input()
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(FolderInUseError, match="rlvr-a is in use"), shared_memory_folder("a", tmp_path):
+            pass
+        with shared_memory_folder("b", tmp_path):
+            assert files(tmp_path) == ["rlvr-a", "rlvr-b"]
+        assert files(tmp_path) == ["rlvr-a"]  # in use, and so left alone
+        holder.kill()
+    assert files(tmp_path / "rlvr-a") == ["v00000001.safetensors"]
+    with shared_memory_folder("b", tmp_path):
+        assert files(tmp_path) == ["rlvr-b"]
+    assert files(tmp_path) == []
+
+
+def test_weights_that_do_not_fit_into_shared_memory_go_through_the_run_folder(tmp_path, caplog):
+    memory, run, model = (tmp_path / name for name in ("memory", "run", "model"))
+    for folder in (memory, run, model):
+        folder.mkdir()
+    weights = model / "model.safetensors"
+    weights.touch()
+    with weights_folder(run, model, one_node=True, root=memory) as folder:
+        assert folder.parent == memory
+    with weights_folder(run, model, one_node=False, root=memory) as folder:
+        assert folder == run / "weights"
+    assert caplog.text == ""
+    with weights.open("wb") as file:
+        file.truncate(8 << 40)  # a sparse file: 8 TB by its size, and nothing on the disk
+    with weights_folder(run, model, one_node=True, root=memory) as folder:
+        assert folder == run / "weights"
+    assert f"weights go through {run / 'weights'}" in caplog.text
