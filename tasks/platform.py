@@ -106,7 +106,7 @@ def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
             speed = task.finished_speed or task.speed
             if not speed:
                 return Text("")
-            return Text(f"{speed:.1f}/s" if speed >= 0.1 else f"{1 / speed:.0f} s each")
+            return Text(f"{speed:.1f}/s" if speed >= 0.1 else f"{60 * speed:.1f}/min")
 
     columns = (
         TextColumn("{task.description}"),
