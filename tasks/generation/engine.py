@@ -257,6 +257,9 @@ def _environment(config: EngineConfig) -> Iterator[None]:
             "OMP_NUM_THREADS": str(config.cpu_threads or len(os.sched_getaffinity(0))),
             "VLLM_CPU_KVCACHE_SPACE": str(config.cpu_kv_cache_gib),
         }
+        if config.enforce_eager:
+            # vLLM compiles one function of its sampler even then: that needs a C++ compiler, and takes 17 seconds.
+            settings["TORCHDYNAMO_DISABLE"] = "1"
     before = dict(os.environ)
     os.environ.update(settings)
     try:

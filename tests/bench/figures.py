@@ -20,7 +20,7 @@ class Figure:
         reference, reference_value: what it is compared with, in the same unit.
         ratio: value over reference value.
         target: the bound on the ratio, or on the value where the reference is a limit.
-        met: whether the target is met.
+        met: whether the target is met; None where there is none.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Figure:
     reference_value: float
     ratio: float
     target: str
-    met: bool
+    met: bool | None
 
     @classmethod
     def at_least(
@@ -48,7 +48,7 @@ class Figure:
     @classmethod
     def stated(cls, name: str, value: float, unit: str, reference: str, reference_value: float) -> Figure:
         """A figure that is stated and has no target."""
-        return cls(name, value, unit, reference, reference_value, value / reference_value, "stated", True)
+        return cls(name, value, unit, reference, reference_value, value / reference_value, "stated", None)
 
 
 def publish(figures: list[Figure], path: Path) -> None:
@@ -65,9 +65,11 @@ def publish(figures: list[Figure], path: Path) -> None:
             f"{each.reference_value:.3g}",
             f"{each.ratio:.2f}",
             each.target,
-            "met" if each.met else "missed",
+            {True: "met", False: "missed", None: ""}[each.met],
         )
-    Console().print(table)
+    console = Console()
+    console.width = max(console.width, 130)  # a narrower table breaks every name
+    console.print(table)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps([asdict(each) for each in figures], indent=2) + "\n")
     print(path.absolute())

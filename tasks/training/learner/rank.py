@@ -70,6 +70,8 @@ class LearnerRank:
         if options.cpu_threads and not gpus:
             torch.set_num_threads(options.cpu_threads)
         torch.manual_seed(self._config.seed)
+        # DeepSpeed would compile its own collectives for CPUs here and now, with a C++ compiler; gloo's need none.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         deepspeed.init_distributed(dist_backend="nccl" if torch.cuda.is_available() else "gloo", verbose=False)
         from tasks.training.learner.policy import Policy
 
