@@ -6,7 +6,8 @@ UV := $(BIN)/uv
 # A wheel folder that pip is told of serves uv too; without one, torch's CPU build comes from PyTorch's own index.
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 TORCH := $(if $(UV_FIND_LINKS),,--torch-backend=cpu)
-INSTALL = $(UV) pip install --quiet --python $(BIN)/python $(TORCH) \
+# Bytecode is made once: where Python may not write it, each of the processes of a run would compile torch and vLLM anew.
+INSTALL = $(UV) pip install --quiet --compile-bytecode --python $(BIN)/python $(TORCH) \
 	--constraints images/constraints.txt --overrides images/overrides-cpu.txt
 # Outputs of local runs stay in the project, so that the local cache never points at a cleaned /tmp.
 export FLYTE_SDK_LOCAL_SANDBOX ?= $(CURDIR)/outputs/flyte

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from flytekit import Cache, Deck, HashMethod, current_context
+from flytekit.deck import DeckField
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
@@ -40,6 +41,8 @@ else:
     Folder = Annotated[FlyteDirectory, HashMethod(_content)]
 
 CACHED = Cache(policies=[CodeDigest()], serialize=True)
+# Without flytekit's list of dependencies: it starts pip twice in every task, 2 s each time.
+DECK = (DeckField.SOURCE_CODE, DeckField.TIMELINE, DeckField.INPUT, DeckField.OUTPUT)
 
 
 def local(value: Any) -> Path:

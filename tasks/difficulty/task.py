@@ -9,7 +9,7 @@ from flytekit.types.file import FlyteFile
 
 from images import DATA, GENERATION
 from tasks.difficulty.spec import RolloutSpec
-from tasks.platform import CACHED, Folder, Parquet, Stopwatch, local, progress, scratch, show
+from tasks.platform import CACHED, DECK, Folder, Parquet, Stopwatch, local, progress, scratch, show
 from tasks.schemas import GRADED, PROMPTS, REJECTED, ROLLOUTS, StageSummary, file_digest, read_table, write_table
 
 
@@ -26,7 +26,14 @@ class Graded(NamedTuple):
     summary: StageSummary
 
 
-@task(cache=CACHED, container_image=GENERATION, requests=Resources(cpu="2", mem="8Gi"), retries=2, enable_deck=True)
+@task(
+    cache=CACHED,
+    container_image=GENERATION,
+    requests=Resources(cpu="2", mem="8Gi"),
+    retries=2,
+    enable_deck=True,
+    deck_fields=DECK,
+)
 def roll_out(prompts: Parquet, model: Folder, spec: RolloutSpec) -> Sampled:
     """Scored rollouts of every prompt from the initial checkpoint."""
     from tasks.generation.rollouts import sample_and_score
@@ -62,7 +69,7 @@ def roll_out(prompts: Parquet, model: Folder, spec: RolloutSpec) -> Sampled:
     )
 
 
-@task(cache=CACHED, container_image=DATA, requests=Resources(cpu="1", mem="4Gi"), enable_deck=True)
+@task(cache=CACHED, container_image=DATA, requests=Resources(cpu="1", mem="4Gi"), enable_deck=True, deck_fields=DECK)
 def select_prompts(prompts: Parquet, rollouts: Parquet, max_pass_rate: float) -> Graded:
     """Pass rates from the rollouts, and the prompts that are not too easy: pass rate strictly below `max_pass_rate`."""
     from tasks import charts

@@ -9,7 +9,7 @@ from flytekit.types.file import FlyteFile
 
 from images import DATA, GENERATION
 from tasks.evaluation.spec import EvaluationConfig
-from tasks.platform import CACHED, Folder, Parquet, Stopwatch, local, progress, scratch, show
+from tasks.platform import CACHED, DECK, Folder, Parquet, Stopwatch, local, progress, scratch, show
 from tasks.schemas import EVALUATION, GRADED, PROMPTS, ROLLOUTS, StageSummary, file_digest, read_table, write_table
 
 
@@ -23,7 +23,14 @@ class Compared(NamedTuple):
     summary: StageSummary
 
 
-@task(cache=CACHED, container_image=GENERATION, requests=Resources(cpu="2", mem="8Gi"), retries=2, enable_deck=True)
+@task(
+    cache=CACHED,
+    container_image=GENERATION,
+    requests=Resources(cpu="2", mem="8Gi"),
+    retries=2,
+    enable_deck=True,
+    deck_fields=DECK,
+)
 def evaluate_policy(policy: Folder, prompts: Parquet, config: EvaluationConfig, name: str) -> Evaluated:
     """Scored samples of the held-out prompts from one policy, with one version of its weights throughout."""
     from tasks.generation.rollouts import sample_and_score
@@ -57,7 +64,7 @@ def evaluate_policy(policy: Folder, prompts: Parquet, config: EvaluationConfig, 
     )
 
 
-@task(cache=CACHED, container_image=DATA, requests=Resources(cpu="1", mem="2Gi"), enable_deck=True)
+@task(cache=CACHED, container_image=DATA, requests=Resources(cpu="1", mem="2Gi"), enable_deck=True, deck_fields=DECK)
 def compare_policies(before: Parquet, after: Parquet, prompts: Parquet) -> Compared:
     """Pass rates of both policies with intervals, their paired gain, and a test of it, by domain and in all."""
     from tasks import charts

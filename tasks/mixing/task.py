@@ -10,7 +10,7 @@ from flytekit.types.file import FlyteFile
 from images import DATA
 from tasks.digest import code_digest
 from tasks.mixing.spec import MixtureSpec
-from tasks.platform import CACHED, Parquet, Stopwatch, local, scratch, show
+from tasks.platform import CACHED, DECK, Parquet, Stopwatch, local, scratch, show
 from tasks.schemas import GRADED, MIXTURE, PROMPTS, StageSummary, file_digest, read_table, write_table
 
 
@@ -29,7 +29,7 @@ def check_mixture(prompts: Parquet, spec: MixtureSpec) -> Parquet:
     return FlyteFile(str(local(prompts)))
 
 
-@task(cache=CACHED, container_image=DATA, requests=Resources(cpu="1", mem="4Gi"), enable_deck=True)
+@task(cache=CACHED, container_image=DATA, requests=Resources(cpu="1", mem="4Gi"), enable_deck=True, deck_fields=DECK)
 def mix_prompts(graded: Parquet, spec: MixtureSpec) -> Mixture:
     """The training mixture in training order and the held-out prompts, disjoint by prompt."""
     import pandas as pd

@@ -8,7 +8,7 @@ from flytekit import Resources, dynamic, task
 from flytekit.types.file import FlyteFile
 
 from images import DATA
-from tasks.platform import CACHED, Parquet, Stopwatch, local, scratch, show
+from tasks.platform import CACHED, DECK, Parquet, Stopwatch, local, scratch, show
 from tasks.schemas import PROMPTS, REJECTED, StageSummary, file_digest, read_table, write_table
 from tasks.sourcing.loaders import fingerprint
 from tasks.sourcing.spec import DataSpec, SourceSpec
@@ -20,7 +20,7 @@ class Sourced(NamedTuple):
     summary: StageSummary
 
 
-@task(cache=CACHED, container_image=DATA, requests=Resources(cpu="1", mem="2Gi"), enable_deck=True)
+@task(cache=CACHED, container_image=DATA, requests=Resources(cpu="1", mem="2Gi"), enable_deck=True, deck_fields=DECK)
 def source_prompts(source: SourceSpec, max_prompt_chars: int, content: str) -> Sourced:
     """One source as a prompts table, and the rows that cannot be used with their reasons.
 

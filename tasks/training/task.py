@@ -16,7 +16,7 @@ from flytekitplugins.ray import HeadNodeConfig, RayJobConfig, WorkerNodeConfig
 
 from images import TRAINING
 from tasks.digest import code_digest
-from tasks.platform import CACHED, Folder, JsonLines, Parquet, Stopwatch, local, progress, show
+from tasks.platform import CACHED, DECK, Folder, JsonLines, Parquet, Stopwatch, local, progress, show
 from tasks.schemas import StageSummary, canonical_json, file_digest
 from tasks.training.config import TrainingConfig
 
@@ -51,6 +51,7 @@ class Trained(NamedTuple):
     requests=Resources(cpu="4", mem="32Gi"),
     retries=3,
     enable_deck=True,
+    deck_fields=DECK,
 )
 def train_policy(model: Folder, mixture: Parquet, config: TrainingConfig) -> Trained:
     """Train the initial checkpoint on the mixture; an interrupted run goes on from its last checkpoint.
