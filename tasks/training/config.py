@@ -20,14 +20,15 @@ class OptimizerConfig(Config):
         schedule: what follows the warm-up: `constant`, or `linear` or `cosine` decay that would reach 0 one step after
             the last.
         warmup_steps: steps of linear warm-up; the first is at `learning_rate / warmup_steps`.
-        betas, eps, weight_decay: as in AdamW.
+        beta1, beta2, eps, weight_decay: as in AdamW.
         max_grad_norm: gradients are scaled down to this global norm.
     """
 
     learning_rate: float = Field(1e-6, gt=0)
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: int = Field(0, ge=0)
-    betas: tuple[float, float] = (0.9, 0.999)
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.999, ge=0, lt=1)
     eps: float = Field(1e-8, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     max_grad_norm: float = Field(1.0, gt=0)

@@ -25,7 +25,6 @@ from tasks.training.journal import Journal
 from tasks.training.learner.client import Learner
 from tasks.training.ledger import Ledger
 from tasks.training.packing import Sequence as TokenSequence
-from tasks.training.packing import pack
 from tasks.training.rewards import Judge
 from tasks.training.rollouts import Group
 from tasks.training.sampling import Sampling
@@ -180,11 +179,10 @@ class Controller:
             for group, row in zip(batch, advantages, strict=True)
             for completion, advantage in zip(group.completions, row, strict=True)
         ]
-        micro_batches = pack(sequences, self._config.learner.micro_batch_tokens, ranks=self._config.learner.ranks)
         denominator = self._config.objective.denominator(sequence.num_trained for sequence in sequences)
         rate = learning_rate(step, self._config.optimizer, self._config.steps)
         self._sampling.free(len(batch))  # the next groups are sampled while the learner works on these
-        report = await self._crew.learner.step(micro_batches, denominator, rate)
+        report = await self._crew.learner.step(sequences, denominator, rate)
         for group, row in zip(batch, advantages, strict=True):
             self._crew.ledger.close_group(group, "trained", step=step, spread=statistics.pstdev(row))
         return {**report.metrics, "learning_rate": rate}

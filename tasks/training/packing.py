@@ -1,19 +1,26 @@
 """Finished rollouts -> packed micro-batches.
 
-Sequences of any length lie end to end in one row, without padding, and attention stays within a sequence because
-`position_ids` restart at each: from that, transformers builds a block-diagonal causal mask for `sdpa` and `eager` and
+Sequences of any length lie end to end in one row, without padding, and `position_ids` say what belongs together: they
+restart at 0 with each sequence. From that, transformers builds a block-diagonal causal mask for `sdpa` and `eager` and
 calls the variable-length kernels of flash attention. It does so only where it is given neither an attention mask nor a
 cache: call the model with `use_cache=False`, or sequences see each other.
 
-A row of T tokens predicts T - 1: the hidden state at position t gives the log-probability of the token at t + 1. Arrays
-of what is predicted (`targets` and everything aligned with it) therefore have T - 1 entries, entry t for the token at
-t + 1. Where that token opens the next sequence it is a prompt token, which is never trained.
+The responses of a group have their prompt in common. An attention that understands it (`learner.attention` does) can be
+given a row in which the prompt stands once, followed by all of its responses:
+
+    prompts apart    p p p a a a  p p p b b  p p p c c c c        18 tokens
+    positions        0 1 2 3 4 5  0 1 2 3 4  0 1 2 3 4 5 6
+    prompt shared    p p p a a a b b c c c c                      12 tokens
+    positions        0 1 2 3 4 5 3 4 3 4 5 6
+
+A position that is neither 0 nor one more than the last opens a branch: what follows goes on from that position of the
+last sequence that started at 0.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +28,6 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]
-
-FILLER_LENGTH = 2  # the shortest row that predicts anything
 
 
 @dataclass(frozen=True)
@@ -62,33 +67,33 @@ class Sequence:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """One packed row of T tokens, ready for one forward and backward pass."""
+    """One packed row of T tokens that predicts the N response tokens in it; a row without any predicts one, masked."""
 
     input_ids: Ints
     """`[1, T]`."""
     position_ids: Ints
-    """`[1, T]`, from 0 in each sequence."""
-    cu_seqlens: NDArray[np.int32]
-    """`[sequences + 1]`, where sequences begin and end; padding, if any, is the last of them."""
+    """`[1, T]`, from 0 in each sequence, from the prompt's length in each further response to a shared prompt."""
+    sources: Ints
+    """`[1, N]`, where in the row the hidden state stands that predicts the token: at the token before it."""
     targets: Ints
-    """`[1, T - 1]`, the predicted tokens."""
+    """`[1, N]`, the predicted tokens."""
     sequence_ids: Ints
-    """`[1, T - 1]`, the predicted token's sequence, as its index in the list given to `pack`; -1 on padding."""
+    """`[1, N]`, the predicted token's sequence, as its index in the list given to `pack`; -1 for none."""
     advantages: Floats
-    """`[1, T - 1]`, 0 outside the mask."""
+    """`[1, N]`, 0 outside the mask."""
     rollout_logprobs: Floats
-    """`[1, T - 1]`, 0 outside the mask."""
+    """`[1, N]`, 0 outside the mask."""
     mask: Bools
-    """`[1, T - 1]`, trained tokens."""
+    """`[1, N]`, trained tokens."""
 
     @property
     def num_tokens(self) -> int:
-        """Tokens the model sees, padding included."""
+        """Tokens the model sees."""
         return int(self.input_ids.size)
 
 
 def pack(
-    sequences: list[Sequence], max_tokens: int, *, ranks: int = 1, pad_to_multiple: int = 1
+    sequences: list[Sequence], max_tokens: int, *, ranks: int = 1, share_prompts: bool = False
 ) -> list[list[MicroBatch]]:
     """Distribute sequences over micro-batches and ranks; every sequence is in exactly one.
 
@@ -98,102 +103,156 @@ def pack(
 
     Args:
         sequences: of one global batch.
-        max_tokens: tokens of a row, before padding.
+        max_tokens: tokens of a row.
         ranks: data-parallel ranks.
-        pad_to_multiple: lengthen rows to a multiple of this many tokens, with a sequence of padding (token 0).
+        share_prompts: sequences with the same prompt stay together where they fit, and the prompt stands once in a row.
 
     Returns:
         For each rank its micro-batches, in order. The same input gives the same output.
 
     Raises:
-        ValueError: no sequences, one longer than `max_tokens`, or a count below 1.
+        ValueError: no sequences, one longer than `max_tokens`, or no ranks.
     """
-    _check(sequences, max_tokens, ranks, pad_to_multiple)
-    lengths = [sequence.length for sequence in sequences]
-    rows = _divide(_first_fit_decreasing(lengths, max_tokens), lengths, ranks)
-    return [[_build(row, sequences, pad_to_multiple) for row in share] for share in _deal(rows, lengths, ranks)]
+    _check(sequences, max_tokens, ranks)
+    packer = _Packer(sequences, max_tokens, share_prompts)
+    rows = packer.divisible(packer.rows(), ranks)
+    return [[packer.build(row) for row in share] for share in packer.deal(rows, ranks)]
 
 
-def _first_fit_decreasing(lengths: list[int], max_tokens: int) -> list[list[int]]:
-    rows: list[list[int]] = []
-    space: list[int] = []
-    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        fits = next((r for r, free in enumerate(space) if lengths[index] <= free), None)
-        if fits is None:
-            rows.append([])
-            space.append(max_tokens)
-            fits = len(rows) - 1
-        rows[fits].append(index)
-        space[fits] -= lengths[index]
-    return rows
+class _Packer:
+    """Rows are lists of indices into `sequences`, in the order in which their responses will stand."""
 
+    def __init__(self, sequences: list[Sequence], max_tokens: int, share_prompts: bool) -> None:
+        self._sequences = sequences
+        self._max_tokens = max_tokens
+        # sequences of one family may share a prompt
+        numbers: dict[tuple[int, ...], int] = {}
+        self._family = [
+            numbers.setdefault(tuple(sequence.prompt_ids), i) if share_prompts else i
+            for i, sequence in enumerate(sequences)
+        ]
 
-def _divide(rows: list[list[int]], lengths: list[int], ranks: int) -> list[list[int]]:
-    # Rows are in decreasing order of length inside, so that taking every second sequence halves the tokens too.
-    rows = list(rows)
-    while len(rows) % ranks:
-        fullest = max(range(len(rows)), key=lambda r: (len(rows[r]) > 1, _size(rows[r], lengths)))
-        if len(rows[fullest]) < 2:
-            rows.append([])
-        else:
+    def rows(self) -> list[list[int]]:
+        families: dict[int, list[int]] = {}
+        for i, family in enumerate(self._family):
+            families.setdefault(family, []).append(i)
+        units = [unit for family in families.values() for unit in self._fitting(family)]
+        sizes = [self._size(unit) for unit in units]
+        return [[i for unit in row for i in units[unit]] for row in _first_fit_decreasing(sizes, self._max_tokens)]
+
+    def _fitting(self, family: list[int]) -> list[list[int]]:
+        """The family in as few parts as fit into a row each, its prompt included."""
+        space = self._max_tokens - len(self._sequences[family[0]].prompt_ids)
+        parts = _first_fit_decreasing([len(self._sequences[i].response_ids) for i in family], space)
+        return [[family[place] for place in part] for part in parts]
+
+    def _size(self, row: list[int]) -> int:
+        prompts = sum(len(self._sequences[i].prompt_ids) for i in self._openers(row))
+        return prompts + sum(len(self._sequences[i].response_ids) for i in row)
+
+    def _openers(self, row: list[int]) -> list[int]:
+        """The sequences of a row that bring their prompt; the others find it there."""
+        return row[:1] + [own for before, own in pairwise(row) if self._family[before] != self._family[own]]
+
+    def divisible(self, rows: list[list[int]], ranks: int) -> list[list[int]]:
+        """Halve the fullest rows until their number divides by `ranks`."""
+        rows = list(rows)
+        while len(rows) % ranks:
+            fullest = max(range(len(rows)), key=lambda r: (len(rows[r]) > 1, self._size(rows[r])))
             row = rows[fullest]
-            rows[fullest : fullest + 1] = [row[::2], row[1::2]]
-    return rows
+            if len(row) < 2:
+                rows.append([])
+            else:
+                cut = min(range(1, len(row)), key=lambda c: max(self._size(row[:c]), self._size(row[c:])))
+                rows[fullest : fullest + 1] = [row[:cut], row[cut:]]
+        return rows
+
+    def deal(self, rows: list[list[int]], ranks: int) -> list[list[list[int]]]:
+        """Equally many rows for each rank, and about as many tokens; rows of similar size run at the same time."""
+        shares: list[list[list[int]]] = [[] for _ in range(ranks)]
+        loads = [0] * ranks
+        by_size = sorted(rows, key=lambda row: -self._size(row))
+        for start in range(0, len(by_size), ranks):
+            lightest_first = sorted(range(ranks), key=lambda rank: loads[rank])
+            for rank, row in zip(lightest_first, by_size[start : start + ranks], strict=True):
+                shares[rank].append(row)
+                loads[rank] += self._size(row)
+        return shares
+
+    def build(self, row: list[int]) -> MicroBatch:
+        ids: list[int] = []
+        positions: list[int] = []
+        sources: list[int] = []
+        openers = set(self._openers(row))
+        prompt_end = 0  # of the prompt that the next response belongs to
+        for index in row:
+            sequence = self._sequences[index]
+            prompt, response = sequence.prompt_ids, sequence.response_ids
+            if index in openers:
+                ids += prompt
+                positions += range(len(prompt))
+                prompt_end = len(ids)
+            if response:
+                sources += [prompt_end - 1, *range(len(ids), len(ids) + len(response) - 1)]
+            ids += response
+            positions += range(len(prompt), len(prompt) + len(response))
+        if not sources:
+            return _without_a_prediction(ids or [0], positions or [0])
+        chosen = [self._sequences[i] for i in row]
+        lengths = [len(s.response_ids) for s in chosen]
+        mask = np.concatenate([s.mask or [True] * n for s, n in zip(chosen, lengths, strict=True)]).astype(np.bool_)
+        logprobs = np.concatenate([s.rollout_logprobs for s in chosen]).astype(np.float32)
+        advantages = np.repeat(np.array([s.advantage for s in chosen], np.float32), lengths)
+        return MicroBatch(
+            input_ids=_row(ids),
+            position_ids=_row(positions),
+            sources=_row(sources),
+            targets=_row([token for s in chosen for token in s.response_ids]),
+            sequence_ids=np.repeat(_row(row), lengths, axis=1),
+            advantages=np.where(mask, advantages, np.float32(0))[None],
+            rollout_logprobs=np.where(mask, logprobs, np.float32(0))[None],
+            mask=mask[None],
+        )
 
 
-def _deal(rows: list[list[int]], lengths: list[int], ranks: int) -> list[list[list[int]]]:
-    shares: list[list[list[int]]] = [[] for _ in range(ranks)]
-    loads = [0] * ranks
-    by_size = sorted(rows, key=lambda row: -_size(row, lengths))
-    for start in range(0, len(by_size), ranks):
-        lightest_first = sorted(range(ranks), key=lambda rank: loads[rank])
-        for rank, row in zip(lightest_first, by_size[start : start + ranks], strict=True):
-            shares[rank].append(row)
-            loads[rank] += _size(row, lengths)
-    return shares
+def _row(values: list[int]) -> Ints:
+    return np.array([values], dtype=np.int64)
 
 
-def _size(row: list[int], lengths: list[int]) -> int:
-    return sum(lengths[i] for i in row)
-
-
-def _build(row: list[int], sequences: list[Sequence], pad_to_multiple: int) -> MicroBatch:
-    chosen = [sequences[i] for i in row]
-    lengths = [s.length for s in chosen]
-    used = max(sum(lengths), FILLER_LENGTH)
-    padding = -(-used // pad_to_multiple) * pad_to_multiple - sum(lengths)
-    ends = [length for length in (*lengths, padding) if length]
-    ids, logprobs, advantages, mask = [], [], [], []
-    for s in chosen:
-        trained = [False] * len(s.prompt_ids) + (s.mask or [True] * len(s.response_ids))
-        ids += [*s.prompt_ids, *s.response_ids]
-        logprobs += [*[0.0] * len(s.prompt_ids), *s.rollout_logprobs]
-        advantages += [s.advantage] * s.length
-        mask += trained
-
-    def predicted(values: list, dtype: type) -> NDArray:
-        return np.array([*values, *[0] * padding], dtype=dtype)[None, 1:]
-
-    trained_only = predicted(mask, np.bool_)
-    input_ids = np.array([[*ids, *[0] * padding]], dtype=np.int64)
+def _without_a_prediction(ids: list[int], positions: list[int]) -> MicroBatch:
+    nothing = np.zeros((1, 1), dtype=np.float32)
     return MicroBatch(
-        input_ids=input_ids,
-        position_ids=np.concatenate([np.arange(n) for n in ends])[None],
-        cu_seqlens=np.array([0, *accumulate(ends)], dtype=np.int32),
-        targets=input_ids[:, 1:],
-        sequence_ids=np.repeat([*row, -1], [*lengths, padding])[None, 1:],
-        advantages=np.where(trained_only, predicted(advantages, np.float32), np.float32(0)),
-        rollout_logprobs=np.where(trained_only, predicted(logprobs, np.float32), np.float32(0)),
-        mask=trained_only,
+        input_ids=_row(ids),
+        position_ids=_row(positions),
+        sources=_row([0]),
+        targets=_row([0]),
+        sequence_ids=_row([-1]),
+        advantages=nothing,
+        rollout_logprobs=nothing,
+        mask=nothing.astype(np.bool_),
     )
 
 
-def _check(sequences: list[Sequence], max_tokens: int, ranks: int, pad_to_multiple: int) -> None:
+def _first_fit_decreasing(sizes: list[int], capacity: int) -> list[list[int]]:
+    """Indices of `sizes` in bins of at most `capacity`, the largest first."""
+    bins: list[list[int]] = []
+    space: list[int] = []
+    for index in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
+        fits = next((b for b, free in enumerate(space) if sizes[index] <= free), None)
+        if fits is None:
+            bins.append([])
+            space.append(capacity)
+            fits = len(bins) - 1
+        bins[fits].append(index)
+        space[fits] -= sizes[index]
+    return bins
+
+
+def _check(sequences: list[Sequence], max_tokens: int, ranks: int) -> None:
     if not sequences:
         raise ValueError("there are no sequences to pack")
-    for name, value in (("ranks", ranks), ("pad_to_multiple", pad_to_multiple)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+    if ranks < 1:
+        raise ValueError(f"ranks must be at least 1, got {ranks}")
     for index, sequence in enumerate(sequences):
         if sequence.length > max_tokens:
             raise ValueError(f"sequence {index} has {sequence.length} tokens, more than max_tokens = {max_tokens}")

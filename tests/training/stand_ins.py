@@ -18,6 +18,7 @@ from tasks.training.controller import Controller, Crew
 from tasks.training.journal import Journal
 from tasks.training.learner.client import StepReport
 from tasks.training.ledger import Ledger, cut_back
+from tasks.training.packing import Sequence
 from tasks.training.rewards import JudgementError
 from tasks.training.rollouts import Prompt
 from tasks.training.stream import PromptStream
@@ -127,45 +128,17 @@ class TableJudge:
 
 
 @dataclass
-class Trained:
-    """One sequence as it reached the learner; `prompt` is its number."""
-
-    prompt: int
-    text: str
-    advantage: float
-    logprobs: list[float]
-
-
-@dataclass
 class Step:
     """One call of `Learner.step`."""
 
-    sequences: list[Trained]
+    sequences: list[Sequence]
     denominator: float
     learning_rate: float
-    micro_batches: list[int]
-    """Of each rank."""
 
     @property
     def prompts(self) -> list[int]:
         """Numbers of the prompts in the batch, one for each group."""
-        return sorted({sequence.prompt for sequence in self.sequences})
-
-
-def unpack(micro_batches) -> list[Trained]:
-    """The sequences of packed rows; fails where anything but responses is trained."""
-    found = []
-    for batch in (batch for share in micro_batches for batch in share):
-        for start, end in zip(batch.cu_seqlens, batch.cu_seqlens[1:], strict=False):
-            ids = batch.input_ids[0, start:end].tolist()
-            predicted = slice(start + 1, end - 1)  # entry t is about token t + 1; the prompt has two tokens
-            mask = batch.mask[0, max(start - 1, 0) : end - 1].tolist()
-            assert sum(mask) == len(ids) - 2
-            assert batch.mask[0, predicted].all()
-            [advantage] = set(batch.advantages[0, predicted].tolist())
-            logprobs = batch.rollout_logprobs[0, predicted].tolist()
-            found.append(Trained(ids[0], bytes(ids[2:]).decode(), advantage, logprobs))
-    return found
+        return sorted({sequence.prompt_ids[0] for sequence in self.sequences})
 
 
 @dataclass
@@ -179,14 +152,13 @@ class RecordingLearner:
     async def start(self):
         pass
 
-    async def step(self, micro_batches, denominator, learning_rate):
-        sequences = unpack(micro_batches)
-        self.steps.append(Step(sequences, denominator, learning_rate, [len(share) for share in micro_batches]))
+    async def step(self, sequences, denominator, learning_rate):
+        self.steps.append(Step(sequences, denominator, learning_rate))
         if self.on_step:
             await self.on_step(self.version)
         await asyncio.sleep(0)
         self.version += 1
-        return StepReport({"num_tokens": float(sum(len(s.text) for s in sequences)), "loss": 0.0})
+        return StepReport({"num_tokens": float(sum(s.num_trained for s in sequences)), "loss": 0.0})
 
     async def write_weights(self, path):
         path.write_text(f"weights {self.version}")

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from tasks.training.actors import ActorLostError
-from tasks.training.config import ActorsConfig, LearnerConfig
+from tasks.training.config import ActorsConfig
 from tasks.training.controller import NoSignalError, StalledError
 from tests.training.stand_ins import (
     HUNG_SECONDS,
@@ -100,9 +100,9 @@ def test_a_batch_holds_every_trained_token_once_with_the_reward_less_the_groups_
     async def answers(_actor, prompt):
         return {1: ["right", "wrong", "wrong", "wrong"], 2: ["half", "right", "half", "wrong"]}[prompt]
 
-    options = config(steps=1, sampling={"samples": 4, "max_tokens": 8}, learner=LearnerConfig(ranks=2))
+    options = config(steps=1, sampling={"samples": 4, "max_tokens": 8})
     [step] = Run(tmp_path, options, prompts(2), answers).play().learner.steps
-    assert sorted((s.prompt, s.text, s.advantage) for s in step.sequences) == [
+    assert sorted((s.prompt_ids[0], bytes(s.response_ids).decode(), s.advantage) for s in step.sequences) == [
         (1, "right", 0.75),
         (1, "wrong", -0.25),
         (1, "wrong", -0.25),
@@ -113,8 +113,8 @@ def test_a_batch_holds_every_trained_token_once_with_the_reward_less_the_groups_
         (2, "wrong", -0.5),
     ]
     assert step.denominator == 6 * 5 + 2 * 4
-    assert all(s.logprobs == [LOGPROB] * len(s.text) for s in step.sequences)
-    assert len(set(step.micro_batches)) == 1  # ranks step together
+    assert all(s.rollout_logprobs == [LOGPROB] * len(s.response_ids) for s in step.sequences)
+    assert all(s.num_trained == len(s.response_ids) for s in step.sequences)
 
 
 def test_the_learning_rate_of_each_step_follows_the_schedule(tmp_path):

@@ -7,8 +7,9 @@ sequence at a time. Here the sequences of a row are laid side by side in blocks 
     blocks  [b b b b | a a a .]        2 sequences of 4 slots
             [c c]                      1 sequence of 2 slots
 
-and each block is two batched matrix products with a causal softmax between them. Nothing else of the model sees the
-empty slots.
+and each block is two batched matrix products with a causal softmax between them. Where responses share a prompt, every
+one of them gets the prompt's keys into its own slots, and gives their gradients back. Nothing else of the model sees
+the empty slots and the copies.
 
 A sequence joins a block if the block's longest is at most `STRETCH` times as long, so that no sequence costs more than
 `STRETCH ** 2` times its own square. Scores take memory quadratic in the length; from `LONG` tokens on, a sequence is a
@@ -46,15 +47,26 @@ class Block:
 
 
 @dataclass(frozen=True)
+class Copy:
+    """`count` tokens of a shared prompt, from `token` of the row on, once more in the slots from `slot` on."""
+
+    token: int
+    slot: int
+    count: int
+
+
+@dataclass(frozen=True)
 class Layout:
     """Where the tokens of one packed row lie in its blocks; the same for every layer, so built once per row.
 
     Attributes:
-        slots: int64 `[T]`, the slot of each token.
+        slots: int64 `[T]`, the slot of each token; a shared prompt's are those of its first response.
+        copies: the slots of shared prompts beside all further responses.
         blocks: they follow each other without gaps.
     """
 
     slots: Tensor
+    copies: tuple[Copy, ...]
     blocks: tuple[Block, ...]
 
     @property
@@ -64,26 +76,62 @@ class Layout:
 
     @classmethod
     def of(cls, position_ids: Tensor) -> Layout:
-        """The layout of a row with these `position_ids` `[1, T]`, which restart at 0 with each sequence.
+        """The layout of a row with these `position_ids` `[1, T]`, as `packing` gives them.
 
         Raises:
-            ValueError: not one row, or a row that does not start with 0.
+            ValueError: not one row, a row that does not start with 0, or a branch from a position that its sequence
+                does not reach.
         """
         if position_ids.ndim != 2 or len(position_ids) != 1 or position_ids[0, 0] != 0:
             raise ValueError(f"position_ids must be one row that starts at 0, got shape {list(position_ids.shape)}")
-        starts = (position_ids[0] == 0).nonzero()[:, 0].tolist()
-        lengths = [end - start for start, end in zip(starts, [*starts[1:], position_ids.shape[1]], strict=True)]
+        branches = _branches(position_ids[0])
+        lengths = [branch.length for branch in branches]
         blocks: list[Block] = []
+        copies: list[Copy] = []
         slots = torch.empty(position_ids.shape[1], dtype=torch.int64)
         used = 0
         for group in _similar(lengths):
             block = Block(start=used, count=len(group), length=lengths[group[0]])
             for place, index in enumerate(group):
-                first = used + place * block.length
-                slots[starts[index] : starts[index] + lengths[index]] = torch.arange(first, first + lengths[index])
+                branch, first = branches[index], used + place * block.length
+                if branch.shared:
+                    copies.append(Copy(token=branch.root, slot=first, count=branch.shared))
+                slots[branch.start : branch.end] = torch.arange(first + branch.shared, first + branch.length)
             blocks.append(block)
             used += block.slots
-        return cls(slots=slots.to(position_ids.device), blocks=tuple(blocks))
+        return cls(slots=slots.to(position_ids.device), copies=tuple(copies), blocks=tuple(blocks))
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """Tokens `start` to `end` of a row, after the first `shared` tokens of the sequence that starts at `root`."""
+
+    start: int
+    end: int
+    root: int
+    shared: int
+
+    @property
+    def length(self) -> int:
+        return self.shared + self.end - self.start
+
+
+def _branches(positions: Tensor) -> list[_Branch]:
+    breaks = (positions[1:] != positions[:-1] + 1).nonzero()[:, 0] + 1
+    starts = [0, *breaks.tolist()]
+    branches: list[_Branch] = []
+    root = _Branch(start=0, end=0, root=0, shared=0)
+    for start, end in zip(starts, [*starts[1:], len(positions)], strict=True):
+        shared = int(positions[start])
+        if shared > root.length:
+            raise ValueError(
+                f"position_ids branch at token {start} from position {shared} of a sequence of {root.length} tokens"
+            )
+        branch = _Branch(start=start, end=end, root=root.start if shared else start, shared=shared)
+        if not shared:
+            root = branch
+        branches.append(branch)
+    return branches
 
 
 def _similar(lengths: Sequence[int]) -> list[list[int]]:
@@ -164,20 +212,29 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, block: Block, scaling: float) -> Te
 
 
 class _Spread(torch.autograd.Function):
-    """`[H, T, ...]` to `[H, slots, ...]`, zero in empty slots."""
+    """`[H, T, ...]` to `[H, slots, ...]`, copies included, zero in empty slots."""
 
     @staticmethod
     def forward(ctx: Any, tokens: Tensor, layout: Layout) -> Tensor:
         ctx.layout = layout
-        return _to_slots(tokens, layout)
+        slots = _to_slots(tokens, layout)
+        for copy in layout.copies:
+            slots[:, copy.slot : copy.slot + copy.count] = tokens[:, copy.token : copy.token + copy.count]
+        return slots
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad.index_select(1, ctx.layout.slots), None
+        tokens = grad.index_select(1, ctx.layout.slots)
+        for copy in ctx.layout.copies:
+            tokens[:, copy.token : copy.token + copy.count] += grad[:, copy.slot : copy.slot + copy.count]
+        return tokens, None
 
 
 class _Collect(torch.autograd.Function):
-    """The reverse of `_Spread`; torch's own backward of `index_select` adds row by row, many times slower."""
+    """`[H, slots, ...]` to `[H, T, ...]`, copies left out.
+
+    torch's own backward of `index_select` adds row by row, many times slower.
+    """
 
     @staticmethod
     def forward(ctx: Any, slots: Tensor, layout: Layout) -> Tensor:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from tasks.training.config import TrainingConfig
-from tasks.training.packing import MicroBatch
+from tasks.training.packing import Sequence as TokenSequence
+from tasks.training.packing import pack
 
 
 class LearnerLostError(RuntimeError):
@@ -30,10 +31,8 @@ class Learner(Protocol):
     async def start(self) -> None:
         """Return when every rank holds the model."""
 
-    async def step(
-        self, micro_batches: Sequence[Sequence[MicroBatch]], denominator: float, learning_rate: float
-    ) -> StepReport:
-        """One optimizer step; `micro_batches[rank]` as `pack` deals them."""
+    async def step(self, sequences: list[TokenSequence], denominator: float, learning_rate: float) -> StepReport:
+        """One optimizer step on a batch of sequences; `denominator` is the objective's, of the whole batch."""
 
     async def write_weights(self, path: Path) -> None:
         """The current weights as one safetensors file that appears when it is complete."""
@@ -55,6 +54,7 @@ class RayLearner:
         """`create(rank)` returns the handle of a new Ray actor of `LearnerRank`."""
         self._ranks = [create(rank) for rank in range(config.learner.ranks)]
         self._config = config
+        self._share_prompts = False
 
     async def start(self) -> None:
         """See `Learner`."""
@@ -62,19 +62,24 @@ class RayLearner:
         world = len(self._ranks)
         setups = self._all(lambda handle, rank: handle.setup.remote(rank, world, address))
         try:
-            await asyncio.wait_for(setups, self._config.learner.init_timeout_seconds)
+            shares_prompts = await asyncio.wait_for(setups, self._config.learner.init_timeout_seconds)
         except TimeoutError:
             raise LearnerLostError(
                 f"{world} learner ranks did not find each other within learner.init_timeout_seconds = "
                 f"{self._config.learner.init_timeout_seconds:g}"
             ) from None
+        self._share_prompts = all(shares_prompts)
 
-    async def step(
-        self, micro_batches: Sequence[Sequence[MicroBatch]], denominator: float, learning_rate: float
-    ) -> StepReport:
+    async def step(self, sequences: list[TokenSequence], denominator: float, learning_rate: float) -> StepReport:
         """See `Learner`."""
         from tasks.training.objective import summarize
 
+        micro_batches = pack(
+            sequences,
+            self._config.learner.micro_batch_tokens,
+            ranks=len(self._ranks),
+            share_prompts=self._share_prompts,
+        )
         reports = await self._all(
             lambda handle, rank: handle.step.remote(micro_batches[rank], denominator, learning_rate)
         )

@@ -38,25 +38,37 @@ class Policy(nn.Module):
             model.enable_input_require_grads()
         return cls(model)
 
+    @property
+    def shares_prompts(self) -> bool:
+        """Whether its attention understands rows in which responses share a prompt (`packing`)."""
+        return self.model.config._attn_implementation == NAME
+
     def forward(
-        self, input_ids: Tensor, position_ids: Tensor, targets: Tensor, mask: Tensor, temperature: float
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor,
+        sources: Tensor,
+        targets: Tensor,
+        mask: Tensor,
+        temperature: float,
     ) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropy of the trained tokens of one packed row.
 
         Args:
-            input_ids, position_ids: [1, T]; positions restart at 0 with each sequence, which is what keeps the
-                sequences of a row from attending to each other.
-            targets, mask: [1, T-1]; the token at position t+1 and whether it is trained.
+            input_ids, position_ids: `[1, T]`, a row as `packing` lays it; its positions keep sequences from attending
+                to each other.
+            sources, targets, mask: `[1, N]`, of each predicted token: where the hidden state that predicts it stands,
+                the token, and whether it is trained.
             temperature: the one that the rollouts were sampled at.
 
         Returns:
-            Two float32 tensors [1, T-1], zero where the mask is false; the entropy carries no gradient.
+            Two float32 tensors `[1, N]`, zero where the mask is false; the entropy carries no gradient.
         """
-        layout = {"layout": Layout.of(position_ids)} if self.model.config._attn_implementation == NAME else {}
+        layout = {"layout": Layout.of(position_ids)} if self.shares_prompts else {}
         hidden = self.model.base_model(  # [1, T, H]
             input_ids=input_ids, position_ids=position_ids, use_cache=False, **layout
         )[0]
-        chosen = hidden[:, :-1][mask]  # [trained, H]
+        chosen = hidden[0].index_select(0, sources[mask])  # [trained, H]
         head = self.model.get_output_embeddings().weight  # [V, H]
         logprobs, entropy = token_logprobs(chosen, head, targets[mask], temperature=temperature)
         assert entropy is not None

@@ -53,8 +53,8 @@ class LearnerRank:
             probe.bind(("", 0))
             return ray.util.get_node_ip_address(), probe.getsockname()[1]
 
-    def setup(self, rank: int, world: int, address: tuple[str, int]) -> None:
-        """Join the other ranks and build the engine. Collective."""
+    def setup(self, rank: int, world: int, address: tuple[str, int]) -> bool:
+        """Join the other ranks and build the engine; returns whether rows may share prompts. Collective."""
         gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         os.environ |= {
             "RANK": str(rank),
@@ -84,6 +84,7 @@ class LearnerRank:
         )
         self._policy = policy
         self._device = self._engine.device
+        return policy.shares_prompts
 
     def step(self, micro_batches: Sequence[MicroBatch], denominator: float, learning_rate: float) -> RankReport:
         """One optimizer step on this rank's micro-batches. Collective.
@@ -117,6 +118,7 @@ class LearnerRank:
         logprobs, entropy = self._engine(
             input_ids=put(batch.input_ids),
             position_ids=put(batch.position_ids),
+            sources=put(batch.sources),
             targets=put(batch.targets),
             mask=mask,
             temperature=self._config.sampling.temperature,
@@ -191,7 +193,7 @@ def deepspeed_config(config: TrainingConfig) -> dict[str, Any]:
     """DeepSpeed's configuration: bf16 with float32 master weights, ZeRO, AdamW, clipping.
 
     Gradient accumulation is ours to bound (`managed_gradient_accumulation` off), because the number of micro-batches
-    changes from step to step.
+    changes from step to step. Their gradients are summed in float32: bfloat16 would round away what the later ones add.
     """
     optimizer = config.optimizer
     return {
@@ -199,13 +201,14 @@ def deepspeed_config(config: TrainingConfig) -> dict[str, Any]:
         "gradient_accumulation_steps": 1,
         "managed_gradient_accumulation": False,
         "bf16": {"enabled": True},
+        "data_types": {"grad_accum_dtype": "fp32"},
         "zero_optimization": {"stage": config.learner.zero_stage, "overlap_comm": False},
         "gradient_clipping": optimizer.max_grad_norm,
         "optimizer": {
             "type": "AdamW",
             "params": {
                 "lr": optimizer.learning_rate,
-                "betas": list(optimizer.betas),
+                "betas": [optimizer.beta1, optimizer.beta2],
                 "eps": optimizer.eps,
                 "weight_decay": optimizer.weight_decay,
                 "torch_adam": True,

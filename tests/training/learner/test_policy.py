@@ -5,8 +5,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tasks.training.learner import attention
-from tasks.training.learner.attention import LONG, STRETCH, Layout
+from tasks.training.learner.attention import LONG, STRETCH, Copy, Layout
 from tasks.training.learner.policy import Policy
+from tasks.training.packing import Sequence, pack
 
 VOCABULARY = 61
 TEMPERATURE = 0.7
@@ -68,7 +69,7 @@ def packed(policy, sequences, mask=None):
     row = torch.cat(sequences)[None]
     positions = torch.cat([torch.arange(len(s)) for s in sequences])[None]
     mask = positions[:, 1:] > 0 if mask is None else mask
-    logprobs, entropy = policy(row, positions, row[:, 1:], mask, TEMPERATURE)
+    logprobs, entropy = policy(row, positions, torch.arange(len(row[0]) - 1)[None], row[:, 1:], mask, TEMPERATURE)
     return logprobs[0], entropy[0]
 
 
@@ -106,6 +107,48 @@ def test_a_packed_row_equals_its_sequences_alone(load, folder, lengths, gradient
 def test_a_long_sequence_beside_short_ones_equals_it_alone(load, folder, monkeypatch):
     monkeypatch.setattr(attention, "LONG", 16)
     test_a_packed_row_equals_its_sequences_alone(load, folder, [15, 40, 16, 17, 3, 2], False)
+
+
+FAMILIES = {
+    "one response": [(5, [4])],
+    "two families": [(9, [4, 7, 1]), (30, [2, 40, 12, 13])],
+    "a family beside sequences alone": [(3, [8]), (6, [5, 6]), (4, [1])],
+}
+
+
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("families", FAMILIES.values(), ids=FAMILIES.keys())
+@pytest.mark.parametrize("long", [LONG, 16], ids=["blocks", "long ones by themselves"])
+def test_a_prompt_that_responses_share_equals_a_prompt_for_each(load, folder, monkeypatch, families, share, long):
+    monkeypatch.setattr(attention, "LONG", long)
+    prompts = tokens([size for size, _ in families])
+    responses = iter(tokens([n for _, sizes in families for n in sizes], seed=2))
+    group = [
+        Sequence(prompt.tolist(), next(responses).tolist(), [-1.0] * n, 1.0)
+        for prompt, (_, sizes) in zip(prompts, families, strict=True)
+        for n in sizes
+    ]
+    [[batch]] = pack(group, 1000, share_prompts=share)
+    policy = load()
+    arrays = {
+        name: torch.from_numpy(getattr(batch, name))
+        for name in ("input_ids", "position_ids", "sources", "targets", "mask")
+    }
+    logprobs, entropy = (values[0] for values in policy(**arrays, temperature=TEMPERATURE))
+    of_sequences = [torch.tensor(s.prompt_ids + s.response_ids) for s in group]
+    alone, alone_entropy, reference = one_by_one(folder, of_sequences)
+    # the row's order of responses, and of each sequence only the response
+    ends = torch.tensor([len(s) for s in of_sequences]).cumsum(0).tolist()
+    places = torch.tensor([
+        ends[i] - len(group[i].response_ids) - 1 + k
+        for i in dict.fromkeys(batch.sequence_ids[0].tolist())
+        for k in range(len(group[i].response_ids))
+    ])  # fmt: skip
+    torch.testing.assert_close(logprobs, alone[places], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(entropy, alone_entropy[places], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        gradients(policy.model, logprobs), gradients(reference, alone[places]), atol=1e-5, rtol=1e-5
+    )
 
 
 def test_another_sequence_changes_nothing(load):
@@ -148,7 +191,16 @@ def test_layout_gives_each_token_a_slot_and_bounds_the_waste():
     assert layout.num_slots <= STRETCH * sum(lengths)
 
 
-@pytest.mark.parametrize("positions", [[[1, 2, 3]], [[0, 1], [0, 1]], [0, 1]])
+def test_layout_of_a_shared_prompt_by_hand():
+    #          prompt   first   second   another sequence
+    row = [0, 1, 2, 3, 4, 3, 0, 1]
+    layout = Layout.of(torch.tensor([row]))
+    assert [(b.start, b.count, b.length) for b in layout.blocks] == [(0, 2, 5), (10, 1, 2)]
+    assert layout.slots.tolist() == [0, 1, 2, 3, 4, 5 + 3, 10, 11]
+    assert layout.copies == (Copy(token=0, slot=5, count=3),)
+
+
+@pytest.mark.parametrize("positions", [[[1, 2, 3]], [[0, 1], [0, 1]], [0, 1], [[0, 1, 3, 4]]])
 def test_layout_refuses_what_is_not_one_packed_row(positions):
     with pytest.raises(ValueError, match="position_ids"):
         Layout.of(torch.tensor(positions))
