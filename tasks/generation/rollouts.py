@@ -125,7 +125,7 @@ async def _run(
 ) -> tuple[list[dict[str, Any]], float, float]:
     async def one(engine: Engine, row: dict[str, Any], ids: list[int], sample: int) -> dict[str, Any]:
         seed = None if sampling.seed is None else sample_seed(sampling.seed, row["prompt_id"], sample)
-        completion: Completion = await engine.generate(ids, sampling, seed=seed)
+        completion: Completion = await engine.generate(ids, sampling, seed=seed, with_logprobs=False)
         score = await pool.score(row["verifier"], completion.text, json.loads(row["ground_truth"]), row["messages"])
         on_progress(1)
         return {
