@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.cores import KEEP_FREED_MEMORY
+from tasks import cores
 from tasks.generation.config import EngineConfig, SamplingConfig
 
 if TYPE_CHECKING:
@@ -260,7 +260,7 @@ def _environment(config: EngineConfig) -> Iterator[None]:
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would inherit our threads and their locks
     }
     if not has_gpu():
-        settings |= KEEP_FREED_MEMORY | {
+        settings |= cores.ENGINE | {
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": str(config.cpu_threads or len(os.sched_getaffinity(0))),
             "VLLM_CPU_KVCACHE_SPACE": str(config.cpu_kv_cache_gib),

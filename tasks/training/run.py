@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.cores import PATIENT_THREADS
+from tasks import cores
 from tasks.schemas import LEDGER, MIXTURE, read_table, write_table
 from tasks.training.actors import ActorProcess, RayActor
 from tasks.training.checkpoint import Checkpoints
@@ -214,7 +214,7 @@ class _Cluster:
             remote = self._ray.remote(LearnerRank).options(
                 num_cpus=self._config.learner.cpus,
                 num_gpus=1 if self._gpus else 0,
-                runtime_env={} if self._gpus else {"env_vars": PATIENT_THREADS},
+                runtime_env={} if self._gpus else {"env_vars": cores.LEARNER},
             )
             return self._keep(remote.remote(self._config, self._model))
 
