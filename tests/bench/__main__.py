@@ -7,20 +7,22 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
+from tasks import cores
 from tests.bench.figures import Figure, publish
 
 FOLDER = Path("outputs/bench")
 ENVIRONMENT = os.environ | {"PYTHONWARNINGS": "ignore", "TQDM_DISABLE": "1"}
 
 
-def measure(module: str, what: str) -> dict[str, float]:
+def measure(module: str, what: str, environment: Mapping[str, str] = {}) -> dict[str, float]:
     """The figures that `python -m tests.bench.<module> <what>` prints as its last line."""
     print(f"measuring {module}: {what} ...", flush=True)
     done = subprocess.run(
         [sys.executable, "-m", f"tests.bench.{module}", what, str(FOLDER)],
-        env=ENVIRONMENT,
+        env={**ENVIRONMENT, **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -48,6 +50,10 @@ def main() -> None:
     ours, trl = measure("training", "ours"), measure("training", "trl")
     figures.append(
         Figure.at_least("training step", ours["trained"], "trained tokens/s", "TRL GRPOTrainer", trl["trained"], 3)
+    )
+    learner = measure("learner", "compare", cores.LEARNER)
+    figures.append(
+        Figure.stated("learner alone", learner["shared"], "trained tokens/s", "a prompt per response", learner["apart"])
     )
     stage, bare = measure("generation", "stage"), measure("generation", "bare")
     figures += [

@@ -126,6 +126,13 @@ def test_a_seeded_request_repeats_itself_whatever_else_is_in_flight(engine, loop
     assert other.token_ids != alone.token_ids
 
 
+def test_without_logprobs_the_same_seed_gives_the_same_response(engine, loop):
+    expected = loop.run(engine.generate(PROMPTS[0], SAMPLING, seed=3))
+    found = loop.run(engine.generate(PROMPTS[0], SAMPLING, seed=3, with_logprobs=False))
+    assert found.token_ids == expected.token_ids
+    assert found.logprobs == []
+
+
 def test_a_request_that_does_not_fit_the_context_is_an_error_and_hurts_no_other(engine, loop):
     with pytest.raises(EngineError, match=str(CONTEXT)):
         loop.run(engine.generate([5] * (CONTEXT + 1), SAMPLING))

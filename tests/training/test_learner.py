@@ -155,7 +155,7 @@ def one_step(learner, tiny_model, tmp_path_factory):
 @pytest.mark.parametrize(
     ("stage", "ranks", "row"),
     [
-        pytest.param(2, 1, 64, id="one packed row instead of a row for each sequence"),
+        pytest.param(2, 1, 64, id="one row with shared prompts instead of a row for each sequence"),
         pytest.param(1, 1, 8, id="ZeRO 1"),
         pytest.param(3, 1, 8, id="ZeRO 3"),
         pytest.param(2, 2, 8, id="two ranks"),
@@ -172,6 +172,14 @@ def test_what_a_step_teaches_does_not_depend_on(one_step, tiny_model, stage, ran
         assert metrics[name] == pytest.approx(expected[name], rel=1e-2), name
     assert metrics["grad_norm"] == pytest.approx(expected["grad_norm"], rel=2e-2)
     assert disagreement(start, reference, found) < 0.02
+
+
+def test_a_rank_without_a_sequence_adds_nothing(learner):
+    def grad_norm(ranks):
+        denominator = TrainingConfig().objective.denominator([SEQUENCES[0].num_trained])
+        return asyncio.run(learner(ranks=ranks).step(SEQUENCES[:1], denominator, RATE)).metrics["grad_norm"]
+
+    assert grad_norm(ranks=2) == pytest.approx(grad_norm(ranks=1), rel=1e-5)
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])

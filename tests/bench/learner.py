@@ -1,0 +1,63 @@
+"""Trained tokens/s of the learner alone, with a prompt for each group and with a prompt for each response."""
+
+from __future__ import annotations
+
+import json
+import socket
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from tests.bench import inputs
+
+WARM_UP = 2
+STEPS = 6
+GROUPS, SAMPLES = 8, 8
+
+
+def compare(folder: Path) -> dict[str, float]:
+    """One learner, the same kind of batch: steps with prompts shared and apart take turns."""
+    from transformers import AutoTokenizer
+
+    from tasks.spec import quickstart
+    from tasks.training.learner.rank import LearnerRank
+    from tasks.training.packing import Sequence, pack
+
+    config = quickstart()[1].run
+    model = inputs.model(folder)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    chats = inputs.prompts()["messages"].to_pylist()
+    prompts = [tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False) for chat in chats]
+    draw = np.random.default_rng(0)
+
+    def batch() -> list[Sequence]:
+        lengths = draw.integers(10, config.sampling.max_tokens, GROUPS * SAMPLES, endpoint=True)
+        chosen = np.repeat(draw.choice(len(prompts), GROUPS, replace=False), SAMPLES)
+        return [
+            Sequence(prompts[i], draw.integers(len(tokenizer), size=n).tolist(), [-1.0] * n, draw.normal())
+            for i, n in zip(chosen, lengths.tolist(), strict=True)
+        ]
+
+    learner = LearnerRank(config, str(model))
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = probe.getsockname()[1]
+    learner.setup(0, 1, ("127.0.0.1", port))
+    rates: dict[bool, list[float]] = {True: [], False: []}
+    for step in range(WARM_UP + STEPS):
+        for share in (True, False):
+            sequences = batch()
+            trained = sum(sequence.num_trained for sequence in sequences)
+            [micro_batches] = pack(sequences, config.learner.micro_batch_tokens, share_prompts=share)
+            started = time.perf_counter()
+            learner.step(micro_batches, trained, 1e-5)
+            if step >= WARM_UP:
+                rates[share].append(trained / (time.perf_counter() - started))
+    return {"shared": statistics.median(rates[True]), "apart": statistics.median(rates[False])}
+
+
+if __name__ == "__main__":
+    print(json.dumps({"compare": compare}[sys.argv[1]](Path(sys.argv[2]))))
