@@ -18,6 +18,7 @@ from tasks.generation.config import EngineConfig, SamplingConfig
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
     from vllm.inputs import TokensPrompt
+    from vllm.logprobs import SampleLogprobs
     from vllm.outputs import WeightVersionSpan
     from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -140,14 +141,13 @@ class Engine:
         if final is None or not final.finished or final.outputs[0].finish_reason not in ("stop", "length"):
             raise EngineError("generation ended without a finished response")
         sample = final.outputs[0]
-        logprobs = sample.logprobs or []
-        assert isinstance(logprobs, list)
+        assert (sample.logprobs is None) == (parameters.logprobs is None)
         assert sample.finish_reason is not None
         tokens = list(sample.token_ids)
         return Completion(
             text=sample.text,
             token_ids=tokens,
-            logprobs=[entry[token].logprob for token, entry in zip(tokens, logprobs, strict=bool(logprobs)) if entry],
+            logprobs=_chosen(tokens, sample.logprobs) if sample.logprobs is not None else [],
             finish_reason=sample.finish_reason,
             versions=[_span(span) for span in sample.weight_versions or []],
         )
@@ -211,6 +211,10 @@ def _span(span: WeightVersionSpan) -> VersionSpan:
     # vLLM calls the weights that it loaded at the start "default"; ours are counted from 0.
     version = 0 if span.version == "default" else int(span.version)
     return VersionSpan(version=version, start=span.start, end=span.end)
+
+
+def _chosen(tokens: Sequence[int], logprobs: SampleLogprobs) -> list[float]:
+    return [entry[token].logprob for token, entry in zip(tokens, logprobs, strict=True) if entry]
 
 
 def _load(model: str, config: EngineConfig, *, updatable: bool) -> AsyncLLM:
