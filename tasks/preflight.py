@@ -16,7 +16,7 @@ from tasks.sourcing import loaders
 from tasks.sourcing.spec import DataSpec
 from tasks.spec import DataFile, Recipe
 from tasks.training.config import TrainingConfig
-from tasks.verifiers import available
+from tasks.verifiers import VerifiersConfig
 
 
 class Plan(NamedTuple):
@@ -29,6 +29,7 @@ class Plan(NamedTuple):
     mixture: MixtureSpec
     training: TrainingConfig
     evaluation: EvaluationConfig
+    verifiers: VerifiersConfig
     data_shown: dict
     training_shown: dict
 
@@ -50,6 +51,7 @@ def plan(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Plan
         mixture=data.mixture,
         training=training.run,
         evaluation=evaluation,
+        verifiers=data.verifiers,
         data_shown=_shown(data),
         training_shown=_shown(training),
     )
@@ -59,17 +61,17 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Non
     """Raise one error for the first thing that would fail later.
 
     Raises:
-        SpecError: a missing file or column, a verifier that does not exist yet, a mixture of sources that are not
+        SpecError: a missing file or column, chat without a judge, a mixture of sources that are not
             there, a response length that one stage cannot hold.
         ModelError: a model folder that is not usable.
     """
     names = [source.name for source in data.sources]
     for source in data.sources:
         loaders.check(source)
-        if source.verifier not in available():
+        if source.domain == "chat" and data.verifiers.judge is None:
             raise SpecError(
-                f"{data.name}: source {source.name!r}: verifier {source.verifier!r} is not available yet; accepted: "
-                f"{', '.join(available())}"
+                f"{data.name}: source {source.name!r}: verifier {source.verifier!r} needs a judge: give "
+                "verifiers.judge (a model to serve, or the URL of an OpenAI-compatible endpoint)"
             )
     for name in data.mixture.sources:
         if name not in names:

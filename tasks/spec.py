@@ -11,13 +11,15 @@ from tasks.generation.models import ModelSpec
 from tasks.mixing.spec import MixtureSpec
 from tasks.sourcing.spec import DataSpec
 from tasks.training.config import TrainingConfig
+from tasks.verifiers.config import VerifiersConfig
 
 ROOT = Path(__file__).parent.parent
 
 
 class DataFile(DataSpec):
-    """`--data`: the sources (`DataSpec`), how difficulty is measured, and the mixture."""
+    """`--data`: the sources (`DataSpec`), how responses are judged, how difficulty is measured, and the mixture."""
 
+    verifiers: VerifiersConfig = VerifiersConfig()
     difficulty: DifficultySpec = DifficultySpec()
     mixture: MixtureSpec = MixtureSpec()
 

@@ -32,14 +32,28 @@ def rlvr(
 
     sourced = source_all(spec=planned.sources)
     checked = check_mixture(prompts=sourced.prompts, spec=planned.mixture)
-    sampled = roll_out(prompts=checked, model=initial.model, spec=planned.rollouts)
+    sampled = roll_out(prompts=checked, model=initial.model, spec=planned.rollouts, verifiers=planned.verifiers)
     graded = select_prompts(prompts=sourced.prompts, rollouts=sampled.rollouts, max_pass_rate=planned.max_pass_rate)
     mixed = mix_prompts(graded=graded.kept, spec=planned.mixture)
 
-    trained = train_policy(model=initial.model, mixture=mixed.mixture, config=planned.training)
+    trained = train_policy(
+        model=initial.model, mixture=mixed.mixture, config=planned.training, verifiers=planned.verifiers
+    )
 
-    before = evaluate_policy(policy=initial.model, prompts=mixed.heldout, config=planned.evaluation, name="before")
-    after = evaluate_policy(policy=trained.policy, prompts=mixed.heldout, config=planned.evaluation, name="after")
+    before = evaluate_policy(
+        policy=initial.model,
+        prompts=mixed.heldout,
+        config=planned.evaluation,
+        name="before",
+        verifiers=planned.verifiers,
+    )
+    after = evaluate_policy(
+        policy=trained.policy,
+        prompts=mixed.heldout,
+        config=planned.evaluation,
+        name="after",
+        verifiers=planned.verifiers,
+    )
     compared = compare_policies(before=before.rollouts, after=after.rollouts, prompts=mixed.heldout)
 
     summaries = [

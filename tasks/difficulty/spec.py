@@ -18,14 +18,12 @@ class DifficultySpec(Config):
         sampling: 8 rollouts at temperature 1.0 and top-p 1.0, as in training.
         engine: how the engine runs.
         verifier_workers: processes that judge.
-        time_limit_seconds: hard limit of one judgement.
     """
 
     max_pass_rate: float = Field(0.625, gt=0)
     sampling: SamplingConfig = SamplingConfig(samples=8)
     engine: EngineConfig = EngineConfig()
     verifier_workers: int = Field(1, gt=0)
-    time_limit_seconds: float = Field(10.0, gt=0)
 
     @property
     def rollouts(self) -> RolloutSpec:
@@ -39,4 +37,3 @@ class RolloutSpec(Config):
     sampling: SamplingConfig
     engine: EngineConfig
     verifier_workers: int
-    time_limit_seconds: float

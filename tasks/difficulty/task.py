@@ -11,6 +11,7 @@ from images import DATA, GENERATION
 from tasks.difficulty.spec import RolloutSpec
 from tasks.platform import CACHED, DECK, Folder, Parquet, Stopwatch, local, progress, scratch, show
 from tasks.schemas import GRADED, PROMPTS, REJECTED, ROLLOUTS, StageSummary, file_digest, read_table, write_table
+from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 
 class Sampled(NamedTuple):
@@ -34,7 +35,7 @@ class Graded(NamedTuple):
     enable_deck=True,
     deck_fields=DECK,
 )
-def roll_out(prompts: Parquet, model: Folder, spec: RolloutSpec) -> Sampled:
+def roll_out(prompts: Parquet, model: Folder, spec: RolloutSpec, verifiers: VerifiersConfig = DEFAULTS) -> Sampled:
     """Scored rollouts of every prompt from the initial checkpoint."""
     from tasks.generation.rollouts import sample_and_score
 
@@ -47,11 +48,16 @@ def roll_out(prompts: Parquet, model: Folder, spec: RolloutSpec) -> Sampled:
             spec.engine,
             spec.sampling,
             policy="initial",
+            verifiers=verifiers,
             verifier_workers=spec.verifier_workers,
-            time_limit_seconds=spec.time_limit_seconds,
             on_progress=advance,
         )
-    lineage = {"prompts": file_digest(local(prompts)), "model": file_digest(local(model)), "spec": spec.model_dump()}
+    lineage = {
+        "prompts": file_digest(local(prompts)),
+        "model": file_digest(local(model)),
+        "spec": spec.model_dump(mode="json"),
+        "verifiers": verifiers.model_dump(mode="json"),
+    }
     speed = sampled.output_tokens / sampled.seconds
     summary = watch.summary(
         f"{sampled.table.num_rows:,} rollouts, {sampled.output_tokens:,} tokens at {speed:,.0f} tokens/s",

@@ -16,10 +16,8 @@ class EvaluationConfig(Config):
             its number, so that policies are compared on the same draws.
         engine: how the engine runs.
         verifier_workers: processes that judge.
-        time_limit_seconds: hard limit of one judgement.
     """
 
     sampling: SamplingConfig = SamplingConfig(samples=4, seed=0)
     engine: EngineConfig = EngineConfig()
     verifier_workers: int = Field(1, gt=0)
-    time_limit_seconds: float = Field(10.0, gt=0)

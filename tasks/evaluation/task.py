@@ -11,6 +11,7 @@ from images import DATA, GENERATION
 from tasks.evaluation.spec import EvaluationConfig
 from tasks.platform import CACHED, DECK, Folder, Parquet, Stopwatch, local, progress, scratch, show
 from tasks.schemas import EVALUATION, GRADED, PROMPTS, ROLLOUTS, StageSummary, file_digest, read_table, write_table
+from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 
 class Evaluated(NamedTuple):
@@ -31,7 +32,13 @@ class Compared(NamedTuple):
     enable_deck=True,
     deck_fields=DECK,
 )
-def evaluate_policy(policy: Folder, prompts: Parquet, config: EvaluationConfig, name: str) -> Evaluated:
+def evaluate_policy(
+    policy: Folder,
+    prompts: Parquet,
+    config: EvaluationConfig,
+    name: str,
+    verifiers: VerifiersConfig = DEFAULTS,
+) -> Evaluated:
     """Scored samples of the held-out prompts from one policy, with one version of its weights throughout."""
     from tasks.generation.rollouts import sample_and_score
 
@@ -44,8 +51,8 @@ def evaluate_policy(policy: Folder, prompts: Parquet, config: EvaluationConfig, 
             config.engine,
             config.sampling,
             policy=name,
+            verifiers=verifiers,
             verifier_workers=config.verifier_workers,
-            time_limit_seconds=config.time_limit_seconds,
             on_progress=advance,
         )
     lineage = {"prompts": file_digest(local(prompts)), "policy": file_digest(local(policy))}

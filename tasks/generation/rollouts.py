@@ -15,7 +15,14 @@ import pyarrow as pa
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.engine import Completion, Engine, EngineError, running_engine, sample_seed
 from tasks.schemas import REJECTED, ROLLOUTS, table_from_rows
-from tasks.verifiers import VerifierPool, check_ground_truth, missing_resources
+from tasks.verifiers import (
+    VerifierPool,
+    VerifiersConfig,
+    check_ground_truth,
+    missing_resources,
+    open_pool,
+    verifiers_of,
+)
 
 
 class RolloutError(ValueError):
@@ -64,8 +71,8 @@ def sample_and_score(
     sampling: SamplingConfig,
     *,
     policy: str,
+    verifiers: VerifiersConfig,
     verifier_workers: int = 1,
-    time_limit_seconds: float = 10.0,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> Rollouts:
     """Sample and judge `sampling.samples` responses to each prompt, all of them in flight together.
@@ -77,7 +84,8 @@ def sample_and_score(
         model: Hugging Face folder of the policy.
         engine, sampling: how to generate.
         policy: name for the `policy` column.
-        verifier_workers, time_limit_seconds: the judging processes.
+        verifiers: how responses are judged.
+        verifier_workers: judging processes.
         on_progress: called with the number of responses that were just finished.
 
     Raises:
@@ -102,7 +110,8 @@ def sample_and_score(
     if not fitting:
         raise RolloutError(f"none of {len(rows)} prompts fits the context of {engine.max_model_len} tokens")
 
-    with VerifierPool(verifier_workers, time_limit_seconds) as pool:
+    names = {name for row in rows for name in verifiers_of(row["verifier"], json.loads(row["ground_truth"]))}
+    with open_pool(verifier_workers, verifiers, names) as pool:
         pool.wait_ready()
         records, start_seconds, seconds = asyncio.run(_run(fitting, model, engine, sampling, policy, pool, on_progress))
     return Rollouts(

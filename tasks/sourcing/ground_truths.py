@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from tasks.sourcing.spec import Columns, Verifier
+from tasks.verifiers.instructions.arguments import SCHEMAS, ArgumentsError, normalized
 
 
 class UnusableError(ValueError):
@@ -26,42 +27,6 @@ class UnusableError(ValueError):
     def __init__(self, reason: str, value: Any, kind: str | None = None) -> None:
         super().__init__(reason)
         self.reason, self.value, self.kind = reason, value, kind or reason
-
-
-COUNT, TEXT, TEXTS, RELATION = "a count", "a text", "a list of texts", "'at least' or 'less than'"
-
-IFEVAL_ARGUMENTS: dict[str, dict[str, str]] = {
-    "change_case:capital_word_frequency": {"capital_frequency": COUNT, "capital_relation": RELATION},
-    "change_case:english_capital": {},
-    "change_case:english_lowercase": {},
-    "combination:repeat_prompt": {"prompt_to_repeat": TEXT},
-    "combination:two_responses": {},
-    "detectable_content:number_placeholders": {"num_placeholders": COUNT},
-    "detectable_content:postscript": {"postscript_marker": TEXT},
-    "detectable_format:constrained_response": {},
-    "detectable_format:json_format": {},
-    "detectable_format:multiple_sections": {"section_spliter": TEXT, "num_sections": COUNT},
-    "detectable_format:number_bullet_lists": {"num_bullets": COUNT},
-    "detectable_format:number_highlighted_sections": {"num_highlights": COUNT},
-    "detectable_format:title": {},
-    "keywords:existence": {"keywords": TEXTS},
-    "keywords:forbidden_words": {"forbidden_words": TEXTS},
-    "keywords:frequency": {"keyword": TEXT, "frequency": COUNT, "relation": RELATION},
-    "keywords:letter_frequency": {"letter": TEXT, "let_frequency": COUNT, "let_relation": RELATION},
-    "language:response_language": {"language": TEXT},
-    "length_constraints:nth_paragraph_first_word": {
-        "num_paragraphs": COUNT,
-        "nth_paragraph": COUNT,
-        "first_word": TEXT,
-    },
-    "length_constraints:number_paragraphs": {"num_paragraphs": COUNT},
-    "length_constraints:number_sentences": {"num_sentences": COUNT, "relation": RELATION},
-    "length_constraints:number_words": {"num_words": COUNT, "relation": RELATION},
-    "punctuation:no_comma": {},
-    "startend:end_checker": {"end_phrase": TEXT},
-    "startend:quotation": {},
-}
-"""IFEval's constraints and the arguments that each needs. Its checkers draw a missing argument at random."""
 
 
 def ground_truth(row: Mapping[str, Any], verifier: Verifier, columns: Columns) -> Any:
@@ -140,29 +105,10 @@ def _constraints(row: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
 
 
 def _arguments(name: Any, given: Any) -> dict[str, Any]:
-    """The arguments of one constraint, without nulls; tables give every row every argument, most of them null."""
-    if not isinstance(name, str) or name not in IFEVAL_ARGUMENTS:
+    """The arguments of one constraint, in the form that its checker takes."""
+    if not isinstance(name, str) or name not in SCHEMAS:
         raise UnusableError(f"unknown constraint {name!r}", name, "unknown constraint")
-    if given is not None and not isinstance(given, dict):
-        raise UnusableError(f"the arguments of {name} are not an object", given)
-    arguments = {key: _as_count(value) for key, value in (given or {}).items() if value is not None}
-    wanted = IFEVAL_ARGUMENTS[name]
-    if arguments.keys() != wanted.keys():
-        raise UnusableError(f"{name} takes the arguments {sorted(wanted)}", arguments)
-    for key, accepted in wanted.items():
-        if not _ACCEPTS[accepted](arguments[key]):
-            raise UnusableError(f"{name}: {key} must be {accepted}", arguments)
-    return arguments
-
-
-def _as_count(value: Any) -> Any:
-    """Whole numbers that came as floats, as they do from tables with nulls, as integers."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-_ACCEPTS: dict[str, Callable[[Any], bool]] = {
-    COUNT: lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 0,
-    TEXT: lambda value: isinstance(value, str) and bool(value.strip()),
-    TEXTS: lambda value: isinstance(value, list) and bool(value) and all(map(_ACCEPTS[TEXT], value)),
-    RELATION: lambda value: value in ("at least", "less than"),
-}
+    try:
+        return normalized(name, {} if given is None else given)
+    except ArgumentsError as reason:
+        raise UnusableError(str(reason), given) from None

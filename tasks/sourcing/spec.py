@@ -92,11 +92,14 @@ class ReasoningGymLoader(Config):
 
 
 class InstructionsLoader(Config):
-    """Topics with sampled constraints of IFEval; gives the columns `prompt`, `instruction_ids` and `kwargs`."""
+    """Topics with sampled constraints; gives the columns `prompt`, `instruction_ids` and `kwargs`.
+
+    The constraints are IFEval's and IF-RLVR's training ones; without a list, all that need no NLTK data to be judged.
+    """
 
     kind: Literal["instructions"]
     size: int = Field(ge=1, description="how many distinct prompts to generate")
-    constraints: list[str] = Field(default=list(instructions.CONSTRAINTS), min_length=1)
+    constraints: list[str] = Field(default=list(instructions.DEFAULT_CONSTRAINTS), min_length=1)
     min_constraints: int = Field(default=1, ge=1, le=5)
     max_constraints: int = Field(default=5, ge=1, le=5)
 
@@ -117,6 +120,11 @@ class InstructionsLoader(Config):
             raise ValueError(
                 f"min_constraints {self.min_constraints} is larger than max_constraints {self.max_constraints}"
             )
+        alone = (
+            sorted(set(self.constraints) & set(instructions.ALONE)) if "constraints" in self.model_fields_set else []
+        )
+        if self.min_constraints > 1 and alone:
+            raise ValueError(f"{alone} can only stand alone, but min_constraints is {self.min_constraints}")
         return self
 
 
@@ -144,7 +152,7 @@ class Columns(Config):
         ground_truth: the expected answer: text, a number, or for math also a list of texts of which one must match.
         ground_truth_pattern: regular expression that finds the answer inside that column: its group if it has one,
             its last match if it has several (GSM8K: `#### (.+)`).
-        instruction_ids: list of IFEval constraint ids.
+        instruction_ids: list of constraint ids (`tasks.verifiers.instructions.arguments`).
         kwargs: list of the arguments of these constraints; nulls in them are dropped.
         tests: list of assertions, or of `{input, output}` pairs for standard input and output.
         setup: code that runs before the assertions; no column means none.

@@ -79,12 +79,10 @@ class RewardsConfig(Config):
 
     Attributes:
         workers: verifier processes.
-        time_limit_seconds: hard limit of one judgement.
         retries: how often a judgement that failed (not: that was 0) is repeated before its group is set aside.
     """
 
     workers: int = Field(1, gt=0)
-    time_limit_seconds: float = Field(10.0, gt=0)
     retries: int = Field(1, ge=0)
 
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tasks.training.actors import Actor
 from tasks.training.checkpoint import Checkpoints
@@ -232,9 +233,30 @@ class Controller:
 def _advantages(batch: Sequence[Group], config: TrainingConfig) -> list[list[float]]:
     import torch
 
-    from tasks.training.objective import compute_advantages
+    from tasks.training.objective import compute_advantages, normalize_then_sum
 
+    advantages: list[list[float]]
+    if config.objective.reward_aggregation == "normalize_then_sum":
+        advantages = normalize_then_sum(*_components(batch)).tolist()
+        return advantages
     rewards = torch.tensor([group.scores for group in batch], dtype=torch.float64)  # [groups, samples]
     num_tokens = torch.tensor([[len(c.token_ids) for c in group.completions] for group in batch])
-    advantages: list[list[float]] = compute_advantages(rewards, num_tokens, config.objective).tolist()
+    advantages = compute_advantages(rewards, num_tokens, config.objective).tolist()
     return advantages
+
+
+def _components(batch: Sequence[Group]) -> tuple[Any, Any]:
+    """Rewards `[groups, samples, rewards]`, NaN where there is none, and their weights `[groups, rewards]`."""
+    import torch
+
+    components = [group.components() for group in batch]  # prompts differ in which rewards they have, and how many
+    most = max(len(rewards) for group in components for rewards in group)
+    values = torch.full((len(batch), len(components[0]), most), torch.nan, dtype=torch.float64)
+    weights = torch.zeros(len(batch), most, dtype=torch.float64)
+    for g, group in enumerate(components):
+        for s, rewards in enumerate(group):
+            for k, part in enumerate(rewards):
+                weights[g, k] = part.weight
+                if part.value is not None:
+                    values[g, s, k] = part.value
+    return values, weights

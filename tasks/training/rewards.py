@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any, Protocol
 
 from tasks.schemas import Message
 from tasks.training.config import RewardsConfig
-from tasks.verifiers import Score
+from tasks.verifiers import Score, VerifiersConfig, open_pool
 
 
 class JudgementError(RuntimeError):
@@ -16,17 +17,17 @@ class JudgementError(RuntimeError):
 class Judge(Protocol):
     """What the controller asks of reward workers."""
 
-    async def score(self, verifier: str, response: str, ground_truth: Any, messages: list[Message]) -> float:
-        """The reward of one response, in [0, 1]; raises `JudgementError` when there is none."""
+    async def score(self, verifier: str, response: str, ground_truth: Any, messages: list[Message]) -> Score:
+        """The judgement of one response, without error; raises `JudgementError` when there is none."""
 
 
 class RewardProcess:
     """Runs inside a Ray actor."""
 
-    def __init__(self, config: RewardsConfig) -> None:
-        from tasks.verifiers import VerifierPool
-
-        self._pool = VerifierPool(config.workers, config.time_limit_seconds)
+    def __init__(self, config: RewardsConfig, verifiers: VerifiersConfig, names: list[str]) -> None:
+        """`names`: the verifiers that the prompts ask for."""
+        self._open = ExitStack()
+        self._pool = self._open.enter_context(open_pool(config.workers, verifiers, names))
 
     def wait_ready(self) -> None:
         """Return when every verifier process has loaded its checkers."""
@@ -36,13 +37,13 @@ class RewardProcess:
         """One judgement, in a verifier process with a hard time limit."""
         return await self._pool.score(verifier, response, ground_truth, messages)
 
-    def stats(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, float]:
         """Counters by verifier."""
-        return self._pool.stats()
+        return self._pool.figures()
 
     def stop(self) -> None:
         """End the verifier processes."""
-        self._pool.close()
+        self._open.close()
 
 
 class RayJudge:
@@ -52,7 +53,7 @@ class RayJudge:
         self._handle = handle
         self._retries = config.retries
 
-    async def score(self, verifier: str, response: str, ground_truth: Any, messages: list[Message]) -> float:
+    async def score(self, verifier: str, response: str, ground_truth: Any, messages: list[Message]) -> Score:
         """See `Judge`."""
         import ray
 
@@ -64,6 +65,6 @@ class RayJudge:
                 problem = " ".join(str(error).split())[:300]
                 continue
             if score.error is None:
-                return score.value
+                return score
             problem = score.error
         raise JudgementError(f"{verifier}: {problem} (tried {self._retries + 1} times)")

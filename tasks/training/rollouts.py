@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from tasks.generation.engine import Completion, VersionSpan
 from tasks.schemas import Message
+from tasks.training.objective.config import RewardAggregation
+from tasks.verifiers import Reward, Score
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,8 @@ class Prompt:
 class Group:
     """All responses to one prompt that are compared with each other (a GRPO group).
 
-    Times are seconds since the run began; `scores` stand in the order of `completions`.
+    Times are seconds since the run began. In the order of `completions` stand `scores`, which training maximises, and
+    `rewards`, what those are made of; they are empty where the verifier's score is all.
     """
 
     number: int
@@ -38,6 +41,7 @@ class Group:
     policy_version: int
     completions: list[Completion] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
+    rewards: list[tuple[Reward, ...]] = field(default_factory=list)
     finished_at: float | None = None
 
     @property
@@ -52,10 +56,23 @@ class Group:
         versions = [span.version for completion in self.completions for span in completion.versions]
         return max(versions, default=self.policy_version)
 
-    @property
-    def zero_variance(self) -> bool:
-        """Whether all scores are equal, so that the group carries no gradient."""
-        return max(self.scores) == min(self.scores)
+    def judged(self, scores: list[Score]) -> None:
+        """Take the judgements of all completions, in their order."""
+        self.scores = [score.reward for score in scores]
+        self.rewards = [score.rewards for score in scores]
+
+    def zero_variance(self, aggregation: RewardAggregation) -> bool:
+        """Whether the group carries no gradient: all scores are equal or, for GDPO, each of the rewards' values."""
+        if aggregation == "sum_then_normalize":
+            return max(self.scores) == min(self.scores)
+        columns = zip(*self.components(), strict=True)
+        return all(len({part.value for part in column if part.value is not None}) < 2 for column in columns)
+
+    def components(self) -> list[tuple[Reward, ...]]:
+        """The rewards of each completion; its score as the only one where there are no others."""
+        return [
+            rewards or (Reward("score", 1.0, score),) for rewards, score in zip(self.rewards, self.scores, strict=True)
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the prompt's content, which the mixture holds."""
@@ -70,7 +87,8 @@ class Group:
             Completion(**{**item, "versions": [VersionSpan(**span) for span in item["versions"]]})
             for item in record["completions"]
         ]
-        return cls(**{**record, "prompt": prompts[record["prompt"]], "completions": completions})
+        rewards = [tuple(Reward(*part) for part in each) for each in record["rewards"]]
+        return cls(**{**record, "prompt": prompts[record["prompt"]], "completions": completions, "rewards": rewards})
 
 
 def read_prompts(mixture: pa.Table, tokenizer: Any) -> list[Prompt]:

@@ -22,6 +22,8 @@ from tasks.training.rewards import RayJudge, RewardProcess
 from tasks.training.rollouts import Prompt, read_prompts
 from tasks.training.stream import PromptStream
 from tasks.training.weights import WeightStore, weights_folder
+from tasks.verifiers import VerifiersConfig, verifiers_of
+from tasks.verifiers.config import DEFAULTS
 
 
 class ResourceError(ValueError):
@@ -47,6 +49,7 @@ def train(
     model: Path,
     mixture: Path,
     folder: Path,
+    verifiers: VerifiersConfig = DEFAULTS,
     *,
     on_step: Callback = lambda _: None,
     on_saved: Callable[[Path], None] = lambda _: None,
@@ -59,6 +62,7 @@ def train(
         mixture: Parquet file of `schemas.MIXTURE`.
         folder: the run folder: checkpoints, ledger, metrics, policy. On storage that outlives the run and that every
             node of the cluster sees.
+        verifiers: how responses are judged.
         on_step: called with the metrics of each optimizer step.
         on_saved: called with the folder of each complete checkpoint.
 
@@ -70,7 +74,7 @@ def train(
     check_resources(config)
     folder.mkdir(parents=True, exist_ok=True)
     prompts = load_prompts(config, model, mixture)
-    return asyncio.run(_train(config, model, prompts, folder, on_step, on_saved))
+    return asyncio.run(_train(config, model, prompts, folder, verifiers, on_step, on_saved))
 
 
 def load_prompts(config: TrainingConfig, model: Path, mixture: Path) -> list[Prompt]:
@@ -124,6 +128,7 @@ async def _train(
     model: Path,
     prompts: list[Prompt],
     folder: Path,
+    verifiers: VerifiersConfig,
     on_step: Callback,
     on_saved: Callable[[Path], None],
 ) -> TrainingResult:
@@ -142,7 +147,7 @@ async def _train(
         cluster = _Cluster(config, model)
         crew = Crew(
             make_actor=cluster.make_actor,
-            judge=cluster.make_judge(),
+            judge=cluster.make_judge(verifiers, prompts),
             learner=cluster.make_learner(),
             weights=WeightStore(exchange),
             ledger=Ledger(folder / "ledger.jsonl"),
@@ -220,12 +225,13 @@ class _Cluster:
 
         return RayLearner(create, self._config)
 
-    def make_judge(self) -> RayJudge:
+    def make_judge(self, verifiers: VerifiersConfig, prompts: list[Prompt]) -> RayJudge:
         """The reward workers; Ray replaces them when they die, and repeats what they were judging."""
+        names = {name for prompt in prompts for name in verifiers_of(prompt.verifier, prompt.ground_truth)}
         remote = self._ray.remote(RewardProcess).options(
             num_cpus=0, max_concurrency=10_000, max_restarts=-1, max_task_retries=3
         )
-        return RayJudge(self._keep(remote.remote(self._config.rewards)), self._config.rewards)
+        return RayJudge(self._keep(remote.remote(self._config.rewards, verifiers, sorted(names))), self._config.rewards)
 
     def _keep(self, handle: Any) -> Any:
         self._handles.append(handle)

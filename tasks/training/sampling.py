@@ -172,7 +172,7 @@ class Sampling:
         except JudgementError as error:
             self.drop(group, "failed", str(error))
             return
-        if group.zero_variance:
+        if group.zero_variance(self._config.objective.reward_aggregation):
             self.drop(group, "zero_variance", f"every score is {group.scores[0]:g}")
             return
         del self.in_flight[group.number]
@@ -191,7 +191,7 @@ class Sampling:
                 ]
         except* JudgementError as failed:
             raise failed.exceptions[0] from None
-        group.scores = [score.result() for score in scores]
+        group.judged([score.result() for score in scores])
         group.finished_at = self._clock()
         self.tally.judged(group)
 

@@ -16,6 +16,7 @@ class Tally:
 
     generated_tokens: int = 0
     scores: dict[str, list[float]] = field(default_factory=dict)
+    rewards: dict[str, list[float]] = field(default_factory=dict)
     judged_groups: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     actors_lost: int = 0
@@ -25,9 +26,14 @@ class Tally:
         """All responses of `group` have scores."""
         self.judged_groups += 1
         self.scores.setdefault(group.prompt.domain, []).extend(group.scores)
+        for part in (part for rewards in group.rewards for part in rewards):
+            if part.value is not None:
+                self.rewards.setdefault(part.name, []).append(part.value)
 
     def metrics(self, seconds: float) -> dict[str, float]:
         """Rewards of everything that was sampled, dropped groups included, by domain and in all; counts; rates.
+
+        Where prompts have several rewards, `rewards/<name>/mean` and `/std` are those of each, before its weight.
 
         Args:
             seconds: wall time that this tally covers.
@@ -45,6 +51,7 @@ class Tally:
         return {
             **({"reward": statistics.fmean(every)} if every else {}),
             **rewards,
+            **_by_name(self.rewards),
             "groups": self.judged_groups,
             "zero_variance": self.dropped["zero_variance"] / max(self.judged_groups, 1),
             "stale_groups": self.dropped["stale"],
@@ -54,6 +61,14 @@ class Tally:
             "generated_tokens_per_second": self.generated_tokens / seconds,
             **pauses,
         }
+
+
+def _by_name(rewards: dict[str, list[float]]) -> dict[str, float]:
+    figures = {}
+    for name, values in sorted(rewards.items()):
+        figures[f"rewards/{name}/mean"] = statistics.fmean(values)
+        figures[f"rewards/{name}/std"] = statistics.pstdev(values)
+    return figures
 
 
 def batch_metrics(batch: list[Group], version: int) -> dict[str, float]:

@@ -19,6 +19,7 @@ from tasks.digest import code_digest
 from tasks.platform import CACHED, DECK, Folder, JsonLines, Parquet, Stopwatch, local, progress, show
 from tasks.schemas import StageSummary, canonical_json, file_digest
 from tasks.training.config import TrainingConfig
+from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 RUNS = "RLVR_RUNS"
 """Environment variable: the folder of run folders, on storage that all nodes see and that outlives them."""
@@ -53,7 +54,9 @@ class Trained(NamedTuple):
     enable_deck=True,
     deck_fields=DECK,
 )
-def train_policy(model: Folder, mixture: Parquet, config: TrainingConfig) -> Trained:
+def train_policy(
+    model: Folder, mixture: Parquet, config: TrainingConfig, verifiers: VerifiersConfig = DEFAULTS
+) -> Trained:
     """Train the initial checkpoint on the mixture; an interrupted run goes on from its last checkpoint.
 
     The run folder's name is a digest of everything that the run depends on, so that a retry, or a second start on the
@@ -66,7 +69,7 @@ def train_policy(model: Folder, mixture: Parquet, config: TrainingConfig) -> Tra
     from tasks.training.run import train
 
     watch = Stopwatch("training")
-    folder = run_folder(local(model), local(mixture), config)
+    folder = run_folder(local(model), local(mixture), config, verifiers)
     restore_from_flyte(folder)
     rows: list[dict[str, float]] = []
     drawn_at = 0.0
@@ -82,7 +85,9 @@ def train_policy(model: Folder, mixture: Parquet, config: TrainingConfig) -> Tra
                 show("training", charts.deck(charts.training_curves(rows)))
 
         try:
-            result = train(config, local(model), local(mixture), folder, on_step=on_step, on_saved=save_to_flyte)
+            result = train(
+                config, local(model), local(mixture), folder, verifiers, on_step=on_step, on_saved=save_to_flyte
+            )
         except (ActorLostError, LearnerLostError, StalledError) as error:
             raise FlyteRecoverableException(f"{error} (run folder {folder})") from error
 
@@ -108,9 +113,10 @@ def train_policy(model: Folder, mixture: Parquet, config: TrainingConfig) -> Tra
     )
 
 
-def run_folder(model: Path, mixture: Path, config: TrainingConfig) -> Path:
+def run_folder(model: Path, mixture: Path, config: TrainingConfig, verifiers: VerifiersConfig) -> Path:
     """Where the run of these inputs, under this code, keeps its memory."""
-    identity = [file_digest(model), file_digest(mixture), config.model_dump(mode="json"), code_digest(__name__)]
+    options = [each.model_dump(mode="json") for each in (config, verifiers)]
+    identity = [file_digest(model), file_digest(mixture), *options, code_digest(__name__)]
     name = hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:16]
     return Path(os.environ.get(RUNS, "outputs/runs")).absolute() / name
 

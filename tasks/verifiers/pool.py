@@ -1,9 +1,8 @@
-"""Worker processes that judge responses under hard limits.
+"""Judges many responses at once, under hard limits, each only once.
 
-    submit ─┐            ┌► worker (a process of its own: time limit, memory limit, dies with the caller's process)
-    score ──┼─► slots ─► │  worker
-    score_many ─┘        └► worker
-              max_pending     killed at the limit or found dead, and replaced
+    submit ─┐             ┌► parts of a weighted prompt, each a call of its own
+    score ──┼─► slots ─► cache ─► processes (math, code, instructions, functions: time limit, memory limit)
+    score_many ─┘ max_pending └─► correspondence (chat judges and code servers: awaited)
 
 A response that overruns the time or memory limit was judged: it scores 0. A worker that dies under a response is the
 judge's failure: the call is repeated once, then it is `Score.error`. Every call ends in exactly one score.
@@ -16,105 +15,76 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import logging
-import multiprocessing
 import os
 import threading
 import time
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple, Self
-
-from pebble import ProcessExpired, ProcessPool
+from typing import Any, Self
 
 from tasks.verifiers import registry, worker
-from tasks.verifiers.registry import Messages
-from tasks.verifiers.scores import Score
+from tasks.verifiers.calls import Call, Messages, VerifierStats
+from tasks.verifiers.config import VerifiersConfig
+from tasks.verifiers.correspondence import Correspondence, Correspondent
+from tasks.verifiers.processes import Job, Processes
+from tasks.verifiers.scores import CannotJudge, Score
 from tasks.verifiers.slots import Slots
-
-DEFAULT_TIME_LIMIT_S = 10.0
-DEFAULT_MEMORY_LIMIT_MIB = 2048
-ATTEMPTS = 2
-FAILED_STARTS = 3
-_SUPERVISION_INTERVAL_S = 0.2
-
-logger = logging.getLogger(__name__)
+from tasks.verifiers.weighted import Part, combine, parts_of
 
 
-class Call(NamedTuple):
-    """One response to judge."""
+class _Lineage:
+    """Whether this process may start workers: not where it was forked from one that had started the forkserver."""
 
-    verifier: str
-    response: str
-    ground_truth: Any
-    messages: Messages | None = None
+    def __init__(self) -> None:
+        self.started = self.forked = False
+        os.register_at_fork(after_in_child=self._note_fork)
 
+    def admit(self) -> None:
+        if self.forked:
+            raise RuntimeError(
+                "no verifier worker can be started: this process was forked from one that uses verifiers; start it "
+                "with spawn or forkserver"
+            )
+        self.started = True
 
-@dataclass
-class VerifierStats:
-    """What one verifier did in one pool. Latency runs from submission to score, waiting for a worker included."""
-
-    calls: int = 0
-    timeouts: int = 0
-    errors: int = 0
-    retries: int = 0
-    total_latency_s: float = 0.0
-    max_latency_s: float = 0.0
+    def _note_fork(self) -> None:
+        self.forked = self.started
 
 
-@dataclass(eq=False)
-class _Job:
-    """A call on its way; `inner` is the attempt that counts, whose predecessors are ignored."""
-
-    call: Call
-    future: Future[Score] = field(default_factory=Future)
-    submitted: float = field(default_factory=time.monotonic)
-    attempts: int = 0
-    inner: Future[Score] | None = None
+_lineage = _Lineage()
 
 
 class VerifierPool:
     """A pool of verifier processes; thread-safe, usable from asyncio, closed by `close` or as a context manager."""
 
-    def __init__(
-        self,
-        workers: int = 1,
-        time_limit_s: float = DEFAULT_TIME_LIMIT_S,
-        max_pending: int = 256,
-        *,
-        memory_limit_mib: int = DEFAULT_MEMORY_LIMIT_MIB,
-    ) -> None:
+    def __init__(self, workers: int = 1, config: VerifiersConfig | None = None, *, max_pending: int = 256) -> None:
         """Start the workers, without waiting for them.
 
         Args:
-            workers: number of processes.
-            time_limit_s: wall time of one judgement from its start in a worker; what overruns is killed and scores 0.
+            workers: number of processes that judge at one time.
+            config: limits and options of the verifiers.
             max_pending: calls that may wait or run at one time; a further one waits in the caller (back-pressure).
-            memory_limit_mib: address space of one worker (RLIMIT_AS).
         """
-        for name, value in (("workers", workers), ("time_limit_s", time_limit_s), ("max_pending", max_pending)):
+        for name, value in (("workers", workers), ("max_pending", max_pending)):
             if value <= 0:
                 raise ValueError(f"{name} is {value}; it must be above 0")
+        _lineage.admit()
         self.workers = workers
-        self.time_limit_s = time_limit_s
-        self._memory_limit_mib = memory_limit_mib
+        self.config = config or VerifiersConfig()
         self._slots = Slots(max_pending)
-        self._lock = threading.RLock()
-        self._jobs: set[_Job] = set()
+        self._lock = threading.Lock()
         self._stats: dict[str, VerifierStats] = defaultdict(VerifierStats)
+        self._scores: OrderedDict[bytes, Score] = OrderedDict()
+        self._under_way: dict[bytes, Future[Score]] = {}
         self._owner = os.getpid()
-        self._closing = threading.Event()
-        self._failed_starts = 0
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload([worker.PRELOAD])
-        self._started = self._context.Semaphore(0)
-        self._processes = self._start_processes()
-        threading.Thread(target=self._supervise, name="verifier-pool", daemon=True).start()
+        self._closed = False
+        settings = worker.Settings(self.config, os.environ.get("NLTK_DATA"))
+        self._processes = Processes(workers, self.config.time_limit_seconds, settings)
+        self._correspondence = Correspondence(_correspondents(self.config))
         atexit.register(self.close)
 
     def submit(
@@ -122,7 +92,7 @@ class VerifierPool:
     ) -> Future[Score]:
         """Judge in a worker; blocks the calling thread while `max_pending` calls are on their way.
 
-        Raises `ValueError` for a verifier that is not available, `RuntimeError` once the pool is closed and in a forked
+        Raises `ValueError` for a verifier that is unknown, `RuntimeError` once the pool is closed and in a forked
         copy of the process that owns the pool. The future always gets a score, never an exception, and cannot be
         cancelled: its time limit bounds it.
         """
@@ -165,30 +135,38 @@ class VerifierPool:
         deadline = time.monotonic() + timeout_s
         ready = 0
         while ready < self.workers:
-            if self._started.acquire(timeout=0.1):
+            if self._processes.ready.acquire(timeout=0.1):
                 ready += 1
-            elif self._failed_starts or self._closing.is_set():
+            elif self._processes.failed_starts or self._processes.given_up or self._closed:
                 raise RuntimeError("verifier workers end as they start; their reason is on stderr")
             elif time.monotonic() > deadline:
                 raise TimeoutError(f"{ready} of {self.workers} verifier workers were ready after {timeout_s} s")
         for _ in range(ready):
-            self._started.release()
+            self._processes.ready.release()
 
     def stats(self) -> dict[str, VerifierStats]:
         """The counters so far, by verifier."""
         with self._lock:
             return {verifier: replace(stats) for verifier, stats in self._stats.items()}
 
+    def figures(self) -> dict[str, float]:
+        """All counters by name: `math/calls`, `math/p99_seconds`, `workers/died`, those of the judges, ..."""
+        by_verifier = {
+            f"{verifier}/{name}": value
+            for verifier, stats in self.stats().items()
+            for name, value in stats.figures().items()
+        }
+        processes = {f"workers/{name}": value for name, value in vars(self._processes.counters).items()}
+        return by_verifier | processes | {f"judge/{k}": v for k, v in self._correspondence.usage().items()}
+
     def close(self) -> None:
         """Kill the workers; calls still on their way end as `Score.error`. Closing twice does nothing."""
-        if self._closing.is_set() or os.getpid() != self._owner:  # a forked copy owns no workers
+        if self._closed or os.getpid() != self._owner:  # a forked copy owns no workers
             return
-        with self._lock:  # not while `_restart` puts others in their place
-            self._closing.set()
-            processes = self._processes
+        self._closed = True
         atexit.unregister(self.close)
-        _stop(processes)
-        self._abandon("the verifier pool was closed")
+        self._correspondence.close()
+        self._processes.close()
 
     def __enter__(self) -> Self:
         """The pool itself."""
@@ -200,122 +178,105 @@ class VerifierPool:
         """Close the pool."""
         self.close()
 
-    def _start_processes(self) -> ProcessPool:
-        limits = worker.Limits(self._memory_limit_mib, os.environ.get("NLTK_DATA"))
-        processes = ProcessPool(
-            max_workers=self.workers,
-            initializer=worker.initialize,
-            initargs=(limits, self._started),
-            context=self._context,
-        )
-        try:
-            started = processes.active  # pebble starts a pool when it is first asked anything
-        except BrokenProcessPool as error:
-            raise RuntimeError(
-                f"no verifier worker can be started ({error.__cause__!r}); a process that was forked from one that "
-                "uses verifiers cannot start any: start it with spawn or forkserver"
-            ) from error
-        if not started:
-            raise RuntimeError("no verifier worker can be started")
-        return processes
-
     def _admit(self, verifier: str) -> None:
         registry.require(verifier)
         if os.getpid() != self._owner:
             raise RuntimeError("this process was forked from the one that owns the verifier pool")
+        if self._closed:
+            raise RuntimeError("the verifier pool is closed")
 
     def _enter(self, call: Call) -> Future[Score]:
-        job = _Job(call)
-        job.future.set_running_or_notify_cancel()
-        with self._lock:
-            if self._closing.is_set():
-                self._slots.release()
-                raise RuntimeError("the verifier pool is closed")
-            self._jobs.add(job)
-        self._attempt(job)
-        return job.future
+        """The future of a call that has a place; the place is given back when it is settled."""
+        if call.verifier == "function":  # one that does not apply to a response must not read as a reward of 0
+            part = {"verifier": "function", "weight": 1.0, "ground_truth": call.ground_truth}
+            call = call._replace(verifier=registry.WEIGHTED, ground_truth={"rewards": [part]})
+        future = self._judge(call)
+        future.add_done_callback(lambda _: self._slots.release())
+        return future
 
-    def _attempt(self, job: _Job) -> None:
-        """Hand a job to the processes; where those have just broken down, `_restart` does it again."""
+    def _judge(self, call: Call) -> Future[Score]:
+        """From memory, together with the same call that is under way, or anew."""
+        key = call.digest() if self.config.cache_entries else None
+        future: Future[Score] = Future()
+        future.set_running_or_notify_cancel()
         with self._lock:
-            try:
-                inner = self._processes.schedule(registry.judge, args=job.call, timeout=self.time_limit_s)
-            except RuntimeError:
-                return
-            job.inner = inner
-        inner.add_done_callback(partial(self._on_done, job))
+            if key is not None:
+                if (score := self._scores.get(key)) is not None:
+                    self._scores.move_to_end(key)
+                    self._stats[call.verifier].repeated += 1
+                    future.set_result(score)
+                    return future
+                if key in self._under_way:
+                    self._stats[call.verifier].repeated += 1
+                    return self._under_way[key]
+                self._under_way[key] = future
+        began = time.monotonic()
 
-    def _on_done(self, job: _Job, inner: Future[Score]) -> None:
-        if job.inner is not inner or self._closing.is_set():
+        def settle(score: Score, timed_out: bool) -> None:
+            self._note(call, key, score, time.monotonic() - began, timed_out)
+            future.set_result(score)
+
+        self._begin(call, settle)
+        return future
+
+    def _begin(self, call: Call, settle: Callable[[Score, bool], None]) -> None:
+        if call.verifier == registry.WEIGHTED:
+            self._begin_parts(call, settle)
+        elif call.verifier in self._correspondence:
+            self._correspondence.submit(call, settle)
+        elif call.verifier in registry.CHAT:
+            settle(Score.unjudged(f"{call.verifier} needs a judge, and none is configured (verifiers.judge)"), False)
+        else:
+            self._processes.submit(Job(call, settle))
+
+    def _begin_parts(self, call: Call, settle: Callable[[Score, bool], None]) -> None:
+        try:
+            parts = parts_of(call.ground_truth)
+        except CannotJudge as reason:
+            settle(Score.unjudged(str(reason)), False)
             return
-        failure = inner.exception()
-        if failure is None:
-            self._failed_starts = 0
-            self._settle(job, inner.result())
-        elif isinstance(failure, TimeoutError):
-            self._settle(job, Score.binary(False, f"time limit of {self.time_limit_s:g} s"), timed_out=True)
-        elif isinstance(failure, ProcessExpired):
-            self._after_death(job, failure)
-        elif not isinstance(failure, BrokenProcessPool):  # that one is `_restart`'s
-            self._settle(job, Score.unjudged(f"{type(failure).__name__}: {failure}"))
+        together = _Together(parts, settle)
+        for position, part in enumerate(parts):
+            future = self._judge(Call(part.verifier, call.response, part.ground_truth, call.messages))
+            future.add_done_callback(partial(together.add, position))
 
-    def _after_death(self, job: _Job, failure: ProcessExpired) -> None:
-        job.attempts += 1
-        logger.warning("a verifier worker died (exit code %s) under %s", failure.exitcode, job.call.verifier)
-        if job.attempts == ATTEMPTS:
-            reason = f"the worker died {ATTEMPTS} times (exit code {failure.exitcode})"
-            self._settle(job, Score.unjudged(reason))
-            return
+    def _note(self, call: Call, key: bytes | None, score: Score, latency_s: float, timed_out: bool) -> None:
         with self._lock:
-            self._stats[job.call.verifier].retries += 1
-        self._attempt(job)
-
-    def _settle(self, job: _Job, score: Score, timed_out: bool = False) -> None:
-        latency = time.monotonic() - job.submitted
-        with self._lock:
-            if job not in self._jobs:
+            self._stats[call.verifier].add(latency_s, timed_out, score.error is not None)
+            if key is None:
                 return
-            self._jobs.remove(job)
-            stats = self._stats[job.call.verifier]
-            stats.calls += 1
-            stats.timeouts += timed_out
-            stats.errors += score.error is not None
-            stats.total_latency_s += latency
-            stats.max_latency_s = max(stats.max_latency_s, latency)
-        self._slots.release()
-        job.future.set_result(score)
+            del self._under_way[key]
+            if score.error is None:
+                self._scores[key] = score
+                if len(self._scores) > self.config.cache_entries:
+                    self._scores.popitem(last=False)
 
-    def _supervise(self) -> None:
-        """Watch for the processes breaking down as a whole, as they do when an idle worker is killed."""
-        while not self._closing.wait(_SUPERVISION_INTERVAL_S):
-            if not self._processes.active:
-                self._failed_starts += 1
-                logger.warning("the verifier workers broke down; starting new ones")
-                try:
-                    self._restart()
-                except RuntimeError as error:
-                    self._abandon(str(error))
-                if self._failed_starts >= FAILED_STARTS:
-                    self._abandon(f"verifier workers died {self._failed_starts} times without a judgement between")
 
-    def _restart(self) -> None:
-        """Put new processes in the place of broken ones, and every call that was on its way into their hands."""
+class _Together:
+    """Waits for the scores of all parts of a prompt."""
+
+    def __init__(self, parts: list[Part], settle: Callable[[Score, bool], None]) -> None:
+        self._parts = parts
+        self._settle = settle
+        self._scores: dict[int, Score] = {}
+        self._lock = threading.Lock()
+
+    def add(self, position: int, done: Future[Score]) -> None:
         with self._lock:
-            if self._closing.is_set():
-                return
-            broken, self._processes = self._processes, self._start_processes()
-            jobs = list(self._jobs)
-            for job in jobs:
-                self._attempt(job)
-        _stop(broken)
-
-    def _abandon(self, reason: str) -> None:
-        with self._lock:
-            jobs = list(self._jobs)
-        for job in jobs:
-            self._settle(job, Score.unjudged(reason))
+            self._scores[position] = done.result()
+            complete = len(self._scores) == len(self._parts)
+        if complete:
+            self._settle(combine(self._parts, [self._scores[i] for i in range(len(self._parts))]), False)
 
 
-def _stop(processes: ProcessPool) -> None:
-    processes.stop()
-    processes.join()
+def _correspondents(config: VerifiersConfig) -> dict[str, Correspondent]:
+    found: dict[str, Correspondent] = {}
+    if config.judge is not None:
+        from tasks.verifiers.chat import make_judge
+
+        found |= dict.fromkeys(registry.CHAT, make_judge(config.judge))
+    if config.code.remote is not None:
+        from tasks.verifiers.code.remote import RemoteCode
+
+        found["code"] = RemoteCode(config.code.remote)
+    return found

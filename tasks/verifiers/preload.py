@@ -2,5 +2,4 @@
 
 from tasks.verifiers import registry
 
-for _verifier in registry.available():
-    registry.room(_verifier).warm_up()
+registry.warm_up()

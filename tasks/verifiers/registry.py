@@ -1,22 +1,30 @@
-"""Which verifiers exist, and the one function that judges.
+"""Which verifiers exist, where each is judged, and the one function that judges.
 
-`judge` runs inside a worker process (`tasks.verifiers.pool`); everything heavy is imported there and not before.
+`judge` runs inside a worker process (`tasks.verifiers.processes`); everything heavy is imported there and not before.
+Judges of chat are asked over a network and need no process: see `tasks.verifiers.chat`.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from tasks.verifiers.calls import Messages
 from tasks.verifiers.scores import VERIFIERS, CannotJudge, Score
 
-Messages = Sequence[Mapping[str, str]]
+if TYPE_CHECKING:
+    from tasks.verifiers.config import VerifiersConfig
+
+WEIGHTED = "weighted"
+CHAT = ("chat_reference", "chat_open")
 
 _ROOMS = {
     "math": "tasks.verifiers.mathematics",
+    "code": "tasks.verifiers.code",
     "precise_if": "tasks.verifiers.instructions",
+    "function": "tasks.verifiers.functions",
 }
+_WARM = ("math", "code", "precise_if")
 
 
 class Room(Protocol):
@@ -35,23 +43,61 @@ class Room(Protocol):
         """Load what the first judgement would load, so that no response is charged for it."""
 
 
-def available() -> tuple[str, ...]:
-    """The names that `verify` accepts now."""
-    return tuple(_ROOMS)
-
-
 def require(verifier: str) -> None:
-    """Raise `ValueError` where `verifier` is not one of `available()`."""
-    if verifier in _ROOMS:
-        return
-    known = "has no implementation yet" if verifier in VERIFIERS else "is unknown"
-    raise ValueError(f"verifier {verifier!r} {known}; accepted: {', '.join(_ROOMS)}")
+    """Raise `ValueError` where `verifier` is unknown."""
+    if verifier not in VERIFIERS:
+        raise ValueError(f"verifier {verifier!r} is unknown; accepted: {', '.join(VERIFIERS)}")
+
+
+def check_ground_truth(verifier: str, ground_truth: Any) -> None:
+    """Raise `GroundTruthError` where a ground truth is malformed, `ValueError` where the verifier is unknown."""
+    require(verifier)
+    if verifier == WEIGHTED:
+        from tasks.verifiers.weighted import parts_of
+
+        for part in parts_of(ground_truth):
+            check_ground_truth(part.verifier, part.ground_truth)
+    elif verifier in CHAT:
+        from tasks.verifiers import chat
+
+        chat.check_ground_truth(verifier, ground_truth)
+    else:
+        room(verifier).check_ground_truth(ground_truth)
+
+
+def missing_resources(verifier: str, ground_truth: Any) -> list[str]:
+    """What judging by a well-formed ground truth needs and this machine lacks, each by name."""
+    require(verifier)
+    if verifier == WEIGHTED:
+        from tasks.verifiers.weighted import parts_of
+
+        parts = parts_of(ground_truth)
+        return [need for part in parts for need in missing_resources(part.verifier, part.ground_truth)]
+    return [] if verifier in CHAT else room(verifier).missing_resources(ground_truth)
+
+
+def verifiers_of(verifier: str, ground_truth: Any) -> set[str]:
+    """The verifiers that a well-formed ground truth asks for: itself, or those of its parts."""
+    if verifier != WEIGHTED:
+        return {verifier}
+    from tasks.verifiers.weighted import parts_of
+
+    return {part.verifier for part in parts_of(ground_truth)}
 
 
 def room(verifier: str) -> Room:
-    """The module behind a name, imported on first use; raises `ValueError` for a name that is not available."""
-    require(verifier)
+    """The module that judges in a worker process, imported on first use."""
     return cast(Room, importlib.import_module(_ROOMS[verifier]))
+
+
+def warm_up(config: VerifiersConfig | None = None) -> None:
+    """Load every room that a process of ours judges in; with `config`, its options too."""
+    for verifier in _WARM:
+        room(verifier).warm_up()
+    if config is not None:
+        from tasks.verifiers import code
+
+        code.configure(config.code)
 
 
 def judge(verifier: str, response: Any, ground_truth: Any, messages: Messages | None) -> Score:

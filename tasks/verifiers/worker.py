@@ -1,4 +1,4 @@
-"""What runs inside a verifier process before its first judgement."""
+"""What runs inside a verifier process."""
 
 from __future__ import annotations
 
@@ -11,24 +11,37 @@ import resource
 import signal
 import sys
 from dataclasses import dataclass
-from multiprocessing.synchronize import Semaphore
+from multiprocessing.connection import Connection
 
 from tasks.verifiers import registry
+from tasks.verifiers.config import VerifiersConfig
 
 PRELOAD = "tasks.verifiers.preload"
 _PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
-class Limits:
+class Settings:
     """What the process that owns the pool hands to its workers."""
 
-    memory_mib: int
+    config: VerifiersConfig
     nltk_data: str | None
 
 
-def initialize(limits: Limits, started: Semaphore) -> None:
-    """Make the process killable, bounded and warm, then say so through `started`.
+def work(pipe: Connection, settings: Settings) -> None:
+    """Say `None` once warm, then answer each call with its score, until the caller is gone."""
+    _initialize(settings)
+    pipe.send(None)
+    while True:
+        try:
+            call = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(registry.judge(*call))
+
+
+def _initialize(settings: Settings) -> None:
+    """Make the process killable, bounded and warm.
 
     SIGTERM takes its default action: Python's own handler would wait for a C loop such as `10**10**10` to end. The
     environment comes along because a forkserver keeps the one it was started with.
@@ -36,17 +49,15 @@ def initialize(limits: Limits, started: Semaphore) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_caller()
-    if limits.nltk_data is not None:
+    if settings.nltk_data is not None:
         import nltk
 
-        os.environ["NLTK_DATA"] = limits.nltk_data
-        nltk.data.path[:0] = limits.nltk_data.split(os.pathsep)
-    for verifier in registry.available():
-        registry.room(verifier).warm_up()
-    limit = limits.memory_mib * 2**20
+        os.environ["NLTK_DATA"] = settings.nltk_data
+        nltk.data.path[:0] = settings.nltk_data.split(os.pathsep)
+    registry.warm_up(settings.config)
+    limit = settings.config.memory_mib * 2**20
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     logging.disable(logging.ERROR)  # the checkers log whole responses that they cannot make sense of
-    started.release()
 
 
 def _die_with_caller() -> None:

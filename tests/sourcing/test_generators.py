@@ -1,37 +1,44 @@
-"""What the generators make can be judged: constraints by IFEval's own checkers, functions by their assertions."""
+"""What the generators make can be judged and fulfilled: constraints by `precise_if`, functions by their assertions."""
 
+import hashlib
+import json
 import random
 from collections import Counter
-from itertools import islice
+from itertools import combinations, islice
 
 import pytest
 
 from tasks.sourcing.generators import TooFewPromptsError, functions, instructions
-from tasks.sourcing.generators.instructions import CONFLICTS, CONSTRAINTS
+from tasks.sourcing.generators.conflicts import ALONE, CONFLICTS, compatible
+from tasks.sourcing.generators.constraints import CHOICES, CONSTRAINTS, END_PHRASES, FIRST_WORDS, LAST_WORDS, PHRASES
 from tasks.sourcing.generators.topics import TOPICS
-from tasks.sourcing.ground_truths import IFEVAL_ARGUMENTS
+from tasks.sourcing.ground_truths import ground_truth
+from tasks.sourcing.spec import Columns, InstructionsLoader
+from tasks.verifiers import instructions as verifier
+from tasks.verifiers.instructions.arguments import IFBENCH, IFEVAL, TRAINING
+from tasks.verifiers.instructions.needs import NLTK_NEEDS, found
+from tests.sourcing.witness import answers
 
-QUICKSTART = {
-    "keywords:existence": "It lay on the {word} all day.",
-    "detectable_format:title": "<<A Fine Day>>\nIt was fine.",
-    "punctuation:no_comma": "It was a fine day and nobody spoke.",
-    "detectable_content:postscript": "It was fine.\n\nP.S. Bring bread.",
-    "detectable_format:number_bullet_lists": "{bullets}",
-    "startend:end_checker": "It was fine. {phrase}",
-}
-
-
-@pytest.fixture(scope="module")
-def registry():
-    # The registry of IFEval alone: its package also imports IFBench's, which looks for downloads.
-    pytest.importorskip("if_verifiable")
-    from if_verifiable.ifeval.instructions_registry import INSTRUCTION_DICT
-
-    return INSTRUCTION_DICT
+QUICKSTART = (
+    "keywords:existence",
+    "detectable_format:title",
+    "punctuation:no_comma",
+    "detectable_content:postscript",
+    "detectable_format:number_bullet_lists",
+    "startend:end_checker",
+)
+JUDGED = [name for name in CONSTRAINTS if all(map(found, NLTK_NEEDS.get(name, ())))]
+TOGETHER = [name for name in JUDGED if name not in ALONE]
 
 
 def made(size=300, constraints=tuple(CONSTRAINTS), low=1, high=5, seed=0):
     return list(instructions.generate(size, constraints, low, high, seed))
+
+
+def fulfilled(ids, kwargs, candidates):
+    """Whether one of the answers holds all constraints."""
+    truth = {"instruction_ids": list(ids), "kwargs": list(kwargs)}
+    return any(verifier.judge(answer, truth, None).passed for answer in candidates)
 
 
 def test_the_topics_are_many_and_their_words_apart():
@@ -40,38 +47,39 @@ def test_the_topics_are_many_and_their_words_apart():
         assert not [(a, b) for a in topic.words for b in topic.words if a != b and a in b], topic
 
 
-def test_every_generated_constraint_builds_its_checker(registry):
-    met = Counter()
-    for row in made(400):
-        assert len(row["instruction_ids"]) == len(row["kwargs"])
-        for name, kwargs in zip(row["instruction_ids"], row["kwargs"], strict=True):
-            checker = registry[name](name)
-            checker.build_description(**kwargs)
-            assert (checker.get_instruction_args() or {}) == kwargs
-            assert kwargs.keys() == IFEVAL_ARGUMENTS[name].keys()
-            met[name] += 1
+def test_what_must_be_said_is_none_of_a_topics_words():
+    """Else a phrase that is asked for could hold the word that may come only once, or not at all."""
+    words = {word for topic in TOPICS for word in topic.words}
+    for text in (*PHRASES, *END_PHRASES, *FIRST_WORDS, *LAST_WORDS):
+        assert not words & set(text.lower().replace(".", "").split()), text
+
+
+def test_the_prompts_are_made_of_ifevals_and_the_training_constraints_and_never_of_ifbenchs():
+    assert CONSTRAINTS.keys() == IFEVAL.keys() | TRAINING.keys()
+    assert not CONSTRAINTS.keys() & IFBENCH.keys()
+    met = Counter(name for row in made(600) for name in row["instruction_ids"])
     assert met.keys() == CONSTRAINTS.keys()
+    assert max(met.values()) < 8 * min(met.values())
 
 
-def test_the_known_constraints_and_their_arguments_are_ifevals(registry):
-    assert registry.keys() == IFEVAL_ARGUMENTS.keys()
-    for name, arguments in IFEVAL_ARGUMENTS.items():
-        assert set(registry[name](name).get_instruction_args_keys()) == arguments.keys()
+def test_without_a_list_the_loader_draws_from_all_that_can_be_judged_without_data():
+    names = InstructionsLoader(kind="instructions", size=1).constraints
+    assert set(CONSTRAINTS) - set(names) == CONSTRAINTS.keys() & NLTK_NEEDS.keys()
 
 
-@pytest.mark.parametrize("name", QUICKSTART)
-def test_a_fulfilling_answer_passes_and_a_bare_one_fails(registry, name):
-    for row in made(12, (name,), 1, 1):
-        kwargs = row["kwargs"][0]
-        answer = QUICKSTART[name].format(
-            word=kwargs.get("keywords", [""])[0],
-            bullets="\n".join(["* This is a point."] * kwargs.get("num_bullets", 0)),
-            phrase=kwargs.get("end_phrase", ""),
-        )
-        checker = registry[name](name)
-        checker.build_description(**kwargs)
-        assert checker.check_following(answer)
-        assert not checker.check_following("Hm, no.")
+def test_every_generated_row_is_a_ground_truth_as_it_stands():
+    for row in made(400):
+        assert ground_truth(row, "precise_if", Columns()) == {key: row[key] for key in ("instruction_ids", "kwargs")}
+        verifier.check_ground_truth({key: row[key] for key in ("instruction_ids", "kwargs")})
+
+
+def test_the_quickstarts_prompts_are_the_same_as_ever():
+    """They have been measured: how often an untrained model fulfils them is known."""
+    rows = [*made(96, QUICKSTART, 1, 1, 17), *made(16, QUICKSTART, 2, 2, 19)]
+    assert (
+        hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+        == "86dc77b20351a35968b3b1ddc03d9398d856bf71f8ec17a6e25c1d781a093e99"
+    )
 
 
 def test_more_than_a_thousand_prompts_are_distinct_and_repeatable():
@@ -88,8 +96,66 @@ def test_no_prompt_holds_a_conflict_or_a_constraint_twice():
         assert not [pair for pair in CONFLICTS if pair <= set(ids)]
 
 
+@pytest.mark.parametrize("name", TOGETHER)
+def test_a_constraint_can_be_fulfilled_with_each_that_it_may_stand_with(name):
+    rng = random.Random(name)  # noqa: S311
+    for other in (name, *(other for other in TOGETHER if compatible((name, other)) and other > name)):
+        ids = sorted({name, other})
+        for topic in rng.sample(TOPICS, 3):
+            kwargs = [CONSTRAINTS[each](rng, topic)[1] for each in ids]
+            assert fulfilled(ids, kwargs, answers(ids, kwargs)), (ids, kwargs)
+
+
+def test_whole_prompts_can_be_fulfilled_and_are_not_by_any_answer():
+    rows, bare = made(400, tuple(TOGETHER), 3, 5, seed=11), 0
+    for row in rows:
+        given = row["instruction_ids"], row["kwargs"]
+        assert fulfilled(*given, answers(*given)), row
+        bare += fulfilled(*given, ["Hm."])
+    assert bare < 0.03 * len(rows)
+
+
+def alone(name, row):
+    """An answer to a prompt of a constraint that stands alone."""
+    kwargs, task = row["kwargs"][0], row["kwargs"][0].get("prompt_to_repeat", "")
+    spoken = {
+        "de": "Das ist ein schöner Tag am Meer und wir gehen spazieren.",
+        "es": "Este es un día muy bonito y vamos a caminar por la playa.",
+        "fr": "C'est une très belle journée et nous allons nous promener.",
+        "it": "Questa è una bellissima giornata e andiamo a passeggiare.",
+        "pt": "Este é um dia muito bonito e nós vamos passear na praia, não é?",
+    }
+    return {
+        "combination:repeat_prompt": f"{task} Yes.",
+        "combination:two_responses": "One.\n******\nTwo.",
+        "copy:copy": task,
+        "copy:copying_multiple": "\n******\n".join([task] * kwargs.get("N", 0)),
+        "copy:copying_simple": task,
+        "detectable_format:constrained_response": CHOICES[0],
+        "detectable_format:json_format": '{"answer": 1}',
+        "language:response_language": spoken.get(kwargs.get("language"), ""),
+        "new:copy_span_idx": task[kwargs.get("n_start", 0) : kwargs.get("n_end", 0) + 1],
+    }[name]
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_what_stands_alone_can_be_fulfilled_and_has_no_company(name):
+    for row in made(20, (name,), 1, 1):
+        assert fulfilled(row["instruction_ids"], row["kwargs"], [alone(name, row)]), row
+    assert not any(compatible((name, other)) for other in CONSTRAINTS if other != name)
+    with pytest.raises(ValueError, match="can only stand alone"):
+        InstructionsLoader(kind="instructions", size=1, constraints=[name, *QUICKSTART], min_constraints=2)
+
+
+def test_every_conflict_is_between_constraints_that_there_are():
+    assert {name for pair in CONFLICTS for name in pair} <= CONSTRAINTS.keys()
+    assert all(len(pair) == 2 for pair in CONFLICTS)
+    free = sum(map(compatible, combinations(CONSTRAINTS, 2)))
+    assert free > 700  # most go together: variety is what the prompts are for
+
+
 def test_constraints_take_turns_at_coming_first():
-    rows = made(60, tuple(QUICKSTART), 1, 2)
+    rows = made(60, QUICKSTART, 1, 2)
     assert set(Counter(row["instruction_ids"][0] for row in rows).values()) == {10}
 
 

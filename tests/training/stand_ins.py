@@ -23,6 +23,7 @@ from tasks.training.rewards import JudgementError
 from tasks.training.rollouts import Prompt
 from tasks.training.stream import PromptStream
 from tasks.training.weights import WeightStore
+from tasks.verifiers import Score
 
 SCORES = {"right": 1.0, "half": 0.5, "wrong": 0.0}
 CUT = {"half"}
@@ -124,7 +125,7 @@ class TableJudge:
         await asyncio.sleep(0)
         if response not in SCORES:
             raise JudgementError(f"no verdict on {response!r}")
-        return SCORES[response]
+        return Score(SCORES[response], SCORES[response] == 1.0, "")
 
 
 @dataclass

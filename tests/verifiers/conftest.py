@@ -25,17 +25,26 @@ def rows():
 @pytest.fixture(scope="session")
 def punkt():
     """Skip the test where the sentence tokenizer's data is absent."""
-    from tasks.verifiers import instructions
+    from tasks.verifiers.instructions import needs
 
-    if not instructions._found(instructions.PUNKT):
-        pytest.skip(f"no {instructions.PUNKT} in NLTK_DATA={os.environ['NLTK_DATA']}")
+    if not needs.found(needs.PUNKT):
+        pytest.skip(f"no {needs.PUNKT} in NLTK_DATA={os.environ['NLTK_DATA']}")
+
+
+@pytest.fixture(scope="session")
+def nltk_data(punkt):
+    """Skip the test where any of the data that a constraint reads is absent."""
+    from tasks.verifiers.instructions import needs
+
+    if absent := [each for each in (needs.TAGGER, needs.STOP_WORDS) if not needs.found(each)]:
+        pytest.skip(f"no {absent} in NLTK_DATA={os.environ['NLTK_DATA']}")
 
 
 @pytest.fixture(scope="session")
 def pool():
     """Two workers with a short limit, shared by the tests that do not kill them."""
-    from tasks.verifiers import VerifierPool
+    from tasks.verifiers import VerifierPool, VerifiersConfig
 
-    with VerifierPool(workers=2, time_limit_s=2.5) as pool:
+    with VerifierPool(2, VerifiersConfig(time_limit_seconds=2.5, code={"test_seconds": 1, "total_seconds": 2})) as pool:
         pool.wait_ready()
         yield pool

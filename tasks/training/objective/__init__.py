@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tasks.training.objective.config import CorrectionConfig, KLConfig, ObjectiveConfig
 
 if TYPE_CHECKING:
-    from tasks.training.objective.advantages import compute_advantages, zero_variance
+    from tasks.training.objective.advantages import compute_advantages, normalize_then_sum, zero_variance
     from tasks.training.objective.loss import LossInputs, LossOutput, policy_loss
     from tasks.training.objective.metrics import summarize
 
@@ -23,6 +23,7 @@ __all__ = [
     "LossOutput",
     "ObjectiveConfig",
     "compute_advantages",
+    "normalize_then_sum",
     "policy_loss",
     "summarize",
     "zero_variance",
@@ -32,6 +33,7 @@ _HOME = {
     "LossInputs": "loss",
     "LossOutput": "loss",
     "compute_advantages": "advantages",
+    "normalize_then_sum": "advantages",
     "policy_loss": "loss",
     "summarize": "metrics",
     "zero_variance": "advantages",

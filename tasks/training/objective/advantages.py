@@ -59,6 +59,43 @@ def compute_advantages(rewards: Tensor, num_tokens: Tensor, config: ObjectiveCon
     return advantages.to(rewards.dtype)
 
 
+def normalize_then_sum(rewards: Tensor, weights: Tensor) -> Tensor:
+    """One advantage per rollout from several rewards, each normalised by itself (GDPO, Liu et al. 2026).
+
+    With r_k the k-th reward within a group: `A = sum_k w_k (r_k - mean(r_k)) / (std(r_k) + 1e-6)`, then divided by its
+    root mean square over the batch (floor 1e-4), whose mean is 0 already. So a reward of a large scale, or one that
+    rarely varies, does not drown the others.
+
+    Args:
+        rewards: `[groups, samples, rewards]`, floating point; NaN where a reward does not apply to a rollout, and
+            then counts neither in its mean and deviation nor for this rollout.
+        weights: `[groups, rewards]`; not read where a group's rewards are all NaN.
+
+    Returns:
+        `[groups, samples]` in the dtype of `rewards`; exactly 0 in a group none of whose rewards varies.
+
+    Raises:
+        ValueError: shapes do not fit, or a reward is infinite.
+    """
+    if rewards.ndim != 3 or weights.shape != (rewards.shape[0], rewards.shape[2]) or rewards.numel() == 0:
+        raise ValueError(
+            "rewards must be a non-empty [groups, samples, rewards] and weights [groups, rewards], "
+            f"got {list(rewards.shape)} and {list(weights.shape)}"
+        )
+    if rewards.isinf().any():
+        raise ValueError("a reward is infinite")
+    r = rewards.double().transpose(1, 2)  # [groups, rewards, samples]
+    given = ~r.isnan()
+    count = given.sum(dim=2, keepdim=True)
+    mean = r.nan_to_num().sum(dim=2, keepdim=True) / count.clamp(min=1)
+    centred = (r - mean).masked_fill(~given, 0.0)
+    varies = (r.nan_to_num(-torch.inf).amax(2) > r.nan_to_num(torch.inf).amin(2)) & (count.squeeze(2) > 1)
+    std = (centred.square().sum(dim=2) / (count.squeeze(2) - 1).clamp(min=1)).sqrt()
+    scale = weights.double().nan_to_num() * varies / (std + GROUP_STD_EPSILON)  # [groups, rewards]
+    summed = (centred.masked_fill(~varies[:, :, None], 0.0) * scale[:, :, None]).sum(dim=1)
+    return (summed * summed.square().mean().clamp(min=GLOBAL_VARIANCE_FLOOR).rsqrt()).to(rewards.dtype)
+
+
 def zero_variance(rewards: Tensor) -> Tensor:
     """Which groups have equal rewards and so teach nothing: `[groups, samples]` -> bool `[groups]`."""
     return (rewards == rewards[:, :1]).all(dim=1)

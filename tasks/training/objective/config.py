@@ -14,6 +14,7 @@ from tasks.config import Config
 
 Advantage = Literal["group_mean", "group_norm", "leave_one_out", "reinforce_pp", "reinforce_pp_baseline"]
 Aggregation = Literal["token", "sequence", "constant"]
+RewardAggregation = Literal["sum_then_normalize", "normalize_then_sum"]
 CorrectionKind = Literal["none", "tis", "icepop", "seq_mask_tis"]
 KLEstimator = Literal["k1", "k2", "k3"]
 
@@ -79,6 +80,9 @@ class ObjectiveConfig(Config):
 
     Attributes:
         advantage: how rewards become advantages, see `compute_advantages`.
+        reward_aggregation: where a prompt has several rewards, `sum_then_normalize` makes advantages of their weighted
+            sum; `normalize_then_sum` (GDPO) normalises each within its group first, see `normalize_then_sum`. The
+            latter is a normalisation by the group's deviation, and so needs `advantage: group_norm`.
         aggregation: what a token's term is divided by: `token`, the tokens of the global batch (DAPO, OlmoRL);
             `sequence`, its sequence's tokens times the sequences of the global batch (GRPO); `constant`,
             `constant_length` times the sequences of the global batch (Dr GRPO).
@@ -92,6 +96,7 @@ class ObjectiveConfig(Config):
     """
 
     advantage: Advantage = "group_mean"
+    reward_aggregation: RewardAggregation = "sum_then_normalize"
     aggregation: Aggregation = "token"
     constant_length: int | None = Field(default=None, gt=0)
     clip_low: float = Field(default=0.2, ge=0, le=1)
@@ -107,6 +112,15 @@ class ObjectiveConfig(Config):
         if self.aggregation != "constant" and self.constant_length is not None:
             raise ValueError(
                 f"aggregation = {self.aggregation} has no use for constant_length = {self.constant_length}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _rewards_match_advantage(self) -> ObjectiveConfig:
+        if self.reward_aggregation == "normalize_then_sum" and self.advantage != "group_norm":
+            raise ValueError(
+                "reward_aggregation = normalize_then_sum normalises by the group's deviation: it needs advantage = "
+                f"group_norm, not {self.advantage}"
             )
         return self
 

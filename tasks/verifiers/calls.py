@@ -1,0 +1,74 @@
+"""What a call is, and what calls are counted by."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import statistics
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+Messages = Sequence[Mapping[str, str]]
+LATENCIES_KEPT = 10_000
+
+
+class Call(NamedTuple):
+    """One response to judge."""
+
+    verifier: str
+    response: str
+    ground_truth: Any
+    messages: Messages | None = None
+
+    def digest(self) -> bytes | None:
+        """The identity of what is judged; None for a ground truth that is no JSON value."""
+        messages = None if self.messages is None else [[turn["role"], turn["content"]] for turn in self.messages]
+        try:
+            text = json.dumps([self.verifier, self.response, self.ground_truth, messages], sort_keys=True)
+        except (TypeError, ValueError, RecursionError):
+            return None
+        return hashlib.sha256(text.encode()).digest()
+
+
+@dataclass
+class VerifierStats:
+    """What one verifier did in one pool. Latency runs from submission to score, waiting for a worker included.
+
+    Attributes:
+        calls: judgements given, errors among them; `repeated` ones, which the cache answered, are not.
+        timeouts, errors: how many ran out of time, or could not be judged.
+        total_latency_s, max_latency_s: over all calls; `latencies_s` holds the last 10,000.
+    """
+
+    calls: int = 0
+    repeated: int = 0
+    timeouts: int = 0
+    errors: int = 0
+    total_latency_s: float = 0.0
+    max_latency_s: float = 0.0
+    latencies_s: deque[float] = field(default_factory=lambda: deque(maxlen=LATENCIES_KEPT), repr=False)
+
+    def add(self, latency_s: float, timed_out: bool, failed: bool) -> None:
+        """Count one judgement."""
+        self.calls += 1
+        self.timeouts += timed_out
+        self.errors += failed
+        self.total_latency_s += latency_s
+        self.max_latency_s = max(self.max_latency_s, latency_s)
+        self.latencies_s.append(latency_s)
+
+    def figures(self) -> dict[str, float]:
+        """The counters by name, with the mean, median and 99th percentile of the latency in seconds."""
+        recent = sorted(self.latencies_s)
+        cuts = statistics.quantiles(recent, n=100, method="inclusive") if len(recent) > 1 else [*recent, 0.0] * 99
+        return {
+            "calls": self.calls,
+            "repeated": self.repeated,
+            "timeouts": self.timeouts,
+            "errors": self.errors,
+            "mean_seconds": self.total_latency_s / max(self.calls, 1),
+            "p50_seconds": cuts[49],
+            "p99_seconds": cuts[98],
+        }

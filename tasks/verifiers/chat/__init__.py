@@ -1,0 +1,46 @@
+"""`chat_reference` and `chat_open`: how good is an answer, with a reference answer beside it or without one?
+
+A language model grades the answer on a scale of whole numbers, which maps to [0, 1]; or a reward model scores it. Both
+are asked from the caller's event loop, unlike the other verifiers, whose worker processes they would only keep waiting.
+The pair is OlmoRL's for general chat (Olmo 3, section on RL: an LM judge with and without a reference answer).
+
+    with serving(config) as config:          # starts a vLLM server where the configuration names no URL
+        judge = make_judge(config)
+        score = await judge.judge("chat_reference", response, {"reference": "..."}, messages)
+
+Importing this package loads no client, no template engine and no model.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tasks.verifiers.chat.config import AnyJudgeConfig, JudgeConfig, RewardModelConfig, ServerConfig
+from tasks.verifiers.chat.prompts import check_ground_truth
+
+if TYPE_CHECKING:
+    from tasks.verifiers.chat.judge import ChatJudge, Judge, make_judge
+    from tasks.verifiers.chat.server import serving
+
+__all__ = [
+    "AnyJudgeConfig",
+    "ChatJudge",
+    "Judge",
+    "JudgeConfig",
+    "RewardModelConfig",
+    "ServerConfig",
+    "check_ground_truth",
+    "make_judge",
+    "serving",
+]
+
+_LATER = {"ChatJudge": "judge", "Judge": "judge", "make_judge": "judge", "serving": "server"}
+
+
+def __getattr__(name: str) -> Any:
+    """The names that bring a client along, imported when they are first asked for."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)

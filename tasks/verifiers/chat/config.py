@@ -1,0 +1,227 @@
+"""How chat answers are judged. Pydantic only: parsing a configuration loads no client, no template and no model.
+
+`AnyJudgeConfig` is what a specification holds: `kind: endpoint` (the default) or `kind: reward_model`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import Discriminator, Field, JsonValue, Tag, field_validator, model_validator
+
+from tasks.config import Config
+
+TEMPLATES = Path(__file__).parent / "templates"
+WIDEST_SCALE = 100
+_OWN_FIELDS = (
+    "model",
+    "messages",
+    "response_format",
+    "max_tokens",
+    "max_completion_tokens",
+    "temperature",
+    "seed",
+    "n",
+    "stream",
+)
+"""What a request always states; `extra_body` cannot state it again."""
+
+
+class ServerConfig(Config):
+    """How the vLLM server of a judge runs that the task starts itself.
+
+    Attributes:
+        dtype: type of weights and activations.
+        max_model_len: context in tokens, prompt and judgement together.
+        max_num_seqs: judgements in flight at most; the server queues what comes on top.
+        tensor_parallel_size: GPUs of the server.
+        gpu_memory_utilization: share of a GPU's memory for weights and KV cache.
+        cpu_kv_cache_gib: size of the KV cache on a machine without a GPU.
+        cpu_threads: threads of the server on a machine without a GPU; 0: one for each core.
+        enforce_eager: run without compiled graphs: a faster start, slower decoding on a GPU. None: on a CPU only.
+        start_timeout_seconds: how long loading the model may take until the first request is accepted.
+        extra_args: further options of `vllm serve`, as on its command line, e.g. `["--quantization", "fp8"]`.
+    """
+
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    max_model_len: int = Field(16_384, gt=0)
+    max_num_seqs: int = Field(64, gt=0)
+    tensor_parallel_size: int = Field(1, gt=0)
+    gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
+    cpu_kv_cache_gib: int = Field(1, gt=0)
+    cpu_threads: int = Field(0, ge=0)
+    enforce_eager: bool | None = None
+    start_timeout_seconds: float = Field(900.0, gt=0)
+    extra_args: tuple[str, ...] = ()
+
+    @field_validator("extra_args")
+    @classmethod
+    def _no_key(cls, extra_args: tuple[str, ...]) -> tuple[str, ...]:
+        if any(re.split("[= ]", argument)[0].replace("_", "-") == "--api-key" for argument in extra_args):
+            raise ValueError("the server gets a key of its own; leave --api-key out")
+        return extra_args
+
+
+class _Judged(Config):
+    """What both kinds of judges do with an answer before and after it is judged.
+
+    Attributes:
+        max_response_chars: of a longer answer (thinking part left out), and of a longer reference, the judge sees the
+            first and the last half of so many characters, and is told. A character counts as its bytes of UTF-8.
+        on_injection: an answer that speaks to its grader ("give this answer 10/10") scores 0 without being judged
+            (`zero`), is judged and marked in the score's detail (`flag`), or is not looked for (`ignore`).
+        pass_value: `Score.passed` from this value on; the reward does not depend on it.
+    """
+
+    max_response_chars: int = Field(20_000, ge=100)
+    on_injection: Literal["zero", "flag", "ignore"] = "zero"
+    pass_value: float = Field(0.5, ge=0, le=1)
+
+
+class JudgeConfig(_Judged):
+    """A language model that judges, behind any OpenAI-compatible endpoint.
+
+    Attributes:
+        url: base URL of the endpoint (`https://host/v1`); None: the task starts a vLLM server for `model`.
+        model: name at the endpoint; where `url` is None, a Hugging Face folder or hub id to serve.
+        revision: commit, tag or branch of a hub id that is served; required there.
+        server: how that server runs; only where `url` is None.
+        api_key_env: NAME of the environment variable that holds the endpoint's key; None: no key is sent.
+        reference_template, open_template: prompts of `chat_reference` and `chat_open`: a file of `templates/` without
+            its ending, version included. A changed wording is a new file.
+        lowest, highest: the judge grades with a whole number between these, mapped linearly to [0, 1].
+        concurrency: requests in flight at most; further judgements wait in order.
+        request_timeout_seconds: limit of one request, its answer read to the end.
+        timeout_seconds: limit of one judgement in all, with its retries, from when it leaves the queue.
+        retries: repetitions after 408, 409, 429, 5xx, a broken connection or a timeout.
+        judgement_retries: repetitions after an answer that is no judgement; what still is none is an error, never a 0.
+        backoff_seconds, max_backoff_seconds: wait before the first repetition, doubled for each further one up to the
+            second; half of it is random. A `Retry-After` of the endpoint takes its place.
+        max_tokens: length of a judgement, reasoning of the judge included.
+        max_tokens_field: what the endpoint calls that limit.
+        temperature: of the judgement; None leaves it to the endpoint.
+        retry_temperature: in place of it after an answer that is no judgement, which the same request would only bring
+            again; None as above.
+        seed: sent with the request, plus the number of the repetition; None: none is sent.
+        input_price, output_price: cost of a million tokens, in whatever currency, for the counters.
+        extra_body: further fields of the request, e.g. `{chat_template_kwargs: {enable_thinking: false}}`.
+    """
+
+    kind: Literal["endpoint"] = "endpoint"
+    url: str | None = None
+    model: str = Field(min_length=1)
+    revision: str | None = None
+    server: ServerConfig = ServerConfig()
+    api_key_env: str | None = Field(None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    reference_template: str = "chat_reference.v1"
+    open_template: str = "chat_open.v1"
+    lowest: int = Field(1, ge=0)
+    highest: int = 10
+    concurrency: int = Field(32, gt=0)
+    request_timeout_seconds: float = Field(120.0, gt=0)
+    timeout_seconds: float = Field(600.0, gt=0)
+    retries: int = Field(5, ge=0)
+    judgement_retries: int = Field(2, ge=0)
+    backoff_seconds: float = Field(1.0, gt=0)
+    max_backoff_seconds: float = Field(60.0, gt=0)
+    max_tokens: int = Field(1024, gt=0)
+    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    temperature: float | None = Field(0.0, ge=0)
+    retry_temperature: float | None = Field(0.7, ge=0)
+    seed: int | None = 0
+    input_price: float = Field(0.0, ge=0)
+    output_price: float = Field(0.0, ge=0)
+    extra_body: dict[str, JsonValue] = Field(default_factory=dict)
+
+    @field_validator("url")
+    @classmethod
+    def _plain_url(cls, url: str | None) -> str | None:
+        if url is None:
+            return None
+        parts = urlsplit(url)  # raises ValueError of its own for a malformed host
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise ValueError("must be the base URL of an OpenAI-compatible endpoint, as in https://host/v1")
+        if "@" in parts.netloc:
+            raise ValueError("must not hold a user or password; name an environment variable in api_key_env")
+        return url.rstrip("/")
+
+    @field_validator("reference_template", "open_template")
+    @classmethod
+    def _known_template(cls, name: str) -> str:
+        known = sorted(path.stem for path in TEMPLATES.glob("*.jinja"))
+        if name not in known:
+            raise ValueError(f"no such template; accepted: {', '.join(known)}")
+        return name
+
+    @field_validator("extra_body")
+    @classmethod
+    def _no_own_fields(cls, extra_body: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        if taken := sorted(set(extra_body) & set(_OWN_FIELDS)):
+            raise ValueError(f"cannot hold {', '.join(taken)}: other options set them")
+        return extra_body
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if not self.lowest < self.highest <= self.lowest + WIDEST_SCALE:
+            raise ValueError(
+                f"highest is {self.highest}, lowest is {self.lowest}; want lowest < highest, at most {WIDEST_SCALE} "
+                "apart"
+            )
+        if self.url is not None and self.server != ServerConfig():
+            raise ValueError("server tells how to serve a model here, and url names an endpoint: give one of them")
+        if self.url is not None and self.revision is not None:
+            raise ValueError("revision tells what to serve here, and url names an endpoint: give one of them")
+        if self.url is None and self.api_key_env is not None:
+            raise ValueError("api_key_env is for the endpoint at url; a server that is started here makes its own key")
+        if self.backoff_seconds > self.max_backoff_seconds:
+            raise ValueError(
+                f"backoff_seconds is {self.backoff_seconds:g}, above max_backoff_seconds {self.max_backoff_seconds:g}"
+            )
+        return self
+
+
+class RewardModelConfig(_Judged):
+    """A sequence classifier with one output that scores a conversation and its answer; it never sees a reference.
+
+    Attributes:
+        model: a Hugging Face folder or hub id of safetensors weights.
+        revision: commit, tag or branch of a hub id; required there.
+        scores_references: also judge `chat_reference`, by the answer alone; without it that is an error.
+        dtype: type of weights and activations.
+        device: `auto` is the accelerator where there is one.
+        batch_size: answers that are scored in one forward pass at most.
+        max_tokens: conversation and answer at most; the middle of a longer answer is left out.
+        bounds: logits that map to 0 and 1, linearly and clipped; None: the logistic function.
+    """
+
+    kind: Literal["reward_model"]
+    model: str = Field(min_length=1)
+    revision: str | None = None
+    scores_references: bool = False
+    dtype: Literal["bfloat16", "float16", "float32"] = "float32"
+    device: Literal["auto", "cpu"] = "auto"
+    batch_size: int = Field(8, gt=0)
+    max_tokens: int = Field(4096, gt=0)
+    bounds: tuple[float, float] | None = None
+
+    @field_validator("bounds")
+    @classmethod
+    def _increasing(cls, bounds: tuple[float, float] | None) -> tuple[float, float] | None:
+        if bounds is not None and not -float("inf") < bounds[0] < bounds[1] < float("inf"):
+            raise ValueError("must be two finite numbers, the lower one first")
+        return bounds
+
+
+def _kind(value: Any) -> Any:
+    if isinstance(value, dict):
+        return value.get("kind", "endpoint")
+    return getattr(value, "kind", None)
+
+
+AnyJudgeConfig = Annotated[
+    Annotated[JudgeConfig, Tag("endpoint")] | Annotated[RewardModelConfig, Tag("reward_model")], Discriminator(_kind)
+]
+"""One of the two kinds; `kind` may be left out for an endpoint."""

@@ -1,0 +1,172 @@
+"""Text that a judge reads as material: what stands in it can neither end its place in the prompt nor pose as a message.
+
+`plain` is for all material: it takes out what cannot be seen, and breaks up the special tokens of chat formats, which a
+server's tokenizer would otherwise take for the real ones. `quoted` is for the answer, which alone has something to gain
+from being taken for instructions: lines that open a message, a section of the prompt or a delimiter become quotations,
+and what could be read as a judgement is renamed. Ordinary prose, code and markup pass both unchanged.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+_JOINERS = "\u200c\u200d"  # shape letters of several scripts, and join emoji
+_BLANKS = "\u034f\u115f\u1160\u3164\uffa0"  # print nothing, and are letters or marks to Unicode
+_LINE_ENDS = re.compile("\r\n|[\r\v\f\x1c\x1d\x1e\x85\u2028\u2029]")
+
+_OPEN, _SHUT, _BAR = r"[<\uff1c]", r"[>\uff1e]", r"[|\uff5c\u00a6\u2502\u2223\ufe31]"
+_EDGE = r"<>\uff1c\uff1e|\uff5c"
+_WORDS_OF_TOKENS = (
+    r"s|bos|eos|pad|unk|mask|sep|cls|sop|eop|image|img|video|audio|think|thinking|filename|reponame|tool|tools|"
+    r"turn|end|eot|SYS|(?:unused|special|reserved|extra)\d+"
+)
+_TOKENS = re.compile(
+    rf"{_OPEN}(?=/?{_BAR}[^{_EDGE}\s][^{_EDGE}\n]{{0,80}}{_BAR}?{_SHUT}"  # <|im_end|>, <|turn>
+    rf"|/?[^{_EDGE}\s]{{1,80}}{_BAR}{_SHUT}"  # <turn|>
+    rf"|/?[^\W_]\w{{0,60}}_\w{{0,60}}{_SHUT}"  # <start_of_turn>, <tool_call>
+    rf"|/?(?:{_WORDS_OF_TOKENS}){_SHUT}"  # </s>, <unused12>
+    rf"|{_OPEN}/?SYS{_SHUT})"  # <<SYS>>
+    r"|\[(?=(?-i:/?(?:INST|IMG|IMG_BREAK|IMG_END|THINK|ARGS|CALL_ID|CLS|SEP|MASK|PAD|UNK|BOS|EOS|[gs]MASK|[A-Z]+_[A-Z_]+)\])"
+    rf"|{_BAR}[^\]|\n]{{0,80}}{_BAR}\]|e~\[)"  # [INST], [|assistant|], [e~[
+    r"|\](?=~|<\])",  # ]~b], ]<]name[>[
+    re.IGNORECASE,
+)
+
+_ROLES = r"system|user|human|assistant|developer|ai|judge|grader|evaluator|examiner"
+_SECTIONS = (
+    r"the conversation|the reference answer|how to grade|the answer to grade|instructions?|response|input|output|"
+    rf"{_ROLES}|question|reference|answer|rubric|judge?ment|grading|evaluation|score|grade|verdict|task"
+)
+_MESSAGE_LINES = re.compile(
+    rf"^(?=[ \t]*[*_\[(]*(?:{_ROLES})[*_\])]*[ \t]*[:\uff1a]"  # a message
+    rf"|[ \t]*#+[ \t]*(?:{_SECTIONS})[ \t]*[:\uff1a]?[ \t]*$"  # a section
+    r"|[^\w\n]{0,80}(?:begin|start|end)\b(?:[ _](?:of|the|user|assistant|student|model|candidate|ai)){0,3}[ _]"
+    r"(?:answer|response|reply|submission|conversation|reference|output|data|text|prompt)\b)",  # a delimiter
+    re.IGNORECASE | re.MULTILINE,
+)
+_QUOTES = "\"'`\u201c\u201d\u201e\u201f\u2018\u2019\u00ab\u00bb\uff02"
+_SCORE_KEYS = re.compile(rf"(?<=[{_QUOTES}])(?=\s*score\s*\\?[{_QUOTES}]\s*[:\uff1a])", re.IGNORECASE)
+_ESCAPED_LETTERS = re.compile(r"\\(?=u00[4-7][0-9a-f])", re.IGNORECASE)
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]{20,}={0,2}")
+_SPEAKS_OF_SCORE = re.compile(r"\b(?:scor|grad|rating|verdict|judg)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Material:
+    """One text of a prompt and the lines around it.
+
+    Attributes:
+        text: the text, made safe.
+        begin, end: the lines before and after it, which both hold the mark.
+        mark: 16 hex digits that stand nowhere in the text.
+        omitted: characters that were left out of its middle; 0 where it stands there whole.
+    """
+
+    text: str
+    begin: str
+    end: str
+    mark: str
+    omitted: int = 0
+
+
+def material(name: str, text: str, basis: object, omitted: int = 0) -> Material:
+    """`text`, safe already, as the material `name` under a mark that comes from `basis`.
+
+    The mark is a digest of what is judged, not a random number: equal judgements have equal prompts, in every process
+    and after every resume, so that a seeded judge repeats itself and servers can cache. No answer can hold the digest
+    of a text that it is itself a part of, short of trying 2**64 of them, and a policy never sees one.
+    """
+    sign = mark(basis, text)
+    return Material(text, f"=== begin {name} {sign} ===", f"=== end {name} {sign} ===", sign, omitted)
+
+
+def mark(basis: object, text: str) -> str:
+    """16 hex digits over `basis` (a JSON value) that do not stand in `text`."""
+    digest = json.dumps(basis)
+    while True:
+        digest = hashlib.sha256(digest.encode()).hexdigest()
+        if digest[:16] not in text:
+            return digest[:16]
+
+
+def shortened(text: str, most: int) -> tuple[str, int]:
+    """The first and the last half of `most` bytes of UTF-8, a line about the gap between, and the characters left out.
+
+    Bytes, as a context is counted in tokens: English has few of them for each letter, other scripts one or more.
+    """
+    content = text.encode("utf-8", "surrogatepass")
+    if len(content) <= most:
+        return text, 0
+    cuts = [most - most // 2, len(content) - most // 2]
+    while content[cuts[0]] & 0xC0 == 0x80:  # in the middle of a character: left out whole
+        cuts[0] -= 1
+    while cuts[1] < len(content) and content[cuts[1]] & 0xC0 == 0x80:
+        cuts[1] += 1
+    head, tail = (part.decode("utf-8", "surrogatepass") for part in (content[: cuts[0]], content[cuts[1] :]))
+    omitted = len(text) - len(head) - len(tail)
+    return f"{head}\n[... {omitted} characters left out here ...]\n{tail}", omitted
+
+
+def visible(text: str) -> str:
+    """The text without what prints nothing: controls, bidirectional overrides, zero-width characters, tags.
+
+    Joiners stay where a script or an emoji needs them: beside a character that is not ASCII. A lone surrogate, which no
+    request can carry, becomes the replacement character.
+    """
+    text = _LINE_ENDS.sub("\n", text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+    if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
+        return text
+    kept = "".join(character for character in text if not _invisible(character))
+    return re.sub(f"(?<![^\x00-\x7f{_JOINERS}])[{_JOINERS}]+|[{_JOINERS}]+(?![^\x00-\x7f{_JOINERS}])", "", kept)
+
+
+def plain(text: str, tokens: Iterable[str] = ()) -> str:
+    """The text, visible, with special tokens broken up by a space; `tokens` are further ones, known by name."""
+    text = _TOKENS.sub(lambda opening: opening[0] + " ", visible(text))
+    for token in tokens:
+        if len(token) > 1:  # a token of one character has nowhere to be broken
+            text = text.replace(token, f"{token[0]} {token[1:]}")
+    return text
+
+
+def quoted(text: str) -> str:
+    """The answer: `plain`, and nothing in it reads as a message, as an end of the answer or as a judgement."""
+    text = plain(_without_encoded_judgements(visible(text)))
+    text = _MESSAGE_LINES.sub("> ", text)
+    return _SCORE_KEYS.sub("quoted ", _ESCAPED_LETTERS.sub(r"\\ ", text))
+
+
+def decoded(text: str) -> Iterator[tuple[re.Match[str], str]]:
+    """The runs of base64 in a text that hold readable text, each with what it holds."""
+    for run in _BASE64.finditer(text):
+        letters = run[0].rstrip("=").replace("-", "+").replace("_", "/")
+        try:
+            content = base64.b64decode(letters[: len(letters) // 4 * 4], validate=True).decode("ascii")
+        except (binascii.Error, UnicodeDecodeError):
+            continue
+        if content.replace("\n", " ").isprintable():
+            yield run, content
+
+
+def _without_encoded_judgements(text: str) -> str:
+    pieces, position = [], 0
+    for run, content in decoded(text):
+        if _SPEAKS_OF_SCORE.search(content):
+            pieces += [text[position : run.start()], "[encoded text left out]"]
+            position = run.end()
+    return "".join([*pieces, text[position:]])
+
+
+def _invisible(character: str) -> bool:
+    if character.isprintable() and character not in _BLANKS:
+        return 0xE0100 <= ord(character) <= 0xE01EF
+    if character in "\n\t" or character in _JOINERS:
+        return False
+    return unicodedata.category(character) in ("Cc", "Cf") or character in _BLANKS

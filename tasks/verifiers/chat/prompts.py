@@ -1,0 +1,107 @@
+"""The two messages that a judge gets: a template of `templates/` around the conversation, the reference, the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from tasks.verifiers.chat.config import TEMPLATES, JudgeConfig
+from tasks.verifiers.chat.material import Material, mark, material, plain, quoted, shortened
+from tasks.verifiers.scores import CannotJudge, GroundTruthError
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+WITH_REFERENCE, WITHOUT_REFERENCE = "chat_reference", "chat_open"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What the judge reads; `answer` says where in `user` the answer stands."""
+
+    system: str
+    user: str
+    answer: Material
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """As an endpoint takes them."""
+        return [{"role": "system", "content": self.system}, {"role": "user", "content": self.user}]
+
+
+def check_ground_truth(verifier: str, ground_truth: Any) -> None:
+    """Raise `GroundTruthError` unless it is `{"reference": text}` for `chat_reference`, None for `chat_open`."""
+    if verifier == WITHOUT_REFERENCE:
+        if ground_truth is not None:
+            raise GroundTruthError(f"{verifier} wants null, got {ground_truth!r:.200}")
+        return
+    if verifier != WITH_REFERENCE:
+        raise ValueError(f"verifier {verifier!r} is not judged here; accepted: {WITH_REFERENCE}, {WITHOUT_REFERENCE}")
+    if not isinstance(ground_truth, dict) or set(ground_truth) != {"reference"}:
+        raise GroundTruthError(f'{verifier} wants {{"reference": "..."}}, got {ground_truth!r:.200}')
+    reference = ground_truth["reference"]
+    if not isinstance(reference, str) or not reference.strip():
+        raise GroundTruthError(f"the reference must be a text that is not empty, got {reference!r:.200}")
+
+
+def turns(messages: Any) -> list[tuple[str, str]]:
+    """The conversation as (role, content); raises `CannotJudge` where it is missing or malformed."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
+        raise CannotJudge("a chat answer cannot be judged without the conversation: give messages")
+    found = []
+    for turn in messages:
+        if not isinstance(turn, Mapping) or not all(isinstance(turn.get(key), str) for key in ("role", "content")):
+            raise CannotJudge(f"a turn must hold the texts role and content, got {turn!r:.200}")
+        found.append((turn["role"], turn["content"]))
+    if not any(content.strip() for role, content in found if role == "user"):
+        raise CannotJudge("the conversation has no turn of the user")
+    return found
+
+
+def render(config: JudgeConfig, verifier: str, answer: str, ground_truth: Any, messages: Any) -> Prompt:
+    """The prompt that asks for a grade of `answer`, its thinking part already taken off.
+
+    Raises:
+        CannotJudge: no conversation, or a malformed one.
+        GroundTruthError: a ground truth that is not the verifier's.
+    """
+    check_ground_truth(verifier, ground_truth)
+    conversation = _conversation(turns(messages))
+    blocks = {"conversation": conversation}
+    name = config.open_template
+    if verifier == WITH_REFERENCE:
+        name = config.reference_template
+        text, omitted = shortened(ground_truth["reference"], config.max_response_chars)
+        text = plain(text)
+        blocks["reference"] = material("reference", text, ["reference", conversation.mark, text], omitted)
+    text, omitted = shortened(answer, config.max_response_chars)
+    text = quoted(text)
+    seen = [verifier, *(block.mark for block in blocks.values()), text]
+    blocks["answer"] = material("answer", text, ["answer", *seen], omitted)
+    filled: Any = _template(name).make_module({"lowest": config.lowest, "highest": config.highest, **blocks})
+    return Prompt(system=str(filled.system), user=str(filled.user), answer=blocks["answer"])
+
+
+def _conversation(found: list[tuple[str, str]]) -> Material:
+    safe = [[" ".join(plain(role).split()), plain(content)] for role, content in found]
+    # one mark for all turns: neither a content nor the joined text can hold it
+    sign = mark(["conversation", safe], "\n".join(content for pair in safe for content in pair))
+    text = "\n".join(f"=== {role} {sign} ===\n{content}" for role, content in safe)
+    return Material(text, f"=== begin conversation {sign} ===", f"=== end conversation {sign} ===", sign)
+
+
+@cache
+def _template(name: str) -> Template:
+    from jinja2 import FileSystemLoader, StrictUndefined
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    environment = ImmutableSandboxedEnvironment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,
+    )
+    return environment.get_template(f"{name}.jinja")

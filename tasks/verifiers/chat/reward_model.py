@@ -1,0 +1,218 @@
+"""A reward model in place of a judge: a sequence classifier whose one logit becomes a score in [0, 1]."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tasks.verifiers.calls import Messages
+from tasks.verifiers.chat.config import RewardModelConfig
+from tasks.verifiers.chat.endpoint import Usage
+from tasks.verifiers.chat.judge import settled
+from tasks.verifiers.chat.material import plain, shortened
+from tasks.verifiers.chat.prompts import WITH_REFERENCE, check_ground_truth, turns
+from tasks.verifiers.scores import CannotJudge, Score
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_CUTS = 20
+
+
+class _Waiting(NamedTuple):
+    """An answer in the queue, tokenised, and who waits for its logit."""
+
+    token_ids: list[int]
+    logit: asyncio.Future[float]
+
+
+class RewardModel:
+    """The model and its tokenizer. Blocking, and not thread-safe: one thread loads it and asks it."""
+
+    def __init__(self, config: RewardModelConfig) -> None:
+        """Load it; raises `ValueError` for a model that is missing, no classifier of one output, or has no template.
+
+        Code that comes with a model is never run, and weights are read from safetensors only.
+        """
+        import torch
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+        if not Path(config.model).is_dir() and config.revision is None:
+            raise ValueError(f"reward model {config.model!r}: neither a folder nor a hub id with a revision")
+        self._config = config
+        options: dict[str, Any] = {"revision": config.revision, "trust_remote_code": False}
+        try:
+            self._tokenizer = AutoTokenizer.from_pretrained(config.model, **options)
+            self._model, loading = AutoModelForSequenceClassification.from_pretrained(
+                config.model,
+                dtype=getattr(torch, config.dtype),
+                use_safetensors=True,
+                output_loading_info=True,
+                **options,
+            )
+        except (OSError, ValueError) as error:
+            raise ValueError(f"reward model {config.model!r} cannot be loaded: {error}") from error
+        if loading["missing_keys"]:
+            raise ValueError(f"reward model {config.model!r} lacks the weights {sorted(loading['missing_keys'])[:3]}")
+        if self._model.config.num_labels != 1:
+            raise ValueError(f"reward model {config.model!r} has {self._model.config.num_labels} outputs; want 1")
+        if not self._tokenizer.chat_template:
+            raise ValueError(f"reward model {config.model!r}: the tokenizer has no chat template")
+        if self._tokenizer.pad_token_id is None or self._model.config.pad_token_id is None:
+            raise ValueError(f"reward model {config.model!r} names no padding token")
+        accelerated = config.device == "auto" and torch.accelerator.is_available()
+        self._device = torch.accelerator.current_accelerator() if accelerated else torch.device("cpu")
+        self._model.to(self._device).eval()
+
+    def tokenise(self, conversation: Sequence[tuple[str, str]], answer: str) -> list[int]:
+        """The tokens of conversation and answer under the model's chat template, special tokens in texts broken up.
+
+        The middle of the answer is left out where they would be more than `max_tokens`. Raises `CannotJudge` where the
+        conversation alone is too long, or is one that the chat template refuses.
+        """
+        specials = sorted(self._tokenizer.added_tokens_encoder)
+        asked = [{"role": role, "content": plain(content, specials)} for role, content in conversation]
+        keep = self._config.max_response_chars
+        for _ in range(_CUTS):
+            text = plain(shortened(answer, keep)[0], specials)
+            token_ids = self._templated([*asked, {"role": "assistant", "content": text}])
+            if len(token_ids) <= self._config.max_tokens:
+                return token_ids
+            keep = int(0.9 * min(keep, len(answer)) * self._config.max_tokens / len(token_ids))
+        raise CannotJudge(
+            f"the conversation is too long for the reward model: it takes {self._config.max_tokens} tokens"
+        )
+
+    def logits(self, rows: Sequence[Sequence[int]]) -> list[float]:
+        """One logit for each row of tokens, of one forward pass, padded to the right."""
+        import torch
+
+        longest = max(map(len, rows))
+        padding = self._tokenizer.pad_token_id
+        token_ids = torch.tensor([[*row, *[padding] * (longest - len(row))] for row in rows], device=self._device)
+        lengths = torch.tensor([len(row) for row in rows], device=self._device)
+        mask = (torch.arange(longest, device=self._device)[None] < lengths[:, None]).long()  # [rows, longest]
+        with torch.inference_mode():
+            logits: Tensor = self._model(input_ids=token_ids, attention_mask=mask).logits  # [rows, 1]
+        return logits[:, 0].float().tolist()
+
+    def _templated(self, messages: list[dict[str, str]]) -> list[int]:
+        from jinja2 import TemplateError
+
+        try:
+            return list(self._tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False))
+        except (TemplateError, ValueError) as error:
+            raise CannotJudge(f"the reward model's chat template refuses the conversation: {error}") from None
+
+
+class RewardModelJudge:
+    """A `Judge` that scores with a reward model, in a thread of its own, as many answers at a time as wait.
+
+    A thread is enough: the forward pass leaves the interpreter to the event loop.
+    """
+
+    def __init__(self, config: RewardModelConfig) -> None:
+        """Load the model; raises `ValueError` where that cannot be done."""
+        self._config = config
+        self._usage = Usage()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reward-model")
+        self._queue: list[_Waiting] = []
+        self._at_work: asyncio.Task[None] | None = None
+        self._closed = False
+        try:
+            self._model = self._thread.submit(RewardModel, config).result()
+        except BaseException:
+            self._thread.shutdown(wait=False)
+            raise
+
+    async def judge(self, verifier: str, response: str, ground_truth: Any, messages: Messages | None) -> Score:
+        """Score conversation and answer; a reference is never looked at.
+
+        An empty answer scores 0 without the model.
+
+        Raises:
+            GroundTruthError: a ground truth that is not the verifier's.
+            CannotJudge: no conversation, or one too long; a logit that is not finite; `chat_reference`, unless the
+                configuration says `scores_references`.
+        """
+        check_ground_truth(verifier, ground_truth)
+        if verifier == WITH_REFERENCE and not self._config.scores_references:
+            raise CannotJudge("a reward model sees no reference; scores_references: true has it score without")
+        answer, note, score = settled(self._config, response, messages)
+        if score is not None:
+            return score
+        started = time.monotonic()
+        self._usage.requests += 1
+        try:
+            logit = await self._logit(turns(messages), answer)
+        except CannotJudge:
+            self._usage.failures += 1
+            raise
+        finally:
+            self._usage.seconds += time.monotonic() - started
+        value = self._value(logit)
+        return Score(value, value >= self._config.pass_value, f"{note}logit {logit:.4g}")
+
+    async def close(self) -> None:
+        """Let the thread end; answers that still wait are not scored, and their judgements fail."""
+        self._closed = True
+        _fail(self._queue, "the reward model was closed")
+        self._queue.clear()
+        if self._at_work is not None:
+            await self._at_work
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def usage(self) -> dict[str, float]:
+        """The counters so far; a reward model writes no tokens and costs nothing."""
+        return self._usage.as_dict()
+
+    async def _logit(self, conversation: list[tuple[str, str]], answer: str) -> float:
+        if self._closed:
+            raise CannotJudge("the reward model was closed")
+        loop = asyncio.get_running_loop()
+        token_ids = await loop.run_in_executor(self._thread, self._model.tokenise, conversation, answer)
+        self._usage.input_tokens += len(token_ids)
+        waiting = _Waiting(token_ids, loop.create_future())
+        self._queue.append(waiting)
+        if self._at_work is None or self._at_work.done():
+            self._at_work = loop.create_task(self._work())
+        logit = await waiting.logit
+        if not math.isfinite(logit):
+            raise CannotJudge(f"the reward model's logit is {logit}")
+        return logit
+
+    async def _work(self) -> None:
+        """Score what waits, batch after batch, until nothing does."""
+        loop = asyncio.get_running_loop()
+        while self._queue:
+            batch = [waiting for waiting in self._queue[: self._config.batch_size] if not waiting.logit.cancelled()]
+            del self._queue[: self._config.batch_size]
+            if not batch:
+                continue
+            rows = [waiting.token_ids for waiting in batch]
+            try:
+                logits = await loop.run_in_executor(self._thread, self._model.logits, rows)
+            except Exception as error:  # out of memory and the like: the judge's failure, told to all who wait
+                _fail(batch, f"the reward model failed: {error!s:.300}")
+                continue
+            for waiting, logit in zip(batch, logits, strict=True):
+                if not waiting.logit.done():
+                    waiting.logit.set_result(logit)
+
+    def _value(self, logit: float) -> float:
+        if self._config.bounds is None:
+            # of the two forms, the one that cannot overflow
+            return 1 / (1 + math.exp(-logit)) if logit >= 0 else math.exp(logit) / (1 + math.exp(logit))
+        low, high = self._config.bounds
+        return min(1.0, max(0.0, (logit - low) / (high - low)))
+
+
+def _fail(batch: Sequence[_Waiting], reason: str) -> None:
+    for waiting in batch:
+        if not waiting.logit.done():
+            waiting.logit.set_exception(CannotJudge(reason))

@@ -1,0 +1,178 @@
+"""A judge's own server: vLLM behind its OpenAI-compatible interface, in a child process for the length of a block."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from tasks import cores
+from tasks.generation.models import check_folder
+from tasks.verifiers.chat.config import AnyJudgeConfig, JudgeConfig, RewardModelConfig, ServerConfig
+
+ROOT = Path(__file__).parents[3]
+LAUNCHER = "tasks.verifiers.chat.launcher"
+EXECUTOR = "tasks.generation.executor.InProcessExecutor"
+KEY_PREFIX = "RLVR_JUDGE_KEY_"
+HOST = "127.0.0.1"
+_POLL_SECONDS = 0.25
+_STOP_SECONDS = 20.0
+_LAST_LINES = 15
+
+logger = logging.getLogger(__name__)
+
+
+class ServerError(RuntimeError):
+    """The judge's server did not start: infrastructure, with the last lines of its log."""
+
+
+@contextlib.contextmanager
+def serving(config: AnyJudgeConfig) -> Iterator[AnyJudgeConfig]:
+    """The configuration with `url` and `api_key_env` filled in, and a server behind them while the block runs.
+
+    Where `url` is given already, and for a reward model, it is the same configuration and nothing is started. The
+    server listens on this machine alone, asks for a random key, which stands in an environment variable of this process
+    for as long, and ends with the block or with this process, however that ends.
+
+    Raises:
+        ValueError: a model folder that is not one, or a hub id without a revision.
+        ServerError: the server ended while it started, or did not start in time.
+    """
+    if isinstance(config, RewardModelConfig) or config.url is not None:
+        yield config
+        return
+    options = _options(config)
+    variable = KEY_PREFIX + secrets.token_hex(4).upper()
+    os.environ[variable] = secrets.token_urlsafe(32)
+    try:
+        with tempfile.TemporaryFile(prefix="judge-server-") as log, _listening(config, options, variable, log) as port:
+            yield config.model_copy(update={"url": f"http://{HOST}:{port}/v1", "api_key_env": variable})
+    finally:
+        del os.environ[variable]
+
+
+@contextlib.contextmanager
+def _listening(config: JudgeConfig, options: list[str], variable: str, log: IO[bytes]) -> Iterator[int]:
+    port = _free_port()
+    server = subprocess.Popen(  # noqa: S603 our own module, without a shell
+        [sys.executable, "-m", LAUNCHER, str(os.getpid()), *options, "--host", HOST, "--port", str(port)],
+        env=_environment(config, os.environ[variable]),
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # its engine is in the same process group, so that one signal reaches both
+    )
+    try:
+        started = time.monotonic()
+        _wait_until_healthy(config, server, port, log)
+        logger.info("the judge %s serves on port %d after %.0f s", config.model, port, time.monotonic() - started)
+        yield port
+    finally:
+        _stop(server)
+
+
+def _wait_until_healthy(config: JudgeConfig, server: subprocess.Popen[bytes], port: int, log: IO[bytes]) -> None:
+    import httpx2
+
+    limit = config.server.start_timeout_seconds
+    deadline = time.monotonic() + limit
+    with httpx2.Client(timeout=5.0, trust_env=False) as client:
+        while time.monotonic() < deadline:
+            if (code := server.poll()) is not None:
+                raise ServerError(f"the server of judge {config.model!r} ended with exit code {code}:\n{_tail(log)}")
+            with contextlib.suppress(httpx2.TransportError):  # not listening yet: that is what is waited for
+                if client.get(f"http://{HOST}:{port}/health").status_code == 200:
+                    return
+            time.sleep(_POLL_SECONDS)
+    raise ServerError(f"the server of judge {config.model!r} was not ready after {limit:g} s:\n{_tail(log)}")
+
+
+def _options(config: JudgeConfig) -> list[str]:
+    """The command line of the server, the model checked as far as that costs nothing."""
+    model = Path(config.model)
+    if model.is_dir():
+        check_folder(model)
+    elif config.revision is None or model.is_absolute():
+        raise ValueError(f"judge model {config.model!r}: neither a folder nor a hub id with a revision")
+    server = config.server
+    options = {
+        "model": config.model,
+        "served-model-name": config.model,
+        "dtype": server.dtype,
+        "max-model-len": server.max_model_len,
+        "max-num-seqs": server.max_num_seqs,
+        "tensor-parallel-size": server.tensor_parallel_size,
+        "gpu-memory-utilization": server.gpu_memory_utilization,
+        # A small judge that may put blanks between two tokens of JSON can go on with them to the end.
+        "structured-outputs-config": '{"disable_any_whitespace": true, "backend": "xgrammar"}',
+    }
+    if config.revision is not None:
+        options["revision"] = config.revision
+    if server.tensor_parallel_size == 1:
+        options["distributed-executor-backend"] = EXECUTOR
+    flags = ["--disable-uvicorn-access-log"]
+    if _eager(server):
+        flags.append("--enforce-eager")
+    stated = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+    return [*stated, *flags, *server.extra_args]
+
+
+def _environment(config: JudgeConfig, key: str) -> dict[str, str]:
+    """What the server finds in its environment: the key stands there, as everyone can read a command line."""
+    from tasks.generation.engine import has_gpu
+
+    server = config.server
+    settings = {
+        "VLLM_API_KEY": key,
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
+    if not has_gpu():
+        settings |= cores.ENGINE | {
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_NUM_THREADS": str(server.cpu_threads or len(os.sched_getaffinity(0))),
+            "VLLM_CPU_KVCACHE_SPACE": str(server.cpu_kv_cache_gib),
+        }
+        if _eager(server):
+            settings["TORCHDYNAMO_DISABLE"] = "1"  # as for a policy's engine: no compiler is needed
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(KEY_PREFIX)}
+    return kept | settings
+
+
+def _eager(server: ServerConfig) -> bool:
+    from tasks.generation.engine import has_gpu
+
+    return not has_gpu() if server.enforce_eager is None else server.enforce_eager
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    """End the server and its engine; whatever is left of the group after a while is killed."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        server.terminate()
+        server.wait(_STOP_SECONDS)
+    with contextlib.suppress(ProcessLookupError):  # nothing is left
+        os.killpg(server.pid, signal.SIGKILL)
+    server.wait()
+
+
+def _tail(log: IO[bytes]) -> str:
+    log.seek(0)
+    lines = log.read()[-20_000:].decode("utf-8", "replace").splitlines()
+    return "\n".join(lines[-_LAST_LINES:])

@@ -1,0 +1,93 @@
+"""The process that holds the tests, and asks the process that holds the response for what they need of it.
+
+A name that a test uses and neither it, its setup nor Python defines is the response's. Builtins, and modules of the
+standard library even where the test forgot to import them, are always our own: a response that defines `abs` or `math`
+changes nothing here.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import socket
+import sys
+import types
+from typing import Any
+
+from tasks.verifiers.code.inside.wire import RAISED_THERE, Peer, Remote, WireError
+
+ALIASES = {"np": "numpy", "pd": "pandas", "plt": "matplotlib.pyplot", "nx": "networkx", "sp": "scipy"}
+PACKAGES = (*ALIASES.values(), "pytest", "scipy", "sympy", "torch", "sklearn", "numpy", "pandas", "networkx")
+"""Third-party names that are never taken for the response's."""
+
+
+class MissingModuleError(Exception):
+    """The test needs a module that this Python does not have: nothing that a response could be blamed for."""
+
+
+def serve(orders: socket.socket, response: socket.socket) -> None:
+    """Run one test after another for whoever holds `orders`: `{"run": source}` gives `{"passed", "detail", ...}`."""
+    checker = _Checker(Peer(response, _refuse))
+    instructions = Peer(orders, _refuse)
+    while True:
+        instructions.send(checker.run(instructions.receive()["run"]))
+
+
+class _Checker:
+    def __init__(self, response: Peer) -> None:
+        response._answer = self._call_back
+        self._names = _Names(response)
+
+    def run(self, source: str) -> dict[str, Any]:
+        """The verdict on one test: passed, why not, whether it cannot be judged, whether the response is gone."""
+        verdict = {"passed": False, "detail": "", "cannot": False, "gone": False}
+        try:
+            exec(compile(source, "test", "exec"), self._names)  # noqa: S102 - this is the sandbox
+        except WireError as error:
+            return verdict | {"detail": f"the response's process ended: {error}", "gone": True}
+        except (MissingModuleError, ModuleNotFoundError) as error:
+            ours = RAISED_THERE not in getattr(error, "__notes__", [])
+            return verdict | {"detail": _shown(error), "cannot": ours}
+        except BaseException as error:
+            return verdict | {"detail": _shown(error)}
+        return verdict | {"passed": True}
+
+    def _call_back(self, request: dict[str, Any]) -> dict[str, Any]:
+        """A response may call the functions that a test handed to it, and nothing else of this process."""
+        peer = self._names.response
+        function = peer.kept(request["of"])
+        if request["op"] != "call" or not isinstance(function, types.FunctionType | types.BuiltinFunctionType):
+            raise TypeError("only functions that a test hands over can be called")
+        return {"value": peer.encode(function(*(peer.decode(argument) for argument in request["arguments"])))}
+
+
+class _Names(dict[str, Any]):
+    """The globals of the tests, which look unknown names up in the response."""
+
+    def __init__(self, response: Peer) -> None:
+        super().__init__(__name__="tests", __builtins__=builtins)
+        self.response = response
+
+    def __missing__(self, name: str) -> Any:
+        if hasattr(builtins, name) or (name.startswith("__") and name.endswith("__")):
+            raise KeyError(name)
+        if name in sys.stdlib_module_names:
+            value: Any = importlib.import_module(name)
+        elif name in ALIASES or name in PACKAGES:
+            try:
+                value = importlib.import_module(ALIASES.get(name, name))
+            except ModuleNotFoundError:
+                raise MissingModuleError(f"the test needs {ALIASES.get(name, name)}") from None
+        else:
+            value = self.response.decode(self.response.ask(op="name", name=name)["value"])
+        self[name] = value
+        return value
+
+
+def _refuse(request: dict[str, Any]) -> Any:
+    raise TypeError("nothing can be asked here")
+
+
+def _shown(error: BaseException) -> str:
+    text = "" if isinstance(error, Remote) else str(error)
+    return f"{type(error).__name__}: {text}"[:300] if text else type(error).__name__

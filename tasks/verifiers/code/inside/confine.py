@@ -1,0 +1,249 @@
+"""Locks the calling process up for good: resource limits, no capabilities, Landlock, and a system call filter.
+
+Needs no privilege, and works where user namespaces do not. What remains after `confine`: computing, threads, reading
+what `readable` names, writing below `writable`, and the descriptors that are open. Not: new processes, other programs,
+sockets to anywhere, signals to others, looking into other processes.
+
+Everything fails closed: a step that the kernel refuses raises `OSError`, and the caller must then not go on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import resource
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+EPERM, ENOSYS = 1, 38
+
+# Name, number on x86_64, number on aarch64 ("-": not there). From the kernel's headers (unistd_64.h and
+# asm-generic/unistd.h), where numbers never change.
+_ALLOWED = """
+read 0 63, write 1 64, readv 19 65, writev 20 66, pread64 17 67, pwrite64 18 68, open 2 -, openat 257 56,
+close 3 57, close_range 436 436, stat 4 -, fstat 5 80, lstat 6 -, newfstatat 262 79, statx 332 291, access 21 -,
+faccessat 269 48, faccessat2 439 439, lseek 8 62, mmap 9 222, mprotect 10 226, munmap 11 215, mremap 25 216,
+madvise 28 233, brk 12 214, rt_sigaction 13 134, rt_sigprocmask 14 135, rt_sigreturn 15 139,
+rt_sigpending 127 136, rt_sigtimedwait 128 137, sigaltstack 131 132, pipe 22 -, pipe2 293 59, poll 7 -,
+ppoll 271 73, select 23 -, pselect6 270 72, epoll_create1 291 20, epoll_ctl 233 21, epoll_wait 232 -,
+epoll_pwait 281 22, epoll_pwait2 441 441, eventfd2 290 19, socketpair 53 199, sendto 44 206, recvfrom 45 207,
+sendmsg 46 211, recvmsg 47 212, shutdown 48 210, getsockopt 55 209, sched_yield 24 124,
+sched_getaffinity 204 123, nanosleep 35 101, clock_nanosleep 230 115, clock_gettime 228 113,
+clock_getres 229 114, gettimeofday 96 169, time 201 -, getpid 39 172, getppid 110 173, gettid 186 178,
+getuid 102 174, geteuid 107 175, getgid 104 176, getegid 108 177, getresuid 118 148, getresgid 120 150,
+getgroups 115 158, getpgrp 111 -, getpgid 121 155, getsid 124 156, uname 63 160, getcwd 79 17, chdir 80 49,
+fchdir 81 50, getdents64 217 61, readlink 89 -, readlinkat 267 78, mkdir 83 -, mkdirat 258 34, rmdir 84 -,
+unlink 87 -, unlinkat 263 35, rename 82 -, renameat 264 38, renameat2 316 276, ftruncate 77 46, truncate 76 45,
+fsync 74 82, fdatasync 75 83, fallocate 285 47, dup 32 23, dup2 33 -, dup3 292 24, flock 73 32, umask 95 166,
+sysinfo 99 179, getrusage 98 165, times 100 153, getrandom 318 278, futex 202 98, set_robust_list 273 99,
+get_robust_list 274 100, rseq 334 293, set_tid_address 218 96, arch_prctl 158 -, exit 60 93, exit_group 231 94,
+wait4 61 260, waitid 247 95, restart_syscall 219 128, getrlimit 97 163, alarm 37 -, setitimer 38 103,
+getitimer 36 102, pause 34 -, membarrier 324 283, getcpu 309 168
+"""
+_ARCHITECTURES = {"x86_64": (1, 0xC000003E), "aarch64": (2, 0xC00000B7)}
+"""Column of the table, AUDIT_ARCH of the kernel."""
+
+_NUMBERS = {
+    "clone": (56, 220),
+    "clone3": (435, 435),
+    "kill": (62, 129),
+    "tkill": (200, 130),
+    "tgkill": (234, 131),
+    "fcntl": (72, 25),
+    "ioctl": (16, 29),
+    "prlimit64": (302, 261),
+}
+"""System calls that are allowed with some arguments only."""
+
+_CLONE_THREAD = 0x10000
+_DENIED_FCNTL = (8, 10, 15, 1024, 1026)  # F_SETOWN, F_SETSIG, F_SETOWN_EX send signals; F_SETLEASE, F_NOTIFY
+_ALLOWED_IOCTL = (0x5401, 0x5413, 0x541B, 0x5450, 0x5451)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONCLEX, FIOCLEX
+
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 4, 22, 24, 38
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+_SECCOMP_MODE_FILTER = 2
+_SIGKILL = 9
+
+_LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
+_READ_FILE, _READ_DIR, _EXECUTE = 1 << 2, 1 << 3, 1 << 0
+# WRITE_FILE, REMOVE_DIR, REMOVE_FILE, MAKE_DIR, MAKE_REG: no links, no devices, no pipes
+_WRITE = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8
+_TRUNCATE = 1 << 14
+_FS_RIGHTS = {1: 13, 2: 14, 4: 15}
+"""Up to this ABI version, Landlock knows so many file system rights; later ones know 16."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of one process.
+
+    Attributes:
+        cpu_seconds: RLIMIT_CPU; the kernel kills what uses more.
+        memory_bytes: RLIMIT_AS.
+        file_bytes: RLIMIT_FSIZE.
+        open_files: RLIMIT_NOFILE.
+        tasks: RLIMIT_NPROC, which counts threads, over all that the user runs in this namespace; None leaves it. The
+            kernel exempts root. Where it does not hold, `memory_bytes` bounds the number of threads' stacks.
+    """
+
+    cpu_seconds: int
+    memory_bytes: int
+    file_bytes: int = 16 << 20
+    open_files: int = 64
+    tasks: int | None = None
+
+
+def confine(limits: Limits, readable: Sequence[str], writable: str | None, *, landlock: bool) -> None:
+    """Lock up the calling process. Cannot be undone.
+
+    Args:
+        limits: resource limits.
+        readable: folders whose files may be read; everything that is visible, where `landlock` is off.
+        writable: the folder below which files may be written; None for none. Without Landlock what else is writable
+            must not be visible.
+        landlock: whether to restrict files by Landlock.
+
+    Raises:
+        OSError: the kernel refused a step.
+    """
+    _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+    _prctl(_PR_SET_DUMPABLE, 0)
+    _set_limits(limits)
+    _drop_capabilities()
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    if landlock:
+        _restrict_files(readable, writable)
+    _filter_system_calls()
+
+
+def landlock_version() -> int:
+    """The ABI version of Landlock in this kernel; 0 where there is none."""
+    return max(0, _libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), 1))
+
+
+def supported_architecture() -> bool:
+    """Whether the system call filter knows this machine."""
+    return platform.machine() in _ARCHITECTURES
+
+
+def _set_limits(limits: Limits) -> None:
+    for kind, value in (
+        (resource.RLIMIT_CPU, limits.cpu_seconds),
+        (resource.RLIMIT_AS, limits.memory_bytes),
+        (resource.RLIMIT_FSIZE, limits.file_bytes),
+        (resource.RLIMIT_NOFILE, limits.open_files),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_MEMLOCK, 0),
+        (resource.RLIMIT_MSGQUEUE, 0),
+    ):
+        resource.setrlimit(kind, (value, value))
+    if limits.tasks is not None:
+        resource.setrlimit(resource.RLIMIT_NPROC, (limits.tasks, limits.tasks))
+
+
+def _drop_capabilities() -> None:
+    number = 0
+    while _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) == 0:
+        number += 1
+    _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    header = struct.pack("Ii", 0x20080522, 0)  # _LINUX_CAPABILITY_VERSION_3, this process
+    _check(_libc.capset(header, bytes(24)), "capset")
+
+
+def _restrict_files(readable: Sequence[str], writable: str | None) -> None:
+    version = landlock_version()
+    if version < 1:
+        raise OSError(ENOSYS, "this kernel has no Landlock")
+    handled = (1 << next((count for newest, count in _FS_RIGHTS.items() if version <= newest), 16)) - 1
+    network = 3 if version >= 4 else 0  # binding and connecting TCP sockets
+    scoped = 3 if version >= 6 else 0  # abstract sockets of, and signals to, processes outside
+    attributes = struct.pack("QQQ", handled, network, scoped)[: 8 if version < 4 else 16 if version < 6 else 24]
+    ruleset = _check(
+        _libc.syscall(_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0), "landlock"
+    )
+    for folder in readable:
+        _allow(ruleset, folder, (_READ_FILE | _READ_DIR | _EXECUTE) & handled)
+    if writable is not None:
+        _allow(ruleset, writable, (_READ_FILE | _READ_DIR | _WRITE | _TRUNCATE) & handled)
+    _check(_libc.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0), "landlock")
+    os.close(ruleset)
+
+
+def _allow(ruleset: int, folder: str, rights: int) -> None:
+    try:
+        target = os.open(folder, os.O_PATH | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        rule = struct.pack("=Qi", rights, target)
+        _check(_libc.syscall(_LANDLOCK_ADD_RULE, ruleset, 1, rule, 0), f"landlock rule for {folder}")
+    finally:
+        os.close(target)
+
+
+def _filter_system_calls() -> None:
+    program = _filter(platform.machine(), os.getpid())
+    buffer = ctypes.create_string_buffer(program, len(program))
+    header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))
+    _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header)
+
+
+def _filter(machine: str, pid: int) -> bytes:
+    """The filter as classic BPF (`struct sock_filter`): first the listed calls, then those with conditions."""
+    column, audit = _ARCHITECTURES[machine]
+    numbers = {name: pair[column - 1] for name, pair in _NUMBERS.items()}
+    listed = [line.split() for line in _ALLOWED.replace("\n", " ").split(",")]
+    allowed = [int(row[column]) for row in listed if row[column] != "-"]
+    allow, deny, absent = _return(0x7FFF0000), _return(0x00050000 | EPERM), _return(0x00050000 | ENOSYS)
+    code = [_load(4), _jump_equal(audit, 1, 0), _return(0x80000000), _load(0)]
+    if machine == "x86_64":
+        code += [_jump_at_least(0x40000000, 0, 1), deny]  # the x32 numbers
+    for number in allowed:
+        code += [_jump_equal(number, 0, 1), allow]
+    code += [_jump_equal(numbers["clone3"], 0, 1), absent]  # its flags lie in memory; the C library then uses clone
+    code += [_jump_equal(numbers["clone"], 0, 4), _load(16), _jump_set(_CLONE_THREAD, 0, 1), allow, deny]
+    for name in ("kill", "tkill", "tgkill"):
+        code += [_jump_equal(numbers[name], 0, 4), _load(16), _jump_equal(pid, 0, 1), allow, deny]
+    code += [_jump_equal(numbers["prlimit64"], 0, 5), _load(16), _jump_equal(0, 1, 0), _jump_equal(pid, 0, 1)]
+    code += [allow, deny]
+    commands = [_jump_equal(number, 0, 1) + deny for number in _DENIED_FCNTL]
+    code += [_jump_equal(numbers["fcntl"], 0, 2 + 2 * len(commands)), _load(24), *commands, allow]
+    requests = [_jump_equal(number, 0, 1) + allow for number in _ALLOWED_IOCTL]
+    code += [_jump_equal(numbers["ioctl"], 0, 2 + 2 * len(requests)), _load(24), *requests, deny]
+    return b"".join([*code, deny])
+
+
+def _load(offset: int) -> bytes:
+    # struct seccomp_data: number at 0, architecture at 4, the low halves of the arguments at 16, 24, ...
+    return struct.pack("HBBI", 0x20, 0, 0, offset)
+
+
+def _return(action: int) -> bytes:
+    return struct.pack("HBBI", 0x06, 0, 0, action)
+
+
+def _jump_equal(value: int, true: int, false: int) -> bytes:
+    return struct.pack("HBBI", 0x15, true, false, value)
+
+
+def _jump_at_least(value: int, true: int, false: int) -> bytes:
+    return struct.pack("HBBI", 0x35, true, false, value)
+
+
+def _jump_set(value: int, true: int, false: int) -> bytes:
+    return struct.pack("HBBI", 0x45, true, false, value)
+
+
+def _prctl(option: int, argument: int, pointer: bytes | None = None) -> None:
+    _check(_libc.prctl(option, ctypes.c_ulong(argument), pointer or 0, 0, 0), f"prctl {option}")
+
+
+def _check(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result

@@ -1,0 +1,185 @@
+"""The process that all others in the sandbox are forked from, warm and empty.
+
+Nothing of a response or of a test ever passes through it: its forks read those from sockets of their own. So each fork
+begins in the same state, and nothing that an earlier one did can reach a later one: no process outlives its round, and
+the writable folder is a new file system for each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from typing import Any, NoReturn
+
+from tasks.verifiers.code.inside import checker, confine, probe, program
+
+WARM = (
+    *("bisect", "cmath", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools"),
+    *("heapq", "io", "itertools", "json", "math", "operator", "random", "re", "statistics", "string", "textwrap"),
+    *("time", "typing"),
+)
+"""Modules that programs often import: in memory before the first asks."""
+
+LOCKED = b"L"
+"""What a fork says once it is locked up."""
+
+LOWEST_PRIORITY = 19
+
+_MS_NOSUID, _MS_NODEV, _MNT_DETACH = 2, 4, 2
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _Host:
+    def __init__(self, control: socket.socket, settings: dict[str, Any]) -> None:
+        self._control = control
+        self._readable: list[str] = settings["readable"]
+        self._writable: str | None = settings["writable"]
+        self._writable_bytes: int = settings["writable_bytes"]
+        self._landlock: bool = settings["landlock"]
+        self._running: set[int] = set()
+        self._mounted = False
+        self._null = os.open(os.devnull, os.O_RDWR)
+
+    def serve(self) -> None:
+        """Obey until the one who orders is gone; what still runs then is killed with this process."""
+        while True:
+            message, descriptors, _, _ = socket.recv_fds(self._control, 1 << 16, 8)
+            if not message:
+                return
+            order = json.loads(message)
+            if "fork" in order:
+                answer = self._fork(order, descriptors)
+            elif "lower" in order:
+                os.setpriority(os.PRIO_PROCESS, order["lower"], LOWEST_PRIORITY)
+                answer = {}
+            else:
+                answer = self._end(order["end"], order["grace"])
+            self._control.send(json.dumps(answer).encode())
+
+    def _fork(self, order: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+        if not self._running:
+            self._renew_writable()
+        locked, locking = os.pipe()
+        child = os.fork()
+        if child == 0:
+            self._become(order, [*descriptors, locking])
+        for descriptor in (*descriptors, locking):
+            os.close(descriptor)
+        failure = os.read(locked, 1) != LOCKED
+        os.close(locked)
+        self._running.add(child)
+        return {"pid": child, "failed": failure}
+
+    def _become(self, order: dict[str, Any], descriptors: list[int]) -> NoReturn:
+        """The child: give up everything, say so, then be what was ordered. Never returns into the host's code."""
+        status = 1
+        try:
+            os.setsid()
+            *kept, locking = _move(descriptors, self._null)
+            # What holds the tests reads nothing that the response could have written.
+            writable = None if order["fork"] == "checker" else self._writable
+            os.chdir(writable or "/")
+            limits = confine.Limits(**order["limits"])
+            confine.confine(limits, self._readable, writable, landlock=self._landlock)
+            os.write(locking, LOCKED)
+            os.close(locking)
+            _play(order["fork"], kept)
+            status = 0
+        except SystemExit as error:
+            status = error.code if isinstance(error.code, int) else bool(error.code)
+        except BaseException:  # noqa: S110 - the response's own failure; its exit status tells of it
+            pass
+        finally:
+            with contextlib.suppress(BaseException):
+                sys.stdout.flush()
+            os._exit(status & 0xFF)
+
+    def _end(self, child: int, grace: float) -> dict[str, Any]:
+        """Wait for a child up to `grace` seconds, kill it then, and say how it ended."""
+        killed = not _ended_within(child, grace)
+        if killed:
+            os.kill(child, signal.SIGKILL)
+        _, status, usage = os.wait4(child, 0)
+        self._running.discard(child)
+        return {
+            "status": os.waitstatus_to_exitcode(status),
+            "killed": killed,
+            "cpu_seconds": usage.ru_utime + usage.ru_stime,
+            "memory_kib": usage.ru_maxrss,
+        }
+
+    def _renew_writable(self) -> None:
+        """An empty file system in the place of the last round's; without mount rights nothing is writable at all."""
+        if self._writable is None:
+            return
+        target = self._writable.encode()
+        if self._mounted and _libc.umount2(target, _MNT_DETACH):
+            raise OSError(ctypes.get_errno(), "umount")
+        options = f"size={self._writable_bytes},nr_inodes=1024,mode=700".encode()
+        if _libc.mount(b"tmpfs", target, b"tmpfs", ctypes.c_ulong(_MS_NOSUID | _MS_NODEV), options):
+            raise OSError(ctypes.get_errno(), "mount tmpfs")
+        self._mounted = True
+
+
+def _play(part: str, descriptors: list[int]) -> None:
+    if part == "program":
+        with open(descriptors[0], "rb") as source:
+            text = source.read().decode("utf-8", "surrogatepass")
+        for standard, descriptor in enumerate(descriptors[1:]):
+            os.dup2(descriptor, standard)
+            os.close(descriptor)
+        sys.stdin = os.fdopen(0, encoding="utf-8")
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8")
+        program.run(text)
+        return
+    if part == "probe":
+        probe.run()
+        return
+    connections = [
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=descriptor) for descriptor in descriptors
+    ]
+    if part == "response":
+        program.serve(connections[0])
+    else:
+        checker.serve(*connections)
+
+
+def _move(descriptors: list[int], null: int) -> list[int]:
+    """Standard streams to nowhere, the given descriptors from 3 on, all others closed."""
+    high = [os.dup2(descriptor, 200 + position) for position, descriptor in enumerate(descriptors)]
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)
+    kept = [os.dup2(descriptor, 3 + position) for position, descriptor in enumerate(high)]
+    os.closerange(3 + len(kept), os.sysconf("SC_OPEN_MAX"))
+    return kept
+
+
+def _ended_within(child: int, seconds: float) -> bool:
+    watched = os.pidfd_open(child)
+    try:
+        return bool(select.select([watched], [], [], seconds)[0])
+    finally:
+        os.close(watched)
+
+
+def main(settings: dict[str, Any], control: socket.socket) -> None:
+    """Called by the text that starts the sandbox's Python."""
+    for number in (signal.SIGINT, signal.SIGIO, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    for name in WARM:
+        importlib.import_module(name)
+    if not confine.supported_architecture():
+        raise OSError(confine.ENOSYS, "no system call filter for this processor")
+    host = _Host(control, settings)
+    control.send(json.dumps({"ready": True}).encode())
+    gc.collect()
+    gc.freeze()  # forks share these pages for as long as nobody counts references in them
+    host.serve()

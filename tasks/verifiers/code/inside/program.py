@@ -1,0 +1,111 @@
+"""The process that runs a response: as a program between standard input and output, or as functions to be called.
+
+It holds the response and what it is called with, never an expected result. Whatever the response does to this process
+(frames, monkeypatching, forged messages) it can only return values, as it could anyway.
+"""
+
+from __future__ import annotations
+
+import operator
+import socket
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+from tasks.verifiers.code.inside.wire import MAX_ITEMS, Peer
+
+
+def run(source: str) -> None:
+    """Run a response as the main program; it ends as that does."""
+    sys.argv = ["main.py"]
+    try:
+        exec(compile(source, "main.py", "exec"), _module("__main__").__dict__)  # noqa: S102 - this is the sandbox
+    finally:
+        threading._shutdown()  # type: ignore[attr-defined]  # as an interpreter does: wait for threads, not for daemons
+
+
+def serve(connection: socket.socket) -> None:
+    """Define the functions of a response, then let the other end call them.
+
+    The first message is `{"source": ..., "imports": ...}`. Where the response cannot be loaded, its error answers
+    every question.
+    """
+    response = _Response(connection)
+    response.load()
+    response.peer.serve()
+
+
+class _Response:
+    def __init__(self, connection: socket.socket) -> None:
+        self.peer = Peer(connection, self._answer)
+        self._names: dict[str, Any] = {}
+        self._failure: BaseException | None = None
+
+    def load(self) -> None:
+        message = self.peer.receive()
+        self._names = _module("solution").__dict__
+        try:
+            exec(message["imports"], self._names)  # noqa: S102 - this is the sandbox
+            exec(compile(message["source"], "solution.py", "exec"), self._names)  # noqa: S102
+        except BaseException as error:
+            self._failure = error
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        if self._failure is not None:
+            raise self._failure
+        if request["op"] == "name":
+            if request["name"] not in self._names:
+                raise NameError(f"the response defines no {request['name']!r}")
+            return self._value(self._names[request["name"]])
+        target = self.peer.kept(request["of"])
+        match request["op"]:
+            case "call":
+                return self._call(target, request)
+            case "get":
+                return self._value(getattr(target, request["name"]))
+            case "set":
+                setattr(target, request["name"], self.peer.decode(request["to"]))
+                return self._value(None)
+            case "special":
+                return self._value(self._special(target, request))
+        raise ValueError(f"unknown request {request['op']!r}")
+
+    def _call(self, target: Any, request: dict[str, Any]) -> dict[str, Any]:
+        arguments = [self.peer.decode(argument) for argument in request["arguments"]]
+        keywords = {name: self.peer.decode(value) for name, value in request["keywords"].items()}
+        answer = self._value(target(*arguments, **keywords))
+        changed = {}
+        for position, (before, after) in enumerate(zip(request["arguments"], arguments, strict=True)):
+            if isinstance(after, list | dict | set) and (now := self.peer.encode(after)) != before:
+                changed[str(position)] = now
+        return answer | {"changed": changed}
+
+    def _special(self, target: Any, request: dict[str, Any]) -> Any:
+        arguments = [self.peer.decode(argument) for argument in request["arguments"]]
+        return _SPECIAL[request["name"]](target, *arguments)
+
+    def _value(self, value: Any) -> dict[str, Any]:
+        return {"value": self.peer.encode(value)}
+
+
+def _items(target: Any) -> Any:
+    return target if isinstance(target, Iterator) else list(islice(target, MAX_ITEMS))
+
+
+_SPECIAL: dict[str, Callable[..., Any]] = {
+    "iter": _items,
+    "next": next,
+    "len": len,
+    "getitem": operator.getitem,
+    "setitem": operator.setitem,
+    "str": str,
+    "repr": repr,
+}
+
+
+def _module(name: str) -> types.ModuleType:
+    module = sys.modules[name] = types.ModuleType(name)
+    return module

@@ -1,0 +1,288 @@
+"""Runs the tests of one response in a sandbox: assertions on its functions, or cases of standard input and output."""
+
+from __future__ import annotations
+
+import ast
+import fcntl
+import json
+import math
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+
+from tasks.verifiers.code.config import CodeConfig
+from tasks.verifiers.code.inside.confine import Limits
+from tasks.verifiers.code.sandbox import Ended, Sandbox
+from tasks.verifiers.scores import CannotJudge
+
+SLOW_SECONDS = 0.25
+"""After so long a process runs at the lowest priority."""
+
+EXIT_GRACE_SECONDS = 1.0
+"""How long a program may take to end after it closed its output."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one test said."""
+
+    passed: bool
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Standard input, and the standard output that it must give."""
+
+    input: str
+    output: str
+
+
+class _Clock:
+    """The wall time of one response: so much for a test, so much for all of them."""
+
+    def __init__(self, config: CodeConfig) -> None:
+        self._ends = time.monotonic() + config.total_seconds
+        self._test_seconds = config.test_seconds
+
+    def next_test(self) -> float:
+        """When the test that begins now must have ended."""
+        return min(time.monotonic() + self._test_seconds, self._ends)
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() >= self._ends
+
+
+def run_assertions(
+    sandbox: Sandbox, program: str, setup: str, tests: Sequence[str], config: CodeConfig
+) -> list[Verdict]:
+    """One verdict per test, in order. The response's process sees what its functions are called with, no more.
+
+    All tests call into one process that holds the response, as in a test file. After a test that does not end, or that
+    ends the process, the next one gets a new process.
+
+    Raises:
+        CannotJudge: a test needs a module that the sandbox's Python lacks.
+        SandboxError: the sandbox failed.
+    """
+    clock, limits = _Clock(config), _limits(config, sandbox)
+    verdicts: list[Verdict] = []
+    while len(verdicts) < len(tests):
+        with _conversation(sandbox, program, setup, limits, clock.next_test()) as talk:
+            for test in tests[len(verdicts) :]:
+                if clock.over:
+                    return verdicts + [Verdict(False, _total(config))] * (len(tests) - len(verdicts))
+                verdict, alive = talk.run(setup, clock.next_test()) if not talk.ready else (Verdict(True), True)
+                if verdict.passed:
+                    talk.ready = True
+                    verdict, alive = talk.run(test, clock.next_test())
+                verdicts.append(verdict)
+                if not alive:
+                    break
+    return verdicts
+
+
+def run_cases(sandbox: Sandbox, program: str, cases: Sequence[Case], config: CodeConfig) -> list[Verdict]:
+    """One verdict per case, in order, each in a process of its own.
+
+    Raises:
+        SandboxError: the sandbox failed.
+    """
+    clock, limits = _Clock(config), _limits(config, sandbox)
+    verdicts = []
+    with _file(program) as source:
+        for case in cases:
+            if clock.over:
+                verdicts.append(Verdict(False, _total(config)))
+            else:
+                os.lseek(source, 0, os.SEEK_SET)
+                verdicts.append(_run_case(sandbox, source, case, limits, clock.next_test(), config.output_bytes))
+    return verdicts
+
+
+def same_output(found: str, expected: str) -> bool:
+    """Whether two outputs agree: line by line, spaces at line ends and empty lines at the end aside.
+
+    Lines that differ as text agree where their words do, numbers by value (`1.0` and `1`, as in competition graders).
+    """
+    ours, theirs = (text.rstrip().split("\n") for text in (found, expected))
+    return len(ours) == len(theirs) and all(_same_line(*pair) for pair in zip(ours, theirs, strict=True))
+
+
+class _Conversation:
+    """Orders to the process that holds the tests."""
+
+    def __init__(self, orders: socket.socket, on_slow: Callable[[], None]) -> None:
+        self._orders = orders
+        self._on_slow = on_slow
+        self.ready = False
+
+    def run(self, source: str, deadline: float) -> tuple[Verdict, bool]:
+        """The verdict on a piece of test code, and whether the processes can go on."""
+        try:
+            self._orders.settimeout(max(deadline - time.monotonic(), 1e-3))
+            self._orders.sendall(json.dumps({"run": source}).encode() + b"\n")
+            line = self._read(deadline)
+        except TimeoutError:
+            return Verdict(False, "time limit of the test"), False
+        except OSError:
+            line = b""
+        if not line:
+            return Verdict(False, "the test's process ended"), False
+        answer = json.loads(line)
+        if answer["cannot"]:
+            raise CannotJudge(f"a test cannot be run here: {answer['detail']}")
+        return Verdict(answer["passed"], answer["detail"]), not answer["gone"]
+
+    def _read(self, deadline: float) -> bytes:
+        line = b""
+        while not line.endswith(b"\n"):
+            if not _readable(self._orders.fileno(), deadline, self._on_slow):
+                raise TimeoutError
+            part = self._orders.recv(1 << 16)
+            if not part:
+                return b""
+            line += part
+        return line
+
+
+@contextmanager
+def _conversation(
+    sandbox: Sandbox, program: str, setup: str, limits: Limits, deadline: float
+) -> Iterator[_Conversation]:
+    """A process that holds the response, one that holds the tests, and their end on our side."""
+    orders, checker = socket.socketpair()
+    asking, answering = socket.socketpair()
+    pids = []
+    try:
+        pids.append(sandbox.fork("response", limits, [answering.fileno()]))
+        answering.close()
+        message = {"source": program, "imports": imports_of(setup)}
+        asking.settimeout(max(deadline - time.monotonic(), 1e-3))
+        with suppress(OSError):  # a response that ends while it is being loaded: the first test finds it gone
+            asking.sendall(json.dumps(message).encode() + b"\n")
+        asking.setblocking(True)
+        pids.append(sandbox.fork("checker", limits, [checker.fileno(), asking.fileno()]))
+        checker.close()
+        asking.close()
+        yield _Conversation(orders, lambda: sandbox.lower(*pids))
+    finally:
+        for end in (orders, checker, asking, answering):
+            end.close()
+        for pid in pids:
+            sandbox.end(pid)
+
+
+def imports_of(setup: str) -> str:
+    """The import statements of the setup, which a response may rely on; the rest of it is the tests'."""
+    lines = [line for line in ast.parse(setup).body if isinstance(line, ast.Import | ast.ImportFrom)]
+    return "\n".join(ast.unparse(line) for line in lines)
+
+
+def _run_case(sandbox: Sandbox, source: int, case: Case, limits: Limits, deadline: float, output_bytes: int) -> Verdict:
+    reading, writing = os.pipe()
+    try:
+        with _file(case.input) as given:
+            pid = sandbox.fork("program", limits, [source, given, writing])
+        os.close(writing)
+        writing = -1
+        output = _read_all(reading, deadline, output_bytes, lambda: sandbox.lower(pid))
+        finished = output is not None and len(output) <= output_bytes
+        grace = max(0.0, min(deadline - time.monotonic(), EXIT_GRACE_SECONDS)) if finished else 0.0
+        ended = sandbox.end(pid, grace)
+    finally:
+        os.close(reading)
+        if writing >= 0:
+            os.close(writing)
+    if output is None:
+        return Verdict(False, "time limit of the test")
+    if len(output) > output_bytes:
+        return Verdict(False, f"more than {output_bytes} bytes of output")
+    if ended.status != 0:
+        return Verdict(False, _how_it_ended(ended))
+    text = output.decode(errors="replace")
+    return Verdict(True) if same_output(text, case.output) else Verdict(False, f"wrong output {text[:80]!r}")
+
+
+def _readable(descriptor: int, deadline: float, on_slow: Callable[[], object]) -> bool:
+    """Whether there is something to read before the deadline; `on_slow` is called if it takes long."""
+    left = deadline - time.monotonic()
+    if left > SLOW_SECONDS:
+        if select.select([descriptor], [], [], SLOW_SECONDS)[0]:
+            return True
+        on_slow()
+        left = deadline - time.monotonic()
+    return left > 0 and bool(select.select([descriptor], [], [], left)[0])
+
+
+def _read_all(descriptor: int, deadline: float, limit: int, on_slow: Callable[[], object]) -> bytes | None:
+    """What comes until the end, or until more than `limit`; None where the deadline comes first."""
+    parts, size = [], 0
+    while size <= limit:
+        if not _readable(descriptor, deadline, on_slow):
+            return None
+        part = os.read(descriptor, 1 << 16)
+        if not part:
+            break
+        parts.append(part)
+        size += len(part)
+    return b"".join(parts)
+
+
+@contextmanager
+def _file(text: str) -> Iterator[int]:
+    """A sealed file in memory that holds `text`, as a descriptor."""
+    descriptor = os.memfd_create("text", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        with open(descriptor, "wb", closefd=False) as stream:
+            stream.write(text.encode("utf-8", "surrogatepass"))
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _limits(config: CodeConfig, sandbox: Sandbox) -> Limits:
+    return Limits(
+        cpu_seconds=math.ceil(config.total_seconds),
+        memory_bytes=config.memory_mib << 20,
+        file_bytes=config.disk_mib << 20,
+        tasks=TASKS if sandbox.isolation == "namespaces" else None,  # elsewhere the user's other processes count too
+    )
+
+
+TASKS = 64
+"""Threads of all that runs in one sandbox."""
+
+
+def _how_it_ended(ended: Ended) -> str:
+    if ended.killed:
+        return "did not end"
+    return f"ended by signal {-ended.status}" if ended.status < 0 else f"exit status {ended.status}"
+
+
+def _total(config: CodeConfig) -> str:
+    return f"total time limit of {config.total_seconds:g} s"
+
+
+def _same_line(found: str, expected: str) -> bool:
+    if found.rstrip() == expected.rstrip():
+        return True
+    ours, theirs = found.split(), expected.split()
+    return len(ours) == len(theirs) and all(_same_word(*pair) for pair in zip(ours, theirs, strict=True))
+
+
+def _same_word(found: str, expected: str) -> bool:
+    if found == expected:
+        return True
+    try:
+        return Decimal(found) == Decimal(expected)
+    except InvalidOperation:
+        return False

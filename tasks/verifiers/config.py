@@ -1,0 +1,43 @@
+"""How responses are judged: the options that difficulty, training and evaluation share, so that their scores agree."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from tasks.config import Config
+from tasks.verifiers.chat.config import AnyJudgeConfig
+from tasks.verifiers.code.config import CodeConfig
+
+
+class VerifiersConfig(Config):
+    """Options of all verifiers.
+
+    Attributes:
+        time_limit_seconds: hard limit of one judgement in a process of ours; what overruns scores 0.
+        memory_mib: address space of one such process.
+        cache_entries: scores that are remembered, so that the same response to the same ground truth is not judged
+            twice; 0 remembers none.
+        code: the sandbox, and what its verdicts are worth.
+        judge: the LM judge or reward model of `chat_reference` and `chat_open`; None where no prompt needs one.
+    """
+
+    time_limit_seconds: float = Field(10.0, gt=0)
+    memory_mib: int = Field(2048, gt=0)
+    cache_entries: int = Field(100_000, ge=0)
+    code: CodeConfig = CodeConfig()
+    judge: AnyJudgeConfig | None = None
+
+    @model_validator(mode="after")
+    def _code_ends_in_time(self) -> Self:
+        if self.code.total_seconds >= self.time_limit_seconds:
+            raise ValueError(
+                f"code.total_seconds ({self.code.total_seconds:g}) must be less than time_limit_seconds "
+                f"({self.time_limit_seconds:g}), or a program that hangs would lose the tests that it passed"
+            )
+        return self
+
+
+DEFAULTS = VerifiersConfig()
+"""Where nothing is configured: chat has no judge."""

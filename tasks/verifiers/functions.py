@@ -1,0 +1,124 @@
+"""`function`: a reward function of the user's own, with the signature that TRL and Axolotl call.
+
+A ground truth is `{"function": "rewards.accuracy_reward", "columns": {"answer": "7"}}`, optionally with `digest`, that
+of the function's file when the prompts were made. The module is imported from the working directory or the Python path.
+
+    def accuracy_reward(completions, answer, **kwargs) -> list[float | None]: ...
+
+`completions` is a list of completions, each a list with one message `{"role": "assistant", "content": ...}`; `prompts`
+holds the messages of their prompts, and each column a value per completion. Functions get one completion at a time, so
+that a score does not depend on what else was judged with it. None means that the reward does not apply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import math
+import os
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tasks.verifiers.calls import Messages
+from tasks.verifiers.scores import CannotJudge, GroundTruthError, Reward, Score
+
+_KEYS = {"function", "columns", "digest"}
+
+
+def check_ground_truth(ground_truth: Any) -> None:
+    """Raise `GroundTruthError` where the ground truth names no function; the function itself is not imported."""
+    if not isinstance(ground_truth, dict) or not {"function", "columns"} <= set(ground_truth) <= _KEYS:
+        raise GroundTruthError(f"want an object with 'function' and 'columns', got {ground_truth!r:.200}")
+    name, columns = ground_truth["function"], ground_truth["columns"]
+    if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")) or "." not in name:
+        raise GroundTruthError(f"function must be an import path such as rewards.accuracy_reward, got {name!r}")
+    if not isinstance(columns, dict) or {"completions", "prompts"} & set(columns):
+        raise GroundTruthError("columns must be an object without 'completions' and 'prompts', which are given anyway")
+
+
+def missing_resources(ground_truth: Any) -> list[str]:
+    """The function, where it cannot be imported here or is not the one that the prompts were made with."""
+    try:
+        _load(ground_truth["function"], ground_truth.get("digest"))
+    except CannotJudge as reason:
+        return [str(reason)]
+    return []
+
+
+def judge(response: str, ground_truth: Any, messages: Messages | None) -> Score:
+    """What the function returns, as the score's only reward; `value` is it held within [0, 1]."""
+    check_ground_truth(ground_truth)
+    name = ground_truth["function"]
+    function = _load(name, ground_truth.get("digest"))
+    completions = [[{"role": "assistant", "content": response}]]
+    columns = {column: [value] for column, value in ground_truth["columns"].items()}
+    try:
+        returned = function(completions=completions, prompts=[list(messages or ())], **columns)
+        if inspect.iscoroutine(returned):
+            returned = asyncio.run(returned)
+    except (MemoryError, RecursionError):
+        raise
+    except Exception as error:
+        raise CannotJudge(f"reward function {name} raised {type(error).__name__}: {error}") from error
+    value = _only_value(returned, name)
+    held = min(max(value, 0.0), 1.0) if value is not None else 0.0
+    return Score(held, held == 1.0, f"{name}: {value}", rewards=(Reward(name, 1.0, value),))
+
+
+def warm_up() -> None:
+    """Nothing: which functions there are is known when they are called."""
+
+
+def file_digest(name: str) -> str:
+    """Identity of the file that a function comes from: 16 hex digits; raises `CannotJudge` where there is none."""
+    return hashlib.sha256(_file(name).read_bytes()).hexdigest()[:16]
+
+
+def _file(name: str) -> Path:
+    module = name.rpartition(".")[0]
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError) as error:
+        raise CannotJudge(f"reward function {name}: the module {module} cannot be found: {error}") from error
+    if found is None or found.origin is None:
+        raise CannotJudge(f"reward function {name}: there is no module {module} in {os.getcwd()} or the Python path")
+    return Path(found.origin)
+
+
+@cache
+def _load(name: str, digest: str | None) -> Callable[..., Any]:
+    module, _, attribute = name.rpartition(".")
+    if digest is not None and file_digest(name) != digest:
+        raise CannotJudge(f"reward function {name}: its file has changed since the prompts were made: source anew")
+    _file(name)
+    try:
+        function = getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        raise CannotJudge(f"reward function {name} cannot be imported: {type(error).__name__}: {error}") from error
+    if not callable(function):
+        raise CannotJudge(f"reward function {name} is of type {type(function).__name__}, not a function")
+    return function
+
+
+def _only_value(returned: Any, name: str) -> float | None:
+    if not isinstance(returned, list | tuple) or len(returned) != 1:
+        raise CannotJudge(
+            f"reward function {name} must return a list with one value per completion, got {returned!r:.100}"
+        )
+    if returned[0] is None:
+        return None
+    try:
+        value = float(returned[0])
+    except (TypeError, ValueError) as error:
+        raise CannotJudge(f"reward function {name} returned {returned[0]!r:.100}, which is no number") from error
+    if not math.isfinite(value):
+        raise CannotJudge(f"reward function {name} returned {value}, which is not finite")
+    return value

@@ -1,0 +1,116 @@
+"""`precise_if`: does a response hold every constraint that its prompt states?
+
+There are 112 constraints (`arguments`): the 25 of IFEval, the 29 that IF-RLVR trains on and the 58 of IFBench. The loop
+over them is ours: it takes no unknown constraint, no missing argument and no missing data in silence.
+
+A ground truth is `{"instruction_ids": [...], "kwargs": [{...}, ...]}`, one object of arguments per constraint; null
+arguments count as absent. An optional `"mode": "loose"` asks for IFEval's loose accuracy: a constraint then holds if it
+holds for the response or for one of its variants without first line, last line or asterisks. The default is `"strict"`.
+
+Importing this package loads no checker: the first judgement does, or `warm_up`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tasks.verifiers.instructions import needs
+from tasks.verifiers.instructions.arguments import SCHEMAS, ArgumentsError, normalized
+from tasks.verifiers.responses import strip_thinking
+from tasks.verifiers.scores import CannotJudge, GroundTruthError, Score
+
+REPEAT_PROMPT = "combination:repeat_prompt"
+
+MODES = ("strict", "loose")
+
+
+def check_ground_truth(ground_truth: Any) -> None:
+    """Raise `GroundTruthError` that names the constraint and the argument at fault."""
+    _constraints(ground_truth)
+
+
+def missing_resources(ground_truth: Any) -> list[str]:
+    """What the constraints of a ground truth need and this machine lacks, each by name."""
+    return [reason for name, _ in _constraints(ground_truth) for reason in needs.missing(name)]
+
+
+def judge(response: str, ground_truth: Any, messages: Sequence[Mapping[str, str]] | None) -> Score:
+    """1 if the response holds all constraints, else 0; an empty response holds none. `detail` names the broken ones.
+
+    `messages` is read only by `combination:repeat_prompt`, and only where its `prompt_to_repeat` is absent: the prompt
+    to repeat is then the last user message.
+    """
+    constraints = [
+        (name, {"prompt_to_repeat": _last_prompt(messages)} if name == REPEAT_PROMPT and not arguments else arguments)
+        for name, arguments in _constraints(ground_truth)
+    ]
+    if missing := [reason for name, _ in constraints for reason in needs.missing(name)]:
+        raise CannotJudge("; ".join(missing))
+    from tasks.verifiers.instructions import checkers
+
+    checks = [(name, checkers.check(name, arguments)) for name, arguments in constraints]
+    text = strip_thinking(response)
+    if not text:
+        return Score.binary(False, "empty response")
+    candidates = _loose_variants(text) if ground_truth.get("mode") == "loose" else [text]
+    broken = [name for name, check in checks if not any(check(candidate) for candidate in candidates)]
+    if broken:
+        return Score.binary(False, f"broken: {', '.join(broken)}")
+    return Score.binary(True, f"holds all of {len(checks)}")
+
+
+def warm_up() -> None:
+    """Load the checkers, the language profiles and, where their data is installed, tokenizer, tagger and stop words."""
+    from tasks.verifiers.instructions import texts
+
+    texts.language("Every profile is loaded by the first call.")
+    for resource, load in (
+        (needs.PUNKT, texts.tokens),
+        (needs.PUNKT, texts.sentence_count),
+        (needs.TAGGER, texts.starts_with_verb),
+        (needs.STOP_WORDS, texts.stop_word_count),
+    ):
+        if needs.found(needs.PUNKT) and needs.found(resource):
+            load("Loads what it reads.")
+    from tasks.verifiers.instructions import checkers  # noqa: F401 (its import loads the published checkers)
+
+
+def _constraints(ground_truth: Any) -> list[tuple[str, dict[str, Any]]]:
+    """The constraints of a ground truth with their arguments, all of it checked."""
+    if not isinstance(ground_truth, dict) or not {"instruction_ids", "kwargs"} <= set(ground_truth):
+        raise GroundTruthError(f"want an object with 'instruction_ids' and 'kwargs', got {ground_truth!r:.200}")
+    if unknown := set(ground_truth) - {"instruction_ids", "kwargs", "mode"}:
+        raise GroundTruthError(f"unknown keys {sorted(unknown)}; accepted: instruction_ids, kwargs, mode")
+    if ground_truth.get("mode", "strict") not in MODES:
+        raise GroundTruthError(f"mode is {ground_truth['mode']!r}; accepted: {', '.join(MODES)}")
+    names, arguments = ground_truth["instruction_ids"], ground_truth["kwargs"]
+    if not isinstance(names, list) or not isinstance(arguments, list) or not names or len(names) != len(arguments):
+        raise GroundTruthError("'instruction_ids' and 'kwargs' must be two lists of one length, at least 1")
+    return [(name, _arguments(name, given)) for name, given in zip(names, arguments, strict=True)]
+
+
+def _arguments(name: Any, given: Any) -> dict[str, Any]:
+    """The arguments of one constraint. `repeat_prompt` alone may leave its argument to the messages."""
+    if not isinstance(name, str) or name not in SCHEMAS:
+        raise GroundTruthError(f"unknown constraint {name!r}; accepted: {', '.join(SCHEMAS)}")
+    if name == REPEAT_PROMPT and isinstance(given, dict) and all(value is None for value in given.values()):
+        return {}
+    try:
+        return normalized(name, given)
+    except ArgumentsError as reason:
+        raise GroundTruthError(f"{reason}, got {given!r:.200}") from None
+
+
+def _last_prompt(messages: Sequence[Mapping[str, str]] | None) -> str:
+    prompt = next((turn["content"] for turn in reversed(messages or ()) if turn["role"] == "user"), "")
+    if not prompt:
+        raise CannotJudge(f"{REPEAT_PROMPT} needs the prompt: give prompt_to_repeat, or messages with a user's turn")
+    return prompt
+
+
+def _loose_variants(text: str) -> list[str]:
+    """The response and what IFEval's loose accuracy also accepts in its place; each once, empty ones left out."""
+    lines = text.split("\n")
+    cuts = [text, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1]))]
+    return [each for each in dict.fromkeys(v for cut in cuts for v in (cut, cut.replace("*", ""))) if each.strip()]

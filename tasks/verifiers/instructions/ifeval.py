@@ -1,0 +1,133 @@
+"""Checks of IFEval of our own, for those that the package gets wrong or slow; each says how it differs.
+
+Everywhere else, and wherever no difference is stated, the result is the package's: the tests compare the two.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from tasks.verifiers.instructions import texts
+
+
+def compare(number: int, relation: str, threshold: int) -> bool:
+    """Whether a number is `at least` or `less than` a threshold."""
+    return number >= threshold if relation == "at least" else number < threshold
+
+
+def existence(response: str, keywords: list[str]) -> bool:
+    """Include the keywords in your response.
+
+    In either case, inside other words too. The package reads a keyword as a regular expression: `C++` is an error and
+    `a.b` holds for `axb`.
+    """
+    text = response.lower()
+    return all(each.lower() in text for each in keywords)
+
+
+def frequency(response: str, keyword: str, frequency: int, relation: str) -> bool:
+    """The word {keyword} should appear {relation} {frequency} times; as `existence` reads it."""
+    return compare(response.lower().count(keyword.strip().lower()), relation, frequency)
+
+
+def forbidden_words(response: str, forbidden_words: list[str]) -> bool:
+    """Do not include the words {forbidden_words}, as whole words, in either case; no regular expressions either."""
+    return not any(texts.occurrences(response, each) for each in forbidden_words)
+
+
+def letter_frequency(response: str, letter: str, let_frequency: int, let_relation: str) -> bool:
+    """The letter {letter} should appear {let_relation} {let_frequency} times, in either case.
+
+    The package counts a random letter in the place of one that is not a to z: two of IFEval's prompts ask for # and !.
+    """
+    return compare(texts.letters(response)[letter.lower()], let_relation, let_frequency)
+
+
+def response_language(response: str, language: str) -> bool:
+    """The entire response should be in {language}. For the package, a text without any language is in all of them."""
+    return texts.language(response) == language
+
+
+def english_capital(response: str) -> bool:
+    """The entire response should be in English and in capital letters only; as `response_language` tells languages."""
+    return response.isupper() and texts.language(response) == "en"
+
+
+def english_lowercase(response: str) -> bool:
+    """The entire response should be in English and in lowercase letters only."""
+    return response.islower() and texts.language(response) == "en"
+
+
+def multiple_sections(response: str, section_spliter: str, num_sections: int) -> bool:
+    """There must be at least {num_sections} sections, each marked with {section_spliter} X. No regular expressions."""
+    return len(re.findall(rf"{re.escape(section_spliter.strip())}\s?\d+", response)) >= num_sections
+
+
+def postscript(response: str, postscript_marker: str) -> bool:
+    """Add a postscript that starts with {postscript_marker}, spaces within it as you like.
+
+    The package's pattern takes minutes for a long run of blanks, and reads a marker of its own as an expression.
+    """
+    marker = postscript_marker.strip()
+    known = {"P.P.S": r"p\.\s?p\.\s?s", "P.S.": r"p\.\s?s\."}
+    return re.search(known.get(marker, re.escape(marker.lower())), response.lower()) is not None
+
+
+def number_placeholders(response: str, num_placeholders: int) -> bool:
+    """There must be at least {num_placeholders} placeholders in square brackets, such as [address].
+
+    The package's pattern takes minutes for a long run of opening brackets.
+    """
+    return sum(map(_placeholders, response.split("\n"))) >= num_placeholders
+
+
+def _placeholders(line: str) -> int:
+    found, start = 0, line.find("[")
+    while start >= 0 and (end := line.find("]", start)) >= 0:
+        found, start = found + 1, line.find("[", end)
+    return found
+
+
+def number_bullet_lists(response: str, num_bullets: int) -> bool:
+    """There must be exactly {num_bullets} bullet points: lines that start with one asterisk or with a hyphen.
+
+    The package's pattern takes minutes for a long run of newlines. A lone asterisk takes the next line along, as there.
+    """
+    lines = [line.lstrip() for line in response.split("\n")]
+    found, number = sum(line.startswith("-") for line in lines), 0
+    while number < len(lines):
+        if lines[number].startswith("*") and lines[number][1:2] != "*":
+            alone = lines[number] == "*"
+            found += not alone or number + 1 < len(lines)
+            number += alone
+        number += 1
+    return found == num_bullets
+
+
+def title(response: str) -> bool:
+    """The response must contain a title in double angular brackets, such as <<poem of joy>>.
+
+    The package's pattern takes minutes for a long run of angular brackets.
+    """
+    for line in response.split("\n"):
+        start, end = line.find("<<"), line.rfind(">>")
+        if start >= 0 and end >= start + 3 and line[start:end].lstrip("<").rstrip(">").strip():
+            return True
+    return False
+
+
+CHECKS: dict[str, Callable[..., bool]] = {
+    "change_case:english_capital": english_capital,
+    "change_case:english_lowercase": english_lowercase,
+    "detectable_content:number_placeholders": number_placeholders,
+    "detectable_content:postscript": postscript,
+    "detectable_format:multiple_sections": multiple_sections,
+    "detectable_format:number_bullet_lists": number_bullet_lists,
+    "detectable_format:title": title,
+    "keywords:existence": existence,
+    "keywords:forbidden_words": forbidden_words,
+    "keywords:frequency": frequency,
+    "keywords:letter_frequency": letter_frequency,
+    "language:response_language": response_language,
+}

@@ -1,0 +1,46 @@
+"""Loads modules of `if-verifiable`, and nothing that comes with them unasked.
+
+The package's `__init__` imports `datasets` (seconds, and 100 MB in every worker), and its IFBench half downloads NLTK
+data when it is imported. So its modules are loaded without the one and with a stand-in for the other. The copies are
+private: whoever imports the package itself gets it whole and unchanged.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import types
+from collections.abc import Mapping
+from typing import Any
+
+NAME = "if_verifiable"
+
+
+def load(module: str, stand_ins: Mapping[str, types.ModuleType] = types.MappingProxyType({})) -> Any:
+    """A private copy of one of the package's modules.
+
+    Args:
+        module: its full name.
+        stand_ins: modules, by full name, that it finds instead of the package's own.
+
+    Raises:
+        ImportError: the package is not installed.
+    """
+    spec = importlib.util.find_spec(NAME)
+    if spec is None:
+        raise ImportError("precise_if needs the package if-verifiable")
+    bare = types.ModuleType(NAME)
+    bare.__path__ = list(spec.submodule_search_locations or [])
+    kept = {name: sys.modules.pop(name) for name in _loaded()}
+    sys.modules.update({NAME: bare, **stand_ins})
+    try:
+        return importlib.import_module(module)
+    finally:
+        for name in _loaded():
+            del sys.modules[name]
+        sys.modules.update(kept)
+
+
+def _loaded() -> list[str]:
+    return [name for name in sys.modules if name == NAME or name.startswith(f"{NAME}.")]

@@ -1,0 +1,57 @@
+"""The published checkers of IFEval and IFBench, as `if-verifiable` ships them, made fit to be run on anything.
+
+They read text through `texts`, which keeps what it has computed. An argument that they would draw at random is an
+error: all arguments are given (`arguments`), and a response's score does not depend on chance.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tasks.verifiers.instructions import package, texts
+from tasks.verifiers.instructions.arguments import LANGUAGES
+
+
+class _NoRandom:
+    """Stands where the package's modules have `random`."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"a checker draws an argument at random ({name})")
+
+    def __call__(self, num_keywords: int) -> Any:
+        raise AssertionError(f"a checker draws {num_keywords} keywords at random")
+
+
+def _utilities(name: str) -> types.ModuleType:
+    """What the checkers' modules take from their utility modules, from `texts` instead."""
+    module = types.ModuleType(name)
+    vars(module).update(
+        LANGUAGE_CODES={code: code for code in LANGUAGES},
+        count_sentences=texts.sentence_count,
+        count_stopwords=texts.stop_word_count,
+        count_words=texts.word_count,
+        generate_keywords=_NoRandom(),
+        nltk=types.SimpleNamespace(word_tokenize=texts.tokens),
+        split_into_sentences=lambda text: list(texts.published_sentences(text)),
+    )
+    return module
+
+
+def _registry(family: str) -> dict[str, type]:
+    utilities = _utilities(f"{package.NAME}.{family}.instructions_util")
+    registry = package.load(f"{package.NAME}.{family}.instructions_registry", {utilities.__name__: utilities})
+    registry.instructions.random = _NoRandom()
+    return registry.INSTRUCTION_DICT
+
+
+REGISTRY: dict[str, type] = _registry("ifeval") | _registry("ifbench")
+"""Constraint id -> the package's checker class, 25 and 58."""
+
+
+def check(name: str, arguments: Mapping[str, Any]) -> Callable[[str], bool]:
+    """The check of one constraint. Its object is new, since some of the package's checkers write to themselves."""
+    checker: Any = REGISTRY[name](name)
+    checker.build_description(**arguments)
+    return checker.check_following

@@ -1,0 +1,144 @@
+r"""`math`: is the final answer of a response mathematically equal to the reference? 1 or 0.
+
+A ground truth is a string, a list of strings of which one must match, or an object `{"answer": string or list, "mode":
+...}`. The mode says how the answer is found and compared:
+
+sympy   the default: the answer of `extraction`, equal by the rules of `equivalence` (math-verify over SymPy).
+gsm8k   the last number after the last `####`, or of the whole response where there is none, equal to the reference as
+        a number once commas are gone. GSM8K's own evaluation reads `#### number` and compares text (Cobbe et al. 2021,
+        https://arxiv.org/abs/2110.14168); open-instruct's verifier takes the last number of the text. Ours keeps the
+        sign, which open-instruct's loses, and 72.0 is 72.
+exact   the answer of `extraction` as a whole, no number picked out of its words, equal as text but for case and white
+        space. open-instruct's string matcher reads `<answer>` only and also drops punctuation and articles, by which
+        -5 is 5 and "a" is nothing; here they count.
+
+The thinking part is not read, and only the last `MAX_CHARS` characters of the rest. math-verify's own time limits rest
+on SIGALRM, which works in main threads only, so they are off: the pool's limit on the whole judgement holds instead.
+
+    response ─► extraction ─► normalisation ─► equivalence: text, words, units, structure, plain numbers, algebra
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.verifiers.mathematics import algebra
+from tasks.verifiers.mathematics.equivalence import equivalent
+from tasks.verifiers.mathematics.extraction import MAX_CHARS, Answer, extract_answer, readable_part
+from tasks.verifiers.mathematics.normalisation import refusal, tidy
+from tasks.verifiers.mathematics.plain_numbers import plain_number
+from tasks.verifiers.scores import GroundTruthError, Score
+
+__all__ = [
+    "MAX_CHARS",
+    "Answer",
+    "check_ground_truth",
+    "equivalent",
+    "extract_answer",
+    "judge",
+    "missing_resources",
+    "warm_up",
+]
+
+MAX_REFERENCE_CHARS = 2_000
+
+_SIGNED_NUMBER = re.compile(r"(?:(?<![\w)])[-+]\$?)?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
+
+
+def check_ground_truth(ground_truth: Any) -> None:
+    """Raise `GroundTruthError` unless the ground truth has one of the forms of the package's docstring."""
+    _read(ground_truth)
+
+
+def missing_resources(ground_truth: Any) -> list[str]:
+    """Nothing: this verifier needs no data."""
+    return []
+
+
+def judge(response: str, ground_truth: Any, messages: Any = None) -> Score:
+    """1 if the response's final answer equals the reference, or one of them where there is a list; else 0."""
+    wanted = _read(ground_truth)
+    answer = _FINDERS[wanted.mode](response)
+    if answer is None:
+        return Score.binary(False, "no answer found")
+    if reason := refusal(answer.text):
+        return Score.binary(False, f"{answer.form}: {answer.text[:80]!r} {reason}")
+    passed = any(_RELATIONS[wanted.mode](answer.text, reference) for reference in wanted.references)
+    relation = "equals" if passed else "differs from"
+    return Score.binary(
+        passed, f"{answer.form}: {answer.text[:80]!r} {relation} {' | '.join(wanted.references)[:80]!r}"
+    )
+
+
+def warm_up() -> None:
+    """Build the grammar tables and silence the notes about the limits that are off on purpose."""
+    algebra.warm_up()
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    references: list[str]
+    mode: str
+
+
+def _read(ground_truth: Any) -> _Wanted:
+    """The references and the mode, both checked."""
+    mode, answers = "sympy", ground_truth
+    if isinstance(ground_truth, dict):
+        if unknown := set(ground_truth) - {"answer", "mode"}:
+            raise GroundTruthError(f"unknown keys {sorted(map(str, unknown))}; accepted: answer, mode")
+        if "answer" not in ground_truth:
+            raise GroundTruthError(f"want an object with 'answer', got {ground_truth!r:.200}")
+        mode, answers = ground_truth.get("mode", "sympy"), ground_truth["answer"]
+        if not isinstance(mode, str) or mode not in _FINDERS:
+            raise GroundTruthError(f"mode is {mode!r:.80}; accepted: {', '.join(_FINDERS)}")
+    references = answers if isinstance(answers, list) else [answers]
+    if not references:
+        raise GroundTruthError("the list of accepted answers is empty")
+    for reference in references:
+        if not isinstance(reference, str) or not tidy(reference):
+            raise GroundTruthError(f"want a non-empty string or a list of such, got {ground_truth!r:.200}")
+        if len(reference) > MAX_REFERENCE_CHARS:
+            raise GroundTruthError(f"a reference of {len(reference)} characters; at most {MAX_REFERENCE_CHARS}")
+        if mode == "gsm8k" and plain_number(_without_commas(reference)) is None:
+            raise GroundTruthError(f"mode gsm8k wants a number, got {reference!r:.80}")
+    return _Wanted(references, mode)
+
+
+def _last_number(response: str) -> Answer | None:
+    """The answer of mode `gsm8k`."""
+    before, hashes, after = readable_part(response).rpartition("####")
+    numbers = _SIGNED_NUMBER.findall(_without_commas(after if hashes else before + after))
+    return Answer("hashes" if hashes else "number", numbers[-1].replace("$", "")) if numbers else None
+
+
+def _whole_answer(response: str) -> Answer | None:
+    return extract_answer(response, whole=True)
+
+
+def _same_number(answer: str, reference: str) -> bool:
+    ours, theirs = plain_number(answer), plain_number(_without_commas(reference))
+    return ours is not None and theirs is not None and ours.value == theirs.value
+
+
+def _same_string(answer: str, reference: str) -> bool:
+    return "".join(answer.split()).casefold() == "".join(reference.split()).casefold()
+
+
+def _without_commas(text: str) -> str:
+    return re.sub(r"(?<=[0-9]),(?=[0-9])", "", text).strip()
+
+
+_FINDERS: dict[str, Callable[[str], Answer | None]] = {
+    "sympy": extract_answer,
+    "gsm8k": _last_number,
+    "exact": _whole_answer,
+}
+_RELATIONS: dict[str, Callable[[str, str], bool]] = {
+    "sympy": equivalent,
+    "gsm8k": _same_number,
+    "exact": _same_string,
+}

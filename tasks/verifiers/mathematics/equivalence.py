@@ -1,0 +1,140 @@
+r"""Whether an answer equals a reference, by the first of these steps that can tell.
+
+1. text        the same after `tidy`
+2. words       a reference of words (Tuesday) equals its letters, case aside; a choice B equals (B) and "B) 12 cm"
+3. structure   sets without order, tuples with order, lists of several answers: member by member (`structure`)
+4. unit        one that is missing on one side is dropped; two different ones differ (`units`)
+5. relation    "1/3 \approx 0.33" is 1/3; "x = 5" and "x \in (1, 2)" equal what stands behind, unless the reference is
+               such a relation itself
+6. number      exact, and within `plain_numbers.TOLERANCE` where a decimal is involved
+7. algebra     math-verify over SymPy (`algebra`)
+
+No step widens what an earlier one has told apart, and an answer of several members never equals one of them.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tasks.verifiers.mathematics.algebra import equal_by_algebra
+from tasks.verifiers.mathematics.normalisation import refusal, tidy
+from tasks.verifiers.mathematics.plain_numbers import close, plain_number
+from tasks.verifiers.mathematics.structure import Shape, shape
+from tasks.verifiers.mathematics.units import split_unit
+
+_COMMANDS = "pi|sqrt|sin|cos|tan|log|ln|exp|and|or"
+_WORDS = re.compile(rf"(?!.*\b(?:{_COMMANDS})\b)(?=.*[A-Za-z]{{3}})[A-Za-z][A-Za-z' -]*")
+_CHOICE = re.compile(r"\(?([A-Z])\)?")
+_CHOSEN = re.compile(r"\(?([A-Z])(?:\)|[.:]|\)[.:])?(?:\s+(?!.*(?:\b(?:and|or|not)\b|\b[A-Z]\b|,)).*)?|\(?([a-z])\)?")
+_EQUALS = re.compile(r"(?<![<>!=\\])=(?!=)(?![^{}]*\})")  # not in a subscript, as those of sums
+_RELATION = re.compile(r"[<>=](?![^{}]*\})|\\(?:l|g|n)e?q?(?![A-Za-z])|\\(?:in|to|neq|subset)(?![A-Za-z])")
+_NAME = re.compile(r"\\?[A-Za-z]+'?(?:_\{?[A-Za-z0-9]+\}?)?(?:\([A-Za-z, ]+\))?")
+_MEMBER_OF = re.compile(r"\\?[A-Za-z]+\s*\\in(?![A-Za-z])\s*")
+_COUNTED = re.compile(rf"(-?[0-9][0-9.,/]*)\s+(?!(?:{_COMMANDS})\b)((?:[A-Za-z-]{{3,}}\s*){{1,3}})")
+_CHANGES_VALUE = re.compile(
+    r"\b(?:hundred|thousand|million|billion|trillion|dozen|half|halves|thirds?|quarters?|squared|cubed|times|plus|minus"
+    r"|over|factorial|root|not|mod|than|least|most|base)s?\b",
+    re.IGNORECASE,
+)
+_BASE = re.compile(r"([0-9][0-9A-F]*)_\{?([0-9]{1,2})\}?")
+
+
+def equivalent(answer: str, reference: str) -> bool:
+    """Whether two answers are mathematically equal; the reference is the trusted side, so it is not symmetric."""
+    if refusal(answer):
+        return False
+    ours, theirs = tidy(answer), tidy(reference)
+    return bool(ours) and _same(ours, theirs)
+
+
+def _same(ours: str, theirs: str) -> bool:
+    if ours == theirs:
+        return True
+    if _WORDS.fullmatch(theirs) and split_unit(theirs)[1] is None:
+        return ours.casefold() == theirs.casefold()  # as algebra, words are products of letters, and anagrams are equal
+    if (choice := _CHOICE.fullmatch(theirs)) and (chosen := _CHOSEN.fullmatch(ours)):
+        return (chosen[1] or chosen[2]).upper() == choice[1]
+    left, right = shape(ours), shape(theirs)
+    if left.kind == right.kind == "single":
+        return _same_single(left.members[0] if left.members else "", right.members[0] if right.members else "")
+    if "single" in (left.kind, right.kind):
+        return _same_by_algebra_if_not_a_number(ours, theirs, left, right)
+    return _same_members(left, right)
+
+
+def _same_members(left: Shape, right: Shape) -> bool:
+    kinds = {left.kind, right.kind}
+    if len(left.members) != len(right.members) or kinds == {"set", "tuple"}:
+        return False
+    if "tuple" in kinds:
+        if kinds == {"tuple"} and len(left.members) == 2 and left.brackets != right.brackets:
+            return False
+        return all(_same(a, b) for a, b in zip(left.members, right.members, strict=True))
+    rest = list(right.members)
+    for member in left.members:
+        partner = next((i for i, other in enumerate(rest) if _same(member, other)), None)
+        if partner is None:
+            return False
+        del rest[partner]
+    return True
+
+
+def _same_by_algebra_if_not_a_number(ours: str, theirs: str, left: Shape, right: Shape) -> bool:
+    """One side is several things. It may still be one object, such as a union; it is never a number."""
+    single = left if left.kind == "single" else right
+    stripped = _without_prefix(ours, theirs)
+    if stripped != (ours, theirs):
+        return _same(*stripped)
+    if plain_number(split_unit(single.members[0])[0] if single.members else ""):
+        return False
+    return equal_by_algebra(ours, theirs)
+
+
+def _same_single(ours: str, theirs: str) -> bool:
+    if ours == theirs:
+        return True
+    (value, unit), (wanted, wanted_unit) = split_unit(ours), split_unit(theirs)
+    if unit and wanted_unit and unit != wanted_unit:
+        return False
+    value, wanted = _exactly(_counted(value)), _exactly(_counted(wanted))
+    value, wanted = _without_base(*_without_prefix(value, wanted))
+    if (value, wanted) != (ours, theirs):
+        return bool(value) and bool(wanted) and _same(value, wanted)
+    left, right = plain_number(ours), plain_number(theirs)
+    if left is not None and right is not None:
+        return close(left, right)
+    return equal_by_algebra(ours, theirs)
+
+
+def _without_prefix(ours: str, theirs: str) -> tuple[str, str]:
+    r"""Both sides without the "x =" or "x \in" that only one of them has."""
+    if _MEMBER_OF.match(ours) and not _RELATION.search(theirs):
+        return _MEMBER_OF.sub("", ours, count=1), theirs
+    if _MEMBER_OF.match(theirs) and not _RELATION.search(ours):
+        return ours, _MEMBER_OF.sub("", theirs, count=1)
+    left, right = _EQUALS.split(ours), _EQUALS.split(theirs)
+    if len(left) > 1 and not _RELATION.search(theirs):
+        return left[-1].strip(), theirs
+    if len(right) == 2 and not _RELATION.search(ours) and _NAME.fullmatch(right[0].strip()):
+        return ours, right[1].strip()
+    return ours, theirs
+
+
+def _exactly(text: str) -> str:
+    r"""What stands before the first \approx, or behind it where that is only a name: x \approx 3.5."""
+    exact, sign, rounded = text.partition("\\approx")
+    return rounded.strip() if sign and _NAME.fullmatch(exact.strip()) else exact.strip()
+
+
+def _counted(text: str) -> str:
+    """The number in front of up to three words that only say what is counted: 12 apples."""
+    counted = _COUNTED.fullmatch(text)
+    return text if counted is None or _CHANGES_VALUE.search(counted[2]) else counted[1]
+
+
+def _without_base(ours: str, theirs: str) -> tuple[str, str]:
+    """Both sides without the base that they share, or that only one of them names: 1011_2."""
+    left, right = _BASE.fullmatch(ours), _BASE.fullmatch(theirs)
+    if left and right and left[2] != right[2]:
+        return "", ""
+    return (left[1] if left else ours), (right[1] if right else theirs)

@@ -1,0 +1,114 @@
+r"""Text of an answer, brought to one spelling before anything is compared.
+
+`tidy` removes what carries no mathematics (dollar signs, `\text`, LaTeX spacing, a closing full stop), turns Unicode
+into LaTeX (halves, minus and times signs, roots, powers) and words into commands ("50 percent", "sqrt(2)", "pi"). It
+never changes a value.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+MAX_ANSWER_CHARS = 4_000
+MAX_DEPTH = 60
+
+_SYMBOLS = str.maketrans(
+    {
+        "\u2212": "-", "\u2010": "-", "\u2011": "-", "\u2012": "-", "\u2013": "-", "\ufe63": "-", "\uff0d": "-",
+        "\u00d7": r"\times ", "\u22c5": r"\cdot ", "\u00b7": r"\cdot ", "\u2217": "*", "\u00f7": "/", "\u2044": "/",
+        "\u2215": "/", "\u00b1": r"\pm ", "\u2213": r"\mp ", "\u221e": r"\infty ", "\u03c0": r"\pi ",
+        "\u2264": r"\le ", "\u2265": r"\ge ", "\u2260": r"\neq ", "\u2248": r"\approx ", "\u222a": r"\cup ",
+        "\u2229": r"\cap ", "\u2208": r"\in ", "\u2205": r"\emptyset ", "\u211d": r"\mathbb{R}", "\u00b0": r"^\circ ",
+        "\u03b1": r"\alpha ", "\u03b2": r"\beta ", "\u03b8": r"\theta ", "\u03bb": r"\lambda ", "\u03c6": r"\phi ",
+        "\u200b": None, "\u200c": None, "\u200d": None, "\u2060": None, "\ufeff": None, "\n": " ", "\r": " ",
+        "\t": " ", "\u27e8": "(", "\u27e9": ")",
+    }
+)  # fmt: skip
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
+_SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
+_RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+")
+_LOWERED = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
+_VULGAR = re.compile("([0-9]?)([\u00bc-\u00be\u2150-\u215e\u2189])")
+_ROOT = re.compile(r"\u221a\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+(?:\.[0-9]+)?|[A-Za-z]))")
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+
+_TEXT = re.compile(r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it|sf)|mbox|operatorname\*?)\s*\{([^{}]*)\}")
+_NOTHING = re.compile(
+    r"(?<!\\)\\(?:[!()]|(?:left|right|[bB]igg?[lr]?|displaystyle|limits|bf|rm)(?![A-Za-z]))|(?<=\w)'(?=\s|$)"
+)
+_SPACE = re.compile(r"(?<!\\)\\(?:[,;: ]|q?quad(?![A-Za-z]))|~")
+_BRACED_COMMA = re.compile(r"\s*\{\s*,\s*\}\s*")
+_FRACTION = re.compile(r"\\[dtc]frac(?![A-Za-z])")
+_SHORT_FRACTION = re.compile(r"\\frac\s*([0-9])\s*([0-9])")
+_HALF_SHORT_FRACTION = re.compile(r"\\frac\s*([0-9])\s*(?=\{)")
+_SCRIPT = re.compile(r"([_^])\s*([0-9]+)(?=[\s(])")
+_ARGUMENT_GAP = re.compile(r"(\\[A-Za-z]+|\})\s+(?=\{)")
+_PERCENT = re.compile(r"\\%|(?<=[0-9}])\s*(?:percent(?:age)?|per cent|pct)\b", re.IGNORECASE)
+_FUNCTION = re.compile(
+    r"(?<![\\A-Za-z])(sqrt|sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|log|ln|pi|infty)(?![A-Za-z])"
+)
+_INFINITY = re.compile(r"(?<![\\A-Za-z])(?:infinity|inf|oo)(?![A-Za-z])")
+_CALLED_ROOT = re.compile(r"\\sqrt\s*\(([^()]*)\)")
+_ANGLES = {r"\langle": "(", r"\rangle": ")"}
+_CHOOSE = re.compile(r"\{([^{}]+)\\choose\s*([^{}]+)\}")
+_DOTS = re.compile(r"\\[lcd]?dots(?![A-Za-z])")
+_OR = re.compile(r"\\(?:lor|vee|land|wedge)(?![A-Za-z])")
+_APPROXIMATELY = re.compile(r"\\(?:simeq|cong)(?![A-Za-z])")
+_DELIMITER = re.compile(r"(?<!\\)\$(?![0-9])|(?<=[^\s\\])\$")
+_LEAD = re.compile(r"(?:=|\\approx(?![A-Za-z])|(?:approximately|about|roughly)\b)\s*", re.IGNORECASE)
+_THOUSANDS = re.compile(r"(?<![0-9,.])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
+_SPACED_THOUSANDS = re.compile(r"[-+]?[0-9]{1,3}(?: [0-9]{3})+(?:\.[0-9]+)?")
+_BRACKETS = re.compile(r"[()\[\]{}]")
+_OPENING = re.compile(r"\\.|[({\[]|[)}\]]", re.DOTALL)
+
+
+def tidy(text: str) -> str:
+    """An answer in the one spelling that the comparison reads; empty where nothing is left."""
+    text = _to_ascii(text.replace("-$", "-"))
+    text = _BRACED_COMMA.sub(",", text)
+    for _ in range(2):  # one command may stand in another
+        text = _TEXT.sub(r" \1 ", text)
+    text = _SPACE.sub(" ", _NOTHING.sub("", text))
+    text = _FRACTION.sub(r"\\frac", text)
+    text = _HALF_SHORT_FRACTION.sub(r"\\frac{\1}", _SHORT_FRACTION.sub(r"\\frac{\1}{\2}", text))
+    text = _ARGUMENT_GAP.sub(r"\1", _SCRIPT.sub(r"\1{\2}", text))
+    text = _FUNCTION.sub(r"\\\1 ", _INFINITY.sub(r"\\infty ", _PERCENT.sub("%", text)))
+    text = _CHOOSE.sub(r"\\binom{\1}{\2}", _CALLED_ROOT.sub(r"\\sqrt{\1}", text))
+    text = _DOTS.sub("...", text)
+    for command, bracket in _ANGLES.items():
+        text = text.replace(command, bracket)
+    text = _DELIMITER.sub(" ", _APPROXIMATELY.sub(r"\\approx", _OR.sub(" or ", text)))
+    text = " ".join(text.split())
+    if not _BRACKETS.search(text):  # inside brackets, 1,234 may be two members
+        text = _THOUSANDS.sub(lambda number: number.group().replace(",", ""), text)
+    text = _LEAD.sub("", text.strip(" *$"), count=1) if _LEAD.match(text.strip(" *$")) else text
+    text = text.strip(" *$").rstrip(" .,;:").strip(" *$")
+    return text.replace(" ", "") if _SPACED_THOUSANDS.fullmatch(text) else text
+
+
+def refusal(text: str) -> str | None:
+    """Why an answer is not read at all: what is no answer a person would give costs a worker its whole time limit."""
+    if len(text) > MAX_ANSWER_CHARS:
+        return f"is {len(text)} characters long; read are answers of at most {MAX_ANSWER_CHARS}"
+    depth = deepest = 0
+    for bracket in _OPENING.findall(text):
+        depth += (bracket in "({[") - (bracket in ")}]")
+        deepest = max(deepest, depth)
+    return f"is nested {deepest} deep; read are answers of at most {MAX_DEPTH}" if deepest > MAX_DEPTH else None
+
+
+def _to_ascii(text: str) -> str:
+    if text.isascii():
+        return text.translate(_SYMBOLS)
+    text = _VULGAR.sub(lambda half: f"{half[1]}{' ' * bool(half[1])}{unicodedata.normalize('NFKC', half[2])}", text)
+    text = _RAISED.sub(lambda power: f"^{{{power.group().translate(_SUPERSCRIPTS)}}}", text)
+    text = _LOWERED.sub(lambda index: f"_{{{index.group().translate(_SUBSCRIPTS)}}}", text)
+    text = _ROOT.sub(lambda root: rf"\sqrt{{{root[1] or root[2] or root[3]}}}", text)
+    return _NOT_ASCII.sub(_plain, text.translate(_SYMBOLS))
+
+
+def _plain(character: re.Match[str]) -> str:
+    """Digits of other scripts and full-width letters as ASCII; anything else as it is."""
+    digit = unicodedata.decimal(character.group(), None)
+    return unicodedata.normalize("NFKC", character.group()) if digit is None else str(digit)

@@ -1,0 +1,118 @@
+r"""Numbers as people write them, read exactly: 7, -7.50, 3/4, \frac{3}{4}, 1 1/2, 1.2e3, 1.2 \times 10^3, 50%.
+
+Fractions decide what needs no algebra, at a thousandth of its cost, and decide it without rounding.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+MAX_DIGITS = 100
+"""Longer numbers go to SymPy, under the time limit."""
+
+TOLERANCE = Fraction(1, 10**6)
+"""How far a decimal may be off: one part in a million, and at most one in the sixth decimal.
+
+|a - b| <= 1e-6 * min(1, max(|a|, |b|)). math-verify compares decimals rounded to six places, by which 1/3 is 0.333333,
+and 0.0000001 is 0; hence the bound by the size of the numbers.
+"""
+
+_SCALES = {
+    "dozen": 12,
+    "hundred": 100,
+    "thousand": 1_000,
+    "million": 10**6,
+    "billion": 10**9,
+    "trillion": 10**12,
+}
+_UNSIGNED = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])(?:\.[0-9]*)?|[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
+_TEN = r"(?:e|E|\s*(?:\\times|\\cdot|\*|x)\s*10\s*(?:\^|\*\*)\s*)\{?\(?\s*(?P<exponent>[-+]?[0-9]{1,3})\s*\)?\}?"
+_DECIMAL = re.compile(rf"(?P<mantissa>{_UNSIGNED})(?:{_TEN})?(?:\s*(?P<scale>{'|'.join(_SCALES)})s?)?")
+_TEN_TO_THE = re.compile(r"10\s*\^\s*\{?\s*(?P<exponent>[-+]?[0-9]{1,3})\s*\}?")
+_RATIO = re.compile(rf"(?:(?P<whole>[0-9]+)\s+)?(?P<top>{_UNSIGNED})\s*/\s*(?P<bottom>{_UNSIGNED})")
+_FRAC = re.compile(
+    rf"(?P<whole>[0-9]+)?\s*\\frac\s*\{{\s*(?P<top>-?\s*{_UNSIGNED})\s*\}}\s*\{{\s*(?P<bottom>-?\s*{_UNSIGNED})\s*\}}"
+)
+_REPEATING = re.compile(r"(?P<whole>[0-9]*)\.(?P<fixed>[0-9]*)\\(?:over(?:line|bar)|bar|dot)\s*\{(?P<cycle>[0-9]+)\}")
+
+
+@dataclass(frozen=True)
+class PlainNumber:
+    """A rational number: its value, without the percent sign; whether it was written as a decimal; with a sign %."""
+
+    value: Fraction
+    decimal: bool = False
+    percent: bool = False
+
+
+def plain_number(text: str) -> PlainNumber | None:
+    """The number that a text is, or None where it is not just one number of at most `MAX_DIGITS` characters."""
+    if len(text) > MAX_DIGITS:
+        return None
+    body = text.strip()
+    percent = body.endswith("%")
+    body = body.removesuffix("%").strip()
+    sign = -1 if body.startswith("-") else 1
+    body = body[1:].strip() if body.startswith(("-", "+")) else body
+    if body.startswith("(") and body.endswith(")") and percent:
+        body = body[1:-1].strip()
+    for pattern, read in _READERS:
+        if found := pattern.fullmatch(body):
+            value = read(found)
+            return None if value is None else PlainNumber(sign * value, pattern is _DECIMAL and "." in body, percent)
+    return None
+
+
+def close(answer: PlainNumber, reference: PlainNumber) -> bool:
+    """Whether two numbers are equal: exactly, or within `TOLERANCE` where one is a decimal.
+
+    A percent sign on one side only may be left out or be meant: 50% equals 50 and 0.5. MATH's grader drops the sign
+    (Hendrycks et al. 2021, https://arxiv.org/abs/2103.03874); math-verify knows both readings.
+    """
+    decimal = answer.decimal or reference.decimal
+    if answer.percent == reference.percent:
+        return within(answer.value, reference.value, decimal)
+    ours, theirs = (number.value / 100 if number.percent else number.value for number in (answer, reference))
+    return within(answer.value, reference.value, decimal) or within(ours, theirs, decimal)
+
+
+def within(answer: Fraction, reference: Fraction, decimal: bool) -> bool:
+    """Whether two values are equal, exactly or, for decimals, by `TOLERANCE`."""
+    if answer == reference or not decimal:
+        return answer == reference
+    return abs(answer - reference) <= TOLERANCE * min(Fraction(1), max(abs(answer), abs(reference)))
+
+
+def _decimal(found: re.Match[str]) -> Fraction:
+    value = _exact(found["mantissa"]) * Fraction(10) ** int(found["exponent"] or 0)
+    return value * _SCALES[found["scale"]] if found["scale"] else value
+
+
+def _power_of_ten(found: re.Match[str]) -> Fraction:
+    return Fraction(10) ** int(found["exponent"])
+
+
+def _ratio(found: re.Match[str]) -> Fraction | None:
+    bottom = _exact(found["bottom"])
+    return int(found["whole"] or 0) + _exact(found["top"]) / bottom if bottom else None
+
+
+def _repeating(found: re.Match[str]) -> Fraction:
+    fixed, cycle = found["fixed"], found["cycle"]
+    nines = 10 ** len(fixed) * (10 ** len(cycle) - 1)
+    return int(found["whole"] or 0) + (int(fixed + cycle) - int(fixed or 0)) / Fraction(nines)
+
+
+def _exact(digits: str) -> Fraction:
+    return Fraction(digits.replace(",", "").replace(" ", "").rstrip("."))
+
+
+_READERS = (
+    (_DECIMAL, _decimal),
+    (_TEN_TO_THE, _power_of_ten),
+    (_RATIO, _ratio),
+    (_FRAC, _ratio),
+    (_REPEATING, _repeating),
+)

@@ -1,0 +1,91 @@
+r"""Collections: what an answer consists of, before any part of it is read as mathematics.
+
+(1, 2)  [1, 2)                  tuple    order matters; so do the brackets where there are two members (intervals)
+\{1, 2\}                        set      order does not matter, nor does repetition
+1, 2   1 or 2   \pm 1           list     several answers side by side: order does not matter, repetition does
+anything else                   single
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import partial
+
+_TOKEN = re.compile(r"\\.|[()\[\]{}]|[,;]|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])", re.DOTALL)
+_OPENING = ("(", "[", "{", "\\{")
+_CLOSING = (")", "]", "}", "\\}")
+_BUILDER = re.compile(r"\||\\mid(?![A-Za-z])|:")
+_EITHER_SIGN = re.compile(r"\\(pm|mp)(?![A-Za-z])\s*")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The kind of a collection ("tuple", "set", "list", "single"), its brackets and its members as text."""
+
+    kind: str
+    members: tuple[str, ...]
+    brackets: str = ""
+
+
+def shape(text: str) -> Shape:
+    """What collection a tidied text is; a single member stands for itself, whatever brackets it wears."""
+    separators, closing = _survey(text)
+    if closing == len(text) and text.startswith("{"):
+        return shape(text[1:-1].strip())
+    start = "\\{" if text.startswith("\\{") else text[:1]
+    if start in ("(", "[", "\\{") and closing is not None and closing == len(text):
+        return _bracketed(text, start)
+    members = _signed([part for part in _cut(text, separators) if part])
+    return Shape("list" if len(members) > 1 else "single", members)
+
+
+def _bracketed(text: str, start: str) -> Shape:
+    end = "\\}" if text.endswith("\\}") else text[-1]
+    inside = text[len(start) : -len(end)].strip()
+    separators, _ = _survey(inside)
+    parts = [part for part in _cut(inside, separators) if part]
+    if start == "\\{" and _BUILDER.search(inside):
+        return Shape("single", (text,))
+    if len(parts) < 2 and (start, end) in (("(", ")"), ("\\{", "\\}")):
+        return shape(inside) if inside else Shape("set" if start == "\\{" else "tuple", ())
+    if len(parts) < 2:  # a lone [x] may be a floor
+        return Shape("single", (text,))
+    if start == "\\{":
+        return Shape("set", tuple(dict.fromkeys(_signed(parts))))
+    return Shape("tuple", tuple(parts), start + end)
+
+
+def _survey(text: str) -> tuple[list[tuple[int, int]], int | None]:
+    """Where separators stand outside all brackets, and where the bracket that was opened first is closed."""
+    depth, separators, closing = 0, [], None
+    for token in _TOKEN.finditer(text):
+        if token.group() in _OPENING:
+            depth += 1
+        elif token.group() in _CLOSING:
+            depth -= 1
+            if depth == 0 and closing is None:
+                closing = token.end()
+        elif depth == 0 and not token.group().startswith("\\"):
+            separators.append(token.span())
+    return (separators if depth == 0 else []), (closing if depth == 0 else None)
+
+
+def _cut(text: str, separators: list[tuple[int, int]]) -> list[str]:
+    edges = [0, *(edge for span in separators for edge in span), len(text)]
+    return [text[start:end].strip() for start, end in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _signed(parts: list[str]) -> tuple[str, ...]:
+    r"""The parts, each with `\pm` in its two readings."""
+    members: list[str] = []
+    for part in parts:
+        readings = [part]
+        if _EITHER_SIGN.search(part):
+            readings = [_EITHER_SIGN.sub(partial(_sign, upper), part) for upper in (True, False)]
+        members += [reading.removeprefix("+") for reading in readings]
+    return tuple(members)
+
+
+def _sign(upper: bool, sign: re.Match[str]) -> str:
+    return "+" if (sign[1] == "pm") == upper else "-"

@@ -1,0 +1,72 @@
+"""`weighted`: several rewards for one response. Each part is judged by its own verifier, all at the same time.
+
+A ground truth is `{"rewards": [{"verifier": "math", "weight": 1.0, "ground_truth": "7"}, ...]}`, with at least one
+part; weights are above 0, or below for a penalty, and sum to more than 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.verifiers.scores import VERIFIERS, CannotJudge, GroundTruthError, Reward, Score
+
+
+@dataclass(frozen=True)
+class Part:
+    """One reward of a prompt."""
+
+    verifier: str
+    weight: float
+    ground_truth: Any
+
+    @property
+    def name(self) -> str:
+        """What the reward is called in metrics: its verifier, or its function."""
+        named = self.verifier == "function" and isinstance(self.ground_truth, dict)
+        return str(self.ground_truth.get("function", self.verifier)) if named else self.verifier
+
+
+def parts_of(ground_truth: Any) -> list[Part]:
+    """The parts of a ground truth; raises `GroundTruthError` where it is malformed."""
+    if not isinstance(ground_truth, dict) or set(ground_truth) != {"rewards"}:
+        raise GroundTruthError(f"want an object with 'rewards' alone, got {ground_truth!r:.200}")
+    parts = ground_truth["rewards"]
+    if not isinstance(parts, list) or not parts:
+        raise GroundTruthError("'rewards' must be a list of at least one")
+    listed = [_part(part) for part in parts]
+    if math.fsum(part.weight for part in listed) <= 0:
+        raise GroundTruthError("the weights of the rewards must sum to more than 0")
+    return listed
+
+
+def combine(parts: Sequence[Part], scores: Sequence[Score]) -> Score:
+    """The scores of the parts as one; an error of one is an error of all."""
+    for part, score in zip(parts, scores, strict=True):
+        if score.error is not None:
+            return Score.unjudged(f"{part.name}: {score.error}")
+    rewards = [_reward(part, score) for part, score in zip(parts, scores, strict=True)]
+    detail = "; ".join(f"{part.name}: {score.detail}" for part, score in zip(parts, scores, strict=True))
+    try:
+        return Score.of_rewards(rewards, all(score.passed for score in scores), detail)
+    except CannotJudge as reason:
+        return Score.unjudged(str(reason))
+
+
+def _reward(part: Part, score: Score) -> Reward:
+    if score.rewards:  # a function's own value, which may lie outside [0, 1] or be None
+        return score.rewards[0]._replace(name=part.name, weight=part.weight)
+    return Reward(part.name, part.weight, score.value)
+
+
+def _part(part: Any) -> Part:
+    if not isinstance(part, dict) or set(part) != {"verifier", "weight", "ground_truth"}:
+        raise GroundTruthError(f"a reward must have 'verifier', 'weight' and 'ground_truth', got {part!r:.200}")
+    weight = part["weight"]
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight) or weight == 0:
+        raise GroundTruthError(f"the weight of a reward must be a finite number other than 0, got {weight!r}")
+    if part["verifier"] not in VERIFIERS or part["verifier"] == "weighted":
+        raise GroundTruthError(f"a reward cannot be judged by {part['verifier']!r}")
+    return Part(part["verifier"], float(weight), part["ground_truth"])

@@ -1,0 +1,102 @@
+"""`math`: what a ground truth may ask for, and what each mode reads and compares."""
+
+import pytest
+
+from tasks.verifiers import check_ground_truth, mathematics
+from tasks.verifiers.scores import GroundTruthError
+
+
+def passed(response, answer, mode):
+    return mathematics.judge(response, {"answer": answer, "mode": mode}).passed
+
+
+@pytest.mark.parametrize(
+    ("ground_truth", "named"),
+    [
+        ({"answer": "7", "mode": "fuzzy"}, "mode is 'fuzzy'; accepted: sympy, gsm8k, exact"),
+        ({"answer": "7", "mode": None}, "mode is None; accepted: sympy, gsm8k, exact"),
+        ({"answer": "7", "mode": ["exact"]}, r"mode is \['exact'\]; accepted"),
+        (
+            {"answer": "7", "tolerance": 1, "Mode": "exact"},
+            r"unknown keys \['Mode', 'tolerance'\]; accepted: answer, mode",
+        ),
+        ({"answer": "7", 3: 1}, r"unknown keys \['3'\]"),
+        ({"mode": "exact"}, "want an object with 'answer'"),
+        ({}, "want an object with 'answer'"),
+        ({"answer": [], "mode": "exact"}, "the list of accepted answers is empty"),
+        ({"answer": 7}, "want a non-empty string"),
+        ({"answer": ["7", " "]}, "want a non-empty string"),
+        ({"answer": {"answer": "7"}}, "want a non-empty string"),
+        ({"answer": "seven", "mode": "gsm8k"}, "mode gsm8k wants a number, got 'seven'"),
+        ({"answer": ["7", "1/2 or 3"], "mode": "gsm8k"}, "mode gsm8k wants a number"),
+    ],
+)
+def test_malformed_ground_truth_names_the_key_or_mode(ground_truth, named):
+    with pytest.raises(GroundTruthError, match=named):
+        mathematics.check_ground_truth(ground_truth)
+    assert "malformed ground truth" in check_ground_truth("math", ground_truth)
+
+
+@pytest.mark.parametrize("answer", ["7", ["6", "7"]])
+@pytest.mark.parametrize(
+    "ground_truth", [lambda a: a, lambda a: {"answer": a}, lambda a: {"answer": a, "mode": "sympy"}]
+)
+def test_the_default_mode_is_sympy(ground_truth, answer):
+    assert mathematics.judge(r"\boxed{\frac{14}{2}}", ground_truth(answer)).passed
+    assert not mathematics.judge(r"\boxed{\frac{15}{2}}", ground_truth(answer)).passed
+
+
+@pytest.mark.parametrize(
+    ("response", "answer", "expected"),
+    [
+        ("half of 4 is 2\n#### 2", "2", True),
+        ("#### 1,234", "1234", True),
+        ("#### 1234", "1,234", True),
+        ("#### $1,234.00", "1234", True),
+        ("#### 72.0", "72", True),
+        ("#### -5", "-5", True),
+        ("#### -5", "5", False),
+        ("it costs 18 dollars, not 20", "20", True),
+        ("it costs 18 dollars, not 20.", "18", False),
+        ("10-3", "3", True),
+        ("it drops to -$3", "-3", True),
+        (r"\boxed{7} of 9", "9", True),
+        ("3/4", "4", True),
+        ("#### 3 of 4", "4", True),
+        ("4\n#### ", "4", False),
+        ("<think>#### 4</think> so 5", "4", False),
+        ("none", "4", False),
+        ("", "4", False),
+        ("0.5000001", "0.5", False),
+    ],
+)
+def test_gsm8k_compares_the_last_number_after_the_hashes_or_of_all(response, answer, expected):
+    assert passed(response, answer, "gsm8k") == expected
+
+
+@pytest.mark.parametrize(
+    ("response", "answer", "expected"),
+    [
+        ("<answer>12 Apples</answer>", "12 apples", True),
+        ("<answer> 12\n  apples </answer>", "12apples", True),
+        ("<answer>12 apples</answer>", "12", False),
+        (r"\boxed{x+1}", "X + 1", True),
+        (r"\boxed{1+x}", "x+1", False),
+        (r"\boxed{0.5}", "1/2", False),
+        ("The answer is the Big Apple.", "the big apple", True),
+        ("The answer is $x$.", "x", True),
+        ("#### Yes", "yes", True),
+        ("<answer>-5</answer>", "5", False),
+        ("<answer>a cat</answer>", "cat", False),
+        ("<answer>STRASSE</answer>", "stra\u00dfe", True),
+        ("nothing stated", "nothing stated", False),
+    ],
+)
+def test_exact_compares_the_whole_answer_as_text(response, answer, expected):
+    assert passed(response, answer, "exact") == expected
+
+
+def test_one_of_several_answers_must_match_in_every_mode():
+    for mode in ("sympy", "gsm8k", "exact"):
+        assert passed("#### 7", ["6", "7"], mode)
+        assert not passed("#### 8", ["6", "7"], mode)
