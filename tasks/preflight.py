@@ -16,7 +16,7 @@ from tasks.sourcing import loaders
 from tasks.sourcing.spec import DataSpec
 from tasks.spec import DataFile, Recipe
 from tasks.training.config import TrainingConfig
-from tasks.verifiers import VerifiersConfig
+from tasks.verifiers import VerifiersConfig, functions
 
 
 class Plan(NamedTuple):
@@ -68,9 +68,12 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Non
     names = [source.name for source in data.sources]
     for source in data.sources:
         loaders.check(source)
-        if source.domain == "chat" and data.verifiers.judge is None:
+        for reward in source.rewards:
+            if reward.function is not None and (missing := functions.missing_resources({"function": reward.function})):
+                raise SpecError(f"{data.name}: source {source.name!r}: {missing[0]}")
+        if source.verifiers & {"chat_reference", "chat_open"} and data.verifiers.judge is None:
             raise SpecError(
-                f"{data.name}: source {source.name!r}: verifier {source.verifier!r} needs a judge: give "
+                f"{data.name}: source {source.name!r}: chat needs a judge: give "
                 "verifiers.judge (a model to serve, or the URL of an OpenAI-compatible endpoint)"
             )
     for name in data.mixture.sources:

@@ -45,6 +45,7 @@ def rlvr(
         prompts=mixed.heldout,
         config=planned.evaluation,
         name="before",
+        initial=initial.model,
         verifiers=planned.verifiers,
     )
     after = evaluate_policy(
@@ -52,6 +53,7 @@ def rlvr(
         prompts=mixed.heldout,
         config=planned.evaluation,
         name="after",
+        initial=initial.model,
         verifiers=planned.verifiers,
     )
     compared = compare_policies(before=before.rollouts, after=after.rollouts, prompts=mixed.heldout)

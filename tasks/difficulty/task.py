@@ -48,7 +48,7 @@ def roll_out(prompts: Parquet, model: Folder, spec: RolloutSpec, verifiers: Veri
             spec.engine,
             spec.sampling,
             policy="initial",
-            verifiers=verifiers,
+            verifiers=verifiers.with_initial(local(model)),
             verifier_workers=spec.verifier_workers,
             on_progress=advance,
         )

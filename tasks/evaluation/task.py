@@ -37,9 +37,13 @@ def evaluate_policy(
     prompts: Parquet,
     config: EvaluationConfig,
     name: str,
+    initial: Folder,
     verifiers: VerifiersConfig = DEFAULTS,
 ) -> Evaluated:
-    """Scored samples of the held-out prompts from one policy, with one version of its weights throughout."""
+    """Scored samples of the held-out prompts from one policy, with one version of its weights throughout.
+
+    `initial` is the checkpoint that training began with: the judge of every policy, where `verifiers` says so.
+    """
     from tasks.generation.rollouts import sample_and_score
 
     watch = Stopwatch(f"evaluation: {name}")
@@ -51,7 +55,7 @@ def evaluate_policy(
             config.engine,
             config.sampling,
             policy=name,
-            verifiers=verifiers,
+            verifiers=verifiers.with_initial(local(initial)),
             verifier_workers=config.verifier_workers,
             on_progress=advance,
         )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,9 +112,8 @@ def sample_and_score(
         raise RolloutError(f"none of {len(rows)} prompts fits the context of {engine.max_model_len} tokens")
 
     names = {name for row in rows for name in verifiers_of(row["verifier"], json.loads(row["ground_truth"]))}
-    with open_pool(verifier_workers, verifiers, names) as pool:
-        pool.wait_ready()
-        records, start_seconds, seconds = asyncio.run(_run(fitting, model, engine, sampling, policy, pool, on_progress))
+    judges = open_pool(verifier_workers, verifiers, names)
+    records, start_seconds, seconds = asyncio.run(_run(fitting, model, engine, sampling, policy, judges, on_progress))
     return Rollouts(
         table=table_from_rows(records, ROLLOUTS, f"rollouts of {policy}"),
         rejected=table_from_rows(rejected, REJECTED, f"rejected for {policy}"),
@@ -129,10 +129,12 @@ async def _run(
     config: EngineConfig,
     sampling: SamplingConfig,
     policy: str,
-    pool: VerifierPool,
+    judges: AbstractContextManager[VerifierPool],
     on_progress: Callable[[int], None],
 ) -> tuple[list[dict[str, Any]], float, float]:
-    async def one(engine: Engine, row: dict[str, Any], ids: list[int], sample: int) -> dict[str, Any]:
+    async def one(
+        engine: Engine, pool: VerifierPool, row: dict[str, Any], ids: list[int], sample: int
+    ) -> dict[str, Any]:
         seed = None if sampling.seed is None else sample_seed(sampling.seed, row["prompt_id"], sample)
         completion: Completion = await engine.generate(ids, sampling, seed=seed, with_logprobs=False)
         score = await pool.score(row["verifier"], completion.text, json.loads(row["ground_truth"]), row["messages"])
@@ -149,12 +151,13 @@ async def _run(
         }
 
     began = time.perf_counter()
-    async with running_engine(model, config) as engine:
+    async with _opened(judges) as opening, running_engine(model, config) as engine:
+        pool = await opening
         ready = time.perf_counter()
         try:
             async with asyncio.TaskGroup() as group:
                 jobs = [
-                    group.create_task(one(engine, row, ids, sample))
+                    group.create_task(one(engine, pool, row, ids, sample))
                     for row, ids in prompts
                     for sample in range(sampling.samples)
                 ]
@@ -162,6 +165,18 @@ async def _run(
             raise failed.exceptions[0] from None
         done = time.perf_counter()
     return [job.result() for job in jobs], ready - began, done - ready
+
+
+@asynccontextmanager
+async def _opened(judges: AbstractContextManager[VerifierPool]) -> AsyncIterator[asyncio.Task[VerifierPool]]:
+    """The verifiers, starting while the engine does: a judge's server takes as long as that."""
+    opening = asyncio.create_task(asyncio.to_thread(judges.__enter__))
+    try:
+        yield opening
+    finally:
+        await asyncio.wait([opening])
+        if opening.exception() is None:
+            await asyncio.to_thread(judges.__exit__, None, None, None)
 
 
 def _tokenise(rows: list[dict[str, Any]], model: Path) -> list[list[int]]:

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tasks.config import SpecError
 from tasks.mixing.shares import Claim, divide
-from tasks.mixing.spec import MixtureSpec, Share, SourceShare
+from tasks.mixing.spec import DomainShare, MixtureSpec, SourceShare
 from tasks.schemas import GRADED, MIXTURE, PROMPTS, TableError, canonical_json, validate
 
 Strata = dict[str, dict[str, list[int]]]
@@ -133,11 +133,11 @@ def _split(strata: Strata, spec: MixtureSpec, prompts: str) -> tuple[Strata, Str
             for name, rows in sources.items()
         }
         available = sum(map(len, sources.values()))
-        if spec.heldout > available:
-            raise SpecError(
-                f"mixture: heldout = {spec.heldout}: domain {domain!r} has only {available} {prompts} in all"
-            )
-        counts = divide(spec.heldout, claims, f"mixture: heldout of domain {domain!r}")
+        own = _domain(spec, domain).heldout
+        held = spec.heldout if own is None else own
+        if held > available:
+            raise SpecError(f"mixture: heldout = {held}: domain {domain!r} has only {available} {prompts} in all")
+        counts = divide(held, claims, f"mixture: heldout of domain {domain!r}")
         heldout[domain] = {name: rows[: counts[name]] for name, rows in sources.items()}
         rest[domain] = {name: rows[counts[name] :] for name, rows in sources.items()}
 
@@ -152,7 +152,7 @@ def _split(strata: Strata, spec: MixtureSpec, prompts: str) -> tuple[Strata, Str
 def _domain_claim(domain: str, sources: dict[str, list[int]], spec: MixtureSpec) -> Claim:
     """What a domain can give, its sources' quotas and weights considered."""
     name = f"mixture: domains.{domain}"
-    share = {str(key): value for key, value in spec.domains.items()}.get(domain, Share())
+    share = _domain(spec, domain)
     most = sum(divide(None, _source_claims(sources, spec), name).values())
     quotas = [_source(spec, source).quota for source in sources]
     if None in quotas or share.quota is not None:
@@ -174,6 +174,10 @@ def _source_claims(sources: dict[str, list[int]], spec: MixtureSpec) -> dict[str
         name: Claim(f"mixture: sources.{name}", len(rows), _source(spec, name).weight, _source(spec, name).quota)
         for name, rows in sources.items()
     }
+
+
+def _domain(spec: MixtureSpec, name: str) -> DomainShare:
+    return {str(key): value for key, value in spec.domains.items()}.get(name, DomainShare())
 
 
 def _source(spec: MixtureSpec, name: str) -> SourceShare:

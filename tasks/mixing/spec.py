@@ -26,11 +26,21 @@ class Share(Config):
         return self
 
 
+class DomainShare(Share):
+    """A domain's share of the mixture.
+
+    Attributes:
+        heldout: so many of its prompts are held out, in place of the mixture's `heldout`.
+    """
+
+    heldout: int | None = Field(default=None, ge=0)
+
+
 class SourceShare(Share):
     """A source's share of its domain.
 
     Attributes:
-        heldout: exactly this many of its prompts are held out, as part of the domain's `heldout`. Without it, the
+        heldout: exactly this many of its prompts are held out, as part of its domain's. Without it, the
             source gives in proportion to its size.
     """
 
@@ -47,7 +57,8 @@ class MixtureSpec(Config):
     Attributes:
         seed: chooses the prompts that are held out and taken, and their order.
         size: how many prompts to train on. None takes all that there are, as far as the weights' proportions allow.
-        heldout: how many prompts of each domain are held out for evaluation and never trained on.
+        heldout: how many prompts of each domain are held out for evaluation and never trained on, unless the domain says
+            otherwise.
         domains: shares of domains.
         sources: shares of sources within their domain.
     """
@@ -55,5 +66,5 @@ class MixtureSpec(Config):
     seed: int = 0
     size: int | None = Field(default=None, ge=1)
     heldout: int = Field(default=0, ge=0)
-    domains: dict[Domain, Share] = Field(default={})
+    domains: dict[Domain, DomainShare] = Field(default={})
     sources: dict[str, SourceShare] = Field(default={})

@@ -11,7 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.sourcing.spec import Columns, Verifier
+from tasks.sourcing.spec import Columns, SourceSpec, Verifier
+from tasks.verifiers.functions import function_digest
 from tasks.verifiers.instructions.arguments import SCHEMAS, ArgumentsError, normalized
 
 
@@ -27,6 +28,34 @@ class UnusableError(ValueError):
     def __init__(self, reason: str, value: Any, kind: str | None = None) -> None:
         super().__init__(reason)
         self.reason, self.value, self.kind = reason, value, kind or reason
+
+
+def graded(row: Mapping[str, Any], source: SourceSpec) -> tuple[str, Any]:
+    """The verifier that judges a row's responses, and its ground truth: several in one where the source has rewards.
+
+    Raises `UnusableError` when the row has no ground truth that the verifiers could use.
+    """
+    truth = _with_mode(ground_truth(row, source.verifier, source.columns), source)
+    if not source.rewards:
+        return source.verifier, truth
+    parts = [{"verifier": source.verifier, "weight": source.weight, "ground_truth": truth}]
+    for reward in source.rewards:
+        if reward.verifier is not None:
+            part = {"verifier": reward.verifier, "ground_truth": ground_truth(row, reward.verifier, source.columns)}
+        else:
+            assert reward.function is not None
+            handed = {name: _present(row, name) for name in reward.columns} | {"ground_truth": truth}
+            digest = function_digest(reward.function)
+            call = {"function": reward.function, "columns": handed, "digest": digest}
+            part = {"verifier": "function", "ground_truth": call}
+        parts.append(part | {"weight": reward.weight})
+    return "weighted", {"rewards": parts}
+
+
+def _with_mode(truth: Any, source: SourceSpec) -> Any:
+    if source.mode is None:
+        return truth
+    return {"answer": truth, "mode": source.mode} if source.verifier == "math" else truth | {"mode": source.mode}
 
 
 def ground_truth(row: Mapping[str, Any], verifier: Verifier, columns: Columns) -> Any:

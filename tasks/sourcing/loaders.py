@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from tasks.config import SpecError, close_match
 from tasks.schemas import canonical_json, file_digest
-from tasks.sourcing.generators import TooFewPromptsError, functions, instructions
+from tasks.sourcing.generators import TooFewPromptsError, functions, instructions, topics
 from tasks.sourcing.spec import (
     FunctionsLoader,
     HuggingFaceLoader,
@@ -36,7 +36,9 @@ from tasks.sourcing.spec import (
     Paths,
     ReasoningGymLoader,
     SourceSpec,
+    TopicsLoader,
 )
+from tasks.verifiers.functions import function_digest
 
 PEEK = 100
 """How many rows are looked at to learn which columns a source has."""
@@ -99,8 +101,8 @@ def fingerprint(source: SourceSpec) -> str:
     """A digest that changes when what `source` reads changes, so that a cache keyed by it misses.
 
     Local files count by their content, remote ones by what their filesystem reports as checksum (size and modification
-    time where it has nothing better), hub data sets by their pinned revision, reasoning-gym by its version. Our own
-    generators depend on nothing outside the code and the spec.
+    time where it has nothing better), hub data sets by their pinned revision, reasoning-gym by its version, reward
+    functions by their file. Our own generators depend on nothing outside the code and the spec.
     """
     loader = source.loader
     reads: list[Any] = [loader.model_dump(mode="json")]
@@ -108,6 +110,9 @@ def fingerprint(source: SourceSpec) -> str:
         reads.append(importlib.metadata.version("reasoning-gym"))
     for file in _files(source):
         reads.append(_content_digest(file))
+    for reward in source.rewards:
+        if reward.function is not None:
+            reads.append(function_digest(reward.function))
     return hashlib.sha256(canonical_json(reads).encode()).hexdigest()
 
 
@@ -143,6 +148,8 @@ def _checked_stream(source: SourceSpec) -> Iterator[Item]:
             stream = _guarded(_hugging_face(source, loader), f"{where}: {loader.dataset or loader.files}", errors)
         case ReasoningGymLoader() as loader:
             stream = _reasoning_gym(source, loader)
+        case TopicsLoader() as loader:
+            stream = _guarded(topics.generate(loader.size, source.seed), f"{where}.size", TooFewPromptsError)
         case InstructionsLoader() as loader:
             counts = (loader.min_constraints, loader.max_constraints)
             made = instructions.generate(loader.size, loader.constraints, *counts, source.seed)

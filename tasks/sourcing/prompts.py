@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tasks.config import SpecError
 from tasks.schemas import PROMPTS, REJECTED, Message, canonical_json, prompt_id, table_from_rows
-from tasks.sourcing.ground_truths import UnusableError, ground_truth
+from tasks.sourcing.ground_truths import UnusableError, graded
 from tasks.sourcing.loaders import Malformed, Row, open_rows
 from tasks.sourcing.spec import Columns, SourceSpec
 
@@ -114,8 +114,8 @@ def _prompt(row: Row | Malformed, source: SourceSpec, max_prompt_chars: int) -> 
     if isinstance(row, Malformed):
         raise UnusableError(row.reason, row.value, row.reason.split(":")[0])
     columns = source.columns
-    truth = ground_truth(row.columns, source.verifier, columns)
-    tests = "\n".join(map(str, truth.get("tests") or truth["cases"])) if source.verifier == "code" else ""
+    verifier, truth = graded(row.columns, source)
+    tests = _tests_shown(truth, source)
     messages = _messages(row.columns, columns, tests)
     chars = sum(len(message["content"]) for message in messages)
     if chars > max_prompt_chars:
@@ -126,7 +126,7 @@ def _prompt(row: Row | Malformed, source: SourceSpec, max_prompt_chars: int) -> 
         truth_text = canonical_json(truth)
         metadata = canonical_json({"row": row.index, **({"columns": kept} if kept else {})})
         (truth_text + metadata).encode()
-        identity = prompt_id(messages, source.verifier, truth)
+        identity = prompt_id(messages, verifier, truth)
     except UnicodeEncodeError as error:
         raise UnusableError("text that is not valid Unicode", error.object) from None
     except (TypeError, ValueError) as error:
@@ -138,10 +138,18 @@ def _prompt(row: Row | Malformed, source: SourceSpec, max_prompt_chars: int) -> 
         "domain": source.domain,
         "source": source.name,
         "messages": messages,
-        "verifier": source.verifier,
+        "verifier": verifier,
         "ground_truth": truth_text,
         "metadata": metadata,
     }
+
+
+def _tests_shown(truth: Any, source: SourceSpec) -> str:
+    """What stands for `{tests}` in a template of code."""
+    if source.verifier != "code":
+        return ""
+    own = truth["rewards"][0]["ground_truth"] if source.rewards else truth
+    return "\n".join(map(str, own.get("tests") or own["cases"]))
 
 
 def _messages(row: Mapping[str, Any], columns: Columns, tests: str) -> list[Message]:

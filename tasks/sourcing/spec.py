@@ -6,6 +6,7 @@ does not exist) is checked when the source is opened, before its rows are read.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Literal, get_args
 
@@ -17,6 +18,8 @@ from tasks.sourcing.generators import instructions
 
 Verifier = Literal["math", "code", "precise_if", "chat_reference", "chat_open"]
 VERIFIERS: tuple[Verifier, ...] = get_args(Verifier)
+
+MODES_OF: dict[Verifier, tuple[str, ...]] = {"math": ("sympy", "gsm8k", "exact"), "precise_if": ("strict", "loose")}
 
 VERIFIERS_OF: dict[Domain, tuple[Verifier, ...]] = {
     "math": ("math",),
@@ -136,10 +139,26 @@ class FunctionsLoader(Config):
     tests: int = Field(default=4, ge=3, le=20)
 
 
+class TopicsLoader(Config):
+    """Short tasks without a right answer, for chat; gives the column `prompt`."""
+
+    kind: Literal["topics"]
+    size: int = Field(ge=1, description="how many distinct prompts to draw")
+
+
 Loader = Annotated[
-    JsonlLoader | ParquetLoader | HuggingFaceLoader | ReasoningGymLoader | InstructionsLoader | FunctionsLoader,
+    JsonlLoader
+    | ParquetLoader
+    | HuggingFaceLoader
+    | ReasoningGymLoader
+    | InstructionsLoader
+    | FunctionsLoader
+    | TopicsLoader,
     Field(discriminator="kind"),
 ]
+
+VERIFIER_OF_LOADER: dict[str, Verifier] = {"instructions": "precise_if", "functions": "code", "topics": "chat_open"}
+"""The generators whose prompts only one verifier can judge."""
 
 
 class Columns(Config):
@@ -190,6 +209,35 @@ class Columns(Config):
         return pattern
 
 
+class RewardSpec(Config):
+    """A reward beside that of the source's verifier: a function of the user's own, or another verifier.
+
+    Attributes:
+        function: import path of a function with TRL's signature (`tasks.verifiers.functions`), found in the working
+            directory or the Python path, such as `rewards.format_reward`.
+        verifier: one of the verifiers, which reads the same columns as the source's own.
+        weight: what the reward is multiplied with; below 0 for a penalty.
+        columns: columns of the rows that the function gets as keyword arguments, beside `ground_truth`.
+    """
+
+    function: str | None = None
+    verifier: Verifier | None = None
+    weight: float = 1.0
+    columns: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
+
+    @model_validator(mode="after")
+    def _one_judge(self) -> RewardSpec:
+        if (self.function is None) == (self.verifier is None):
+            raise ValueError("give either function (an import path) or verifier, not both or neither")
+        if self.function is not None and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", self.function):
+            raise ValueError(f"function must be an import path such as rewards.format_reward, got {self.function!r}")
+        if self.columns and self.function is None:
+            raise ValueError("columns are for a function; a verifier reads the source's")
+        if self.weight == 0 or not math.isfinite(self.weight):
+            raise ValueError(f"weight must be a finite number other than 0, got {self.weight}")
+        return self
+
+
 class SourceSpec(Config):
     """One source of prompts.
 
@@ -197,6 +245,10 @@ class SourceSpec(Config):
         name: unique within its `DataSpec`; becomes the column `source`.
         domain: what the prompts exercise.
         verifier: what scores the responses; must be one of its domain's.
+        mode: of the verifier: `sympy` (the default), `gsm8k` or `exact` for math, `strict` (the default) or `loose` for
+            precise_if.
+        weight: of the verifier's reward, where there are others beside it.
+        rewards: others beside it; the response's reward is the weighted sum.
         loader: where the rows come from.
         columns: what their columns mean.
         limit: keep at most this many rows: a sample without replacement that depends on `seed` and on the row's
@@ -208,6 +260,9 @@ class SourceSpec(Config):
     domain: Domain = Field(description=f"one of {', '.join(get_args(Domain))}")
     verifier: Verifier = Field(description=f"one of {', '.join(VERIFIERS)}")
     loader: Loader = Field(description="a mapping with a key kind and what that loader needs")
+    mode: str | None = None
+    weight: float = Field(default=1.0, gt=0)
+    rewards: list[RewardSpec] = []  # noqa: RUF012 (pydantic copies defaults)
     columns: Columns = Columns()
     limit: int | None = Field(default=None, ge=1)
     seed: int = 0
@@ -217,23 +272,42 @@ class SourceSpec(Config):
         if self.verifier not in VERIFIERS_OF[self.domain]:
             accepted = ", ".join(VERIFIERS_OF[self.domain])
             raise ValueError(f"verifier {self.verifier!r} does not fit domain {self.domain!r}, which takes {accepted}")
-        wanted = {"instructions": "precise_if", "functions": "code"}.get(self.loader.kind, self.verifier)
+        wanted = VERIFIER_OF_LOADER.get(self.loader.kind, self.verifier)
         if self.verifier != wanted:
             raise ValueError(f"the loader {self.loader.kind!r} makes prompts for the verifier {wanted!r} only")
         every = {name for names in COLUMNS_OF.values() for name in names}
-        unread = (self.columns.model_fields_set & every) - set(COLUMNS_OF[self.verifier])
+        unread = (self.columns.model_fields_set & every) - {
+            name for each in self.verifiers for name in COLUMNS_OF[each]
+        }
         if any(getattr(self.columns, name) != Columns.model_fields[name].default for name in unread):
             raise ValueError(f"columns {sorted(unread)} are not read by the verifier {self.verifier!r}")
         if "{tests}" in (self.columns.template or "") and self.verifier != "code":
             raise ValueError("columns.template: {tests} is for the verifier 'code' only")
         return self
 
+    @model_validator(mode="after")
+    def _rewards_fit(self) -> SourceSpec:
+        if self.mode is not None and self.mode not in MODES_OF.get(self.verifier, ()):
+            accepted = ", ".join(MODES_OF.get(self.verifier, ())) or "none"
+            raise ValueError(f"mode {self.mode!r} is none of verifier {self.verifier!r}; accepted: {accepted}")
+        if self.weight != 1.0 and not self.rewards:
+            raise ValueError("weight is for a source with other rewards beside its verifier's")
+        if self.rewards and self.weight + math.fsum(reward.weight for reward in self.rewards) <= 0:
+            raise ValueError("the weights of the verifier and of the rewards must sum to more than 0")
+        return self
+
+    @property
+    def verifiers(self) -> set[Verifier]:
+        """The source's verifier, and those among its other rewards."""
+        return {self.verifier, *(reward.verifier for reward in self.rewards if reward.verifier is not None)}
+
     def column_names(self) -> list[str]:
         """The columns that the source's rows must have."""
         columns = self.columns
-        settings = [name for name in COLUMNS_OF[self.verifier] if name != "ground_truth_pattern"]
-        named = [getattr(columns, name) for name in settings]
-        return [name for name in (columns.prompt, *named, *columns.keep) if name is not None]
+        settings = [name for each in sorted(self.verifiers) for name in COLUMNS_OF[each]]
+        named = [getattr(columns, name) for name in dict.fromkeys(settings) if name != "ground_truth_pattern"]
+        handed = [name for reward in self.rewards for name in reward.columns]
+        return [name for name in dict.fromkeys((columns.prompt, *named, *columns.keep, *handed)) if name is not None]
 
 
 class DataSpec(Config):

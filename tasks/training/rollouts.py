@@ -41,8 +41,8 @@ class Group:
     policy_version: int
     completions: list[Completion] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
-    rewards: list[tuple[Reward, ...]] = field(default_factory=list)
     finished_at: float | None = None
+    rewards: list[tuple[Reward, ...]] = field(default_factory=list)
 
     @property
     def first_version(self) -> int:

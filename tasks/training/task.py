@@ -71,6 +71,7 @@ def train_policy(
     watch = Stopwatch("training")
     folder = run_folder(local(model), local(mixture), config, verifiers)
     restore_from_flyte(folder)
+    judged_by = verifiers.with_initial(local(model))
     rows: list[dict[str, float]] = []
     drawn_at = 0.0
 
@@ -86,7 +87,7 @@ def train_policy(
 
         try:
             result = train(
-                config, local(model), local(mixture), folder, verifiers, on_step=on_step, on_saved=save_to_flyte
+                config, local(model), local(mixture), folder, judged_by, on_step=on_step, on_saved=save_to_flyte
             )
         except (ActorLostError, LearnerLostError, StalledError) as error:
             raise FlyteRecoverableException(f"{error} (run folder {folder})") from error

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Self
 
 from pydantic import Field, model_validator
 
 from tasks.config import Config
-from tasks.verifiers.chat.config import AnyJudgeConfig
+from tasks.verifiers.chat.config import INITIAL, AnyJudgeConfig
 from tasks.verifiers.code.config import CodeConfig
 
 
@@ -37,6 +38,12 @@ class VerifiersConfig(Config):
                 f"({self.time_limit_seconds:g}), or a program that hangs would lose the tests that it passed"
             )
         return self
+
+    def with_initial(self, checkpoint: Path) -> Self:
+        """The same with a judge of `model: initial` told where that checkpoint lies."""
+        if self.judge is None or self.judge.model != INITIAL or getattr(self.judge, "url", None) is not None:
+            return self
+        return self.model_copy(update={"judge": self.judge.model_copy(update={"model": str(checkpoint)})})
 
 
 DEFAULTS = VerifiersConfig()

@@ -21,7 +21,7 @@ import math
 import os
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +75,15 @@ def warm_up() -> None:
     """Nothing: which functions there are is known when they are called."""
 
 
-def file_digest(name: str) -> str:
+def function_digest(name: str) -> str:
     """Identity of the file that a function comes from: 16 hex digits; raises `CannotJudge` where there is none."""
-    return hashlib.sha256(_file(name).read_bytes()).hexdigest()[:16]
+    path = _file(name)
+    return _digest(path, path.stat().st_mtime_ns)
+
+
+@lru_cache
+def _digest(path: Path, _mtime_ns: int) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def _file(name: str) -> Path:
@@ -96,7 +102,7 @@ def _file(name: str) -> Path:
 @cache
 def _load(name: str, digest: str | None) -> Callable[..., Any]:
     module, _, attribute = name.rpartition(".")
-    if digest is not None and file_digest(name) != digest:
+    if digest is not None and function_digest(name) != digest:
         raise CannotJudge(f"reward function {name}: its file has changed since the prompts were made: source anew")
     _file(name)
     try:

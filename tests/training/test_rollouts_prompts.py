@@ -48,8 +48,9 @@ def test_a_prompt_too_long_for_engine_or_learner_is_an_error_with_both_numbers(t
 def test_a_group_survives_json():
     mixture_prompts = prompts(3)
     completion = Completion("word", [5, 6], [-0.5, -0.25], "length", [VersionSpan(1, 0, 1), VersionSpan(2, 1, 2)])
-    group = Group(7, mixture_prompts[1], 0, 1.5, 1, [completion, completion], [1.0, 0.0], 2.5)
+    rewards = [(Reward("math", 1.0, 1.0), Reward("f", 0.5, None)), ()]
+    group = Group(7, mixture_prompts[1], 0, 1.5, 1, [completion, completion], [1.0, 0.0], 2.5, rewards)
     record = json.loads(json.dumps(group.to_json()))
     assert record["prompt"] == "p2"
     assert Group.from_json(record, {p.prompt_id: p for p in mixture_prompts}) == group
-    assert (group.first_version, group.last_version, group.zero_variance) == (1, 2, False)
+    assert (group.first_version, group.last_version, group.zero_variance("sum_then_normalize")) == (1, 2, False)

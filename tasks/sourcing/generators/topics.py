@@ -5,7 +5,11 @@ The words feed the keyword constraints; each stands alone, in lower case, and no
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import random
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from tasks.sourcing.generators import TooFewPromptsError
 
 
 class Topic(NamedTuple):
@@ -120,3 +124,11 @@ def _parse(line: str) -> Topic:
 
 
 TOPICS: tuple[Topic, ...] = tuple(_parse(line) for line in _TOPICS.strip().splitlines())
+
+
+def generate(size: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Yield `size` distinct rows `{prompt}`, the bare tasks; raises `TooFewPromptsError` when there are not as many."""
+    if size > len(TOPICS):
+        raise TooFewPromptsError(f"there are {len(TOPICS)} topics; {size} were asked for")
+    for topic in random.Random(seed).sample(TOPICS, size):  # noqa: S311 (a sample, not a secret)
+        yield {"prompt": topic.task}

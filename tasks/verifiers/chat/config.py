@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
 
 from pydantic import Discriminator, Field, JsonValue, Tag, field_validator, model_validator
 
 from tasks.config import Config
+from tasks.verifiers.connection import VARIABLE, ConnectionConfig, plain_url
 
 TEMPLATES = Path(__file__).parent / "templates"
 WIDEST_SCALE = 100
@@ -28,6 +28,10 @@ _OWN_FIELDS = (
     "stream",
 )
 """What a request always states; `extra_body` cannot state it again."""
+
+
+INITIAL = "initial"
+"""As the model of a judge: the checkpoint that the pipeline starts from."""
 
 
 class ServerConfig(Config):
@@ -81,25 +85,21 @@ class _Judged(Config):
     pass_value: float = Field(0.5, ge=0, le=1)
 
 
-class JudgeConfig(_Judged):
+class JudgeConfig(_Judged, ConnectionConfig):
     """A language model that judges, behind any OpenAI-compatible endpoint.
 
     Attributes:
         url: base URL of the endpoint (`https://host/v1`); None: the task starts a vLLM server for `model`.
-        model: name at the endpoint; where `url` is None, a Hugging Face folder or hub id to serve.
+        model: name at the endpoint; where `url` is None, a Hugging Face folder or hub id to serve, or `initial`, the
+            checkpoint that the pipeline starts from.
         revision: commit, tag or branch of a hub id that is served; required there.
         server: how that server runs; only where `url` is None.
         api_key_env: NAME of the environment variable that holds the endpoint's key; None: no key is sent.
         reference_template, open_template: prompts of `chat_reference` and `chat_open`: a file of `templates/` without
             its ending, version included. A changed wording is a new file.
+        reasons: have the judge say why before it grades. Better grades from a model that reasons, many more tokens.
         lowest, highest: the judge grades with a whole number between these, mapped linearly to [0, 1].
-        concurrency: requests in flight at most; further judgements wait in order.
-        request_timeout_seconds: limit of one request, its answer read to the end.
-        timeout_seconds: limit of one judgement in all, with its retries, from when it leaves the queue.
-        retries: repetitions after 408, 409, 429, 5xx, a broken connection or a timeout.
         judgement_retries: repetitions after an answer that is no judgement; what still is none is an error, never a 0.
-        backoff_seconds, max_backoff_seconds: wait before the first repetition, doubled for each further one up to the
-            second; half of it is random. A `Retry-After` of the endpoint takes its place.
         max_tokens: length of a judgement, reasoning of the judge included.
         max_tokens_field: what the endpoint calls that limit.
         temperature: of the judgement; None leaves it to the endpoint.
@@ -115,18 +115,13 @@ class JudgeConfig(_Judged):
     model: str = Field(min_length=1)
     revision: str | None = None
     server: ServerConfig = ServerConfig()
-    api_key_env: str | None = Field(None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    api_key_env: str | None = Field(None, pattern=VARIABLE)
     reference_template: str = "chat_reference.v1"
     open_template: str = "chat_open.v1"
+    reasons: bool = True
     lowest: int = Field(1, ge=0)
     highest: int = 10
-    concurrency: int = Field(32, gt=0)
-    request_timeout_seconds: float = Field(120.0, gt=0)
-    timeout_seconds: float = Field(600.0, gt=0)
-    retries: int = Field(5, ge=0)
     judgement_retries: int = Field(2, ge=0)
-    backoff_seconds: float = Field(1.0, gt=0)
-    max_backoff_seconds: float = Field(60.0, gt=0)
     max_tokens: int = Field(1024, gt=0)
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     temperature: float | None = Field(0.0, ge=0)
@@ -141,12 +136,8 @@ class JudgeConfig(_Judged):
     def _plain_url(cls, url: str | None) -> str | None:
         if url is None:
             return None
-        parts = urlsplit(url)  # raises ValueError of its own for a malformed host
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-            raise ValueError("must be the base URL of an OpenAI-compatible endpoint, as in https://host/v1")
-        if "@" in parts.netloc:
-            raise ValueError("must not hold a user or password; name an environment variable in api_key_env")
-        return url.rstrip("/")
+        wanted = "the base URL of an OpenAI-compatible endpoint, as in https://host/v1"
+        return plain_url(url, wanted, "api_key_env")
 
     @field_validator("reference_template", "open_template")
     @classmethod
@@ -176,10 +167,6 @@ class JudgeConfig(_Judged):
             raise ValueError("revision tells what to serve here, and url names an endpoint: give one of them")
         if self.url is None and self.api_key_env is not None:
             raise ValueError("api_key_env is for the endpoint at url; a server that is started here makes its own key")
-        if self.backoff_seconds > self.max_backoff_seconds:
-            raise ValueError(
-                f"backoff_seconds is {self.backoff_seconds:g}, above max_backoff_seconds {self.max_backoff_seconds:g}"
-            )
         return self
 
 

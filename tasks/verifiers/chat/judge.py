@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
+from functools import partial
 from typing import Any, Protocol
 
 from tasks.verifiers.calls import Messages
@@ -73,7 +72,6 @@ class ChatJudge:
         self._config = config
         self._usage = Usage()
         self._endpoint = Endpoint(config, self._usage)
-        self._places = asyncio.Semaphore(config.concurrency)
 
     async def judge(self, verifier: str, response: str, ground_truth: Any, messages: Messages | None) -> Score:
         """Grade one response, in the light of the conversation and, for `chat_reference`, of the reference.
@@ -89,15 +87,7 @@ class ChatJudge:
         if score is not None:
             return score
         prompt = render(self._config, verifier, answer, ground_truth, messages)
-        async with self._places:
-            started = time.monotonic()
-            try:
-                judgement = await self._within_the_limit(prompt, started + self._config.timeout_seconds)
-            except CannotJudge:
-                self._usage.failures += 1
-                raise
-            finally:
-                self._usage.seconds += time.monotonic() - started
+        judgement = await self._endpoint.judgement(partial(self._graded, prompt))
         return self._score(judgement, note)
 
     async def close(self) -> None:
@@ -108,21 +98,13 @@ class ChatJudge:
         """The counters so far."""
         return self._usage.as_dict()
 
-    async def _within_the_limit(self, prompt: Prompt, deadline: float) -> Judgement:
-        limit = self._config.timeout_seconds
-        try:
-            async with asyncio.timeout(limit):
-                return await self._graded(prompt, deadline)
-        except TimeoutError:
-            raise self._endpoint.failed(f"took longer than {limit:g} s over a judgement") from None
-
     async def _graded(self, prompt: Prompt, deadline: float) -> Judgement:
         config = self._config
         for attempt in range(config.judgement_retries + 1):
             body = await self._endpoint.ask(prompt.messages, self._fields(attempt), deadline)
             self._count(body)
             try:
-                return read_completion(body, config.lowest, config.highest)
+                return read_completion(body, config.lowest, config.highest, config.reasons)
             except NoJudgement as reason:
                 last = reason
             self._usage.retries += attempt < config.judgement_retries
@@ -133,7 +115,7 @@ class ChatJudge:
         temperature = config.temperature if attempt == 0 else config.retry_temperature
         stated = {"temperature": temperature, "seed": None if config.seed is None else config.seed + attempt}
         return {
-            "response_format": response_format(config.lowest, config.highest),
+            "response_format": response_format(config.lowest, config.highest, config.reasons),
             config.max_tokens_field: config.max_tokens,
             **{name: value for name, value in stated.items() if value is not None},
         }
@@ -148,5 +130,5 @@ class ChatJudge:
         lowest, highest = self._config.lowest, self._config.highest
         value = (judgement.score - lowest) / (highest - lowest)
         reason = " ".join(judgement.reason.split())[:MAX_REASON]
-        detail = f"{note}{judgement.score} on {lowest} to {highest}: {reason}"
+        detail = f"{note}{judgement.score} on {lowest} to {highest}{': ' if reason else ''}{reason}"
         return Score(value, value >= self._config.pass_value, detail)

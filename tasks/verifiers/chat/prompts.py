@@ -80,7 +80,9 @@ def render(config: JudgeConfig, verifier: str, answer: str, ground_truth: Any, m
     text = quoted(text)
     seen = [verifier, *(block.mark for block in blocks.values()), text]
     blocks["answer"] = material("answer", text, ["answer", *seen], omitted)
-    filled: Any = _template(name).make_module({"lowest": config.lowest, "highest": config.highest, **blocks})
+    filled: Any = _template(name).make_module(
+        {"lowest": config.lowest, "highest": config.highest, "reasons": config.reasons, **blocks}
+    )
     return Prompt(system=str(filled.system), user=str(filled.user), answer=blocks["answer"])
 
 

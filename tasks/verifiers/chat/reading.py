@@ -17,26 +17,26 @@ class NoJudgement(ValueError):  # noqa: N818 - reads as the sentence it is
 
 @dataclass(frozen=True)
 class Judgement:
-    """A grade on the judge's own scale, and why."""
+    """A grade on the judge's own scale, and why; no reason where none was asked for."""
 
     reason: str
     score: int
 
 
-def response_format(lowest: int, highest: int) -> dict[str, Any]:
-    """The structured output that is asked for: a reason, then a whole number of the scale."""
+def response_format(lowest: int, highest: int, reasons: bool = True) -> dict[str, Any]:
+    """The structured output that is asked for: a reason, where there should be one, then a whole number of the scale."""
     # an enumeration, as not every endpoint that takes a schema knows minimum and maximum
     score = {"type": "integer", "enum": list(range(lowest, highest + 1))}
     schema = {
         "type": "object",
-        "properties": {"reason": {"type": "string"}, "score": score},
-        "required": ["reason", "score"],
+        "properties": {"reason": {"type": "string"}, "score": score} if reasons else {"score": score},
+        "required": ["reason", "score"] if reasons else ["score"],
         "additionalProperties": False,
     }
     return {"type": "json_schema", "json_schema": {"name": "judgement", "strict": True, "schema": schema}}
 
 
-def read_completion(body: bytes, lowest: int, highest: int) -> Judgement:
+def read_completion(body: bytes, lowest: int, highest: int, reasons: bool = True) -> Judgement:
     """The judgement in the body of a chat completion; raises `NoJudgement`, and nothing else, for any bytes."""
     completion = _parse(body, "the endpoint's answer")
     choices = completion.get("choices") if isinstance(completion, dict) else None
@@ -49,10 +49,10 @@ def read_completion(body: bytes, lowest: int, highest: int) -> Judgement:
         raise NoJudgement(f"the judge refused: {message['refusal']!r:.200}")
     if ended != "stop":
         raise NoJudgement(f"the judge did not finish (finish_reason {ended!r:.50})")
-    return read_judgement(message.get("content"), lowest, highest)
+    return read_judgement(message.get("content"), lowest, highest, reasons)
 
 
-def read_judgement(content: Any, lowest: int, highest: int) -> Judgement:
+def read_judgement(content: Any, lowest: int, highest: int, reasons: bool = True) -> Judgement:
     """The judgement in a message: one JSON object and nothing beside it, but for a thinking part before it.
 
     Raises:
@@ -62,9 +62,10 @@ def read_judgement(content: Any, lowest: int, highest: int) -> Judgement:
         raise NoJudgement("the judge said nothing")
     text = strip_thinking(content) if content.lstrip().startswith("<think>") else content
     found = _parse(text, "the judge's message")
-    if not isinstance(found, dict) or set(found) != {"reason", "score"}:
-        raise NoJudgement(f"the judge's message is not an object of reason and score: {_shown(text)}")
-    reason, score = found["reason"], found["score"]
+    wanted = {"reason", "score"} if reasons else {"score"}
+    if not isinstance(found, dict) or set(found) != wanted:
+        raise NoJudgement(f"the judge's message is not an object of {' and '.join(sorted(wanted))}: {_shown(text)}")
+    reason, score = found.get("reason", ""), found["score"]
     if not isinstance(reason, str):
         raise NoJudgement(f"the reason is no text: {reason!r:.200}")
     if not isinstance(score, int) or isinstance(score, bool):
