@@ -14,7 +14,7 @@ export FLYTE_SDK_LOCAL_SANDBOX ?= $(CURDIR)/outputs/flyte
 export PYTHONWARNINGS ?= ignore
 RUN := $(BIN)/pyflyte run workflows/rlvr.py rlvr
 
-.PHONY: demo test test-fast check format bench clean
+.PHONY: demo test test-fast check format bench code-server clean
 
 demo: $(VENV)/.ready  ## the whole pipeline on the quickstart
 	@$(RUN)
@@ -36,6 +36,13 @@ format: $(VENV)/.ready
 
 bench: $(VENV)/.bench-ready  ## performance tables, and benchmarks.json
 	@$(BIN)/python -m tests.bench
+
+HOST = 127.0.0.1
+PORT = 8440
+WORKERS = 1
+OPTIONS =
+code-server: $(VENV)/.ready  ## runs programs for machines that may not (OPTIONS="--token-env NAME ..."; --help lists them)
+	@$(BIN)/python -m tasks.verifiers.code.server --host $(HOST) --port $(PORT) --workers $(WORKERS) $(OPTIONS)
 
 clean:  ## outputs of local runs, and what the local cache knows of them
 	rm -rf outputs

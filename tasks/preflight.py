@@ -13,7 +13,7 @@ from tasks.evaluation.spec import EvaluationConfig
 from tasks.generation.models import ModelSpec
 from tasks.mixing.spec import MixtureSpec
 from tasks.sourcing import loaders
-from tasks.sourcing.spec import DataSpec
+from tasks.sourcing.spec import VERIFIERS_OF, DataSpec, SourceSpec
 from tasks.spec import DataFile, Recipe
 from tasks.training.config import TrainingConfig
 from tasks.verifiers import VerifiersConfig, functions
@@ -61,21 +61,14 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Non
     """Raise one error for the first thing that would fail later.
 
     Raises:
-        SpecError: a missing file or column, chat without a judge, a mixture of sources that are not
-            there, a response length that one stage cannot hold.
+        SpecError: a missing file or column, a reward function that cannot be imported, chat without a judge, a mixture
+            of sources that are not there, a response length that one stage cannot hold.
         ModelError: a model folder that is not usable.
     """
     names = [source.name for source in data.sources]
     for source in data.sources:
         loaders.check(source)
-        for reward in source.rewards:
-            if reward.function is not None and (missing := functions.missing_resources({"function": reward.function})):
-                raise SpecError(f"{data.name}: source {source.name!r}: {missing[0]}")
-        if source.verifiers & {"chat_reference", "chat_open"} and data.verifiers.judge is None:
-            raise SpecError(
-                f"{data.name}: source {source.name!r}: chat needs a judge: give "
-                "verifiers.judge (a model to serve, or the URL of an OpenAI-compatible endpoint)"
-            )
+        _check_judges(source, data)
     for name in data.mixture.sources:
         if name not in names:
             raise SpecError(
@@ -98,6 +91,18 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Non
                 f"engine.max_model_len ({engine.max_model_len})"
             )
     training.model.fingerprinted()
+
+
+def _check_judges(source: SourceSpec, data: DataFile) -> None:
+    where = f"{data.name}: source {source.name!r}"
+    for reward in source.rewards:
+        if reward.function is not None and (missing := functions.missing_resources({"function": reward.function})):
+            raise SpecError(f"{where}: {missing[0]}")
+    if source.verifiers & set(VERIFIERS_OF["chat"]) and data.verifiers.judge is None:
+        raise SpecError(
+            f"{where}: chat needs a judge: give verifiers.judge (a model to serve, or the URL of an OpenAI-compatible "
+            "endpoint)"
+        )
 
 
 def _shown(spec: Any) -> dict[str, Any]:

@@ -57,8 +57,8 @@ class MixtureSpec(Config):
     Attributes:
         seed: chooses the prompts that are held out and taken, and their order.
         size: how many prompts to train on. None takes all that there are, as far as the weights' proportions allow.
-        heldout: how many prompts of each domain are held out for evaluation and never trained on, unless the domain says
-            otherwise.
+        heldout: how many prompts of each domain, unless it says otherwise, are held out for evaluation and never
+            trained on.
         domains: shares of domains.
         sources: shares of sources within their domain.
     """

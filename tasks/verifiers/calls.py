@@ -23,9 +23,9 @@ class Call(NamedTuple):
     messages: Messages | None = None
 
     def digest(self) -> bytes | None:
-        """The identity of what is judged; None for a ground truth that is no JSON value."""
-        messages = None if self.messages is None else [[turn["role"], turn["content"]] for turn in self.messages]
+        """The identity of what is judged; None where ground truth or messages are no JSON values."""
         try:
+            messages = None if self.messages is None else [dict(turn) for turn in self.messages]
             text = json.dumps([self.verifier, self.response, self.ground_truth, messages], sort_keys=True)
         except (TypeError, ValueError, RecursionError):
             return None

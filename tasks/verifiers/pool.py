@@ -82,6 +82,7 @@ class VerifierPool:
         self._under_way: dict[bytes, Future[Score]] = {}
         self._owner = os.getpid()
         self._closed = False
+        self._open = threading.Lock()
         settings = worker.Settings(self.config, os.environ.get("NLTK_DATA"))
         self._processes = Processes(workers, self.config.time_limit_seconds, settings)
         self._correspondence = Correspondence(_correspondents(self.config))
@@ -94,7 +95,7 @@ class VerifierPool:
 
         Raises `ValueError` for a verifier that is unknown, `RuntimeError` once the pool is closed and in a forked
         copy of the process that owns the pool. The future always gets a score, never an exception, and cannot be
-        cancelled: its time limit bounds it.
+        cancelled: its time limit bounds it. Its callbacks run in a thread of the pool's and must not wait for others.
         """
         self._admit(verifier)
         self._slots.acquire()
@@ -137,7 +138,11 @@ class VerifierPool:
         while ready < self.workers:
             if self._processes.ready.acquire(timeout=0.1):
                 ready += 1
-            elif self._processes.failed_starts or self._processes.given_up or self._closed:
+            elif self._closed:
+                raise RuntimeError("the verifier pool is closed")
+            elif self._processes.ended is not None:
+                raise RuntimeError(self._processes.ended)
+            elif self._processes.failed_starts or self._processes.given_up:
                 raise RuntimeError("verifier workers end as they start; their reason is on stderr")
             elif time.monotonic() > deadline:
                 raise TimeoutError(f"{ready} of {self.workers} verifier workers were ready after {timeout_s} s")
@@ -147,7 +152,10 @@ class VerifierPool:
     def stats(self) -> dict[str, VerifierStats]:
         """The counters so far, by verifier."""
         with self._lock:
-            return {verifier: replace(stats) for verifier, stats in self._stats.items()}
+            return {
+                verifier: replace(stats, latencies_s=stats.latencies_s.copy())
+                for verifier, stats in self._stats.items()
+            }
 
     def figures(self) -> dict[str, float]:
         """All counters by name: `math/calls`, `math/p99_seconds`, `workers/died`, those of the judges, ..."""
@@ -161,12 +169,17 @@ class VerifierPool:
 
     def close(self) -> None:
         """Kill the workers; calls still on their way end as `Score.error`. Closing twice does nothing."""
-        if self._closed or os.getpid() != self._owner:  # a forked copy owns no workers
+        if os.getpid() != self._owner:  # a forked copy owns no workers
             return
-        self._closed = True
+        with self._open:
+            if self._closed:
+                return
+            self._closed = True
         atexit.unregister(self.close)
-        self._correspondence.close()
-        self._processes.close()
+        try:
+            self._correspondence.close()
+        finally:
+            self._processes.close()
 
     def __enter__(self) -> Self:
         """The pool itself."""
@@ -216,14 +229,22 @@ class VerifierPool:
             self._note(call, key, score, time.monotonic() - began, timed_out)
             future.set_result(score)
 
-        self._begin(call, settle)
+        try:
+            self._begin(call, settle)
+        except Exception as failure:  # nothing has begun, and whoever waits for the future must not wait for ever
+            settle(Score.unjudged(f"{call.verifier} failed: {type(failure).__name__}: {failure}"), False)
         return future
 
     def _begin(self, call: Call, settle: Callable[[Score, bool], None]) -> None:
         if call.verifier == registry.WEIGHTED:
             self._begin_parts(call, settle)
         elif call.verifier in self._correspondence:
-            self._correspondence.submit(call, settle)
+            with self._open:  # what is submitted while it closes would never be settled
+                closed = self._closed
+                if not closed:
+                    self._correspondence.submit(call, settle)
+            if closed:
+                settle(Score.unjudged("the verifier pool was closed"), False)
         elif call.verifier in registry.CHAT:
             settle(Score.unjudged(f"{call.verifier} needs a judge, and none is configured (verifiers.judge)"), False)
         else:
@@ -265,8 +286,13 @@ class _Together:
         with self._lock:
             self._scores[position] = done.result()
             complete = len(self._scores) == len(self._parts)
-        if complete:
-            self._settle(combine(self._parts, [self._scores[i] for i in range(len(self._parts))]), False)
+        if not complete:
+            return
+        try:
+            score = combine(self._parts, [self._scores[i] for i in range(len(self._parts))])
+        except Exception as failure:  # this runs as a callback, whose exceptions nobody sees
+            score = Score.unjudged(f"the rewards cannot be combined: {type(failure).__name__}: {failure}")
+        self._settle(score, False)
 
 
 def _correspondents(config: VerifiersConfig) -> dict[str, Correspondent]:
@@ -278,5 +304,5 @@ def _correspondents(config: VerifiersConfig) -> dict[str, Correspondent]:
     if config.code.remote is not None:
         from tasks.verifiers.code.remote import RemoteCode
 
-        found["code"] = RemoteCode(config.code.remote)
+        found["code"] = RemoteCode(config.code)
     return found

@@ -1,11 +1,13 @@
 """Processes that judge: started from a forkserver, watched, killed at their limit, replaced.
 
     submit ─► waiting ─► worker   fast: as many as there are cores for
-                         worker ─► slow: hangs, or is at something long; lowest priority, out of the others' way
-                              └──► killed at the time limit and replaced
+                 ▲       worker ─► slow: hangs, or is at something long; out of the others' way
+                 │         │ └───► killed at the time limit and replaced
+             put back ◄────┘ where all slow places are taken and others wait
 
-A call that takes longer than `SLOW_SECONDS` no longer counts as one of the `workers`, so that the calls behind it go on
-at once; its process runs at the lowest priority, and is not used again. One thread does all the bookkeeping.
+A call that takes longer than its verifier's patience no longer counts as one of the `workers`, so that the calls behind
+it go on at once. One thread does all the bookkeeping and owns all that it keeps; should it fail, every call ends as an
+error that says so.
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ import multiprocessing
 import os
 import threading
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from tasks.verifiers import worker
 from tasks.verifiers.calls import Call
@@ -29,14 +32,31 @@ from tasks.verifiers.scores import Score
 ATTEMPTS = 2
 """Workers that a call may lose before it is an error."""
 FAILED_STARTS = 3
-SLOW_SECONDS = 0.25
-SLOW_PLACES = 16
-"""Slow calls at one time; where more are slow, the others wait for them."""
 RECYCLE_AFTER = 20_000
 """Calls after which a worker is replaced, whatever its checkers have left behind in it."""
-LOWEST_PRIORITY = 19
+SLOW_PLACES = 16
+"""Slow calls at one time, each of which may take all the memory that it is allowed."""
+STARVED_FACTOR = 4
+"""Times the limit that a call at low priority may take where it did not get half of the limit as CPU time."""
+DEATH_SECONDS = 5.0
+"""How long a worker that closed its pipe may take to end by itself."""
 
 logger = logging.getLogger(__name__)
+
+
+class _Patience(NamedTuple):
+    """When a call is slow, and what becomes of its process then.
+
+    One that computes runs behind all others, cannot return from there without privileges, and is not used again. What
+    runs a sandbox, or a user's function with all that it has loaded, is worth keeping.
+    """
+
+    seconds: float
+    lowered: bool
+
+
+_COMPUTES = _Patience(0.05, lowered=True)
+_PATIENCE = {"code": _Patience(0.25, lowered=False), "function": _Patience(1.0, lowered=False)}
 
 
 @dataclass(eq=False)
@@ -47,6 +67,11 @@ class Job:
     settle: Callable[[Score, bool], None]
     lost_workers: int = 0
 
+    @property
+    def patience(self) -> _Patience:
+        """What its verifier is granted."""
+        return _PATIENCE.get(self.call.verifier, _COMPUTES)
+
 
 @dataclass(eq=False)
 class _Worker:
@@ -54,19 +79,32 @@ class _Worker:
     pipe: Connection
     ready: bool = False
     slow: bool = False
+    lowered: bool = False
     calls: int = 0
     job: Job | None = None
     began: float = 0.0
 
+    @property
+    def slow_at(self) -> float:
+        assert self.job is not None
+        return self.began + self.job.patience.seconds
+
+    def lower(self) -> None:
+        """Have all others run before it: the idle class weighs a fifth of what the lowest priority does."""
+        self.lowered = True
+        with contextlib.suppress(ProcessLookupError):  # it has just ended, which is heard of next
+            os.sched_setscheduler(self.process.pid, os.SCHED_IDLE, os.sched_param(0))
+
 
 @dataclass
 class Counters:
-    """What happened to the processes so far."""
+    """What happened to the processes so far. `put_back` are calls that had to wait for a slow place."""
 
     started: int = 0
     died: int = 0
     killed: int = 0
     retries: int = 0
+    put_back: int = 0
 
 
 class Processes:
@@ -78,6 +116,7 @@ class Processes:
         self.ready = threading.Semaphore(0)
         self.failed_starts = 0
         self.given_up = False
+        self.ended: str | None = None
         self._count = workers
         self._time_limit_s = time_limit_s
         self._settings = settings
@@ -85,72 +124,108 @@ class Processes:
         self._context.set_forkserver_preload([worker.PRELOAD])
         self._incoming: deque[Job] = deque()
         self._waiting: deque[Job] = deque()
+        self._put_back: deque[Job] = deque()
         self._workers: list[_Worker] = []
+        self._dying: list[Any] = []
+        self._gate = threading.Lock()
         self._wake_reading, self._wake_writing = os.pipe()
         os.set_blocking(self._wake_writing, False)
-        self._closing = threading.Event()
-        for _ in range(workers):
-            self._start_worker()
+        self._closing = False
         self._thread = threading.Thread(target=self._direct, name="verifiers", daemon=True)
         self._thread.start()
 
     def submit(self, job: Job) -> None:
-        """Have a job done; it is settled from another thread."""
-        self._incoming.append(job)
-        self._wake()
+        """Have a job done; it is settled from another thread, or at once as an error where all has ended."""
+        with self._gate:
+            if self.ended is None:
+                self._incoming.append(job)
+                self._wake()
+                return
+        job.settle(Score.unjudged(self.ended), False)
 
     def close(self) -> None:
-        """End the workers. Jobs that are not done are settled as errors."""
-        if self._closing.is_set():
-            return
-        self._closing.set()
-        self._wake()
-        self._thread.join()
-        for each in self._workers:
-            each.process.kill()
-        for each in self._workers:
-            each.process.join()
-            each.pipe.close()
-        self._abandon("the verifier pool was closed")
-        os.close(self._wake_reading)
-        os.close(self._wake_writing)
+        """End the workers. Jobs that are not done are settled as errors. Callable from any thread, and twice."""
+        with self._gate:
+            self._closing = True
+            if self.ended is None:
+                self._wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
 
     def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError, OSError):  # full: it is awake; closed: nobody is left to wake
+        with contextlib.suppress(BlockingIOError):  # full: it is awake
             os.write(self._wake_writing, b"!")
 
     def _direct(self) -> None:
-        while not self._closing.is_set():
-            self._waiting.extend(self._take_incoming())
-            self._hand_out()
-            pipes = {each.pipe: each for each in self._workers}
-            for ready in wait([self._wake_reading, *pipes], self._until_next_moment()):
-                if ready == self._wake_reading:
-                    os.read(self._wake_reading, 4096)
-                else:
-                    self._hear(pipes[ready])  # type: ignore[index]
-            self._watch_clocks()
-            self._replace()
+        reason = "the verifier pool was closed"
+        try:
+            while not self._closing:
+                self._turn()
+        except BaseException as error:
+            logger.exception("the thread that directs the verifier workers failed")
+            reason = f"the verifier pool broke: {type(error).__name__}: {error}"
+        finally:
+            self._end(reason)
+
+    def _turn(self) -> None:
+        self._replace()
+        self._waiting.extend(self._take_incoming())
+        self._hand_out()
+        pipes = {each.pipe: each for each in self._workers}
+        ends = [process.sentinel for process in self._dying]
+        heard = wait([self._wake_reading, *pipes, *ends], self._until_next_moment())
+        if self._wake_reading in heard:
+            os.read(self._wake_reading, 4096)
+        for pipe in heard:
+            if isinstance(pipe, Connection):
+                self._hear(pipes[pipe])
+        self._watch_clocks()
+        self._forget_the_dead()
+
+    def _end(self, reason: str) -> None:
+        """Settle every job that is left, whatever goes wrong with one of them, and end the processes."""
+        with self._gate:
+            self.ended = reason
+            os.close(self._wake_reading)
+            os.close(self._wake_writing)
+        running = [each.job for each in self._workers if each.job is not None]
+        for each in list(self._workers):
+            self._dismiss(each)
+        for job in [*running, *self._put_back, *self._waiting, *self._take_incoming()]:
+            try:
+                job.settle(Score.unjudged(reason), False)
+            except Exception:
+                logger.exception("a call could not be settled")
+        for process in self._dying:
+            process.join()
+        self._forget_the_dead()
 
     def _take_incoming(self) -> list[Job]:
         return [self._incoming.popleft() for _ in range(len(self._incoming))]
 
     def _hand_out(self) -> None:
-        idle = [each for each in self._workers if each.ready and each.job is None and not each.slow]
+        idle = sorted((each for each in self._workers if each.ready and each.job is None), key=lambda each: each.calls)
         busy = sum(each.job is not None and not each.slow for each in self._workers)
-        while self._waiting and idle and busy < self._count:
-            each, job = idle.pop(), self._waiting.popleft()
-            try:
-                each.pipe.send(job.call)
-            except (BrokenPipeError, ConnectionError):
-                self._waiting.appendleft(job)  # its death is heard of next
-                continue
-            except Exception as error:
-                job.settle(Score.unjudged(f"the call cannot be handed to a process: {error}"), False)
-                continue
-            each.job, each.began = job, time.monotonic()
-            each.calls += 1
-            busy += 1
+        for job in [job for job in self._put_back if idle and self._slow_place(job)]:
+            self._put_back.remove(job)
+            if self._hand(idle.pop(), job, self._put_back):
+                self._make_way(next(each for each in self._workers if each.job is job))
+        while idle and busy < self._count and (queue := self._waiting or self._put_back):
+            busy += self._hand(idle.pop(), queue.popleft(), queue)
+
+    def _hand(self, each: _Worker, job: Job, queue: deque[Job]) -> bool:
+        """Whether the worker has taken the job; one that has died leaves it at the head of its queue."""
+        try:
+            each.pipe.send(job.call)
+        except (BrokenPipeError, ConnectionError):
+            queue.appendleft(job)  # the death is heard of next
+            return False
+        except Exception as error:
+            job.settle(Score.unjudged(f"the call cannot be handed to a process: {error}"), False)
+            return False
+        each.job, each.began = job, time.monotonic()
+        each.calls += 1
+        return True
 
     def _hear(self, each: _Worker) -> None:
         try:
@@ -163,19 +238,19 @@ class Processes:
             self.ready.release()
             return
         job, each.job = each.job, None
+        assert job is not None and isinstance(message, Score), "a worker answers what it was asked, once"
         self.failed_starts = 0
-        if each.slow or each.calls >= RECYCLE_AFTER:
+        each.slow = False
+        if each.lowered or each.calls >= RECYCLE_AFTER:
             self._dismiss(each)
-        assert job is not None
         job.settle(message, False)
 
     def _bury(self, each: _Worker) -> None:
         """A worker died by itself: its call is repeated once, and a start that fails is counted."""
-        each.process.join()
-        self._workers.remove(each)
-        each.pipe.close()
-        self.counters.died += 1
+        each.process.join(DEATH_SECONDS)
         exit_code, job = each.process.exitcode, each.job
+        self._dismiss(each)
+        self.counters.died += 1
         logger.warning("a verifier worker died (exit code %s)", exit_code)
         if job is None:
             self.failed_starts += not each.ready
@@ -190,41 +265,70 @@ class Processes:
     def _watch_clocks(self) -> None:
         now = time.monotonic()
         for each in [each for each in self._workers if each.job is not None]:
-            if now - each.began >= self._time_limit_s:
-                job, each.job = each.job, None
+            job = each.job
+            assert job is not None
+            if now >= self._ends(each, now):
                 self.counters.killed += 1
                 self._dismiss(each)
-                assert job is not None
                 job.settle(Score.binary(False, f"time limit of {self._time_limit_s:g} s"), True)
-            elif not each.slow and now - each.began >= SLOW_SECONDS and self._slow() < SLOW_PLACES:
-                each.slow = True
-                with contextlib.suppress(ProcessLookupError):  # it has just ended, which is heard of next
-                    os.setpriority(os.PRIO_PROCESS, each.process.pid, LOWEST_PRIORITY)
+            elif each.slow or now < each.slow_at:
+                continue
+            elif self._slow_place(job):
+                self._make_way(each)
+            elif self._waiting:
+                self.counters.put_back += 1
+                self._dismiss(each)
+                self._put_back.append(job)
+
+    def _ends(self, each: _Worker, now: float) -> float:
+        """When a call has run out of time; one behind all others is not charged for the time that they took."""
+        limit = self._time_limit_s
+        if each.lowered and now - each.began >= limit and _cpu_seconds(each.process.pid) < limit / 2:
+            limit *= STARVED_FACTOR
+        return each.began + limit
+
+    def _make_way(self, each: _Worker) -> None:
+        assert each.job is not None
+        each.slow = True
+        if each.job.patience.lowered:
+            each.lower()
+
+    def _slow_place(self, job: Job) -> bool:
+        """Whether there is a place. Sandboxes, whose limits are wall time, must not crowd each other out of it."""
+        taken = Counter(each.job.call.verifier for each in self._workers if each.slow and each.job is not None)
+        own = SLOW_PLACES if job.patience.lowered else self._count
+        return taken.total() < SLOW_PLACES and taken[job.call.verifier] < own
 
     def _until_next_moment(self) -> float:
         """Seconds until a call becomes slow or overdue; a look around now and then where nothing runs."""
         now = time.monotonic()
-        full = self._slow() >= SLOW_PLACES
-        moments = [
-            each.began + (self._time_limit_s if each.slow or full else min(SLOW_SECONDS, self._time_limit_s))
-            for each in self._workers
-            if each.job is not None
-        ]
-        return max(0.0, min(moments) - now) if moments else 1.0
-
-    def _slow(self) -> int:
-        return sum(each.slow for each in self._workers)
+        moments = [1.0]
+        for each in self._workers:
+            if each.job is not None:
+                moments.append((each.slow_at if now < each.slow_at and not each.slow else self._ends(each, now)) - now)
+        return max(0.0, min(moments))
 
     def _replace(self) -> None:
         """As many fast workers as there should be, unless they end as they start."""
         if self.failed_starts >= FAILED_STARTS and not self.given_up:
-            self._abandon(f"verifier workers died {self.failed_starts} times without a judgement between")
             self.given_up = True
-        if self.given_up and self._waiting:  # the next job gets another try
+            reason = f"verifier workers died {self.failed_starts} times without a judgement between"
+            self._refuse([*self._waiting, *self._put_back, *self._take_incoming()], reason)
+        if self.given_up and self._incoming:  # the next job gets another try
             self.given_up, self.failed_starts = False, 0
-        while not self.given_up and len(self._workers) - self._slow() < self._count:
+        fast = [each for each in self._workers if not each.slow]
+        idle = sorted((each for each in fast if each.ready and each.job is None), key=lambda each: each.calls)
+        for each in idle[: max(0, len(fast) - self._count)]:  # a slow one came back
+            self._dismiss(each)
+        while not self.given_up and sum(not each.slow for each in self._workers) < self._count:
             if not self._start_worker():
                 break
+
+    def _refuse(self, jobs: Iterable[Job], reason: str) -> None:
+        self._waiting.clear()
+        self._put_back.clear()
+        for job in jobs:
+            job.settle(Score.unjudged(reason), False)
 
     def _start_worker(self) -> bool:
         ours, theirs = self._context.Pipe()
@@ -243,15 +347,23 @@ class Processes:
         return True
 
     def _dismiss(self, each: _Worker) -> None:
+        """Kill it, without waiting: behind all others it may take its time to end, too."""
         self._workers.remove(each)
-        each.process.kill()
-        each.process.join()
         each.pipe.close()
+        if each.process.is_alive():
+            each.process.kill()
+        self._dying.append(each.process)
 
-    def _abandon(self, reason: str) -> None:
-        jobs = [*(each.job for each in self._workers if each.job), *self._waiting, *self._take_incoming()]
-        self._waiting.clear()
-        for each in self._workers:
-            each.job = None
-        for job in jobs:
-            job.settle(Score.unjudged(reason), False)
+    def _forget_the_dead(self) -> None:
+        for process in [process for process in self._dying if not process.is_alive()]:
+            self._dying.remove(process)
+            process.close()
+
+
+def _cpu_seconds(pid: int) -> float:
+    """What a process has used; all time in the world where it has just ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return float("inf")
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

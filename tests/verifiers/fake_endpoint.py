@@ -54,8 +54,9 @@ def scripted(*replies):
 class FakeEndpoint:
     """The server for the length of a block; `url` is its base, `requests` holds (headers, body) of what came in."""
 
-    def __init__(self, reply: Callable[[dict], Reply]):
+    def __init__(self, reply: Callable[[dict], Reply], base="/v1", path="/chat/completions"):
         self.reply = reply
+        self.path = f"{base}{path}"
         self.requests = []
         self.at_once = self.most_at_once = 0
         self._lock = threading.Lock()
@@ -79,7 +80,7 @@ class FakeEndpoint:
                 pass
 
         self._server = Server(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}{base}"
 
     def __enter__(self):
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
@@ -97,7 +98,7 @@ class FakeEndpoint:
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
         try:
-            reply = self.reply(request) if handler.path == "/v1/chat/completions" else failing(404)
+            reply = self.reply(request) if handler.path == self.path else failing(404)
             self._closing.wait(reply.delay_s)
         finally:
             with self._lock:

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tasks.verifiers.chat import ChatJudge, JudgeConfig, RewardModelConfig, make_judge, serving
-from tasks.verifiers.chat.endpoint import MAX_BODY_BYTES, _retry_after
+from tasks.verifiers.http import MAX_BODY_BYTES, retry_after
 from tasks.verifiers.scores import CannotJudge, GroundTruthError, Score
 from tests.verifiers.chat_injections import DETECTED, INJECTIONS
 from tests.verifiers.fake_endpoint import FakeEndpoint, Gullible, Reply, completion, failing, graded, scripted
@@ -139,10 +139,10 @@ def test_a_wait_beyond_the_limit_is_not_begun():
 
 
 def test_retry_after_is_seconds_or_a_date_and_anything_else_is_none():
-    assert _retry_after("2.5") == 2.5
-    assert _retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
-    assert _retry_after("Fri, 31 Dec 2199 23:59:59 GMT") > 1e9
-    assert all(_retry_after(value) is None for value in (None, "", "soon", "-1", "inf", "9" * 400, "nan"))
+    assert retry_after("2.5") == 2.5
+    assert retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
+    assert retry_after("Fri, 31 Dec 2199 23:59:59 GMT") > 1e9
+    assert all(retry_after(value) is None for value in (None, "", "soon", "-1", "inf", "9" * 400, "nan"))
 
 
 def test_nothing_listens():

@@ -149,7 +149,8 @@ def _score(verdicts: list[Verdict], config: CodeConfig) -> Score:
     detail = f"{passed} of {len(verdicts)} tests passed"
     if failed:
         number, verdict = failed[0]
-        detail += f"; test {number}: {verdict.detail}"
+        # The response may have worded it, with half characters that no file can hold.
+        detail += f"; test {number}: {verdict.detail}".encode(errors="replace").decode()
     if config.reward == "all_or_nothing" or proportion < config.min_proportion:
         return Score.binary(not failed, detail)
     return Score(proportion, not failed, detail)

@@ -4,27 +4,37 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from tasks.config import Config
+from tasks.verifiers.connection import VARIABLE, ConnectionConfig, plain_url
+
+LIMITS = ("test_seconds", "total_seconds", "memory_mib", "output_bytes", "disk_mib")
 
 
-class RemoteConfig(Config):
-    """Somebody else's isolation: the code server of this project (`python -m tasks.verifiers.code.server`) elsewhere.
+class RemoteConfig(ConnectionConfig):
+    """Code that is run elsewhere, by the code server of this project (`tasks.verifiers.code.server`).
+
+    The limits of requests are those of `ConnectionConfig`, with more patience: while its cluster replaces a server, or
+    all places of one are taken, judgements wait.
 
     Attributes:
         url: such as `http://code.internal:8440`.
-        token_env: name of the environment variable with the server's token; None where it wants none.
-        concurrency: requests that may be under way at one time.
-        timeout_seconds: of one request, waiting for the server's own places included.
-        retries: how often a request that failed is repeated before the judgement is an error.
+        token_env: NAME of the environment variable that holds the server's token; None where it wants none.
     """
 
     url: str
-    token_env: str | None = None
-    concurrency: int = Field(32, gt=0)
-    timeout_seconds: float = Field(60.0, gt=0)
-    retries: int = Field(3, ge=0)
+    token_env: str | None = Field(None, pattern=VARIABLE)
+    request_timeout_seconds: float = Field(60.0, gt=0)
+    timeout_seconds: float = Field(300.0, gt=0)
+    retries: int = Field(20, ge=0)
+    backoff_seconds: float = Field(0.5, gt=0)
+    max_backoff_seconds: float = Field(10.0, gt=0)
+
+    @field_validator("url")
+    @classmethod
+    def _plain_url(cls, url: str) -> str:
+        return plain_url(url, "the base URL of a code server, as in http://code.internal:8440", "token_env")
 
 
 class CodeConfig(Config):
@@ -36,7 +46,8 @@ class CodeConfig(Config):
         isolation: `namespaces` (bubblewrap), `landlock` (where user namespaces are not to be had), or `auto`: the first
             of the two that works here. Both add a system call filter and resource limits. Where neither works no code
             runs, and every judgement is an error that says so.
-        remote: run code elsewhere instead.
+        remote: run code elsewhere instead. `isolation` and `python` are then the server's own; the limits below must be
+            those that it was started with.
         python: interpreter that runs the code; None is the one that runs this, without its installed packages.
         test_seconds: wall time of one test.
         total_seconds: wall and CPU time of all tests of a response.
@@ -64,4 +75,18 @@ class CodeConfig(Config):
             raise ValueError(
                 f"test_seconds ({self.test_seconds:g}) is more than total_seconds ({self.total_seconds:g})"
             )
+        if self.remote is not None and (self.isolation != "auto" or self.python is not None):
+            raise ValueError(
+                "isolation and python are options of the code server where remote names one; leave them out"
+            )
         return self
+
+    def limits(self) -> dict[str, float]:
+        """The options that decide whether a test passes, by name."""
+        return {name: getattr(self, name) for name in LIMITS}
+
+    def worth(self, proportion: float) -> float:
+        """The value of a response of whose tests this proportion passes, in [0, 1]."""
+        if self.reward == "all_or_nothing" or proportion < self.min_proportion:
+            return float(proportion == 1.0)
+        return proportion

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import re
 
 from tasks.verifiers.responses import strip_thinking
 
-_FENCE = re.compile(r"^[ ]{0,3}(`{3,}|~{3,})[ \t]*([^\s`]*)[^\n`]*$", re.MULTILINE)
+_FENCE = re.compile(r"^[ ]{0,3}(`{3,}+|~{3,}+)[ \t]*+([^\s`]*+)[^\n`]*+$", re.MULTILINE)
 _PYTHON = ("python", "py", "python3", "py3")
 
 
@@ -15,7 +14,7 @@ def extract_program(response: str) -> str | None:
     """The last fenced block of Python; where there is none, the last block that names no language.
 
     A block that is never closed, as in a response that was cut off, reaches to the end. A response without any fence is
-    a program if the whole of it parses as one. None where there is no program.
+    taken for a program as a whole: prose does not compile. None where there is no program.
     """
     text = strip_thinking(response)
     blocks = _blocks(text)
@@ -23,7 +22,7 @@ def extract_program(response: str) -> str | None:
         for language, content in reversed(blocks):
             if language in accepted and content.strip():
                 return content
-    return text if not blocks and text and _parses(text) else None
+    return text if text and not blocks else None
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:
@@ -39,11 +38,3 @@ def _blocks(text: str) -> list[tuple[str, str]]:
     if opened is not None:
         blocks.append((opened[2].lower(), text[opened.end() + 1 :]))
     return blocks
-
-
-def _parses(text: str) -> bool:
-    try:
-        ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True

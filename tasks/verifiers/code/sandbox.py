@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from tasks.verifiers.code.inside.confine import Limits
+from tasks.verifiers.code.inside.confine import OLDEST_LANDLOCK, Limits, landlock_version
 
 INSIDE = (
     "tasks.verifiers.code.inside.confine",
@@ -38,6 +38,9 @@ INSIDE = (
 
 WRITABLE = "/tmp"  # noqa: S108 - the sandbox's own, a file system that no one else sees
 START_SECONDS = 30.0
+ANSWER_SECONDS = 4.0
+"""How long the host may take to obey; its part of the work is a few milliseconds."""
+
 Isolation = Literal["namespaces", "landlock"]
 
 _BOOT = """
@@ -101,6 +104,7 @@ class Sandbox:
         try:
             self._order({"modules": [[name, _source(name)] for name in INSIDE], "settings": settings})
             self._probe()
+            ours.settimeout(ANSWER_SECONDS)
         except SandboxError as error:
             self.close()
             raise SandboxError(f"no sandbox by {isolation} here: {error}") from None
@@ -145,6 +149,7 @@ class Sandbox:
             socket.send_fds(self._control, [json.dumps(order).encode()], list(descriptors))
             answer = self._control.recv(1 << 16)
         except OSError as error:
+            self._process.kill()  # what is ordered next then fails at once
             raise SandboxError(f"the sandbox does not answer: {error}{self._last_words()}") from None
         if not answer or self._process.poll() is not None:
             raise SandboxError(f"the sandbox has ended{self._last_words()}")
@@ -236,6 +241,4 @@ def _source(name: str) -> str:
 
 
 def _landlock_here() -> bool:
-    from tasks.verifiers.code.inside.confine import landlock_version
-
-    return landlock_version() > 0
+    return landlock_version() >= OLDEST_LANDLOCK

@@ -30,7 +30,7 @@ faccessat 269 48, faccessat2 439 439, lseek 8 62, mmap 9 222, mprotect 10 226, m
 madvise 28 233, brk 12 214, rt_sigaction 13 134, rt_sigprocmask 14 135, rt_sigreturn 15 139,
 rt_sigpending 127 136, rt_sigtimedwait 128 137, sigaltstack 131 132, pipe 22 -, pipe2 293 59, poll 7 -,
 ppoll 271 73, select 23 -, pselect6 270 72, epoll_create1 291 20, epoll_ctl 233 21, epoll_wait 232 -,
-epoll_pwait 281 22, epoll_pwait2 441 441, eventfd2 290 19, socketpair 53 199, sendto 44 206, recvfrom 45 207,
+epoll_pwait 281 22, epoll_pwait2 441 441, eventfd2 290 19, sendto 44 206, recvfrom 45 207,
 sendmsg 46 211, recvmsg 47 212, shutdown 48 210, getsockopt 55 209, sched_yield 24 124,
 sched_getaffinity 204 123, nanosleep 35 101, clock_nanosleep 230 115, clock_gettime 228 113,
 clock_getres 229 114, gettimeofday 96 169, time 201 -, getpid 39 172, getppid 110 173, gettid 186 178,
@@ -56,10 +56,12 @@ _NUMBERS = {
     "fcntl": (72, 25),
     "ioctl": (16, 29),
     "prlimit64": (302, 261),
+    "socketpair": (53, 199),
 }
 """System calls that are allowed with some arguments only."""
 
 _CLONE_THREAD = 0x10000
+_AF_UNIX, _SOCK_STREAM, _SOCK_TYPE_MASK = 1, 1, 0xF
 _DENIED_FCNTL = (8, 10, 15, 1024, 1026)  # F_SETOWN, F_SETSIG, F_SETOWN_EX send signals; F_SETLEASE, F_NOTIFY
 _ALLOWED_IOCTL = (0x5401, 0x5413, 0x541B, 0x5450, 0x5451)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONCLEX, FIOCLEX
 
@@ -73,7 +75,10 @@ _READ_FILE, _READ_DIR, _EXECUTE = 1 << 2, 1 << 3, 1 << 0
 # WRITE_FILE, REMOVE_DIR, REMOVE_FILE, MAKE_DIR, MAKE_REG: no links, no devices, no pipes
 _WRITE = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8
 _TRUNCATE = 1 << 14
-_FS_RIGHTS = {1: 13, 2: 14, 4: 15}
+OLDEST_LANDLOCK = 3
+"""ABI version; those before it let any file be truncated."""
+
+_FS_RIGHTS = {4: 15}
 """Up to this ABI version, Landlock knows so many file system rights; later ones know 16."""
 
 
@@ -156,8 +161,8 @@ def _drop_capabilities() -> None:
 
 def _restrict_files(readable: Sequence[str], writable: str | None) -> None:
     version = landlock_version()
-    if version < 1:
-        raise OSError(ENOSYS, "this kernel has no Landlock")
+    if version < OLDEST_LANDLOCK:
+        raise OSError(ENOSYS, f"this kernel has no Landlock of ABI version {OLDEST_LANDLOCK} or later")
     handled = (1 << next((count for newest, count in _FS_RIGHTS.items() if version <= newest), 16)) - 1
     network = 3 if version >= 4 else 0  # binding and connecting TCP sockets
     scoped = 3 if version >= 6 else 0  # abstract sockets of, and signals to, processes outside
@@ -210,6 +215,9 @@ def _filter(machine: str, pid: int) -> bytes:
         code += [_jump_equal(numbers[name], 0, 4), _load(16), _jump_equal(pid, 0, 1), allow, deny]
     code += [_jump_equal(numbers["prlimit64"], 0, 5), _load(16), _jump_equal(0, 1, 0), _jump_equal(pid, 0, 1)]
     code += [allow, deny]
+    # A datagram socket, even one of a pair, could send to any socket that has a name.
+    code += [_jump_equal(numbers["socketpair"], 0, 7), _load(16), _jump_equal(_AF_UNIX, 0, 4), _load(24)]
+    code += [_and(_SOCK_TYPE_MASK), _jump_equal(_SOCK_STREAM, 0, 1), allow, deny]
     commands = [_jump_equal(number, 0, 1) + deny for number in _DENIED_FCNTL]
     code += [_jump_equal(numbers["fcntl"], 0, 2 + 2 * len(commands)), _load(24), *commands, allow]
     requests = [_jump_equal(number, 0, 1) + allow for number in _ALLOWED_IOCTL]
@@ -224,6 +232,10 @@ def _load(offset: int) -> bytes:
 
 def _return(action: int) -> bytes:
     return struct.pack("HBBI", 0x06, 0, 0, action)
+
+
+def _and(mask: int) -> bytes:
+    return struct.pack("HBBI", 0x54, 0, 0, mask)
 
 
 def _jump_equal(value: int, true: int, false: int) -> bytes:

@@ -14,6 +14,7 @@ def run() -> None:
         os.fork,
         lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM),
         lambda: socket.socket(socket.AF_UNIX, socket.SOCK_STREAM),
+        lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM),
         lambda: os.kill(os.getppid(), 0),
         lambda: os.kill(-1, 0),
         lambda: os.execv(sys.executable, [sys.executable]),  # noqa: S606 - must fail

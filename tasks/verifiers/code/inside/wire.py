@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import builtins
 import collections
+import datetime
 import decimal
 import fractions
 import json
 import socket
+import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -114,6 +116,8 @@ class Peer:
                 return pack(value, lambda inner: self.encode(inner, depth + 1))
         if type(value).__module__.partition(".")[0] == "numpy" and hasattr(value, "tolist"):
             return self.encode(value.tolist(), depth + 1)
+        if isinstance(value, type | types.BuiltinFunctionType) and value in _BUILTIN_NAMES:
+            return {"t": "builtin", "v": _BUILTIN_NAMES[value]}
         if isinstance(value, Remote):
             return {"t": "yours", "v": value._number}
         return {"t": "mine", "v": self.keep(value)}
@@ -239,10 +243,26 @@ def _items(kind: str) -> _Pack:
     return lambda value, encode: {"t": kind, "v": [encode(item) for item in value]}
 
 
+def _moment(kind: str) -> _Pack:
+    """Dates and times by their ISO form; those with a zone keep its offset, which is what they are compared by."""
+    return lambda value, _: {"t": kind, "v": value.isoformat()}
+
+
 def _integer(value: int, _: Callable[[Any], Any]) -> Any:
     value = int.__index__(value)
     return value if -(2**63) <= value < 2**63 else {"t": "int", "v": hex(value)}
 
+
+_BUILTINS: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (
+        *(abs, all, any, bin, chr, divmod, hex, len, max, min, oct, ord, pow, round, sorted, sum),
+        *(bool, bytearray, bytes, complex, dict, float, frozenset, int, list, range, set, str, tuple),
+    )
+}
+"""Types of data and functions without effects: each end uses its own."""
+
+_BUILTIN_NAMES = {kind: name for name, kind in _BUILTINS.items()}
 
 _PACK: tuple[tuple[Any, _Pack], ...] = (
     (bool | None, lambda value, _: value),
@@ -261,6 +281,10 @@ _PACK: tuple[tuple[Any, _Pack], ...] = (
     (decimal.Decimal, _tagged("decimal", str)),
     (fractions.Fraction, _tagged("fraction", lambda value: [hex(value.numerator), hex(value.denominator)])),
     (range, _tagged("range", lambda value: [value.start, value.stop, value.step])),
+    (datetime.datetime, _moment("datetime")),
+    (datetime.date, _moment("date")),
+    (datetime.time, _moment("time")),
+    (datetime.timedelta, _tagged("timedelta", lambda value: [value.days, value.seconds, value.microseconds])),
 )
 
 _UNPACK: dict[Any, Callable[[Any, Callable[[Any], Any]], Any]] = {
@@ -276,4 +300,9 @@ _UNPACK: dict[Any, Callable[[Any, Callable[[Any], Any]], Any]] = {
     "decimal": lambda value, _: decimal.Decimal(value),
     "fraction": lambda value, _: fractions.Fraction(*(int(part, 16) for part in value)),
     "range": lambda value, _: range(*value),
+    "datetime": lambda value, _: datetime.datetime.fromisoformat(value),
+    "date": lambda value, _: datetime.date.fromisoformat(value),
+    "time": lambda value, _: datetime.time.fromisoformat(value),
+    "timedelta": lambda value, _: datetime.timedelta(*value),
+    "builtin": lambda value, _: _BUILTINS[value],
 }

@@ -1,0 +1,60 @@
+"""What every client of a judge elsewhere can be told about its requests. Pydantic only: no client is loaded."""
+
+from __future__ import annotations
+
+from typing import Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, model_validator
+
+from tasks.config import Config
+
+VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
+"""The name of an environment variable."""
+
+
+class ConnectionConfig(Config):
+    """How many requests there are at a time, how long they may take, and how often they are repeated.
+
+    Attributes:
+        concurrency: requests in flight at most; further judgements wait in order.
+        request_timeout_seconds: limit of one request, its answer read to the end.
+        timeout_seconds: limit of one judgement in all, with its retries, from when it leaves the queue.
+        retries: repetitions after what may pass: 408, 429, 5xx, a broken connection or a timeout.
+        backoff_seconds, max_backoff_seconds: wait before the first repetition, doubled for each further one up to the
+            second; half of it is random. A `Retry-After` of the server takes its place.
+    """
+
+    concurrency: int = Field(32, gt=0)
+    request_timeout_seconds: float = Field(120.0, gt=0)
+    timeout_seconds: float = Field(600.0, gt=0)
+    retries: int = Field(5, ge=0)
+    backoff_seconds: float = Field(1.0, gt=0)
+    max_backoff_seconds: float = Field(60.0, gt=0)
+
+    @model_validator(mode="after")
+    def _backoff_grows(self) -> Self:
+        if self.backoff_seconds > self.max_backoff_seconds:
+            raise ValueError(
+                f"backoff_seconds is {self.backoff_seconds:g}, above max_backoff_seconds {self.max_backoff_seconds:g}"
+            )
+        return self
+
+
+def plain_url(url: str, wanted: str, key_option: str) -> str:
+    """The URL without a slash at its end.
+
+    Args:
+        url: what the user gave.
+        wanted: what it should be, for the error.
+        key_option: the option that names the environment variable of a secret, as none belongs into a URL.
+
+    Raises:
+        ValueError: it is no plain base URL.
+    """
+    parts = urlsplit(url)  # raises ValueError of its own for a malformed host
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError(f"must be {wanted}")
+    if "@" in parts.netloc:
+        raise ValueError(f"must not hold a user or password; name an environment variable in {key_option}")
+    return url.rstrip("/")

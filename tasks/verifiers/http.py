@@ -1,0 +1,230 @@
+"""Requests to a judge elsewhere: bounded, retried, counted and never more than so many at a time.
+
+What is repeated is what may pass: 408, 409, 429, 5xx, a broken connection, a timeout. What is not (a wrong key, an
+unknown model) is `CannotJudge` at once. The key lives in the headers of the client and in no text that leaves it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from email.utils import parsedate_to_datetime
+from typing import TypeVar
+
+import httpx2
+from pydantic import SecretStr
+
+from tasks.verifiers.connection import ConnectionConfig
+from tasks.verifiers.scores import CannotJudge
+
+MAX_BODY_BYTES = 4 * 2**20
+MAX_SAID = 400  # characters of an error
+PASSING = frozenset({408, 409, 429, *range(500, 600)})
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+Found = TypeVar("Found")
+
+
+@dataclass
+class Traffic:
+    """What judging elsewhere took so far.
+
+    Attributes:
+        requests: that were sent, repetitions included.
+        retries: repetitions, for whatever reason.
+        failures: judgements that ended without a result.
+        seconds: summed over the judgements, waiting in the queue left out.
+    """
+
+    requests: int = 0
+    retries: int = 0
+    failures: int = 0
+    seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, float]:
+        """The counters by name."""
+        return asdict(self)
+
+
+class _Passing(Exception):  # noqa: N818 - a state of affairs, not an error of ours
+    """A failure that may pass; `wait` is how long the server asks to be left alone, None where it does not say."""
+
+    def __init__(self, reason: str, wait: float | None = None) -> None:
+        super().__init__(reason)
+        self.wait = wait
+
+
+class Client:
+    """The client of one server; it belongs to the event loop that uses it first."""
+
+    def __init__(
+        self,
+        who: str,
+        url: str,
+        config: ConnectionConfig,
+        traffic: Traffic,
+        key: SecretStr | None,
+        passing: frozenset[int] = PASSING,
+    ) -> None:
+        """Open no connection yet.
+
+        Args:
+            who: what errors call the server.
+            url: its base URL.
+            config: limits and retries.
+            traffic: the counters to keep.
+            key: sent as a bearer token.
+            passing: HTTP states after which a request is repeated.
+        """
+        self._who = f"{who} at {url}"
+        self._url = url
+        self._limits = config
+        self._traffic = traffic
+        self._key = key
+        self._passing = passing
+        self._places = asyncio.Semaphore(config.concurrency)
+        headers = {"Accept-Encoding": "identity"}  # what is compressed could not be bounded as it is read
+        if key is not None:
+            headers["Authorization"] = f"Bearer {key.get_secret_value()}"
+        self._client = httpx2.AsyncClient(
+            headers=headers,
+            timeout=None,
+            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=config.concurrency),
+            trust_env=httpx2.URL(url).host not in LOOPBACK,  # no proxy stands before this machine
+        )
+
+    async def judgement(self, work: Callable[[float], Awaitable[Found]]) -> Found:
+        """What `work` comes to, begun when there is a place for it, and ended and counted as a failure at its limit.
+
+        Args:
+            work: is given the deadline by `time.monotonic()` that its requests must observe.
+
+        Raises:
+            CannotJudge: from `work`, or at the limit.
+        """
+        limit = self._limits.timeout_seconds
+        async with self._places:
+            started = time.monotonic()
+            try:
+                async with asyncio.timeout(limit):
+                    return await work(started + limit)
+            except TimeoutError:
+                self._traffic.failures += 1
+                raise self.failed(f"took longer than {limit:g} s over a judgement") from None
+            except CannotJudge:
+                self._traffic.failures += 1
+                raise
+            finally:
+                self._traffic.seconds += time.monotonic() - started
+
+    async def post(self, path: str, content: bytes, deadline: float) -> bytes:
+        """The body of the answer to one request with a JSON body; no wait reaches beyond the deadline.
+
+        Raises:
+            CannotJudge: refused, or not answered within the retries or before the deadline.
+        """
+        limits = self._limits
+        attempt = 0
+        while True:
+            try:
+                return await self._once(path, content)
+            except _Passing as failure:
+                if attempt == limits.retries:
+                    raise self.failed(f"failed {attempt + 1} times, at last: {failure}") from None
+                wait = failure.wait if failure.wait is not None else self._backoff(attempt)
+                if time.monotonic() + wait >= deadline:
+                    raise self.failed(
+                        f"failed ({failure}), and a wait of {wait:.1f} s would pass the limit of "
+                        f"{limits.timeout_seconds:g} s"
+                    ) from None
+            await asyncio.sleep(wait)
+            attempt += 1
+            self._traffic.retries += 1
+
+    def failed(self, what: str) -> CannotJudge:
+        """The error that names the server; the key, should `what` quote it, is taken out before any cut."""
+        if self._key is not None:
+            what = what.replace(self._key.get_secret_value(), "[key]")
+        return CannotJudge(f"{self._who} {what[:MAX_SAID]}")
+
+    async def close(self) -> None:
+        """Close the connections; judgements in flight fail."""
+        await self._client.aclose()
+
+    async def _once(self, path: str, content: bytes) -> bytes:
+        limit = self._limits.request_timeout_seconds
+        self._traffic.requests += 1
+        try:
+            async with (
+                asyncio.timeout(limit),
+                self._client.stream(
+                    "POST",
+                    f"{self._url}{path}",
+                    content=content,
+                    headers={"Content-Type": "application/json"},
+                ) as response,
+            ):
+                body = await _read(response)
+        except TimeoutError:
+            raise _Passing(f"no answer within {limit:g} s") from None
+        except httpx2.TransportError as error:
+            raise _Passing(f"{type(error).__name__}: {error}") from None
+        if response.status_code in self._passing:
+            raise _Passing(f"HTTP {response.status_code}", retry_after(response.headers.get("retry-after")))
+        if response.status_code != 200:
+            said = " ".join(body[: 10 * MAX_SAID].decode("utf-8", "replace").split())
+            raise self.failed(f"refused the request: HTTP {response.status_code}: {said}")
+        return body
+
+    def _backoff(self, attempt: int) -> float:
+        limits = self._limits
+        wait = limits.max_backoff_seconds
+        if attempt < 64:  # beyond, the power alone exceeds every limit
+            wait = min(wait, limits.backoff_seconds * 2**attempt)
+        return wait * random.uniform(0.5, 1.0)  # noqa: S311 spreads requests, guards nothing
+
+
+async def _read(response: httpx2.Response) -> bytes:
+    body = bytearray()
+    async for piece in response.aiter_raw():
+        body += piece
+        if len(body) > MAX_BODY_BYTES:
+            raise _Passing(f"an answer of more than {MAX_BODY_BYTES} bytes")
+    return bytes(body)
+
+
+def read_key(option: str, variable: str | None) -> SecretStr | None:
+    """The secret that stands in an environment variable; None where none is named.
+
+    Args:
+        option: the option that names the variable, for the error.
+        variable: its name.
+
+    Raises:
+        ValueError: it is not set, or holds no key.
+    """
+    if variable is None:
+        return None
+    value = os.environ.get(variable, "").strip()
+    if not value:
+        raise ValueError(f"{option} names {variable}, which is not set in the environment")
+    if not value.isascii() or not value.isprintable():
+        raise ValueError(f"the environment variable {variable} holds no key: not a line of plain characters")
+    return SecretStr(value)
+
+
+def retry_after(value: str | None) -> float | None:
+    """Seconds to wait, from a number of them or a date; None where the header is absent or neither."""
+    if value is None:
+        return None
+    try:
+        seconds = (
+            float(value) if value.strip()[:1].isdigit() else parsedate_to_datetime(value).timestamp() - time.time()
+        )
+    except (ValueError, TypeError, OverflowError):
+        return None
+    return max(0.0, seconds) if seconds < float("inf") else None

@@ -1,0 +1,48 @@
+"""Reward functions as a user would write them, good ones and bad ones, for the tests to name."""
+
+import time
+
+
+def accuracy(completions, answer, **kwargs):
+    return [float(c[0]["content"] == str(right)) for c, right in zip(completions, answer, strict=True)]
+
+
+def length_penalty(completions, **kwargs):
+    return [-0.5 if len(completion[0]["content"]) < 5 else 2.0 for completion in completions]
+
+
+def polite_only(completions, prompts, **kwargs):
+    """Applies only where the prompt asks for politeness."""
+    asked = "politely" in prompts[0][-1]["content"]
+    return ["please" in completions[0][0]["content"]] if asked else [None]
+
+
+async def later(completions, **kwargs):
+    return [0.25]
+
+
+def raises(completions, **kwargs):
+    raise KeyError("no such column")
+
+
+def too_many(completions, **kwargs):
+    return [1.0, 1.0]
+
+
+def a_word(completions, **kwargs):
+    return ["good"]
+
+
+def infinite(completions, **kwargs):
+    return [float("inf")]
+
+
+def takes_no_prompts(completions):
+    return [1.0]
+
+
+def hangs(completions, **kwargs):
+    time.sleep(3600)
+
+
+NOT_A_FUNCTION = 7
