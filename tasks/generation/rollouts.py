@@ -24,6 +24,7 @@ from tasks.verifiers import (
     open_pool,
     verifiers_of,
 )
+from tasks.verifiers.config import DEFAULTS
 
 
 class RolloutError(ValueError):
@@ -72,7 +73,7 @@ def sample_and_score(
     sampling: SamplingConfig,
     *,
     policy: str,
-    verifiers: VerifiersConfig,
+    verifiers: VerifiersConfig = DEFAULTS,
     verifier_workers: int = 1,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> Rollouts:

@@ -236,12 +236,73 @@ def test_equal_sources_give_equal_bytes_and_merging_drops_what_an_earlier_source
     assert [each["row"] for each in rejected.to_pylist()] == list(range(30))
 
 
-def test_the_quickstart_has_prompts_of_both_domains():
+def test_several_rewards_become_one_weighted_ground_truth(tmp_path):
+    own = {"function": "tests.verifiers.rewards_of_a_user.accuracy", "weight": 0.5, "columns": ["answer"]}
+    rows = jsonl(tmp_path, GOOD | {"answer": 2}, GOOD, weight=2.0, rewards=[own, {"verifier": "chat_open"}])
+    built = build_prompts(rows, 50)
+    [row] = built.prompts.to_pylist()
+    assert row["verifier"] == "weighted"
+    math, function, chat = json.loads(row["ground_truth"])["rewards"]
+    assert math == {"verifier": "math", "weight": 2.0, "ground_truth": "2"}
+    assert (function["verifier"], function["weight"]) == ("function", 0.5)
+    assert function["ground_truth"]["columns"] == {"answer": 2, "ground_truth": "2"}
+    assert len(function["ground_truth"]["digest"]) == 16
+    assert chat == {"verifier": "chat_open", "weight": 1.0, "ground_truth": None}
+    assert built.reasons == {"column 'answer' is missing": 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "truth"),
+    [
+        ({"mode": "exact"}, {"answer": "2", "mode": "exact"}),
+        ({"mode": "gsm8k"}, {"answer": "2", "mode": "gsm8k"}),
+        ({"domain": "precise_if", "verifier": "precise_if", "mode": "loose"}, None),
+    ],
+)
+def test_a_mode_goes_with_the_ground_truth(tmp_path, changes, truth):
+    row = precise_if(["punctuation:no_comma"], [{}])
+    [built] = build_prompts(jsonl(tmp_path, row, **changes), 50).prompts.to_pylist()
+    found = json.loads(built["ground_truth"])
+    assert found == (truth or {"instruction_ids": ["punctuation:no_comma"], "kwargs": [{}], "mode": "loose"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"mode": "loose"}, "mode 'loose' is none of verifier 'math'; accepted: sympy, gsm8k, exact"),
+        ({"weight": 2.0}, "weight is for a source with other rewards"),
+        ({"rewards": [{"function": "f"}]}, "must be an import path"),
+        ({"rewards": [{"weight": 2}]}, "give either function"),
+        ({"rewards": [{"verifier": "chat_open", "columns": ["a"]}]}, "columns are for a function"),
+        ({"rewards": [{"verifier": "chat_open", "weight": 0}]}, "other than 0"),
+        ({"rewards": [{"verifier": "chat_open", "weight": -1}]}, "must sum to more than 0"),
+    ],
+)
+def test_rewards_that_make_no_sense_are_refused(tmp_path, changes, reason):
+    with pytest.raises(ValueError, match=reason):
+        jsonl(tmp_path, GOOD, **changes)
+
+
+def test_a_changed_reward_function_changes_the_fingerprint(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / "my_rewards_for_a_test.py"
+    module.write_text("def f(completions, **columns):\n    return [1.0]\n")
+    source = jsonl(tmp_path, GOOD, rewards=[{"function": "my_rewards_for_a_test.f"}])
+    before = fingerprint(source), build_prompts(source, 50).prompts.column("prompt_id").to_pylist()
+    module.write_text("def f(completions, **columns):\n    return [0.5]\n")
+    after = fingerprint(source), build_prompts(source, 50).prompts.column("prompt_id").to_pylist()
+    assert before[0] != after[0]
+    assert before[1] != after[1]
+
+
+def test_the_quickstart_has_prompts_of_all_domains():
     spec = load_yaml(DataFile, ROOT / "data_specs" / "quickstart.yaml")
     prompts, rejected = merge([build_prompts(each, spec.max_prompt_chars).prompts for each in spec.sources])
     domains = prompts.column("domain").to_pylist()
     assert domains.count("precise_if") == sum(each.loader.size for each in spec.sources if each.domain == "precise_if")
     assert 60 <= domains.count("math") <= 88
+    assert domains.count("code") == 24
+    assert domains.count("chat") == 10
     assert len(rejected) == 0
 
 

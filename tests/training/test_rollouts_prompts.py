@@ -7,8 +7,11 @@ import pytest
 
 from tasks.generation.engine import Completion, VersionSpan
 from tasks.training.config import TrainingConfig
+from tasks.training.controller import _advantages
 from tasks.training.rollouts import Group
 from tasks.training.run import load_prompts
+from tasks.training.tally import Tally
+from tasks.verifiers import Reward, Score
 from tests.training.mixtures import mixture
 from tests.training.stand_ins import prompts
 
@@ -54,3 +57,41 @@ def test_a_group_survives_json():
     assert record["prompt"] == "p2"
     assert Group.from_json(record, {p.prompt_id: p for p in mixture_prompts}) == group
     assert (group.first_version, group.last_version, group.zero_variance("sum_then_normalize")) == (1, 2, False)
+
+
+def several(*values):
+    """A score of two rewards, worth 1 and 0.5, and a third that applies where it is not None."""
+    parts = zip("abc", (1.0, 0.5, 2.0), values, strict=False)
+    return Score.of_rewards([Reward(name, weight, value) for name, weight, value in parts], True, "")
+
+
+def judged(*scores):
+    completions = [Completion("word", [5, 6], [-0.5, -0.25], "stop", [VersionSpan(1, 0, 2)]) for _ in scores]
+    group = Group(7, prompts(1)[0], 0, 1.5, 1, completions)
+    group.judged(list(scores))
+    return group
+
+
+def test_training_maximises_the_weighted_sum():
+    group = judged(several(1.0, 0.0), several(0.0, 1.0, None), several(0.0, 4.0, -1.0))
+    assert group.scores == [1.0, 0.5, 0.0]
+    tally = Tally()
+    tally.judged(group)
+    figures = tally.metrics(1.0)
+    assert figures["rewards/b/mean"] == pytest.approx(5 / 3)
+    assert (figures["rewards/c/mean"], figures["rewards/c/std"]) == (-1.0, 0.0)
+
+
+def test_equal_sums_of_different_rewards_carry_a_gradient_where_each_is_normalised():
+    hidden = judged(several(1.0, 0.0), several(0.5, 1.0))
+    assert hidden.zero_variance("sum_then_normalize")
+    assert not hidden.zero_variance("normalize_then_sum")
+    assert judged(several(1.0, 0.0, None), several(1.0, 0.0, 3.0)).zero_variance("normalize_then_sum")
+
+
+def test_each_reward_is_normalised_within_its_group_whatever_rewards_other_groups_have():
+    config = recipe(objective={"advantage": "group_norm", "reward_aggregation": "normalize_then_sum"})
+    two, plain = judged(several(1.0, 0.0), several(0.5, 1.0)), judged(Score(1.0, True, ""), Score(0.0, False, ""))
+    (first, second), (right, wrong) = _advantages([two, plain], config)
+    assert (first, right) == (pytest.approx(-second), pytest.approx(-wrong))
+    assert right / first == pytest.approx(1 / (1 - 0.5), rel=1e-4)

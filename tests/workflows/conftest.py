@@ -60,12 +60,12 @@ class StandIns:
         ]
         return FlyteFile(str(write_table(path, table_from_rows(rows, ROLLOUTS, "stand-in"), ROLLOUTS)))
 
-    def roll_out(self, prompts, model, spec):
+    def roll_out(self, prompts, model, spec, verifiers):
         empty = write_table(self.folder / "none.parquet", table_from_rows([], REJECTED, "none"), REJECTED)
         table = self.rollouts(prompts, spec.sampling.samples, "initial", self.new("roll_out.parquet"))
         return Sampled(table, FlyteFile(str(empty)), summary("rollouts"))
 
-    def train_policy(self, model, mixture, config):
+    def train_policy(self, model, mixture, config, verifiers):
         folder = self.new("train_policy")
         (folder / "policy").mkdir(parents=True)
         (folder / "policy" / "weights").write_text(f"trained {config.steps}")
@@ -80,7 +80,7 @@ class StandIns:
             summary("training"),
         )
 
-    def evaluate_policy(self, policy, prompts, config, name):
+    def evaluate_policy(self, policy, prompts, config, name, initial, verifiers):
         table = self.rollouts(prompts, config.sampling.samples, name, self.new("evaluate_policy.parquet"))
         return Evaluated(table, summary(f"evaluation: {name}"))
 

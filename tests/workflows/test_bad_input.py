@@ -33,22 +33,25 @@ def test_a_missing_file_is_named(tmp_path):
         check(data(sources=[jsonl(tmp_path / "nowhere.jsonl")], mixture={}), *quickstart()[1:])
 
 
-def test_a_verifier_that_does_not_exist_yet_is_named():
-    source = {
-        "name": "tiny",
-        "domain": "code",
-        "verifier": "code",
-        "loader": {"kind": "functions", "size": 8},
-    }
-    with pytest.raises(SpecError, match="source 'tiny': verifier 'code' is not available"):
+TALK = {"name": "talk", "domain": "chat", "verifier": "chat_open", "loader": {"kind": "topics", "size": 4}}
+
+
+def test_chat_without_a_judge_is_named():
+    with pytest.raises(SpecError, match="source 'talk': chat needs a judge: give verifiers.judge"):
+        check(data(sources=[TALK], mixture={}, verifiers={}), *quickstart()[1:])
+
+
+def test_a_reward_function_that_is_not_there_is_named():
+    source = TALK | {"rewards": [{"function": "no_such_module.f"}]}
+    with pytest.raises(SpecError, match="source 'talk': reward function no_such_module.f: there is no module"):
         check(data(sources=[source], mixture={}), *quickstart()[1:])
 
 
 def test_a_mixture_of_sources_that_are_not_there_is_an_error(tmp_path):
     with pytest.raises(SpecError, match="no source is called 'nobody'"):
         check(data(mixture={"sources": {"nobody": {"weight": 1}}}), *quickstart()[1:])
-    with pytest.raises(SpecError, match="no source has the domain 'chat'"):
-        check(data(mixture={"domains": {"chat": {"weight": 1}}}), *quickstart()[1:])
+    with pytest.raises(SpecError, match="no source has the domain 'math'"):
+        check(data(sources=[TALK], mixture={"domains": {"math": {"weight": 1}}}), *quickstart()[1:])
 
 
 def test_a_model_folder_without_weights_is_an_error(tmp_path):

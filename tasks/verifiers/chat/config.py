@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, JsonValue, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from tasks.config import Config
 from tasks.verifiers.connection import VARIABLE, ConnectionConfig, plain_url
@@ -59,11 +60,11 @@ class ServerConfig(Config):
     cpu_threads: int = Field(0, ge=0)
     enforce_eager: bool | None = None
     start_timeout_seconds: float = Field(900.0, gt=0)
-    extra_args: tuple[str, ...] = ()
+    extra_args: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
 
     @field_validator("extra_args")
     @classmethod
-    def _no_key(cls, extra_args: tuple[str, ...]) -> tuple[str, ...]:
+    def _no_key(cls, extra_args: list[str]) -> list[str]:
         if any(re.split("[= ]", argument)[0].replace("_", "-") == "--api-key" for argument in extra_args):
             raise ValueError("the server gets a key of its own; leave --api-key out")
         return extra_args
@@ -107,7 +108,8 @@ class JudgeConfig(_Judged, ConnectionConfig):
             again; None as above.
         seed: sent with the request, plus the number of the repetition; None: none is sent.
         input_price, output_price: cost of a million tokens, in whatever currency, for the counters.
-        extra_body: further fields of the request, e.g. `{chat_template_kwargs: {enable_thinking: false}}`.
+        extra_body: further fields of the request, e.g. `{chat_template_kwargs: {enable_thinking: false}}`; kept as JSON
+            text, because Flyte's types have no room for any JSON value.
     """
 
     kind: Literal["endpoint"] = "endpoint"
@@ -129,7 +131,7 @@ class JudgeConfig(_Judged, ConnectionConfig):
     seed: int | None = 0
     input_price: float = Field(0.0, ge=0)
     output_price: float = Field(0.0, ge=0)
-    extra_body: dict[str, JsonValue] = Field(default_factory=dict)
+    extra_body: str = "{}"
 
     @field_validator("url")
     @classmethod
@@ -147,10 +149,18 @@ class JudgeConfig(_Judged, ConnectionConfig):
             raise ValueError(f"no such template; accepted: {', '.join(known)}")
         return name
 
+    @field_validator("extra_body", mode="before")
+    @classmethod
+    def _as_text(cls, extra_body: Any) -> Any:
+        return json.dumps(extra_body, sort_keys=True) if isinstance(extra_body, dict) else extra_body
+
     @field_validator("extra_body")
     @classmethod
-    def _no_own_fields(cls, extra_body: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        if taken := sorted(set(extra_body) & set(_OWN_FIELDS)):
+    def _no_own_fields(cls, extra_body: str) -> str:
+        fields = json.loads(extra_body)
+        if not isinstance(fields, dict):
+            raise ValueError("must be an object")
+        if taken := sorted(set(fields) & set(_OWN_FIELDS)):
             raise ValueError(f"cannot hold {', '.join(taken)}: other options set them")
         return extra_body
 
@@ -181,7 +191,7 @@ class RewardModelConfig(_Judged):
         device: `auto` is the accelerator where there is one.
         batch_size: answers that are scored in one forward pass at most.
         max_tokens: conversation and answer at most; the middle of a longer answer is left out.
-        bounds: logits that map to 0 and 1, linearly and clipped; None: the logistic function.
+        bounds: the two logits that map to 0 and 1, linearly and clipped; None: the logistic function.
     """
 
     kind: Literal["reward_model"]
@@ -192,11 +202,11 @@ class RewardModelConfig(_Judged):
     device: Literal["auto", "cpu"] = "auto"
     batch_size: int = Field(8, gt=0)
     max_tokens: int = Field(4096, gt=0)
-    bounds: tuple[float, float] | None = None
+    bounds: list[float] | None = Field(None, min_length=2, max_length=2)
 
     @field_validator("bounds")
     @classmethod
-    def _increasing(cls, bounds: tuple[float, float] | None) -> tuple[float, float] | None:
+    def _increasing(cls, bounds: list[float] | None) -> list[float] | None:
         if bounds is not None and not -float("inf") < bounds[0] < bounds[1] < float("inf"):
             raise ValueError("must be two finite numbers, the lower one first")
         return bounds

@@ -34,6 +34,7 @@ class Endpoint(Client):
         key = read_key("api_key_env", config.api_key_env)
         super().__init__(f"the judge {config.model!r}", config.url, config, usage, key)
         self._config = config
+        self._extra = json.loads(config.extra_body)
 
     async def ask(self, messages: list[dict[str, str]], fields: dict[str, Any], deadline: float) -> bytes:
         """The body of the endpoint's answer to one request.
@@ -47,5 +48,5 @@ class Endpoint(Client):
             CannotJudge: refused, or not answered within the retries or before the deadline.
         """
         config = self._config
-        request = {**config.extra_body, **fields, "model": config.model, "messages": messages, "stream": False}
+        request = {**self._extra, **fields, "model": config.model, "messages": messages, "stream": False}
         return await self.post("/chat/completions", json.dumps(request).encode(), deadline)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.training.objective import ObjectiveConfig, compute_advantages, zero_variance
+from tasks.training.objective import ObjectiveConfig, compute_advantages, normalize_then_sum, zero_variance
 
 PROPERTY = settings(deadline=None, max_examples=50, derandomize=True)
 LOCAL = ["group_mean", "group_norm", "leave_one_out"]
@@ -18,31 +18,31 @@ def advantages(name, rewards=REWARDS, lengths=LENGTHS):
     return compute_advantages(rewards, lengths, ObjectiveConfig(advantage=name))
 
 
-def close(actual, expected):
+def assert_close(actual, expected):
     torch.testing.assert_close(actual, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-12)
 
 
 def test_group_mean_by_hand():
-    close(advantages("group_mean"), [[0.5, -0.5, -0.5, 0.5], [0.75, -0.25, -0.25, -0.25]])
+    assert_close(advantages("group_mean"), [[0.5, -0.5, -0.5, 0.5], [0.75, -0.25, -0.25, -0.25]])
 
 
 def test_group_norm_by_hand():
     # sample variances: (4 * 0.25) / 3 and (0.5625 + 3 * 0.0625) / 3 = 0.25
     first, second = sqrt(1 / 3) + 1e-6, 0.5 + 1e-6
     expected = [[x / first for x in (0.5, -0.5, -0.5, 0.5)], [x / second for x in (0.75, -0.25, -0.25, -0.25)]]
-    close(advantages("group_norm"), expected)
+    assert_close(advantages("group_norm"), expected)
 
 
 def test_leave_one_out_by_hand():
     # against the mean of the other three: 1 - 1/3, 0 - 2/3; and 1 - 0, 0 - 1/3
-    close(advantages("leave_one_out"), [[2 / 3, -2 / 3, -2 / 3, 2 / 3], [1.0, -1 / 3, -1 / 3, -1 / 3]])
+    assert_close(advantages("leave_one_out"), [[2 / 3, -2 / 3, -2 / 3, 2 / 3], [1.0, -1 / 3, -1 / 3, -1 / 3]])
 
 
 def test_reinforce_pp_by_hand():
     # 20 tokens, of which 1 + 4 + 2 = 7 were rewarded: mean 0.35, variance 0.35 * 0.65
     std = sqrt(0.35 * 0.65)
     hit, miss = 0.65 / std, -0.35 / std
-    close(advantages("reinforce_pp"), [[hit, miss, miss, hit], [hit, miss, miss, miss]])
+    assert_close(advantages("reinforce_pp"), [[hit, miss, miss, hit], [hit, miss, miss, miss]])
 
 
 def test_reinforce_pp_baseline_by_hand():
@@ -50,7 +50,7 @@ def test_reinforce_pp_baseline_by_hand():
     # their squares to 10 * 0.25 + 2 * 0.5625 + 8 * 0.0625 = 4.125: variance 4.125 / 20 - 0.025^2
     std = sqrt(4.125 / 20 - 0.025**2)
     centred = [[0.5, -0.5, -0.5, 0.5], [0.75, -0.25, -0.25, -0.25]]
-    close(advantages("reinforce_pp_baseline"), [[(x + 0.025) / std for x in row] for row in centred])
+    assert_close(advantages("reinforce_pp_baseline"), [[(x + 0.025) / std for x in row] for row in centred])
 
 
 @pytest.mark.parametrize("name", ["reinforce_pp", "reinforce_pp_baseline"])
@@ -125,3 +125,55 @@ def test_a_group_of_one_teaches_nothing_and_has_no_leave_one_out():
 def test_what_cannot_be_rewards_is_refused(rewards, lengths, message):
     with pytest.raises(ValueError, match=message):
         advantages("group_mean", rewards, lengths)
+
+
+NAN = float("nan")
+
+
+def summed(rewards, weights):
+    return normalize_then_sum(torch.tensor(rewards, dtype=torch.float64), torch.tensor(weights, dtype=torch.float64))
+
+
+def test_normalize_then_sum_by_hand():
+    # [group, sample, reward]; the second reward has ten times the scale and half the weight
+    rewards = [[[1.0, 0.0], [0.0, 10.0]], [[1.0, 10.0], [0.0, 0.0]]]
+    z = 0.5 / (sqrt(0.5) + 1e-6), 5 / (sqrt(50) + 1e-6)  # sample deviations of (1, 0) and (10, 0)
+    against, along = z[0] - 0.5 * z[1], z[0] + 0.5 * z[1]
+    scale = sqrt((2 * against**2 + 2 * along**2) / 4)
+    expected = [[against / scale, -against / scale], [along / scale, -along / scale]]
+    assert_close(summed(rewards, [[1.0, 0.5], [1.0, 0.5]]), expected)
+
+
+def test_normalize_then_sum_sees_what_the_sum_hides():
+    hidden = [[[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]]]
+    assert zero_variance(torch.tensor(hidden, dtype=torch.float64).sum(2)).all()
+    assert (summed(hidden, [[1.0, 0.5]]) != 0).all()
+
+
+def test_a_reward_of_any_scale_counts_the_same():
+    rewards = torch.rand(3, 4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    scaled = rewards * torch.tensor([1.0, 1000.0])
+    weights = torch.ones(3, 2, dtype=torch.float64)
+    given, wanted = normalize_then_sum(scaled, weights), normalize_then_sum(rewards, weights)
+    torch.testing.assert_close(given, wanted, rtol=0, atol=1e-3)  # but for the 1e-6 beside the deviation
+
+
+def test_a_reward_that_does_not_apply_changes_nothing():
+    one = summed([[[1.0], [0.0], [0.0]]], [[1.0]])
+    assert_close(summed([[[1.0, NAN], [0.0, NAN], [0.0, NAN]]], [[1.0, 7.0]]), one.tolist())
+    alone = summed([[[1.0, 5.0], [0.0, NAN], [0.0, NAN]]], [[1.0, 7.0]])  # one value has no spread
+    assert_close(alone, one.tolist())
+
+
+def test_groups_whose_rewards_do_not_vary_get_exactly_0():
+    assert (summed([[[0.1, 3.0]] * 3], [[1.0, 1.0]]) == 0).all()
+    assert (summed([[[NAN]] * 3], [[1.0]]) == 0).all()
+
+
+def test_normalize_then_sum_refuses_what_it_cannot_normalise():
+    with pytest.raises(ValueError, match="infinite"):
+        summed([[[1.0], [float("inf")]]], [[1.0]])
+    with pytest.raises(ValueError, match="weights"):
+        summed([[[1.0], [0.0]]], [[1.0, 2.0]])
+    with pytest.raises(ValueError, match=r"reward_aggregation = normalize_then_sum .* advantage = group_norm"):
+        ObjectiveConfig(reward_aggregation="normalize_then_sum")
