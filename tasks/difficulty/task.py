@@ -66,6 +66,7 @@ def roll_out(prompts: Parquet, model: Folder, spec: RolloutSpec, verifiers: Veri
         tokens_per_second=speed,
         engine_start_seconds=sampled.start_seconds,
         unjudged=sampled.table.column("score").null_count,
+        verifiers=sampled.verifiers,
     )
     show("rollouts", sampled.table.slice(0, 50).to_pandas().to_html())
     return Sampled(

@@ -70,6 +70,7 @@ def evaluate_policy(
             tokens_per_second=speed,
             engine_start_seconds=sampled.start_seconds,
             unjudged=sampled.table.column("score").null_count,
+            verifiers=sampled.verifiers,
             too_long=sampled.rejected.num_rows,
         ),
     )

@@ -41,6 +41,7 @@ class Rollouts:
         start_seconds: wall time until the engine took requests.
         seconds: wall time of generation and judging.
         output_tokens: sampled tokens.
+        verifiers: counters and latencies by verifier (`VerifierPool.figures`).
     """
 
     table: pa.Table
@@ -48,9 +49,10 @@ class Rollouts:
     start_seconds: float
     seconds: float
     output_tokens: int
+    verifiers: dict[str, float]
 
 
-def check_prompts(prompts: pa.Table) -> None:
+def check_prompts(prompts: pa.Table, verifiers: VerifiersConfig = DEFAULTS) -> None:
     """Raise `RolloutError` for a prompt that no verifier here can judge: names the prompt, the verifier and why."""
     for row in prompts.select(["prompt_id", "source", "verifier", "ground_truth"]).to_pylist():
         where = f"prompt {row['prompt_id']} of source {row['source']!r}"
@@ -61,7 +63,7 @@ def check_prompts(prompts: pa.Table) -> None:
             raise RolloutError(f"{where}: {error}") from None
         if problem:
             raise RolloutError(f"{where}: ground truth {row['ground_truth'][:80]}: {problem}")
-        missing = missing_resources(row["verifier"], truth)
+        missing = missing_resources(row["verifier"], truth, verifiers)
         if missing:
             raise RolloutError(f"{where}: verifier {row['verifier']!r} lacks {', '.join(missing)}")
 
@@ -94,7 +96,7 @@ def sample_and_score(
         RolloutError: a prompt that cannot be judged.
         EngineError: the engine failed.
     """
-    check_prompts(prompts)
+    check_prompts(prompts, verifiers)
     rows = prompts.to_pylist()
     token_ids = _tokenise(rows, model)
     room = engine.max_model_len - sampling.max_tokens
@@ -114,13 +116,16 @@ def sample_and_score(
 
     names = {name for row in rows for name in verifiers_of(row["verifier"], json.loads(row["ground_truth"]))}
     judges = open_pool(verifier_workers, verifiers, names)
-    records, start_seconds, seconds = asyncio.run(_run(fitting, model, engine, sampling, policy, judges, on_progress))
+    records, figures, start_seconds, seconds = asyncio.run(
+        _run(fitting, model, engine, sampling, policy, judges, on_progress)
+    )
     return Rollouts(
         table=table_from_rows(records, ROLLOUTS, f"rollouts of {policy}"),
         rejected=table_from_rows(rejected, REJECTED, f"rejected for {policy}"),
         start_seconds=start_seconds,
         seconds=seconds,
         output_tokens=sum(record["num_tokens"] for record in records),
+        verifiers=figures,
     )
 
 
@@ -132,7 +137,7 @@ async def _run(
     policy: str,
     judges: AbstractContextManager[VerifierPool],
     on_progress: Callable[[int], None],
-) -> tuple[list[dict[str, Any]], float, float]:
+) -> tuple[list[dict[str, Any]], dict[str, float], float, float]:
     async def one(
         engine: Engine, pool: VerifierPool, row: dict[str, Any], ids: list[int], sample: int
     ) -> dict[str, Any]:
@@ -164,8 +169,8 @@ async def _run(
                 ]
         except* EngineError as failed:
             raise failed.exceptions[0] from None
-        done = time.perf_counter()
-    return [job.result() for job in jobs], ready - began, done - ready
+        done, figures = time.perf_counter(), pool.figures()
+    return [job.result() for job in jobs], figures, ready - began, done - ready
 
 
 @asynccontextmanager

@@ -125,7 +125,8 @@ class Controller:
             learned = await self._train(step, batch)
             self.version = step + 1
             await self._publish()
-            await self._record(step, batch, {**learned, "wait_seconds": waited})
+            judges = {f"verifiers/{name}": value for name, value in (await self._crew.judge.figures()).items()}
+            await self._record(step, batch, {**learned, **judges, "wait_seconds": waited})
             if self.version % self._config.checkpoint_every == 0 or self.version == self._config.steps:
                 await self._save()
 

@@ -20,6 +20,9 @@ class Judge(Protocol):
     async def score(self, verifier: str, response: str, ground_truth: Any, messages: list[Message]) -> Score:
         """The judgement of one response, without error; raises `JudgementError` when there is none."""
 
+    async def figures(self) -> dict[str, float]:
+        """Counters and latencies since the run began, by verifier."""
+
 
 class RewardProcess:
     """Runs inside a Ray actor."""
@@ -68,3 +71,12 @@ class RayJudge:
                 return score
             problem = score.error
         raise JudgementError(f"{verifier}: {problem} (tried {self._retries + 1} times)")
+
+    async def figures(self) -> dict[str, float]:
+        """See `Judge`; empty while the reward process is being replaced."""
+        import ray
+
+        try:
+            return await self._handle.figures.remote()
+        except ray.exceptions.RayError:
+            return {}

@@ -24,7 +24,7 @@ from typing import Any
 
 from tasks.verifiers import registry
 from tasks.verifiers.calls import Call, Messages, VerifierStats
-from tasks.verifiers.config import VerifiersConfig
+from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 from tasks.verifiers.pool import VerifierPool
 from tasks.verifiers.scores import VERIFIERS, GroundTruthError, Reward, Score
 
@@ -79,9 +79,10 @@ def check_ground_truth(verifier: str, ground_truth: Any) -> str | None:
     return None
 
 
-def missing_resources(verifier: str, ground_truth: Any) -> list[str]:
+def missing_resources(verifier: str, ground_truth: Any, config: VerifiersConfig = DEFAULTS) -> list[str]:
     """What judging by a well-formed ground truth needs and this machine lacks, each by name; empty if nothing."""
-    return registry.missing_resources(verifier, ground_truth)
+    elsewhere = ("code",) if config.code.remote is not None else ()
+    return registry.missing_resources(verifier, ground_truth, elsewhere)
 
 
 def verifiers_of(verifier: str, ground_truth: Any) -> set[str]:

@@ -83,9 +83,10 @@ class VerifierPool:
         self._owner = os.getpid()
         self._closed = False
         self._open = threading.Lock()
+        correspondents = _correspondents(self.config)  # before any process: it raises where a key is missing
         settings = worker.Settings(self.config, os.environ.get("NLTK_DATA"))
         self._processes = Processes(workers, self.config.time_limit_seconds, settings)
-        self._correspondence = Correspondence(_correspondents(self.config))
+        self._correspondence = Correspondence(correspondents)
         atexit.register(self.close)
 
     def submit(
@@ -136,12 +137,10 @@ class VerifierPool:
         deadline = time.monotonic() + timeout_s
         ready = 0
         while ready < self.workers:
+            if self._processes.ended is not None:
+                raise RuntimeError(self._processes.ended)
             if self._processes.ready.acquire(timeout=0.1):
                 ready += 1
-            elif self._closed:
-                raise RuntimeError("the verifier pool is closed")
-            elif self._processes.ended is not None:
-                raise RuntimeError(self._processes.ended)
             elif self._processes.failed_starts or self._processes.given_up:
                 raise RuntimeError("verifier workers end as they start; their reason is on stderr")
             elif time.monotonic() > deadline:

@@ -22,7 +22,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from tasks.verifiers import worker
@@ -38,6 +37,8 @@ SLOW_PLACES = 16
 """Slow calls at one time, each of which may take all the memory that it is allowed."""
 STARVED_FACTOR = 4
 """Times the limit that a call at low priority may take where it did not get half of the limit as CPU time."""
+_PROCESS_CPU_CLOCK = 2
+"""Marks the clock of another process for `clock_gettime` (Linux)."""
 DEATH_SECONDS = 5.0
 """How long a worker that closed its pipe may take to end by itself."""
 
@@ -47,8 +48,9 @@ logger = logging.getLogger(__name__)
 class _Patience(NamedTuple):
     """When a call is slow, and what becomes of its process then.
 
-    One that computes runs behind all others, cannot return from there without privileges, and is not used again. What
-    runs a sandbox, or a user's function with all that it has loaded, is worth keeping.
+    One that computes is timed by its CPU clock. It then runs behind all others, cannot return from there without
+    privileges, and is not used again. What runs a sandbox, or a user's function with all that it has loaded, is worth
+    keeping; it is put back only when that is `PUT_BACK_FACTOR` times as slow.
     """
 
     seconds: float
@@ -57,6 +59,9 @@ class _Patience(NamedTuple):
 
 _COMPUTES = _Patience(0.05, lowered=True)
 _PATIENCE = {"code": _Patience(0.25, lowered=False), "function": _Patience(1.0, lowered=False)}
+PUT_BACK_FACTOR = 4
+STARVED_SECONDS = 1.0
+"""After so much wall time a call is slow, however little CPU time it got."""
 
 
 @dataclass(eq=False)
@@ -83,11 +88,32 @@ class _Worker:
     calls: int = 0
     job: Job | None = None
     began: float = 0.0
+    began_cpu: float = 0.0
+    slow_at: float = 0.0
 
-    @property
-    def slow_at(self) -> float:
+    def begin(self, job: Job) -> None:
+        self.job, self.began, self.began_cpu = job, time.monotonic(), self.cpu_seconds()
+        self.slow_at = self.began + job.patience.seconds
+        self.calls += 1
+
+    def cpu_seconds(self) -> float:
+        """What the process has used so far; all time in the world where it has just ended."""
+        try:
+            return time.clock_gettime((~self.process.pid << 3) | _PROCESS_CPU_CLOCK)
+        except OSError:
+            return float("inf")
+
+    def is_slow(self, now: float) -> bool:
+        """Whether its call has been slow; puts `slow_at` off where the machine was slow instead."""
         assert self.job is not None
-        return self.began + self.job.patience.seconds
+        patience = self.job.patience
+        if now < self.slow_at:
+            return False
+        left = patience.seconds - (self.cpu_seconds() - self.began_cpu)
+        if not patience.lowered or left <= 0 or now - self.began >= STARVED_SECONDS:
+            return True
+        self.slow_at = now + left
+        return False
 
     def lower(self) -> None:
         """Have all others run before it: the idle class weighs a fifth of what the lowest priority does."""
@@ -122,6 +148,7 @@ class Processes:
         self._settings = settings
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([worker.PRELOAD])
+        self._unsettled: set[Job] = set()
         self._incoming: deque[Job] = deque()
         self._waiting: deque[Job] = deque()
         self._put_back: deque[Job] = deque()
@@ -138,6 +165,7 @@ class Processes:
         """Have a job done; it is settled from another thread, or at once as an error where all has ended."""
         with self._gate:
             if self.ended is None:
+                self._unsettled.add(job)
                 self._incoming.append(job)
                 self._wake()
                 return
@@ -188,17 +216,20 @@ class Processes:
             self.ended = reason
             os.close(self._wake_reading)
             os.close(self._wake_writing)
-        running = [each.job for each in self._workers if each.job is not None]
         for each in list(self._workers):
             self._dismiss(each)
-        for job in [*running, *self._put_back, *self._waiting, *self._take_incoming()]:
+        for job in list(self._unsettled):
             try:
-                job.settle(Score.unjudged(reason), False)
+                self._settle(job, Score.unjudged(reason))
             except Exception:
                 logger.exception("a call could not be settled")
         for process in self._dying:
             process.join()
         self._forget_the_dead()
+
+    def _settle(self, job: Job, score: Score, timed_out: bool = False) -> None:
+        self._unsettled.remove(job)
+        job.settle(score, timed_out)
 
     def _take_incoming(self) -> list[Job]:
         return [self._incoming.popleft() for _ in range(len(self._incoming))]
@@ -206,10 +237,12 @@ class Processes:
     def _hand_out(self) -> None:
         idle = sorted((each for each in self._workers if each.ready and each.job is None), key=lambda each: each.calls)
         busy = sum(each.job is not None and not each.slow for each in self._workers)
-        for job in [job for job in self._put_back if idle and self._slow_place(job)]:
-            self._put_back.remove(job)
-            if self._hand(idle.pop(), job, self._put_back):
-                self._make_way(next(each for each in self._workers if each.job is job))
+        for job in list(self._put_back):
+            if idle and self._slow_place(job):
+                self._put_back.remove(job)
+                each = idle.pop()
+                if self._hand(each, job, self._put_back):
+                    self._make_way(each)
         while idle and busy < self._count and (queue := self._waiting or self._put_back):
             busy += self._hand(idle.pop(), queue.popleft(), queue)
 
@@ -221,10 +254,9 @@ class Processes:
             queue.appendleft(job)  # the death is heard of next
             return False
         except Exception as error:
-            job.settle(Score.unjudged(f"the call cannot be handed to a process: {error}"), False)
+            self._settle(job, Score.unjudged(f"the call cannot be handed to a process: {error}"))
             return False
-        each.job, each.began = job, time.monotonic()
-        each.calls += 1
+        each.begin(job)
         return True
 
     def _hear(self, each: _Worker) -> None:
@@ -238,12 +270,12 @@ class Processes:
             self.ready.release()
             return
         job, each.job = each.job, None
-        assert job is not None and isinstance(message, Score), "a worker answers what it was asked, once"
+        assert job is not None, "a worker answers what it was asked, once"
         self.failed_starts = 0
         each.slow = False
         if each.lowered or each.calls >= RECYCLE_AFTER:
             self._dismiss(each)
-        job.settle(message, False)
+        self._settle(job, message)
 
     def _bury(self, each: _Worker) -> None:
         """A worker died by itself: its call is repeated once, and a start that fails is counted."""
@@ -257,7 +289,7 @@ class Processes:
             return
         job.lost_workers += 1
         if job.lost_workers == ATTEMPTS:
-            job.settle(Score.unjudged(f"the worker died {ATTEMPTS} times (exit code {exit_code})"), False)
+            self._settle(job, Score.unjudged(f"the worker died {ATTEMPTS} times (exit code {exit_code})"))
             return
         self.counters.retries += 1
         self._waiting.appendleft(job)
@@ -270,12 +302,14 @@ class Processes:
             if now >= self._ends(each, now):
                 self.counters.killed += 1
                 self._dismiss(each)
-                job.settle(Score.binary(False, f"time limit of {self._time_limit_s:g} s"), True)
-            elif each.slow or now < each.slow_at:
+                self._settle(job, Score.binary(False, f"time limit of {self._time_limit_s:g} s"), timed_out=True)
+            elif each.slow or not each.is_slow(now):
                 continue
             elif self._slow_place(job):
                 self._make_way(each)
-            elif self._waiting:
+            elif not self._waiting:
+                continue
+            elif job.patience.lowered or now - each.began >= PUT_BACK_FACTOR * job.patience.seconds:
                 self.counters.put_back += 1
                 self._dismiss(each)
                 self._put_back.append(job)
@@ -283,7 +317,7 @@ class Processes:
     def _ends(self, each: _Worker, now: float) -> float:
         """When a call has run out of time; one behind all others is not charged for the time that they took."""
         limit = self._time_limit_s
-        if each.lowered and now - each.began >= limit and _cpu_seconds(each.process.pid) < limit / 2:
+        if each.lowered and now - each.began >= limit and each.cpu_seconds() - each.began_cpu < limit / 2:
             limit *= STARVED_FACTOR
         return each.began + limit
 
@@ -305,7 +339,8 @@ class Processes:
         moments = [1.0]
         for each in self._workers:
             if each.job is not None:
-                moments.append((each.slow_at if now < each.slow_at and not each.slow else self._ends(each, now)) - now)
+                next_one = each.slow_at if now < each.slow_at and not each.slow else self._ends(each, now)
+                moments.append(next_one - now)
         return max(0.0, min(moments))
 
     def _replace(self) -> None:
@@ -328,7 +363,7 @@ class Processes:
         self._waiting.clear()
         self._put_back.clear()
         for job in jobs:
-            job.settle(Score.unjudged(reason), False)
+            self._settle(job, Score.unjudged(reason))
 
     def _start_worker(self) -> bool:
         ours, theirs = self._context.Pipe()
@@ -358,12 +393,3 @@ class Processes:
         for process in [process for process in self._dying if not process.is_alive()]:
             self._dying.remove(process)
             process.close()
-
-
-def _cpu_seconds(pid: int) -> float:
-    """What a process has used; all time in the world where it has just ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return float("inf")
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

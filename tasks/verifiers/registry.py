@@ -7,6 +7,7 @@ Judges of chat are asked over a network and need no process: see `tasks.verifier
 from __future__ import annotations
 
 import importlib
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tasks.verifiers.calls import Messages
@@ -65,15 +66,18 @@ def check_ground_truth(verifier: str, ground_truth: Any) -> None:
         room(verifier).check_ground_truth(ground_truth)
 
 
-def missing_resources(verifier: str, ground_truth: Any) -> list[str]:
-    """What judging by a well-formed ground truth needs and this machine lacks, each by name."""
+def missing_resources(verifier: str, ground_truth: Any, elsewhere: Collection[str] = ()) -> list[str]:
+    """What judging by a well-formed ground truth needs and this machine lacks, each by name.
+
+    Verifiers that are `elsewhere` need nothing here, and neither does chat.
+    """
     require(verifier)
     if verifier == WEIGHTED:
         from tasks.verifiers.weighted import parts_of
 
         parts = parts_of(ground_truth)
-        return [need for part in parts for need in missing_resources(part.verifier, part.ground_truth)]
-    return [] if verifier in CHAT else room(verifier).missing_resources(ground_truth)
+        return [need for part in parts for need in missing_resources(part.verifier, part.ground_truth, elsewhere)]
+    return [] if verifier in (*CHAT, *elsewhere) else room(verifier).missing_resources(ground_truth)
 
 
 def verifiers_of(verifier: str, ground_truth: Any) -> set[str]:

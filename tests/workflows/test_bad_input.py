@@ -37,13 +37,13 @@ TALK = {"name": "talk", "domain": "chat", "verifier": "chat_open", "loader": {"k
 
 
 def test_chat_without_a_judge_is_named():
-    with pytest.raises(SpecError, match="source 'talk': chat needs a judge: give verifiers.judge"):
+    with pytest.raises(SpecError, match=r"source 'talk': chat needs a judge: give verifiers\.judge"):
         check(data(sources=[TALK], mixture={}, verifiers={}), *quickstart()[1:])
 
 
 def test_a_reward_function_that_is_not_there_is_named():
     source = TALK | {"rewards": [{"function": "no_such_module.f"}]}
-    with pytest.raises(SpecError, match="source 'talk': reward function no_such_module.f: there is no module"):
+    with pytest.raises(SpecError, match=r"source 'talk': reward function no_such_module\.f: there is no module"):
         check(data(sources=[source], mixture={}), *quickstart()[1:])
 
 

@@ -24,7 +24,7 @@ class Judgement:
 
 
 def response_format(lowest: int, highest: int, reasons: bool = True) -> dict[str, Any]:
-    """The structured output that is asked for: a reason, where there should be one, then a whole number of the scale."""
+    """The structured output that is asked for: a reason, where one is wanted, then a whole number of the scale."""
     # an enumeration, as not every endpoint that takes a schema knows minimum and maximum
     score = {"type": "integer", "enum": list(range(lowest, highest + 1))}
     schema = {

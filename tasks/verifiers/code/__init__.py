@@ -104,7 +104,7 @@ class _Workshop:
 
     def sandbox(self) -> Sandbox:
         if self._sandbox is None or self._owner != os.getpid():
-            self._sandbox, self._owner = _open(self.config), os.getpid()
+            self._sandbox, self._owner = open_sandbox(self.config), os.getpid()
         return self._sandbox
 
     def close(self) -> None:
@@ -116,7 +116,8 @@ class _Workshop:
 _workshop = _Workshop()
 
 
-def _open(config: CodeConfig) -> Sandbox:
+def open_sandbox(config: CodeConfig) -> Sandbox:
+    """The sandbox that the options ask for; raises `SandboxError` where this machine cannot hold it."""
     kinds: tuple[Isolation, ...] = ("namespaces", "landlock") if config.isolation == "auto" else (config.isolation,)
     problems = []
     for kind in kinds:
@@ -151,6 +152,4 @@ def _score(verdicts: list[Verdict], config: CodeConfig) -> Score:
         number, verdict = failed[0]
         # The response may have worded it, with half characters that no file can hold.
         detail += f"; test {number}: {verdict.detail}".encode(errors="replace").decode()
-    if config.reward == "all_or_nothing" or proportion < config.min_proportion:
-        return Score.binary(not failed, detail)
-    return Score(proportion, not failed, detail)
+    return Score(config.worth(proportion), not failed, detail)

@@ -117,7 +117,7 @@ class Sandbox:
         answer = self._order({"fork": part, "limits": asdict(limits)}, descriptors)
         if answer["failed"]:
             self.end(answer["pid"])
-            raise SandboxError("a process could not be locked up")
+            raise SandboxError(f"a process could not be locked up: {answer['failed']}")
         return answer["pid"]
 
     def lower(self, *pids: int) -> None:

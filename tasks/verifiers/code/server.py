@@ -77,10 +77,14 @@ def _serve(options: argparse.Namespace) -> None:
         VerifierPool(options.workers, config, max_pending=options.places) as pool,
     ):
         pool.wait_ready()
-        service = CodeService(pool, isolation, options.places, token)
-        logger.info("code server on %s port %d, isolation by %s", *listener.getsockname()[:2], isolation)
+        application = CodeService(pool, isolation, options.places, token).application()
+
+        async def announce(_: web.Application) -> None:  # only now does a signal end it in good order
+            logger.info("code server on %s port %d, isolation by %s", *listener.getsockname()[:2], isolation)
+
+        application.on_startup.append(announce)
         web.run_app(
-            service.application(),
+            application,
             sock=listener,
             print=None,
             shutdown_timeout=SHUTDOWN_SECONDS,
@@ -103,7 +107,7 @@ def _isolation(config: CodeConfig) -> str:
     from tasks.verifiers import code
 
     try:
-        sandbox = code._open(config)
+        sandbox = code.open_sandbox(config)
     except code.SandboxError as error:
         raise ValueError(str(error)) from None
     sandbox.close()

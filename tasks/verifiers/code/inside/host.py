@@ -31,6 +31,9 @@ WARM = (
 LOCKED = b"L"
 """What a fork says once it is locked up."""
 
+MAX_REASON = 300
+"""Bytes that are read of why a fork could not be locked up."""
+
 LOWEST_PRIORITY = 19
 
 _MS_NOSUID, _MS_NODEV, _MNT_DETACH = 2, 4, 2
@@ -73,10 +76,10 @@ class _Host:
             self._become(order, [*descriptors, locking])
         for descriptor in (*descriptors, locking):
             os.close(descriptor)
-        failure = os.read(locked, 1) != LOCKED
+        said = os.read(locked, MAX_REASON)
         os.close(locked)
         self._running.add(child)
-        return {"pid": child, "failed": failure}
+        return {"pid": child, "failed": "" if said == LOCKED else said.decode(errors="replace") or "it ended"}
 
     def _become(self, order: dict[str, Any], descriptors: list[int]) -> NoReturn:
         """The child: give up everything, say so, then be what was ordered. Never returns into the host's code."""
@@ -88,7 +91,11 @@ class _Host:
             writable = None if order["fork"] == "checker" else self._writable
             os.chdir(writable or "/")
             limits = confine.Limits(**order["limits"])
-            confine.confine(limits, self._readable, writable, landlock=self._landlock)
+            try:
+                confine.confine(limits, self._readable, writable, landlock=self._landlock)
+            except OSError as error:
+                os.write(locking, str(error).encode())
+                raise
             os.write(locking, LOCKED)
             os.close(locking)
             _play(order["fork"], kept)

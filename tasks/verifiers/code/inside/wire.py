@@ -161,7 +161,8 @@ class Remote:
         return self._peer.decode(self._peer.ask(op="special", of=self._number, name=name, arguments=encoded)["value"])
 
     def __iter__(self) -> Any:
-        return iter(self._special("iter"))
+        items = self._special("iter")
+        return items if isinstance(items, Remote) else iter(items)
 
     def __next__(self) -> Any:
         return self._special("next")
