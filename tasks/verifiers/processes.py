@@ -18,9 +18,9 @@ import multiprocessing
 import os
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
@@ -50,7 +50,7 @@ class _Patience(NamedTuple):
 
     One that computes is timed by its CPU clock. It then runs behind all others, cannot return from there without
     privileges, and is not used again. What runs a sandbox, or a user's function with all that it has loaded, is worth
-    keeping; it is put back only when that is `PUT_BACK_FACTOR` times as slow.
+    keeping: it is never put back, and where all slow places are taken it keeps its own.
     """
 
     seconds: float
@@ -59,7 +59,8 @@ class _Patience(NamedTuple):
 
 _COMPUTES = _Patience(0.05, lowered=True)
 _PATIENCE = {"code": _Patience(0.25, lowered=False), "function": _Patience(1.0, lowered=False)}
-PUT_BACK_FACTOR = 4
+COLD_SECONDS = 1.0
+"""More patience with the first call that starts a sandbox or imports a user's module in a worker."""
 STARVED_SECONDS = 1.0
 """After so much wall time a call is slow, however little CPU time it got."""
 
@@ -90,10 +91,13 @@ class _Worker:
     began: float = 0.0
     began_cpu: float = 0.0
     slow_at: float = 0.0
+    known: set[str] = field(default_factory=set)
 
     def begin(self, job: Job) -> None:
         self.job, self.began, self.began_cpu = job, time.monotonic(), self.cpu_seconds()
-        self.slow_at = self.began + job.patience.seconds
+        cold = not job.patience.lowered and job.call.verifier not in self.known
+        self.slow_at = self.began + job.patience.seconds + cold * COLD_SECONDS
+        self.known.add(job.call.verifier)
         self.calls += 1
 
     def cpu_seconds(self) -> float:
@@ -307,9 +311,7 @@ class Processes:
                 continue
             elif self._slow_place(job):
                 self._make_way(each)
-            elif not self._waiting:
-                continue
-            elif job.patience.lowered or now - each.began >= PUT_BACK_FACTOR * job.patience.seconds:
+            elif self._waiting and job.patience.lowered:
                 self.counters.put_back += 1
                 self._dismiss(each)
                 self._put_back.append(job)
@@ -328,10 +330,12 @@ class Processes:
             each.lower()
 
     def _slow_place(self, job: Job) -> bool:
-        """Whether there is a place. Sandboxes, whose limits are wall time, must not crowd each other out of it."""
-        taken = Counter(each.job.call.verifier for each in self._workers if each.slow and each.job is not None)
-        own = SLOW_PLACES if job.patience.lowered else self._count
-        return taken.total() < SLOW_PLACES and taken[job.call.verifier] < own
+        """Whether there is one. What is not lowered has as many as there are workers: more would crowd each other.
+
+        The limits of programs in a sandbox are wall time, and right ones would fail them.
+        """
+        alike = sum(each.slow and each.lowered == job.patience.lowered for each in self._workers)
+        return alike < (SLOW_PLACES if job.patience.lowered else self._count)
 
     def _until_next_moment(self) -> float:
         """Seconds until a call becomes slow or overdue; a look around now and then where nothing runs."""

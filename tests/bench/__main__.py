@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tasks import cores
+from tasks.verifiers import VerifiersConfig
 from tests.bench.figures import Figure, publish
 
 FOLDER = Path("outputs/bench")
+STAGES = ("fork", "load", "tests", "end")
 ENVIRONMENT = os.environ | {"PYTHONWARNINGS": "ignore", "TQDM_DISABLE": "1"}
 
 
@@ -40,12 +42,53 @@ def timed(*command: str) -> float:
     return time.perf_counter() - started
 
 
+def verifiers() -> list[Figure]:
+    """Judgements/s of each verifier on one core, latency and memory, the pool's own cost, and the cost of hangs."""
+    math, constraints = measure("verifiers", "mathematics"), measure("verifiers", "instructions")
+    code, pool, hanging = (measure("verifiers", what) for what in ("code", "pool", "hanging"))
+    source = "published" if constraints["published"] else "made"
+    figures = [
+        Figure.at_least(
+            "math", math["ours_per_second"], "judgements/s/core", "math-verify alone", math["bare_per_second"], 0.8
+        ),
+        *_latency("math", math),
+        Figure.above(f"precise_if, {source} responses", constraints["checks_per_second"], "checks/s/core", 2000),
+        *_latency("precise_if", constraints),
+    ]
+    for kind in sorted({name.partition("/")[0] for name in code}):
+        found = {name.partition("/")[2]: value for name, value in code.items() if name.startswith(kind)}
+        alone = found["per_second"]
+        figures.append(Figure.above(f"code, {kind}", alone, "programs/s/core", 40))
+        figures.append(
+            Figure.stated(f"code, {kind}, pool", found["pool_per_second"], "programs/s/core", "without a pool", alone)
+        )
+        figures += _latency(f"code, {kind}", found)
+        whole = sum(found[f"{stage}_ms"] for stage in STAGES)
+        figures += [
+            Figure.stated(f"code, {kind}: {stage}", found[f"{stage}_ms"], "ms", "all stages", whole) for stage in STAGES
+        ]
+    figures.append(
+        Figure.stated("pool, cheapest call", pool["per_second"], "calls/s", "without a pool", pool["alone_per_second"])
+    )
+    figures += _latency("pool, cheapest call", pool)
+    slowed = hanging["seconds"], "s", "none hangs", hanging["alone_seconds"]
+    ratio = hanging["ratio"]
+    return [*figures, Figure("950 responses, 50 more hang", *slowed, ratio, "ratio <= 1.2", ratio <= 1.2)]
+
+
+def _latency(name: str, found: Mapping[str, float]) -> list[Figure]:
+    return [
+        Figure.stated(f"{name}: p99", found["p99_ms"], "ms", "p50", found["p50_ms"]),
+        Figure.stated(f"{name}: memory", found["rss_mib"], "MiB", "a worker's limit", VerifiersConfig().memory_mib),
+    ]
+
+
 def main() -> None:
     """Measure, print, write `outputs/bench/benchmarks.json`."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     pyflyte = str(Path(sys.executable).with_name("pyflyte"))
     run = [pyflyte, "run", "workflows/rlvr.py", "rlvr"]
-    figures = []
+    figures = verifiers()
 
     ours, trl = measure("training", "ours"), measure("training", "trl")
     figures.append(

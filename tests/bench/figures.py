@@ -46,6 +46,11 @@ class Figure:
         return cls(name, value, unit, "limit", limit, value / limit, f"< {limit:g} {unit}", value < limit)
 
     @classmethod
+    def above(cls, name: str, value: float, unit: str, limit: float) -> Figure:
+        """`value` should be at least a stated number."""
+        return cls(name, value, unit, "floor", limit, value / limit, f">= {limit:g} {unit}", value >= limit)
+
+    @classmethod
     def stated(cls, name: str, value: float, unit: str, reference: str, reference_value: float) -> Figure:
         """A figure that is stated and has no target."""
         return cls(name, value, unit, reference, reference_value, value / reference_value, "stated", None)

@@ -121,8 +121,15 @@ class ScriptedActor:
 class TableJudge:
     """Scores a response by `SCORES`; one that is not in the table cannot be judged."""
 
+    def __init__(self):
+        self.judged = 0
+
+    async def figures(self):
+        return {"math/calls": self.judged}
+
     async def score(self, _verifier, response, _ground_truth, _messages):
         await asyncio.sleep(0)
+        self.judged += 1
         if response not in SCORES:
             raise JudgementError(f"no verdict on {response!r}")
         return Score(SCORES[response], SCORES[response] == 1.0, "")

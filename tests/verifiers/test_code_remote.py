@@ -20,11 +20,11 @@ from pydantic import ValidationError
 from tasks.verifiers import VerifierPool, VerifiersConfig
 from tasks.verifiers.code import SandboxError, _open
 from tasks.verifiers.code.config import CodeConfig
-from tasks.verifiers.code.remote import MAX_REQUEST_BYTES, version
+from tasks.verifiers.code.remote import MAX_REQUEST_BYTES, RemoteCode, version
 from tests.verifiers.fake_endpoint import FakeEndpoint, Reply, failing, scripted
 
 ROOT = Path(__file__).parents[2]
-TOKEN = "tok-very-secret-0123456789"
+TOKEN = "tok-very-secret-0123456789"  # noqa: S105
 VARIABLE = "CODE_SERVER_TOKEN"
 LIMITS = {"test_seconds": 1.0, "total_seconds": 2.0, "memory_mib": 256, "output_bytes": 10_000}
 QUICK = {"backoff_seconds": 0.01, "max_backoff_seconds": 0.1}
@@ -189,7 +189,7 @@ def test_a_wrong_token_or_none_is_refused_at_once(server, monkeypatch, given):
 def test_a_token_that_is_missing_here_is_a_mistake_that_names_the_variable(monkeypatch):
     monkeypatch.delenv(VARIABLE)
     with pytest.raises(ValueError, match=f"token_env names {VARIABLE}, which is not set"):
-        VerifierPool(1, remote("http://127.0.0.1:9"))
+        RemoteCode(remote("http://127.0.0.1:9").code)
 
 
 def test_limits_that_are_not_the_servers_are_refused_and_both_are_named(server):
@@ -261,9 +261,9 @@ def test_a_full_server_says_when_to_come_back_and_all_are_judged_in_the_end():
             answer = server.post(request())
             assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
             assert hanging.result(GUARD_S).value == 0.0
-            done = pool.score_many(("code", f"{CALLS['right'][0]}\n{i}", DOUBLE) for i in range(4))
+            done = pool.score_many(("code", f"{CALLS['right'][0]}\n{i}", DOUBLE) for i in range(3))
             figures = pool.figures()
-        assert [score.value for score in done] == [1.0] * 4
+        assert [score.value for score in done] == [1.0] * 3
         assert figures["judge/code_server/retries"] == server.health()["answered"]["503"] - 1 > 0
 
 
@@ -342,7 +342,7 @@ def test_closing_the_pool_settles_what_is_at_the_server():
 def test_many_at_a_time_are_judged_each_once(server):
     before = server.health()["answered"].get("200", 0)
     with VerifierPool(1, remote(server.url)) as pool:
-        calls = [("code", fenced(f"def double(x):\n    return x * 2 + {i % 2}  # {i}"), DOUBLE) for i in range(30)]
+        calls = [("code", fenced(f"def double(x):\n    return x * {2 + i % 2}  # {i}"), DOUBLE) for i in range(30)]
         scores = pool.score_many(calls)
     assert [score.passed for score in scores] == [i % 2 == 0 for i in range(30)]
     assert server.health()["answered"]["200"] - before == 30
@@ -372,15 +372,15 @@ def test_health_tells_what_it_is_without_a_token(server):
 
 
 def test_a_request_is_one_line_of_log_that_holds_neither_its_content_nor_a_token(capfd):
-    secret = "private-reasoning-about-doubling"
+    private = "reasoning-about-doubling"
     with CodeServer() as server:
-        score, _ = ask(server.url, fenced(f"import os\ndef double(x):\n    raise ValueError({secret!r}, *os.environ)"))
+        score, _ = ask(server.url, fenced(f"import os\ndef double(x):\n    raise ValueError({private!r}, *os.environ)"))
         texts = [score.detail, server.post(request(), "tok-wrong").text, json.dumps(server.health())]
-        server.post(b'{"response": "' + secret.encode())
+        server.post(b'{"response": "' + private.encode())
     judged = [line for line in server.lines if "POST /judge" in line]
     assert [line.split()[-3] for line in judged] == ["200", "401", "400"]
     log = "".join(server.lines)
-    assert secret not in log
+    assert private not in log
     assert not [text for text in (*texts, log, *capfd.readouterr()) if TOKEN in text or "tok-wrong" in text]
     assert VARIABLE not in score.detail
 
@@ -406,12 +406,21 @@ def start(*options, **environment):
         (["--total-seconds", "1"], "its options: the whole file: test_seconds (2) is more than total_seconds (1)"),
         (["--memory-mib", "few"], "its options: memory_mib = 'few': must be a valid integer"),
         (["--workers", "0"], "workers is 0; it must be above 0"),
-        (["--python", "/bin/false"], "no sandbox by"),
+        (["--python", "/bin/false"], "code.python = '/bin/false' does not run"),
     ],
 )
 def test_what_cannot_serve_says_why_in_a_sentence_and_does_not_start(options, reason):
     said = start(*options)
     assert said.startswith(f"the code server cannot start: {reason}")
+    assert "\n" not in said
+
+
+def test_a_server_does_not_start_where_no_sandbox_works(tmp_path):
+    (tmp_path / "bwrap").write_text("#!/bin/sh\necho setting up uid map: Permission denied >&2; exit 1\n")
+    (tmp_path / "bwrap").chmod(0o755)
+    said = start("--isolation", "namespaces", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert said.startswith("the code server cannot start: no sandbox by namespaces here: ")
+    assert "Permission denied" in said
     assert "\n" not in said
 
 

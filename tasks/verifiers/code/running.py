@@ -163,13 +163,14 @@ def _conversation(
     try:
         pids.append(sandbox.fork("response", limits, [answering.fileno()]))
         answering.close()
+        pids.append(sandbox.fork("checker", limits, [checker.fileno(), asking.fileno()]))
+        checker.close()
+        # Only now: a response that takes all there is must not keep its tests from starting.
         message = {"source": program, "imports": imports_of(setup)}
         asking.settimeout(max(deadline - time.monotonic(), 1e-3))
         with suppress(OSError):  # a response that ends while it is being loaded: the first test finds it gone
             asking.sendall(json.dumps(message).encode() + b"\n")
-        asking.setblocking(True)
-        pids.append(sandbox.fork("checker", limits, [checker.fileno(), asking.fileno()]))
-        checker.close()
+        asking.setblocking(True)  # the flag is the checker's too
         asking.close()
         yield _Conversation(orders, lambda: sandbox.lower(*pids))
     finally:

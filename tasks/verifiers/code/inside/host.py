@@ -49,7 +49,6 @@ class _Host:
         self._landlock: bool = settings["landlock"]
         self._running: set[int] = set()
         self._mounted = False
-        self._null = os.open(os.devnull, os.O_RDWR)
 
     def serve(self) -> None:
         """Obey until the one who orders is gone; what still runs then is killed with this process."""
@@ -86,7 +85,7 @@ class _Host:
         status = 1
         try:
             os.setsid()
-            *kept, locking = _move(descriptors, self._null)
+            *kept, locking = _move(descriptors, os.open(os.devnull, os.O_RDWR))
             # What holds the tests reads nothing that the response could have written.
             writable = None if order["fork"] == "checker" else self._writable
             os.chdir(writable or "/")

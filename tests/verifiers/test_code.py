@@ -1,0 +1,228 @@
+"""`code`: what is read, what is scored, and how values cross between the two processes."""
+
+import math
+import socket
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from tasks.verifiers import Call, GroundTruthError, check_ground_truth, code, verify
+from tasks.verifiers.code.config import CodeConfig
+from tasks.verifiers.code.inside.wire import Peer
+
+ADD = {"tests": ["assert add(1, 2) == 3", "assert add(0, 0) == 0", "assert add(-1, 5) == 4", "assert add(2, 2) == 4"]}
+ECHO = {"cases": [{"input": "a\n", "output": "a\n"}, {"input": "b\n", "output": "b\n"}]}
+RIGHT = "Here it is:\n```python\ndef add(a, b):\n    return a + b\n```\n"
+HALF_RIGHT = "```python\ndef add(a, b):\n    return a * b + (a == 1)\n```"
+WORDS = ["def", "f(x):", "return", "[", "]", "1", "\n", "x", ".", "(", ")", ";", "'", "=", ":", "yield"]
+SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.fixture
+def configure():
+    """Set the options of the verifier in this process; the defaults return afterwards."""
+    yield lambda **options: code.configure(CodeConfig(**options))
+    code.configure(CodeConfig())
+
+
+def test_a_response_scores_the_proportion_of_tests_that_pass():
+    assert code.judge(RIGHT, ADD) == code.Score(1.0, True, "4 of 4 tests passed")
+    partly = code.judge(HALF_RIGHT, ADD)
+    assert (partly.value, partly.passed) == (0.75, False)
+    assert partly.detail == "3 of 4 tests passed; test 3: AssertionError"
+
+
+def test_all_or_nothing_and_a_least_proportion_pay_nothing_for_less(configure):
+    configure(reward="all_or_nothing")
+    assert code.judge(HALF_RIGHT, ADD).value == 0
+    assert code.judge(RIGHT, ADD).value == 1
+    configure(min_proportion=0.75)
+    assert code.judge(HALF_RIGHT, ADD).value == 0.75
+    configure(min_proportion=0.76)
+    assert code.judge(HALF_RIGHT, ADD).value == 0
+
+
+def test_a_test_that_hangs_costs_that_test_only(configure):
+    configure(test_seconds=0.5, total_seconds=5)
+    score = code.judge("```python\ndef add(a, b):\n    while a == 0: pass\n    return a + b\n```", ADD)
+    assert (score.value, score.detail) == (0.75, "3 of 4 tests passed; test 2: time limit of the test")
+
+
+def test_a_test_that_ends_the_process_costs_that_test_only():
+    score = code.judge("```python\nimport os\ndef add(a, b): return a + b if a else os._exit(0)\n```", ADD)
+    assert score.value == 0.75
+
+
+def test_the_total_time_bounds_all_tests(configure):
+    configure(test_seconds=0.3, total_seconds=0.6)
+    score = code.judge("```python\ndef add(a, b):\n    while True: pass\n```", {"tests": ADD["tests"] * 50})
+    assert (score.value, score.error) == (0.0, None)
+
+
+@pytest.mark.parametrize(
+    ("response", "detail"),
+    [
+        ("", "no code block"),
+        ("```java\nint x;\n```", "no code block"),
+        ("```python\n" + "#" * 200_001 + "\n```", "a program of more than 200000 characters"),
+        ("I cannot do that.", "0 of 4 tests passed; test 1: SyntaxError"),
+        (
+            "```python\ndef plus(a, b): return a + b\n```",
+            "0 of 4 tests passed; test 1: NameError: the response defines no",
+        ),
+    ],
+)
+def test_a_response_without_a_solution_scores_0_and_says_why(response, detail):
+    score = code.judge(response, ADD)
+    assert (score.value, score.error) == (0.0, None)
+    assert score.detail.startswith(detail)
+
+
+def test_a_test_that_needs_a_missing_package_is_an_error_not_a_0():
+    score = verify("code", RIGHT, {"tests": ["assert np.add(1, add(1, 1)) == 3"]})
+    assert score.error == "a test cannot be run here: MissingModuleError: the test needs numpy"
+    score = verify("code", RIGHT, {"setup": "import numpy", "tests": ["assert add(1, 1) == 2"]})
+    assert score.error == "a test cannot be run here: ModuleNotFoundError: No module named 'numpy'"
+
+
+def test_verify_and_a_pool_agree_with_the_judge(pool):
+    calls = [Call("code", response, truth) for response in (RIGHT, HALF_RIGHT, "") for truth in (ADD, ECHO)]
+    here = [code.judge(call.response, call.ground_truth) for call in calls]
+    assert pool.score_many(calls) == here == [verify(*call[:3]) for call in calls]
+
+
+def test_one_thousand_tests_are_run():
+    score = code.judge(RIGHT, {"tests": [f"assert add({n}, 1) == {n + 1}" for n in range(code.MAX_TESTS)]})
+    assert score.passed
+
+
+@pytest.mark.parametrize(
+    ("ground_truth", "reason"),
+    [
+        (None, "want an object with either 'tests' or 'cases'"),
+        ({}, "want an object with either 'tests' or 'cases'"),
+        ({"tests": ["pass"], "cases": []}, "want an object with either 'tests' or 'cases'"),
+        ({"tests": []}, "a list of 1 to 1000"),
+        ({"tests": "assert f()"}, "a list of 1 to 1000"),
+        ({"tests": ["assert f() =="]}, "test 0 is no Python"),
+        ({"tests": ["x\0"]}, "test 0 is no Python"),
+        ({"tests": [7]}, "test 0 is not text"),
+        ({"tests": ["pass"], "setup": 7}, "setup is not text"),
+        ({"tests": ["pass"], "setUp": ""}, r"unknown keys \['setUp'\]"),
+        ({"cases": [{"input": ""}]}, "a case must have 'input' and 'output'"),
+        ({"cases": [{"input": "", "output": 7}]}, "input and output of a case must be text"),
+        ({"cases": [], "setup": ""}, r"unknown keys \['setup'\]"),
+    ],
+)
+def test_malformed_ground_truths_are_refused(ground_truth, reason):
+    with pytest.raises(GroundTruthError, match=reason):
+        code.check_ground_truth(ground_truth)
+    assert verify("code", RIGHT, ground_truth).error.startswith("malformed ground truth: ")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["tests", "cases", "setup", "input", "output", "x"]), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(json_values)
+def test_any_ground_truth_is_accepted_or_refused_by_name(ground_truth):
+    reason = check_ground_truth("code", ground_truth)
+    assert reason is None or reason.startswith("malformed ground truth: ")
+
+
+def test_options_that_contradict_each_other_are_refused():
+    with pytest.raises(ValidationError, match="min_proportion is for reward: proportion"):
+        CodeConfig(reward="all_or_nothing", min_proportion=0.5)
+    with pytest.raises(ValidationError, match="is more than total_seconds"):
+        CodeConfig(test_seconds=5, total_seconds=4)
+
+
+hashable = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(max_size=9)
+    | st.binary(max_size=9)
+    | st.complex_numbers(allow_nan=False)
+    | st.fractions()
+    | st.decimals(allow_nan=False)
+    | st.dates()
+    | st.times()
+    | st.datetimes()
+    | st.timedeltas()
+    | st.sampled_from([int, str, len, sorted]),
+    lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3),
+    max_leaves=8,
+)
+plain = st.recursive(
+    hashable,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(hashable, inner, max_size=4)
+        | st.sets(hashable, max_size=4)
+        | st.lists(inner, max_size=3).map(tuple)
+    ),
+    max_leaves=20,
+)
+
+
+@pytest.fixture(scope="module")
+def peers():
+    """Both ends of a wire."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield Peer(ours, lambda request: request), Peer(theirs, lambda request: request)
+
+
+@given(plain)
+@settings(suppress_health_check=[HealthCheck.too_slow])
+def test_plain_data_crosses_the_wire_unchanged(peers, value):
+    here, there = peers
+    here.send({"value": here.encode(value)})
+    arrived = there.decode(there.receive()["value"])
+    assert arrived == value
+    assert shape(arrived) == shape(value)
+
+
+def shape(value):
+    """The types of a value and its parts, in an order that does not depend on hashes."""
+    if isinstance(value, dict):
+        return [dict, sorted(str((shape(key), shape(item))) for key, item in value.items())]
+    if isinstance(value, set | frozenset):
+        return [type(value), sorted(str(shape(item)) for item in value)]
+    return [type(value), [shape(item) for item in value]] if isinstance(value, list | tuple) else type(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Decimal("1.10"), Fraction(1, 3), date(2024, 2, 29), datetime(2024, 1, 1, 5), timedelta(microseconds=1), math.inf],
+)
+def test_subclasses_cross_as_what_they_extend(peers, value):
+    here, there = peers
+    lying = type("Lying", (type(value),), {"__eq__": lambda self, other: True, "__hash__": None})
+    if isinstance(value, date | timedelta):
+        arrived = there.decode(here.encode(value))
+    else:
+        arrived = there.decode(here.encode(lying(value)))
+    assert arrived == value
+    assert type(arrived) is type(value)
+
+
+@SLOW
+@given(st.one_of(st.text(max_size=80), st.lists(st.sampled_from(WORDS), max_size=25).map(" ".join)))
+def test_random_programs_are_judged_and_earn_nothing(text):
+    for ground_truth in ({"tests": ["assert f(3) == 73952"]}, {"cases": [{"input": "3", "output": "73952"}]}):
+        score = code.judge(f"```python\n{text}\n```", ground_truth)
+        assert (score.value, score.error) == (0.0, None)

@@ -1,0 +1,243 @@
+"""What 100,000 calls leave behind: nothing. And each of them is judged once.
+
+The suite drives a few thousand; `RLVR_ENDURANCE_CALLS=100000` asks for all. Every 1,000th call hangs, and after every
+2,000th the test kills a worker.
+"""
+
+import asyncio
+import gc
+import os
+import signal
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tasks.verifiers import Call, Score, VerifierPool, VerifiersConfig
+from tasks.verifiers.pool import _Together
+from tasks.verifiers.processes import Job
+from tasks.verifiers.weighted import Part
+
+CALLS = int(os.environ.get("RLVR_ENDURANCE_CALLS", "6000"))
+NO_COMMA = {"instruction_ids": ["punctuation:no_comma"], "kwargs": [{}]}
+TOWER = r"\boxed{10^{10^{10^{10}}}}"
+GUARD_S = 60.0
+SHORT = VerifiersConfig(time_limit_seconds=1.2, code={"test_seconds": 0.5, "total_seconds": 1}, cache_entries=200)
+
+
+def private_mib(pid):
+    """Memory that a process shares with no other: a worker shares its imports with the forkserver."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("Private_", "Swap:"))) / 1024
+
+
+def census(pool):
+    """What the pool holds now: descriptors, processes, and memory of this process and of its largest worker."""
+    gc.collect()
+    processes = pool._processes
+    pids = [each.process.pid for each in processes._workers]
+    return {
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "threads": threading.active_count(),
+        "processes": len(pids) + len(processes._dying),
+        "parent_mib": private_mib("self"),
+        "worker_mib": max(private_mib(pid) for pid in pids),
+    }
+
+
+def stream(start, count):
+    for i in range(start, start + count):
+        if i % 1000 == 500:
+            yield Call("math", f"{i} {TOWER}", "7")
+        elif i % 10 == 0:
+            yield Call("math", rf"so \boxed{{\frac{{{i}}}{{4}}}}", f"{i}/4")
+        else:
+            yield Call("precise_if", f"Response {i} is fine.", NO_COMMA)
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + GUARD_S
+    while not condition():
+        assert time.monotonic() < deadline, "never happened"
+        time.sleep(0.02)
+
+
+def settled(pool):
+    """As many idle workers as there should be, and none that is still ending."""
+    processes = pool._processes
+    workers = list(processes._workers)
+    return len(workers) == pool.workers and all(each.ready for each in workers) and not processes._dying
+
+
+def drive(pool, start, count):
+    """Judge `count` calls, a worker killed for every 2,000; the scores that are not passes, so as to hold few."""
+    unpassed = []
+    for chunk in range(start, start + count, 2000):
+        scores = pool.score_many(stream(chunk, min(2000, start + count - chunk)))
+        unpassed += [score for score in scores if not score.passed]
+        os.kill(pool._processes._workers[0].process.pid, signal.SIGKILL)
+        assert pool.submit("math", f"{chunk}", f"{chunk}").result(GUARD_S).passed
+    wait_until(lambda: settled(pool))
+    return unpassed
+
+
+def test_nothing_grows_over_many_calls():
+    with VerifierPool(2, SHORT, max_pending=64) as pool:
+        pool.wait_ready()
+        warm = CALLS // 10
+        drive(pool, 0, warm)
+        before = census(pool)
+        unpassed = drive(pool, warm, CALLS - warm)
+        after = census(pool)
+        figures = pool.figures()
+    print(f"{CALLS} calls: before {before}, after {after}, {figures}")
+    assert {score.detail for score in unpassed} <= {"time limit of 1.2 s"}
+    assert not any(score.error for score in unpassed)
+    assert figures["workers/killed"] >= CALLS // 1000
+    assert after["descriptors"] <= before["descriptors"] + 2
+    assert after["threads"] == before["threads"]
+    assert after["processes"] == before["processes"] == 2
+    assert after["parent_mib"] <= before["parent_mib"] + 20
+    assert after["worker_mib"] <= before["worker_mib"] + 60
+
+
+def test_pools_that_come_and_go_leave_nothing():
+    def use_one():
+        with VerifierPool(1, SHORT) as pool:
+            pool.submit("math", TOWER, "7")
+            assert pool.submit("math", "7", "7").result(GUARD_S).passed
+
+    def held():
+        gc.collect()
+        return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    use_one()
+    before = held()
+    for _ in range(3):
+        use_one()
+    assert held() == before
+
+
+def test_the_same_call_is_judged_once_however_often_it_is_made():
+    async def ask(pool, count):
+        return await asyncio.gather(*(pool.score("math", "so 7", "7") for _ in range(count)))
+
+    with VerifierPool(2, SHORT, max_pending=300) as pool:
+        futures = [pool.submit("math", "it is 8", "8") for _ in range(100)]
+        assert {future.result(GUARD_S).value for future in futures} == {1.0}
+        assert {score.value for score in asyncio.run(ask(pool, 100))} == {1.0}
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda _: pool.submit("math", "9", "9").result(GUARD_S), range(100)))
+        stats = pool.stats()["math"]
+    assert (stats.calls, stats.repeated) == (3, 297)
+
+
+def test_an_error_is_not_remembered():
+    with VerifierPool(1, SHORT) as pool:
+        errors = [pool.submit("math", "7", []).result(GUARD_S).error for _ in range(3)]
+        stats = pool.stats()["math"]
+    assert all("malformed ground truth" in error for error in errors)
+    assert (stats.calls, stats.repeated, stats.errors) == (3, 0, 3)
+
+
+def test_no_more_scores_are_remembered_than_asked_for_and_the_oldest_go_first():
+    with VerifierPool(1, SHORT) as pool:
+        pool.score_many(Call("precise_if", f"Response {i}.", NO_COMMA) for i in range(250))
+        assert len(pool._scores) == SHORT.cache_entries
+        pool.submit("precise_if", "Response 249.", NO_COMMA).result(GUARD_S)
+        pool.submit("precise_if", "Response 0.", NO_COMMA).result(GUARD_S)
+        assert pool.stats()["precise_if"].repeated == 1
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [[{"role": "user"}], [{}], ["user"], 7, [{"role": "user", "content": "\ud800"}], [{"role": object()}]],
+    ids=repr,
+)
+def test_messages_of_the_wrong_shape_cost_no_place(messages):
+    with VerifierPool(1, SHORT, max_pending=1) as pool:
+        for i in range(3):
+            assert pool.submit("math", f"{i}", f"{i}", messages).result(GUARD_S).passed
+
+
+@pytest.mark.parametrize("weight", [1e308, 10**400], ids=["sum", "integer"])
+def test_weights_that_no_float_holds_are_an_error_and_cost_no_place(weight):
+    part = {"verifier": "math", "weight": weight, "ground_truth": "7"}
+    with VerifierPool(1, SHORT, max_pending=1) as pool:
+        for _ in range(3):
+            assert "OverflowError" in pool.submit("weighted", "7", {"rewards": [part] * 2}).result(GUARD_S).error
+
+
+def test_rewards_that_cannot_be_combined_end_as_an_error():
+    told = []
+    together = _Together([Part("math", 1.0, "7"), None], lambda score, timed_out: told.append(score))
+    for position in range(2):
+        done = Future()
+        done.set_result(Score.binary(True, ""))
+        together.add(position, done)
+    assert "cannot be combined" in told[0].error
+
+
+def test_a_pool_whose_thread_fails_ends_every_call_and_says_so():
+    def fail(score, timed_out):
+        raise ArithmeticError("a bug")
+
+    with VerifierPool(1, SHORT) as pool:
+        pool.wait_ready()
+        hung = pool.submit("math", TOWER, "7")
+        pool._processes.submit(Job(Call("math", lambda: 0, "7"), fail))
+        reason = "the verifier pool broke: ArithmeticError: a bug"
+        assert hung.result(GUARD_S).error == reason
+        assert pool.submit("math", "7", "7").result(GUARD_S).error == reason
+        with pytest.raises(RuntimeError, match="a bug"):
+            pool.wait_ready()
+
+
+def test_a_pool_is_closed_from_its_own_callback_and_by_two_threads_at_once():
+    pool = VerifierPool(1, SHORT)
+    pool.wait_ready()
+    hung = pool.submit("math", TOWER, "7")
+    pool.submit("precise_if", "fine", NO_COMMA).add_done_callback(lambda _: pool.close())
+    assert hung.result(GUARD_S).error == "the verifier pool was closed"
+    other = VerifierPool(1, SHORT)
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: other.close(), range(4)))
+
+
+def test_whoever_waits_for_a_place_while_the_pool_closes_gets_an_error():
+    pool = VerifierPool(1, SHORT, max_pending=1)
+    pool.wait_ready()
+    pool.submit("math", TOWER, "7")
+    with ThreadPoolExecutor(4) as threads:
+        late = [threads.submit(pool.submit, "math", f"{i}", f"{i}") for i in range(4)]
+        time.sleep(0.2)
+        pool.close()
+        assert {each.result(GUARD_S).result(GUARD_S).error for each in late} == {"the verifier pool was closed"}
+
+
+def test_a_callback_that_raises_harms_nobody_else():
+    def fail(future):
+        raise ArithmeticError("the caller's bug")
+
+    with VerifierPool(1, SHORT) as pool:
+        pool.submit("math", "7", "7").add_done_callback(fail)
+        assert pool.submit("math", "8", "8").result(GUARD_S).passed
+
+
+def test_two_pools_work_side_by_side_and_one_outlives_the_other():
+    with VerifierPool(1, SHORT) as one:
+        with VerifierPool(1, SHORT) as other:
+            assert all(pool.submit("math", "7", "7").result(GUARD_S).passed for pool in (one, other))
+        assert one.submit("math", "8", "8").result(GUARD_S).passed
+
+
+def test_more_hanging_calls_than_slow_places_do_not_stop_the_rest():
+    with VerifierPool(2, VerifiersConfig(time_limit_seconds=30), max_pending=400) as pool:
+        pool.wait_ready()
+        hung = [pool.submit("math", f"{i} {TOWER}", "7") for i in range(30)]
+        good = [pool.submit("math", f"{i}", f"{i}") for i in range(100)]
+        assert all(future.result(GUARD_S).passed for future in good)
+        assert not any(future.done() for future in hung)
+        assert pool.figures()["workers/put_back"] > 0
