@@ -23,7 +23,7 @@ test: $(VENV)/.ready  ## every test
 	@$(BIN)/pytest
 
 test-fast: $(VENV)/.ready  ## what is worth running on every save
-	@$(BIN)/pytest -m "not engine and not pipeline"
+	@$(BIN)/pytest -m "not engine and not pipeline and not long"
 
 check: $(VENV)/.ready  ## lint, format, types
 	@$(BIN)/ruff check .

@@ -33,7 +33,7 @@ class Correspondence:
     def __init__(self, correspondents: dict[str, Correspondent]) -> None:
         self._correspondents = correspondents
         self._loop = asyncio.new_event_loop()
-        self._open: set[asyncio.Task[None]] = set()
+        self._open: set[asyncio.Task[Score]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="judges", daemon=True)
         self._thread.start()
 
@@ -57,20 +57,22 @@ class Correspondence:
             self._loop.close()
 
     def _begin(self, call: Call, settle: Callable[[Score, bool], None]) -> None:
-        task = self._loop.create_task(self._judge(call, settle))
+        task = self._loop.create_task(self._judge(call))
         self._open.add(task)
-        task.add_done_callback(self._open.discard)
 
-    async def _judge(self, call: Call, settle: Callable[[Score, bool], None]) -> None:
+        def finished(task: asyncio.Task[Score]) -> None:
+            self._open.discard(task)  # cancelled, it may not even have begun
+            settle(Score.unjudged("the verifier pool was closed") if task.cancelled() else task.result(), False)
+
+        task.add_done_callback(finished)
+
+    async def _judge(self, call: Call) -> Score:
         try:
-            score = await self._correspondents[call.verifier].judge(*call)
+            return await self._correspondents[call.verifier].judge(*call)
         except CannotJudge as reason:
-            score = Score.unjudged(str(reason))
-        except asyncio.CancelledError:
-            score = Score.unjudged("the verifier pool was closed")
+            return Score.unjudged(str(reason))
         except Exception as failure:  # a judge's own bug must reach the caller as an error, not vanish in the loop
-            score = Score.unjudged(f"{call.verifier} failed: {type(failure).__name__}: {failure}")
-        settle(score, False)
+            return Score.unjudged(f"{call.verifier} failed: {type(failure).__name__}: {failure}")
 
     async def _wind_up(self) -> None:
         everyone: list[Coroutine[Any, Any, None]] = [each.close() for each in set(self._correspondents.values())]

@@ -24,7 +24,13 @@ class Slots:
 
     def acquire(self) -> None:
         """Take a place, blocking the calling thread until there is one."""
-        self._ask().result()
+        place = self._ask()
+        try:
+            place.result()
+        except BaseException:  # Ctrl-C while waiting
+            if not place.cancel():  # granted all the same
+                self.release()
+            raise
 
     async def acquire_async(self) -> None:
         """Take a place, suspending the calling coroutine until there is one."""

@@ -19,6 +19,8 @@ from tasks.verifiers.code.sandbox import Sandbox, SandboxError
 from tests.verifiers.adversarial_code import ANSWER, FUNCTION, TABLE
 from tests.verifiers.working_code import WORKS
 
+pytestmark = pytest.mark.long
+
 GUARD_S = 30.0
 SHORT = CodeConfig(test_seconds=0.4, total_seconds=0.6)
 PATIENT = CodeConfig(test_seconds=10, total_seconds=20)

@@ -18,6 +18,8 @@ import pytest
 from tasks.verifiers import code
 from tasks.verifiers.code.config import CodeConfig
 
+pytestmark = pytest.mark.long
+
 PATIENT = {"test_seconds": 5, "total_seconds": 20}
 HASTY = {"test_seconds": 0.5, "total_seconds": 1}
 PLAIN_SECONDS = 1

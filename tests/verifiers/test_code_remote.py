@@ -72,7 +72,10 @@ def no_sandbox():
     return None
 
 
-pytestmark = pytest.mark.skipif((reason := no_sandbox()) is not None, reason=str(reason))
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif((reason := no_sandbox()) is not None, reason=str(reason)),
+]
 
 
 class CodeServer:

@@ -15,6 +15,8 @@ from tasks.verifiers.instructions import checkers
 from tasks.verifiers.instructions.arguments import IFBENCH, IFEVAL, normalized
 from tests.verifiers.instruction_cases import CASES, PIECES
 
+pytestmark = pytest.mark.long
+
 pytest_plugins = ("tests.verifiers.published_checkers",)
 
 

@@ -6,6 +6,8 @@ import sympy
 from tasks.verifiers import Call, mathematics
 from tests.verifiers.adversarial_mathematics import TABLE
 
+pytestmark = pytest.mark.long
+
 GUARD_S = 300.0
 PAYLOADS = [
     "__import__('pathlib').Path('{canary}').touch()",

@@ -20,6 +20,8 @@ from tasks.verifiers.pool import _Together
 from tasks.verifiers.processes import Job
 from tasks.verifiers.weighted import Part
 
+pytestmark = pytest.mark.long
+
 CALLS = int(os.environ.get("RLVR_ENDURANCE_CALLS", "6000"))
 NO_COMMA = {"instruction_ids": ["punctuation:no_comma"], "kwargs": [{}]}
 TOWER = r"\boxed{10^{10^{10^{10}}}}"
