@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tasks.verifiers import VerifierPool, VerifiersConfig
-from tasks.verifiers.code import SandboxError, _open
+from tasks.verifiers.code import SandboxError, open_sandbox
 from tasks.verifiers.code.config import CodeConfig
 from tasks.verifiers.code.remote import MAX_REQUEST_BYTES, RemoteCode, version
 from tests.verifiers.fake_endpoint import FakeEndpoint, Reply, failing, scripted
@@ -66,7 +66,7 @@ CALLS = {
 
 def no_sandbox():
     try:
-        _open(CodeConfig()).close()
+        open_sandbox(CodeConfig()).close()
     except SandboxError as error:
         return str(error)
     return None
