@@ -81,7 +81,7 @@ def test_a_model_folder_is_served_for_a_block_and_grades_answers(judging_model):
     for score in scores[:-1]:
         assert score.error is None
         assert score.value in [pytest.approx(grade / 9) for grade in range(10)]
-        assert " on 1 to 10: " in score.detail
+        assert " on 1 to 10" in score.detail
     assert usage["requests"] == 3
     assert usage["input_tokens"] > 1_000
     assert dict(os.environ) == environment

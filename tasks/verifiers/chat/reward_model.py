@@ -165,7 +165,7 @@ class RewardModelJudge:
         self._queue.clear()
         if self._at_work is not None:
             await self._at_work
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._thread.shutdown(wait=False)  # what is being tokenised comes to its end, and is told then
 
     def usage(self) -> dict[str, float]:
         """The counters so far; a reward model writes no tokens and costs nothing."""
@@ -176,6 +176,8 @@ class RewardModelJudge:
             raise CannotJudge("the reward model was closed")
         loop = asyncio.get_running_loop()
         token_ids = await loop.run_in_executor(self._thread, self._model.tokenise, conversation, answer)
+        if self._closed:
+            raise CannotJudge("the reward model was closed")
         self._usage.input_tokens += len(token_ids)
         waiting = _Waiting(token_ids, loop.create_future())
         self._queue.append(waiting)
