@@ -14,6 +14,8 @@ from tasks.verifiers.scores import CannotJudge, GroundTruthError, Score
 from tests.verifiers.chat_injections import DETECTED, INJECTIONS
 from tests.verifiers.fake_endpoint import FakeEndpoint, Gullible, Reply, completion, failing, graded, scripted
 
+pytestmark = pytest.mark.long
+
 KEY = "sk-very-secret-0123456789"
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 QUICK = {"backoff_seconds": 0.01, "max_backoff_seconds": 0.02}

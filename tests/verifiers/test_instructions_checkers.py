@@ -12,6 +12,8 @@ from tasks.verifiers.instructions import checkers, published, texts
 from tasks.verifiers.instructions.arguments import IFBENCH, IFEVAL, SCHEMAS, TRAINING
 from tests.verifiers.instruction_cases import CASES, PIECES
 
+pytestmark = pytest.mark.long
+
 LENGTH = 100_000
 HOSTILE = {
     "one word": "a" * LENGTH,

@@ -238,6 +238,8 @@ def test_no_worker_outlives_a_parent_that_is_killed():
 import time
 from multiprocessing import forkserver
 from tasks.verifiers import VerifierPool, VerifiersConfig
+
+pytestmark = pytest.mark.long
 pool = VerifierPool(2, VerifiersConfig(time_limit_seconds=600))
 pool.wait_ready()
 pool.submit("math", {TOWER!r}, "7")
