@@ -15,6 +15,8 @@ import pytest
 
 from tasks.verifiers import Call, Score, VerifierPool, VerifiersConfig, verify
 
+pytestmark = pytest.mark.long
+
 TOWER = r"\boxed{10^{10^{10^{10}}}}"
 NO_COMMA = {"instruction_ids": ["punctuation:no_comma"], "kwargs": [{}]}
 SOME_CALLS = [
@@ -238,8 +240,6 @@ def test_no_worker_outlives_a_parent_that_is_killed():
 import time
 from multiprocessing import forkserver
 from tasks.verifiers import VerifierPool, VerifiersConfig
-
-pytestmark = pytest.mark.long
 pool = VerifierPool(2, VerifiersConfig(time_limit_seconds=600))
 pool.wait_ready()
 pool.submit("math", {TOWER!r}, "7")
