@@ -6,6 +6,7 @@ The suite drives a few thousand; `RLVR_ENDURANCE_CALLS=100000` asks for all. Eve
 
 import asyncio
 import gc
+import operator
 import os
 import signal
 import threading
@@ -119,7 +120,7 @@ def test_pools_that_come_and_go_leave_nothing():
     before = held()
     for _ in range(3):
         use_one()
-    assert held() == before
+    assert all(map(operator.le, held(), before))  # less where something of an earlier test ended meanwhile
 
 
 def test_the_same_call_is_judged_once_however_often_it_is_made():
