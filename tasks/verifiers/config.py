@@ -16,7 +16,8 @@ class VerifiersConfig(Config):
     """Options of all verifiers.
 
     Attributes:
-        time_limit_seconds: hard limit of one judgement in a process of ours; what overruns scores 0.
+        time_limit_seconds: hard limit of one judgement in a process of ours; what overruns, half of it on a CPU or
+            asleep, scores 0.
         memory_mib: address space of one such process.
         cache_entries: scores that are remembered, so that the same response to the same ground truth is not judged
             twice; 0 remembers none.

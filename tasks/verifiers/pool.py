@@ -1,8 +1,9 @@
 """Judges many responses at once, under hard limits, each only once.
 
     submit ─┐             ┌► parts of a weighted prompt, each a call of its own
-    score ──┼─► slots ─► cache ─► processes (math, code, instructions, functions: time limit, memory limit)
-    score_many ─┘ max_pending └─► correspondence (chat judges and code servers: awaited)
+    score ──┼─► slots ─► cache ─► processes that compute (math, instructions): killed and replaced at will
+    score_many ─┘ max_pending ├─► processes that hold something (code: a sandbox; functions: what they loaded)
+                              └─► correspondence (chat judges and code servers: awaited)
 
 A response that overruns the time or memory limit was judged: it scores 0. A worker that dies under a response is the
 judge's failure: the call is repeated once, then it is `Score.error`. Every call ends in exactly one score.
@@ -18,7 +19,7 @@ import atexit
 import os
 import threading
 import time
-from collections import OrderedDict, defaultdict
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -30,10 +31,13 @@ from tasks.verifiers import registry, worker
 from tasks.verifiers.calls import Call, Messages, VerifierStats
 from tasks.verifiers.config import VerifiersConfig
 from tasks.verifiers.correspondence import Correspondence, Correspondent
-from tasks.verifiers.processes import Job, Processes
+from tasks.verifiers.jobs import COMPUTES, RUNS_CODE, RUNS_FUNCTIONS, Job
+from tasks.verifiers.processes import Processes
 from tasks.verifiers.scores import CannotJudge, Score
 from tasks.verifiers.slots import Slots
 from tasks.verifiers.weighted import Part, combine, parts_of
+
+_PATIENCE = {"code": RUNS_CODE, "function": RUNS_FUNCTIONS}
 
 
 class _Lineage:
@@ -65,7 +69,7 @@ class VerifierPool:
         """Start the workers, without waiting for them.
 
         Args:
-            workers: number of processes that judge at one time.
+            workers: number of processes of each kind that judge at one time, those aside that take long.
             config: limits and options of the verifiers.
             max_pending: calls that may wait or run at one time; a further one waits in the caller (back-pressure).
         """
@@ -85,7 +89,9 @@ class VerifierPool:
         self._open = threading.Lock()
         correspondents = _correspondents(self.config)  # before any process: it raises where a key is missing
         settings = worker.Settings(self.config, os.environ.get("NLTK_DATA"))
-        self._processes = Processes(workers, self.config.time_limit_seconds, settings)
+        limit = self.config.time_limit_seconds
+        self._computing = Processes(workers, limit, settings)
+        self._keeping = Processes(workers, limit, settings, on_demand=True)
         self._correspondence = Correspondence(correspondents)
         atexit.register(self.close)
 
@@ -137,16 +143,16 @@ class VerifierPool:
         deadline = time.monotonic() + timeout_s
         ready = 0
         while ready < self.workers:
-            if self._processes.ended is not None:
-                raise RuntimeError(self._processes.ended)
-            if self._processes.ready.acquire(timeout=0.1):
+            if self._computing.ended is not None:
+                raise RuntimeError(self._computing.ended)
+            if self._computing.ready.acquire(timeout=0.1):
                 ready += 1
-            elif self._processes.failed_starts or self._processes.given_up:
+            elif self._computing.failed_starts or self._computing.given_up:
                 raise RuntimeError("verifier workers end as they start; their reason is on stderr")
             elif time.monotonic() > deadline:
                 raise TimeoutError(f"{ready} of {self.workers} verifier workers were ready after {timeout_s} s")
         for _ in range(ready):
-            self._processes.ready.release()
+            self._computing.ready.release()
 
     def stats(self) -> dict[str, VerifierStats]:
         """The counters so far, by verifier."""
@@ -163,8 +169,11 @@ class VerifierPool:
             for verifier, stats in self.stats().items()
             for name, value in stats.figures().items()
         }
-        processes = {f"workers/{name}": value for name, value in vars(self._processes.counters).items()}
+        processes = {f"workers/{name}": value for name, value in self._counters().items()}
         return by_verifier | processes | {f"judge/{k}": v for k, v in self._correspondence.usage().items()}
+
+    def _counters(self) -> Counter[str]:
+        return sum((Counter(vars(each.counters)) for each in (self._computing, self._keeping)), Counter())
 
     def close(self) -> None:
         """Kill the workers; calls still on their way end as `Score.error`. Closing twice does nothing."""
@@ -178,7 +187,8 @@ class VerifierPool:
         try:
             self._correspondence.close()
         finally:
-            self._processes.close()
+            self._computing.close()
+            self._keeping.close()
 
     def __enter__(self) -> Self:
         """The pool itself."""
@@ -247,7 +257,8 @@ class VerifierPool:
         elif call.verifier in registry.CHAT:
             settle(Score.unjudged(f"{call.verifier} needs a judge, and none is configured (verifiers.judge)"), False)
         else:
-            self._processes.submit(Job(call, settle))
+            patience = _PATIENCE.get(call.verifier, COMPUTES)
+            (self._computing if patience.lowered else self._keeping).submit(Job(call, settle, patience))
 
     def _begin_parts(self, call: Call, settle: Callable[[Score, bool], None]) -> None:
         try:
@@ -296,12 +307,12 @@ class _Together:
 
 def _correspondents(config: VerifiersConfig) -> dict[str, Correspondent]:
     found: dict[str, Correspondent] = {}
-    if config.judge is not None:
-        from tasks.verifiers.chat import make_judge
-
-        found |= dict.fromkeys(registry.CHAT, make_judge(config.judge))
     if config.code.remote is not None:
         from tasks.verifiers.code.remote import RemoteCode
 
         found["code"] = RemoteCode(config.code)
+    if config.judge is not None:  # last: what it starts would outlive an error of another's
+        from tasks.verifiers.chat import make_judge
+
+        found |= dict.fromkeys(registry.CHAT, make_judge(config.judge))
     return found

@@ -1,13 +1,14 @@
 """Processes that judge: started from a forkserver, watched, killed at their limit, replaced.
 
-    submit ─► waiting ─► worker   fast: as many as there are cores for
-                 ▲       worker ─► slow: hangs, or is at something long; out of the others' way
-                 │         │ └───► killed at the time limit and replaced
-             put back ◄────┘ where all slow places are taken and others wait
+    submit ─► waiting ─► fast places     as many as there are cores for, for a call's patience
+                             │    │
+             put back ◄──────┘    ▼
+                 └──────────► slow places    hang, or are at something long: behind all others, in turns
+                                  └─► killed at the time limit
 
 A call that takes longer than its verifier's patience no longer counts as one of the `workers`, so that the calls behind
-it go on at once. One thread does all the bookkeeping and owns all that it keeps; should it fail, every call ends as an
-error that says so.
+it go on at once: it gets a slow place, or where there is none it is put back, to begin anew in one. One thread does all
+the bookkeeping and owns all that it keeps; should it fail, every call ends as an error that says so.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any, NamedTuple
+from typing import Any
 
 from tasks.verifiers import worker
-from tasks.verifiers.calls import Call
+from tasks.verifiers.jobs import QUANTUM_FACTOR, RUNS_CODE, Job, Worker
 from tasks.verifiers.scores import Score
 
 ATTEMPTS = 2
@@ -35,95 +36,18 @@ RECYCLE_AFTER = 20_000
 """Calls after which a worker is replaced, whatever its checkers have left behind in it."""
 SLOW_PLACES = 16
 """Slow calls at one time, each of which may take all the memory that it is allowed."""
-STARVED_FACTOR = 4
-"""Times the limit that a call at low priority may take where it did not get half of the limit as CPU time."""
-_PROCESS_CPU_CLOCK = 2
-"""Marks the clock of another process for `clock_gettime` (Linux)."""
+IDLE_SECONDS = 30.0
+"""How long a worker is kept that came back from a slow call, for the next one."""
+STARVED_FACTOR = 8
+"""Times the limit that a call may take on a machine that has no time for it."""
+GROW_SECONDS = 1.0
+"""While calls wait, one more process that holds a sandbox is started for a slow call so often."""
+LOOK_SECONDS = 0.05
+"""How often to look at a call in a slow place that others want, or that others took its time from."""
 DEATH_SECONDS = 5.0
 """How long a worker that closed its pipe may take to end by itself."""
 
 logger = logging.getLogger(__name__)
-
-
-class _Patience(NamedTuple):
-    """When a call is slow, and what becomes of its process then.
-
-    One that computes is timed by its CPU clock. It then runs behind all others, cannot return from there without
-    privileges, and is not used again. What runs a sandbox, or a user's function with all that it has loaded, is worth
-    keeping: it is never put back, and where all slow places are taken it keeps its own.
-    """
-
-    seconds: float
-    lowered: bool
-
-
-_COMPUTES = _Patience(0.05, lowered=True)
-_PATIENCE = {"code": _Patience(0.25, lowered=False), "function": _Patience(1.0, lowered=False)}
-COLD_SECONDS = 1.0
-"""More patience with the first call that starts a sandbox or imports a user's module in a worker."""
-STARVED_SECONDS = 1.0
-"""After so much wall time a call is slow, however little CPU time it got."""
-
-
-@dataclass(eq=False)
-class Job:
-    """A call on its way. `settle` is called once, with the score and whether the call ran out of time."""
-
-    call: Call
-    settle: Callable[[Score, bool], None]
-    lost_workers: int = 0
-
-    @property
-    def patience(self) -> _Patience:
-        """What its verifier is granted."""
-        return _PATIENCE.get(self.call.verifier, _COMPUTES)
-
-
-@dataclass(eq=False)
-class _Worker:
-    process: Any
-    pipe: Connection
-    ready: bool = False
-    slow: bool = False
-    lowered: bool = False
-    calls: int = 0
-    job: Job | None = None
-    began: float = 0.0
-    began_cpu: float = 0.0
-    slow_at: float = 0.0
-    known: set[str] = field(default_factory=set)
-
-    def begin(self, job: Job) -> None:
-        self.job, self.began, self.began_cpu = job, time.monotonic(), self.cpu_seconds()
-        cold = not job.patience.lowered and job.call.verifier not in self.known
-        self.slow_at = self.began + job.patience.seconds + cold * COLD_SECONDS
-        self.known.add(job.call.verifier)
-        self.calls += 1
-
-    def cpu_seconds(self) -> float:
-        """What the process has used so far; all time in the world where it has just ended."""
-        try:
-            return time.clock_gettime((~self.process.pid << 3) | _PROCESS_CPU_CLOCK)
-        except OSError:
-            return float("inf")
-
-    def is_slow(self, now: float) -> bool:
-        """Whether its call has been slow; puts `slow_at` off where the machine was slow instead."""
-        assert self.job is not None
-        patience = self.job.patience
-        if now < self.slow_at:
-            return False
-        left = patience.seconds - (self.cpu_seconds() - self.began_cpu)
-        if not patience.lowered or left <= 0 or now - self.began >= STARVED_SECONDS:
-            return True
-        self.slow_at = now + left
-        return False
-
-    def lower(self) -> None:
-        """Have all others run before it: the idle class weighs a fifth of what the lowest priority does."""
-        self.lowered = True
-        with contextlib.suppress(ProcessLookupError):  # it has just ended, which is heard of next
-            os.sched_setscheduler(self.process.pid, os.SCHED_IDLE, os.sched_param(0))
 
 
 @dataclass
@@ -140,8 +64,10 @@ class Counters:
 class Processes:
     """The workers and the thread that directs them; thread-safe."""
 
-    def __init__(self, workers: int, time_limit_s: float, settings: worker.Settings) -> None:
-        """Start `workers` processes, without waiting for them."""
+    def __init__(
+        self, workers: int, time_limit_s: float, settings: worker.Settings, *, on_demand: bool = False
+    ) -> None:
+        """Start `workers` processes, without waiting for them; with `on_demand`, not before the first job."""
         self.counters = Counters()
         self.ready = threading.Semaphore(0)
         self.failed_starts = 0
@@ -150,13 +76,15 @@ class Processes:
         self._count = workers
         self._time_limit_s = time_limit_s
         self._settings = settings
+        self._wanted = not on_demand
+        self._grow_at = 0.0
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([worker.PRELOAD])
         self._unsettled: set[Job] = set()
         self._incoming: deque[Job] = deque()
         self._waiting: deque[Job] = deque()
         self._put_back: deque[Job] = deque()
-        self._workers: list[_Worker] = []
+        self._workers: list[Worker] = []
         self._dying: list[Any] = []
         self._gate = threading.Lock()
         self._wake_reading, self._wake_writing = os.pipe()
@@ -200,6 +128,7 @@ class Processes:
             self._end(reason)
 
     def _turn(self) -> None:
+        self._wanted |= bool(self._incoming)
         self._replace()
         self._waiting.extend(self._take_incoming())
         self._hand_out()
@@ -241,16 +170,14 @@ class Processes:
     def _hand_out(self) -> None:
         idle = sorted((each for each in self._workers if each.ready and each.job is None), key=lambda each: each.calls)
         busy = sum(each.job is not None and not each.slow for each in self._workers)
-        for job in list(self._put_back):
-            if idle and self._slow_place(job):
-                self._put_back.remove(job)
-                each = idle.pop()
-                if self._hand(each, job, self._put_back):
-                    self._make_way(each)
-        while idle and busy < self._count and (queue := self._waiting or self._put_back):
-            busy += self._hand(idle.pop(), queue.popleft(), queue)
+        while idle and self._put_back and self._slow_place(idle[-1], self._put_back[0]):
+            each = idle.pop()
+            if self._hand(each, self._put_back.popleft(), self._put_back):
+                self._make_way(each)
+        while idle and busy < self._count and self._waiting:
+            busy += self._hand(idle.pop(), self._waiting.popleft(), self._waiting)
 
-    def _hand(self, each: _Worker, job: Job, queue: deque[Job]) -> bool:
+    def _hand(self, each: Worker, job: Job, queue: deque[Job]) -> bool:
         """Whether the worker has taken the job; one that has died leaves it at the head of its queue."""
         try:
             each.pipe.send(job.call)
@@ -260,28 +187,42 @@ class Processes:
         except Exception as error:
             self._settle(job, Score.unjudged(f"the call cannot be handed to a process: {error}"))
             return False
-        each.begin(job)
+        each.begin(job, self._time_limit_s)
         return True
 
-    def _hear(self, each: _Worker) -> None:
+    def _hear(self, each: Worker) -> None:
         try:
             message = each.pipe.recv()
         except (EOFError, OSError):
             self._bury(each)
             return
-        if message is None:
-            each.ready = True
-            self.ready.release()
-            return
-        job, each.job = each.job, None
-        assert job is not None, "a worker answers what it was asked, once"
-        self.failed_starts = 0
-        each.slow = False
-        if each.lowered or each.calls >= RECYCLE_AFTER:
-            self._dismiss(each)
-        self._settle(job, message)
+        match message:
+            case worker.Says.READY:
+                each.ready = True
+                self.ready.release()
+            case worker.Says.SLOW:
+                self._answer_slow(each)
+            case worker.Says.PUT_BACK:
+                self.counters.put_back += 1
+                self._put_back.append(each.finish())
+            case score:
+                self.failed_starts = 0
+                job = each.finish()
+                if each.lowered or each.calls >= RECYCLE_AFTER:
+                    self._dismiss(each)
+                self._settle(job, score)
 
-    def _bury(self, each: _Worker) -> None:
+    def _answer_slow(self, each: Worker) -> None:
+        assert each.job is not None
+        if each.slow or self._slow_place(each, each.job):
+            self._make_way(each)
+            answer = worker.Slow.MAKE_WAY
+        else:
+            answer = worker.Slow.STOP if self._others_wait else worker.Slow.STAY
+        with contextlib.suppress(BrokenPipeError, ConnectionError):  # its death is heard of next
+            each.pipe.send(answer)
+
+    def _bury(self, each: Worker) -> None:
         """A worker died by itself: its call is repeated once, and a start that fails is counted."""
         each.process.join(DEATH_SECONDS)
         exit_code, job = each.process.exitcode, each.job
@@ -303,39 +244,64 @@ class Processes:
         for each in [each for each in self._workers if each.job is not None]:
             job = each.job
             assert job is not None
-            if now >= self._ends(each, now):
+            if now >= each.look_at and (score := self._overdue(each, now)):
                 self.counters.killed += 1
                 self._dismiss(each)
-                self._settle(job, Score.binary(False, f"time limit of {self._time_limit_s:g} s"), timed_out=True)
-            elif each.slow or not each.is_slow(now):
-                continue
-            elif self._slow_place(job):
-                self._make_way(each)
-            elif self._waiting and job.patience.lowered:
-                self.counters.put_back += 1
-                self._dismiss(each)
-                self._put_back.append(job)
+                self._settle(job, score, timed_out=True)
+            elif each.slow:
+                if job.patience.repeatable and self._put_back and each.own.seconds() >= job.quantum_seconds:
+                    job.quantum_seconds *= QUANTUM_FACTOR
+                    self._give_up(each)
+            elif each.is_slow(now):
+                if self._slow_place(each, job):
+                    self._make_way(each)
+                elif self._others_wait and job.patience.repeatable:
+                    self._give_up(each)
 
-    def _ends(self, each: _Worker, now: float) -> float:
-        """When a call has run out of time; one behind all others is not charged for the time that they took."""
-        limit = self._time_limit_s
-        if each.lowered and now - each.began >= limit and each.cpu_seconds() - each.began_cpu < limit / 2:
-            limit *= STARVED_FACTOR
-        return each.began + limit
-
-    def _make_way(self, each: _Worker) -> None:
+    def _give_up(self, each: Worker) -> None:
+        """Kill it, and have its call begin anew where there is a place: after those that were given up before."""
         assert each.job is not None
-        each.slow = True
-        if each.job.patience.lowered:
-            each.lower()
+        self.counters.put_back += 1
+        self._put_back.append(each.job)
+        self._dismiss(each)
 
-    def _slow_place(self, job: Job) -> bool:
-        """Whether there is one. What is not lowered has as many as there are workers: more would crowd each other.
+    def _overdue(self, each: Worker, now: float) -> Score | None:
+        """What a call scores that took longer than the limit; None while others take the time from it.
 
-        The limits of programs in a sandbox are wall time, and right ones would fail them.
+        It is over when it has had half of the limit for itself. A sandbox watches its programs itself, and has the
+        patience that is shown to a call that starves.
         """
-        alike = sum(each.slow and each.lowered == job.patience.lowered for each in self._workers)
-        return alike < (SLOW_PLACES if job.patience.lowered else self._count)
+        assert each.job is not None
+        limit, longest = self._time_limit_s, STARVED_FACTOR * self._time_limit_s
+        own = each.own.seconds() if each.job.patience is not RUNS_CODE else 0.0
+        if own >= limit / 2:
+            return Score.binary(False, f"time limit of {limit:g} s")
+        if now - each.began >= longest:
+            return Score.unjudged(f"this machine had no time for the call in {longest:g} s")
+        each.look_at = min(now + max(limit / 2 - own, LOOK_SECONDS), each.began + longest)
+        return None
+
+    def _make_way(self, each: Worker) -> None:
+        assert each.job is not None
+        if not each.slow:
+            each.slow, self._grow_at = True, time.monotonic() + GROW_SECONDS
+            if each.job.patience.lowered:
+                each.lower()
+
+    def _slow_place(self, each: Worker, job: Job) -> bool:
+        """Whether this worker may be slow with this job, and another take its stead.
+
+        While calls wait, one more process that must warm up is started now and then only: a sandbox costs as much as a
+        dozen programs, and a program that is given up as much as two.
+        """
+        if sum(other.slow for other in self._workers) >= SLOW_PLACES:
+            return False
+        spare = any(other.ready and other.job is None and other is not each for other in self._workers)
+        return job.patience.lowered or spare or not self._waiting or time.monotonic() >= self._grow_at
+
+    @property
+    def _others_wait(self) -> bool:
+        return bool(self._waiting or self._put_back)
 
     def _until_next_moment(self) -> float:
         """Seconds until a call becomes slow or overdue; a look around now and then where nothing runs."""
@@ -343,8 +309,9 @@ class Processes:
         moments = [1.0]
         for each in self._workers:
             if each.job is not None:
-                next_one = each.slow_at if now < each.slow_at and not each.slow else self._ends(each, now)
-                moments.append(next_one - now)
+                moments.append((each.slow_at if now < each.slow_at and not each.slow else each.look_at) - now)
+                if each.slow and self._put_back:
+                    moments.append(LOOK_SECONDS)
         return max(0.0, min(moments))
 
     def _replace(self) -> None:
@@ -356,10 +323,14 @@ class Processes:
         if self.given_up and self._incoming:  # the next job gets another try
             self.given_up, self.failed_starts = False, 0
         fast = [each for each in self._workers if not each.slow]
-        idle = sorted((each for each in fast if each.ready and each.job is None), key=lambda each: each.calls)
-        for each in idle[: max(0, len(fast) - self._count)]:  # a slow one came back
+        long_idle = [
+            each
+            for each in fast
+            if each.ready and each.job is None and time.monotonic() - each.idle_since >= IDLE_SECONDS
+        ]
+        for each in long_idle[: max(0, len(fast) - self._count)]:
             self._dismiss(each)
-        while not self.given_up and sum(not each.slow for each in self._workers) < self._count:
+        while self._wanted and not self.given_up and sum(not each.slow for each in self._workers) < self._count:
             if not self._start_worker():
                 break
 
@@ -382,10 +353,10 @@ class Processes:
         finally:
             theirs.close()
         self.counters.started += 1
-        self._workers.append(_Worker(process, ours))
+        self._workers.append(Worker(process, ours))
         return True
 
-    def _dismiss(self, each: _Worker) -> None:
+    def _dismiss(self, each: Worker) -> None:
         """Kill it, without waiting: behind all others it may take its time to end, too."""
         self._workers.remove(each)
         each.pipe.close()

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from functools import cache
+from typing import Any, Protocol, cast
 
 from tasks.verifiers.calls import Messages
 from tasks.verifiers.scores import VERIFIERS, CannotJudge, Score
-
-if TYPE_CHECKING:
-    from tasks.verifiers.config import VerifiersConfig
 
 WEIGHTED = "weighted"
 CHAT = ("chat_reference", "chat_open")
@@ -94,14 +92,11 @@ def room(verifier: str) -> Room:
     return cast(Room, importlib.import_module(_ROOMS[verifier]))
 
 
-def warm_up(config: VerifiersConfig | None = None) -> None:
-    """Load every room that a process of ours judges in; with `config`, its options too."""
+@cache
+def warm_up() -> None:
+    """Load every room that a process of ours judges in; once, also where a process was forked from a warm one."""
     for verifier in _WARM:
         room(verifier).warm_up()
-    if config is not None:
-        from tasks.verifiers import code
-
-        code.configure(config.code)
 
 
 def judge(verifier: str, response: Any, ground_truth: Any, messages: Messages | None) -> Score:

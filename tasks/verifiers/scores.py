@@ -15,6 +15,13 @@ class CannotJudge(Exception):  # noqa: N818 - reads as the sentence it is
     """The judgement failed for a reason that is not the response's: it becomes `Score.error`, never a 0."""
 
 
+class PutBack(BaseException):
+    """The judgement is given up, for others that wait for its place, and begins anew later.
+
+    No error: what catches errors must not catch it.
+    """
+
+
 class GroundTruthError(CannotJudge):
     """The ground truth is not what its verifier accepts."""
 

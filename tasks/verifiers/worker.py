@@ -11,10 +11,13 @@ import resource
 import signal
 import sys
 from dataclasses import dataclass
+from enum import Enum, auto
 from multiprocessing.connection import Connection
 
 from tasks.verifiers import registry
+from tasks.verifiers.calls import Call
 from tasks.verifiers.config import VerifiersConfig
+from tasks.verifiers.scores import PutBack, Score
 
 PRELOAD = "tasks.verifiers.preload"
 _PR_SET_PDEATHSIG = 1
@@ -28,16 +31,54 @@ class Settings:
     nltk_data: str | None
 
 
+class Says(Enum):
+    """What a worker tells besides scores."""
+
+    READY = auto()
+    SLOW = auto()
+    """Its call is slow: it waits for a `Slow` and goes by that."""
+    PUT_BACK = auto()
+    """Its call was given up, as it was told to."""
+
+
+class Slow(Enum):
+    """What is to become of a slow call."""
+
+    MAKE_WAY = auto()
+    """Go on behind all others."""
+    STAY = auto()
+    """Go on, and ask again."""
+    STOP = auto()
+    """Give it up."""
+
+
 def work(pipe: Connection, settings: Settings) -> None:
-    """Say `None` once warm, then answer each call with its score, until the caller is gone."""
+    """Say READY once warm, then answer each call with its score, until the caller is gone."""
+    from tasks.verifiers import code
+
+    def on_slow() -> bool:
+        pipe.send(Says.SLOW)
+        match pipe.recv():
+            case Slow.STOP:
+                raise PutBack
+            case answer:
+                return answer is Slow.MAKE_WAY
+
     _initialize(settings)
-    pipe.send(None)
+    code.configure(settings.config.code, on_slow)
+    pipe.send(Says.READY)
     while True:
         try:
-            call = pipe.recv()
+            pipe.send(_judge(pipe.recv()))
         except EOFError:
             return
-        pipe.send(registry.judge(*call))
+
+
+def _judge(call: Call) -> Score | Says:
+    try:
+        return registry.judge(*call)
+    except PutBack:
+        return Says.PUT_BACK
 
 
 def _initialize(settings: Settings) -> None:
@@ -54,7 +95,7 @@ def _initialize(settings: Settings) -> None:
 
         os.environ["NLTK_DATA"] = settings.nltk_data
         nltk.data.path[:0] = settings.nltk_data.split(os.pathsep)
-    registry.warm_up(settings.config)
+    registry.warm_up()
     limit = settings.config.memory_mib * 2**20
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     logging.disable(logging.ERROR)  # the checkers log whole responses that they cannot make sense of

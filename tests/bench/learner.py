@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import statistics
 import sys
 import time
@@ -23,7 +22,7 @@ def compare(folder: Path) -> dict[str, float]:
     from transformers import AutoTokenizer
 
     from tasks.spec import quickstart
-    from tasks.training.learner.rank import LearnerRank
+    from tasks.training.learner.rank import LearnerRank, free_port
     from tasks.training.packing import Sequence, pack
 
     config = quickstart()[1].run
@@ -42,10 +41,7 @@ def compare(folder: Path) -> dict[str, float]:
         ]
 
     learner = LearnerRank(config, str(model))
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port = probe.getsockname()[1]
-    learner.setup(0, 1, ("127.0.0.1", port))
+    learner.setup(0, 1, ("127.0.0.1", free_port()))
     rates: dict[bool, list[float]] = {True: [], False: []}
     for step in range(WARM_UP + STEPS):
         for share in (True, False):

@@ -232,7 +232,8 @@ def test_a_killed_worker_leaves_no_sandbox_behind():
     with VerifierPool(1, config) as pool:
         pool.wait_ready()
         future = pool.submit("code", "import time\ndef f(n): time.sleep(99)", FUNCTION)
-        worker = pool._processes._workers[0].process.pid
+        wait_until(lambda: pool._keeping._workers)
+        worker = pool._keeping._workers[0].process.pid
         wait_until(lambda: len(descendants(worker)) >= 4)
         left = descendants(worker)
         os.kill(worker, signal.SIGKILL)

@@ -66,11 +66,11 @@ def lone():
 
 def kill_when_busy(pool):
     """Kill the worker while it is at the only call of `pool`; a kill before it took the call would not count."""
-    workers = pool._processes._workers
+    workers = pool._computing._workers
     wait_until(lambda: any(each.job for each in workers))
-    died = pool._processes.counters.died
+    died = pool._computing.counters.died
     os.kill(next(each.process.pid for each in workers if each.job), signal.SIGKILL)
-    wait_until(lambda: pool._processes.counters.died > died)
+    wait_until(lambda: pool._computing.counters.died > died)
 
 
 def test_an_unknown_name_is_refused():

@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 
 from tasks.verifiers import Call, Score, VerifierPool, VerifiersConfig
+from tasks.verifiers.jobs import Job
 from tasks.verifiers.pool import _Together
-from tasks.verifiers.processes import Job
+from tasks.verifiers.processes import SLOW_PLACES
 from tasks.verifiers.weighted import Part
 
 pytestmark = pytest.mark.long
@@ -39,7 +40,7 @@ def private_mib(pid):
 def census(pool):
     """What the pool holds now: descriptors, processes, and memory of this process and of its largest worker."""
     gc.collect()
-    processes = pool._processes
+    processes = pool._computing
     pids = [each.process.pid for each in processes._workers]
     return {
         "descriptors": len(os.listdir("/proc/self/fd")),
@@ -69,7 +70,7 @@ def wait_until(condition):
 
 def settled(pool):
     """As many idle workers as there should be, and none that is still ending."""
-    processes = pool._processes
+    processes = pool._computing
     workers = list(processes._workers)
     return len(workers) == pool.workers and all(each.ready for each in workers) and not processes._dying
 
@@ -80,7 +81,7 @@ def drive(pool, start, count):
     for chunk in range(start, start + count, 2000):
         scores = pool.score_many(stream(chunk, min(2000, start + count - chunk)))
         unpassed += [score for score in scores if not score.passed]
-        os.kill(pool._processes._workers[0].process.pid, signal.SIGKILL)
+        os.kill(pool._computing._workers[0].process.pid, signal.SIGKILL)
         assert pool.submit("math", f"{chunk}", f"{chunk}").result(GUARD_S).passed
     wait_until(lambda: settled(pool))
     return unpassed
@@ -190,7 +191,7 @@ def test_a_pool_whose_thread_fails_ends_every_call_and_says_so():
     with VerifierPool(1, SHORT) as pool:
         pool.wait_ready()
         hung = pool.submit("math", TOWER, "7")
-        pool._processes.submit(Job(Call("math", lambda: 0, "7"), fail))
+        pool._computing.submit(Job(Call("math", lambda: 0, "7"), fail))
         reason = "the verifier pool broke: ArithmeticError: a bug"
         assert hung.result(GUARD_S).error == reason
         assert pool.submit("math", "7", "7").result(GUARD_S).error == reason
@@ -236,11 +237,42 @@ def test_two_pools_work_side_by_side_and_one_outlives_the_other():
         assert one.submit("math", "8", "8").result(GUARD_S).passed
 
 
-def test_more_hanging_calls_than_slow_places_do_not_stop_the_rest():
-    with VerifierPool(2, VerifiersConfig(time_limit_seconds=30), max_pending=400) as pool:
+PATIENT = VerifiersConfig(time_limit_seconds=60, cache_entries=0, code={"test_seconds": 20, "total_seconds": 40})
+
+
+def program(number, body, tests=1):
+    source = f"```python\ndef f(n):\n    {body}  # {number}\n```"
+    return Call("code", source, {"tests": ["assert f(3) == 3"] * tests})
+
+
+@pytest.mark.parametrize(
+    "hangs",
+    [lambda i: Call("math", f"{i} {TOWER}", "7"), lambda i: program(i, "while True: pass")],
+    ids=["mathematics", "code"],
+)
+def test_more_hanging_calls_than_slow_places_do_not_stop_the_rest(hangs):
+    with VerifierPool(2, PATIENT, max_pending=400) as pool:
         pool.wait_ready()
-        hung = [pool.submit("math", f"{i} {TOWER}", "7") for i in range(30)]
+        hung = [pool.submit(*hangs(i)) for i in range(SLOW_PLACES + 10)]
         good = [pool.submit("math", f"{i}", f"{i}") for i in range(100)]
+        good += [pool.submit(*program(i, "return n")) for i in range(40)]
         assert all(future.result(GUARD_S).passed for future in good)
         assert not any(future.done() for future in hung)
         assert pool.figures()["workers/put_back"] > 0
+
+
+def test_what_is_right_but_slow_does_not_wait_for_all_that_hangs():
+    with VerifierPool(2, PATIENT, max_pending=400) as pool:
+        pool.wait_ready()
+        hung = [pool.submit(*program(i, "while True: pass")) for i in range(SLOW_PLACES + 4)]
+        slow = pool.submit(*program(99, "return [n for _ in range(4_000_000)][-1]"))
+        assert slow.result(GUARD_S).passed
+        assert not any(future.done() for future in hung)
+
+
+def test_right_programs_pass_however_many_of_them_crowd_the_machine():
+    count = 10 * (os.cpu_count() or 1)
+    tight = VerifiersConfig(code={"test_seconds": 1.0, "total_seconds": 1.5})
+    with VerifierPool(2, tight, max_pending=count) as pool:
+        scores = pool.score_many(program(i, "return [n for _ in range(6_000_000)][-1]") for i in range(count))
+        assert [score.detail for score in scores if not score.passed] == []

@@ -21,6 +21,7 @@ from tasks.verifiers.code.config import CodeConfig
 from tasks.verifiers.code.extraction import extract_program
 from tasks.verifiers.code.running import Case, Verdict, run_assertions, run_cases
 from tasks.verifiers.code.sandbox import Isolation, Sandbox, SandboxError
+from tasks.verifiers.code.timing import OnSlow, at_once
 from tasks.verifiers.scores import CannotJudge, GroundTruthError, Score
 
 MAX_TESTS = 1000
@@ -71,9 +72,9 @@ def judge(response: str, ground_truth: Any, messages: Sequence[Mapping[str, str]
     return _score(_workshop.run(program, ground_truth), _workshop.config)
 
 
-def configure(config: CodeConfig) -> None:
-    """Set the options of this process; an open sandbox of other options is closed."""
-    _workshop.configure(config)
+def configure(config: CodeConfig, on_slow: OnSlow = at_once) -> None:
+    """Set the options of this process, and what is asked when a program is slow; an open sandbox is closed."""
+    _workshop.configure(config, on_slow)
 
 
 def warm_up() -> None:
@@ -85,18 +86,19 @@ class _Workshop:
 
     def __init__(self) -> None:
         self.config = CodeConfig()
+        self._on_slow: OnSlow = at_once
         self._sandbox: Sandbox | None = None
         self._owner = 0
 
-    def configure(self, config: CodeConfig) -> None:
-        self.config = config
+    def configure(self, config: CodeConfig, on_slow: OnSlow = at_once) -> None:
+        self.config, self._on_slow = config, on_slow
         self.close()
 
     def run(self, program: str, ground_truth: dict[str, Any]) -> list[Verdict]:
         problem = ""
         for _ in range(ATTEMPTS):
             try:
-                return _run(self.sandbox(), program, ground_truth, self.config)
+                return _run(self.sandbox(), program, ground_truth, self.config, self._on_slow)
             except SandboxError as error:
                 problem = str(error)
                 self.close()
@@ -128,10 +130,13 @@ def open_sandbox(config: CodeConfig) -> Sandbox:
     raise SandboxError("; ".join(problems))
 
 
-def _run(sandbox: Sandbox, program: str, ground_truth: dict[str, Any], config: CodeConfig) -> list[Verdict]:
+def _run(
+    sandbox: Sandbox, program: str, ground_truth: dict[str, Any], config: CodeConfig, on_slow: OnSlow = at_once
+) -> list[Verdict]:
     if "cases" in ground_truth:
-        return run_cases(sandbox, program, _cases(ground_truth["cases"]), config)
-    return run_assertions(sandbox, program, ground_truth.get("setup") or "", ground_truth["tests"], config)
+        return run_cases(sandbox, program, _cases(ground_truth["cases"]), config, on_slow)
+    setup = ground_truth.get("setup") or ""
+    return run_assertions(sandbox, program, setup, ground_truth["tests"], config, on_slow)
 
 
 def _cases(cases: list[Any]) -> list[Case]:

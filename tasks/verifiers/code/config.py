@@ -49,8 +49,10 @@ class CodeConfig(Config):
         remote: run code elsewhere instead. `isolation` and `python` are then the server's own; the limits below must be
             those that it was started with.
         python: interpreter that runs the code; None is the one that runs this, without its installed packages.
-        test_seconds: wall time of one test.
-        total_seconds: wall and CPU time of all tests of a response.
+        test_seconds: time of one test: what its processes compute and sleep. What other processes take from them is
+            not charged.
+        total_seconds: time of all tests of a response. On a machine that leaves them none for 8 times as long, the
+            response cannot be judged.
         memory_mib: address space of the process that runs a response.
         output_bytes: standard output of a program; more than that fails its test.
         disk_mib: size of the only folder that a response can write to; there is none under `landlock`.

@@ -7,24 +7,23 @@ import fcntl
 import json
 import math
 import os
-import select
 import socket
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
 from tasks.verifiers.code.config import CodeConfig
 from tasks.verifiers.code.inside.confine import Limits
 from tasks.verifiers.code.sandbox import Ended, Sandbox
+from tasks.verifiers.code.timing import Clock, OnSlow, OutOfTime, at_once
 from tasks.verifiers.scores import CannotJudge
-
-SLOW_SECONDS = 0.25
-"""After so long a process runs at the lowest priority."""
 
 EXIT_GRACE_SECONDS = 1.0
 """How long a program may take to end after it closed its output."""
+
+TASKS = 64
+"""Threads of all that runs in one sandbox."""
 
 
 @dataclass(frozen=True)
@@ -43,24 +42,8 @@ class Case:
     output: str
 
 
-class _Clock:
-    """The wall time of one response: so much for a test, so much for all of them."""
-
-    def __init__(self, config: CodeConfig) -> None:
-        self._ends = time.monotonic() + config.total_seconds
-        self._test_seconds = config.test_seconds
-
-    def next_test(self) -> float:
-        """When the test that begins now must have ended."""
-        return min(time.monotonic() + self._test_seconds, self._ends)
-
-    @property
-    def over(self) -> bool:
-        return time.monotonic() >= self._ends
-
-
 def run_assertions(
-    sandbox: Sandbox, program: str, setup: str, tests: Sequence[str], config: CodeConfig
+    sandbox: Sandbox, program: str, setup: str, tests: Sequence[str], config: CodeConfig, on_slow: OnSlow = at_once
 ) -> list[Verdict]:
     """One verdict per test, in order. The response's process sees what its functions are called with, no more.
 
@@ -68,33 +51,37 @@ def run_assertions(
     ends the process, the next one gets a new process.
 
     Raises:
-        CannotJudge: a test needs a module that the sandbox's Python lacks.
+        CannotJudge: a test needs a module that the sandbox's Python lacks, or the machine is too busy.
         SandboxError: the sandbox failed.
     """
-    clock, limits = _Clock(config), _limits(config, sandbox)
+    clock, limits = Clock(config.test_seconds, config.total_seconds, on_slow), _limits(config, sandbox)
     verdicts: list[Verdict] = []
     while len(verdicts) < len(tests):
-        with _conversation(sandbox, program, setup, limits, clock.next_test()) as talk:
+        clock.begin_test()
+        with _conversation(sandbox, program, setup, limits, clock) as talk:
             for test in tests[len(verdicts) :]:
                 if clock.over:
                     return verdicts + [Verdict(False, _total(config))] * (len(tests) - len(verdicts))
-                verdict, alive = talk.run(setup, clock.next_test()) if not talk.ready else (Verdict(True), True)
+                verdict, alive = talk.run(setup) if not talk.ready else (Verdict(True), True)
                 if verdict.passed:
                     talk.ready = True
-                    verdict, alive = talk.run(test, clock.next_test())
+                    verdict, alive = talk.run(test)
                 verdicts.append(verdict)
                 if not alive:
                     break
     return verdicts
 
 
-def run_cases(sandbox: Sandbox, program: str, cases: Sequence[Case], config: CodeConfig) -> list[Verdict]:
+def run_cases(
+    sandbox: Sandbox, program: str, cases: Sequence[Case], config: CodeConfig, on_slow: OnSlow = at_once
+) -> list[Verdict]:
     """One verdict per case, in order, each in a process of its own.
 
     Raises:
+        CannotJudge: the machine is too busy.
         SandboxError: the sandbox failed.
     """
-    clock, limits = _Clock(config), _limits(config, sandbox)
+    clock, limits = Clock(config.test_seconds, config.total_seconds, on_slow), _limits(config, sandbox)
     verdicts = []
     with _file(program) as source:
         for case in cases:
@@ -102,7 +89,7 @@ def run_cases(sandbox: Sandbox, program: str, cases: Sequence[Case], config: Cod
                 verdicts.append(Verdict(False, _total(config)))
             else:
                 os.lseek(source, 0, os.SEEK_SET)
-                verdicts.append(_run_case(sandbox, source, case, limits, clock.next_test(), config.output_bytes))
+                verdicts.append(_run_case(sandbox, source, case, limits, clock, config.output_bytes))
     return verdicts
 
 
@@ -118,18 +105,18 @@ def same_output(found: str, expected: str) -> bool:
 class _Conversation:
     """Orders to the process that holds the tests."""
 
-    def __init__(self, orders: socket.socket, on_slow: Callable[[], None]) -> None:
+    def __init__(self, orders: socket.socket, clock: Clock) -> None:
         self._orders = orders
-        self._on_slow = on_slow
+        self._clock = clock
         self.ready = False
 
-    def run(self, source: str, deadline: float) -> tuple[Verdict, bool]:
+    def run(self, source: str) -> tuple[Verdict, bool]:
         """The verdict on a piece of test code, and whether the processes can go on."""
+        self._clock.begin_test()
         try:
-            self._orders.settimeout(max(deadline - time.monotonic(), 1e-3))
             self._orders.sendall(json.dumps({"run": source}).encode() + b"\n")
-            line = self._read(deadline)
-        except TimeoutError:
+            line = self._read()
+        except OutOfTime:
             return Verdict(False, "time limit of the test"), False
         except OSError:
             line = b""
@@ -140,11 +127,10 @@ class _Conversation:
             raise CannotJudge(f"a test cannot be run here: {answer['detail']}")
         return Verdict(answer["passed"], answer["detail"]), not answer["gone"]
 
-    def _read(self, deadline: float) -> bytes:
+    def _read(self) -> bytes:
         line = b""
         while not line.endswith(b"\n"):
-            if not _readable(self._orders.fileno(), deadline, self._on_slow):
-                raise TimeoutError
+            self._clock.wait_for(self._orders.fileno())
             part = self._orders.recv(1 << 16)
             if not part:
                 return b""
@@ -153,31 +139,26 @@ class _Conversation:
 
 
 @contextmanager
-def _conversation(
-    sandbox: Sandbox, program: str, setup: str, limits: Limits, deadline: float
-) -> Iterator[_Conversation]:
+def _conversation(sandbox: Sandbox, program: str, setup: str, limits: Limits, clock: Clock) -> Iterator[_Conversation]:
     """A process that holds the response, one that holds the tests, and their end on our side."""
     orders, checker = socket.socketpair()
     asking, answering = socket.socketpair()
-    pids = []
-    try:
-        pids.append(sandbox.fork("response", limits, [answering.fileno()]))
+    with ExitStack() as stack:
+        for end in (orders, checker, asking, answering):
+            stack.callback(end.close)
+        response = sandbox.fork("response", limits, [answering.fileno()])
+        stack.callback(sandbox.end, response)
         answering.close()
-        pids.append(sandbox.fork("checker", limits, [checker.fileno(), asking.fileno()]))
+        tests = sandbox.fork("checker", limits, [checker.fileno(), asking.fileno()])
+        stack.callback(sandbox.end, tests)
         checker.close()
         # Only now: a response that takes all there is must not keep its tests from starting.
         message = {"source": program, "imports": imports_of(setup)}
-        asking.settimeout(max(deadline - time.monotonic(), 1e-3))
         with suppress(OSError):  # a response that ends while it is being loaded: the first test finds it gone
             asking.sendall(json.dumps(message).encode() + b"\n")
-        asking.setblocking(True)  # the flag is the checker's too
         asking.close()
-        yield _Conversation(orders, lambda: sandbox.lower(*pids))
-    finally:
-        for end in (orders, checker, asking, answering):
-            end.close()
-        for pid in pids:
-            sandbox.end(pid)
+        with clock.watching(response, tests):
+            yield _Conversation(orders, clock)
 
 
 def imports_of(setup: str) -> str:
@@ -186,23 +167,22 @@ def imports_of(setup: str) -> str:
     return "\n".join(ast.unparse(line) for line in lines)
 
 
-def _run_case(sandbox: Sandbox, source: int, case: Case, limits: Limits, deadline: float, output_bytes: int) -> Verdict:
+def _run_case(sandbox: Sandbox, source: int, case: Case, limits: Limits, clock: Clock, output_bytes: int) -> Verdict:
     reading, writing = os.pipe()
-    try:
-        with _file(case.input) as given:
-            pid = sandbox.fork("program", limits, [source, given, writing])
-        os.close(writing)
-        writing = -1
-        output = _read_all(reading, deadline, output_bytes, lambda: sandbox.lower(pid))
-        finished = output is not None and len(output) <= output_bytes
-        grace = max(0.0, min(deadline - time.monotonic(), EXIT_GRACE_SECONDS)) if finished else 0.0
-        ended = sandbox.end(pid, grace)
-    finally:
-        os.close(reading)
-        if writing >= 0:
-            os.close(writing)
-    if output is None:
-        return Verdict(False, "time limit of the test")
+    with open(reading, "rb", buffering=0):
+        with _file(case.input) as given, open(writing, "wb", buffering=0):
+            process = sandbox.fork("program", limits, [source, given, writing])
+        try:
+            with clock.watching(process):
+                clock.begin_test()
+                output = _read_all(reading, clock, output_bytes)
+                if len(output) <= output_bytes:
+                    with suppress(OutOfTime):
+                        clock.wait_for(process.watched, EXIT_GRACE_SECONDS)
+        except OutOfTime:
+            return Verdict(False, "time limit of the test")
+        finally:
+            ended = sandbox.end(process)
     if len(output) > output_bytes:
         return Verdict(False, f"more than {output_bytes} bytes of output")
     if ended.status != 0:
@@ -211,23 +191,11 @@ def _run_case(sandbox: Sandbox, source: int, case: Case, limits: Limits, deadlin
     return Verdict(True) if same_output(text, case.output) else Verdict(False, f"wrong output {text[:80]!r}")
 
 
-def _readable(descriptor: int, deadline: float, on_slow: Callable[[], object]) -> bool:
-    """Whether there is something to read before the deadline; `on_slow` is called if it takes long."""
-    left = deadline - time.monotonic()
-    if left > SLOW_SECONDS:
-        if select.select([descriptor], [], [], SLOW_SECONDS)[0]:
-            return True
-        on_slow()
-        left = deadline - time.monotonic()
-    return left > 0 and bool(select.select([descriptor], [], [], left)[0])
-
-
-def _read_all(descriptor: int, deadline: float, limit: int, on_slow: Callable[[], object]) -> bytes | None:
-    """What comes until the end, or until more than `limit`; None where the deadline comes first."""
+def _read_all(descriptor: int, clock: Clock, limit: int) -> bytes:
+    """What comes until the end, or until more than `limit`."""
     parts, size = [], 0
     while size <= limit:
-        if not _readable(descriptor, deadline, on_slow):
-            return None
+        clock.wait_for(descriptor)
         part = os.read(descriptor, 1 << 16)
         if not part:
             break
@@ -257,10 +225,6 @@ def _limits(config: CodeConfig, sandbox: Sandbox) -> Limits:
         file_bytes=config.disk_mib << 20,
         tasks=TASKS if sandbox.isolation == "namespaces" else None,  # elsewhere the user's other processes count too
     )
-
-
-TASKS = 64
-"""Threads of all that runs in one sandbox."""
 
 
 def _how_it_ended(ended: Ended) -> str:

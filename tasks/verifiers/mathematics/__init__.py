@@ -74,8 +74,31 @@ def judge(response: str, ground_truth: Any, messages: Any = None) -> Score:
 
 
 def warm_up() -> None:
-    """Build the grammar tables and silence the notes about the limits that are off on purpose."""
+    """Build the grammar tables and load all of SymPy that judgements need."""
     algebra.warm_up()
+    for answer, reference in _ONE_OF_EACH:
+        assert equivalent(answer, reference), answer
+
+
+_ONE_OF_EACH = (
+    ("12x^2 + 34x + 56", "56 + 34x + 12x^2"),
+    (r"-\frac{3x}{4} - 2", r"-2 - \frac{3}{4}x"),
+    ("12 + 34i", "34i + 12"),
+    ("i^2", "-1"),
+    (r"2 + 3\sqrt{2}", r"\sqrt{18} + 2"),
+    (r"\frac{2\pi}{3} + 1", r"1 + \frac{2}{3}\pi"),
+    (r"\log_2 8", "3"),
+    (r"\sin^2 x+\cos^2 x", "1"),
+    (r"e^{i\pi} + 2^{-1}", "-0.5"),
+    (r"\int_0^1 x dx", "1/2"),
+    (r"(-\infty,1)\cup(2,\infty)", r"(2,\infty)\cup(-\infty,1)"),
+    ("(1,2)", "1<x<2"),
+    (r"x \le 12", r"12 \ge x"),
+    ("y=2x+1", "2x-y+1=0"),
+    (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{bmatrix}1\\2\end{bmatrix}"),
+)
+"""Answers that are equal. For each SymPy loads another part of itself, and the parser learns another way through its
+grammar: up to a tenth of a second, which no response should be charged."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +160,7 @@ _FINDERS: dict[str, Callable[[str], Answer | None]] = {
     "gsm8k": _last_number,
     "exact": _whole_answer,
 }
+MODES = tuple(_FINDERS)
 _RELATIONS: dict[str, Callable[[str, str], bool]] = {
     "sympy": equivalent,
     "gsm8k": _same_number,

@@ -33,10 +33,9 @@ _DIGITS = 30
 
 
 def warm_up() -> None:
-    """Build the grammar tables and silence the notes about the limits that are off on purpose."""
+    """Silence the notes about the limits that are off on purpose."""
     for module in ("math_verify.parser", "math_verify.grader"):
         logging.getLogger(module).setLevel(logging.ERROR)
-    assert equal_by_algebra(r"\frac{x^2}{2}", "x^2/2")
 
 
 @lru_cache(maxsize=4096)  # the samples of a group often agree on a wrong answer too

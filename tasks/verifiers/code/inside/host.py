@@ -13,7 +13,6 @@ import gc
 import importlib
 import json
 import os
-import select
 import signal
 import socket
 import sys
@@ -33,8 +32,6 @@ LOCKED = b"L"
 
 MAX_REASON = 300
 """Bytes that are read of why a fork could not be locked up."""
-
-LOWEST_PRIORITY = 19
 
 _MS_NOSUID, _MS_NODEV, _MNT_DETACH = 2, 4, 2
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -58,15 +55,12 @@ class _Host:
                 return
             order = json.loads(message)
             if "fork" in order:
-                answer = self._fork(order, descriptors)
-            elif "lower" in order:
-                os.setpriority(os.PRIO_PROCESS, order["lower"], LOWEST_PRIORITY)
-                answer = {}
+                self._fork(order, descriptors)
             else:
-                answer = self._end(order["end"], order["grace"])
-            self._control.send(json.dumps(answer).encode())
+                self._control.send(json.dumps(self._end(order["end"])).encode())
 
-    def _fork(self, order: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+    def _fork(self, order: dict[str, Any], descriptors: list[int]) -> None:
+        """The answer comes with a descriptor of the process, by which it is known outside."""
         if not self._running:
             self._renew_writable()
         locked, locking = os.pipe()
@@ -78,13 +72,16 @@ class _Host:
         said = os.read(locked, MAX_REASON)
         os.close(locked)
         self._running.add(child)
-        return {"pid": child, "failed": "" if said == LOCKED else said.decode(errors="replace") or "it ended"}
+        answer = {"pid": child, "failed": "" if said == LOCKED else said.decode(errors="replace") or "it ended"}
+        watched = os.pidfd_open(child)
+        socket.send_fds(self._control, [json.dumps(answer).encode()], [watched])
+        os.close(watched)
 
     def _become(self, order: dict[str, Any], descriptors: list[int]) -> NoReturn:
         """The child: give up everything, say so, then be what was ordered. Never returns into the host's code."""
         status = 1
         try:
-            os.setsid()
+            os.setpgid(0, 0)  # no session of its own: Linux may schedule those as groups, each with the same share
             *kept, locking = _move(descriptors, os.open(os.devnull, os.O_RDWR))
             # What holds the tests reads nothing that the response could have written.
             writable = None if order["fork"] == "checker" else self._writable
@@ -108,19 +105,14 @@ class _Host:
                 sys.stdout.flush()
             os._exit(status & 0xFF)
 
-    def _end(self, child: int, grace: float) -> dict[str, Any]:
-        """Wait for a child up to `grace` seconds, kill it then, and say how it ended."""
-        killed = not _ended_within(child, grace)
-        if killed:
+    def _end(self, child: int) -> dict[str, Any]:
+        """Kill a child that has not ended by itself, and say how it ended."""
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if not ended:
             os.kill(child, signal.SIGKILL)
-        _, status, usage = os.wait4(child, 0)
+            _, status = os.waitpid(child, 0)
         self._running.discard(child)
-        return {
-            "status": os.waitstatus_to_exitcode(status),
-            "killed": killed,
-            "cpu_seconds": usage.ru_utime + usage.ru_stime,
-            "memory_kib": usage.ru_maxrss,
-        }
+        return {"status": os.waitstatus_to_exitcode(status), "killed": not ended}
 
     def _renew_writable(self) -> None:
         """An empty file system in the place of the last round's; without mount rights nothing is writable at all."""
@@ -166,14 +158,6 @@ def _move(descriptors: list[int], null: int) -> list[int]:
     kept = [os.dup2(descriptor, 3 + position) for position, descriptor in enumerate(high)]
     os.closerange(3 + len(kept), os.sysconf("SC_OPEN_MAX"))
     return kept
-
-
-def _ended_within(child: int, seconds: float) -> bool:
-    watched = os.pidfd_open(child)
-    try:
-        return bool(select.select([watched], [], [], seconds)[0])
-    finally:
-        os.close(watched)
 
 
 def main(settings: dict[str, Any], control: socket.socket) -> None:

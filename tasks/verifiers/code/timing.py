@@ -1,0 +1,141 @@
+"""The time of one response: what its processes are charged, and what becomes of them when they take long."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from tasks.verifiers.clocks import OwnTime, make_way
+from tasks.verifiers.code.sandbox import Process
+from tasks.verifiers.scores import CannotJudge
+
+PATIENCE_CPU_SECONDS = 0.015
+"""A test that has used so much CPU time is slow: its response makes way for the others."""
+PATIENCE_SECONDS = 0.25
+"""So is one that has taken so much wall time, be it asleep."""
+STARVED_FACTOR = 8
+"""Times the total limit that a response may take on a machine that has no time for it."""
+_LOOK_SECONDS = 0.02
+"""How often to look at a process that is slow, or seems to be out of time but waits for its turn."""
+
+_LEAST_SECONDS = 0.002
+
+OnSlow = Callable[[], bool]
+"""Called while a response is slow: whether its processes are to make way for all others now. It may raise instead, and
+the response is given up."""
+
+
+def at_once() -> bool:
+    """An `OnSlow`: what is slow makes way."""
+    return True
+
+
+class OutOfTime(Exception):  # noqa: N818 - reads as the sentence it is
+    """The test has used its time up."""
+
+
+class _TestLimits(NamedTuple):
+    """In seconds that the response has spent: when a test is over, and of CPU time, when it is slow."""
+
+    ends: float
+    slow_at_cpu: float
+
+
+class Clock:
+    """The time of one response, over the processes that it gets one after the other.
+
+    Time is the processes' own (`OwnTime`): what others took from them is not charged, or a right program would fail
+    because another hangs.
+    """
+
+    def __init__(self, test_seconds: float, total_seconds: float, on_slow: OnSlow) -> None:
+        """So much for a test, and for all of them."""
+        self._test_seconds = test_seconds
+        self._total_seconds = total_seconds
+        self._on_slow = on_slow
+        self._began = time.monotonic()
+        self._spent = 0.0
+        self._own: OwnTime | None = None
+        self._processes: tuple[Process, ...] = ()
+        self._lowered = False
+        self.begin_test()
+
+    def begin_test(self) -> None:
+        """Another test begins."""
+        self._test_began = time.monotonic()
+        self._limits: _TestLimits | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether the time of all tests is used up."""
+        return time.monotonic() - self._began >= self._total_seconds and self._seconds() >= self._total_seconds
+
+    @contextmanager
+    def watching(self, *processes: Process) -> Iterator[None]:
+        """Charge the time of these."""
+        self._own, self._processes = OwnTime(*(each.pid for each in processes)), processes
+        if self._lowered:
+            self._make_way()
+        try:
+            yield
+        finally:
+            self._spent += self._own.seconds()
+            self._own, self._processes = None, ()
+
+    def wait_for(self, descriptor: int, at_most: float = float("inf")) -> None:
+        """Return once there is something to read.
+
+        Raises:
+            OutOfTime: the test's time is used up, or `at_most` seconds of it.
+            CannotJudge: the machine had no time for the processes.
+        """
+        # The accounts cost more than most tests: they are opened for a test that takes its time.
+        young = self._limits is None and time.monotonic() - self._test_began < PATIENCE_SECONDS
+        if young and select.select([descriptor], [], [], PATIENCE_CPU_SECONDS)[0]:
+            return
+        limits = self._limits = self._limits or self._limits_of_test()
+        ends = min(limits.ends, self._seconds() + at_most)
+        while True:
+            if not self._lowered and self._slow(limits) and self._on_slow():
+                self._lowered = True
+                self._make_way()
+            left = ends - self._seconds()
+            if left <= 0:
+                raise OutOfTime
+            if time.monotonic() - self._began >= STARVED_FACTOR * self._total_seconds:
+                raise CannotJudge(
+                    f"in {STARVED_FACTOR * self._total_seconds:g} s this machine had no time for the program"
+                )
+            if select.select([descriptor], [], [], self._until_next_look(limits, left))[0]:
+                return
+
+    def _limits_of_test(self) -> _TestLimits:
+        """Those of the test that has begun; whatever it did not use since is its gain, a look's worth at the most."""
+        assert self._own is not None
+        elapsed = time.monotonic() - self._test_began
+        began, began_cpu = (max(0.0, now - elapsed) for now in (self._seconds(), self._own.cpu_seconds()))
+        ends = min(began + self._test_seconds, self._total_seconds)
+        return _TestLimits(ends, began_cpu + PATIENCE_CPU_SECONDS)
+
+    def _seconds(self) -> float:
+        return self._spent + (self._own.seconds() if self._own else 0.0)
+
+    def _until_next_look(self, limits: _TestLimits, left: float) -> float:
+        """No process is charged for more than passes: nothing is missed until then."""
+        assert self._own is not None
+        if self._lowered:
+            return max(left, _LOOK_SECONDS)
+        until_slow = limits.slow_at_cpu - self._own.cpu_seconds()
+        return min(max(until_slow, _LEAST_SECONDS), _LOOK_SECONDS) if until_slow > 0 else _LOOK_SECONDS
+
+    def _slow(self, limits: _TestLimits) -> bool:
+        assert self._own is not None
+        asleep_too_long = time.monotonic() - self._test_began >= PATIENCE_SECONDS
+        return asleep_too_long or self._own.cpu_seconds() >= limits.slow_at_cpu
+
+    def _make_way(self) -> None:
+        for each in self._processes:
+            make_way(each.pid)
