@@ -8,10 +8,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from flytekit import Cache, Deck, HashMethod, current_context
+from flytekit import Cache, Deck, HashMethod, current_context, task
 from flytekit.deck import DeckField
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
@@ -40,9 +41,15 @@ else:
     JsonLines = Annotated[FlyteFile[TypeVar("jsonl")], HashMethod(_content)]
     Folder = Annotated[FlyteDirectory, HashMethod(_content)]
 
-CACHED = Cache(policies=[CodeDigest()], serialize=True)
-# Without flytekit's list of dependencies: it starts pip twice in every task, 2 s each time.
-DECK = (DeckField.SOURCE_CODE, DeckField.TIMELINE, DeckField.INPUT, DeckField.OUTPUT)
+stage = partial(task, cache=Cache(policies=[CodeDigest()], serialize=True))
+"""A task whose result is kept for as long as its inputs and all code that it depends on stay the same."""
+shown_stage = partial(
+    stage,
+    enable_deck=True,
+    # Without flytekit's list of dependencies: it starts pip twice in every task, 2 s each time.
+    deck_fields=(DeckField.SOURCE_CODE, DeckField.TIMELINE, DeckField.INPUT, DeckField.OUTPUT),
+)
+"""A stage with a deck."""
 
 
 def local(value: Any) -> Path:

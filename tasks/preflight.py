@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from flytekit import Resources, task
@@ -12,6 +13,7 @@ from tasks.difficulty.spec import RolloutSpec
 from tasks.evaluation.spec import EvaluationConfig
 from tasks.generation.models import ModelSpec
 from tasks.mixing.spec import MixtureSpec
+from tasks.schemas import file_digest
 from tasks.sourcing import loaders
 from tasks.sourcing.spec import VERIFIERS_OF, DataSpec, SourceSpec
 from tasks.spec import DataFile, Recipe
@@ -51,7 +53,7 @@ def plan(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Plan
         mixture=data.mixture,
         training=training.run,
         evaluation=evaluation,
-        verifiers=data.verifiers,
+        verifiers=_fingerprinted(data.verifiers),
         data_shown=_shown(data),
         training_shown=_shown(training),
     )
@@ -103,6 +105,14 @@ def _check_judges(source: SourceSpec, data: DataFile) -> None:
             f"{where}: chat needs a judge: give verifiers.judge (a model to serve, or the URL of an OpenAI-compatible "
             "endpoint)"
         )
+
+
+def _fingerprinted(verifiers: VerifiersConfig) -> VerifiersConfig:
+    """The same with a digest of the judge's model where that is a folder, so that a changed one misses the cache."""
+    judge = verifiers.judge
+    if judge is None or getattr(judge, "url", None) is not None or not Path(judge.model).is_dir():
+        return verifiers
+    return verifiers.model_copy(update={"judge": judge.model_copy(update={"fingerprint": file_digest(judge.model)})})
 
 
 def _shown(spec: Any) -> dict[str, Any]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from flytekit import Resources, task
+from flytekit import Resources
 from flytekit.types.file import FlyteFile
 
 from images import DATA, GENERATION
 from tasks.difficulty.spec import RolloutSpec
-from tasks.platform import CACHED, DECK, Folder, Parquet, Stopwatch, local, progress, scratch, show
+from tasks.platform import Folder, Parquet, Stopwatch, local, progress, scratch, show, shown_stage
 from tasks.schemas import GRADED, PROMPTS, REJECTED, ROLLOUTS, StageSummary, file_digest, read_table, write_table
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
@@ -27,13 +27,10 @@ class Graded(NamedTuple):
     summary: StageSummary
 
 
-@task(
-    cache=CACHED,
+@shown_stage(
     container_image=GENERATION,
     requests=Resources(cpu="2", mem="8Gi"),
     retries=2,
-    enable_deck=True,
-    deck_fields=DECK,
 )
 def roll_out(prompts: Parquet, model: Folder, spec: RolloutSpec, verifiers: VerifiersConfig = DEFAULTS) -> Sampled:
     """Scored rollouts of every prompt from the initial checkpoint."""
@@ -76,7 +73,7 @@ def roll_out(prompts: Parquet, model: Folder, spec: RolloutSpec, verifiers: Veri
     )
 
 
-@task(cache=CACHED, container_image=DATA, requests=Resources(cpu="1", mem="4Gi"), enable_deck=True, deck_fields=DECK)
+@shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
 def select_prompts(prompts: Parquet, rollouts: Parquet, max_pass_rate: float) -> Graded:
     """Pass rates from the rollouts, and the prompts that are not too easy: pass rate strictly below `max_pass_rate`."""
     from tasks import charts

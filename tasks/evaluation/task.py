@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from flytekit import Resources, task
+from flytekit import Resources
 from flytekit.types.file import FlyteFile
 
 from images import DATA, GENERATION
 from tasks.evaluation.spec import EvaluationConfig
-from tasks.platform import CACHED, DECK, Folder, Parquet, Stopwatch, local, progress, scratch, show
+from tasks.platform import Folder, Parquet, Stopwatch, local, progress, scratch, show, shown_stage
 from tasks.schemas import EVALUATION, GRADED, PROMPTS, ROLLOUTS, StageSummary, file_digest, read_table, write_table
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
@@ -24,13 +24,10 @@ class Compared(NamedTuple):
     summary: StageSummary
 
 
-@task(
-    cache=CACHED,
+@shown_stage(
     container_image=GENERATION,
     requests=Resources(cpu="2", mem="8Gi"),
     retries=2,
-    enable_deck=True,
-    deck_fields=DECK,
 )
 def evaluate_policy(
     policy: Folder,
@@ -76,7 +73,7 @@ def evaluate_policy(
     )
 
 
-@task(cache=CACHED, container_image=DATA, requests=Resources(cpu="1", mem="2Gi"), enable_deck=True, deck_fields=DECK)
+@shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"))
 def compare_policies(before: Parquet, after: Parquet, prompts: Parquet) -> Compared:
     """Pass rates of both policies with intervals, their paired gain, and a test of it, by domain and in all."""
     from tasks import charts

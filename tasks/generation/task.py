@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from flytekit import Resources, task
+from flytekit import Resources
 from flytekit.types.directory import FlyteDirectory
 
 from images import GENERATION
 from tasks.generation.models import ModelSpec
-from tasks.platform import CACHED, Folder, Stopwatch, scratch
+from tasks.platform import Folder, Stopwatch, scratch, stage
 from tasks.schemas import StageSummary
 
 
@@ -18,7 +18,7 @@ class PreparedModel(NamedTuple):
     summary: StageSummary
 
 
-@task(cache=CACHED, container_image=GENERATION, requests=Resources(cpu="2", mem="4Gi"))
+@stage(container_image=GENERATION, requests=Resources(cpu="2", mem="4Gi"))
 def prepare_model(spec: ModelSpec) -> PreparedModel:
     """The model that `spec` names as a Hugging Face folder with safetensors and a chat template."""
     from tasks.generation.models import prepare_model as prepare

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from flytekit import Resources, task
+from flytekit import Resources
 from flytekit.types.file import FlyteFile
 
 from images import DATA
 from tasks.digest import code_digest
 from tasks.mixing.spec import MixtureSpec
-from tasks.platform import CACHED, DECK, Parquet, Stopwatch, local, scratch, show
+from tasks.platform import Parquet, Stopwatch, local, scratch, show, shown_stage, stage
 from tasks.schemas import GRADED, MIXTURE, PROMPTS, StageSummary, file_digest, read_table, write_table
 
 
@@ -20,7 +20,7 @@ class Mixture(NamedTuple):
     summary: StageSummary
 
 
-@task(cache=CACHED, container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
+@stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
 def check_mixture(prompts: Parquet, spec: MixtureSpec) -> Parquet:
     """The prompts as they came, once it is known that they could fill the mixture: before rollouts are paid for."""
     from tasks.mixing.mix import check
@@ -29,7 +29,7 @@ def check_mixture(prompts: Parquet, spec: MixtureSpec) -> Parquet:
     return FlyteFile(str(local(prompts)))
 
 
-@task(cache=CACHED, container_image=DATA, requests=Resources(cpu="1", mem="4Gi"), enable_deck=True, deck_fields=DECK)
+@shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
 def mix_prompts(graded: Parquet, spec: MixtureSpec) -> Mixture:
     """The training mixture in training order and the held-out prompts, disjoint by prompt."""
     import pandas as pd

@@ -14,7 +14,7 @@ from flytekit import Deck, Resources, current_context, task
 from flytekit.types.file import FlyteFile
 
 from images import DATA
-from tasks.platform import CACHED, DECK, Folder, Html, JsonLines, Parquet, Stopwatch, local, scratch
+from tasks.platform import Folder, Html, JsonLines, Parquet, Stopwatch, local, scratch, shown_stage
 from tasks.schemas import (
     EVALUATION,
     GRADED,
@@ -37,7 +37,7 @@ class Reported(NamedTuple):
     summary: StageSummary
 
 
-@task(cache=CACHED, container_image=DATA, requests=Resources(cpu="1", mem="4Gi"), enable_deck=True, deck_fields=DECK)
+@shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
 def build_report(
     title: str,
     model: str,

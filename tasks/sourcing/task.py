@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from flytekit import Resources, dynamic, task
+from flytekit import Resources, dynamic
 from flytekit.types.file import FlyteFile
 
 from images import DATA
-from tasks.platform import CACHED, DECK, Parquet, Stopwatch, local, scratch, show
+from tasks.platform import Parquet, Stopwatch, local, scratch, show, shown_stage, stage
 from tasks.schemas import PROMPTS, REJECTED, StageSummary, file_digest, read_table, write_table
 from tasks.sourcing.loaders import fingerprint
 from tasks.sourcing.spec import DataSpec, SourceSpec
@@ -20,7 +20,7 @@ class Sourced(NamedTuple):
     summary: StageSummary
 
 
-@task(cache=CACHED, container_image=DATA, requests=Resources(cpu="1", mem="2Gi"), enable_deck=True, deck_fields=DECK)
+@shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"))
 def source_prompts(source: SourceSpec, max_prompt_chars: int, content: str) -> Sourced:
     """One source as a prompts table, and the rows that cannot be used with their reasons.
 
@@ -45,7 +45,7 @@ def source_prompts(source: SourceSpec, max_prompt_chars: int, content: str) -> S
     )
 
 
-@task(cache=CACHED, container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
+@stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
 def merge_sources(prompts: list[Parquet], rejected: list[Parquet], summaries: list[StageSummary]) -> Sourced:
     """All sources as one table; a prompt that two sources share stays with the first."""
     import pyarrow as pa

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from flytekit import Resources, current_context, task
+from flytekit import Resources, current_context
 from flytekit.exceptions.user import FlyteRecoverableException
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
@@ -16,7 +16,7 @@ from flytekitplugins.ray import HeadNodeConfig, RayJobConfig, WorkerNodeConfig
 
 from images import TRAINING
 from tasks.digest import code_digest
-from tasks.platform import CACHED, DECK, Folder, JsonLines, Parquet, Stopwatch, local, progress, show
+from tasks.platform import Folder, JsonLines, Parquet, Stopwatch, local, progress, show, shown_stage
 from tasks.schemas import StageSummary, canonical_json, file_digest
 from tasks.training.config import TrainingConfig
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
@@ -45,14 +45,11 @@ class Trained(NamedTuple):
     summary: StageSummary
 
 
-@task(
-    cache=CACHED,
+@shown_stage(
     container_image=TRAINING,
     task_config=CLUSTER,
     requests=Resources(cpu="4", mem="32Gi"),
     retries=3,
-    enable_deck=True,
-    deck_fields=DECK,
 )
 def train_policy(
     model: Folder, mixture: Parquet, config: TrainingConfig, verifiers: VerifiersConfig = DEFAULTS

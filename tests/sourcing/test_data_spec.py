@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tasks import verifiers
 from tasks.config import SpecError, load_yaml
-from tasks.sourcing.spec import DataSpec
+from tasks.sourcing.spec import MODES_OF, VERIFIERS, DataSpec
 from tasks.spec import DataFile
+from tasks.verifiers import instructions, mathematics
 
 ROOT = Path(__file__).parents[2]
 SOURCE = {
@@ -112,3 +114,9 @@ def test_sources_without_a_seed_take_the_specs_and_keep_it_through_json():
     spec = DataSpec.model_validate({"name": "x", "seed": 7, "sources": [source(), source(name="b", seed=0)]})
     assert [each.seed for each in spec.sources] == [7, 0]
     assert DataSpec.model_validate_json(spec.model_dump_json()) == spec
+
+
+def test_the_names_that_a_spec_may_hold_are_those_that_judge():
+    made_of_rewards = {"function", "weighted"}  # a source's `rewards`, not its verifier
+    assert set(VERIFIERS) == set(verifiers.VERIFIERS) - made_of_rewards
+    assert {"math": mathematics.MODES, "precise_if": instructions.MODES} == MODES_OF

@@ -7,6 +7,7 @@ divided by the global denominator. DeepSpeed averages over ranks, so each loss i
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,13 +46,9 @@ class LearnerRank:
 
     def address(self) -> tuple[str, int]:
         """This node's address and a free port, for the other ranks to find rank 0."""
-        import socket
-
         import ray
 
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            return ray.util.get_node_ip_address(), probe.getsockname()[1]
+        return ray.util.get_node_ip_address(), free_port()
 
     def setup(self, rank: int, world: int, address: tuple[str, int]) -> bool:
         """Join the other ranks and build the engine; returns whether rows may share prompts. Collective."""
@@ -224,3 +221,10 @@ def _copy_all_but_weights(source: Path, destination: Path) -> None:
     for path in source.iterdir():
         if path.is_file() and ".safetensors" not in path.name:
             shutil.copy(path, destination / path.name)
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]

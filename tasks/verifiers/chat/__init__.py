@@ -19,13 +19,12 @@ from tasks.verifiers.chat.config import AnyJudgeConfig, JudgeConfig, RewardModel
 from tasks.verifiers.chat.prompts import check_ground_truth
 
 if TYPE_CHECKING:
-    from tasks.verifiers.chat.judge import ChatJudge, Judge, make_judge
+    from tasks.verifiers.chat.judge import ChatJudge, make_judge
     from tasks.verifiers.chat.server import serving
 
 __all__ = [
     "AnyJudgeConfig",
     "ChatJudge",
-    "Judge",
     "JudgeConfig",
     "RewardModelConfig",
     "ServerConfig",
@@ -34,7 +33,7 @@ __all__ = [
     "serving",
 ]
 
-_LATER = {"ChatJudge": "judge", "Judge": "judge", "make_judge": "judge", "serving": "server"}
+_LATER = {"ChatJudge": "judge", "make_judge": "judge", "serving": "server"}
 
 
 def __getattr__(name: str) -> Any:

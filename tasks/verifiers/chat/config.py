@@ -79,11 +79,13 @@ class _Judged(Config):
         on_injection: an answer that speaks to its grader ("give this answer 10/10") scores 0 without being judged
             (`zero`), is judged and marked in the score's detail (`flag`), or is not looked for (`ignore`).
         pass_value: `Score.passed` from this value on; the reward does not depend on it.
+        fingerprint: digest of a local model, filled in by the pipeline so that a changed folder misses the cache.
     """
 
     max_response_chars: int = Field(20_000, ge=100)
     on_injection: Literal["zero", "flag", "ignore"] = "zero"
     pass_value: float = Field(0.5, ge=0, le=1)
+    fingerprint: str | None = None
 
 
 class JudgeConfig(_Judged, ConnectionConfig):

@@ -1,9 +1,9 @@
-"""Judges of chat answers: one protocol, a language model behind an endpoint or a reward model, and who makes them."""
+"""Judges of chat answers: a language model behind an endpoint or a reward model, and who makes them."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from tasks.verifiers.calls import Messages
 from tasks.verifiers.chat.config import AnyJudgeConfig, JudgeConfig, RewardModelConfig
@@ -12,26 +12,14 @@ from tasks.verifiers.chat.injection import find_injection
 from tasks.verifiers.chat.material import shortened
 from tasks.verifiers.chat.prompts import Prompt, check_ground_truth, render, turns
 from tasks.verifiers.chat.reading import Judgement, NoJudgement, read_completion, read_usage, response_format
+from tasks.verifiers.correspondence import Correspondent
 from tasks.verifiers.responses import strip_thinking
 from tasks.verifiers.scores import CannotJudge, Score
 
 MAX_REASON = 200
 
 
-class Judge(Protocol):
-    """What the pool holds: one judge, for any number of judgements at a time, in one event loop."""
-
-    async def judge(self, verifier: str, response: str, ground_truth: Any, messages: Messages | None) -> Score:
-        """The score of one response; raises `CannotJudge` where there is none, and never returns 0 in its place."""
-
-    async def close(self) -> None:
-        """Give back what the judge holds."""
-
-    def usage(self) -> dict[str, float]:
-        """The counters of `Usage`."""
-
-
-def make_judge(config: AnyJudgeConfig) -> Judge:
+def make_judge(config: AnyJudgeConfig) -> Correspondent:
     """The judge that `config` describes; a reward model is loaded before this returns.
 
     Raises `ValueError` for what the configuration promises and this machine lacks: a key, a URL, a usable model.

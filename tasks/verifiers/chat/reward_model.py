@@ -111,7 +111,7 @@ class RewardModel:
 
 
 class RewardModelJudge:
-    """A `Judge` that scores with a reward model, in a thread of its own, as many answers at a time as wait.
+    """A `Correspondent` that scores with a reward model, in a thread of its own, as many answers at a time as wait.
 
     A thread is enough: the forward pass leaves the interpreter to the event loop.
     """

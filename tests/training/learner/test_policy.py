@@ -96,17 +96,21 @@ def gradients(model, logprobs):
 @pytest.mark.parametrize("lengths", ROWS.values(), ids=ROWS.keys())
 @pytest.mark.parametrize("gradient_checkpointing", [False, True])
 def test_a_packed_row_equals_its_sequences_alone(load, folder, lengths, gradient_checkpointing):
+    check_packed_row(load, folder, lengths, gradient_checkpointing)
+
+
+def test_a_long_sequence_beside_short_ones_equals_it_alone(load, folder, monkeypatch):
+    monkeypatch.setattr(attention, "LONG", 16)
+    check_packed_row(load, folder, [15, 40, 16, 17, 3, 2], gradient_checkpointing=False)
+
+
+def check_packed_row(load, folder, lengths, gradient_checkpointing):
     policy, sequences = load(gradient_checkpointing=gradient_checkpointing), tokens(lengths)
     logprobs, entropy = packed(policy, sequences)
     expected, expected_entropy, reference = one_by_one(folder, sequences)
     torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(entropy, expected_entropy, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(gradients(policy.model, logprobs), gradients(reference, expected), atol=1e-5, rtol=1e-5)
-
-
-def test_a_long_sequence_beside_short_ones_equals_it_alone(load, folder, monkeypatch):
-    monkeypatch.setattr(attention, "LONG", 16)
-    test_a_packed_row_equals_its_sequences_alone(load, folder, [15, 40, 16, 17, 3, 2], False)
 
 
 FAMILIES = {
