@@ -23,6 +23,7 @@ def token_logprobs(
     temperature: float = 1.0,
     chunk: int = DEFAULT_CHUNK,
     with_entropy: bool = True,
+    entropy_gradient: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """`log_softmax(hidden @ lm_head_weight.T / temperature)` at the targets, and the entropy of that distribution.
 
@@ -36,10 +37,11 @@ def token_logprobs(
         temperature: the one that was sampled with, so that these are the probabilities that the engine drew from.
         chunk: tokens whose logits `[chunk, V]` exist at a time. Changes memory and speed, not values.
         with_entropy: also compute the entropy.
+        entropy_gradient: make it differentiable too, which costs the backward pass another pass over each `[chunk, V]`.
 
     Returns:
         Log-probabilities `[T]`, nats, differentiable in `hidden` and `lm_head_weight`; and entropy `[T]`, nats,
-        detached, or None.
+        detached unless `entropy_gradient`, or None.
 
     Raises:
         ValueError: shapes do not fit together, `temperature` is not above 0, or `chunk` is below 1.
@@ -51,14 +53,23 @@ def token_logprobs(
         )
     if temperature <= 0 or chunk < 1:
         raise ValueError(f"temperature must be above 0 and chunk at least 1, got {temperature} and {chunk}")
-    logprobs, entropy = _TokenLogprobs.apply(hidden, lm_head_weight, targets, 1 / temperature, chunk, with_entropy)
+    logprobs, entropy = _TokenLogprobs.apply(
+        hidden, lm_head_weight, targets, 1 / temperature, chunk, with_entropy, entropy_gradient
+    )
     return logprobs, entropy if with_entropy else None
 
 
 class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, scale: float, chunk: int, with_entropy: bool
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        scale: float,
+        chunk: int,
+        with_entropy: bool,
+        entropy_gradient: bool,
     ) -> tuple[Tensor, Tensor]:
         blocks = _Blocks(hidden, len(weight), chunk)
         chosen, entropy = (hidden.new_zeros(len(hidden), dtype=blocks.wide) for _ in range(2))
@@ -71,12 +82,13 @@ class _TokenLogprobs(torch.autograd.Function):
                 # in place: p log p without another [chunk, V]
                 entropy[rows] = -torch.exp(logprobs, out=logits).mul_(logprobs).sum(dim=-1)
         ctx.save_for_backward(hidden, weight, targets)
-        ctx.scale, ctx.chunk = scale, chunk
-        ctx.mark_non_differentiable(entropy)
+        ctx.scale, ctx.chunk, ctx.entropy_gradient = scale, chunk, entropy_gradient
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropy)
         return chosen, entropy
 
     @staticmethod
-    def backward(ctx: Any, grad_logprobs: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_logprobs: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, targets = ctx.saved_tensors
         needs_hidden, needs_weight = ctx.needs_input_grad[:2]
         blocks = _Blocks(hidden, len(weight), ctx.chunk)
@@ -88,10 +100,16 @@ class _TokenLogprobs(torch.autograd.Function):
             # where 1 - p of a confident token would vanish, and what multiplies rows is left to the narrow matrices
             logits = _logits(hidden[rows], weight, ctx.scale, blocks)  # [chunk, V]
             slope = torch.softmax(logits, dim=-1, out=blocks.get("softmax", blocks.wide, len(logits)))
-            slope.scatter_add_(1, targets[rows, None], slope.new_full((len(slope), 1), -1.0))
+            upstream = -ctx.scale * grad_logprobs[rows, None]  # [chunk, 1]
+            if ctx.entropy_gradient:  # d H / d logits = -p (log p + H); of two slopes, neither factor can be left out
+                bonus = _entropy_slope(logits, slope).mul_(grad_entropy[rows, None])
+                slope.scatter_add_(1, targets[rows, None], slope.new_full((len(slope), 1), -1.0))
+                slope.mul_(grad_logprobs[rows, None]).add_(bonus)
+                upstream = torch.full_like(upstream, -ctx.scale)
+            else:
+                slope.scatter_add_(1, targets[rows, None], slope.new_full((len(slope), 1), -1.0))
             if slope.dtype != hidden.dtype:
                 slope = blocks.get("product", hidden.dtype, len(slope)).copy_(slope)
-            upstream = -ctx.scale * grad_logprobs[rows, None]  # [chunk, 1]
             if grad_hidden is not None:
                 grad_hidden[rows] = (slope @ weight) * upstream
             if needs_weight:
@@ -100,7 +118,14 @@ class _TokenLogprobs(torch.autograd.Function):
                 grad_weight = product if grad_weight is None else grad_weight.to(upstream.dtype).add_(product)
         if needs_weight:
             grad_weight = torch.zeros_like(weight) if grad_weight is None else grad_weight.to(weight.dtype)
-        return grad_hidden, grad_weight, None, None, None, None
+        return grad_hidden, grad_weight, None, None, None, None, None
+
+
+def _entropy_slope(logits: Tensor, softmax: Tensor) -> Tensor:
+    """`p (log p + H)`, minus the entropy's slope; overwrites the logits."""
+    logprobs = logits.sub_(logits.logsumexp(dim=-1, keepdim=True))
+    negative_entropy = (softmax * logprobs).sum(dim=-1, keepdim=True)
+    return logprobs.sub_(negative_entropy).mul_(softmax)
 
 
 def _logits(hidden: Tensor, weight: Tensor, scale: float, blocks: _Blocks) -> Tensor:

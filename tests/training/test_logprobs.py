@@ -28,7 +28,7 @@ def plain(hidden, weight, targets, temperature=1.0):
 
 def gradients(logprobs, *leaves):
     weights = torch.linspace(-1, 2, len(logprobs), dtype=logprobs.dtype)
-    return torch.autograd.grad((weights * logprobs).sum(), leaves)
+    return torch.autograd.grad((weights * logprobs).sum(), leaves, retain_graph=True)
 
 
 def test_uniform_logits_by_hand():
@@ -72,6 +72,22 @@ def test_entropy_is_detached_and_can_be_left_out():
     without, none = token_logprobs(hidden, weight, targets, with_entropy=False)
     assert none is None
     assert torch.equal(logprobs, without)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_the_entropys_gradient_equals_that_of_the_whole(temperature):
+    hidden, weight, targets = inputs()
+    ours = token_logprobs(hidden, weight, targets, temperature=temperature, chunk=7, entropy_gradient=True)
+    theirs = plain(hidden, weight, targets, temperature)
+    for take in (lambda both: both[1], lambda both: both[0] + 0.3 * both[1]):
+        torch.testing.assert_close(gradients(take(ours), hidden, weight), gradients(take(theirs), hidden, weight))
+
+
+def test_with_the_entropys_gradient_finite_differences_agree():
+    hidden, weight, targets = inputs()
+    assert torch.autograd.gradcheck(
+        lambda h, w: token_logprobs(h, w, targets, chunk=7, entropy_gradient=True), (hidden, weight)
+    )
 
 
 def test_a_frozen_head_gets_no_gradient():

@@ -51,6 +51,7 @@ class Policy(nn.Module):
         targets: Tensor,
         mask: Tensor,
         temperature: float,
+        entropy_gradient: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Log-probabilities and entropy of the trained tokens of one packed row.
 
@@ -60,9 +61,10 @@ class Policy(nn.Module):
             sources, targets, mask: `[1, N]`, of each predicted token: where the hidden state that predicts it stands,
                 the token, and whether it is trained.
             temperature: the one that the rollouts were sampled at.
+            entropy_gradient: whether the entropy carries a gradient, as the log-probabilities do.
 
         Returns:
-            Two float32 tensors `[1, N]`, zero where the mask is false; the entropy carries no gradient.
+            Two float32 tensors `[1, N]`, zero where the mask is false.
         """
         layout = {"layout": Layout.of(position_ids)} if self.shares_prompts else {}
         hidden = self.model.base_model(  # [1, T, H]
@@ -70,7 +72,9 @@ class Policy(nn.Module):
         )[0]
         chosen = hidden[0].index_select(0, sources[mask])  # [trained, H]
         head = self.model.get_output_embeddings().weight  # [V, H]
-        logprobs, entropy = token_logprobs(chosen, head, targets[mask], temperature=temperature)
+        logprobs, entropy = token_logprobs(
+            chosen, head, targets[mask], temperature=temperature, entropy_gradient=entropy_gradient
+        )
         assert entropy is not None
         return _scatter(logprobs, mask), _scatter(entropy, mask)
 

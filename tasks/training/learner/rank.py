@@ -119,6 +119,7 @@ class LearnerRank:
             targets=put(batch.targets),
             mask=mask,
             temperature=self._config.sampling.temperature,
+            entropy_gradient=self._config.objective.entropy_coefficient > 0,
         )
         output = policy_loss(
             LossInputs(
@@ -128,6 +129,7 @@ class LearnerRank:
                 rollout_logprobs=put(batch.rollout_logprobs),
                 advantages=put(batch.advantages),
                 mask=mask,
+                entropy=entropy,
                 denominator=denominator,
                 sequence_ids=put(batch.sequence_ids),
             ),

@@ -15,8 +15,21 @@ from tasks.config import Config
 Advantage = Literal["group_mean", "group_norm", "leave_one_out", "reinforce_pp", "reinforce_pp_baseline"]
 Aggregation = Literal["token", "sequence", "constant"]
 RewardAggregation = Literal["sum_then_normalize", "normalize_then_sum"]
-CorrectionKind = Literal["none", "tis", "icepop", "seq_mask_tis"]
+Surrogate = Literal["ppo", "cispo", "gspo"]
+CorrectionKind = Literal["none", "tis", "icepop", "seq_mask_tis", "sequence_truncate", "sequence_mask"]
 KLEstimator = Literal["k1", "k2", "k3"]
+
+PER_SEQUENCE = ("seq_mask_tis", "sequence_truncate", "sequence_mask")
+"""Corrections whose bounds are on a whole sequence."""
+
+_BOUNDS: dict[CorrectionKind, tuple[str, ...]] = {
+    "none": (),
+    "tis": ("max",),
+    "icepop": ("min", "max"),
+    "seq_mask_tis": ("min", "max"),
+    "sequence_truncate": ("max",),
+    "sequence_mask": ("max",),
+}
 
 TIS_MAX = 2.0
 """Default upper bound rho of truncated importance sampling (Yao et al. 2025)."""
@@ -30,17 +43,24 @@ class CorrectionConfig(Config):
     - `none`: every token counts 1;
     - `tis`: `min(w, max)`, truncated importance sampling (Yao et al. 2025; the OlmoRL formula's rho is `max`);
     - `icepop`: `w` where `min <= w <= max`, else 0 (IcePop, token-level mask);
-    - `seq_mask_tis`: `w` for sequences whose geometric-mean `w` lies in `[min, max]`, else 0 (NeMo RL, ProRL v2.1).
+    - `seq_mask_tis`: `w` for sequences whose geometric-mean `w` lies in `[min, max]`, else 0 (NeMo RL, ProRL v2.1);
+    - `sequence_truncate`: `min(W, max)` on all tokens of a sequence, W the product of its `w` (TRL and Axolotl's
+      `vllm_importance_sampling_mode`, whose `token_truncate` is `tis` and `token_mask` is `icepop` with `min: 0`);
+    - `sequence_mask`: `W` where `W <= max`, else 0 (likewise).
 
     Attributes:
         kind: one of the above.
         min: lower bound; needed by `icepop` and `seq_mask_tis`, rejected by the others.
-        max: upper bound; 2.0 for `tis` unless given, needed by `icepop` and `seq_mask_tis`, rejected by `none`.
+        max: upper bound; 2.0 for `tis` unless given, rejected by `none`, needed by the others.
+        off_policy_threshold: nats; a sequence of negative advantage over whose tokens `rollout_logprobs - logprobs` has
+            a larger mean leaves the loss (off-policy sequence masking, DeepSeek-V3.2, arXiv:2512.02556; Axolotl's
+            `off_policy_mask_threshold`, for which it names 0.5 as a start). None: no sequence does.
     """
 
     kind: CorrectionKind = "tis"
     min: float | None = Field(default=None, ge=0)
     max: float | None = Field(default=None, gt=0)
+    off_policy_threshold: float | None = Field(default=None, gt=0)
 
     @model_validator(mode="before")
     @classmethod
@@ -51,7 +71,7 @@ class CorrectionConfig(Config):
 
     @model_validator(mode="after")
     def _bounds_match_kind(self) -> CorrectionConfig:
-        takes = {"none": (), "tis": ("max",), "icepop": ("min", "max"), "seq_mask_tis": ("min", "max")}[self.kind]
+        takes = _BOUNDS[self.kind]
         for name in ("min", "max"):
             value = getattr(self, name)
             if name in takes and value is None:
@@ -69,10 +89,14 @@ class KLConfig(Config):
     Attributes:
         beta: weight of the penalty; 0, as in OlmoRL, DAPO and Dr GRPO, needs no reference policy at all.
         estimator: Schulman's per-token estimators, see `tasks.training.objective.kl`.
+        importance_corrected: multiply the estimate by `pi / pi_old`, gradient included, which makes the gradient of
+            `k3` unbiased where the tokens are the old policy's (DeepSeek-V3.2, arXiv:2512.02556; Axolotl's
+            `use_bias_correction_kl`).
     """
 
     beta: float = Field(default=0.0, ge=0)
     estimator: KLEstimator = "k3"
+    importance_corrected: bool = False
 
 
 class ObjectiveConfig(Config):
@@ -87,8 +111,13 @@ class ObjectiveConfig(Config):
             `sequence`, its sequence's tokens times the sequences of the global batch (GRPO); `constant`,
             `constant_length` times the sequences of the global batch (Dr GRPO).
         constant_length: tokens, the divisor of `constant`; rejected by the other aggregations.
+        surrogate: `ppo`, the clipped ratio of each token; `cispo`, clipped weights on the plain policy gradient;
+            `gspo`, the clipped ratio of the whole sequence, which goes with `aggregation: sequence` alone; see
+            `tasks.training.objective.surrogate`.
         clip_low: the importance ratio's gradient stops below `1 - clip_low` where the advantage is negative.
         clip_high: the same above `1 + clip_high` where it is positive. The default is DAPO's (section 4.1).
+        dual_clip: c above 1: where the advantage is negative, the term is no less than c times it. None: unbounded.
+        entropy_coefficient: weight of the mean entropy that is added to what is maximised; 0 in every source.
         correction: engine-learner correction.
         kl: penalty towards a reference policy.
         force_on_policy_ratio: take the policy's own detached log-probabilities as the old ones in the importance ratio,
@@ -99,8 +128,11 @@ class ObjectiveConfig(Config):
     reward_aggregation: RewardAggregation = "sum_then_normalize"
     aggregation: Aggregation = "token"
     constant_length: int | None = Field(default=None, gt=0)
+    surrogate: Surrogate = "ppo"
     clip_low: float = Field(default=0.2, ge=0, le=1)
     clip_high: float = Field(default=0.28, ge=0)
+    dual_clip: float | None = Field(default=None, gt=1)
+    entropy_coefficient: float = Field(default=0.0, ge=0)
     correction: CorrectionConfig = Field(default_factory=CorrectionConfig)
     kl: KLConfig = Field(default_factory=KLConfig)
     force_on_policy_ratio: bool = False
@@ -113,6 +145,16 @@ class ObjectiveConfig(Config):
             raise ValueError(
                 f"aggregation = {self.aggregation} has no use for constant_length = {self.constant_length}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _surrogate_matches(self) -> ObjectiveConfig:
+        if self.surrogate == "gspo" and self.aggregation != "sequence":
+            raise ValueError(
+                f"surrogate = gspo is a ratio of sequences: it needs aggregation = sequence, not {self.aggregation}"
+            )
+        if self.surrogate == "cispo" and self.dual_clip is not None:
+            raise ValueError(f"surrogate = cispo has no use for dual_clip = {self.dual_clip}: its weights are bounded")
         return self
 
     @model_validator(mode="after")

@@ -1,6 +1,6 @@
 """The policy-gradient loss, padded or packed.
 
-The OlmoRL objective, of which every option here is a variation:
+The OlmoRL objective, of which every option is a variation (`surrogate`, `correction`, `kl`):
 
     J = 1 / sum_i |y_i|  *  sum_i sum_t  w_it * min(r_it A_it, clip(r_it, 1 - clip_low, 1 + clip_high) A_it)
 
@@ -24,6 +24,7 @@ from tasks.training.objective.kl import kl_estimate
 from tasks.training.objective.metrics import Measured, measure
 from tasks.training.objective.ratios import bounded_exp
 from tasks.training.objective.segments import sum_per_sequence
+from tasks.training.objective.surrogate import clipped, importance_ratio, surrogate
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class LossInputs:
     advantages: Tensor
     mask: Tensor
     """1 or True on trained response tokens."""
+    entropy: Tensor | None = None
+    """Of the policy at each position, nats, differentiable; needed where `entropy_coefficient > 0`, else not read."""
     ref_logprobs: Tensor | None = None
     """Under the reference policy; needed where `kl.beta > 0`, never read where it is 0."""
     denominator: float | Tensor | None = None
@@ -66,8 +69,8 @@ class LossOutput:
 def policy_loss(inputs: LossInputs, config: ObjectiveConfig) -> LossOutput:
     """Loss and metrics of one micro-batch.
 
-    The loss is `-sum(share * w * min(r A, clip(r) A)) / denominator + beta * sum(share * kl) / denominator`. `share` is
-    1, but for `sequence` aggregation, where it is one over the length of the token's sequence.
+    The loss is `sum(share * (-w * surrogate + beta * kl - entropy_coefficient * entropy)) / denominator`. `share` is 1,
+    but for `sequence` aggregation, where it is one over the length of the token's sequence.
 
     Args:
         inputs: computed in their own precision, but at least float32.
@@ -78,7 +81,7 @@ def policy_loss(inputs: LossInputs, config: ObjectiveConfig) -> LossOutput:
         trained token is zero.
 
     Raises:
-        ValueError: shapes differ, or `kl.beta > 0` without `ref_logprobs`.
+        ValueError: shapes differ, `kl.beta > 0` without `ref_logprobs`, or `entropy_coefficient > 0` without `entropy`.
     """
     _check(inputs, config)
     mask = inputs.mask.bool()
@@ -87,30 +90,33 @@ def policy_loss(inputs: LossInputs, config: ObjectiveConfig) -> LossOutput:
     )
     old, rollout, advantages = old.detach(), rollout.detach(), advantages.detach()
 
-    ratio = bounded_exp(logprobs - (logprobs.detach() if config.force_on_policy_ratio else old))
-    clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
-    surrogate = torch.minimum(ratio * advantages, clipped * advantages)
-    engine = correction(old, rollout, mask, inputs.sequence_ids, config.correction)
+    ratio = importance_ratio(logprobs, old, mask, inputs.sequence_ids, config)
+    engine = correction(logprobs, old, rollout, advantages, mask, inputs.sequence_ids, config.correction)
 
     sequence_share = mask / sum_per_sequence(mask.to(logprobs.dtype), inputs.sequence_ids).clamp(min=1)
     share = sequence_share if config.aggregation == "sequence" else mask.to(logprobs.dtype)
     denominator = _denominator(inputs.denominator, mask, sequence_share, config)
 
-    policy_part = -(share * engine.weights * surrogate).sum() / denominator
+    policy_part = -(share * engine.weights * surrogate(ratio, logprobs, advantages, config)).sum() / denominator
     kl, kl_part = None, torch.zeros_like(policy_part)
     if config.kl.beta > 0:
         assert inputs.ref_logprobs is not None
         kl = kl_estimate(logprobs, _trained(inputs.ref_logprobs, mask).detach(), config.kl.estimator)
-        kl_part = config.kl.beta * (share * kl).sum() / denominator
+        penalty = kl * bounded_exp(logprobs - old) if config.kl.importance_corrected else kl
+        kl_part = config.kl.beta * (share * penalty).sum() / denominator
     loss = policy_part + kl_part
+    if config.entropy_coefficient > 0:
+        assert inputs.entropy is not None
+        loss = loss - config.entropy_coefficient * (share * _trained(inputs.entropy, mask)).sum() / denominator
 
     with torch.no_grad():
         tokens = Measured(
             log_mismatch=old - rollout,
             ratio=ratio,
+            clipped=clipped(ratio, advantages, config),
             weights=engine.weights,
             out_of_bounds=engine.out_of_bounds,
-            advantages=advantages,
+            off_policy=engine.off_policy,
             kl=kl,
             mask=mask,
             sequence_share=sequence_share,
@@ -141,8 +147,11 @@ def _units(mask: Tensor, sequence_share: Tensor, aggregation: Aggregation) -> Te
 def _check(inputs: LossInputs, config: ObjectiveConfig) -> None:
     if config.kl.beta > 0 and inputs.ref_logprobs is None:
         raise ValueError(f"kl.beta = {config.kl.beta} needs ref_logprobs, got None")
+    if config.entropy_coefficient > 0 and inputs.entropy is None:
+        raise ValueError(f"entropy_coefficient = {config.entropy_coefficient} needs entropy, got None")
     expected = inputs.mask.shape
-    for name in ("logprobs", "old_logprobs", "rollout_logprobs", "advantages", "ref_logprobs", "sequence_ids"):
+    tensors = ("logprobs", "old_logprobs", "rollout_logprobs", "advantages", "entropy", "ref_logprobs", "sequence_ids")
+    for name in tensors:
         tensor = getattr(inputs, name)
         if tensor is not None and (tensor.shape != expected or tensor.ndim != 2):
             raise ValueError(f"{name} must be [batch, seq] like mask {list(expected)}, got {list(tensor.shape)}")

@@ -8,13 +8,18 @@ less engine):
 |---|---|
 | `loss`, `policy_loss`, `kl_loss` | the value that is differentiated, and its two parts |
 | `ratio`, `ratio_max` | mean and maximum of r |
-| `clip_low` | share of tokens with A < 0 and r < 1 - clip_low |
-| `clip_high` | share of tokens with A > 0 and r > 1 + clip_high |
+| `clip_low` | share of tokens with A < 0 (`cispo`: any A) and r < 1 - clip_low |
+| `clip_high` | share of tokens with A > 0 (`cispo`: any A) and r > 1 + clip_high |
+| `clip_dual` | share of tokens with A < 0 and r > dual_clip; only where that is set |
 | `importance_weight`, `importance_weight_max` | mean and maximum of w as applied, 0 for dropped tokens |
-| `is_oob_ratio` | share of tokens truncated (`tis`) or dropped (`icepop`), or of sequences dropped (`seq_mask_tis`) |
+| `is_oob_ratio` | share of tokens truncated (`tis`) or dropped (`icepop`), or of sequences (the other corrections) |
+| `off_policy` | share of sequences dropped by `off_policy_threshold`; only where that is set |
 | `mismatch`, `mismatch_max` | mean and maximum of abs(d), nats |
 | `token_mult_prob_error` | mean of exp(abs(d)) (NeMo RL); 1 when engine and learner agree |
 | `gen_kl_error` | mean of exp(d) - d - 1, the k3 estimate of KL(engine, learner) (NeMo RL), nats |
+| `policy_kl_error` | mean of exp(-d) + d - 1, the same of KL(learner, engine) (NeMo RL), nats |
+| `js_divergence_error` | mean of (k(p) + k(q)) / 2, where k(x) = x/m - log(x/m) - 1, p and q are the token's |
+| | probabilities under learner and engine, and m their mean: the Jensen-Shannon divergence (NeMo RL), nats |
 | `kl` | mean of the configured estimator of KL(policy, reference), nats; only where beta > 0 |
 | `num_tokens`, `num_sequences` | trained tokens, and sequences that have any |
 """
@@ -23,17 +28,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import log
 from typing import TYPE_CHECKING
 
-from tasks.training.objective.config import ObjectiveConfig
+from torch.nn.functional import logsigmoid
+
+from tasks.training.objective.config import PER_SEQUENCE, ObjectiveConfig
 from tasks.training.objective.ratios import bounded_exp
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from tasks.training.objective.surrogate import Clipped
+
 TOTALS = frozenset({"loss", "policy_loss", "kl_loss", "num_tokens", "num_sequences"})
 MAXIMA = frozenset({"ratio_max", "importance_weight_max", "mismatch_max"})
 OOB_COUNT = "is_oob_count"
+OFF_POLICY = "off_policy"
 
 
 @dataclass(frozen=True)
@@ -42,9 +53,10 @@ class Measured:
 
     log_mismatch: Tensor
     ratio: Tensor
+    clipped: Clipped
     weights: Tensor
     out_of_bounds: Tensor
-    advantages: Tensor
+    off_policy: Tensor
     kl: Tensor | None
     mask: Tensor
     """bool, trained tokens."""
@@ -62,13 +74,13 @@ def measure(tokens: Measured, config: ObjectiveConfig) -> dict[str, Tensor]:
     def largest(values: Tensor) -> Tensor:
         return values.where(mask, 0).amax()
 
-    per_sequence = config.correction.kind == "seq_mask_tis"
+    per_sequence = config.correction.kind in PER_SEQUENCE
     num_tokens, num_sequences = mask.sum(), tokens.sequence_share.sum().round()
     sums = {
         "ratio": total(ratio),
         "ratio_max": largest(ratio),
-        "clip_low": total((tokens.advantages < 0) & (ratio < 1 - config.clip_low)),
-        "clip_high": total((tokens.advantages > 0) & (ratio > 1 + config.clip_high)),
+        "clip_low": total(tokens.clipped.low),
+        "clip_high": total(tokens.clipped.high),
         "importance_weight": total(tokens.weights),
         "importance_weight_max": largest(tokens.weights),
         "is_oob_ratio": total(tokens.out_of_bounds * (tokens.sequence_share if per_sequence else 1)),
@@ -77,10 +89,24 @@ def measure(tokens: Measured, config: ObjectiveConfig) -> dict[str, Tensor]:
         "mismatch_max": largest(d.abs()),
         "token_mult_prob_error": total(bounded_exp(d.abs())),
         "gen_kl_error": total(bounded_exp(d) - d - 1),
+        "policy_kl_error": total(bounded_exp(-d) + d - 1),
+        "js_divergence_error": total(_jensen_shannon(d)),
         "num_tokens": num_tokens,
         "num_sequences": num_sequences,
     }
-    return sums if tokens.kl is None else {**sums, "kl": total(tokens.kl)}
+    if config.dual_clip is not None:
+        sums["clip_dual"] = total(tokens.clipped.dual)
+    if config.correction.off_policy_threshold is not None:
+        sums[OFF_POLICY] = total(tokens.off_policy * tokens.sequence_share)
+    if tokens.kl is not None:
+        sums["kl"] = total(tokens.kl)
+    return sums
+
+
+def _jensen_shannon(d: Tensor) -> Tensor:
+    """From `d = log(p / q)`: p / m is `2 / (1 + exp(-d))`, and q / m is `2 / (1 + exp(d))`."""
+    p, q = log(2) + logsigmoid(d), log(2) + logsigmoid(-d)
+    return (bounded_exp(p) - p + bounded_exp(q) - q) / 2 - 1
 
 
 def summarize(parts: Iterable[Mapping[str, Tensor | float]]) -> dict[str, float]:
@@ -104,6 +130,7 @@ def summarize(parts: Iterable[Mapping[str, Tensor | float]]) -> dict[str, float]
     def finish(name: str, value: float) -> float:
         if name in TOTALS or name in MAXIMA:
             return value
-        return value / max(oob_count if name == "is_oob_ratio" else totals["num_tokens"], 1.0)
+        counts = {"is_oob_ratio": oob_count, OFF_POLICY: totals["num_sequences"]}
+        return value / max(counts.get(name, totals["num_tokens"]), 1.0)
 
     return {name: finish(name, value) for name, value in totals.items()}

@@ -27,3 +27,17 @@ def sum_per_sequence(values: Tensor, sequence_ids: Tensor | None) -> Tensor:
     flat = (rows * (ids.amax() + 1) + ids).flatten()  # [batch * seq]
     totals = torch.zeros(int(flat.amax()) + 1, dtype=values.dtype, device=values.device)
     return totals.index_add(0, flat, values.flatten())[flat].view_as(values)
+
+
+def mean_per_sequence(values: Tensor, mask: Tensor, sequence_ids: Tensor | None) -> Tensor:
+    """Mean of `values` over the trained tokens of each position's sequence, written to each of its positions.
+
+    Of log-ratios it is the logarithm of their geometric mean. A sequence without trained tokens gets 0.
+
+    Args:
+        values: `[batch, seq]`.
+        mask: bool `[batch, seq]`.
+        sequence_ids: as in `sum_per_sequence`.
+    """
+    total = sum_per_sequence(values.masked_fill(~mask, 0.0), sequence_ids)
+    return total / sum_per_sequence(mask.to(values.dtype), sequence_ids).clamp(min=1)

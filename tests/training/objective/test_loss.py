@@ -46,6 +46,7 @@ def random_inputs(batch=4, seq=6, seed=0, **changes):
         "ref_logprobs": old + draw(0.3),
         "advantages": draw(1.0)[:, :1].expand(batch, seq),
         "mask": torch.rand(batch, seq, generator=g) < 0.8,
+        "entropy": draw(1.0).abs(),
     }
     return LossInputs(**{**fields, **changes})
 
@@ -93,6 +94,9 @@ def test_constant_aggregation_by_hand():
         # geometric means: (1 * 3 * 0.5)^(1/3) = 1.145 and (2 * 0.8)^(1/2) = 1.265
         ({"kind": "seq_mask_tis", "min": 0.9, "max": 1.2}, [1.0, 3.0, 0.5, 0, 0]),
         ({"kind": "seq_mask_tis", "min": 1.2, "max": 1.3}, [0, 0, 0, 2.0, 0.8]),
+        # products: 1 * 3 * 0.5 = 1.5 and 2 * 0.8 = 1.6
+        ({"kind": "sequence_truncate", "max": 1.55}, [1.5, 1.5, 1.5, 1.55, 1.55]),
+        ({"kind": "sequence_mask", "max": 1.55}, [1.5, 1.5, 1.5, 0, 0]),
     ],
 )
 def test_engine_corrections_by_hand(correction, weights):
@@ -134,6 +138,7 @@ def test_metrics_by_hand():
         "mismatch": sum(mismatches) / 5,
         "mismatch_max": log(3),
         "token_mult_prob_error": (1 + 3 + 2 + 2 + 1.25) / 5,
+        "policy_kl_error": sum(exp(-d) + d - 1 for d in (0.0, log(3), -log(2), log(2), log(0.8))) / 5,
         "gen_kl_error": (0 + (3 - log(3) - 1) + (0.5 + log(2) - 1) + (2 - log(2) - 1) + (0.8 - log(0.8) - 1)) / 5,
     }
     assert {name: metrics[name] for name in by_hand} == pytest.approx(by_hand)
@@ -148,6 +153,61 @@ def test_the_share_out_of_bounds_counts_sequences_where_sequences_are_dropped():
     assert share(kind="none") == 0
     assert share(kind="icepop", min=0.75, max=2.5) == pytest.approx(2 / 5)
     assert share(kind="seq_mask_tis", min=0.9, max=1.2) == pytest.approx(1 / 2)
+    assert share(kind="sequence_mask", max=1.55) == pytest.approx(1 / 2)
+
+
+@pytest.mark.parametrize(("p", "q"), [(0.5, 0.5), (0.9, 0.3), (1e-3, 0.6)])
+def test_jensen_shannon_is_the_mean_of_both_divergences_from_the_mixture(p, q):
+    inputs = LossInputs(*(tensor([[log(x)]]) for x in (p, p, q)), advantages=tensor([[1.0]]), mask=torch.ones(1, 1))
+    found = summarize([policy_loss(inputs, ObjectiveConfig()).metrics])["js_divergence_error"]
+    m = (p + q) / 2
+    by_hand = sum(x / m - log(x / m) - 1 for x in (p, q)) / 2
+    assert found == pytest.approx(by_hand, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("threshold", "kept"),
+    # the second sequence has A < 0, and rollout - logprobs = -log(2 * 0.7), -log(0.8 * 1.4): a mean of -0.225 nats
+    [(0.1, True), (None, True)],
+)
+def test_a_sequence_that_is_close_enough_stays(threshold, kept):
+    assert (loss(example(), correction={"off_policy_threshold": threshold}) == loss(example())).item() is kept
+
+
+def test_a_sequence_of_negative_advantage_that_the_policy_has_left_leaves_the_loss():
+    # logprobs half a nat below the engine's everywhere: the threshold of 0.4 is exceeded, and only A < 0 is dropped
+    inputs = example(logprobs=tensor(OLD), rollout_logprobs=tensor(OLD) + 0.5)
+    weight = exp(-0.5)
+    config = ObjectiveConfig(correction={"off_policy_threshold": 0.4})
+    output = policy_loss(inputs, config)
+    assert output.loss.item() == pytest.approx(-(3 * 2.0 * weight) / 5, abs=1e-12)
+    assert summarize([output.metrics])["off_policy"] == pytest.approx(1 / 2)
+    assert loss(inputs, correction={"off_policy_threshold": 0.6}).item() == pytest.approx(-(6 - 2) * weight / 5)
+
+
+def test_an_importance_corrected_penalty_by_hand():
+    inputs = example(ref_logprobs=tensor(REF))
+    plain = loss(inputs)
+    added = loss(inputs, kl={"beta": 0.3, "importance_corrected": True}) - plain
+    terms = [
+        ratio * (exp(d) - d - 1)
+        for refs, olds, ratios, mask in zip(REF, OLD, RATIOS, MASK, strict=True)
+        for ref, old, ratio, m in zip(refs, olds, ratios, mask, strict=True)
+        if m
+        for d in [ref - (old + log(ratio))]
+    ]
+    assert added.item() == pytest.approx(0.3 * sum(terms) / 5, abs=1e-12)
+
+
+def test_the_entropy_bonus_is_its_mean_over_trained_tokens():
+    entropy = tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 99.0]]).requires_grad_()
+    inputs = example(entropy=entropy)
+    total = loss(inputs, entropy_coefficient=0.1)
+    assert (loss(inputs) - total).item() == pytest.approx(0.1 * (1 + 2 + 3 + 4 + 5) / 5, abs=1e-12)
+    total.backward()
+    torch.testing.assert_close(entropy.grad, tensor([[-0.02] * 3, [-0.02, -0.02, 0.0]]))
+    with pytest.raises(ValueError, match=r"entropy_coefficient = 0.1 needs entropy"):
+        loss(example(), entropy_coefficient=0.1)
 
 
 EVERY_KIND = [
@@ -160,6 +220,19 @@ EVERY_KIND = [
     {"kl": {"beta": 0.2, "estimator": "k1"}},
     {"kl": {"beta": 0.2, "estimator": "k2"}},
     {"kl": {"beta": 0.2, "estimator": "k3"}, "aggregation": "sequence"},
+    {"kl": {"beta": 0.2, "estimator": "k3", "importance_corrected": True}},
+    {"correction": {"kind": "sequence_truncate", "max": 1.1}},
+    {"correction": {"kind": "sequence_mask", "max": 1.1}},
+    {"correction": {"off_policy_threshold": 0.01}},
+    {"dual_clip": 1.2},
+    {
+        "surrogate": "gspo",
+        "aggregation": "sequence",
+        "clip_low": 0.05,
+        "clip_high": 0.05,
+        "correction": {"kind": "none"},
+    },
+    {"entropy_coefficient": 0.1},
 ]
 
 

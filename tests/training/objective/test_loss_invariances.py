@@ -19,8 +19,12 @@ EVERY_KIND = [
     {"correction": {"kind": "seq_mask_tis", "min": 0.9, "max": 1.1}},
     {"aggregation": "sequence", "correction": {"kind": "seq_mask_tis", "min": 0.9, "max": 1.1}},
     {"force_on_policy_ratio": True},
+    {"surrogate": "cispo"},
+    {"surrogate": "gspo", "aggregation": "sequence", "correction": {"kind": "sequence_truncate", "max": 1.5}},
+    {"dual_clip": 3.0, "correction": {"kind": "sequence_mask", "max": 1.5, "off_policy_threshold": 0.05}},
+    {"entropy_coefficient": 0.1, "kl": {"beta": 0.1, "importance_corrected": True}},
 ]
-TENSORS = ("logprobs", "old_logprobs", "rollout_logprobs", "ref_logprobs", "advantages", "mask")
+TENSORS = ("logprobs", "old_logprobs", "rollout_logprobs", "ref_logprobs", "entropy", "advantages", "mask")
 
 
 def padded_batch(lengths=(3, 7, 1, 5, 7, 2, 4, 6), seed=1):
@@ -36,6 +40,7 @@ def padded_batch(lengths=(3, 7, 1, 5, 7, 2, 4, 6), seed=1):
         old_logprobs=old,
         rollout_logprobs=old + draw(0.2),
         ref_logprobs=old + draw(0.3),
+        entropy=draw(1.0).abs(),
         advantages=draw(1.0)[:, :1].expand(shape).contiguous(),
         mask=torch.arange(shape[1])[None] < torch.tensor(lengths)[:, None],
     )
@@ -151,7 +156,7 @@ SHAPE = (2, 3)
 def test_whatever_the_mask_and_the_numbers_nothing_is_nan_and_nothing_leaks(config, data):
     mask = torch.from_numpy(data.draw(arrays(bool, SHAPE)))
     junk = torch.from_numpy(data.draw(arrays("float32", SHAPE, elements=JUNK)))
-    draws = {name: torch.from_numpy(data.draw(arrays("float32", SHAPE, elements=EXTREME))) for name in TENSORS[:4]}
+    draws = {name: torch.from_numpy(data.draw(arrays("float32", SHAPE, elements=EXTREME))) for name in TENSORS[:5]}
     advantages = torch.from_numpy(data.draw(arrays("float32", SHAPE, elements=st.floats(-100, 100, width=32))))
     values = {name: torch.where(mask, value, junk) for name, value in {**draws, "advantages": advantages}.items()}
     values["logprobs"].requires_grad_()

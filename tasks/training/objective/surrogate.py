@@ -1,0 +1,64 @@
+"""What is maximised per token before engine correction and aggregation: ratio, clipping, and where clipping bites."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from tasks.training.objective.config import ObjectiveConfig
+from tasks.training.objective.ratios import bounded_exp
+from tasks.training.objective.segments import mean_per_sequence
+
+
+class Clipped(NamedTuple):
+    """Where a bound stops the gradient; bool `[batch, seq]` each."""
+
+    low: Tensor
+    high: Tensor
+    dual: Tensor
+
+
+def importance_ratio(
+    logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, sequence_ids: Tensor | None, config: ObjectiveConfig
+) -> Tensor:
+    """`r`, how far this update has moved the policy, `[batch, seq]`; the gradient flows through `logprobs`.
+
+    Per token `exp(logprobs - old_logprobs)`. For `gspo` that of the sequence, `exp(mean_t(logprobs - old_logprobs))`,
+    on each of its tokens, in the form whose gradient each token carries for itself (GSPO-token, Zheng et al. 2025,
+    arXiv:2507.18071, eq. 14): summed over the tokens with shares of one over the length, value and gradient are those
+    of the sequence's ratio (eq. 7). With `force_on_policy_ratio`, 1.
+    """
+    log_ratio = logprobs - (logprobs.detach() if config.force_on_policy_ratio else old_logprobs)
+    if config.surrogate == "gspo":
+        log_ratio = mean_per_sequence(log_ratio.detach(), mask, sequence_ids) + logprobs - logprobs.detach()
+    return bounded_exp(log_ratio)
+
+
+def surrogate(ratio: Tensor, logprobs: Tensor, advantages: Tensor, config: ObjectiveConfig) -> Tensor:
+    """The term of each token, `[batch, seq]`, with `clip(r)` = r within `[1 - clip_low, 1 + clip_high]`.
+
+    - `ppo`, and `gspo` with its own r: `min(r A, clip(r) A)`. With `dual_clip` c, where A < 0 no less than `c A`
+      (dual-clip PPO, Ye et al. 2020, arXiv:1912.09729, eq. 5), so that a token that has become far likelier cannot
+      dominate the batch;
+    - `cispo`: `clip(r) A log pi`, no gradient through `clip(r)` (MiniMax-M1, arXiv:2506.13585, eq. 4): a clipped token
+      keeps a gradient of bounded weight. The paper leaves the lower bound open, which is `clip_low: 1`.
+    """
+    clipped = ratio.clamp(1 - config.clip_low, 1 + config.clip_high)
+    if config.surrogate == "cispo":
+        return clipped.detach() * advantages * logprobs
+    term = torch.minimum(ratio * advantages, clipped * advantages)
+    if config.dual_clip is None:
+        return term
+    return torch.where(advantages < 0, torch.maximum(term, config.dual_clip * advantages), term)
+
+
+@torch.no_grad()
+def clipped(ratio: Tensor, advantages: Tensor, config: ObjectiveConfig) -> Clipped:
+    """Which tokens a bound of `surrogate` takes hold of."""
+    low, high = ratio < 1 - config.clip_low, ratio > 1 + config.clip_high
+    if config.surrogate == "cispo":  # its weights are clipped whatever the advantage
+        return Clipped(low, high, torch.zeros_like(low))
+    negative, beyond = advantages < 0, config.dual_clip is not None and ratio > config.dual_clip
+    return Clipped(negative & low, (advantages > 0) & high, negative & beyond)
