@@ -55,6 +55,11 @@ class Completion:
     finish_reason: str
     versions: list[VersionSpan]
 
+    @property
+    def truncated(self) -> bool:
+        """Whether it was cut at the limit."""
+        return self.finish_reason == "length"
+
 
 @dataclass(frozen=True)
 class UpdateTiming:

@@ -133,6 +133,12 @@ class TrainingConfig(Config):
                 f"sampling.max_tokens ({self.sampling.max_tokens}) leaves no room for a prompt in "
                 f"actors.engine.max_model_len ({self.actors.engine.max_model_len})"
             )
+        overlong = self.objective.shaping.overlong
+        if overlong is not None and overlong.max_length - overlong.cache >= self.sampling.max_tokens:
+            raise ValueError(
+                f"objective.shaping.overlong penalises from {overlong.max_length - overlong.cache} tokens on, which "
+                f"sampling.max_tokens ({self.sampling.max_tokens}) never exceeds"
+            )
         if self.objective.kl.beta > 0:
             raise ValueError("objective.kl.beta above 0 needs a reference policy, which this learner does not hold")
         if self.sampling.top_p != 1.0 or self.sampling.top_k or self.sampling.min_p or self.sampling.temperature == 0:

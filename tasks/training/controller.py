@@ -176,8 +176,15 @@ class Controller:
 
     async def _train(self, step: int, batch: list[Group]) -> dict[str, float]:
         advantages = _advantages(batch, self._config)
+        filtering = self._config.objective.shaping.filter_truncated
         sequences = [
-            TokenSequence(group.prompt.token_ids, completion.token_ids, completion.logprobs, advantage)
+            TokenSequence(
+                group.prompt.token_ids,
+                completion.token_ids,
+                completion.logprobs,
+                advantage,
+                mask=[False] * len(completion.token_ids) if filtering and completion.truncated else None,
+            )
             for group, row in zip(batch, advantages, strict=True)
             for completion, advantage in zip(group.completions, row, strict=True)
         ]

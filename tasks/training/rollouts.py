@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tasks.generation.engine import Completion, VersionSpan
 from tasks.schemas import Message
-from tasks.training.objective.config import RewardAggregation
+from tasks.training.objective import ObjectiveConfig, ShapingConfig, shaped_reward
 from tasks.verifiers import Reward, Score
 
 
@@ -30,8 +30,8 @@ class Prompt:
 class Group:
     """All responses to one prompt that are compared with each other (a GRPO group).
 
-    Times are seconds since the run began. In the order of `completions` stand `scores`, which training maximises, and
-    `rewards`, what those are made of; they are empty where the verifier's score is all.
+    Times are seconds since the run began. In the order of `completions` stand `scores`, which training maximises,
+    `rewards`, what those are made of (empty where the verifier's score is all), and whether each is right (`passed`).
     """
 
     number: int
@@ -43,6 +43,7 @@ class Group:
     scores: list[float] = field(default_factory=list)
     finished_at: float | None = None
     rewards: list[tuple[Reward, ...]] = field(default_factory=list)
+    passed: list[bool] = field(default_factory=list)
 
     @property
     def first_version(self) -> int:
@@ -56,17 +57,27 @@ class Group:
         versions = [span.version for completion in self.completions for span in completion.versions]
         return max(versions, default=self.policy_version)
 
-    def judged(self, scores: list[Score]) -> None:
-        """Take the judgements of all completions, in their order."""
-        self.scores = [score.reward for score in scores]
+    def judged(self, scores: list[Score], shaping: ShapingConfig) -> None:
+        """Take the judgements of all completions, in their order, and shape the rewards."""
+        self.scores = [
+            shaped_reward(score.reward, len(completion.token_ids), completion.truncated, shaping)
+            for score, completion in zip(scores, self.completions, strict=True)
+        ]
         self.rewards = [score.rewards for score in scores]
+        self.passed = [score.passed for score in scores]
 
-    def zero_variance(self, aggregation: RewardAggregation) -> bool:
-        """Whether the group carries no gradient: all scores are equal or, for GDPO, each of the rewards' values."""
-        if aggregation == "sum_then_normalize":
-            return max(self.scores) == min(self.scores)
+    def teaches_nothing(self, objective: ObjectiveConfig) -> str:
+        """Why the group carries no gradient; empty where it does.
+
+        All scores are equal or, for GDPO, each of the rewards' values; or no response is left in the loss.
+        """
+        if objective.shaping.filter_truncated and all(completion.truncated for completion in self.completions):
+            return "every response was truncated"
+        if objective.reward_aggregation == "sum_then_normalize":
+            return f"every score is {self.scores[0]:g}" if max(self.scores) == min(self.scores) else ""
         columns = zip(*self.components(), strict=True)
-        return all(len({part.value for part in column if part.value is not None}) < 2 for column in columns)
+        varies = any(len({part.value for part in column if part.value is not None}) > 1 for column in columns)
+        return "" if varies else "no reward varies"
 
     def components(self) -> list[tuple[Reward, ...]]:
         """The rewards of each completion; its score as the only one where there are no others."""

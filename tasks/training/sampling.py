@@ -172,8 +172,8 @@ class Sampling:
         except JudgementError as error:
             self.drop(group, "failed", str(error))
             return
-        if group.zero_variance(self._config.objective.reward_aggregation):
-            self.drop(group, "zero_variance", f"every score is {group.scores[0]:g}")
+        if reason := group.teaches_nothing(self._config.objective):
+            self.drop(group, "zero_variance", reason)
             return
         del self.in_flight[group.number]
         self.ready.append(group)
@@ -191,7 +191,7 @@ class Sampling:
                 ]
         except* JudgementError as failed:
             raise failed.exceptions[0] from None
-        group.judged([score.result() for score in scores])
+        group.judged([score.result() for score in scores], self._config.objective.shaping)
         group.finished_at = self._clock()
         self.tally.judged(group)
 

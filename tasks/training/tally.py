@@ -18,6 +18,8 @@ class Tally:
     scores: dict[str, list[float]] = field(default_factory=dict)
     rewards: dict[str, list[float]] = field(default_factory=dict)
     judged_groups: int = 0
+    solved_groups: int = 0
+    unsolved_groups: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     actors_lost: int = 0
     updates: list[UpdateTiming] = field(default_factory=list)
@@ -25,6 +27,8 @@ class Tally:
     def judged(self, group: Group) -> None:
         """All responses of `group` have scores."""
         self.judged_groups += 1
+        self.solved_groups += all(group.passed)
+        self.unsolved_groups += not any(group.passed)
         self.scores.setdefault(group.prompt.domain, []).extend(group.scores)
         for part in (part for rewards in group.rewards for part in rewards):
             if part.value is not None:
@@ -33,6 +37,8 @@ class Tally:
     def metrics(self, seconds: float) -> dict[str, float]:
         """Rewards of everything that was sampled, dropped groups included, by domain and in all; counts; rates.
 
+        Of the judged groups, `zero_variance` is the share that carried no gradient; in `solved` all responses pass, in
+        `unsolved` none does.
         Where prompts have several rewards, `rewards/<name>/mean` and `/std` are those of each, before its weight.
 
         Args:
@@ -54,6 +60,8 @@ class Tally:
             **_by_name(self.rewards),
             "groups": self.judged_groups,
             "zero_variance": self.dropped["zero_variance"] / max(self.judged_groups, 1),
+            "solved": self.solved_groups / max(self.judged_groups, 1),
+            "unsolved": self.unsolved_groups / max(self.judged_groups, 1),
             "stale_groups": self.dropped["stale"],
             "failed_groups": self.dropped["failed"],
             "actors_lost": self.actors_lost,
@@ -72,13 +80,26 @@ def _by_name(rewards: dict[str, list[float]]) -> dict[str, float]:
 
 
 def batch_metrics(batch: list[Group], version: int) -> dict[str, float]:
-    """What was trained on by the step that started at policy `version`: rewards, lengths in tokens, staleness."""
+    """What was trained on by the step that started at policy `version`: rewards, staleness, and lengths in tokens.
+
+    `response_length` is the mean; `_p50` and `_p99` are quantiles, `_correct` and `_wrong` the means of the responses
+    that pass and of those that do not, where there are any.
+    """
     completions = [completion for group in batch for completion in group.completions]
+    passed = [passed for group in batch for passed in group.passed]
+    lengths = [len(completion.token_ids) for completion in completions]
+    by_correctness: dict[str, list[int]] = {"correct": [], "wrong": []}
+    for length, right in zip(lengths, passed, strict=True):
+        by_correctness["correct" if right else "wrong"].append(length)
+    quantiles = statistics.quantiles(lengths, n=100, method="inclusive")
     staleness = [version - group.first_version for group in batch]
     return {
         "batch_reward": statistics.fmean(score for group in batch for score in group.scores),
-        "response_length": statistics.fmean(len(completion.token_ids) for completion in completions),
-        "truncated": statistics.fmean(completion.finish_reason == "length" for completion in completions),
+        "response_length": statistics.fmean(lengths),
+        "response_length_p50": quantiles[49],
+        "response_length_p99": quantiles[98],
+        **{f"response_length_{name}": statistics.fmean(part) for name, part in by_correctness.items() if part},
+        "truncated": statistics.fmean(completion.truncated for completion in completions),
         "staleness": statistics.fmean(staleness),
         "staleness_max": max(staleness),
     }

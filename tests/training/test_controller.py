@@ -117,6 +117,18 @@ def test_a_batch_holds_every_trained_token_once_with_the_reward_less_the_groups_
     assert all(s.num_trained == len(s.response_ids) for s in step.sequences)
 
 
+def test_truncated_responses_leave_the_loss_and_stay_in_their_group(tmp_path):
+    async def answers(_actor, _prompt):
+        return ["half", "right", "half", "wrong"]
+
+    objective = {"shaping": {"filter_truncated": True}}
+    options = config(steps=1, groups_per_step=1, sampling={"samples": 4, "max_tokens": 8}, objective=objective)
+    [step] = Run(tmp_path, options, prompts(1), answers).play().learner.steps
+    trained = sorted((bytes(s.response_ids).decode(), s.num_trained, s.advantage) for s in step.sequences)
+    assert trained == [("half", 0, 0.0), ("half", 0, 0.0), ("right", 5, 0.5), ("wrong", 5, -0.5)]
+    assert step.denominator == 2 * 5
+
+
 def test_the_learning_rate_of_each_step_follows_the_schedule(tmp_path):
     options = config(steps=4, optimizer={"learning_rate": 1.0, "warmup_steps": 2, "schedule": "linear"})
     run = Run(tmp_path, options, prompts(50)).play()

@@ -8,9 +8,10 @@ import pytest
 from tasks.generation.engine import Completion, VersionSpan
 from tasks.training.config import TrainingConfig
 from tasks.training.controller import _advantages
+from tasks.training.objective import ObjectiveConfig, ShapingConfig
 from tasks.training.rollouts import Group
 from tasks.training.run import load_prompts
-from tasks.training.tally import Tally
+from tasks.training.tally import Tally, batch_metrics
 from tasks.verifiers import Reward, Score
 from tests.training.mixtures import mixture
 from tests.training.stand_ins import prompts
@@ -52,11 +53,11 @@ def test_a_group_survives_json():
     mixture_prompts = prompts(3)
     completion = Completion("word", [5, 6], [-0.5, -0.25], "length", [VersionSpan(1, 0, 1), VersionSpan(2, 1, 2)])
     rewards = [(Reward("math", 1.0, 1.0), Reward("f", 0.5, None)), ()]
-    group = Group(7, mixture_prompts[1], 0, 1.5, 1, [completion, completion], [1.0, 0.0], 2.5, rewards)
+    group = Group(7, mixture_prompts[1], 0, 1.5, 1, [completion, completion], [1.0, 0.0], 2.5, rewards, [True, False])
     record = json.loads(json.dumps(group.to_json()))
     assert record["prompt"] == "p2"
     assert Group.from_json(record, {p.prompt_id: p for p in mixture_prompts}) == group
-    assert (group.first_version, group.last_version, group.zero_variance("sum_then_normalize")) == (1, 2, False)
+    assert (group.first_version, group.last_version, group.teaches_nothing(OLMO_RL)) == (1, 2, "")
 
 
 def several(*values):
@@ -65,11 +66,58 @@ def several(*values):
     return Score.of_rewards([Reward(name, weight, value) for name, weight, value in parts], True, "")
 
 
-def judged(*scores):
-    completions = [Completion("word", [5, 6], [-0.5, -0.25], "stop", [VersionSpan(1, 0, 2)]) for _ in scores]
+OLMO_RL = ObjectiveConfig()
+GDPO = ObjectiveConfig(advantage="group_norm", reward_aggregation="normalize_then_sum")
+
+
+def judged(*scores, cut=(), **shaping):
+    """A group of responses of two tokens; those at the places `cut` were truncated."""
+    completions = [
+        Completion("word", [5, 6], [-0.5, -0.25], "length" if place in cut else "stop", [VersionSpan(1, 0, 2)])
+        for place, _ in enumerate(scores)
+    ]
     group = Group(7, prompts(1)[0], 0, 1.5, 1, completions)
-    group.judged(list(scores))
+    group.judged(list(scores), ShapingConfig(**shaping))
     return group
+
+
+RIGHT, WRONG = Score(1.0, True, ""), Score(0.0, False, "")
+
+
+def test_rewards_are_shaped_once_and_pass_rates_are_not():
+    group = judged(RIGHT, RIGHT, WRONG, cut=(1,), stop_properly=0.25)
+    assert (group.scores, group.passed) == ([1.0, 0.25, 0.0], [True, True, False])
+
+
+def test_a_group_of_right_answers_teaches_where_one_of_them_did_not_stop():
+    assert judged(RIGHT, RIGHT).teaches_nothing(OLMO_RL) == "every score is 1"
+    assert not judged(RIGHT, RIGHT, cut=(1,), stop_properly=0.0).teaches_nothing(OLMO_RL)
+
+
+def test_a_group_without_a_response_in_the_loss_teaches_nothing():
+    filtering = ObjectiveConfig(shaping={"filter_truncated": True})
+    assert judged(RIGHT, WRONG, cut=(0, 1)).teaches_nothing(filtering) == "every response was truncated"
+    assert not judged(RIGHT, WRONG, cut=(0,)).teaches_nothing(filtering)
+    assert not judged(RIGHT, WRONG, cut=(0, 1)).teaches_nothing(OLMO_RL)
+
+
+def test_solved_and_unsolved_groups_are_counted_apart():
+    tally = Tally()
+    for group in (judged(RIGHT, RIGHT), judged(RIGHT, WRONG), judged(WRONG, WRONG), judged(WRONG, WRONG)):
+        tally.judged(group)
+    figures = tally.metrics(1.0)
+    assert (figures["solved"], figures["unsolved"]) == (1 / 4, 2 / 4)
+
+
+def test_lengths_by_hand():
+    group = judged(RIGHT, WRONG, WRONG)
+    for completion, length in zip(group.completions, (10, 20, 40), strict=True):
+        completion.token_ids[:] = [5] * length
+    figures = batch_metrics([group], version=1)
+    assert figures["response_length"] == pytest.approx(70 / 3)
+    assert (figures["response_length_p50"], figures["response_length_p99"]) == pytest.approx((20, 39.6))
+    assert (figures["response_length_correct"], figures["response_length_wrong"]) == (10, 30)
+    assert "response_length_wrong" not in batch_metrics([judged(RIGHT, RIGHT)], version=1)
 
 
 def test_training_maximises_the_weighted_sum():
@@ -84,14 +132,14 @@ def test_training_maximises_the_weighted_sum():
 
 def test_equal_sums_of_different_rewards_carry_a_gradient_where_each_is_normalised():
     hidden = judged(several(1.0, 0.0), several(0.5, 1.0))
-    assert hidden.zero_variance("sum_then_normalize")
-    assert not hidden.zero_variance("normalize_then_sum")
-    assert judged(several(1.0, 0.0, None), several(1.0, 0.0, 3.0)).zero_variance("normalize_then_sum")
+    assert hidden.teaches_nothing(OLMO_RL)
+    assert not hidden.teaches_nothing(GDPO)
+    assert judged(several(1.0, 0.0, None), several(1.0, 0.0, 3.0)).teaches_nothing(GDPO) == "no reward varies"
 
 
 def test_each_reward_is_normalised_within_its_group_whatever_rewards_other_groups_have():
     config = recipe(objective={"advantage": "group_norm", "reward_aggregation": "normalize_then_sum"})
-    two, plain = judged(several(1.0, 0.0), several(0.5, 1.0)), judged(Score(1.0, True, ""), Score(0.0, False, ""))
+    two, plain = judged(several(1.0, 0.0), several(0.5, 1.0)), judged(RIGHT, WRONG)
     (first, second), (right, wrong) = _advantages([two, plain], config)
     assert (first, right) == (pytest.approx(-second), pytest.approx(-wrong))
     assert right / first == pytest.approx(1 / (1 - 0.5), rel=1e-4)

@@ -26,6 +26,13 @@ RECIPES = Path(__file__).parents[2] / "workflows" / "recipes"
         ({"sampling": {"min_p": 0.1}}, "min_p 0"),
         ({"sampling": {"temperature": 0}}, "temperature above 0"),
         ({"objective": {"kl": {"beta": 0.1}}}, "objective.kl.beta above 0 needs a reference policy"),
+        (
+            {
+                "objective": {"shaping": {"overlong": {"max_length": 20480, "cache": 4096}}},
+                "sampling": {"max_tokens": 512},
+            },
+            r"overlong penalises from 16384 tokens on, which sampling.max_tokens \(512\) never exceeds",
+        ),
         ({"steps": 0}, "steps"),
         ({"learner": {"zero_stage": 4}}, "learner.zero_stage"),
     ],

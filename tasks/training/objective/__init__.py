@@ -9,7 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tasks.training.objective.config import CorrectionConfig, KLConfig, ObjectiveConfig
+from tasks.training.objective.config import CorrectionConfig, KLConfig, ObjectiveConfig, OverlongConfig, ShapingConfig
+from tasks.training.objective.shaping import shaped_reward
 
 if TYPE_CHECKING:
     from tasks.training.objective.advantages import compute_advantages, normalize_then_sum, zero_variance
@@ -22,9 +23,12 @@ __all__ = [
     "LossInputs",
     "LossOutput",
     "ObjectiveConfig",
+    "OverlongConfig",
+    "ShapingConfig",
     "compute_advantages",
     "normalize_then_sum",
     "policy_loss",
+    "shaped_reward",
     "summarize",
     "zero_variance",
 ]

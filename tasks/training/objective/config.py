@@ -99,6 +99,61 @@ class KLConfig(Config):
     importance_corrected: bool = False
 
 
+class OverlongConfig(Config):
+    """DAPO's soft overlong punishment (section 3.4, eq. 13), added to the reward.
+
+    Attributes:
+        max_length: L_max, tokens; the full penalty from here on.
+        cache: L_cache, tokens before `max_length` over which the penalty grows linearly.
+        weight: the full penalty.
+    """
+
+    max_length: int = Field(gt=0)
+    cache: int = Field(gt=0)
+    weight: float = Field(default=1.0, gt=0)
+
+    @model_validator(mode="after")
+    def _cache_fits(self) -> OverlongConfig:
+        if self.cache > self.max_length:
+            raise ValueError(f"overlong.cache = {self.cache} is more than overlong.max_length = {self.max_length}")
+        return self
+
+
+class ShapingConfig(Config):
+    """What becomes of a verifier's reward, see `tasks.training.objective.shaping`. By default nothing.
+
+    Attributes:
+        signed: rewards from -1 to 1 in place of 0 to 1 (DAPO).
+        stop_properly: factor on the reward of a truncated response, from 0 (no reward; ProRLv2) to 1. None: off.
+        overlong: penalty that grows with the length. None: off.
+        filter_truncated: truncated responses leave the loss, and stay in their group (DAPO's overlong filtering).
+    """
+
+    signed: bool = False
+    stop_properly: float | None = Field(default=None, ge=0, le=1)
+    overlong: OverlongConfig | None = None
+    filter_truncated: bool = False
+
+    @property
+    def changes_rewards(self) -> bool:
+        """Whether a reward may come out as another."""
+        return self.signed or self.stop_properly is not None or self.overlong is not None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ShapingConfig:
+        if self.stop_properly is None:
+            return self
+        conflicts = (
+            ("overlong", self.overlong is not None, "both penalise the same responses; take one"),
+            ("signed", self.signed, "a truncated response's -1 would rise; take overlong to penalise length"),
+            ("filter_truncated", self.filter_truncated, "what is penalised would not be in the loss; take one"),
+        )
+        for name, given, why in conflicts:
+            if given:
+                raise ValueError(f"shaping.stop_properly = {self.stop_properly} and shaping.{name}: {why}")
+        return self
+
+
 class ObjectiveConfig(Config):
     """The objective of one training run.
 
@@ -107,6 +162,7 @@ class ObjectiveConfig(Config):
         reward_aggregation: where a prompt has several rewards, `sum_then_normalize` makes advantages of their weighted
             sum; `normalize_then_sum` (GDPO) normalises each within its group first, see `normalize_then_sum`. The
             latter is a normalisation by the group's deviation, and so needs `advantage: group_norm`.
+        shaping: of the rewards, before anything else.
         aggregation: what a token's term is divided by: `token`, the tokens of the global batch (DAPO, OlmoRL);
             `sequence`, its sequence's tokens times the sequences of the global batch (GRPO); `constant`,
             `constant_length` times the sequences of the global batch (Dr GRPO).
@@ -126,6 +182,7 @@ class ObjectiveConfig(Config):
 
     advantage: Advantage = "group_mean"
     reward_aggregation: RewardAggregation = "sum_then_normalize"
+    shaping: ShapingConfig = Field(default_factory=ShapingConfig)
     aggregation: Aggregation = "token"
     constant_length: int | None = Field(default=None, gt=0)
     surrogate: Surrogate = "ppo"
@@ -163,6 +220,11 @@ class ObjectiveConfig(Config):
             raise ValueError(
                 "reward_aggregation = normalize_then_sum normalises by the group's deviation: it needs advantage = "
                 f"group_norm, not {self.advantage}"
+            )
+        if self.reward_aggregation == "normalize_then_sum" and self.shaping.changes_rewards:
+            raise ValueError(
+                "reward_aggregation = normalize_then_sum never forms the sum that shaping (signed, stop_properly, "
+                "overlong) shapes: give one of them"
             )
         return self
 

@@ -69,6 +69,18 @@ def test_a_correction_that_contradicts_itself_is_refused_by_name(correction, nam
         ({"surrogate": "gspo"}, ["surrogate = gspo", "aggregation = sequence", "token"]),
         ({"surrogate": "cispo", "dual_clip": 3.0}, ["surrogate = cispo", "dual_clip = 3.0"]),
         ({"dual_clip": 1.0}, ["dual_clip"]),
+        ({"shaping": {"stop_properly": 1.5}}, ["shaping.stop_properly"]),
+        ({"shaping": {"overlong": {"max_length": 9, "cache": 10}}}, ["overlong.cache = 10", "overlong.max_length = 9"]),
+        (
+            {"shaping": {"stop_properly": 0.5, "overlong": {"max_length": 10, "cache": 1}}},
+            ["shaping.stop_properly = 0.5", "shaping.overlong"],
+        ),
+        ({"shaping": {"stop_properly": 0.5, "signed": True}}, ["shaping.stop_properly = 0.5", "shaping.signed"]),
+        ({"shaping": {"stop_properly": 0.5, "filter_truncated": True}}, ["stop_properly", "shaping.filter_truncated"]),
+        (
+            {"advantage": "group_norm", "reward_aggregation": "normalize_then_sum", "shaping": {"signed": True}},
+            ["reward_aggregation = normalize_then_sum", "shaping", "signed"],
+        ),
         ({"entropy_coefficient": -0.1}, ["entropy_coefficient"]),
         ({"unknown": 1}, ["unknown"]),
     ],
