@@ -36,9 +36,14 @@ def ours(folder: Path) -> dict[str, float]:
         "trained": sum(row["trained_tokens_per_second"] * row["step_seconds"] for row in steady) / seconds,
         "generated": sum(row["generated_tokens"] for row in steady) / seconds,
         "step_seconds": statistics.median(row["step_seconds"] for row in steady),
-        "update_pause_seconds": statistics.median(row["update_pause_seconds"] for row in steady),
-        "update_seconds": statistics.median(row["update_seconds"] for row in steady),
+        "update_pause_seconds": _median(steady, "update_pause_seconds"),
+        "update_seconds": _median(steady, "update_seconds"),
     }
+
+
+def _median(rows: list[dict[str, float]], name: str) -> float:
+    """Over the steps that have it: an update may finish in the next step."""
+    return statistics.median(row[name] for row in rows if name in row)
 
 
 def trl(folder: Path) -> dict[str, float]:
