@@ -125,8 +125,9 @@ class Sampling:
 
     async def _update(self, actor: Actor) -> int:
         with self._weights.open() as (version, path):
-            self.tally.updates.append(await actor.update(str(path), version))
-            return version
+            timing = await actor.update(str(path), version)
+        self.tally.updates.append(timing)  # that of now: a step may have ended meanwhile
+        return version
 
     async def _keep_busy(self, index: int, actor: Actor) -> None:
         groups: set[asyncio.Task[None]] = set()
