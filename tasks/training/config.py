@@ -56,6 +56,21 @@ class LearnerConfig(Config):
     init_timeout_seconds: float = Field(600, gt=0)
 
 
+class UpdatesConfig(Config):
+    """Optimizer steps on one batch of rollouts.
+
+    With more than one, the learner takes the log-probabilities of the whole batch before the first (`old_logprobs`), so
+    that the ratio to them and the correction for the engine stay two factors. The learning rate is that of the batch.
+
+    Attributes:
+        minibatches: parts of equally many groups that the batch is cut into, one optimizer step each (DAPO: 16).
+        epochs: passes over the parts.
+    """
+
+    minibatches: int = Field(1, ge=1)
+    epochs: int = Field(1, ge=1)
+
+
 class ActorsConfig(Config):
     """The actors: independent vLLM engines.
 
@@ -90,7 +105,8 @@ class TrainingConfig(Config):
     """One training run, OlmoRL-style: asynchronous, group-relative, with verifiable rewards.
 
     Attributes:
-        steps: optimizer steps.
+        steps: batches of rollouts, each with one optimizer step unless `updates` asks for more.
+        updates: optimizer steps of a batch.
         groups_per_step: prompts whose groups make one batch, after zero-variance groups were replaced.
         sampling: group size, limits and temperature; the learner's probabilities are taken at the same temperature.
         async_steps: batches of groups that may be sampled ahead of the learner, in flight or waiting.
@@ -104,6 +120,7 @@ class TrainingConfig(Config):
     """
 
     steps: int = Field(1, ge=1)
+    updates: UpdatesConfig = UpdatesConfig()
     groups_per_step: int = Field(8, gt=0)
     sampling: SamplingConfig = SamplingConfig()
     async_steps: int = Field(2, ge=1)
@@ -132,6 +149,16 @@ class TrainingConfig(Config):
             raise ValueError(
                 f"sampling.max_tokens ({self.sampling.max_tokens}) leaves no room for a prompt in "
                 f"actors.engine.max_model_len ({self.actors.engine.max_model_len})"
+            )
+        if self.groups_per_step % self.updates.minibatches:
+            raise ValueError(
+                f"groups_per_step ({self.groups_per_step}) is no multiple of updates.minibatches "
+                f"({self.updates.minibatches})"
+            )
+        if self.objective.force_on_policy_ratio and self.updates != UpdatesConfig():
+            raise ValueError(
+                f"objective.force_on_policy_ratio is right for one update per batch; updates asks for "
+                f"{self.updates.minibatches * self.updates.epochs}"
             )
         overlong = self.objective.shaping.overlong
         if overlong is not None and overlong.max_length - overlong.cache >= self.sampling.max_tokens:

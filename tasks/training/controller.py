@@ -15,7 +15,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from tasks.training.actors import Actor
 from tasks.training.checkpoint import Checkpoints
 from tasks.training.config import TrainingConfig, learning_rate
 from tasks.training.journal import Journal
-from tasks.training.learner.client import Learner
+from tasks.training.learner.client import Learner, StepReport
 from tasks.training.ledger import Ledger
 from tasks.training.packing import Sequence as TokenSequence
 from tasks.training.rewards import Judge
@@ -188,13 +188,27 @@ class Controller:
             for group, row in zip(batch, advantages, strict=True)
             for completion, advantage in zip(group.completions, row, strict=True)
         ]
-        denominator = self._config.objective.denominator(sequence.num_trained for sequence in sequences)
         rate = learning_rate(step, self._config.optimizer, self._config.steps)
         self._sampling.free(len(batch))  # the next groups are sampled while the learner works on these
-        report = await self._crew.learner.step(sequences, denominator, rate)
+        report = await self._update(sequences, rate)
         for group, row in zip(batch, advantages, strict=True):
             self._crew.ledger.close_group(group, "trained", step=step, spread=statistics.pstdev(row))
         return {**report.metrics, "learning_rate": rate}
+
+    async def _update(self, sequences: list[TokenSequence], rate: float) -> StepReport:
+        """All optimizer steps on a batch; its groups stay together."""
+        learner, updates = self._crew.learner, self._config.updates
+        if updates.minibatches * updates.epochs > 1:
+            old = await learner.logprobs(sequences)
+            sequences = [replace(each, old_logprobs=values) for each, values in zip(sequences, old, strict=True)]
+        size = len(sequences) // updates.minibatches
+        reports = []
+        for _ in range(updates.epochs):
+            for start in range(0, len(sequences), size):
+                part = sequences[start : start + size]
+                denominator = self._config.objective.denominator(sequence.num_trained for sequence in part)
+                reports.append(await learner.step(part, denominator, rate))
+        return StepReport.of(reports)
 
     async def _publish(self) -> None:
         if self.version > 0:

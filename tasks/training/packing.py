@@ -35,8 +35,8 @@ class Sequence:
     """One rollout as the learner sees it.
 
     Raises:
-        ValueError: the prompt is empty (nothing predicts the first response token), or `rollout_logprobs` or `mask` is
-            not as long as `response_ids`.
+        ValueError: the prompt is empty (nothing predicts the first response token), or `rollout_logprobs`, `mask` or
+            `old_logprobs` is not as long as `response_ids`.
     """
 
     prompt_ids: list[int]
@@ -46,11 +46,15 @@ class Sequence:
     advantage: float
     mask: list[bool] | None = None
     """Which response tokens are trained; None: all."""
+    old_logprobs: list[float] | None = None
+    """Of each response token, nats, under the learner's policy before the first of several updates; None: the policy
+    that the update starts from."""
 
     def __post_init__(self) -> None:
         if not self.prompt_ids:
             raise ValueError("prompt_ids is empty: the first response token has nothing to be predicted from")
-        for name, values in (("rollout_logprobs", self.rollout_logprobs), ("mask", self.mask)):
+        for name in ("rollout_logprobs", "mask", "old_logprobs"):
+            values = getattr(self, name)
             if values is not None and len(values) != len(self.response_ids):
                 raise ValueError(f"{name} has {len(values)} entries for {len(self.response_ids)} response_ids")
 
@@ -85,6 +89,8 @@ class MicroBatch:
     """`[1, N]`, 0 outside the mask."""
     mask: Bools
     """`[1, N]`, trained tokens."""
+    old_logprobs: Floats | None = None
+    """`[1, N]`, 0 outside the mask; None where the sequences have none."""
 
     @property
     def num_tokens(self) -> int:
@@ -203,6 +209,9 @@ class _Packer:
         mask = np.concatenate([s.mask or [True] * n for s, n in zip(chosen, lengths, strict=True)]).astype(np.bool_)
         logprobs = np.concatenate([s.rollout_logprobs for s in chosen]).astype(np.float32)
         advantages = np.repeat(np.array([s.advantage for s in chosen], np.float32), lengths)
+        old = [s.old_logprobs for s in chosen if s.old_logprobs is not None]
+        if old and len(old) < len(chosen):
+            raise ValueError("of the sequences in a row, all have old_logprobs or none has")
         return MicroBatch(
             input_ids=_row(ids),
             position_ids=_row(positions),
@@ -212,6 +221,7 @@ class _Packer:
             advantages=np.where(mask, advantages, np.float32(0))[None],
             rollout_logprobs=np.where(mask, logprobs, np.float32(0))[None],
             mask=mask[None],
+            old_logprobs=np.where(mask, np.concatenate(old), 0)[None].astype(np.float32) if old else None,
         )
 
 

@@ -13,9 +13,11 @@ from tasks.training.controller import NoSignalError, StalledError
 from tests.training.stand_ins import (
     HUNG_SECONDS,
     LOGPROB,
+    OLD_LOGPROB,
     RecordingLearner,
     Run,
     ScriptedActor,
+    TableJudge,
     config,
     prompts,
     settle,
@@ -129,6 +131,26 @@ def test_truncated_responses_leave_the_loss_and_stay_in_their_group(tmp_path):
     assert step.denominator == 2 * 5
 
 
+def test_a_batch_is_cut_into_minibatches_of_whole_groups_and_passed_over_again(tmp_path):
+    async def answers(_actor, _prompt):
+        return ["right", "wrong"]
+
+    options = config(steps=1, groups_per_step=4, updates={"minibatches": 2, "epochs": 2})
+    run = Run(tmp_path, options, prompts(4), answers).play()
+    steps = run.learner.steps
+    assert [[s.prompt_ids[0] for s in step.sequences] for step in steps] == [[1, 1, 2, 2], [3, 3, 4, 4]] * 2
+    assert [step.denominator for step in steps] == [20] * 4
+    assert len({step.learning_rate for step in steps}) == 1
+    assert all(s.old_logprobs == [OLD_LOGPROB] * 5 for step in steps for s in step.sequences)
+    [row] = run.metrics()
+    assert row["trained_tokens"] == 80
+
+
+def test_of_a_single_update_the_old_policy_is_the_one_it_starts_from(tmp_path):
+    run = Run(tmp_path, config(steps=1), prompts(9)).play()
+    assert all(s.old_logprobs is None for step in run.learner.steps for s in step.sequences)
+
+
 def test_the_learning_rate_of_each_step_follows_the_schedule(tmp_path):
     options = config(steps=4, optimizer={"learning_rate": 1.0, "warmup_steps": 2, "schedule": "linear"})
     run = Run(tmp_path, options, prompts(50)).play()
@@ -152,6 +174,29 @@ def test_weights_arrive_in_the_middle_of_a_generation(tmp_path):
     [row] = [row for row in run.rows() if row["prompt_id"] == "p1"]
     assert (row["fate"], row["first_version"], row["last_version"]) == ("trained", 0, 1)
     assert max(run.metrics()[row["step"]][name] for name in ("staleness", "staleness_max")) == row["step"]
+
+
+def test_an_update_that_ends_in_a_later_step_is_measured_there(tmp_path):
+    recorded = asyncio.Event()
+
+    class BusyJudge(TableJudge):
+        async def figures(self):
+            await settle()  # the update begins before the step is recorded
+            return {}
+
+    async def ends_in_the_next_step(_actor, version):
+        await (recorded.wait() if version == 1 else never())
+
+    async def wait_for_the_update(step):
+        if step == 1:
+            recorded.set()
+            await until(lambda: run.actors[0].version == 1)
+
+    run = Run(tmp_path, config(steps=2), prompts(50), learner=RecordingLearner(wait_for_the_update), judge=BusyJudge())
+    run.make_actor = lambda _: ScriptedActor(run.answer, on_update=ends_in_the_next_step)
+    first, second = run.play().metrics()
+    assert "update_seconds" not in first
+    assert (second["update_pause_seconds"], second["update_seconds"]) == (0.01, 0.02)
 
 
 def test_a_slow_actor_holds_up_nobody_and_keeps_the_file_that_it_reads(tmp_path):

@@ -5,6 +5,7 @@ Ranks run as Ray actors, as in a training run, so that each has a torch.distribu
 
 import asyncio
 import functools
+from dataclasses import replace
 
 import pytest
 
@@ -172,6 +173,27 @@ def test_what_a_step_teaches_does_not_depend_on(one_step, tiny_model, stage, ran
         assert metrics[name] == pytest.approx(expected[name], rel=1e-2), name
     assert metrics["grad_norm"] == pytest.approx(expected["grad_norm"], rel=2e-2)
     assert disagreement(start, reference, found) < 0.02
+
+
+@pytest.mark.parametrize(("ranks", "stage", "row"), [(1, 2, 64), (2, 3, 8)])
+def test_logprobs_are_those_of_each_sequence_alone(learner, tiny_model, ranks, stage, row):
+    found = asyncio.run(learner(ranks=ranks, zero_stage=stage, micro_batch_tokens=row).logprobs(SEQUENCES))
+    assert [len(values) for values in found] == [len(sequence.response_ids) for sequence in SEQUENCES]
+    for values, sequence in zip(found, SEQUENCES, strict=True):
+        # bfloat16 holds 8 bits, of logits of about 1
+        assert sum(values) / len(values) == pytest.approx(policy_logprob(tiny_model, sequence), abs=0.02)
+
+
+def test_of_several_updates_the_first_has_a_ratio_of_1_and_later_ones_have_left_it(learner):
+    trainer = learner()
+    old = asyncio.run(trainer.logprobs(SEQUENCES))
+    batch = [replace(each, old_logprobs=values) for each, values in zip(SEQUENCES, old, strict=True)]
+    first, second = (asyncio.run(trainer.step(batch, 15, RATE)).metrics for _ in range(2))
+    assert (first["ratio"], first["ratio_max"], first["clip_low"], first["clip_high"]) == (1, 1, 0, 0)
+    assert second["ratio_max"] > 1.01
+    assert second["loss"] < first["loss"]
+    # the engine's part is measured against the old policy, whatever the update has done since
+    assert second["mismatch"] == first["mismatch"]
 
 
 def test_a_rank_without_a_sequence_adds_nothing(learner):

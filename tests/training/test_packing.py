@@ -146,6 +146,11 @@ def test_ranks_carry_similar_loads():
         (lambda: pack([sequence(1, 1)], 10, ranks=0), "ranks must be at least 1, got 0"),
         (lambda: Sequence([], [1], [-1.0], 1.0), "prompt_ids is empty"),
         (lambda: Sequence([1], [1, 2], [-1.0], 1.0), "rollout_logprobs has 1 entries for 2 response_ids"),
+        (lambda: Sequence([1], [1], [-1.0], 1.0, old_logprobs=[]), "old_logprobs has 0 entries for 1 response_ids"),
+        (
+            lambda: pack([Sequence([1], [1], [-1.0], 1.0), Sequence([1], [1], [-1.0], 1.0, old_logprobs=[-1.0])], 8),
+            "all have old_logprobs or none has",
+        ),
         (lambda: Sequence([1], [1], [-1.0], 1.0, [True, False]), "mask has 2 entries for 1 response_ids"),
     ],
 )

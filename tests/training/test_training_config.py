@@ -33,6 +33,11 @@ RECIPES = Path(__file__).parents[2] / "workflows" / "recipes"
             },
             r"overlong penalises from 16384 tokens on, which sampling.max_tokens \(512\) never exceeds",
         ),
+        ({"updates": {"minibatches": 3}}, r"groups_per_step \(8\) is no multiple of updates.minibatches \(3\)"),
+        (
+            {"updates": {"epochs": 2}, "objective": {"force_on_policy_ratio": True}},
+            "one update per batch; .* asks for 2",
+        ),
         ({"steps": 0}, "steps"),
         ({"learner": {"zero_stage": 4}}, "learner.zero_stage"),
     ],

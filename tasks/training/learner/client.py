@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tasks.training.config import TrainingConfig
+from tasks.training.packing import MicroBatch, pack
 from tasks.training.packing import Sequence as TokenSequence
-from tasks.training.packing import pack
 
 
 class LearnerLostError(RuntimeError):
@@ -24,6 +24,23 @@ class StepReport:
 
     metrics: dict[str, float]
 
+    @classmethod
+    def of(cls, updates: list[StepReport]) -> StepReport:
+        """Of several updates on one batch: sums of what counts and of seconds, maxima of maxima, means of the rest."""
+        from tasks.training.objective.metrics import MAXIMA
+
+        joined = {name: [update.metrics[name] for update in updates] for name in updates[0].metrics}
+
+        def join(name: str, values: list[float]) -> float:
+            if name in MAXIMA:
+                return max(values)
+            return sum(values) / (1 if name in _SUMS else len(values))
+
+        return cls({name: join(name, values) for name, values in joined.items()})
+
+
+_SUMS = frozenset({"num_tokens", "num_sequences", "learn_seconds"})
+
 
 class Learner(Protocol):
     """What the controller asks of the learner. Every method raises `LearnerLostError` when a rank is lost."""
@@ -33,6 +50,9 @@ class Learner(Protocol):
 
     async def step(self, sequences: list[TokenSequence], denominator: float, learning_rate: float) -> StepReport:
         """One optimizer step on a batch of sequences; `denominator` is the objective's, of the whole batch."""
+
+    async def logprobs(self, sequences: list[TokenSequence]) -> list[list[float]]:
+        """Log-probabilities of each response's tokens under the current policy, nats; 0 where it is not trained."""
 
     async def write_weights(self, path: Path) -> None:
         """The current weights as one safetensors file that appears when it is complete."""
@@ -74,12 +94,7 @@ class RayLearner:
         """See `Learner`."""
         from tasks.training.objective import summarize
 
-        micro_batches = pack(
-            sequences,
-            self._config.learner.micro_batch_tokens,
-            ranks=len(self._ranks),
-            share_prompts=self._share_prompts,
-        )
+        micro_batches = self._packed(sequences)
         reports = await self._all(
             lambda handle, rank: handle.step.remote(micro_batches[rank], denominator, learning_rate)
         )
@@ -87,6 +102,24 @@ class RayLearner:
         entropy = sum(report.entropy_sum for report in reports) / max(metrics["num_tokens"], 1)
         seconds = max(report.seconds for report in reports)
         return StepReport({**metrics, "entropy": entropy, "grad_norm": reports[0].grad_norm, "learn_seconds": seconds})
+
+    async def logprobs(self, sequences: list[TokenSequence]) -> list[list[float]]:
+        """See `Learner`."""
+        micro_batches = self._packed(sequences)
+        found = await self._all(lambda handle, rank: handle.logprobs.remote(micro_batches[rank]))
+        result: list[list[float]] = [[] for _ in sequences]
+        for batch, values in zip(itertools.chain(*micro_batches), itertools.chain(*found), strict=True):
+            for index in set(batch.sequence_ids[0].tolist()) - {-1}:
+                result[index] = values[batch.sequence_ids[0] == index].tolist()
+        return result
+
+    def _packed(self, sequences: list[TokenSequence]) -> list[list[MicroBatch]]:
+        return pack(
+            sequences,
+            self._config.learner.micro_batch_tokens,
+            ranks=len(self._ranks),
+            share_prompts=self._share_prompts,
+        )
 
     async def write_weights(self, path: Path) -> None:
         """See `Learner`."""

@@ -103,35 +103,45 @@ class LearnerRank:
             seconds=time.perf_counter() - started,
         )
 
-    def _accumulate(self, batch: MicroBatch, denominator: float) -> tuple[dict[str, float], float]:
+    def logprobs(self, micro_batches: Sequence[MicroBatch]) -> list[Any]:
+        """Log-probabilities under the current policy, `[N]` float32 for each micro-batch. Collective."""
         import torch
 
-        from tasks.training.objective import LossInputs, policy_loss
+        with torch.no_grad():
+            return [self._forward(batch)[0][0].cpu().numpy() for batch in micro_batches]
 
-        def put(array: Any) -> torch.Tensor:
-            return torch.from_numpy(array.copy()).to(self._device)
-
-        mask = put(batch.mask)
-        logprobs, entropy = self._engine(
-            input_ids=put(batch.input_ids),
-            position_ids=put(batch.position_ids),
-            sources=put(batch.sources),
-            targets=put(batch.targets),
-            mask=mask,
+    def _forward(self, batch: MicroBatch) -> tuple[Any, Any]:
+        return self._engine(
+            input_ids=self._put(batch.input_ids),
+            position_ids=self._put(batch.position_ids),
+            sources=self._put(batch.sources),
+            targets=self._put(batch.targets),
+            mask=self._put(batch.mask),
             temperature=self._config.sampling.temperature,
             entropy_gradient=self._config.objective.entropy_coefficient > 0,
         )
+
+    def _put(self, array: Any) -> Any:
+        import torch
+
+        return torch.from_numpy(array.copy()).to(self._device)
+
+    def _accumulate(self, batch: MicroBatch, denominator: float) -> tuple[dict[str, float], float]:
+        from tasks.training.objective import LossInputs, policy_loss
+
+        logprobs, entropy = self._forward(batch)
+        # Of a single update, the weights of this forward pass are theta_old.
+        old = logprobs.detach() if batch.old_logprobs is None else self._put(batch.old_logprobs)
         output = policy_loss(
             LossInputs(
                 logprobs=logprobs,
-                # One update per rollout batch: the weights of this forward pass are theta_old.
-                old_logprobs=logprobs.detach(),
-                rollout_logprobs=put(batch.rollout_logprobs),
-                advantages=put(batch.advantages),
-                mask=mask,
+                old_logprobs=old,
+                rollout_logprobs=self._put(batch.rollout_logprobs),
+                advantages=self._put(batch.advantages),
+                mask=self._put(batch.mask),
                 entropy=entropy,
                 denominator=denominator,
-                sequence_ids=put(batch.sequence_ids),
+                sequence_ids=self._put(batch.sequence_ids),
             ),
             self._config.objective,
         )
