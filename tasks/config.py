@@ -47,14 +47,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 def load_yaml(model: type[Model], path: str | Path) -> Model:
     """The YAML file at `path` as a `model`; raises one `SpecError` that lists every problem in it."""
-    try:
-        data = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)  # noqa: S506 (a SafeLoader)
-    except FileNotFoundError:
-        raise SpecError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: cannot be read: {error}") from None
-    except yaml.YAMLError as error:
-        raise SpecError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    data = read_yaml(path)
     if not isinstance(data, dict):
         raise SpecError(
             f"{path}: must hold a mapping with the keys {_listed(model.model_fields)}; found {_shown(data)}"
@@ -63,6 +56,48 @@ def load_yaml(model: type[Model], path: str | Path) -> Model:
         return model.model_validate(data)
     except ValidationError as error:
         raise SpecError(explain(error, str(path), model)) from None
+
+
+def read_yaml(path: str | Path) -> Any:
+    """What a YAML file holds; raises `SpecError` where it cannot be read or a key occurs twice."""
+    try:
+        return yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)  # noqa: S506 (a SafeLoader)
+    except FileNotFoundError:
+        raise SpecError(f"{path}: no such file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        raise SpecError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+
+
+def extended(data: dict[str, Any], folder: Path, *, below: tuple[str, ...] = ()) -> dict[str, Any]:
+    """`data` without its key `extends`, over the file of that name in `folder`, which may itself extend another.
+
+    Mappings are merged key by key, all else replaces what was there; so does a mapping of another `kind`.
+
+    Raises:
+        SpecError: there is no such file, or files extend each other.
+    """
+    if "extends" not in data:
+        return data
+    name, own = data["extends"], {key: value for key, value in data.items() if key != "extends"}
+    known = sorted(path.stem for path in folder.glob("*.yaml"))
+    if name not in known:
+        raise SpecError(f"extends = {_shown(name)}: no such file; there are: {', '.join(known)}")
+    if name in below:
+        raise SpecError(f"extends = {name!r}: a file that extends itself ({' > '.join((*below, name))})")
+    base = extended(read_yaml(folder / f"{name}.yaml"), folder, below=(*below, name))
+    return _merged(base, own)
+
+
+def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    if "kind" in over and over["kind"] != base.get("kind", over["kind"]):
+        return over
+    both = {
+        key: _merged(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
+        for key, value in over.items()
+    }
+    return {**base, **both}
 
 
 def explain(error: ValidationError, where: str, model: type[BaseModel]) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from tasks.config import load_yaml
+from pydantic import model_validator
+
+from tasks.config import extended, load_yaml
 from tasks.difficulty.spec import DifficultySpec
 from tasks.evaluation.spec import EvaluationConfig
 from tasks.generation.models import ModelSpec
@@ -14,6 +17,7 @@ from tasks.training.config import TrainingConfig
 from tasks.verifiers.config import VerifiersConfig
 
 ROOT = Path(__file__).parent.parent
+RECIPES = ROOT / "workflows" / "recipes"
 
 
 class DataFile(DataSpec):
@@ -30,9 +34,17 @@ class DataFile(DataSpec):
 
 
 class Recipe(TrainingConfig):
-    """`--training`: the initial checkpoint and how it is trained (`TrainingConfig`)."""
+    """`--training`: the initial checkpoint and how it is trained (`TrainingConfig`).
+
+    A file may say `extends: NAME` and give only what differs from `workflows/recipes/NAME.yaml`.
+    """
 
     model: ModelSpec = ModelSpec()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_what_it_extends(cls, data: Any) -> Any:
+        return extended(data, RECIPES) if isinstance(data, dict) else data
 
     @property
     def run(self) -> TrainingConfig:
@@ -42,9 +54,8 @@ class Recipe(TrainingConfig):
 
 def quickstart() -> tuple[DataFile, Recipe, EvaluationConfig]:
     """The defaults of the pipeline."""
-    recipes = ROOT / "workflows" / "recipes"
     return (
         load_yaml(DataFile, ROOT / "data_specs" / "quickstart.yaml"),
-        load_yaml(Recipe, recipes / "quickstart.yaml"),
-        load_yaml(EvaluationConfig, recipes / "quickstart_evaluation.yaml"),
+        load_yaml(Recipe, RECIPES / "quickstart.yaml"),
+        load_yaml(EvaluationConfig, RECIPES / "quickstart_evaluation.yaml"),
     )
