@@ -19,7 +19,7 @@ import atexit
 import os
 import threading
 import time
-from collections import Counter, OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import replace
@@ -172,8 +172,9 @@ class VerifierPool:
         processes = {f"workers/{name}": value for name, value in self._counters().items()}
         return by_verifier | processes | {f"judge/{k}": v for k, v in self._correspondence.usage().items()}
 
-    def _counters(self) -> Counter[str]:
-        return sum((Counter(vars(each.counters)) for each in (self._computing, self._keeping)), Counter())
+    def _counters(self) -> dict[str, int]:
+        computing, keeping = (vars(each.counters) for each in (self._computing, self._keeping))
+        return {name: count + keeping[name] for name, count in computing.items()}
 
     def close(self) -> None:
         """Kill the workers; calls still on their way end as `Score.error`. Closing twice does nothing."""
@@ -187,8 +188,10 @@ class VerifierPool:
         try:
             self._correspondence.close()
         finally:
-            self._computing.close()
-            self._keeping.close()
+            try:
+                self._computing.close()
+            finally:
+                self._keeping.close()
 
     def __enter__(self) -> Self:
         """The pool itself."""

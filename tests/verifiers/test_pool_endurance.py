@@ -138,6 +138,14 @@ def test_the_same_call_is_judged_once_however_often_it_is_made():
     assert (stats.calls, stats.repeated) == (3, 297)
 
 
+def test_what_happened_to_the_processes_is_told_where_nothing_did_too():
+    with VerifierPool(1, SHORT) as pool:
+        assert pool.submit(*program(1, "return n")).result(GUARD_S).passed
+        figures = pool.figures()
+    counts = {name.removeprefix("workers/"): value for name, value in figures.items() if name.startswith("workers/")}
+    assert counts == {"started": 2, "died": 0, "killed": 0, "retries": 0, "put_back": 0}
+
+
 def test_an_error_is_not_remembered():
     with VerifierPool(1, SHORT) as pool:
         errors = [pool.submit("math", "7", []).result(GUARD_S).error for _ in range(3)]
