@@ -166,8 +166,6 @@ class TrainingConfig(Config):
                 f"objective.shaping.overlong penalises from {overlong.max_length - overlong.cache} tokens on, which "
                 f"sampling.max_tokens ({self.sampling.max_tokens}) never exceeds"
             )
-        if self.objective.kl.beta > 0:
-            raise ValueError("objective.kl.beta above 0 needs a reference policy, which this learner does not hold")
         if self.sampling.top_p != 1.0 or self.sampling.top_k or self.sampling.min_p or self.sampling.temperature == 0:
             raise ValueError(
                 "sampling: training needs temperature above 0, top_p 1.0, top_k 0 and min_p 0; a truncated "

@@ -41,8 +41,9 @@ def learner(ray, tiny_model):
 
     handles = []
 
-    def start(**options):
-        config = TrainingConfig.model_validate({"learner": {"cpu_threads": 1, "cpus": 0, **options}})
+    def start(objective=(), **options):
+        learner = {"cpu_threads": 1, "cpus": 0, **options}
+        config = TrainingConfig.model_validate({"learner": learner, "objective": dict(objective)})
 
         def create(_):
             handles.append(ray.remote(LearnerRank).options(num_cpus=0).remote(config, str(tiny_model)))
@@ -194,6 +195,62 @@ def test_of_several_updates_the_first_has_a_ratio_of_1_and_later_ones_have_left_
     assert second["loss"] < first["loss"]
     # the engine's part is measured against the old policy, whatever the update has done since
     assert second["mismatch"] == first["mismatch"]
+
+
+KL = {"beta": 0.5, "estimator": "k3"}
+
+
+def reference_passes(ray, trainer):
+    return sum(ray.get([rank.reference_passes.remote() for rank in trainer._ranks]))
+
+
+def test_without_a_penalty_there_is_no_reference_and_no_pass_of_it(ray, learner):
+    trainer = learner()
+    assert "kl" not in step(trainer)
+    assert reference_passes(ray, trainer) == 0
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_penalty_is_0_at_first_and_draws_the_policy_back_later(ray, learner, stage):
+    trainer = learner(zero_stage=stage, objective={"kl": KL})
+    first, second = step(trainer), step(trainer)
+    assert (first["kl"], first["kl_loss"]) == (pytest.approx(0, abs=1e-6), pytest.approx(0, abs=1e-6))
+    assert second["kl"] > 1e-3
+    assert second["kl_loss"] == pytest.approx(0.5 * second["kl"], rel=1e-3)
+    assert second["grad_norm"] != pytest.approx(step(learner_without_penalty(learner, stage))["grad_norm"], rel=1e-3)
+    assert reference_passes(ray, trainer) > 0
+
+
+def learner_without_penalty(learner, stage):
+    """One that has taken the same first step."""
+    trainer = learner(zero_stage=stage)
+    step(trainer)
+    return trainer
+
+
+def test_a_reference_that_is_replaced_at_every_step_leaves_no_distance(learner):
+    trainer = learner(objective={"kl": {**KL, "sync_every": 1, "sync_alpha": 1.0}})
+    assert [step(trainer)["kl"] for _ in range(3)] == pytest.approx([0, 0, 0], abs=1e-6)
+
+
+def test_a_reference_that_follows_halfway_is_nearer_than_one_that_stays(learner):
+    def third(**sync):
+        trainer = learner(objective={"kl": {**KL, **sync}})
+        return [step(trainer)["kl"] for _ in range(3)][-1]
+
+    assert 0 < third(sync_every=2, sync_alpha=0.5) < third()
+
+
+def test_a_saved_reference_goes_on_exactly(learner, tmp_path):
+    options = {"objective": {"kl": {**KL, "sync_every": 1, "sync_alpha": 0.5}}}
+    first = learner(**options)
+    step(first)
+    asyncio.run(first.save(tmp_path / "saved"))
+    expected = step(first)
+    learner.end()
+    second = learner(**options)
+    asyncio.run(second.load(tmp_path / "saved"))
+    assert step(second)["kl"] == expected["kl"] > 0
 
 
 def test_a_rank_without_a_sequence_adds_nothing(learner):

@@ -25,7 +25,6 @@ RECIPES = Path(__file__).parents[2] / "workflows" / "recipes"
         ({"sampling": {"top_k": 5}}, "top_k 0"),
         ({"sampling": {"min_p": 0.1}}, "min_p 0"),
         ({"sampling": {"temperature": 0}}, "temperature above 0"),
-        ({"objective": {"kl": {"beta": 0.1}}}, "objective.kl.beta above 0 needs a reference policy"),
         (
             {
                 "objective": {"shaping": {"overlong": {"max_length": 20480, "cache": 4096}}},

@@ -12,10 +12,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tasks.training.config import TrainingConfig
 from tasks.training.packing import MicroBatch
+
+if TYPE_CHECKING:
+    from tasks.training.learner.reference import Reference
 
 CHECKPOINT_TAG = "rlvr"
 
@@ -43,6 +46,7 @@ class LearnerRank:
     def __init__(self, config: TrainingConfig, model_folder: str) -> None:
         self._config = config
         self._folder = model_folder
+        self._reference: Reference | None = None
 
     def address(self) -> tuple[str, int]:
         """This node's address and a free port, for the other ranks to find rank 0."""
@@ -81,6 +85,10 @@ class LearnerRank:
         )
         self._policy = policy
         self._device = self._engine.device
+        if self._config.objective.kl.beta > 0:
+            from tasks.training.learner.reference import Reference
+
+            self._reference = Reference(self._folder, self._device)
         return policy.shares_prompts
 
     def step(self, micro_batches: Sequence[MicroBatch], denominator: float, learning_rate: float) -> RankReport:
@@ -96,6 +104,9 @@ class LearnerRank:
         for group in self._engine.optimizer.param_groups:
             group["lr"] = learning_rate
         self._engine.step()
+        kl = self._config.objective.kl
+        if self._reference and kl.sync_every and kl.sync_alpha and self._engine.global_steps % kl.sync_every == 0:
+            self._reference.follow(self._policy, kl.sync_alpha, self._gathered)
         return RankReport(
             parts=[part for part, _ in reports],
             entropy_sum=sum(entropy for _, entropy in reports),
@@ -110,16 +121,22 @@ class LearnerRank:
         with torch.no_grad():
             return [self._forward(batch)[0][0].cpu().numpy() for batch in micro_batches]
 
+    def reference_passes(self) -> int:
+        """Forward passes of the reference policy so far; 0 where there is none."""
+        return self._reference.passes if self._reference else 0
+
     def _forward(self, batch: MicroBatch) -> tuple[Any, Any]:
-        return self._engine(
-            input_ids=self._put(batch.input_ids),
-            position_ids=self._put(batch.position_ids),
-            sources=self._put(batch.sources),
-            targets=self._put(batch.targets),
-            mask=self._put(batch.mask),
-            temperature=self._config.sampling.temperature,
-            entropy_gradient=self._config.objective.entropy_coefficient > 0,
-        )
+        return self._engine(**self._row(batch), entropy_gradient=self._config.objective.entropy_coefficient > 0)
+
+    def _row(self, batch: MicroBatch) -> dict[str, Any]:
+        return {
+            "input_ids": self._put(batch.input_ids),
+            "position_ids": self._put(batch.position_ids),
+            "sources": self._put(batch.sources),
+            "targets": self._put(batch.targets),
+            "mask": self._put(batch.mask),
+            "temperature": self._config.sampling.temperature,
+        }
 
     def _put(self, array: Any) -> Any:
         import torch
@@ -140,6 +157,7 @@ class LearnerRank:
                 advantages=self._put(batch.advantages),
                 mask=self._put(batch.mask),
                 entropy=entropy,
+                ref_logprobs=self._reference.logprobs(**self._row(batch)) if self._reference else None,
                 denominator=denominator,
                 sequence_ids=self._put(batch.sequence_ids),
             ),
@@ -185,6 +203,8 @@ class LearnerRank:
         """Write model, optimizer and random state below `folder`. Collective."""
         if not self._engine.save_checkpoint(folder, tag=CHECKPOINT_TAG):
             raise RuntimeError(f"DeepSpeed could not write a checkpoint to {folder}")
+        if self._reference and self._config.objective.kl.sync_every and self._rank == 0:
+            self._reference.save(folder)
 
     def load(self, folder: str) -> None:
         """Restore what `save` wrote. Collective.
@@ -196,6 +216,8 @@ class LearnerRank:
         path = self._engine.load_checkpoint(folder, tag=CHECKPOINT_TAG)[0] if here else None
         if path is None:
             raise RuntimeError(f"{folder} holds no checkpoint for {self._world} learner ranks")
+        if self._reference and self._config.objective.kl.sync_every:
+            self._reference.load(folder)
 
 
 def deepspeed_config(config: TrainingConfig) -> dict[str, Any]:

@@ -87,16 +87,31 @@ class KLConfig(Config):
     """The penalty `beta * KL(policy || reference)` that is added to the loss.
 
     Attributes:
-        beta: weight of the penalty; 0, as in OlmoRL, DAPO and Dr GRPO, needs no reference policy at all.
+        beta: weight of the penalty; 0, as in OlmoRL, DAPO and Dr GRPO, needs no reference policy at all. Above 0 every
+            learner rank holds the initial checkpoint once more, whole, and runs it forward on every token.
         estimator: Schulman's per-token estimators, see `tasks.training.objective.kl`.
         importance_corrected: multiply the estimate by `pi / pi_old`, gradient included, which makes the gradient of
             `k3` unbiased where the tokens are the old policy's (DeepSeek-V3.2, arXiv:2512.02556; Axolotl's
             `use_bias_correction_kl`).
+        sync_every: optimizer steps between updates of the reference policy (TRL's TR-DPO; Axolotl's `sync_ref_model`).
+            None: it stays frozen.
+        sync_alpha: share of the policy in the new reference, `alpha policy + (1 - alpha) reference`; 1 replaces it.
     """
 
     beta: float = Field(default=0.0, ge=0)
     estimator: KLEstimator = "k3"
     importance_corrected: bool = False
+    sync_every: int | None = Field(default=None, ge=1)
+    sync_alpha: float | None = Field(default=None, gt=0, le=1)
+
+    @model_validator(mode="after")
+    def _needs_a_reference(self) -> KLConfig:
+        given = [name for name in ("sync_every", "sync_alpha", "importance_corrected") if getattr(self, name)]
+        if self.beta == 0 and given:
+            raise ValueError(f"kl.{given[0]} has no use where kl.beta is 0: there is no reference policy")
+        if (self.sync_every is None) != (self.sync_alpha is None):
+            raise ValueError("kl.sync_every and kl.sync_alpha go together: when to move the reference, and how far")
+        return self
 
 
 class OverlongConfig(Config):

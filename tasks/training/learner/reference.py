@@ -1,0 +1,61 @@
+"""The reference policy of a KL penalty: the initial checkpoint, frozen, or drawn after the policy now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tasks.training.learner.policy import Policy
+
+FILE = "reference.safetensors"
+
+
+class Reference:
+    """A policy that is only asked; whole on every rank, whatever the ZeRO stage.
+
+    Attributes:
+        passes: forward passes so far.
+    """
+
+    def __init__(self, folder: str, device: torch.device) -> None:
+        """Load the checkpoint in `folder`, in bfloat16 as the policy runs."""
+        policy = Policy.load(folder, dtype=torch.bfloat16, gradient_checkpointing=False)
+        self._policy = policy.to(device).eval().requires_grad_(False)
+        self.passes = 0
+
+    @torch.no_grad()
+    def logprobs(self, **row: Any) -> Tensor:
+        """Log-probabilities `[1, N]` of one packed row, given as `Policy.forward` takes it."""
+        self.passes += 1
+        logprobs: Tensor = self._policy(**row)[0]
+        return logprobs
+
+    @torch.no_grad()
+    def follow(self, policy: Policy, alpha: float, gathered: Callable[[torch.nn.Parameter], Tensor]) -> None:
+        """Become `alpha policy + (1 - alpha) self`, summed in float32; `gathered` gives a whole parameter."""
+        ours = dict(self._policy.checkpoint_parameters())
+        for name, parameter in policy.checkpoint_parameters():
+            mixed = ours[name].float().lerp(gathered(parameter).float(), alpha)
+            ours[name].copy_(mixed)
+
+    def save(self, folder: str) -> None:
+        """Write it below `folder`."""
+        from safetensors.torch import save_file
+
+        tensors = {name: tensor.cpu().contiguous() for name, tensor in self._policy.checkpoint_parameters()}
+        save_file(tensors, Path(folder) / FILE)
+
+    def load(self, folder: str) -> None:
+        """Restore what `save` wrote; raises `RuntimeError` where there is nothing."""
+        from safetensors.torch import load_file
+
+        path = Path(folder) / FILE
+        if not path.is_file():
+            raise RuntimeError(f"{folder} holds no reference policy")
+        ours = dict(self._policy.checkpoint_parameters())
+        for name, tensor in load_file(path).items():
+            ours[name].copy_(tensor)
