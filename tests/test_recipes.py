@@ -63,6 +63,21 @@ SOURCES = {
         "actors.count": 8 * 8 - 8,
         "checkpoint_every": 50,
     },
+    "grpo": {  # DeepSeekMath (arXiv:2402.03300), section 4.2
+        "model.name": "deepseek-ai/deepseek-math-7b-instruct@main",
+        "steps": 144_000 // 16,
+        "groups_per_step": 1024 // 64,
+        "sampling.samples": 64,
+        "sampling.max_tokens": 1024,
+        "updates.minibatches": 1,
+        "updates.epochs": 1,
+        "objective.advantage": "group_norm",
+        "objective.aggregation": "sequence",
+        "objective.correction.kind": "none",
+        "objective.kl.beta": 0.04,
+        "objective.kl.estimator": "k3",
+        "optimizer.learning_rate": 1e-6,
+    },
 }
 
 
