@@ -100,6 +100,14 @@ def main() -> None:
     figures.append(
         Figure.stated("learner alone", learner["shared"], "trained tokens/s", "a prompt per response", learner["apart"])
     )
+    figures.append(Figure.at_most("objective", learner["objective"], "steps", "a learner step", 1.0, 0.03))
+    chunked, whole = measure("logits", "chunked"), measure("logits", "whole")
+    figures += [
+        Figure.at_most(
+            "log-probabilities, 16k x 49k", chunked["mib"], "MiB", "all logits at once", whole["mib"], 1 / 8
+        ),
+        Figure.stated("log-probabilities, 16k x 49k", chunked["seconds"], "s", "all logits at once", whole["seconds"]),
+    ]
     stage, bare = measure("generation", "stage"), measure("generation", "bare")
     figures += [
         Figure.at_least(

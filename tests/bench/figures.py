@@ -41,6 +41,14 @@ class Figure:
         return cls(name, value, unit, reference, reference_value, found, f"ratio >= {ratio:g}", found >= ratio)
 
     @classmethod
+    def at_most(
+        cls, name: str, value: float, unit: str, reference: str, reference_value: float, ratio: float
+    ) -> Figure:
+        """`value` should be at most `ratio` times the reference."""
+        found = value / reference_value
+        return cls(name, value, unit, reference, reference_value, found, f"ratio <= {ratio:g}", found <= ratio)
+
+    @classmethod
     def below(cls, name: str, value: float, unit: str, limit: float) -> Figure:
         """`value` should be below a stated limit."""
         return cls(name, value, unit, "limit", limit, value / limit, f"< {limit:g} {unit}", value < limit)
