@@ -98,16 +98,17 @@ def policy_loss(inputs: LossInputs, config: ObjectiveConfig) -> LossOutput:
     denominator = _denominator(inputs.denominator, mask, sequence_share, config)
 
     policy_part = -(share * engine.weights * surrogate(ratio, logprobs, advantages, config)).sum() / denominator
-    kl, kl_part = None, torch.zeros_like(policy_part)
+    nothing = torch.zeros_like(policy_part)
+    kl, kl_part, entropy_part = None, nothing, nothing
     if config.kl.beta > 0:
         assert inputs.ref_logprobs is not None
         kl = kl_estimate(logprobs, _trained(inputs.ref_logprobs, mask).detach(), config.kl.estimator)
         penalty = kl * bounded_exp(logprobs - old) if config.kl.importance_corrected else kl
         kl_part = config.kl.beta * (share * penalty).sum() / denominator
-    loss = policy_part + kl_part
     if config.entropy_coefficient > 0:
         assert inputs.entropy is not None
-        loss = loss - config.entropy_coefficient * (share * _trained(inputs.entropy, mask)).sum() / denominator
+        entropy_part = -config.entropy_coefficient * (share * _trained(inputs.entropy, mask)).sum() / denominator
+    loss = policy_part + kl_part + entropy_part
 
     with torch.no_grad():
         tokens = Measured(
@@ -121,8 +122,9 @@ def policy_loss(inputs: LossInputs, config: ObjectiveConfig) -> LossOutput:
             mask=mask,
             sequence_share=sequence_share,
         )
-        parts = {"loss": loss.detach(), "policy_loss": policy_part.detach(), "kl_loss": kl_part.detach()}
-        return LossOutput(loss=loss, metrics={**parts, **measure(tokens, config)})
+        parts = {"loss": loss, "policy_loss": policy_part, "kl_loss": kl_part, "entropy_loss": entropy_part}
+        detached = {name: part.detach() for name, part in parts.items()}
+        return LossOutput(loss=loss, metrics={**detached, **measure(tokens, config)})
 
 
 def _trained(values: Tensor, mask: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ less engine):
 
 | metric | definition |
 |---|---|
-| `loss`, `policy_loss`, `kl_loss` | the value that is differentiated, and its two parts |
+| `loss`, `policy_loss`, `kl_loss`, `entropy_loss` | the value that is differentiated, and its three parts |
 | `ratio`, `ratio_max` | mean and maximum of r |
 | `clip_low` | share of tokens with A < 0 (`cispo`: any A) and r < 1 - clip_low |
 | `clip_high` | share of tokens with A > 0 (`cispo`: any A) and r > 1 + clip_high |
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from tasks.training.objective.surrogate import Clipped
 
-TOTALS = frozenset({"loss", "policy_loss", "kl_loss", "num_tokens", "num_sequences"})
+TOTALS = frozenset({"loss", "policy_loss", "kl_loss", "entropy_loss", "num_tokens", "num_sequences"})
 MAXIMA = frozenset({"ratio_max", "importance_weight_max", "mismatch_max"})
 OOB_COUNT = "is_oob_count"
 OFF_POLICY = "off_policy"

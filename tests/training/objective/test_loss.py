@@ -143,6 +143,7 @@ def test_metrics_by_hand():
     }
     assert {name: metrics[name] for name in by_hand} == pytest.approx(by_hand)
     assert metrics["loss"] == pytest.approx(metrics["policy_loss"] + metrics["kl_loss"])
+    assert metrics["entropy_loss"] == 0
     assert metrics["kl_loss"] == pytest.approx(0.1 * metrics["kl"])
 
 
@@ -204,6 +205,9 @@ def test_the_entropy_bonus_is_its_mean_over_trained_tokens():
     inputs = example(entropy=entropy)
     total = loss(inputs, entropy_coefficient=0.1)
     assert (loss(inputs) - total).item() == pytest.approx(0.1 * (1 + 2 + 3 + 4 + 5) / 5, abs=1e-12)
+    parts = summarize([policy_loss(inputs, ObjectiveConfig(entropy_coefficient=0.1)).metrics])
+    assert parts["entropy_loss"] == pytest.approx(-0.3)
+    assert parts["loss"] == pytest.approx(parts["policy_loss"] + parts["entropy_loss"])
     total.backward()
     torch.testing.assert_close(entropy.grad, tensor([[-0.02] * 3, [-0.02, -0.02, 0.0]]))
     with pytest.raises(ValueError, match=r"entropy_coefficient = 0.1 needs entropy"):
