@@ -10,19 +10,18 @@ import os
 import time
 from contextlib import suppress
 
+STARVED_FACTOR = 8
+"""Times its limit that a judgement may take on a machine that has no time for it."""
 _PROCESS_CPU_CLOCK = 2
 """Marks the clock of another process for `clock_gettime`."""
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of all threads of a process so far.
-
-    Raises `ProcessLookupError` where it has ended.
-    """
+    """CPU time of all threads of a process so far; 0 where it has ended."""
     try:
         return time.clock_gettime((~pid << 3) | _PROCESS_CPU_CLOCK)
     except OSError:
-        raise ProcessLookupError(f"process {pid} has ended") from None
+        return 0.0
 
 
 def make_way(pid: int) -> None:
@@ -51,13 +50,13 @@ class OwnTime:
         self._pids = pids
         self._began = time.monotonic()
         self._cpu = 0.0
-        self._cpu_before = sum(map(_cpu_or_zero, pids))
+        self._cpu_before = sum(map(cpu_seconds, pids))
         self._waited_before = sum(map(_waited, pids))
         self._slept = 0.0
 
     def cpu_seconds(self) -> float:
         """CPU time since this began."""
-        self._cpu = max(self._cpu, sum(map(_cpu_or_zero, self._pids)) - self._cpu_before)  # less once one has ended
+        self._cpu = max(self._cpu, sum(map(cpu_seconds, self._pids)) - self._cpu_before)  # less once one has ended
         return self._cpu
 
     def seconds(self) -> float:
@@ -67,13 +66,6 @@ class OwnTime:
             waited = sum(map(_waited, self._pids)) - self._waited_before  # seem to have slept
             self._slept = max(self._slept, wall - waited - cpu)
         return min(wall, cpu + self._slept)
-
-
-def _cpu_or_zero(pid: int) -> float:
-    try:
-        return cpu_seconds(pid)
-    except ProcessLookupError:
-        return 0.0
 
 
 def _waited(pid: int) -> float:

@@ -29,6 +29,7 @@ class Patience(NamedTuple):
             again.
         repeatable: where a slow call is in the way it is given up, and begins anew later. Others go on, with a slow
             place or without.
+        keeps_time: the process watches what it runs: it tells when that is slow, and ends it at its limits.
     """
 
     cpu_seconds: float
@@ -36,11 +37,11 @@ class Patience(NamedTuple):
     cold_seconds: float
     lowered: bool
     repeatable: bool
+    keeps_time: bool = False
 
 
 COMPUTES = Patience(0.05, 1.0, cold_seconds=0.03, lowered=True, repeatable=True)
-RUNS_CODE = Patience(math.inf, 2.0, cold_seconds=1.0, lowered=False, repeatable=True)
-"""Its process runs a sandbox, which it watches itself: it tells when a program is slow."""
+RUNS_CODE = Patience(math.inf, 2.0, cold_seconds=1.0, lowered=False, repeatable=True, keeps_time=True)
 RUNS_FUNCTIONS = Patience(math.inf, 1.0, cold_seconds=1.0, lowered=False, repeatable=False)
 """A user's function, with all that it has loaded."""
 
@@ -51,7 +52,7 @@ class Job:
 
     call: Call
     settle: Callable[[Score, bool], None]
-    patience: Patience = COMPUTES
+    patience: Patience
     quantum_seconds: float = QUANTUM_SECONDS
     lost_workers: int = 0
 

@@ -26,7 +26,8 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from tasks.verifiers import worker
-from tasks.verifiers.jobs import QUANTUM_FACTOR, RUNS_CODE, Job, Worker
+from tasks.verifiers.clocks import STARVED_FACTOR
+from tasks.verifiers.jobs import QUANTUM_FACTOR, Job, Worker
 from tasks.verifiers.scores import Score
 
 ATTEMPTS = 2
@@ -38,8 +39,6 @@ SLOW_PLACES = 16
 """Slow calls at one time, each of which may take all the memory that it is allowed."""
 IDLE_SECONDS = 30.0
 """How long a worker is kept that came back from a slow call, for the next one."""
-STARVED_FACTOR = 8
-"""Times the limit that a call may take on a machine that has no time for it."""
 GROW_SECONDS = 1.0
 """While calls wait, one more process that holds a sandbox is started for a slow call so often."""
 LOOK_SECONDS = 0.05
@@ -268,12 +267,12 @@ class Processes:
     def _overdue(self, each: Worker, now: float) -> Score | None:
         """What a call scores that took longer than the limit; None while others take the time from it.
 
-        It is over when it has had half of the limit for itself. A sandbox watches its programs itself, and has the
-        patience that is shown to a call that starves.
+        It is over when it has had half of the limit for itself. What keeps time itself is looked after in case it does
+        not, no sooner than a call that starves.
         """
         assert each.job is not None
         limit, longest = self._time_limit_s, STARVED_FACTOR * self._time_limit_s
-        own = each.own.seconds() if each.job.patience is not RUNS_CODE else 0.0
+        own = 0.0 if each.job.patience.keeps_time else each.own.seconds()
         if own >= limit / 2:
             return Score.binary(False, f"time limit of {limit:g} s")
         if now - each.began >= longest:

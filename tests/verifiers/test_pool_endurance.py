@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tasks.verifiers import Call, Score, VerifierPool, VerifiersConfig
-from tasks.verifiers.jobs import Job
+from tasks.verifiers.jobs import COMPUTES, Job
 from tasks.verifiers.pool import _Together
 from tasks.verifiers.processes import SLOW_PLACES
 from tasks.verifiers.weighted import Part
@@ -199,7 +199,7 @@ def test_a_pool_whose_thread_fails_ends_every_call_and_says_so():
     with VerifierPool(1, SHORT) as pool:
         pool.wait_ready()
         hung = pool.submit("math", TOWER, "7")
-        pool._computing.submit(Job(Call("math", lambda: 0, "7"), fail))
+        pool._computing.submit(Job(Call("math", lambda: 0, "7"), fail, COMPUTES))
         reason = "the verifier pool broke: ArithmeticError: a bug"
         assert hung.result(GUARD_S).error == reason
         assert pool.submit("math", "7", "7").result(GUARD_S).error == reason

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from tasks.verifiers.clocks import OwnTime, make_way
+from tasks.verifiers.clocks import STARVED_FACTOR, OwnTime, make_way
 from tasks.verifiers.code.sandbox import Process
 from tasks.verifiers.scores import CannotJudge
 
@@ -16,8 +16,6 @@ PATIENCE_CPU_SECONDS = 0.015
 """A test that has used so much CPU time is slow: its response makes way for the others."""
 PATIENCE_SECONDS = 0.25
 """So is one that has taken so much wall time, be it asleep."""
-STARVED_FACTOR = 8
-"""Times the total limit that a response may take on a machine that has no time for it."""
 _LOOK_SECONDS = 0.02
 """How often to look at a process that is slow, or seems to be out of time but waits for its turn."""
 
