@@ -112,7 +112,7 @@ def color_of(label: str, position: int = 0) -> str:
 
 
 def curves(
-    title: str, unit: str, series: Sequence[Series], *, x_label: str = "optimizer step", from_zero: bool = True
+    title: str, unit: str, series: Sequence[Series], *, x_label: str = "training step", from_zero: bool = True
 ) -> str:
     """Curves over steps. `from_zero` starts the vertical axis at 0 when no value is negative."""
     drawn = [(one, [(x, y) for x, y in one.points if math.isfinite(y)]) for one in series]

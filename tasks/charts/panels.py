@@ -49,7 +49,7 @@ PANELS = (
 
 
 def training_curves(metrics: Sequence[Mapping[str, Any]]) -> str:
-    """Curves over optimizer steps, one mapping of metrics a step; what no step recorded is named in a sentence.
+    """Curves over training steps, one mapping of metrics a step; what no step recorded is named in a sentence.
 
     A live deck wraps it: `deck(training_curves(metrics))`.
     """

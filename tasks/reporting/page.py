@@ -35,7 +35,7 @@ class ReportInputs:
         max_pass_rate: a prompt is kept for training when its pass rate is below this.
         mixture: the `MIXTURE` that was trained on.
         heldout: `GRADED` prompts of the evaluation.
-        metrics: one mapping for each optimizer step, as the training task logs them.
+        metrics: one mapping for each step, as the training task logs them.
         ledger: the `LEDGER` of the training run.
         evaluation: the `EVALUATION` table.
         before: `ROLLOUTS` of the initial checkpoint on the held-out prompts.

@@ -110,11 +110,11 @@ class TrainingConfig(Config):
         groups_per_step: prompts whose groups make one batch, after zero-variance groups were replaced.
         sampling: group size, limits and temperature; the learner's probabilities are taken at the same temperature.
         async_steps: batches of groups that may be sampled ahead of the learner, in flight or waiting.
-        max_staleness: a group whose oldest token was sampled by a policy more than this many optimizer steps old is
+        max_staleness: a group whose oldest token was sampled by a policy more than this many steps old is
             dropped and replaced.
         max_dropped_groups: groups dropped for one batch before the run fails: the prompts give no signal.
         objective, optimizer, learner, actors, rewards: see there.
-        checkpoint_every: optimizer steps between checkpoints; the last step is always saved.
+        checkpoint_every: steps between checkpoints; the last step is always saved.
         stall_seconds: no group decided for this long while the learner waits: the run fails with a diagnosis.
         seed: seed of the prompts' order after the first epoch and of the learner.
     """
@@ -175,7 +175,7 @@ class TrainingConfig(Config):
 
 
 def learning_rate(step: int, config: OptimizerConfig, steps: int) -> float:
-    """The learning rate of optimizer step `step` (counted from 0) of `steps`."""
+    """The learning rate of the optimizer steps of batch `step` (counted from 0) of `steps`."""
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
     progress = (step - config.warmup_steps) / max(1, steps - config.warmup_steps)

@@ -60,7 +60,7 @@ class Controller:
     """One training run.
 
     Attributes:
-        version: optimizer steps taken; the policy that the learner holds.
+        version: steps taken; the policy that the learner holds.
     """
 
     def __init__(self, config: TrainingConfig, prompts: PromptStream, crew: Crew) -> None:

@@ -1,4 +1,4 @@
-"""Live metrics: one JSON line per optimizer step, and the same numbers for TensorBoard."""
+"""Live metrics: one JSON line per step, and the same numbers for TensorBoard."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def train(
         folder: the run folder: checkpoints, ledger, metrics, policy. On storage that outlives the run and that every
             node of the cluster sees.
         verifiers: how responses are judged.
-        on_step: called with the metrics of each optimizer step.
+        on_step: called with the metrics of each step.
         on_saved: called with the folder of each complete checkpoint.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What happened since the last optimizer step, and the metrics that come of it."""
+"""What happened since the last step, and the metrics that come of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tasks.training.rollouts import Group
 
 @dataclass
 class Tally:
-    """Counts from one optimizer step to the next."""
+    """Counts from one step to the next."""
 
     generated_tokens: int = 0
     scores: dict[str, list[float]] = field(default_factory=dict)

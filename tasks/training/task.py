@@ -72,7 +72,7 @@ def train_policy(
     rows: list[dict[str, float]] = []
     drawn_at = 0.0
 
-    with progress("training: optimizer steps", config.steps) as advance:
+    with progress("training: steps", config.steps) as advance:
 
         def on_step(metrics: dict[str, float]) -> None:
             nonlocal drawn_at

@@ -13,6 +13,8 @@ from tasks.training.config import TrainingConfig
 from tasks.training.packing import MicroBatch, pack
 from tasks.training.packing import Sequence as TokenSequence
 
+_SUMS = frozenset({"num_tokens", "num_sequences", "learn_seconds"})
+
 
 class LearnerLostError(RuntimeError):
     """A learner rank died or the ranks could not start: the run ends, and a retry resumes from the checkpoint."""
@@ -37,9 +39,6 @@ class StepReport:
             return sum(values) / (1 if name in _SUMS else len(values))
 
         return cls({name: join(name, values) for name, values in joined.items()})
-
-
-_SUMS = frozenset({"num_tokens", "num_sequences", "learn_seconds"})
 
 
 class Learner(Protocol):

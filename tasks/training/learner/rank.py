@@ -119,14 +119,14 @@ class LearnerRank:
         import torch
 
         with torch.no_grad():
-            return [self._forward(batch)[0][0].cpu().numpy() for batch in micro_batches]
+            return [self._forward(self._row(batch))[0][0].cpu().numpy() for batch in micro_batches]
 
     def reference_passes(self) -> int:
         """Forward passes of the reference policy so far; 0 where there is none."""
         return self._reference.passes if self._reference else 0
 
-    def _forward(self, batch: MicroBatch) -> tuple[Any, Any]:
-        return self._engine(**self._row(batch), entropy_gradient=self._config.objective.entropy_coefficient > 0)
+    def _forward(self, row: dict[str, Any]) -> tuple[Any, Any]:
+        return self._engine(**row, entropy_gradient=self._config.objective.entropy_coefficient > 0)
 
     def _row(self, batch: MicroBatch) -> dict[str, Any]:
         return {
@@ -146,7 +146,8 @@ class LearnerRank:
     def _accumulate(self, batch: MicroBatch, denominator: float) -> tuple[dict[str, float], float]:
         from tasks.training.objective import LossInputs, policy_loss
 
-        logprobs, entropy = self._forward(batch)
+        row = self._row(batch)
+        logprobs, entropy = self._forward(row)
         # Of a single update, the weights of this forward pass are theta_old.
         old = logprobs.detach() if batch.old_logprobs is None else self._put(batch.old_logprobs)
         output = policy_loss(
@@ -155,9 +156,9 @@ class LearnerRank:
                 old_logprobs=old,
                 rollout_logprobs=self._put(batch.rollout_logprobs),
                 advantages=self._put(batch.advantages),
-                mask=self._put(batch.mask),
+                mask=row["mask"],
                 entropy=entropy,
-                ref_logprobs=self._reference.logprobs(**self._row(batch)) if self._reference else None,
+                ref_logprobs=self._reference.logprobs(**row) if self._reference else None,
                 denominator=denominator,
                 sequence_ids=self._put(batch.sequence_ids),
             ),
