@@ -247,3 +247,18 @@ async def settle() -> None:
     """Let everything happen that can happen while the caller waits."""
     for _ in range(200):
         await asyncio.sleep(0)
+
+
+async def never():
+    """Wait for ever."""
+    await asyncio.Event().wait()
+
+
+def numbers(rows):
+    """Group numbers of ledger rows."""
+    return [row["group"] for row in rows]
+
+
+def ids(rows):
+    """Prompt numbers of ledger rows."""
+    return [int(row["prompt_id"][1:]) for row in rows]

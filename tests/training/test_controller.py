@@ -1,7 +1,6 @@
 """What the controller promises, shown with stand-ins for actors, learner and judge."""
 
 import asyncio
-import json
 import math
 from collections import Counter
 
@@ -19,23 +18,13 @@ from tests.training.stand_ins import (
     ScriptedActor,
     TableJudge,
     config,
+    ids,
+    never,
+    numbers,
     prompts,
     settle,
     until,
 )
-
-
-async def never():
-    await asyncio.Event().wait()
-
-
-def numbers(rows):
-    return [row["group"] for row in rows]
-
-
-def ids(rows):
-    return [int(row["prompt_id"][1:]) for row in rows]
-
 
 # Which groups are trained
 
@@ -435,100 +424,3 @@ def test_the_metrics_of_a_step_worked_by_hand(tmp_path):
         assert row[name] > 0
     assert row["generated_tokens"] / row["generated_tokens_per_second"] == pytest.approx(row["step_seconds"])
     assert all(math.isfinite(value) for value in row.values())
-
-
-# Checkpoint and resume
-
-
-class CrashError(Exception):
-    """Stands for the death of the process."""
-
-
-def crashed_at_the_fourth_step(folder, **options):
-    async def crash(step):
-        await settle()  # the window fills up
-        if step == 3:
-            raise CrashError
-
-    options = config(steps=6, checkpoint_every=1, async_steps=2, **options)
-    run = Run(folder, options, prompts(100), learner=RecordingLearner(crash))
-    with pytest.raises(CrashError):
-        run.play()
-    return run
-
-
-def newest_state(folder):
-    return json.loads((sorted((folder / "checkpoints").iterdir())[-1] / "state.json").read_text())
-
-
-def test_a_run_goes_on_from_its_checkpoint_and_trains_nothing_twice(tmp_path):
-    before = crashed_at_the_fourth_step(tmp_path)
-    state = newest_state(tmp_path)
-    ready = [group["number"] for group in state["ready"]]
-    assert state["version"] == 3
-    assert ready
-    after = Run(tmp_path, before.config, before.prompts).play()
-
-    assert [row["step"] for row in after.metrics()] == list(range(6))
-    assert [len(before.learner.steps), len(after.learner.steps)] == [4, 3]  # the fourth was lost, and is taken again
-    trained = after.rows("trained")
-    assert Counter(row["step"] for row in trained) == dict.fromkeys(range(6), 2)
-    assert len(set(numbers(after.rows()))) == len(after.rows())
-    assert len(set(ids(trained))) == 12  # no prompt comes twice within its epoch
-    # finished groups were paid for: they are trained, and their prompts are not sampled again
-    assert set(ready) <= set(numbers(trained))
-    assert not {int(group["prompt"][1:]) for group in state["ready"]} & set(after.actors[0].sampled)
-    # nothing in the stream is skipped
-    assert sorted(ids(after.rows())) == list(range(1, len(after.rows()) + 1))
-
-
-def test_after_a_resume_the_actors_take_the_restored_weights_first(tmp_path):
-    before = crashed_at_the_fourth_step(tmp_path)
-    after = Run(tmp_path, before.config, before.prompts).play()
-    assert [entry[:2] for entry in after.actors[0].diary[:2]] == [("start",), ("update", 3)]
-    assert all(version >= 3 for kind, *_, version in after.actors[0].diary[1:] if kind == "generate")
-
-
-def crashed_with_two_groups_in_flight_at_the_checkpoint(folder):
-    async def slow_from_the_fifth_prompt_on(_actor, prompt):
-        if prompt > 4:
-            await never()
-        return ["right", "wrong"]
-
-    async def crash(step):
-        await settle()
-        if step == 1:
-            raise CrashError
-
-    options = config(steps=4, checkpoint_every=1, async_steps=2)
-    run = Run(folder, options, prompts(100), slow_from_the_fifth_prompt_on, RecordingLearner(crash))
-    with pytest.raises(CrashError):
-        run.play()
-    assert newest_state(folder)["prompts"]["again"] == ["p5", "p6"]
-    return run
-
-
-def test_prompts_in_flight_at_the_checkpoint_come_again_first(tmp_path):
-    before = crashed_with_two_groups_in_flight_at_the_checkpoint(tmp_path)
-    after = Run(tmp_path, before.config, before.prompts).play()
-    assert after.actors[0].sampled[:3] == [5, 6, 7]
-    assert ids(after.rows("trained")) == list(range(1, 9))
-
-
-def test_groups_in_flight_at_the_checkpoint_have_a_fate_after_the_resume(tmp_path):
-    before = crashed_with_two_groups_in_flight_at_the_checkpoint(tmp_path)
-    after = Run(tmp_path, before.config, before.prompts).play()
-    assert numbers(after.rows()) == list(range(len(after.rows())))
-
-
-def test_a_finished_run_that_is_started_again_trains_nothing_more(tmp_path):
-    first = Run(tmp_path, config(), prompts(50)).play()
-    again = Run(tmp_path, config(), first.prompts).play()
-    assert again.learner.steps == []
-    assert [row["step"] for row in again.metrics()] == [0, 1, 2]
-
-
-def test_a_checkpoint_of_another_mixture_is_refused(tmp_path):
-    before = crashed_at_the_fourth_step(tmp_path)
-    with pytest.raises(ValueError, match="the mixture lacks"):
-        Run(tmp_path, before.config, prompts(3)).play()
