@@ -80,6 +80,7 @@ class Engine:
     def __init__(self, llm: AsyncLLM, config: EngineConfig) -> None:
         self._llm = llm
         self._requests = 0
+        self._version = 0
         self._updating = asyncio.Lock()
         self.config = config
 
@@ -131,7 +132,9 @@ class Engine:
             logprobs=0 if with_logprobs else None,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        return await self._request(TokensPrompt(prompt_token_ids=list(prompt_ids)), parameters)
+        # With the version as salt, a prompt's cached prefix serves no request that begins under newer weights.
+        prompt = TokensPrompt(prompt_token_ids=list(prompt_ids), cache_salt=str(self._version))
+        return await self._request(prompt, parameters)
 
     async def _request(self, prompt: TokensPrompt, parameters: SamplingParams) -> Completion:
         self._requests += 1
@@ -161,7 +164,7 @@ class Engine:
         """Replace the weights by those in the safetensors file `path`, mid-generation, and stamp `version`.
 
         Requests in flight keep their KV cache and go on with the new weights (PipelineRL, Olmo 3's in-flight
-        updates). The scheduler resumes even when loading fails, so that no request hangs.
+        updates); those that begin later share no prefix with older ones. The scheduler resumes even when loading fails, so that no request hangs.
 
         Raises:
             EngineError: the file could not be loaded; the engine must not be used any more.
@@ -173,6 +176,7 @@ class Engine:
             try:
                 await self._llm.pause_generation(mode="keep", clear_cache=False)
                 paused = time.perf_counter()
+                self._version = version
                 try:
                     await self._llm.start_weight_update()
                     await self._llm.update_weights(WeightTransferUpdateRequest(update_info={"path": str(path)}))

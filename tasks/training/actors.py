@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from tasks.generation.config import SamplingConfig
-from tasks.generation.engine import Completion, Engine, EngineError, UpdateTiming
+from tasks.generation.engine import Completion, Engine, EngineError, UpdateTiming, sample_seed
 from tasks.training.config import ActorsConfig
 
 STOP_SECONDS = 10.0
@@ -26,7 +26,7 @@ class Actor(Protocol):
         """Return when the engine takes requests, with the weights of the initial checkpoint."""
 
     async def generate(self, prompt_ids: list[int], sampling: SamplingConfig) -> list[Completion]:
-        """`sampling.samples` responses to one prompt."""
+        """`sampling.samples` responses to one prompt; the same ones for the same `sampling.seed` and weights."""
 
     async def update(self, path: str, version: int) -> UpdateTiming:
         """Go on with the weights in the file `path`, in the middle of what is being generated."""
@@ -51,7 +51,8 @@ class ActorProcess:
     async def generate(self, prompt_ids: list[int], sampling: SamplingConfig) -> list[Completion]:
         """All samples at once: vLLM shares the prompt's KV cache among them."""
         assert self._engine is not None
-        requests = [self._engine.generate(prompt_ids, sampling) for _ in range(sampling.samples)]
+        seeds = [None if sampling.seed is None else sample_seed(sampling.seed, "", i) for i in range(sampling.samples)]
+        requests = [self._engine.generate(prompt_ids, sampling, seed=seed) for seed in seeds]
         return list(await asyncio.gather(*requests))
 
     async def update(self, path: str, version: int) -> UpdateTiming:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -101,31 +101,73 @@ class RewardsConfig(Config):
     retries: int = Field(1, ge=0)
 
 
+class ActiveSampling(Config):
+    """Active sampling (OlmoRL): the next prompt takes the place of a group that teaches nothing, at once.
+
+    Attributes:
+    """
+
+    kind: Literal["active"] = "active"
+    max_dropped_groups: int = Field(256, ge=1)
+
+
+class DynamicSampling(Config):
+    """Dynamic sampling (DAPO, section 3.2; ProRLv2): rounds of prompts until enough groups teach something.
+
+    What a round gives beyond the batch waits for the next one, as long as `max_staleness` allows.
+
+    Attributes:
+        batch_multiplier: prompts of a round, in batches of `groups_per_step`, rounded up.
+        max_rounds: rounds for one batch before the run fails: the prompts give no signal.
+    """
+
+    kind: Literal["dynamic"] = "dynamic"
+    batch_multiplier: float = Field(1.0, ge=1)
+    max_rounds: int = Field(10, ge=1)
+
+
+class NoResampling(Config):
+    """Every group is trained on, those that teach nothing included (GRPO, Dr GRPO, ProRL v2.1).
+
+    Attributes:
+        max_dropped_groups: groups that failed or grew stale, and were replaced, before the run fails.
+    """
+
+    kind: Literal["none"] = "none"
+    max_dropped_groups: int = Field(256, ge=1)
+
+
 class TrainingConfig(Config):
     """One training run, OlmoRL-style: asynchronous, group-relative, with verifiable rewards.
 
     Attributes:
         steps: batches of rollouts, each with one optimizer step unless `updates` asks for more.
         updates: optimizer steps of a batch.
-        groups_per_step: prompts whose groups make one batch, after zero-variance groups were replaced.
+        groups_per_step: prompts whose groups make one batch.
+        resampling: what becomes of a group that teaches nothing, because its rewards are all equal.
         sampling: group size, limits and temperature; the learner's probabilities are taken at the same temperature.
-        async_steps: batches of groups that may be sampled ahead of the learner, in flight or waiting.
+        async_steps: batches of groups that may be sampled ahead of the learner, in flight or waiting. 0: actors and
+            learner take turns, and an actor takes new weights before it samples for the next batch.
+        deterministic: with `async_steps` 0, a run can be repeated exactly on machines of one kind: responses are drawn
+            from seeds, and each of them alone, because a kernel's rounding depends on what else is in its batch.
         max_staleness: a group whose oldest token was sampled by a policy more than this many steps old is
             dropped and replaced.
-        max_dropped_groups: groups dropped for one batch before the run fails: the prompts give no signal.
         objective, optimizer, learner, actors, rewards: see there.
         checkpoint_every: steps between checkpoints; the last step is always saved.
         stall_seconds: no group decided for this long while the learner waits: the run fails with a diagnosis.
-        seed: seed of the prompts' order after the first epoch and of the learner.
+        seed: seed of the prompts' order after the first epoch, of the learner, and of `deterministic` responses.
     """
 
     steps: int = Field(1, ge=1)
     updates: UpdatesConfig = UpdatesConfig()
     groups_per_step: int = Field(8, gt=0)
     sampling: SamplingConfig = SamplingConfig()
-    async_steps: int = Field(2, ge=1)
+    resampling: Annotated[ActiveSampling | DynamicSampling | NoResampling, Field(discriminator="kind")] = (
+        ActiveSampling()
+    )
+    async_steps: int = Field(2, ge=0)
+    deterministic: bool = False
     max_staleness: int = Field(4, ge=0)
-    max_dropped_groups: int = Field(256, ge=1)
     objective: ObjectiveConfig = ObjectiveConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     learner: LearnerConfig = LearnerConfig()
@@ -150,6 +192,12 @@ class TrainingConfig(Config):
                 f"sampling.max_tokens ({self.sampling.max_tokens}) leaves no room for a prompt in "
                 f"actors.engine.max_model_len ({self.actors.engine.max_model_len})"
             )
+        if self.async_steps > 0 and isinstance(self.resampling, DynamicSampling):
+            raise ValueError(
+                f"resampling.kind = dynamic samples in rounds and needs async_steps = 0, not {self.async_steps}; "
+                "resampling.kind = active samples ahead of the learner"
+            )
+        self._check_deterministic()
         if self.groups_per_step % self.updates.minibatches:
             raise ValueError(
                 f"groups_per_step ({self.groups_per_step}) is no multiple of updates.minibatches "
@@ -172,6 +220,20 @@ class TrainingConfig(Config):
                 "distribution is not the policy's, and every importance weight would be wrong"
             )
         return self
+
+    def _check_deterministic(self) -> None:
+        if not self.deterministic:
+            return
+        needs = (
+            ("async_steps", self.async_steps, 0),
+            ("actors.count", self.actors.count, 1),
+            ("actors.engine.max_num_seqs", self.actors.engine.max_num_seqs, 1),
+        )
+        for name, value, needed in needs:
+            if value != needed:
+                raise ValueError(
+                    f"deterministic: what is sampled depends on timing with {name} = {value}; set {needed}"
+                )
 
 
 def learning_rate(step: int, config: OptimizerConfig, steps: int) -> float:

@@ -3,8 +3,9 @@
     prompts ──► in flight ──► judged ──► ready ──► batch ──► learner step ──► new weights ──► each actor, on its own
        ▲            │            │                   │
        └─ put back ◄┴ actor lost └ zero variance     └ stale: dropped, prompt put back
-                                   or not judgeable: dropped, the next prompt takes the place
+                                   or not judgeable: dropped
 
+What takes the place of a dropped group is `resampling`'s to say: the next prompt at once, or a prompt of a next round.
 `Sampling` is everything up to `ready`; here is what follows. The controller sees token ids and scores, never a tensor
 of the model.
 """
@@ -12,6 +13,7 @@ of the model.
 from __future__ import annotations
 
 import asyncio
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +23,7 @@ from typing import Any
 
 from tasks.training.actors import Actor
 from tasks.training.checkpoint import Checkpoints
-from tasks.training.config import TrainingConfig, learning_rate
+from tasks.training.config import ActiveSampling, DynamicSampling, NoResampling, TrainingConfig, learning_rate
 from tasks.training.journal import Journal
 from tasks.training.learner.client import Learner, StepReport
 from tasks.training.ledger import Ledger
@@ -70,6 +72,7 @@ class Controller:
         self._started = time.monotonic()
         self._elapsed_before = 0.0
         self._recorded_at = 0.0
+        self._rounds = 0
         self._sampling = Sampling(
             config, prompts, crew.make_actor, crew.judge, crew.weights, crew.ledger, clock=self._elapsed
         )
@@ -131,44 +134,61 @@ class Controller:
                 await self._save()
 
     async def _next_batch(self) -> list[Group]:
-        """`groups_per_step` groups that carry a gradient, none of them stale."""
-        batch: list[Group] = []
+        """`groups_per_step` groups, none of them stale, in the order in which their prompts were drawn."""
+        sampling, wanted = self._sampling, self._config.groups_per_step
         dropped_before = self._dropped()
+        self._rounds = 0
         while True:
-            self._sampling.decided.clear()
-            self._move_ready(batch)
-            if len(batch) == self._config.groups_per_step:
-                return batch
-            dropped = self._dropped() - dropped_before
-            if dropped > self._config.max_dropped_groups:
-                raise NoSignalError(
-                    f"step {self.version}: {dropped} groups were dropped while {len(batch)} of "
-                    f"{self._config.groups_per_step} were found (max_dropped_groups = "
-                    f"{self._config.max_dropped_groups}); fates so far: {dict(self._crew.ledger.fates)}. The prompts "
-                    "are too hard or too easy for this policy, or its responses are cut off (sampling.max_tokens)"
-                )
-            await self._wait(len(batch))
+            sampling.decided.clear()
+            self._drop_stale()
+            round_ended = self._config.resampling.kind != "dynamic" or sampling.undecided == 0
+            if len(sampling.ready) >= wanted and round_ended:
+                return sorted((sampling.ready.popleft() for _ in range(wanted)), key=lambda group: group.number)
+            self._ask(self._dropped() - dropped_before)
+            await self._wait()
 
-    def _move_ready(self, batch: list[Group]) -> None:
-        ready = self._sampling.ready
-        while ready and len(batch) < self._config.groups_per_step:
-            group = ready.popleft()
+    def _drop_stale(self) -> None:
+        for group in list(self._sampling.ready):
             staleness = self.version - group.first_version
             if staleness > self._config.max_staleness:
+                self._sampling.ready.remove(group)
                 self._sampling.put_back(group)
                 self._sampling.drop(group, "stale", f"{staleness} versions old")
-            else:
-                batch.append(group)
 
-    async def _wait(self, found: int) -> None:
+    def _ask(self, dropped: int) -> None:
+        """Ask for the groups that the batch lacks, unless so many were dropped for it that there is no signal."""
+        sampling, resampling, wanted = self._sampling, self._config.resampling, self._config.groups_per_step
+        match resampling:
+            case DynamicSampling():
+                if sampling.undecided > 0:
+                    return
+                if self._rounds == resampling.max_rounds:
+                    raise self._no_signal(dropped, f"in {self._rounds} rounds (resampling.max_rounds)")
+                self._rounds += 1
+                sampling.ask(math.ceil(resampling.batch_multiplier * wanted))
+            case ActiveSampling() | NoResampling():
+                if dropped > resampling.max_dropped_groups:
+                    limit = f"resampling.max_dropped_groups = {resampling.max_dropped_groups}"
+                    raise self._no_signal(dropped, f"({limit})")
+                window = wanted * max(self._config.async_steps, 1)
+                sampling.ask(max(window - len(sampling.ready) - sampling.undecided, 0))
+
+    def _no_signal(self, dropped: int, limit: str) -> NoSignalError:
+        return NoSignalError(
+            f"step {self.version}: {dropped} groups were dropped while {len(self._sampling.ready)} of "
+            f"{self._config.groups_per_step} were found {limit}; fates so far: {dict(self._crew.ledger.fates)}. The "
+            "prompts are too hard or too easy for this policy, or its responses are cut off (sampling.max_tokens)"
+        )
+
+    async def _wait(self) -> None:
         try:
             await asyncio.wait_for(self._sampling.decided.wait(), self._config.stall_seconds)
         except TimeoutError:
             in_flight = sorted(self._sampling.in_flight)
             raise StalledError(
                 f"step {self.version}: nothing was decided for stall_seconds = {self._config.stall_seconds:g}; the "
-                f"learner holds {found} of {self._config.groups_per_step} groups and waits for {len(in_flight)} in "
-                f"flight (groups {in_flight[:8]})"
+                f"learner holds {len(self._sampling.ready)} of {self._config.groups_per_step} groups and waits for "
+                f"{len(in_flight)} in flight (groups {in_flight[:8]})"
             ) from None
 
     def _dropped(self) -> int:
@@ -189,7 +209,8 @@ class Controller:
             for completion, advantage in zip(group.completions, row, strict=True)
         ]
         rate = learning_rate(step, self._config.optimizer, self._config.steps)
-        self._sampling.free(len(batch))  # the next groups are sampled while the learner works on these
+        if self._config.async_steps > 0:
+            self._sampling.ask(len(batch))  # the next groups are sampled while the learner works on these
         report = await self._update(sequences, rate)
         for group, row in zip(batch, advantages, strict=True):
             self._crew.ledger.close_group(group, "trained", step=step, spread=statistics.pstdev(row))
@@ -239,6 +260,7 @@ class Controller:
             "step_seconds": seconds,
             "epoch": self._prompts.epoch,
             **self._sampling.take_tally().metrics(seconds),
+            **({"sampling_rounds": self._rounds} if self._config.resampling.kind == "dynamic" else {}),
             **batch_metrics(batch, version=step),
             "trained_tokens": trained,
             "trained_tokens_per_second": trained / seconds,

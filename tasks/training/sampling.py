@@ -1,8 +1,9 @@
-"""Keeping the actors busy and current: the window of groups in flight or ready, and the life of each actor.
+"""Keeping the actors busy and current: the groups in flight or ready, and the life of each actor.
 
-Active sampling (OlmoRL) needs no rounds: the window is kept full, a dropped group frees its place at once, and a group
-that carries a gradient keeps its place until the learner takes it. Actors run apart from each other: each starts,
-generates and takes new weights on its own, and a lost one is replaced while the others go on.
+The controller asks for groups. In an asynchronous run it asks for a window once and keeps it full (active sampling
+needs no rounds): a dropped group is replaced at once, and a group that carries a gradient keeps its place until the
+learner takes it. Actors run apart from each other: each starts, generates and takes new weights on its own, and a lost
+one is replaced while the others go on.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
+from tasks.generation.config import SamplingConfig
+from tasks.generation.engine import sample_seed
 from tasks.training.actors import Actor, ActorLostError
 from tasks.training.config import TrainingConfig
 from tasks.training.ledger import Fate, Ledger
@@ -28,6 +31,7 @@ class Sampling:
     Attributes:
         ready: groups that carry a gradient, oldest first.
         in_flight: groups being generated or judged, by number.
+        undecided: groups that were asked for, and are neither ready nor dropped yet.
         decided: set whenever a group became ready or was dropped.
         tally: what happened since the last `take_tally`.
     """
@@ -49,7 +53,8 @@ class Sampling:
         self._weights = weights
         self._ledger = ledger
         self._clock = clock
-        self._places = asyncio.Semaphore(config.groups_per_step * config.async_steps)
+        self._places = asyncio.Semaphore(0)
+        self.undecided = 0
         self._restarts = 0
         self.next_group = 0
         self.ready: deque[Group] = deque()
@@ -61,25 +66,26 @@ class Sampling:
         """Continue with groups that were ready when a checkpoint was taken."""
         self.ready = deque(ready)
         self.next_group = next_group
-        window = self._config.groups_per_step * self._config.async_steps
-        self._places = asyncio.Semaphore(max(window - len(self.ready), 0))
 
     def take_tally(self) -> Tally:
         """The counts so far; counting starts anew."""
         tally, self.tally = self.tally, Tally()
         return tally
 
-    def free(self, groups: int) -> None:
-        """The learner took this many groups: their places in the window are free."""
+    def ask(self, groups: int) -> None:
+        """Sample this many more groups."""
+        self.undecided += groups
         for _ in range(groups):
             self._places.release()
 
     def drop(self, group: Group, fate: Fate, detail: str) -> None:
-        """`group` will not be trained on; its place is free."""
-        self.in_flight.pop(group.number, None)
+        """`group` will not be trained on; but for dynamic sampling, whose rounds end, another is sampled."""
+        if self.in_flight.pop(group.number, None):
+            self.undecided -= 1
         self._ledger.close_group(group, fate, detail=detail)
         self.tally.dropped[fate] += 1
-        self._places.release()
+        if self._config.resampling.kind != "dynamic":
+            self.ask(1)
         self.decided.set()
 
     def put_back(self, group: Group) -> None:
@@ -116,7 +122,10 @@ class Sampling:
         # Nothing is generated before the learner's weights are in: after a resume or a replacement the engine starts
         # with the initial checkpoint.
         held = await self._update(actor) if self._weights.version > 0 else 0
-        await _first_failure([self._keep_current(actor, held), self._keep_busy(index, actor)])
+        if self._config.async_steps == 0:
+            await self._keep_busy(index, actor, held)
+        else:
+            await _first_failure([self._keep_current(actor, held), self._keep_busy(index, actor)])
 
     async def _keep_current(self, actor: Actor, held: int) -> None:
         while True:
@@ -129,7 +138,8 @@ class Sampling:
         self.tally.updates.append(timing)  # that of now: a step may have ended meanwhile
         return version
 
-    async def _keep_busy(self, index: int, actor: Actor) -> None:
+    async def _keep_busy(self, index: int, actor: Actor, held: int | None = None) -> None:
+        """Sample what is asked for; with the version that the actor holds given, take newer ones in between."""
         groups: set[asyncio.Task[None]] = set()
         place = asyncio.ensure_future(self._places.acquire())
         try:
@@ -139,6 +149,8 @@ class Sampling:
                     groups.remove(task)
                     task.result()
                 if place.done():
+                    if held is not None and held < self._weights.version:
+                        held = await self._update(actor)
                     groups.add(asyncio.create_task(self._sample(self._open(index), actor)))
                     place = asyncio.ensure_future(self._places.acquire())
         finally:
@@ -166,7 +178,7 @@ class Sampling:
         return group
 
     async def _sample(self, group: Group, actor: Actor) -> None:
-        group.completions = await actor.generate(group.prompt.token_ids, self._config.sampling)
+        group.completions = await actor.generate(group.prompt.token_ids, self._drawn_by(group))
         self.tally.generated_tokens += sum(len(completion.token_ids) for completion in group.completions)
         try:
             await self._score(group)
@@ -174,11 +186,20 @@ class Sampling:
             self.drop(group, "failed", str(error))
             return
         if reason := group.teaches_nothing(self._config.objective):
-            self.drop(group, "zero_variance", reason)
-            return
+            self.tally.zero_variance_groups += 1
+            if self._config.resampling.kind != "none":
+                self.drop(group, "zero_variance", reason)
+                return
         del self.in_flight[group.number]
+        self.undecided -= 1
         self.ready.append(group)
         self.decided.set()
+
+    def _drawn_by(self, group: Group) -> SamplingConfig:
+        sampling = self._config.sampling
+        if not self._config.deterministic:
+            return sampling
+        return sampling.model_copy(update={"seed": sample_seed(self._config.seed, "group", group.number)})
 
     async def _score(self, group: Group) -> None:
         prompt = group.prompt

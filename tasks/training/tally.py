@@ -18,6 +18,7 @@ class Tally:
     scores: dict[str, list[float]] = field(default_factory=dict)
     rewards: dict[str, list[float]] = field(default_factory=dict)
     judged_groups: int = 0
+    zero_variance_groups: int = 0
     solved_groups: int = 0
     unsolved_groups: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
@@ -59,7 +60,7 @@ class Tally:
             **rewards,
             **_by_name(self.rewards),
             "groups": self.judged_groups,
-            "zero_variance": self.dropped["zero_variance"] / max(self.judged_groups, 1),
+            "zero_variance": self.zero_variance_groups / max(self.judged_groups, 1),
             "solved": self.solved_groups / max(self.judged_groups, 1),
             "unsolved": self.unsolved_groups / max(self.judged_groups, 1),
             "stale_groups": self.dropped["stale"],

@@ -19,8 +19,9 @@ from tests.tiny_model import build
 
 pytestmark = pytest.mark.engine
 
-CONTEXT = 128
-PROMPTS = [[5, 6, 7], [50, 60, 70, 80, 90], list(range(100, 120))]
+CONTEXT = 320
+LONG = list(range(10, 150))  # the engine keeps the keys and values of a prompt by blocks of 128 tokens
+PROMPTS = [[5, 6, 7], [50, 60, 70, 80, 90], LONG]
 SAMPLING = SamplingConfig(max_tokens=24)
 
 
@@ -159,10 +160,11 @@ def test_new_weights_arrive_in_mid_generation_and_every_token_knows_its_policy(e
     assert by_versions == {(0,), (0, 1), (1,)}
 
 
-def test_after_an_update_logprobs_are_those_of_the_new_policy(engine, loop, other_model):
-    completion = loop.run(engine.generate(PROMPTS[1], SAMPLING))
+@pytest.mark.parametrize("prompt", PROMPTS, ids=len)
+def test_after_an_update_logprobs_are_those_of_the_new_policy(engine, loop, other_model, prompt):
+    completion = loop.run(engine.generate(prompt, SAMPLING))  # the engine has seen it under the old one
     assert [span.version for span in completion.versions] == [1]
-    expected = policy_logprobs(other_model, PROMPTS[1], completion.token_ids)
+    expected = policy_logprobs(other_model, prompt, completion.token_ids)
     assert completion.logprobs == pytest.approx(expected, abs=1e-4)
 
 

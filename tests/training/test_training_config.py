@@ -37,6 +37,13 @@ RECIPES = Path(__file__).parents[2] / "workflows" / "recipes"
             {"updates": {"epochs": 2}, "objective": {"force_on_policy_ratio": True}},
             "one update per batch; .* asks for 2",
         ),
+        (
+            {"resampling": {"kind": "dynamic"}, "async_steps": 1},
+            "resampling.kind = dynamic samples in rounds and needs async_steps = 0, not 1",
+        ),
+        ({"resampling": {"kind": "active", "max_rounds": 2}}, "max_rounds"),
+        ({"deterministic": True}, "deterministic: .* depends on timing with async_steps = 2; set 0"),
+        ({"deterministic": True, "async_steps": 0}, "actors.engine.max_num_seqs = 128; set 1"),
         ({"steps": 0}, "steps"),
         ({"learner": {"zero_stage": 4}}, "learner.zero_stage"),
     ],
