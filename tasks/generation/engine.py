@@ -164,7 +164,8 @@ class Engine:
         """Replace the weights by those in the safetensors file `path`, mid-generation, and stamp `version`.
 
         Requests in flight keep their KV cache and go on with the new weights (PipelineRL, Olmo 3's in-flight
-        updates); those that begin later share no prefix with older ones. The scheduler resumes even when loading fails, so that no request hangs.
+        updates); those that begin later share no prefix with older ones. The scheduler resumes even when loading
+        fails, so that no request hangs.
 
         Raises:
             EngineError: the file could not be loaded; the engine must not be used any more.

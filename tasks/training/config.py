@@ -105,6 +105,7 @@ class ActiveSampling(Config):
     """Active sampling (OlmoRL): the next prompt takes the place of a group that teaches nothing, at once.
 
     Attributes:
+        max_dropped_groups: groups dropped for one batch before the run fails: the prompts give no signal.
     """
 
     kind: Literal["active"] = "active"

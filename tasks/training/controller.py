@@ -195,40 +195,44 @@ class Controller:
         return sum(self._crew.ledger.fates[fate] for fate in ("zero_variance", "failed", "stale"))
 
     async def _train(self, step: int, batch: list[Group]) -> dict[str, float]:
-        advantages = _advantages(batch, self._config)
-        filtering = self._config.objective.shaping.filter_truncated
-        sequences = [
-            TokenSequence(
-                group.prompt.token_ids,
-                completion.token_ids,
-                completion.logprobs,
-                advantage,
-                mask=[False] * len(completion.token_ids) if filtering and completion.truncated else None,
-            )
-            for group, row in zip(batch, advantages, strict=True)
-            for completion, advantage in zip(group.completions, row, strict=True)
-        ]
-        rate = learning_rate(step, self._config.optimizer, self._config.steps)
         if self._config.async_steps > 0:
             self._sampling.ask(len(batch))  # the next groups are sampled while the learner works on these
+        responses, penalties, measured = await self._prepared(_responses(batch, self._config))
+        advantages = _advantages(batch, penalties, self._config)
+        flat = (advantage for row in advantages for advantage in row)
+        sequences = [replace(each, advantage=advantage) for each, advantage in zip(responses, flat, strict=True)]
+        rate = learning_rate(step, self._config.optimizer, self._config.steps)
         report = await self._update(sequences, rate)
         for group, row in zip(batch, advantages, strict=True):
             self._crew.ledger.close_group(group, "trained", step=step, spread=statistics.pstdev(row))
-        return {**report.metrics, "learning_rate": rate}
+        return {**report.metrics, **measured, "learning_rate": rate}
+
+    async def _prepared(
+        self, responses: list[TokenSequence]
+    ) -> tuple[list[TokenSequence], list[float], dict[str, float]]:
+        """Responses with `old_logprobs` where they are needed; what each pays for its KL; and that as metrics."""
+        learner, kl, updates = self._crew.learner, self._config.objective.kl, self._config.updates
+        if updates.minibatches * updates.epochs > 1 or kl.in_reward:
+            old = await learner.logprobs(responses)
+            responses = [replace(each, old_logprobs=values) for each, values in zip(responses, old, strict=True)]
+        if not kl.in_reward:
+            return responses, [0.0] * len(responses), {}
+        from tasks.training.objective import kl_of_responses
+
+        distances = kl_of_responses(old, await learner.reference_logprobs(responses), kl)
+        trained = sum(each.num_trained for each in responses)
+        return responses, (kl.beta * distances).tolist(), {"kl": float(distances.sum()) / max(trained, 1)}
 
     async def _update(self, sequences: list[TokenSequence], rate: float) -> StepReport:
         """All optimizer steps on a batch; its groups stay together."""
-        learner, updates = self._crew.learner, self._config.updates
-        if updates.minibatches * updates.epochs > 1:
-            old = await learner.logprobs(sequences)
-            sequences = [replace(each, old_logprobs=values) for each, values in zip(sequences, old, strict=True)]
+        updates = self._config.updates
         size = len(sequences) // updates.minibatches
         reports = []
         for _ in range(updates.epochs):
             for start in range(0, len(sequences), size):
                 part = sequences[start : start + size]
                 denominator = self._config.objective.denominator(sequence.num_trained for sequence in part)
-                reports.append(await learner.step(part, denominator, rate))
+                reports.append(await self._crew.learner.step(part, denominator, rate))
         return StepReport.of(reports)
 
     async def _publish(self) -> None:
@@ -274,7 +278,24 @@ class Controller:
         return self._elapsed_before + time.monotonic() - self._started
 
 
-def _advantages(batch: Sequence[Group], config: TrainingConfig) -> list[list[float]]:
+def _responses(batch: Sequence[Group], config: TrainingConfig) -> list[TokenSequence]:
+    """All responses of a batch, group by group, their advantages still to come."""
+    filtering = config.objective.shaping.filter_truncated
+    return [
+        TokenSequence(
+            group.prompt.token_ids,
+            completion.token_ids,
+            completion.logprobs,
+            advantage=0.0,
+            mask=[False] * len(completion.token_ids) if filtering and completion.truncated else None,
+        )
+        for group in batch
+        for completion in group.completions
+    ]
+
+
+def _advantages(batch: Sequence[Group], penalties: list[float], config: TrainingConfig) -> list[list[float]]:
+    """`[groups][samples]`; `penalties`, one for each response, are taken from the rewards."""
     import torch
 
     from tasks.training.objective import compute_advantages, normalize_then_sum
@@ -284,6 +305,7 @@ def _advantages(batch: Sequence[Group], config: TrainingConfig) -> list[list[flo
         advantages = normalize_then_sum(*_components(batch)).tolist()
         return advantages
     rewards = torch.tensor([group.scores for group in batch], dtype=torch.float64)  # [groups, samples]
+    rewards -= torch.tensor(penalties, dtype=torch.float64).view_as(rewards)
     num_tokens = torch.tensor([[len(c.token_ids) for c in group.completions] for group in batch])
     advantages = compute_advantages(rewards, num_tokens, config.objective).tolist()
     return advantages

@@ -28,7 +28,7 @@ from tasks.verifiers import Score
 SCORES = {"right": 1.0, "half": 0.5, "wrong": 0.0}
 CUT = {"half"}
 """Responses that the length limit cut."""
-LOGPROB, OLD_LOGPROB = -0.25, -0.5
+LOGPROB, OLD_LOGPROB, REF_LOGPROB = -0.25, -0.5, -1.5
 HUNG_SECONDS = 60
 """A test that takes longer has hung, and fails with a traceback."""
 
@@ -170,6 +170,9 @@ class RecordingLearner:
 
     async def logprobs(self, sequences):
         return [[OLD_LOGPROB] * len(s.response_ids) for s in sequences]
+
+    async def reference_logprobs(self, sequences):
+        return [[REF_LOGPROB] * len(s.response_ids) for s in sequences]
 
     async def write_weights(self, path):
         path.write_text(f"weights {self.version}")

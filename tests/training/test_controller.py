@@ -270,6 +270,24 @@ def test_a_batch_is_cut_into_minibatches_of_whole_groups_and_passed_over_again(t
     assert row["trained_tokens"] == 80
 
 
+def test_the_distance_from_the_reference_is_taken_from_the_reward(tmp_path):
+    async def answers(_actor, _prompt):
+        return ["right", "right", "half", "wrong"]
+
+    objective = {"kl": {"beta": 0.1, "estimator": "k1", "in_reward": True}}
+    options = config(steps=1, groups_per_step=1, sampling={"samples": 4, "max_tokens": 8}, objective=objective)
+    run = Run(tmp_path, options, prompts(1), answers).play()
+    # k1 of each token is OLD_LOGPROB - REF_LOGPROB = 1 nat: the rewards are 1 - 0.5, 1 - 0.5, 0.5 - 0.4 and 0 - 0.5
+    mean = (0.5 + 0.5 + 0.1 - 0.5) / 4
+    expected = [0.5 - mean, 0.5 - mean, 0.1 - mean, -0.5 - mean]
+    [step] = run.learner.steps
+    assert [s.advantage for s in step.sequences] == pytest.approx(expected)
+    assert all(s.old_logprobs == [OLD_LOGPROB] * len(s.response_ids) for s in step.sequences)
+    [row] = run.metrics()
+    assert row["kl"] == pytest.approx(1.0)
+    assert row["batch_reward"] == pytest.approx((1 + 1 + 0.5 + 0) / 4)
+
+
 def test_of_a_single_update_the_old_policy_is_the_one_it_starts_from(tmp_path):
     run = Run(tmp_path, config(steps=1), prompts(9)).play()
     assert all(s.old_logprobs is None for step in run.learner.steps for s in step.sequences)

@@ -221,6 +221,17 @@ def test_a_penalty_is_0_at_first_and_draws_the_policy_back_later(ray, learner, s
     assert reference_passes(ray, trainer) > 0
 
 
+def test_in_the_reward_the_reference_is_asked_for_the_penalty_alone(ray, learner):
+    trainer = learner(objective={"kl": {**KL, "in_reward": True}})
+    ours, reference = (asyncio.run(ask(SEQUENCES)) for ask in (trainer.logprobs, trainer.reference_logprobs))
+    assert reference == ours
+    passes = reference_passes(ray, trainer)
+    assert "kl" not in step(trainer)
+    assert reference_passes(ray, trainer) == passes > 0
+    assert asyncio.run(trainer.reference_logprobs(SEQUENCES)) == reference
+    assert asyncio.run(trainer.logprobs(SEQUENCES)) != ours
+
+
 def learner_without_penalty(learner, stage):
     """One that has taken the same first step."""
     trainer = learner(zero_stage=stage)

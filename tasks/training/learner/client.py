@@ -53,6 +53,9 @@ class Learner(Protocol):
     async def logprobs(self, sequences: list[TokenSequence]) -> list[list[float]]:
         """Log-probabilities of each response's tokens under the current policy, nats; 0 where it is not trained."""
 
+    async def reference_logprobs(self, sequences: list[TokenSequence]) -> list[list[float]]:
+        """The same under the reference policy, which there is where `objective.kl.beta > 0`."""
+
     async def write_weights(self, path: Path) -> None:
         """The current weights as one safetensors file that appears when it is complete."""
 
@@ -104,8 +107,17 @@ class RayLearner:
 
     async def logprobs(self, sequences: list[TokenSequence]) -> list[list[float]]:
         """See `Learner`."""
+        return await self._by_sequence(sequences, lambda handle, rows: handle.logprobs.remote(rows))
+
+    async def reference_logprobs(self, sequences: list[TokenSequence]) -> list[list[float]]:
+        """See `Learner`."""
+        return await self._by_sequence(sequences, lambda handle, rows: handle.reference_logprobs.remote(rows))
+
+    async def _by_sequence(
+        self, sequences: list[TokenSequence], call: Callable[[Any, list[MicroBatch]], Any]
+    ) -> list[list[float]]:
         micro_batches = self._packed(sequences)
-        found = await self._all(lambda handle, rank: handle.logprobs.remote(micro_batches[rank]))
+        found = await self._all(lambda handle, rank: call(handle, micro_batches[rank]))
         result: list[list[float]] = [[] for _ in sequences]
         for batch, values in zip(itertools.chain(*micro_batches), itertools.chain(*found), strict=True):
             for index in set(batch.sequence_ids[0].tolist()) - {-1}:

@@ -121,6 +121,11 @@ class LearnerRank:
         with torch.no_grad():
             return [self._forward(self._row(batch))[0][0].cpu().numpy() for batch in micro_batches]
 
+    def reference_logprobs(self, micro_batches: Sequence[MicroBatch]) -> list[Any]:
+        """The same under the reference policy."""
+        assert self._reference is not None
+        return [self._reference.logprobs(**self._row(batch))[0].cpu().numpy() for batch in micro_batches]
+
     def reference_passes(self) -> int:
         """Forward passes of the reference policy so far; 0 where there is none."""
         return self._reference.passes if self._reference else 0
@@ -146,6 +151,7 @@ class LearnerRank:
     def _accumulate(self, batch: MicroBatch, denominator: float) -> tuple[dict[str, float], float]:
         from tasks.training.objective import LossInputs, policy_loss
 
+        kl = self._config.objective.kl
         row = self._row(batch)
         logprobs, entropy = self._forward(row)
         # Of a single update, the weights of this forward pass are theta_old.
@@ -158,7 +164,7 @@ class LearnerRank:
                 advantages=self._put(batch.advantages),
                 mask=row["mask"],
                 entropy=entropy,
-                ref_logprobs=self._reference.logprobs(**row) if self._reference else None,
+                ref_logprobs=self._reference.logprobs(**row) if self._reference and kl.in_loss else None,
                 denominator=denominator,
                 sequence_ids=self._put(batch.sequence_ids),
             ),

@@ -14,6 +14,7 @@ from tasks.training.objective.shaping import shaped_reward
 
 if TYPE_CHECKING:
     from tasks.training.objective.advantages import compute_advantages, normalize_then_sum, zero_variance
+    from tasks.training.objective.kl import kl_of_responses
     from tasks.training.objective.loss import LossInputs, LossOutput, policy_loss
     from tasks.training.objective.metrics import summarize
 
@@ -26,6 +27,7 @@ __all__ = [
     "OverlongConfig",
     "ShapingConfig",
     "compute_advantages",
+    "kl_of_responses",
     "normalize_then_sum",
     "policy_loss",
     "shaped_reward",
@@ -37,6 +39,7 @@ _HOME = {
     "LossInputs": "loss",
     "LossOutput": "loss",
     "compute_advantages": "advantages",
+    "kl_of_responses": "kl",
     "normalize_then_sum": "advantages",
     "policy_loss": "loss",
     "summarize": "metrics",

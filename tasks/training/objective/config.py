@@ -84,12 +84,15 @@ class CorrectionConfig(Config):
 
 
 class KLConfig(Config):
-    """The penalty `beta * KL(policy || reference)` that is added to the loss.
+    """The penalty `beta * KL(policy || reference)`, in the loss or in the reward.
 
     Attributes:
         beta: weight of the penalty; 0, as in OlmoRL, DAPO and Dr GRPO, needs no reference policy at all. Above 0 every
             learner rank holds the initial checkpoint once more, whole, and runs it forward on every token.
         estimator: Schulman's per-token estimators, see `tasks.training.objective.kl`.
+        in_reward: take `beta` times the response's KL, the sum of its tokens' estimates under the policy before the
+            first update, from its reward, in place of a term of the loss (NeMo RL's `use_kl_in_reward`). Advantages are
+            made of what is left; which groups are trained on is decided without it.
         importance_corrected: multiply the estimate by `pi / pi_old`, gradient included, which makes the gradient of
             `k3` unbiased where the tokens are the old policy's (DeepSeek-V3.2, arXiv:2512.02556; Axolotl's
             `use_bias_correction_kl`).
@@ -100,15 +103,25 @@ class KLConfig(Config):
 
     beta: float = Field(default=0.0, ge=0)
     estimator: KLEstimator = "k3"
+    in_reward: bool = False
     importance_corrected: bool = False
     sync_every: int | None = Field(default=None, ge=1)
     sync_alpha: float | None = Field(default=None, gt=0, le=1)
 
+    @property
+    def in_loss(self) -> bool:
+        """Whether the loss has a term of it."""
+        return self.beta > 0 and not self.in_reward
+
     @model_validator(mode="after")
     def _needs_a_reference(self) -> KLConfig:
-        given = [name for name in ("sync_every", "sync_alpha", "importance_corrected") if getattr(self, name)]
+        given = [
+            name for name in ("sync_every", "sync_alpha", "importance_corrected", "in_reward") if getattr(self, name)
+        ]
         if self.beta == 0 and given:
             raise ValueError(f"kl.{given[0]} has no use where kl.beta is 0: there is no reference policy")
+        if self.in_reward and self.importance_corrected:
+            raise ValueError("kl.importance_corrected has no use with kl.in_reward, which has no gradient")
         if (self.sync_every is None) != (self.sync_alpha is None):
             raise ValueError("kl.sync_every and kl.sync_alpha go together: when to move the reference, and how far")
         return self
@@ -236,10 +249,10 @@ class ObjectiveConfig(Config):
                 "reward_aggregation = normalize_then_sum normalises by the group's deviation: it needs advantage = "
                 f"group_norm, not {self.advantage}"
             )
-        if self.reward_aggregation == "normalize_then_sum" and self.shaping.changes_rewards:
+        if self.reward_aggregation == "normalize_then_sum" and (self.shaping.changes_rewards or self.kl.in_reward):
             raise ValueError(
                 "reward_aggregation = normalize_then_sum never forms the sum that shaping (signed, stop_properly, "
-                "overlong) shapes: give one of them"
+                "overlong) and kl.in_reward change: give one of them"
             )
         return self
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor
 
-from tasks.training.objective.config import KLEstimator
+from tasks.training.objective.config import KLConfig, KLEstimator
 from tasks.training.objective.ratios import bounded_exp
 
 
@@ -31,3 +34,24 @@ def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) 
             return d.square() / 2
         case "k3":
             return bounded_exp(d) - d - 1
+
+
+def kl_of_responses(
+    logprobs: Sequence[Sequence[float]], ref_logprobs: Sequence[Sequence[float]], config: KLConfig
+) -> Tensor:
+    """The KL of whole responses, for `KLConfig.in_reward`: estimates summed over a response's tokens.
+
+    Args:
+        logprobs, ref_logprobs: of each response's tokens, nats; equal where a token is not trained, which adds 0.
+        config: only `estimator` is read.
+
+    Returns:
+        `[responses]`, float64, nats.
+    """
+    pairs = zip(logprobs, ref_logprobs, strict=True)
+    estimates = (kl_estimate(_wide(own), _wide(reference), config.estimator).sum() for own, reference in pairs)
+    return torch.stack(list(estimates))
+
+
+def _wide(values: Sequence[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)

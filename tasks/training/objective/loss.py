@@ -48,7 +48,7 @@ class LossInputs:
     entropy: Tensor | None = None
     """Of the policy at each position, nats, differentiable; needed where `entropy_coefficient > 0`, else not read."""
     ref_logprobs: Tensor | None = None
-    """Under the reference policy; needed where `kl.beta > 0`, never read where it is 0."""
+    """Under the reference policy; needed where `kl.in_loss`, else never read."""
     denominator: float | Tensor | None = None
     """What the sum over the global batch is divided by, see `ObjectiveConfig.denominator`. None: this is all of it."""
     sequence_ids: Tensor | None = None
@@ -81,7 +81,7 @@ def policy_loss(inputs: LossInputs, config: ObjectiveConfig) -> LossOutput:
         trained token is zero.
 
     Raises:
-        ValueError: shapes differ, `kl.beta > 0` without `ref_logprobs`, or `entropy_coefficient > 0` without `entropy`.
+        ValueError: shapes differ, `kl.in_loss` without `ref_logprobs`, or `entropy_coefficient > 0` without `entropy`.
     """
     _check(inputs, config)
     mask = inputs.mask.bool()
@@ -100,7 +100,7 @@ def policy_loss(inputs: LossInputs, config: ObjectiveConfig) -> LossOutput:
     policy_part = -(share * engine.weights * surrogate(ratio, logprobs, advantages, config)).sum() / denominator
     nothing = torch.zeros_like(policy_part)
     kl, kl_part, entropy_part = None, nothing, nothing
-    if config.kl.beta > 0:
+    if config.kl.in_loss:
         assert inputs.ref_logprobs is not None
         kl = kl_estimate(logprobs, _trained(inputs.ref_logprobs, mask).detach(), config.kl.estimator)
         penalty = kl * bounded_exp(logprobs - old) if config.kl.importance_corrected else kl
@@ -147,7 +147,7 @@ def _units(mask: Tensor, sequence_share: Tensor, aggregation: Aggregation) -> Te
 
 
 def _check(inputs: LossInputs, config: ObjectiveConfig) -> None:
-    if config.kl.beta > 0 and inputs.ref_logprobs is None:
+    if config.kl.in_loss and inputs.ref_logprobs is None:
         raise ValueError(f"kl.beta = {config.kl.beta} needs ref_logprobs, got None")
     if config.entropy_coefficient > 0 and inputs.entropy is None:
         raise ValueError(f"entropy_coefficient = {config.entropy_coefficient} needs entropy, got None")

@@ -20,7 +20,8 @@ less engine):
 | `policy_kl_error` | mean of exp(-d) + d - 1, the same of KL(learner, engine) (NeMo RL), nats |
 | `js_divergence_error` | mean of (k(p) + k(q)) / 2, where k(x) = x/m - log(x/m) - 1, p and q are the token's |
 | | probabilities under learner and engine, and m their mean: the Jensen-Shannon divergence (NeMo RL), nats |
-| `kl` | mean of the configured estimator of KL(policy, reference), nats; only where beta > 0 |
+| `kl` | mean of the configured estimator of KL(policy, reference), nats; only where beta > 0; with `in_reward`, that |
+| | of the policy before the first update |
 | `num_tokens`, `num_sequences` | trained tokens, and sequences that have any |
 """
 

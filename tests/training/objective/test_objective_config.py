@@ -67,6 +67,19 @@ def test_a_correction_that_contradicts_itself_is_refused_by_name(correction, nam
         ({"kl": {"beta": -1}}, ["kl.beta"]),
         ({"kl": {"estimator": "k4"}}, ["kl.estimator"]),
         ({"kl": {"importance_corrected": True}}, ["kl.importance_corrected", "kl.beta is 0"]),
+        ({"kl": {"in_reward": True}}, ["kl.in_reward", "kl.beta is 0"]),
+        (
+            {"kl": {"beta": 0.1, "in_reward": True, "importance_corrected": True}},
+            ["kl.importance_corrected", "kl.in_reward"],
+        ),
+        (
+            {
+                "reward_aggregation": "normalize_then_sum",
+                "advantage": "group_norm",
+                "kl": {"beta": 0.1, "in_reward": True},
+            },
+            ["reward_aggregation = normalize_then_sum", "kl.in_reward"],
+        ),
         ({"kl": {"sync_every": 10, "sync_alpha": 0.5}}, ["kl.sync_every", "kl.beta is 0"]),
         ({"kl": {"beta": 0.1, "sync_every": 10}}, ["kl.sync_every", "kl.sync_alpha"]),
         ({"surrogate": "gspo"}, ["surrogate = gspo", "aggregation = sequence", "token"]),
