@@ -1,9 +1,16 @@
 """The recipes that ship say what their sources say, and a recipe that extends another gives only what differs."""
 
+import os
+import re
+from pathlib import Path
+
 import pytest
 
 from tasks.config import SpecError, extended, load_yaml
 from tasks.spec import RECIPES, Recipe
+
+DATA = Path(os.environ.get("RLVR_TEST_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+SEEDS = DATA.parent / "seeds"
 
 OLMO_RL = {
     "objective.advantage": "group_mean",
@@ -24,6 +31,46 @@ OLMO_RL = {
     "learner.gradient_checkpointing": True,
 }
 """Olmo 3 (arXiv:2512.13961), the seven improvements and the launch scripts of allenai/open-instruct."""
+
+PRORL_V2 = {
+    "model.name": "Qwen/Qwen2.5-1.5B@main",
+    "groups_per_step": 32,
+    "resampling.kind": "dynamic",
+    "resampling.batch_multiplier": 1.5,
+    "resampling.max_rounds": 10,
+    "updates.minibatches": 1,
+    "sampling.samples": 16,
+    "sampling.max_tokens": 512,
+    "objective.advantage": "reinforce_pp_baseline",
+    "objective.aggregation": "token",
+    "objective.clip_low": 0.2,
+    "objective.clip_high": 0.27,
+    "objective.correction.kind": "icepop",
+    "objective.correction.min": 0.5,
+    "objective.correction.max": 5.0,
+    "objective.kl.beta": 1e-4,
+    "objective.kl.estimator": "k2",
+    "objective.kl.in_reward": False,
+    "objective.shaping.stop_properly": 0.0,
+    "objective.force_on_policy_ratio": False,
+    "optimizer.learning_rate": 5e-6,
+    "optimizer.warmup_steps": 50,
+    "optimizer.weight_decay": 0.01,
+    "optimizer.max_grad_norm": 1.0,
+    "seed": 42,
+}
+"""examples/configs/prorlv2.yaml of NVIDIA-NeMo/RL."""
+
+
+def tokens(text):
+    """16,384 as a number."""
+    return int(text.replace(",", ""))
+
+
+def power_of_ten(text):
+    """10^{-6} as a number."""
+    return float(f"1e{text.removeprefix('10^{').removesuffix('}')}")
+
 
 SOURCES = {
     "olmo3_think_7b": OLMO_RL
@@ -78,12 +125,114 @@ SOURCES = {
         "objective.kl.estimator": "k3",
         "optimizer.learning_rate": 1e-6,
     },
+    "dapo_qwen25_32b": {  # DAPO (arXiv:2503.14476), section 4.1, and verl's recipe/dapo/run_dapo_qwen2.5_32b.sh
+        "model.name": "Qwen/Qwen2.5-32B@main",
+        "groups_per_step": 512,
+        "resampling.kind": "dynamic",
+        "resampling.batch_multiplier": 3,
+        "resampling.max_rounds": 10,
+        "updates.minibatches": 512 * 16 // 512,
+        "updates.epochs": 1,
+        "sampling.samples": 16,
+        "sampling.max_tokens": 16_384 + 4_096,
+        "sampling.temperature": 1.0,
+        "objective.advantage": "group_norm",
+        "objective.aggregation": "token",
+        "objective.clip_low": 0.2,
+        "objective.clip_high": 0.28,
+        "objective.dual_clip": 10.0,
+        "objective.kl.beta": 0.0,
+        "objective.entropy_coefficient": 0.0,
+        "objective.shaping.signed": True,
+        "objective.shaping.overlong.max_length": 16_384 + 4_096,
+        "objective.shaping.overlong.cache": 4_096,
+        "objective.shaping.overlong.weight": 1.0,
+        "optimizer.learning_rate": 1e-6,
+        "optimizer.schedule": "constant",
+        "optimizer.warmup_steps": 20,
+        "optimizer.weight_decay": 0.1,
+        "optimizer.max_grad_norm": 1.0,
+    },
+    "dr_grpo": {  # Dr GRPO (arXiv:2503.20783), examples/qwen2.5-math-1.5b.sh of sail-sg/understand-r1-zero
+        "model.name": "Qwen/Qwen2.5-Math-1.5B@main",
+        "steps": 20 * 12_000 // 128,
+        "groups_per_step": 128,
+        "resampling.kind": "none",
+        "updates.minibatches": 128 * 8 // 128,
+        "updates.epochs": 1,
+        "sampling.samples": 8,
+        "sampling.max_tokens": 3000,
+        "objective.advantage": "group_mean",
+        "objective.aggregation": "constant",
+        "objective.constant_length": 3000,
+        "objective.clip_low": 0.2,
+        "objective.clip_high": 0.2,
+        "objective.kl.beta": 0.0,
+        "objective.shaping.stop_properly": 0.0,
+        "optimizer.learning_rate": 1e-6,
+        "optimizer.schedule": "constant",
+        "optimizer.beta2": 0.95,
+        "learner.ranks": 8,
+        "learner.zero_stage": 2,
+    },
+    "prorl_v2": PRORL_V2,
+    "prorl_v2_1_moe": PRORL_V2
+    | {
+        "resampling.kind": "none",
+        "resampling.batch_multiplier": None,
+        "resampling.max_rounds": None,
+        "objective.force_on_policy_ratio": True,
+        "objective.correction.kind": "seq_mask_tis",
+        "objective.correction.min": 0.999,
+        "objective.correction.max": 1.002,
+    },
 }
+
+DAPO, PRORL = "002_3e89f9b9d10afce1.txt", "001_ae7ee9ced10e736e.txt"
+SAID = {
+    "dapo_qwen25_32b": (
+        DAPO,
+        {
+            r"学习率固定为\S+ \\times (10\^\{-6\})": {"optimizer.learning_rate": power_of_ten},
+            r"在 (\d+) 个训练步骤内进行线性预热": {"optimizer.warmup_steps": int},
+            r"采用(\d+)个 prompt 作为 batch": {"groups_per_step": int},
+            r"每个 prompt 采样 (\d+)个响应": {"sampling.samples": int},
+            r"每次 rollout 进行(\d+)轮梯度更新": {"updates.minibatches": int},
+            r"额外分配([\d,]+)个 token 作为软惩罚缓存": {"objective.shaping.overlong.cache": tokens},
+            r"最大 token 数量为([\d,]+)": {
+                "sampling.max_tokens": tokens,
+                "objective.shaping.overlong.max_length": tokens,
+            },
+            r"low\}\} 为([\d.]+)": {"objective.clip_low": float},
+            r"high\}\} 为([\d.]+)": {"objective.clip_high": float},
+        },
+    ),
+    "prorl_v2": (
+        PRORL,
+        {
+            r"ratio_clip_min: ([\d.]+)": {"objective.clip_low": float},
+            r"ratio_clip_max: ([\d.]+)": {"objective.clip_high": float},
+            r"sampling_ratio: (5\S*)\n": {"objective.correction.max": float},
+            r"sampling_ratio_min: (0\.5)\n": {"objective.correction.min": float},
+            r'truncated_importance_sampling_type: "(icepop)"': {"objective.correction.kind": str},
+            r"stop_properly_penalty_coef: ([\d.]+)\nImpl": {"objective.shaping.stop_properly": float},
+        },
+    ),
+    "prorl_v2_1_moe": (
+        PRORL,
+        {
+            r"sampling_ratio: (1\S*)\n": {"objective.correction.max": float},
+            r"sampling_ratio_min: (0\.9\S*)\n": {"objective.correction.min": float},
+            r"force_on_policy_ratio: (true)": {"objective.force_on_policy_ratio": bool},
+        },
+    ),
+}
+"""What a recipe's source says in its own words: a pattern, and where the number that it finds stands in the recipe."""
 
 
 def value_at(recipe, path):
     for name in path.split("."):
-        recipe = getattr(recipe, name)
+        recipe = getattr(recipe, name, None)
     return recipe
 
 
@@ -93,10 +242,27 @@ def test_a_recipe_has_the_numbers_of_its_source(name):
     assert {path: value_at(recipe, path) for path in SOURCES[name]} == SOURCES[name]
 
 
+@pytest.mark.parametrize("name", SAID)
+def test_a_recipe_has_what_its_source_says_in_its_own_words(name):
+    file, said = SAID[name]
+    if not (SEEDS / file).exists():
+        pytest.skip(f"{SEEDS / file} is not here")
+    text = (SEEDS / file).read_text()
+    recipe = load_yaml(Recipe, RECIPES / f"{name}.yaml")
+    for pattern, places in said.items():
+        found = re.search(pattern, text)
+        assert found, pattern
+        for path, parse in places.items():
+            assert value_at(recipe, path) == parse(found[1]), path
+
+
+LONGEST_PROMPT = {"dr_grpo": 1024, "prorl_v2": 512, "prorl_v2_1_moe": 512}
+
+
 @pytest.mark.parametrize("name", SOURCES)
 def test_the_longest_prompt_and_response_fit_engine_and_learner(name):
     recipe = load_yaml(Recipe, RECIPES / f"{name}.yaml")
-    longest = 2048 + recipe.sampling.max_tokens
+    longest = LONGEST_PROMPT.get(name, 2048) + recipe.sampling.max_tokens
     assert longest <= recipe.actors.engine.max_model_len <= recipe.learner.micro_batch_tokens
 
 
