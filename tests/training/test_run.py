@@ -1,19 +1,16 @@
 """Training for real: a tiny model, one vLLM actor, one DeepSpeed rank, and what happens when processes are killed."""
 
-import json
 import math
-import multiprocessing
-import os
 import signal
 import uuid
 from collections import Counter
 
-import psutil
 import pytest
 
 from tasks.schemas import LEDGER, read_table
 from tasks.training.config import TrainingConfig
 from tasks.training.run import ResourceError, check_resources, train
+from tests.training.driven import metrics, run
 from tests.training.mixtures import mixture
 
 pytestmark = pytest.mark.engine
@@ -33,47 +30,11 @@ RECIPE = TrainingConfig.model_validate(
 CONTENTS = [
     f"Write a sentence about the {word}" for word in ("sea", "river", "rain", "dog", "fox", "sum", "word", "answer")
 ]
-EXIT_SECONDS = 30
 
 
 @pytest.fixture(scope="module")
 def prompts(tmp_path_factory):
     return mixture(tmp_path_factory.mktemp("mixture"), CONTENTS)
-
-
-def drive(model, prompts, folder, kill_engine_after, kill_driver_after):
-    """The driver of a training run, to be run in a process of its own; kills what it is told to after that step."""
-    import ray
-
-    def on_step(metrics):
-        if metrics["step"] == kill_engine_after:
-            [engine] = [p for p in psutil.Process().children(recursive=True) if "EngineCore" in " ".join(p.cmdline())]
-            engine.kill()
-
-    def on_saved(checkpoint):
-        processes = [process.pid for process in psutil.Process().children(recursive=True)]
-        (folder / "processes.json").write_text(json.dumps(processes))
-        if checkpoint.name == f"step_{kill_driver_after:08d}":
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    result = train(RECIPE, model, prompts, folder, on_step=on_step, on_saved=on_saved)
-    (folder / "resumed_from").write_text(str(result.resumed_from))
-
-
-def run(model, prompts, folder, *, kill_engine_after=None, kill_driver_after=0):
-    """Drive a run to its end; returns the exit code, when no process of the run is left."""
-    process = multiprocessing.get_context("spawn").Process(
-        target=drive, args=(model, prompts, folder, kill_engine_after, kill_driver_after)
-    )
-    process.start()
-    process.join()
-    pids = json.loads((folder / "processes.json").read_text())
-    started = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-    left = [each.name() for each in psutil.wait_procs(started, EXIT_SECONDS)[1]]
-    # Ray's own agents look for their dead node now and then, and end by themselves
-    assert [name for name in left if not name.startswith(("ray::RuntimeEnv", "ray::Dashboard"))] == []
-    return process.exitcode
 
 
 @pytest.fixture
@@ -82,10 +43,6 @@ def folder(tmp_path):
     folder = tmp_path / uuid.uuid4().hex
     folder.mkdir()
     return folder
-
-
-def metrics(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def check_ledger(folder):
@@ -113,11 +70,11 @@ def test_a_killed_driver_is_resumed_from_its_checkpoint_and_hands_over_a_policy(
     from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    assert run(tiny_model, prompts, folder, kill_driver_after=2) == -signal.SIGKILL
+    assert run(RECIPE, tiny_model, prompts, folder, kill_driver_after=2) == -signal.SIGKILL
     assert [row["step"] for row in metrics(folder)] == [0, 1]
     lines = (folder / "metrics.jsonl").read_text()
 
-    assert run(tiny_model, prompts, folder) == 0
+    assert run(RECIPE, tiny_model, prompts, folder) == 0
     assert (folder / "resumed_from").read_text() == "2"
     assert (folder / "metrics.jsonl").read_text().startswith(lines)  # what was trained is not trained again
     assert [row["step"] for row in metrics(folder)] == [0, 1, 2, 3]
@@ -139,7 +96,7 @@ def test_a_killed_driver_is_resumed_from_its_checkpoint_and_hands_over_a_policy(
 
 
 def test_a_run_survives_the_death_of_its_engine(tiny_model, prompts, folder):
-    assert run(tiny_model, prompts, folder, kill_engine_after=0) == 0
+    assert run(RECIPE, tiny_model, prompts, folder, kill_engine_after=0) == 0
     rows = check_ledger(folder)
     failed = [row for row in rows if row["fate"] == "failed"]
     assert failed

@@ -1,0 +1,51 @@
+"""A training run driven in a process of its own, so that it can be killed, and what it leaves can be counted."""
+
+import json
+import multiprocessing
+import os
+import signal
+
+import psutil
+
+from tasks.training.run import train
+
+EXIT_SECONDS = 30
+
+
+def drive(recipe, model, prompts, folder, kill_engine_after, kill_driver_after):
+    """The driver of a training run, to be run in a process of its own; kills what it is told to after that step."""
+    import ray
+
+    def on_step(metrics):
+        if metrics["step"] == kill_engine_after:
+            [engine] = [p for p in psutil.Process().children(recursive=True) if "EngineCore" in " ".join(p.cmdline())]
+            engine.kill()
+
+    def on_saved(checkpoint):
+        processes = [process.pid for process in psutil.Process().children(recursive=True)]
+        (folder / "processes.json").write_text(json.dumps(processes))
+        if checkpoint.name == f"step_{kill_driver_after:08d}":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    result = train(recipe, model, prompts, folder, on_step=on_step, on_saved=on_saved)
+    (folder / "resumed_from").write_text(str(result.resumed_from))
+
+
+def run(recipe, model, prompts, folder, *, kill_engine_after=None, kill_driver_after=0):
+    """Drive a run to its end; returns the exit code, when no process of the run is left."""
+    process = multiprocessing.get_context("spawn").Process(
+        target=drive, args=(recipe, model, prompts, folder, kill_engine_after, kill_driver_after)
+    )
+    process.start()
+    process.join()
+    pids = json.loads((folder / "processes.json").read_text())
+    started = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    left = [each.name() for each in psutil.wait_procs(started, EXIT_SECONDS)[1]]
+    # Ray's own agents look for their dead node now and then, and end by themselves
+    assert [name for name in left if not name.startswith(("ray::RuntimeEnv", "ray::Dashboard"))] == []
+    return process.exitcode
+
+
+def metrics(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

