@@ -41,6 +41,7 @@ class LearnerConfig(Config):
         ranks: learner processes, one GPU each where there are GPUs.
         zero_stage: 1 shards optimizer state, 2 gradients too, 3 parameters too.
         micro_batch_tokens: tokens of one forward pass; sequences are packed up to it.
+        logprob_chunk_tokens: tokens whose logits over the vocabulary exist at a time, see `tasks.training.logprobs`.
         gradient_checkpointing: recompute activations in the backward pass.
         cpus: CPU cores that a rank reserves in Ray.
         cpu_threads: torch threads of a rank on a machine without a GPU; None leaves torch's default.
@@ -50,6 +51,7 @@ class LearnerConfig(Config):
     ranks: int = Field(1, gt=0)
     zero_stage: Literal[1, 2, 3] = 2
     micro_batch_tokens: int = Field(2048, gt=0)
+    logprob_chunk_tokens: int = Field(1024, gt=0)
     gradient_checkpointing: bool = False
     cpus: float = Field(1.0, ge=0)
     cpu_threads: int | None = Field(None, gt=0)

@@ -4,7 +4,6 @@ Ranks run as Ray actors, as in a training run, so that each has a torch.distribu
 """
 
 import asyncio
-import functools
 from dataclasses import replace
 
 import pytest
@@ -69,10 +68,10 @@ def ended(learner):
     learner.end()
 
 
-def step(learner):
+def step(learner, sequences=SEQUENCES):
     """One optimizer step on the sequences; returns its metrics."""
-    denominator = TrainingConfig().objective.denominator(sequence.num_trained for sequence in SEQUENCES)
-    return asyncio.run(learner.step(SEQUENCES, denominator, RATE)).metrics
+    denominator = TrainingConfig().objective.denominator(sequence.num_trained for sequence in sequences)
+    return asyncio.run(learner.step(sequences, denominator, RATE)).metrics
 
 
 def weights(learner, path):
@@ -141,12 +140,11 @@ def disagreement(start, a, b):
 
 @pytest.fixture(scope="module")
 def one_step(learner, tiny_model, tmp_path_factory):
-    """Metrics and weights of one step from the initial checkpoint, by ZeRO stage, ranks and tokens of a row."""
+    """Metrics and weights of one step from the initial checkpoint, by the learner's options and the sequences."""
 
-    @functools.cache
-    def run(stage, ranks, row):
-        trainer = learner(zero_stage=stage, ranks=ranks, micro_batch_tokens=row)
-        metrics = step(trainer)
+    def run(sequences=SEQUENCES, **options):
+        trainer = learner(**options)
+        metrics = step(trainer, sequences)
         found = weights(trainer, tmp_path_factory.mktemp("weights") / "w.safetensors")
         learner.end()
         return metrics, found
@@ -154,23 +152,35 @@ def one_step(learner, tiny_model, tmp_path_factory):
     return run
 
 
+ROW_EACH = {"zero_stage": 2, "micro_batch_tokens": 8}
+"""Each sequence in a row of its own, padded: gradients of 4 micro-batches accumulate."""
+
+
+@pytest.fixture(scope="module")
+def a_row_each(one_step):
+    return one_step(**ROW_EACH)
+
+
 @pytest.mark.parametrize(
-    ("stage", "ranks", "row"),
+    "options",
     [
-        pytest.param(2, 1, 64, id="one row with shared prompts instead of a row for each sequence"),
-        pytest.param(1, 1, 8, id="ZeRO 1"),
-        pytest.param(3, 1, 8, id="ZeRO 3"),
-        pytest.param(2, 2, 8, id="two ranks"),
+        pytest.param({"micro_batch_tokens": 64}, id="packing, with shared prompts, instead of 4 accumulated rows"),
+        pytest.param({"sequences": [SEQUENCES[i] for i in (3, 1, 0, 2)]}, id="the order of micro-batches"),
+        pytest.param({"logprob_chunk_tokens": 2}, id="chunks of the projection"),
+        pytest.param({"zero_stage": 1}, id="ZeRO 1"),
+        pytest.param({"zero_stage": 3}, id="ZeRO 3"),
+        pytest.param({"ranks": 2}, id="two ranks"),
     ],
 )
-def test_what_a_step_teaches_does_not_depend_on(one_step, tiny_model, stage, ranks, row):
+def test_what_a_step_teaches_does_not_depend_on(one_step, a_row_each, tiny_model, options):
     from safetensors.torch import load_file
 
     start = load_file(tiny_model / "model.safetensors")
-    expected, reference = one_step(2, 1, 8)
-    metrics, found = one_step(stage, ranks, row)
+    expected, reference = a_row_each
+    metrics, found = one_step(**{**ROW_EACH, **options})
     assert largest_change(start, reference) >= RATE / 2
     for name in ("loss", "num_tokens", "num_sequences", "entropy", "mismatch"):
+        # the same sums in another order, of values with bfloat16's 8 bits
         assert metrics[name] == pytest.approx(expected[name], rel=1e-2), name
     assert metrics["grad_norm"] == pytest.approx(expected["grad_norm"], rel=2e-2)
     assert disagreement(start, reference, found) < 0.02

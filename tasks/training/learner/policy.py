@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AutoModelForCausalLM, PreTrainedModel
 
 from tasks.training.learner.attention import NAME, Layout, packed_attention
-from tasks.training.logprobs import token_logprobs
+from tasks.training.logprobs import DEFAULT_CHUNK, token_logprobs
 
 
 class Policy(nn.Module):
@@ -19,12 +19,21 @@ class Policy(nn.Module):
     Its parameters are those of the Hugging Face model under `model`, so that weights go out by their checkpoint names.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, chunk: int) -> None:
+        """`chunk`: tokens whose logits exist at a time."""
         super().__init__()
         self.model = model
+        self._chunk = chunk
 
     @classmethod
-    def load(cls, folder: str | Path, *, dtype: torch.dtype, gradient_checkpointing: bool) -> Policy:
+    def load(
+        cls,
+        folder: str | Path,
+        *,
+        dtype: torch.dtype,
+        gradient_checkpointing: bool = False,
+        chunk: int = DEFAULT_CHUNK,
+    ) -> Policy:
         """Load a Hugging Face model folder.
 
         Attention is `packed_attention` on a machine without a GPU, flash attention where it is installed, else torch's
@@ -36,7 +45,7 @@ class Policy(nn.Module):
             # ZeRO-3 frees parameters between forward and backward, which non-reentrant checkpointing does not survive.
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
             model.enable_input_require_grads()
-        return cls(model)
+        return cls(model, chunk)
 
     @property
     def shares_prompts(self) -> bool:
@@ -73,7 +82,12 @@ class Policy(nn.Module):
         chosen = hidden[0].index_select(0, sources[mask])  # [trained, H]
         head = self.model.get_output_embeddings().weight  # [V, H]
         logprobs, entropy = token_logprobs(
-            chosen, head, targets[mask], temperature=temperature, entropy_gradient=entropy_gradient
+            chosen,
+            head,
+            targets[mask],
+            temperature=temperature,
+            chunk=self._chunk,
+            entropy_gradient=entropy_gradient,
         )
         assert entropy is not None
         return _scatter(logprobs, mask), _scatter(entropy, mask)

@@ -76,7 +76,12 @@ class LearnerRank:
         deepspeed.init_distributed(dist_backend="nccl" if torch.cuda.is_available() else "gloo", verbose=False)
         from tasks.training.learner.policy import Policy
 
-        policy = Policy.load(self._folder, dtype=torch.bfloat16, gradient_checkpointing=options.gradient_checkpointing)
+        policy = Policy.load(
+            self._folder,
+            dtype=torch.bfloat16,
+            gradient_checkpointing=options.gradient_checkpointing,
+            chunk=options.logprob_chunk_tokens,
+        )
         policy.train()
         self._world = world
         self._rank = rank
@@ -88,7 +93,7 @@ class LearnerRank:
         if self._config.objective.kl.beta > 0:
             from tasks.training.learner.reference import Reference
 
-            self._reference = Reference(self._folder, self._device)
+            self._reference = Reference(self._folder, self._device, options.logprob_chunk_tokens)
         return policy.shares_prompts
 
     def step(self, micro_batches: Sequence[MicroBatch], denominator: float, learning_rate: float) -> RankReport:
