@@ -100,6 +100,13 @@ def main() -> None:
     figures.append(
         Figure.stated("learner alone", learner["shared"], "trained tokens/s", "a prompt per response", learner["apart"])
     )
+    padded = measure("learner", "trl", cores.LEARNER)
+    figures += [
+        Figure.at_least(
+            "learner alone", learner["shared"], "trained tokens/s", "forward and backward", learner["bare"], 0.9
+        ),
+        Figure.at_least("learner alone", learner["shared"], "trained tokens/s", "TRL, padded", padded["trained"], 1.5),
+    ]
     figures.append(Figure.at_most("objective", learner["objective"], "steps", "a learner step", 1.0, 0.03))
     chunked, whole = measure("logits", "chunked"), measure("logits", "whole")
     figures += [

@@ -1,15 +1,20 @@
 """Trained tokens/s of the learner alone, with a prompt for each group and with a prompt for each response.
 
+Beside it the bare forward and backward of the same rows, and TRL's step on the same sequences, padded.
+
 And what the objective takes of it: advantages, loss with its gradient, and metrics, on the same batches.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,53 +22,154 @@ from tasks.training.config import TrainingConfig
 from tasks.training.packing import MicroBatch, Sequence, pack
 from tests.bench import inputs
 
-WARM_UP = 2
-STEPS = 6
+WARM_UP = 1
+STEPS = 4
+TRL_STEPS = 3
 GROUPS, SAMPLES = 8, 8
+ACCUMULATED = 4
+"""Micro-batches of a TRL step."""
 
 
-def compare(folder: Path) -> dict[str, float]:
-    """One learner, the same kind of batch: steps with prompts shared and apart take turns."""
+def batches(folder: Path, config: TrainingConfig) -> Iterator[list[Sequence]]:
+    """Batches of groups on the quickstart's prompts, as long as its responses are; the same ones in every process."""
     from transformers import AutoTokenizer
 
-    from tasks.spec import quickstart
-    from tasks.training.learner.rank import LearnerRank, free_port
-
-    config = quickstart()[1].run
-    model = inputs.model(folder)
-    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer = AutoTokenizer.from_pretrained(inputs.model(folder))
     chats = inputs.prompts()["messages"].to_pylist()
     prompts = [tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False) for chat in chats]
     draw = np.random.default_rng(0)
-
-    def batch() -> list[Sequence]:
+    while True:
         lengths = draw.integers(10, config.sampling.max_tokens, GROUPS * SAMPLES, endpoint=True)
         chosen = np.repeat(draw.choice(len(prompts), GROUPS, replace=False), SAMPLES)
-        return [
+        yield [
             Sequence(prompts[i], draw.integers(len(tokenizer), size=n).tolist(), [-1.0] * n, draw.normal())
             for i, n in zip(chosen, lengths.tolist(), strict=True)
         ]
 
+
+def compare(folder: Path) -> dict[str, float]:
+    """Steps with prompts shared and apart, and the model's forward and backward alone, take turns on each batch."""
+    import torch
+
+    from tasks.spec import quickstart
+    from tasks.training.learner.policy import Policy
+    from tasks.training.learner.rank import LearnerRank, free_port
+
+    config = quickstart()[1].run
+    model = inputs.model(folder)
     learner = LearnerRank(config, str(model))
     learner.setup(0, 1, ("127.0.0.1", free_port()))
-    rates: dict[bool, list[float]] = {True: [], False: []}
-    shares: list[float] = []
-    for step in range(WARM_UP + STEPS):
-        for share in (True, False):
-            sequences = batch()
-            trained = sum(sequence.num_trained for sequence in sequences)
-            [micro_batches] = pack(sequences, config.learner.micro_batch_tokens, share_prompts=share)
-            started = time.perf_counter()
-            learner.step(micro_batches, trained, 1e-5)
-            if step >= WARM_UP:
-                seconds = time.perf_counter() - started
-                rates[share].append(trained / seconds)
-                shares.append(_objective_seconds(sequences, micro_batches, trained, config) / seconds)
-    return {
-        "shared": statistics.median(rates[True]),
-        "apart": statistics.median(rates[False]),
-        "objective": statistics.median(shares),
+    policy = Policy.load(model, dtype=torch.bfloat16).train()
+    seconds: dict[str, list[float]] = {"shared": [], "apart": [], "bare": [], "objective": []}
+    tokens = []
+
+    def timed(name: str, call: Callable[[], object]) -> None:
+        started = time.perf_counter()
+        call()
+        seconds[name].append(time.perf_counter() - started)
+
+    for sequences in itertools.islice(batches(folder, config), WARM_UP + STEPS):
+        trained = sum(sequence.num_trained for sequence in sequences)
+        tokens.append(trained)
+        packed = {
+            name: pack(sequences, config.learner.micro_batch_tokens, share_prompts=name == "shared")[0]
+            for name in ("shared", "apart")
+        }
+        for name, rows in packed.items():
+            timed(name, lambda rows=rows: learner.step(rows, trained, 1e-5))  # noqa: B023 called at once
+        timed("bare", lambda: _forward_and_backward(policy, learner, packed["shared"]))  # noqa: B023
+        seconds["objective"].append(_objective_seconds(sequences, packed["shared"], trained, config))
+
+    def rate(name: str) -> float:
+        return statistics.median(n / s for n, s in list(zip(tokens, seconds[name], strict=True))[WARM_UP:])
+
+    shares = [part / whole for part, whole in zip(seconds["objective"], seconds["shared"], strict=True)]
+    return {name: rate(name) for name in ("shared", "apart", "bare")} | {
+        "objective": statistics.median(shares[WARM_UP:])
     }
+
+
+def _forward_and_backward(policy: Any, learner: Any, rows: list[MicroBatch]) -> None:
+    for batch in rows:
+        logprobs, _ = policy(**learner._row(batch))
+        logprobs.sum().backward()
+    policy.zero_grad(set_to_none=True)
+
+
+def trl(folder: Path) -> dict[str, float]:
+    """The same batches through TRL's GRPOTrainer, padded, nothing sampled."""
+    import torch
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    from tasks.spec import quickstart
+
+    path = inputs.model(folder)
+    tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
+    given = list(itertools.islice(batches(folder, quickstart()[1].run), 1 + TRL_STEPS))
+    size = GROUPS * SAMPLES // ACCUMULATED
+    times = [time.perf_counter()]
+
+    def padded(rows: list[list[int]], *, left: bool) -> tuple[Any, Any]:
+        width = max(map(len, rows))
+        ids, mask = (torch.zeros(len(rows), width, dtype=torch.int64) for _ in range(2))
+        for i, row in enumerate(rows):
+            where = slice(width - len(row), None) if left else slice(0, len(row))
+            ids[i, where], mask[i, where] = torch.tensor(row), 1
+        return ids, mask
+
+    def micro_batches() -> Iterator[dict[str, Any]]:
+        for batch in given:
+            total = torch.tensor(sum(each.num_trained for each in batch))
+            for start in range(0, len(batch), size):
+                part = batch[start : start + size]
+                prompt_ids, prompt_mask = padded([each.prompt_ids for each in part], left=True)
+                completion_ids, completion_mask = padded([each.response_ids for each in part], left=False)
+                yield {
+                    "prompt_ids": prompt_ids,
+                    "prompt_mask": prompt_mask,
+                    "completion_ids": completion_ids,
+                    "completion_mask": completion_mask,
+                    "advantages": torch.tensor([each.advantage for each in part]),
+                    "num_items_in_batch": total,
+                }
+
+    stream = micro_batches()
+
+    class Given(GRPOTrainer):
+        def _prepare_inputs(self, _: object) -> dict[str, Any]:
+            return next(stream)
+
+    class Clock(TrainerCallback):
+        def on_step_end(self, *_: object, **__: object) -> None:
+            times.append(time.perf_counter())
+
+    Given(
+        model=AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16),
+        processing_class=tokenizer,
+        reward_funcs=lambda completions, **_: [0.0] * len(completions),
+        train_dataset=Dataset.from_list([{"prompt": chat} for chat in inputs.prompts()["messages"].to_pylist()]),
+        callbacks=[Clock()],
+        args=GRPOConfig(
+            output_dir=str(folder / "trl"),
+            per_device_train_batch_size=size,
+            gradient_accumulation_steps=ACCUMULATED,
+            num_generations=SAMPLES,
+            max_steps=len(given),
+            beta=0.0,
+            bf16=True,
+            use_cpu=True,
+            gradient_checkpointing=False,
+            report_to=[],
+            save_strategy="no",
+            logging_strategy="no",
+            disable_tqdm=True,
+        ),
+    ).train()
+    tokens = [sum(each.num_trained for each in batch) for batch in given]
+    rates = [n / (end - start) for n, (start, end) in zip(tokens, itertools.pairwise(times), strict=True)]
+    return {"trained": statistics.median(rates[1:])}
 
 
 def _objective_seconds(
@@ -95,4 +201,4 @@ def _objective_seconds(
 
 
 if __name__ == "__main__":
-    print(json.dumps({"compare": compare}[sys.argv[1]](Path(sys.argv[2]))))
+    print(json.dumps({"compare": compare, "trl": trl}[sys.argv[1]](Path(sys.argv[2]))))

@@ -245,6 +245,8 @@ def deepspeed_config(config: TrainingConfig) -> dict[str, Any]:
         "managed_gradient_accumulation": False,
         "bf16": {"enabled": True},
         "data_types": {"grad_accum_dtype": "fp32"},
+        # ZeRO 1 reduces the float32 sums, which must not be rounded on their way; 2 and 3 reduce each micro-batch's own
+        **({"communication_data_type": "fp32"} if config.learner.zero_stage == 1 else {}),
         "zero_optimization": {"stage": config.learner.zero_stage, "overlap_comm": False},
         "gradient_clipping": optimizer.max_grad_norm,
         "optimizer": {
