@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
     from vllm.inputs import TokensPrompt
     from vllm.logprobs import SampleLogprobs
+    from vllm.lora.request import LoRARequest
     from vllm.outputs import WeightVersionSpan
     from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -77,27 +78,34 @@ def sample_seed(seed: int, key: str, sample: int) -> int:
 class Engine:
     """A vLLM `AsyncLLM`. Every request enters at once; continuous batching and queueing are the engine's."""
 
-    def __init__(self, llm: AsyncLLM, config: EngineConfig) -> None:
+    def __init__(self, llm: AsyncLLM, config: EngineConfig, *, adapted: bool = False) -> None:
         self._llm = llm
+        self._adapted = adapted
+        self._adapter: LoRARequest | None = None
         self._requests = 0
         self._version = 0
         self._updating = asyncio.Lock()
         self.config = config
 
     @classmethod
-    async def start(cls, model: str | Path, config: EngineConfig, *, updatable: bool = False) -> Engine:
+    async def start(
+        cls, model: str | Path, config: EngineConfig, *, updatable: bool = False, adapter_rank: int | None = None
+    ) -> Engine:
         """Load `model` and return when the engine takes requests.
 
         Args:
             model: a Hugging Face model folder.
             config: how the engine runs.
             updatable: whether `update_weights` will be called.
+            adapter_rank: of the LoRA adapter that every request runs; `update_weights` then takes its folder, and comes
+                before the first request. None: no adapter.
 
         Raises:
             EngineError: vLLM could not start, with its own reason.
         """
         with _environment(config):
-            return cls(_load(str(model), config, updatable=updatable), config)
+            llm = _load(str(model), config, updatable=updatable, adapter_rank=adapter_rank)
+            return cls(llm, config, adapted=adapter_rank is not None)
 
     async def generate(
         self,
@@ -121,6 +129,8 @@ class Engine:
         from vllm.inputs import TokensPrompt
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
+        if self._adapted and self._adapter is None:
+            raise EngineError("the engine has no adapter yet: update_weights comes before the first request")
         parameters = SamplingParams(
             n=1,
             temperature=sampling.temperature,
@@ -140,7 +150,9 @@ class Engine:
         self._requests += 1
         final: RequestOutput | None = None
         try:
-            async for output in self._llm.generate(prompt, parameters, request_id=str(self._requests)):
+            async for output in self._llm.generate(
+                prompt, parameters, request_id=str(self._requests), lora_request=self._adapter
+            ):
                 final = output
         except asyncio.CancelledError:
             raise
@@ -163,6 +175,8 @@ class Engine:
     async def update_weights(self, path: str | Path, version: int) -> UpdateTiming:
         """Replace the weights by those in the safetensors file `path`, mid-generation, and stamp `version`.
 
+        With an adapter, `path` is the folder of the one that replaces it.
+
         Requests in flight keep their KV cache and go on with the new weights (PipelineRL, Olmo 3's in-flight
         updates); those that begin later share no prefix with older ones. The scheduler resumes even when loading
         fails, so that no request hangs.
@@ -170,8 +184,6 @@ class Engine:
         Raises:
             EngineError: the file could not be loaded; the engine must not be used any more.
         """
-        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
-
         async with self._updating:
             asked = time.perf_counter()
             try:
@@ -179,9 +191,7 @@ class Engine:
                 paused = time.perf_counter()
                 self._version = version
                 try:
-                    await self._llm.start_weight_update()
-                    await self._llm.update_weights(WeightTransferUpdateRequest(update_info={"path": str(path)}))
-                    await self._llm.finish_weight_update(weight_version=str(version))
+                    await (self._replace_adapter if self._adapted else self._replace_weights)(str(path), str(version))
                 except Exception:
                     # The engine is lost, but requests that wait for it must end; that this fails too adds nothing.
                     with contextlib.suppress(Exception):
@@ -192,6 +202,22 @@ class Engine:
                 raise EngineError(f"weight update {version} from {path} failed: {error}") from error
             resumed = time.perf_counter()
         return UpdateTiming(pause_seconds=resumed - paused, total_seconds=resumed - asked)
+
+    async def _replace_weights(self, path: str, version: str) -> None:
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        await self._llm.start_weight_update()
+        await self._llm.update_weights(WeightTransferUpdateRequest(update_info={"path": path}))
+        await self._llm.finish_weight_update(weight_version=version)
+
+    async def _replace_adapter(self, path: str, version: str) -> None:
+        from vllm.lora.request import LoRARequest
+
+        await self._llm.add_lora(LoRARequest("policy", 1, path, load_inplace=True))
+        await self._llm.update_weight_version(version)
+        # Requests name the adapter, and never read its folder, which will be gone: were it not in memory, this path,
+        # which does not exist, would end the engine where an old adapter would go unseen.
+        self._adapter = LoRARequest("policy", 1, "in-memory")
 
     def shutdown(self) -> None:
         """Stop the engine and its processes."""
@@ -227,7 +253,7 @@ def _chosen(tokens: Sequence[int], logprobs: SampleLogprobs) -> list[float]:
     return [entry[token].logprob for token, entry in zip(tokens, logprobs, strict=True) if entry]
 
 
-def _load(model: str, config: EngineConfig, *, updatable: bool) -> AsyncLLM:
+def _load(model: str, config: EngineConfig, *, updatable: bool, adapter_rank: int | None) -> AsyncLLM:
     from vllm.config import WeightTransferConfig
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -240,7 +266,12 @@ def _load(model: str, config: EngineConfig, *, updatable: bool) -> AsyncLLM:
     if not has_gpu():
         # vLLM cannot rewind a request's own CPU generator after a partial prefill: seeds need whole prefills.
         options |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(config.max_model_len, 4096)}
-    if updatable:
+    if adapter_rank is not None:
+        from tasks.generation import adapter
+
+        options |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": adapter.supported_rank(adapter_rank)}
+        options["worker_extension_cls"] = adapter.WORKER_EXTENSION
+    elif updatable:
         from tasks.generation import weight_transfer
 
         options["weight_transfer_config"] = WeightTransferConfig(backend=weight_transfer.BACKEND)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from tasks.generation.config import SamplingConfig
 from tasks.generation.engine import Completion, Engine, EngineError, UpdateTiming, sample_seed
-from tasks.training.config import ActorsConfig
+from tasks.training.config import ActorsConfig, LoraConfig
 
 STOP_SECONDS = 10.0
 """How long an engine may take to end by itself before its process is killed."""
@@ -29,7 +29,7 @@ class Actor(Protocol):
         """`sampling.samples` responses to one prompt; the same ones for the same `sampling.seed` and weights."""
 
     async def update(self, path: str, version: int) -> UpdateTiming:
-        """Go on with the weights in the file `path`, in the middle of what is being generated."""
+        """Go on with the weights or the adapter at `path`, in the middle of what is being generated."""
 
     def kill(self) -> None:
         """End the actor, whatever state it is in."""
@@ -38,14 +38,15 @@ class Actor(Protocol):
 class ActorProcess:
     """Runs inside a Ray actor. Its engine is a process of its own, below it."""
 
-    def __init__(self, model: str, config: ActorsConfig) -> None:
+    def __init__(self, model: str, config: ActorsConfig, lora: LoraConfig | None = None) -> None:
         self._model = model
         self._config = config
+        self._rank = lora.rank if lora else None
         self._engine: Engine | None = None
 
     async def start(self) -> int:
         """Start the engine; returns this process's id."""
-        self._engine = await Engine.start(self._model, self._config.engine, updatable=True)
+        self._engine = await Engine.start(self._model, self._config.engine, updatable=True, adapter_rank=self._rank)
         return os.getpid()
 
     async def generate(self, prompt_ids: list[int], sampling: SamplingConfig) -> list[Completion]:

@@ -34,6 +34,29 @@ class OptimizerConfig(Config):
     max_grad_norm: float = Field(1.0, gt=0)
 
 
+class LoraConfig(Config):
+    """LoRA (Hu et al. 2021, arXiv:2106.09685): trains `alpha / rank * B A` beside frozen weights, without dropout.
+
+    Engines run the adapter unmerged; what training hands over is the merged policy, in the type of the checkpoint, and
+    the adapter beside it.
+
+    Attributes:
+        rank: rows of A and columns of B.
+        alpha: scale of the product, over `rank`.
+        target_modules: names of linear layers, such as `q_proj`. None: every one but the head.
+    """
+
+    rank: int = Field(gt=0, le=512)
+    alpha: int = Field(gt=0)
+    target_modules: list[str] | None = Field(None, min_length=1)
+
+    @model_validator(mode="after")
+    def _no_head(self) -> Self:
+        if self.target_modules and "lm_head" in self.target_modules:
+            raise ValueError("lora.target_modules = lm_head: log-probabilities are taken from the head as it is")
+        return self
+
+
 class LearnerConfig(Config):
     """The learner: DeepSpeed ZeRO over Ray actors.
 
@@ -155,6 +178,7 @@ class TrainingConfig(Config):
             from seeds, and each of them alone, because a kernel's rounding depends on what else is in its batch.
         max_staleness: a group whose oldest token was sampled by a policy more than this many steps old is
             dropped and replaced.
+        lora: train an adapter in place of all weights. None: all weights.
         objective, optimizer, learner, actors, rewards: see there.
         checkpoint_every: steps between checkpoints; the last step is always saved.
         stall_seconds: no group decided for this long while the learner waits: the run fails with a diagnosis.
@@ -171,6 +195,7 @@ class TrainingConfig(Config):
     async_steps: int = Field(2, ge=0)
     deterministic: bool = False
     max_staleness: int = Field(4, ge=0)
+    lora: LoraConfig | None = None
     objective: ObjectiveConfig = ObjectiveConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     learner: LearnerConfig = LearnerConfig()
@@ -199,6 +224,10 @@ class TrainingConfig(Config):
             raise ValueError(
                 f"resampling.kind = dynamic samples in rounds and needs async_steps = 0, not {self.async_steps}; "
                 "resampling.kind = active samples ahead of the learner"
+            )
+        if self.lora and self.objective.kl.sync_every:
+            raise ValueError(
+                "lora and objective.kl.sync_every: the reference is the model without its adapter; give one"
             )
         self._check_deterministic()
         if self.groups_per_step % self.updates.minibatches:

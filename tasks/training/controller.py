@@ -236,7 +236,7 @@ class Controller:
         return StepReport.of(reports)
 
     async def _publish(self) -> None:
-        if self.version > 0:
+        if self.version > 0 or self._config.lora:
             await self._crew.learner.write_weights(self._crew.weights.path(self.version))
         await self._crew.weights.publish(self.version)
 

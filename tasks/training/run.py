@@ -208,7 +208,7 @@ class _Cluster:
                 num_gpus=options.engine.tensor_parallel_size if self._gpus else 0,
                 max_concurrency=10_000,
             )
-            return self._keep(remote.remote(self._model, options))
+            return self._keep(remote.remote(self._model, options, self._config.lora))
 
         return RayActor(create, options)
 

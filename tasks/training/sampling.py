@@ -120,8 +120,8 @@ class Sampling:
     async def _run_actor(self, index: int, actor: Actor) -> None:
         await actor.start()
         # Nothing is generated before the learner's weights are in: after a resume or a replacement the engine starts
-        # with the initial checkpoint.
-        held = await self._update(actor) if self._weights.version > 0 else 0
+        # with the initial checkpoint, and without an adapter.
+        held = await self._update(actor) if self._weights.version > 0 or self._config.lora else 0
         if self._config.async_steps == 0:
             await self._keep_busy(index, actor, held)
         else:

@@ -82,9 +82,10 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 class WeightStore:
-    """One safetensors file per policy version, in shared memory or on shared storage.
+    """What actors load for each policy version, in shared memory or on shared storage: a file, or an adapter's folder.
 
-    A file goes when a newer one is out and no actor is reading it. Version 0 is the initial checkpoint and has no file.
+    It goes when a newer one is out and no actor is reading it. Version 0 is the initial checkpoint and has none, but
+    where an adapter is trained.
 
     Attributes:
         version: the newest published version.
@@ -100,7 +101,7 @@ class WeightStore:
 
     def path(self, version: int) -> Path:
         """Where the weights of `version` are, or will be."""
-        return self._folder / f"v{version:08d}.safetensors"
+        return self._folder / f"v{version:08d}"
 
     async def publish(self, version: int) -> None:
         """The file of `version` is complete: actors take it from now on."""
@@ -127,11 +128,18 @@ class WeightStore:
 
     def clear(self) -> None:
         """Remove every file, those that an earlier, killed run left behind included."""
-        for path in self._folder.glob("v*.safetensors*"):
-            path.unlink(missing_ok=True)
+        for path in self._folder.glob("v[0-9]*"):
+            _remove(path)
 
     def _drop_old(self) -> None:
-        for path in self._folder.glob("v*.safetensors"):
-            version = int(path.stem[1:])
+        for path in self._folder.glob("v" + "[0-9]" * 8):
+            version = int(path.name[1:])
             if version < self.version and not self._readers[version]:
-                path.unlink(missing_ok=True)
+                _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -40,9 +40,9 @@ def learner(ray, tiny_model):
 
     handles = []
 
-    def start(objective=(), **options):
+    def start(objective=(), lora=None, **options):
         learner = {"cpu_threads": 1, "cpus": 0, **options}
-        config = TrainingConfig.model_validate({"learner": learner, "objective": dict(objective)})
+        config = TrainingConfig.model_validate({"learner": learner, "objective": dict(objective), "lora": lora})
 
         def create(_):
             handles.append(ray.remote(LearnerRank).options(num_cpus=0).remote(config, str(tiny_model)))
@@ -282,18 +282,91 @@ def test_a_rank_without_a_sequence_adds_nothing(learner):
     assert grad_norm(ranks=2) == pytest.approx(grad_norm(ranks=1), rel=1e-5)
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_a_saved_learner_goes_on_exactly(learner, tmp_path, stage):
-    first = learner(zero_stage=stage)
+LORA = {"rank": 4, "alpha": 8}
+
+
+@pytest.mark.parametrize(("stage", "lora"), [(1, None), (2, None), (3, None), (2, LORA), (3, LORA)])
+def test_a_saved_learner_goes_on_exactly(learner, tmp_path, stage, lora):
+    first = learner(zero_stage=stage, lora=lora)
     step(first)
     asyncio.run(first.save(tmp_path / "saved"))
     step(first)
-    expected = weights(first, tmp_path / "expected.safetensors")
+    expected = exported(first, tmp_path / "expected")
     learner.end()
-    second = learner(zero_stage=stage)
+    second = learner(zero_stage=stage, lora=lora)
     asyncio.run(second.load(tmp_path / "saved"))
     step(second)
-    assert largest_change(weights(second, tmp_path / "found.safetensors"), expected) == 0
+    assert largest_change(exported(second, tmp_path / "found"), expected) == 0
+
+
+def exported(learner, folder):
+    """The weights of the policy that it hands over."""
+    from safetensors.torch import load_file
+
+    asyncio.run(learner.export(folder))
+    return load_file(folder / "model.safetensors")
+
+
+def test_an_adapter_moves_the_linear_layers_alone_and_teaches_what_all_weights_would(learner, tiny_model, tmp_path):
+    from safetensors.torch import load_file
+
+    before = [policy_logprob(tiny_model, sequence) for sequence in SEQUENCES]
+    start = load_file(tiny_model / "model.safetensors")
+    trainer = learner(lora=LORA)
+    assert largest_change(exported(trainer, tmp_path / "untrained"), start) == 0
+    for _ in range(5):
+        metrics = step(trainer)
+    assert metrics["grad_norm"] > 0
+    trained = exported(trainer, tmp_path / "policy")
+    moved = {name.split(".")[-2] for name in start if largest_change({"": trained[name]}, {"": start[name]}) > 0}
+    assert moved == {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
+    after = [policy_logprob(tmp_path / "policy", sequence) for sequence in SEQUENCES]
+    for sequence, old, new in zip(SEQUENCES, before, after, strict=True):
+        assert (new > old) == (sequence.advantage > 0)
+
+
+def test_the_adapter_beside_the_policy_is_one_that_peft_reads(learner, tiny_model, tmp_path):
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    trainer = learner(lora=LORA)
+    for _ in range(3):
+        step(trainer)
+    merged = exported(trainer, tmp_path / "policy")
+    base = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+    read = PeftModel.from_pretrained(base, tmp_path / "policy" / "adapter").merge_and_unload().state_dict()
+    for name, tensor in merged.items():
+        assert torch.equal(read[name].to(tensor.dtype), tensor), name
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"zero_stage": 1, "gradient_checkpointing": True}, id="ZeRO 1, activations recomputed"),
+        pytest.param({"zero_stage": 3}, id="ZeRO 3"),
+        pytest.param({"zero_stage": 3, "ranks": 2, "gradient_checkpointing": True}, id="ZeRO 3 on two ranks"),
+    ],
+)
+def test_what_an_adapter_learns_does_not_depend_on(learner, options):
+    def two_steps(**options):
+        trainer = learner(lora=LORA, **options)
+        return [step(trainer) for _ in range(2)]
+
+    for expected, found in zip(two_steps(**ROW_EACH), two_steps(**{**ROW_EACH, **options}), strict=True):
+        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-2)
+        assert found["grad_norm"] == pytest.approx(expected["grad_norm"], rel=2e-2)
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_the_reference_of_an_adapter_is_the_model_without_it(learner, stage):
+    trainer = learner(lora=LORA, zero_stage=stage, objective={"kl": KL})
+    initial = asyncio.run(trainer.logprobs(SEQUENCES))
+    kl = [step(trainer)["kl"] for _ in range(5)]
+    assert kl[0] == 0
+    assert kl[-1] > 1e-4
+    assert asyncio.run(trainer.reference_logprobs(SEQUENCES)) == initial
+    assert asyncio.run(trainer.logprobs(SEQUENCES)) != initial
 
 
 def test_a_folder_without_a_checkpoint_is_named(learner, tmp_path):

@@ -44,6 +44,15 @@ RECIPES = Path(__file__).parents[2] / "workflows" / "recipes"
         ({"resampling": {"kind": "active", "max_rounds": 2}}, "max_rounds"),
         ({"deterministic": True}, "deterministic: .* depends on timing with async_steps = 2; set 0"),
         ({"deterministic": True, "async_steps": 0}, "actors.engine.max_num_seqs = 128; set 1"),
+        (
+            {
+                "lora": {"rank": 4, "alpha": 8},
+                "objective": {"kl": {"beta": 0.1, "sync_every": 8, "sync_alpha": 0.5}},
+            },
+            "lora and objective.kl.sync_every",
+        ),
+        ({"lora": {"rank": 4, "alpha": 8, "target_modules": ["q_proj", "lm_head"]}}, "lora.target_modules = lm_head"),
+        ({"lora": {"rank": 513, "alpha": 8}}, "lora.rank"),
         ({"steps": 0}, "steps"),
         ({"learner": {"zero_stage": 4}}, "learner.zero_stage"),
     ],

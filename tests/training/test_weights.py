@@ -69,7 +69,7 @@ def test_whoever_waits_for_a_newer_version_hears_of_it(tmp_path):
 
 
 def test_files_of_a_killed_run_are_removed_and_others_left(tmp_path):
-    for name in ("v00000007.safetensors", "v00000008.safetensors.partial", "notes.txt"):
+    for name in ("v00000007", "v00000008.partial", "notes.txt"):
         (tmp_path / name).write_text("")
     WeightStore(tmp_path)
     assert files(tmp_path) == ["notes.txt"]
@@ -81,7 +81,7 @@ from pathlib import Path
 from tasks.training.weights import shared_memory_folder
 
 with shared_memory_folder("a", Path({str(tmp_path)!r})) as folder:
-    (folder / "v00000001.safetensors").write_text("")
+    (folder / "v00000001").write_text("")
     print("held", flush=True)
     input()
 """
@@ -93,7 +93,7 @@ with shared_memory_folder("a", Path({str(tmp_path)!r})) as folder:
             assert files(tmp_path) == ["rlvr-a", "rlvr-b"]
         assert files(tmp_path) == ["rlvr-a"]  # in use, and so left alone
         holder.kill()
-    assert files(tmp_path / "rlvr-a") == ["v00000001.safetensors"]
+    assert files(tmp_path / "rlvr-a") == ["v00000001"]
     with shared_memory_folder("b", tmp_path):
         assert files(tmp_path) == ["rlvr-b"]
     assert files(tmp_path) == []

@@ -57,7 +57,7 @@ class Learner(Protocol):
         """The same under the reference policy, which there is where `objective.kl.beta > 0`."""
 
     async def write_weights(self, path: Path) -> None:
-        """The current weights as one safetensors file that appears when it is complete."""
+        """What actors load, at `path`, complete when it appears: one safetensors file, or with `lora` a folder."""
 
     async def export(self, folder: Path) -> None:
         """The current policy as a Hugging Face model folder."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoModelForCausalLM, PreTrainedModel
 
+from tasks.training.config import LoraConfig
+from tasks.training.learner.adapter import adapter_parameters, add_adapter, base_parameters, switched_off
 from tasks.training.learner.attention import NAME, Layout, packed_attention
 from tasks.training.logprobs import DEFAULT_CHUNK, token_logprobs
 
@@ -33,6 +36,7 @@ class Policy(nn.Module):
         dtype: torch.dtype,
         gradient_checkpointing: bool = False,
         chunk: int = DEFAULT_CHUNK,
+        lora: LoraConfig | None = None,
     ) -> Policy:
         """Load a Hugging Face model folder.
 
@@ -41,6 +45,8 @@ class Policy(nn.Module):
         """
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=_attention())
         model.config.use_cache = False
+        if lora:
+            add_adapter(model, lora)
         if gradient_checkpointing:
             # ZeRO-3 frees parameters between forward and backward, which non-reentrant checkpointing does not survive.
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
@@ -94,7 +100,15 @@ class Policy(nn.Module):
 
     def checkpoint_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Parameters by their names in a Hugging Face checkpoint; a tied head is the embedding and comes once."""
-        return self.model.named_parameters()
+        return base_parameters(self.model)
+
+    def adapter_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Those of the adapter, where there is one."""
+        return adapter_parameters(self.model)
+
+    def without_adapter(self) -> contextlib.AbstractContextManager[None]:
+        """The initial checkpoint in place of the policy, for the length of a block."""
+        return switched_off(self.model)
 
 
 def _scatter(values: Tensor, mask: Tensor) -> Tensor:

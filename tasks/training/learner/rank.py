@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,9 @@ from tasks.training.config import TrainingConfig
 from tasks.training.packing import MicroBatch
 
 if TYPE_CHECKING:
-    from tasks.training.learner.reference import Reference
+    from torch import Tensor
+
+    from tasks.training.learner.reference import Reference, WithoutAdapter
 
 CHECKPOINT_TAG = "rlvr"
 
@@ -46,7 +48,7 @@ class LearnerRank:
     def __init__(self, config: TrainingConfig, model_folder: str) -> None:
         self._config = config
         self._folder = model_folder
-        self._reference: Reference | None = None
+        self._reference: Reference | WithoutAdapter | None = None
 
     def address(self) -> tuple[str, int]:
         """This node's address and a free port, for the other ranks to find rank 0."""
@@ -81,19 +83,25 @@ class LearnerRank:
             dtype=torch.bfloat16,
             gradient_checkpointing=options.gradient_checkpointing,
             chunk=options.logprob_chunk_tokens,
+            lora=self._config.lora,
         )
         policy.train()
         self._world = world
         self._rank = rank
         self._engine, *_ = deepspeed.initialize(
-            model=policy, model_parameters=list(policy.parameters()), config=deepspeed_config(self._config)
+            model=policy,
+            model_parameters=[parameter for parameter in policy.parameters() if parameter.requires_grad],
+            config=deepspeed_config(self._config),
         )
         self._policy = policy
         self._device = self._engine.device
         if self._config.objective.kl.beta > 0:
-            from tasks.training.learner.reference import Reference
+            from tasks.training.learner.reference import Reference, WithoutAdapter
 
-            self._reference = Reference(self._folder, self._device, options.logprob_chunk_tokens)
+            if self._config.lora:
+                self._reference = WithoutAdapter(policy)
+            else:
+                self._reference = Reference(self._folder, self._device, options.logprob_chunk_tokens)
         return policy.shares_prompts
 
     def step(self, micro_batches: Sequence[MicroBatch], denominator: float, learning_rate: float) -> RankReport:
@@ -109,9 +117,9 @@ class LearnerRank:
         for group in self._engine.optimizer.param_groups:
             group["lr"] = learning_rate
         self._engine.step()
-        kl = self._config.objective.kl
-        if self._reference and kl.sync_every and kl.sync_alpha and self._engine.global_steps % kl.sync_every == 0:
-            self._reference.follow(self._policy, kl.sync_alpha, self._gathered)
+        kl, moving = self._config.objective.kl, self._moving_reference()
+        if moving and kl.sync_every and kl.sync_alpha and self._engine.global_steps % kl.sync_every == 0:
+            moving.follow(self._policy, kl.sync_alpha, self._gathered)
         return RankReport(
             parts=[part for part, _ in reports],
             entropy_sum=sum(entropy for _, entropy in reports),
@@ -178,22 +186,50 @@ class LearnerRank:
         self._engine.backward(output.loss * self._world)
         return {name: float(value) for name, value in output.metrics.items()}, float(entropy.sum())
 
+    def _moving_reference(self) -> Reference | None:
+        """The reference where it is more than the initial checkpoint, and has to be kept."""
+        from tasks.training.learner.reference import Reference
+
+        moves = self._config.objective.kl.sync_every is not None
+        return self._reference if moves and isinstance(self._reference, Reference) else None
+
     def write_weights(self, path: str) -> float:
-        """Write the current weights as one safetensors file, atomically; returns seconds. Collective; rank 0 writes."""
-        import torch
+        """Write what actors load, atomically; returns seconds. Collective; rank 0 writes.
+
+        The current weights as one safetensors file, or with `lora` the adapter as a folder.
+        """
+        started = time.perf_counter()
+        if self._config.lora:
+            from tasks.training.learner.adapter import write_adapter
+
+            adapter = self._on_rank_0(self._policy.adapter_parameters())
+            if self._rank == 0:
+                write_adapter(Path(path), adapter, self._config.lora)
+        else:
+            self._write_whole(path)
+        return time.perf_counter() - started
+
+    def _write_whole(self, path: str) -> None:
         from safetensors.torch import save_file
 
-        started = time.perf_counter()
-        tensors: dict[str, torch.Tensor] = {}
-        for name, parameter in self._policy.checkpoint_parameters():
-            full = self._gathered(parameter)
-            if self._rank == 0:
-                tensors[name] = full.detach().to("cpu").contiguous()
+        tensors = self._on_rank_0(self._policy.checkpoint_parameters())
+        if self._config.lora:
+            from tasks.training.learner.adapter import merged
+
+            tensors = merged(tensors, self._on_rank_0(self._policy.adapter_parameters()), self._config.lora)
         if self._rank == 0:
             partial = f"{path}.partial"
             save_file(tensors, partial)
             os.replace(partial, path)
-        return time.perf_counter() - started
+
+    def _on_rank_0(self, parameters: Iterable[tuple[str, Any]]) -> dict[str, Tensor]:
+        """Whole parameters in main memory; on other ranks nothing, though they help to gather them."""
+        tensors: dict[str, Tensor] = {}
+        for name, parameter in parameters:
+            full = self._gathered(parameter)
+            if self._rank == 0:
+                tensors[name] = full.detach().to("cpu").contiguous()
+        return tensors
 
     def _gathered(self, parameter: Any) -> Any:
         if self._config.learner.zero_stage < 3:
@@ -204,19 +240,25 @@ class LearnerRank:
             return parameter.data.clone()
 
     def export(self, folder: str) -> None:
-        """Write the policy as a Hugging Face folder with its tokenizer. Collective; rank 0 writes."""
-        weights = Path(folder) / "model.safetensors"
+        """Write the policy as a Hugging Face folder with its tokenizer. Collective; rank 0 writes.
+
+        With `lora` it is the merged one, and the adapter stands beside it in `adapter/`.
+        """
         if self._rank == 0:
             Path(folder).mkdir(parents=True, exist_ok=True)
             _copy_all_but_weights(Path(self._folder), Path(folder))
-        self.write_weights(str(weights))
+        self._write_whole(str(Path(folder) / "model.safetensors"))
+        if self._config.lora:
+            self.write_weights(str(Path(folder) / "adapter"))
 
     def save(self, folder: str) -> None:
         """Write model, optimizer and random state below `folder`. Collective."""
-        if not self._engine.save_checkpoint(folder, tag=CHECKPOINT_TAG):
+        frozen = self._config.lora is not None  # what is frozen is in the initial checkpoint
+        if not self._engine.save_checkpoint(folder, tag=CHECKPOINT_TAG, exclude_frozen_parameters=frozen):
             raise RuntimeError(f"DeepSpeed could not write a checkpoint to {folder}")
-        if self._reference and self._config.objective.kl.sync_every and self._rank == 0:
-            self._reference.save(folder)
+        moving = self._moving_reference()
+        if moving and self._rank == 0:
+            moving.save(folder)
 
     def load(self, folder: str) -> None:
         """Restore what `save` wrote. Collective.
@@ -225,11 +267,14 @@ class LearnerRank:
             RuntimeError: the folder holds no checkpoint for this number of ranks.
         """
         here = (Path(folder) / CHECKPOINT_TAG).is_dir()
-        path = self._engine.load_checkpoint(folder, tag=CHECKPOINT_TAG)[0] if here else None
+        whole = self._config.lora is None
+        path = None
+        if here:
+            path = self._engine.load_checkpoint(folder, tag=CHECKPOINT_TAG, load_module_strict=whole)[0]
         if path is None:
             raise RuntimeError(f"{folder} holds no checkpoint for {self._world} learner ranks")
-        if self._reference and self._config.objective.kl.sync_every:
-            self._reference.load(folder)
+        if moving := self._moving_reference():
+            moving.load(folder)
 
 
 def deepspeed_config(config: TrainingConfig) -> dict[str, Any]:

@@ -14,6 +14,26 @@ from tasks.training.learner.policy import Policy
 FILE = "reference.safetensors"
 
 
+class WithoutAdapter:
+    """The policy itself, its adapter switched off: the initial checkpoint once more, at no memory.
+
+    Attributes:
+        passes: forward passes so far.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.passes = 0
+
+    @torch.no_grad()
+    def logprobs(self, **row: Any) -> Tensor:
+        """See `Reference.logprobs`."""
+        self.passes += 1
+        with self._policy.without_adapter():
+            logprobs: Tensor = self._policy(**row)[0]
+        return logprobs
+
+
 class Reference:
     """A policy that is only asked; whole on every rank, whatever the ZeRO stage.
 

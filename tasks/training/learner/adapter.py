@@ -1,0 +1,98 @@
+"""LoRA (Hu et al. 2021, arXiv:2106.09685): the policy is `W + (alpha / rank) B A`, and A and B alone are trained.
+
+The layers are peft's; they are put into the model in place, so that its forward pass and its parameters' names stay
+what they were. What leaves the learner is the adapter, as a folder that peft and vLLM read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tasks.training.config import LoraConfig
+
+if TYPE_CHECKING:
+    import peft
+    from torch import Tensor, nn
+    from transformers import PreTrainedModel
+
+WEIGHTS = "adapter_model.safetensors"
+_NAME = "default"
+
+
+def add_adapter(model: PreTrainedModel, config: LoraConfig) -> None:
+    """Put A, random, and B, zero, beside every linear layer but the head, and freeze the rest."""
+    from peft import inject_adapter_in_model
+
+    inject_adapter_in_model(_peft_config(config), model, adapter_name=_NAME)
+
+
+def adapter_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """`<layer>.lora_A.weight` `[rank, in]` and `<layer>.lora_B.weight` `[out, rank]` of every adapted layer."""
+    for name, parameter in model.named_parameters():
+        if ".lora_" in name:
+            yield name.replace(f".{_NAME}.", "."), parameter
+
+
+def base_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Everything else, by its name in the checkpoint."""
+    for name, parameter in model.named_parameters():
+        if ".lora_" not in name:
+            yield name.replace(".base_layer.", "."), parameter
+
+
+@contextlib.contextmanager
+def switched_off(model: nn.Module) -> Iterator[None]:
+    """The model without its adapter, for the length of a block: the initial checkpoint."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
+    for layer in layers:
+        layer.enable_adapters(False)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.enable_adapters(True)
+
+
+def merged(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], config: LoraConfig) -> dict[str, Tensor]:
+    """The policy as plain weights: `W + (alpha / rank) B A`, computed in float32 and rounded to the type of W."""
+    import torch
+
+    weights = dict(base)
+    for name, a in adapter.items():
+        layer, _, rest = name.partition(".lora_A.")
+        if rest:
+            whole, b = weights[f"{layer}.weight"], adapter[f"{layer}.lora_B.weight"]
+            scale = config.alpha / config.rank
+            weights[f"{layer}.weight"] = torch.addmm(whole.float(), b.float(), a.float(), alpha=scale).to(whole.dtype)
+    return weights
+
+
+def write_adapter(folder: Path, tensors: Mapping[str, Tensor], config: LoraConfig) -> None:
+    """Write an adapter as peft does; the folder appears when it is complete."""
+    from safetensors.torch import save_file
+
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    save_file({f"base_model.model.{name}": tensor for name, tensor in tensors.items()}, partial / WEIGHTS)
+    _peft_config(config).save_pretrained(str(partial))
+    os.replace(partial, folder)
+
+
+def _peft_config(config: LoraConfig) -> peft.LoraConfig:
+    from peft import LoraConfig as PeftConfig
+
+    return PeftConfig(
+        r=config.rank,
+        lora_alpha=config.alpha,
+        lora_dropout=0.0,
+        target_modules=config.target_modules or "all-linear",
+        task_type="CAUSAL_LM",
+    )
