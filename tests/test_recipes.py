@@ -175,6 +175,29 @@ SOURCES = {
         "learner.ranks": 8,
         "learner.zero_stage": 2,
     },
+    "axolotl_lora": {  # the quick start of Axolotl's GRPO guide, and TRL's defaults
+        "model.name": "Qwen/Qwen2.5-1.5B-Instruct@main",
+        "steps": 200,
+        "groups_per_step": 2 * 4 // 8,
+        "resampling.kind": "none",
+        "sampling.samples": 8,
+        "sampling.max_tokens": 512,
+        "sampling.temperature": 0.7,
+        "lora.rank": 32,
+        "lora.alpha": 64,
+        "lora.target_modules": None,
+        "objective.advantage": "group_norm",
+        "objective.aggregation": "token",
+        "objective.clip_low": 0.2,
+        "objective.clip_high": 0.2,
+        "objective.correction.kind": "tis",
+        "objective.correction.max": 3.0,
+        "objective.kl.beta": 0.0,
+        "optimizer.learning_rate": 5e-6,
+        "optimizer.schedule": "cosine",
+        "optimizer.warmup_steps": 10,
+        "actors.engine.max_model_len": 2048,
+    },
     "prorl_v2": PRORL_V2,
     "prorl_v2_1_moe": PRORL_V2
     | {
@@ -189,6 +212,7 @@ SOURCES = {
 }
 
 DAPO, PRORL = "002_3e89f9b9d10afce1.txt", "001_ae7ee9ced10e736e.txt"
+AXOLOTL = "004_984d83dd9046008c.txt"
 SAID = {
     "dapo_qwen25_32b": (
         DAPO,
@@ -205,6 +229,22 @@ SAID = {
             },
             r"low\}\} 为([\d.]+)": {"objective.clip_low": float},
             r"high\}\} 为([\d.]+)": {"objective.clip_high": float},
+        },
+    ),
+    "axolotl_lora": (
+        AXOLOTL,
+        {
+            r"max_steps: (\d+)": {"steps": int},
+            r"num_generations: (\d+)": {"sampling.samples": int},
+            r"max_completion_length: (\d+)": {"sampling.max_tokens": int},
+            r"temperature: ([\d.]+)": {"sampling.temperature": float},
+            r"lora_r: (\d+)": {"lora.rank": int},
+            r"lora_alpha: (\d+)": {"lora.alpha": int},
+            r"learning_rate: (\S+)": {"optimizer.learning_rate": float},
+            r"lr_scheduler: (\w+)": {"optimizer.schedule": str},
+            r"warmup_steps: (\d+)": {"optimizer.warmup_steps": int},
+            r"max_model_len: (\d+)": {"actors.engine.max_model_len": int},
+            r"gpu_memory_utilization: ([\d.]+)": {"actors.engine.gpu_memory_utilization": float},
         },
     ),
     "prorl_v2": (
@@ -256,7 +296,7 @@ def test_a_recipe_has_what_its_source_says_in_its_own_words(name):
             assert value_at(recipe, path) == parse(found[1]), path
 
 
-LONGEST_PROMPT = {"dr_grpo": 1024, "prorl_v2": 512, "prorl_v2_1_moe": 512}
+LONGEST_PROMPT = {"axolotl_lora": 1024, "dr_grpo": 1024, "prorl_v2": 512, "prorl_v2_1_moe": 512}
 
 
 @pytest.mark.parametrize("name", SOURCES)
