@@ -220,6 +220,15 @@ def test_without_a_penalty_there_is_no_reference_and_no_pass_of_it(ray, learner)
     assert reference_passes(ray, trainer) == 0
 
 
+def test_a_batch_of_which_nothing_is_trained_moves_nothing(learner, tiny_model, tmp_path):
+    from safetensors.torch import load_file
+
+    trainer = learner()
+    metrics = step(trainer, [replace(each, mask=[False] * len(each.response_ids)) for each in SEQUENCES])
+    assert (metrics["loss"], metrics["num_tokens"], metrics["grad_norm"]) == (0, 0, 0)
+    assert largest_change(weights(trainer, tmp_path / "w"), load_file(tiny_model / "model.safetensors")) == 0
+
+
 @pytest.mark.parametrize("stage", [2, 3])
 def test_a_penalty_is_0_at_first_and_draws_the_policy_back_later(ray, learner, stage):
     trainer = learner(zero_stage=stage, objective={"kl": KL})
@@ -334,6 +343,7 @@ def test_the_adapter_beside_the_policy_is_one_that_peft_reads(learner, tiny_mode
     for _ in range(3):
         step(trainer)
     merged = exported(trainer, tmp_path / "policy")
+    assert largest_change(exported(trainer, tmp_path / "policy"), merged) == 0  # a second time, over the first
     base = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
     read = PeftModel.from_pretrained(base, tmp_path / "policy" / "adapter").merge_and_unload().state_dict()
     for name, tensor in merged.items():

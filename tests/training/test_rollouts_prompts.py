@@ -140,6 +140,6 @@ def test_equal_sums_of_different_rewards_carry_a_gradient_where_each_is_normalis
 def test_each_reward_is_normalised_within_its_group_whatever_rewards_other_groups_have():
     config = recipe(objective={"advantage": "group_norm", "reward_aggregation": "normalize_then_sum"})
     two, plain = judged(several(1.0, 0.0), several(0.5, 1.0)), judged(RIGHT, WRONG)
-    (first, second), (right, wrong) = _advantages([two, plain], config)
+    (first, second), (right, wrong) = _advantages([two, plain], [0.0] * 4, config)
     assert (first, right) == (pytest.approx(-second), pytest.approx(-wrong))
     assert right / first == pytest.approx(1 / (1 - 0.5), rel=1e-4)

@@ -83,6 +83,7 @@ def write_adapter(folder: Path, tensors: Mapping[str, Tensor], config: LoraConfi
     partial.mkdir(parents=True)
     save_file({f"base_model.model.{name}": tensor for name, tensor in tensors.items()}, partial / WEIGHTS)
     _peft_config(config).save_pretrained(str(partial))
+    shutil.rmtree(folder, ignore_errors=True)  # a run that ended while it handed over left one
     os.replace(partial, folder)
 
 
