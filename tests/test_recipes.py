@@ -131,6 +131,7 @@ SOURCES = {
         "resampling.kind": "dynamic",
         "resampling.batch_multiplier": 3,
         "resampling.max_rounds": 10,
+        "resampling.metric": "passed",
         "updates.minibatches": 512 * 16 // 512,
         "updates.epochs": 1,
         "sampling.samples": 16,

@@ -145,11 +145,14 @@ class DynamicSampling(Config):
     Attributes:
         batch_multiplier: prompts of a round, in batches of `groups_per_step`, rounded up.
         max_rounds: rounds for one batch before the run fails: the prompts give no signal.
+        metric: what must differ within a group that is kept: `reward`, as it is after shaping (NeMo RL), or `passed`,
+            whether the response is right (DAPO, eq. 11; verl's `filter_groups.metric: acc`).
     """
 
     kind: Literal["dynamic"] = "dynamic"
     batch_multiplier: float = Field(1.0, ge=1)
     max_rounds: int = Field(10, ge=1)
+    metric: Literal["reward", "passed"] = "reward"
 
 
 class NoResampling(Config):

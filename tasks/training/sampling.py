@@ -16,7 +16,7 @@ from typing import Any
 from tasks.generation.config import SamplingConfig
 from tasks.generation.engine import sample_seed
 from tasks.training.actors import Actor, ActorLostError
-from tasks.training.config import TrainingConfig
+from tasks.training.config import DynamicSampling, TrainingConfig
 from tasks.training.ledger import Fate, Ledger
 from tasks.training.rewards import Judge, JudgementError
 from tasks.training.rollouts import Group
@@ -185,7 +185,7 @@ class Sampling:
         except JudgementError as error:
             self.drop(group, "failed", str(error))
             return
-        if reason := group.teaches_nothing(self._config.objective):
+        if reason := self._nothing_to_learn(group):
             self.tally.zero_variance_groups += 1
             if self._config.resampling.kind != "none":
                 self.drop(group, "zero_variance", reason)
@@ -194,6 +194,12 @@ class Sampling:
         self.undecided -= 1
         self.ready.append(group)
         self.decided.set()
+
+    def _nothing_to_learn(self, group: Group) -> str:
+        resampling = self._config.resampling
+        if isinstance(resampling, DynamicSampling) and resampling.metric == "passed" and len(set(group.passed)) == 1:
+            return "every response passes" if group.passed[0] else "no response passes"
+        return group.teaches_nothing(self._config.objective)
 
     def _drawn_by(self, group: Group) -> SamplingConfig:
         sampling = self._config.sampling

@@ -121,6 +121,17 @@ def test_where_nothing_stale_is_wanted_the_surplus_of_a_round_is_sampled_again(t
     assert all(row["staleness_max"] == 0 for row in run.metrics())
 
 
+@pytest.mark.parametrize(("metric", "trained"), [("reward", [1, 2]), ("passed", [3, 4])])
+def test_a_round_keeps_what_differs_in_reward_or_in_being_right(tmp_path, metric, trained):
+    async def first_two_are_never_right(_actor, prompt):
+        return ["half", "wrong"] if prompt <= 2 else ["right", "wrong"]
+
+    options = taking_turns(steps=1, resampling={"kind": "dynamic", "batch_multiplier": 2, "metric": metric})
+    run = Run(tmp_path, options, prompts(50), first_two_are_never_right).play()
+    assert run.learner.steps[0].prompts == trained
+    assert {row["detail"] for row in run.rows("zero_variance")} <= {"no response passes"}
+
+
 def test_rounds_that_find_too_little_end_the_run_with_the_counts(tmp_path):
     run = Run(tmp_path, in_rounds(1), prompts(50), only_fourths_teach)
     message = r"step 0: 5 groups were dropped while 1 of 2 were found in 3 rounds \(resampling.max_rounds\)"
