@@ -9,6 +9,7 @@ import pytest
 from tasks.training.actors import ActorLostError
 from tasks.training.config import ActorsConfig
 from tasks.training.controller import NoSignalError, StalledError
+from tasks.training.learner.client import StepReport
 from tests.training.stand_ins import (
     HUNG_SECONDS,
     LOGPROB,
@@ -297,6 +298,21 @@ def test_the_distance_from_the_reference_is_taken_from_the_reward(tmp_path):
     [row] = run.metrics()
     assert row["kl"] == pytest.approx(1.0)
     assert row["batch_reward"] == pytest.approx((1 + 1 + 0.5 + 0) / 4)
+
+
+def test_the_metrics_of_several_updates_are_those_of_all_their_tokens():
+    updates = [
+        {"num_tokens": 10.0, "loss": 1.0, "grad_norm": 2.0, "ratio": 1.0, "ratio_max": 3.0, "learn_seconds": 0.5},
+        {"num_tokens": 30.0, "loss": 3.0, "grad_norm": 4.0, "ratio": 2.0, "ratio_max": 2.5, "learn_seconds": 0.25},
+    ]
+    assert StepReport.of([StepReport(each) for each in updates]).metrics == {
+        "num_tokens": 40.0,
+        "loss": 2.0,
+        "grad_norm": 3.0,
+        "ratio": (10 * 1.0 + 30 * 2.0) / 40,
+        "ratio_max": 3.0,
+        "learn_seconds": 0.75,
+    }
 
 
 def test_of_a_single_update_the_old_policy_is_the_one_it_starts_from(tmp_path):

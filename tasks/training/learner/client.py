@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,15 +29,24 @@ class StepReport:
 
     @classmethod
     def of(cls, updates: list[StepReport]) -> StepReport:
-        """Of several updates on one batch: sums of what counts and of seconds, maxima of maxima, means of the rest."""
-        from tasks.training.objective.metrics import MAXIMA
+        """Of several updates on one batch.
+
+        What counts and seconds are summed, maxima are those of all; losses and gradient norms are means over updates,
+        and what is a mean over tokens stays one.
+        """
+        from tasks.training.objective.metrics import MAXIMA, TOTALS
 
         joined = {name: [update.metrics[name] for update in updates] for name in updates[0].metrics}
+        tokens = joined["num_tokens"] if any(joined["num_tokens"]) else [1.0] * len(updates)
 
         def join(name: str, values: list[float]) -> float:
             if name in MAXIMA:
                 return max(values)
-            return sum(values) / (1 if name in _SUMS else len(values))
+            if name in _SUMS:
+                return sum(values)
+            if name in TOTALS or name == "grad_norm":
+                return sum(values) / len(values)
+            return sum(map(operator.mul, values, tokens)) / sum(tokens)
 
         return cls({name: join(name, values) for name, values in joined.items()})
 
