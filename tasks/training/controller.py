@@ -264,6 +264,7 @@ class Controller:
             "step_seconds": seconds,
             "epoch": self._prompts.epoch,
             **self._sampling.take_tally().metrics(seconds),
+            # of dynamic sampling: how many rounds of prompts the batch took, 0 where a surplus was enough
             **({"sampling_rounds": self._rounds} if self._config.resampling.kind == "dynamic" else {}),
             **batch_metrics(batch, version=step),
             "trained_tokens": trained,
