@@ -98,11 +98,9 @@ def test_a_killed_driver_is_resumed_from_its_checkpoint_and_hands_over_a_policy(
 def test_a_run_trains_an_adapter_that_its_engine_follows(tiny_model, prompts, folder):
     lora = LoraConfig(rank=4, alpha=8)
     recipe = RECIPE.model_copy(update={"lora": lora, "async_steps": 0, "max_staleness": 0})
-    assert run(recipe, tiny_model, prompts, folder, kill_driver_after=2) == -signal.SIGKILL
     assert run(recipe, tiny_model, prompts, folder) == 0
-    assert (folder / "resumed_from").read_text() == "2"
     check_ledger(folder)
-    # all of a batch is sampled by the adapter that it trains: engine and learner agree, after the resume too
+    # all of a batch is sampled by the adapter that it trains: engine and learner agree
     assert [row["staleness_max"] for row in metrics(folder)] == [0] * RECIPE.steps
     assert all(row["mismatch"] < 0.02 for row in metrics(folder))
     assert {path.name for path in (folder / "policy" / "adapter").iterdir()} >= {
