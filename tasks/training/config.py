@@ -177,8 +177,9 @@ class TrainingConfig(Config):
         sampling: group size, limits and temperature; the learner's probabilities are taken at the same temperature.
         async_steps: batches of groups that may be sampled ahead of the learner, in flight or waiting. 0: actors and
             learner take turns, and an actor takes new weights before it samples for the next batch.
-        deterministic: with `async_steps` 0, a run can be repeated exactly on machines of one kind: responses are drawn
-            from seeds, and each of them alone, because a kernel's rounding depends on what else is in its batch.
+        deterministic: with `async_steps` 0, a run without GPUs can be repeated exactly on machines of one kind:
+            responses are drawn from seeds, and each of them alone, because a kernel's rounding depends on what else is
+            in its batch.
         max_staleness: a group whose oldest token was sampled by a policy more than this many steps old is
             dropped and replaced.
         lora: train an adapter in place of all weights. None: all weights.
@@ -208,6 +209,16 @@ class TrainingConfig(Config):
     stall_seconds: float = Field(1800, gt=0)
     seed: int = 0
 
+    @property
+    def takes_turns(self) -> bool:
+        """Whether actors and learner wait for each other."""
+        return self.async_steps == 0
+
+    @property
+    def samples_in_rounds(self) -> bool:
+        """Whether a dropped group is left to the next round, and not replaced at once."""
+        return isinstance(self.resampling, DynamicSampling)
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.sampling.samples < 2:
@@ -223,7 +234,7 @@ class TrainingConfig(Config):
                 f"sampling.max_tokens ({self.sampling.max_tokens}) leaves no room for a prompt in "
                 f"actors.engine.max_model_len ({self.actors.engine.max_model_len})"
             )
-        if self.async_steps > 0 and isinstance(self.resampling, DynamicSampling):
+        if self.samples_in_rounds and not self.takes_turns:
             raise ValueError(
                 f"resampling.kind = dynamic samples in rounds and needs async_steps = 0, not {self.async_steps}; "
                 "resampling.kind = active samples ahead of the learner"

@@ -72,7 +72,6 @@ class Controller:
         self._started = time.monotonic()
         self._elapsed_before = 0.0
         self._recorded_at = 0.0
-        self._rounds = 0
         self._sampling = Sampling(
             config, prompts, crew.make_actor, crew.judge, crew.weights, crew.ledger, clock=self._elapsed
         )
@@ -137,12 +136,11 @@ class Controller:
         """`groups_per_step` groups, none of them stale, in the order in which their prompts were drawn."""
         sampling, wanted = self._sampling, self._config.groups_per_step
         dropped_before = self._dropped()
-        self._rounds = 0
         while True:
             sampling.decided.clear()
             self._drop_stale()
-            round_ended = self._config.resampling.kind != "dynamic" or sampling.undecided == 0
-            if len(sampling.ready) >= wanted and round_ended:
+            complete = not self._config.samples_in_rounds or sampling.undecided == 0
+            if complete and len(sampling.ready) >= wanted:
                 return sorted((sampling.ready.popleft() for _ in range(wanted)), key=lambda group: group.number)
             self._ask(self._dropped() - dropped_before)
             await self._wait()
@@ -162,9 +160,10 @@ class Controller:
             case DynamicSampling():
                 if sampling.undecided > 0:
                     return
-                if self._rounds == resampling.max_rounds:
-                    raise self._no_signal(dropped, f"in {self._rounds} rounds (resampling.max_rounds)")
-                self._rounds += 1
+                rounds = sampling.tally.rounds or 0
+                if rounds == resampling.max_rounds:
+                    raise self._no_signal(dropped, f"in {rounds} rounds (resampling.max_rounds)")
+                sampling.tally.rounds = rounds + 1
                 sampling.ask(math.ceil(resampling.batch_multiplier * wanted))
             case ActiveSampling() | NoResampling():
                 if dropped > resampling.max_dropped_groups:
@@ -195,7 +194,7 @@ class Controller:
         return sum(self._crew.ledger.fates[fate] for fate in ("zero_variance", "failed", "stale"))
 
     async def _train(self, step: int, batch: list[Group]) -> dict[str, float]:
-        if self._config.async_steps > 0:
+        if not self._config.takes_turns:
             self._sampling.ask(len(batch))  # the next groups are sampled while the learner works on these
         responses, penalties, measured = await self._prepared(_responses(batch, self._config))
         advantages = _advantages(batch, penalties, self._config)
@@ -264,8 +263,6 @@ class Controller:
             "step_seconds": seconds,
             "epoch": self._prompts.epoch,
             **self._sampling.take_tally().metrics(seconds),
-            # of dynamic sampling: how many rounds of prompts the batch took, 0 where a surplus was enough
-            **({"sampling_rounds": self._rounds} if self._config.resampling.kind == "dynamic" else {}),
             **batch_metrics(batch, version=step),
             "trained_tokens": trained,
             "trained_tokens_per_second": trained / seconds,

@@ -60,7 +60,7 @@ class Sampling:
         self.ready: deque[Group] = deque()
         self.in_flight: dict[int, Group] = {}
         self.decided = asyncio.Event()
-        self.tally = Tally()
+        self.tally = self._empty_tally()
 
     def restore(self, ready: Iterable[Group], next_group: int) -> None:
         """Continue with groups that were ready when a checkpoint was taken."""
@@ -69,8 +69,11 @@ class Sampling:
 
     def take_tally(self) -> Tally:
         """The counts so far; counting starts anew."""
-        tally, self.tally = self.tally, Tally()
+        tally, self.tally = self.tally, self._empty_tally()
         return tally
+
+    def _empty_tally(self) -> Tally:
+        return Tally(rounds=0 if self._config.samples_in_rounds else None)
 
     def ask(self, groups: int) -> None:
         """Sample this many more groups."""
@@ -84,7 +87,7 @@ class Sampling:
             self.undecided -= 1
         self._ledger.close_group(group, fate, detail=detail)
         self.tally.dropped[fate] += 1
-        if self._config.resampling.kind != "dynamic":
+        if not self._config.samples_in_rounds:
             self.ask(1)
         self.decided.set()
 
@@ -122,7 +125,7 @@ class Sampling:
         # Nothing is generated before the learner's weights are in: after a resume or a replacement the engine starts
         # with the initial checkpoint, and without an adapter.
         held = await self._update(actor) if self._weights.version > 0 or self._config.lora else 0
-        if self._config.async_steps == 0:
+        if self._config.takes_turns:
             await self._keep_busy(index, actor, held)
         else:
             await _first_failure([self._keep_current(actor, held), self._keep_busy(index, actor)])

@@ -17,6 +17,7 @@ class Tally:
     generated_tokens: int = 0
     scores: dict[str, list[float]] = field(default_factory=dict)
     rewards: dict[str, list[float]] = field(default_factory=dict)
+    rounds: int | None = None
     judged_groups: int = 0
     zero_variance_groups: int = 0
     solved_groups: int = 0
@@ -40,6 +41,7 @@ class Tally:
 
         Of the judged groups, `zero_variance` is the share that carried no gradient; in `solved` all responses pass, in
         `unsolved` none does.
+        `sampling_rounds` counts the rounds of prompts that dynamic sampling took, 0 where a surplus was enough.
         Where prompts have several rewards, `rewards/<name>/mean` and `/std` are those of each, before its weight.
 
         Args:
@@ -59,6 +61,7 @@ class Tally:
             **({"reward": statistics.fmean(every)} if every else {}),
             **rewards,
             **_by_name(self.rewards),
+            **({"sampling_rounds": self.rounds} if self.rounds is not None else {}),
             "groups": self.judged_groups,
             "zero_variance": self.zero_variance_groups / max(self.judged_groups, 1),
             "solved": self.solved_groups / max(self.judged_groups, 1),
