@@ -196,31 +196,36 @@ class Controller:
     async def _train(self, step: int, batch: list[Group]) -> dict[str, float]:
         if not self._config.takes_turns:
             self._sampling.ask(len(batch))  # the next groups are sampled while the learner works on these
-        responses, penalties, measured = await self._prepared(_responses(batch, self._config))
-        advantages = _advantages(batch, penalties, self._config)
+        kl = self._config.objective.kl
+        responses = await self._with_old_logprobs(_responses(batch, self._config))
+        distances = await self._distances(responses) if kl.in_reward else [0.0] * len(responses)
+        advantages = _advantages(batch, [kl.beta * distance for distance in distances], self._config)
         flat = (advantage for row in advantages for advantage in row)
         sequences = [replace(each, advantage=advantage) for each, advantage in zip(responses, flat, strict=True)]
         rate = learning_rate(step, self._config.optimizer, self._config.steps)
-        report = await self._update(sequences, rate)
+        metrics = {**(await self._update(sequences, rate)).metrics, "learning_rate": rate}
+        if kl.in_reward:
+            metrics["kl"] = sum(distances) / max(sum(each.num_trained for each in sequences), 1)
         for group, row in zip(batch, advantages, strict=True):
             self._crew.ledger.close_group(group, "trained", step=step, spread=statistics.pstdev(row))
-        return {**report.metrics, **measured, "learning_rate": rate}
+        return metrics
 
-    async def _prepared(
-        self, responses: list[TokenSequence]
-    ) -> tuple[list[TokenSequence], list[float], dict[str, float]]:
-        """Responses with `old_logprobs` where they are needed; what each pays for its KL; and that as metrics."""
-        learner, kl, updates = self._crew.learner, self._config.objective.kl, self._config.updates
-        if updates.minibatches * updates.epochs > 1 or kl.in_reward:
-            old = await learner.logprobs(responses)
-            responses = [replace(each, old_logprobs=values) for each, values in zip(responses, old, strict=True)]
-        if not kl.in_reward:
-            return responses, [0.0] * len(responses), {}
+    async def _with_old_logprobs(self, responses: list[TokenSequence]) -> list[TokenSequence]:
+        """With the learner's log-probabilities before the first update, where a later update or the KL needs them."""
+        updates = self._config.updates
+        if updates.minibatches * updates.epochs == 1 and not self._config.objective.kl.in_reward:
+            return responses
+        old = await self._crew.learner.logprobs(responses)
+        return [replace(each, old_logprobs=values) for each, values in zip(responses, old, strict=True)]
+
+    async def _distances(self, responses: list[TokenSequence]) -> list[float]:
+        """The KL of each response from the reference policy, nats."""
         from tasks.training.objective import kl_of_responses
 
-        distances = kl_of_responses(old, await learner.reference_logprobs(responses), kl)
-        trained = sum(each.num_trained for each in responses)
-        return responses, (kl.beta * distances).tolist(), {"kl": float(distances.sum()) / max(trained, 1)}
+        old = [each.old_logprobs or [] for each in responses]
+        reference = await self._crew.learner.reference_logprobs(responses)
+        distances: list[float] = kl_of_responses(old, reference, self._config.objective.kl).tolist()
+        return distances
 
     async def _update(self, sequences: list[TokenSequence], rate: float) -> StepReport:
         """All optimizer steps on a batch; its groups stay together."""
