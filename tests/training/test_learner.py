@@ -334,6 +334,21 @@ def test_an_adapter_moves_the_linear_layers_alone_and_teaches_what_all_weights_w
         assert (new > old) == (sequence.advantage > 0)
 
 
+def test_an_adapter_moves_the_layers_that_are_named(learner, tiny_model, tmp_path):
+    from safetensors.torch import load_file
+
+    trainer = learner(lora={**LORA, "target_modules": ["q_proj", "down_proj"]})
+    step(trainer)
+    start, trained = load_file(tiny_model / "model.safetensors"), exported(trainer, tmp_path / "policy")
+    moved = {name.split(".")[-2] for name in start if largest_change({"": trained[name]}, {"": start[name]}) > 0}
+    assert moved == {"q_proj", "down_proj"}
+
+
+def test_a_layer_that_the_model_lacks_is_named_with_those_that_it_has(learner):
+    with pytest.raises(ValueError, match=r"lora.target_modules = v_prj: the model has down_proj, gate_proj, k_proj"):
+        learner(lora={**LORA, "target_modules": ["q_proj", "v_prj"]})
+
+
 def test_the_adapter_beside_the_policy_is_one_that_peft_reads(learner, tiny_model, tmp_path):
     import torch
     from peft import PeftModel

@@ -25,9 +25,21 @@ _NAME = "default"
 
 
 def add_adapter(model: PreTrainedModel, config: LoraConfig) -> None:
-    """Put A, random, and B, zero, beside every linear layer but the head, and freeze the rest."""
-    from peft import inject_adapter_in_model
+    """Put A, random, and B, zero, beside the linear layers that `config` names, and freeze the rest.
 
+    Raises:
+        ValueError: a name that no linear layer of the model has; peft would pass over it.
+    """
+    from peft import inject_adapter_in_model
+    from torch import nn
+
+    head = model.get_output_embeddings()
+    layers = ((name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Linear))
+    known = {name.rpartition(".")[2] for name, layer in layers if layer is not head}
+    if unknown := set(config.target_modules or ()) - known:
+        raise ValueError(
+            f"lora.target_modules = {', '.join(sorted(unknown))}: the model has {', '.join(sorted(known))}"
+        )
     inject_adapter_in_model(_peft_config(config), model, adapter_name=_NAME)
 
 

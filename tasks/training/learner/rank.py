@@ -193,12 +193,11 @@ class LearnerRank:
         moves = self._config.objective.kl.sync_every is not None
         return self._reference if moves and isinstance(self._reference, Reference) else None
 
-    def write_weights(self, path: str) -> float:
-        """Write what actors load, atomically; returns seconds. Collective; rank 0 writes.
+    def write_weights(self, path: str) -> None:
+        """Write what actors load, atomically. Collective; rank 0 writes.
 
         The current weights as one safetensors file, or with `lora` the adapter as a folder.
         """
-        started = time.perf_counter()
         if self._config.lora:
             from tasks.training.learner.adapter import write_adapter
 
@@ -207,7 +206,6 @@ class LearnerRank:
                 write_adapter(Path(path), adapter, self._config.lora)
         else:
             self._write_whole(path)
-        return time.perf_counter() - started
 
     def _write_whole(self, path: str) -> None:
         from safetensors.torch import save_file
