@@ -89,6 +89,34 @@ def compare(folder: Path) -> dict[str, float]:
     }
 
 
+def _padded(given: list[list[Sequence]], size: int) -> Iterator[dict[str, Any]]:
+    """TRL's micro-batches of `size` sequences: prompts padded on the left, responses on the right."""
+    import torch
+
+    def pad(rows: list[list[int]], *, left: bool) -> tuple[Any, Any]:
+        width = max(map(len, rows))
+        ids, mask = (torch.zeros(len(rows), width, dtype=torch.int64) for _ in range(2))
+        for i, row in enumerate(rows):
+            where = slice(width - len(row), None) if left else slice(0, len(row))
+            ids[i, where], mask[i, where] = torch.tensor(row), 1
+        return ids, mask
+
+    for batch in given:
+        total = torch.tensor(sum(each.num_trained for each in batch))
+        for start in range(0, len(batch), size):
+            part = batch[start : start + size]
+            prompt_ids, prompt_mask = pad([each.prompt_ids for each in part], left=True)
+            completion_ids, completion_mask = pad([each.response_ids for each in part], left=False)
+            yield {
+                "prompt_ids": prompt_ids,
+                "prompt_mask": prompt_mask,
+                "completion_ids": completion_ids,
+                "completion_mask": completion_mask,
+                "advantages": torch.tensor([each.advantage for each in part]),
+                "num_items_in_batch": total,
+            }
+
+
 def _forward_and_backward(policy: Any, learner: Any, rows: list[MicroBatch]) -> None:
     for batch in rows:
         logprobs, _ = policy(**learner._row(batch))
@@ -111,31 +139,7 @@ def trl(folder: Path) -> dict[str, float]:
     size = GROUPS * SAMPLES // ACCUMULATED
     times = [time.perf_counter()]
 
-    def padded(rows: list[list[int]], *, left: bool) -> tuple[Any, Any]:
-        width = max(map(len, rows))
-        ids, mask = (torch.zeros(len(rows), width, dtype=torch.int64) for _ in range(2))
-        for i, row in enumerate(rows):
-            where = slice(width - len(row), None) if left else slice(0, len(row))
-            ids[i, where], mask[i, where] = torch.tensor(row), 1
-        return ids, mask
-
-    def micro_batches() -> Iterator[dict[str, Any]]:
-        for batch in given:
-            total = torch.tensor(sum(each.num_trained for each in batch))
-            for start in range(0, len(batch), size):
-                part = batch[start : start + size]
-                prompt_ids, prompt_mask = padded([each.prompt_ids for each in part], left=True)
-                completion_ids, completion_mask = padded([each.response_ids for each in part], left=False)
-                yield {
-                    "prompt_ids": prompt_ids,
-                    "prompt_mask": prompt_mask,
-                    "completion_ids": completion_ids,
-                    "completion_mask": completion_mask,
-                    "advantages": torch.tensor([each.advantage for each in part]),
-                    "num_items_in_batch": total,
-                }
-
-    stream = micro_batches()
+    stream = _padded(given, size)
 
     class Given(GRPOTrainer):
         def _prepare_inputs(self, _: object) -> dict[str, Any]:
