@@ -213,8 +213,21 @@ SOURCES = {
 }
 
 DAPO, PRORL = "002_3e89f9b9d10afce1.txt", "001_ae7ee9ced10e736e.txt"
-AXOLOTL = "004_984d83dd9046008c.txt"
+AXOLOTL, OLMO = "004_984d83dd9046008c.txt", "000_2a7008df39cb27ad.txt"
 SAID = {
+    "olmo3_think_32b": (
+        OLMO,
+        {
+            r"Training: (\d+) H100 nodes": {"learner.ranks": lambda nodes: 8 * int(nodes)},
+            r"Inference: (\d+) nodes": {"actors.count": int},
+            r"maximum length of (\d+)K tokens": {"sampling.max_tokens": lambda thousands: 1024 * int(thousands)},
+            r"(No) KL loss": {"objective.kl.beta": lambda _: 0.0},
+            r"(No) standard deviation normalization": {"objective.advantage": lambda _: "group_mean"},
+            r"by the total number of (token)s": {"objective.aggregation": str},
+            r"(Active) sampling:": {"resampling.kind": str.lower},
+            r"(Truncated) importance sampling": {"objective.correction.kind": lambda _: "tis"},
+        },
+    ),
     "dapo_qwen25_32b": (
         DAPO,
         {
