@@ -92,6 +92,7 @@ class VerifierPool:
         limit = self.config.time_limit_seconds
         self._computing = Processes(workers, limit, settings)
         self._keeping = Processes(workers, limit, settings, on_demand=True)
+        self._computing.neighbour, self._keeping.neighbour = self._keeping, self._computing
         self._correspondence = Correspondence(correspondents)
         atexit.register(self.close)
 

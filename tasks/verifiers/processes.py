@@ -7,8 +7,9 @@
                                   └─► killed at the time limit
 
 A call that takes longer than its verifier's patience no longer counts as one of the `workers`, so that the calls behind
-it go on at once: it gets a slow place, or where there is none it is put back, to begin anew in one. One thread does all
-the bookkeeping and owns all that it keeps; should it fail, every call ends as an error that says so.
+it go on at once: it gets a slow place, or where there is none it is put back, to begin anew in one once no new call
+waits. One thread does all the bookkeeping and owns all that it keeps; should it fail, every call ends as an error that
+says so.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ SLOW_PLACES = 16
 """Slow calls at one time, each of which may take all the memory that it is allowed."""
 IDLE_SECONDS = 30.0
 """How long a worker is kept that came back from a slow call, for the next one."""
-GROW_SECONDS = 1.0
-"""While calls wait, one more process that holds a sandbox is started for a slow call so often."""
+GROW_SECONDS = 5.0
+"""While calls wait, a slow one gets a process that must be started for it so often, lest it wait for ever."""
 LOOK_SECONDS = 0.05
 """How often to look at a call in a slow place that others want, or that others took its time from."""
 DEATH_SECONDS = 5.0
@@ -72,6 +73,8 @@ class Processes:
         self.failed_starts = 0
         self.given_up = False
         self.ended: str | None = None
+        self.neighbour: Processes | None = None
+        """Others on the same cores, whose calls come before the slow ones here."""
         self._count = workers
         self._time_limit_s = time_limit_s
         self._settings = settings
@@ -131,6 +134,8 @@ class Processes:
         self._replace()
         self._waiting.extend(self._take_incoming())
         self._hand_out()
+        if not self._new_ones_wait:
+            self._grow_at = time.monotonic() + GROW_SECONDS
         pipes = {each.pipe: each for each in self._workers}
         ends = [process.sentinel for process in self._dying]
         heard = wait([self._wake_reading, *pipes, *ends], self._until_next_moment())
@@ -169,7 +174,7 @@ class Processes:
     def _hand_out(self) -> None:
         idle = sorted((each for each in self._workers if each.ready and each.job is None), key=lambda each: each.calls)
         busy = sum(each.job is not None and not each.slow for each in self._workers)
-        while idle and self._put_back and self._slow_place(idle[-1], self._put_back[0]):
+        while idle and self._put_back and self._slow_place(self._put_back[0]):
             each = idle.pop()
             if self._hand(each, self._put_back.popleft(), self._put_back):
                 self._make_way(each)
@@ -197,7 +202,7 @@ class Processes:
             return
         match message:
             case worker.Says.READY:
-                each.ready = True
+                each.ready, each.idle_since = True, time.monotonic()
                 self.ready.release()
             case worker.Says.SLOW:
                 self._answer_slow(each)
@@ -213,11 +218,14 @@ class Processes:
 
     def _answer_slow(self, each: Worker) -> None:
         assert each.job is not None
-        if each.slow or self._slow_place(each, each.job):
+        if each.slow and self._has_had_its_turn(each):
+            each.job.quantum_seconds *= QUANTUM_FACTOR
+            answer = worker.Slow(goes_on=False)
+        elif each.slow or self._slow_place(each.job):
             self._make_way(each)
-            answer = worker.Slow.MAKE_WAY
+            answer = worker.Slow(goes_on=True, seconds=each.job.quantum_seconds)
         else:
-            answer = worker.Slow.STOP if self._others_wait else worker.Slow.STAY
+            answer = worker.Slow(goes_on=not self._others_wait)
         with contextlib.suppress(BrokenPipeError, ConnectionError):  # its death is heard of next
             each.pipe.send(answer)
 
@@ -248,14 +256,21 @@ class Processes:
                 self._dismiss(each)
                 self._settle(job, score, timed_out=True)
             elif each.slow:
-                if job.patience.repeatable and self._put_back and each.own.seconds() >= job.quantum_seconds:
+                if not job.patience.keeps_time and self._has_had_its_turn(each):
                     job.quantum_seconds *= QUANTUM_FACTOR
                     self._give_up(each)
             elif each.is_slow(now):
-                if self._slow_place(each, job):
+                if self._slow_place(job) or (job.patience.lowered and self._slow_places_left):
                     self._make_way(each)
                 elif self._others_wait and job.patience.repeatable:
                     self._give_up(each)
+
+    def _has_had_its_turn(self, each: Worker) -> bool:
+        """Whether a slow call is to leave its place to one that was put back; new ones that wait come before both."""
+        assert each.job is not None
+        if self._new_ones_wait or not self._put_back or not each.job.patience.repeatable:
+            return False
+        return each.own.seconds() >= each.job.quantum_seconds
 
     def _give_up(self, each: Worker) -> None:
         """Kill it, and have its call begin anew where there is a place: after those that were given up before."""
@@ -287,16 +302,27 @@ class Processes:
             if each.job.patience.lowered:
                 each.lower()
 
-    def _slow_place(self, each: Worker, job: Job) -> bool:
-        """Whether this worker may be slow with this job, and another take its stead.
+    def _slow_place(self, job: Job) -> bool:
+        """Whether a worker may be slow with this job, and another take its stead, which must be started.
 
-        While calls wait, one more process that must warm up is started now and then only: a sandbox costs as much as a
-        dozen programs, and a program that is given up as much as two.
+        While calls wait that happens now and then only: a sandbox costs as much as a dozen programs, and a program that
+        is given up as much as two.
         """
-        if sum(other.slow for other in self._workers) >= SLOW_PLACES:
+        if not self._slow_places_left:
             return False
-        spare = any(other.ready and other.job is None and other is not each for other in self._workers)
-        return job.patience.lowered or spare or not self._waiting or time.monotonic() >= self._grow_at
+        if not self._new_ones_wait or time.monotonic() >= self._grow_at:
+            return True
+        spare = sum(other.ready and not other.slow for other in self._workers) > self._count
+        return spare and not job.patience.lowered
+
+    @property
+    def _slow_places_left(self) -> bool:
+        return sum(other.slow for other in self._workers) < SLOW_PLACES
+
+    @property
+    def _new_ones_wait(self) -> bool:
+        """Whether calls wait that have not run, here or for the other processes."""
+        return bool(self._waiting or (self.neighbour is not None and self.neighbour._waiting))
 
     @property
     def _others_wait(self) -> bool:
@@ -305,12 +331,10 @@ class Processes:
     def _until_next_moment(self) -> float:
         """Seconds until a call becomes slow or overdue; a look around now and then where nothing runs."""
         now = time.monotonic()
-        moments = [1.0]
+        moments = [LOOK_SECONDS if self._put_back else 1.0]
         for each in self._workers:
             if each.job is not None:
                 moments.append((each.slow_at if now < each.slow_at and not each.slow else each.look_at) - now)
-                if each.slow and self._put_back:
-                    moments.append(LOOK_SECONDS)
         return max(0.0, min(moments))
 
     def _replace(self) -> None:
@@ -341,7 +365,9 @@ class Processes:
 
     def _start_worker(self) -> bool:
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=worker.work, args=(theirs, self._settings), daemon=True)
+        process = self._context.Process(
+            target=worker.work, args=(theirs, self._settings), name=worker.NAME, daemon=True
+        )
         try:
             process.start()
         except (EOFError, OSError) as error:  # the forkserver died; the next start makes a new one

@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass
 from enum import Enum, auto
 from multiprocessing.connection import Connection
+from typing import NamedTuple
 
 from tasks.verifiers import registry
 from tasks.verifiers.calls import Call
@@ -20,6 +21,8 @@ from tasks.verifiers.config import VerifiersConfig
 from tasks.verifiers.scores import PutBack, Score
 
 PRELOAD = "tasks.verifiers.preload"
+NAME = "verifier"
+"""What the names of worker processes begin with."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -36,36 +39,37 @@ class Says(Enum):
 
     READY = auto()
     SLOW = auto()
-    """Its call is slow: it waits for a `Slow` and goes by that."""
+    """Its call is slow, or looks like it: it waits for a `Slow` and goes by that."""
     PUT_BACK = auto()
     """Its call was given up, as it was told to."""
 
 
-class Slow(Enum):
-    """What is to become of a slow call."""
+class Slow(NamedTuple):
+    """What is to become of a slow call: to be given up, or to go on for so long until the worker asks again.
 
-    MAKE_WAY = auto()
-    """Go on behind all others."""
-    STAY = auto()
-    """Go on, and ask again."""
-    STOP = auto()
-    """Give it up."""
+    Attributes:
+        goes_on: whether it does.
+        seconds: of its own, behind all others; 0 where it need not make way yet.
+    """
+
+    goes_on: bool
+    seconds: float = 0.0
 
 
 def work(pipe: Connection, settings: Settings) -> None:
     """Say READY once warm, then answer each call with its score, until the caller is gone."""
-    from tasks.verifiers import code
+    from tasks.verifiers import code, mathematics
 
-    def on_slow() -> bool:
+    def on_slow() -> float:
         pipe.send(Says.SLOW)
-        match pipe.recv():
-            case Slow.STOP:
-                raise PutBack
-            case answer:
-                return answer is Slow.MAKE_WAY
+        answer: Slow = pipe.recv()
+        if not answer.goes_on:
+            raise PutBack
+        return answer.seconds
 
     _initialize(settings)
     code.configure(settings.config.code, on_slow)
+    mathematics.configure(on_slow)
     pipe.send(Says.READY)
     while True:
         try:

@@ -31,6 +31,8 @@ asks for (arXiv:2502.01718), with a millisecond or so in each."""
 ROUNDS = 3
 NO_COMMA = {"instruction_ids": ["punctuation:no_comma"], "kwargs": [{}]}
 TOWER = r"\boxed{10^{10^{10^{10}}}}"
+EXPANSION = r"\boxed{(a+b+c+d+e+f+g)^{300}}"
+"""Two that hang: one looks like it and is put behind the others, one is found out by its time."""
 ISOLATIONS: tuple[Isolation, ...] = ("namespaces", "landlock")
 
 
@@ -140,7 +142,13 @@ def _until_good_are_done(hanging_ones: int, seed: int, load: tuple[int, int]) ->
         lambda i: Call("precise_if", f"{i} {texts[i % len(texts)]}", NO_COMMA),
     )
     calls = [(True, makers[i % 3](i)) for i in range(GOOD)]
-    calls += [(False, program(i, True) if i % 2 else Call("math", f"{i} {TOWER}", "7")) for i in range(hanging_ones)]
+    hang: tuple[Callable[[int], Call], ...] = (
+        lambda i: Call("math", f"{i} {TOWER}", "7"),
+        lambda i: program(i, True),
+        lambda i: Call("math", f"{i} {EXPANSION}", f"x + {i}"),
+        lambda i: program(i, True),
+    )
+    calls += [(False, hang[i % 4](i)) for i in range(hanging_ones)]
     random.Random(seed).shuffle(calls)  # noqa: S311 - not cryptography
     with VerifierPool(os.cpu_count() or 1, VerifiersConfig(cache_entries=0), max_pending=len(calls)) as pool:
         pool.wait_ready()

@@ -255,6 +255,27 @@ time.sleep(600)
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in [server, *workers]))
 
 
+RUNS_ITS_MAIN = """
+import sys
+print("this is", __name__, flush=True)
+if __name__ == "__main__":
+    from tasks.verifiers import VerifierPool
+    with VerifierPool(2) as pool:
+        print("passed:", pool.submit("math", "7", "7").result(60).passed)
+"""
+
+
+def test_workers_do_not_run_the_main_module_of_their_owner(tmp_path):
+    """`pyflyte` as a main module takes a second or two to import, for each worker that is replaced."""
+    script = tmp_path / "owner.py"
+    script.write_text(RUNS_ITS_MAIN)
+    environment = os.environ | {"PYTHONPATH": os.getcwd()}
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, timeout=GUARD_S, env=environment, check=True
+    )
+    assert done.stdout.split("\n") == ["this is __main__", "passed: True", ""]
+
+
 def test_a_forked_child_is_told_that_it_has_no_workers(pool):
     assert verify("math", "7", "7").passed
     child = os.fork()

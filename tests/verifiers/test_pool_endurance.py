@@ -271,6 +271,30 @@ def test_more_hanging_calls_than_slow_places_do_not_stop_the_rest(hangs):
         assert pool.figures()["workers/put_back"] > 0
 
 
+def test_what_looks_long_asks_first_and_costs_no_process():
+    with VerifierPool(1, PATIENT, max_pending=400) as pool:
+        pool.wait_ready()
+        good = [pool.submit("math", rf"\boxed{{{i}x + {i}y}}", f"{i}y + {i}x") for i in range(2, 40)]
+        hung = [pool.submit("math", f"{i} {TOWER}", "7") for i in range(20)]
+        good += [pool.submit("math", rf"\boxed{{x^2 + {i}}}", f"{i} + x^2") for i in range(40)]
+        right = pool.submit("math", r"\boxed{2^{2^{2}}}", "16")
+        assert all(future.result(GUARD_S).passed for future in good)
+        assert right.result(GUARD_S).passed
+        assert not any(future.done() for future in hung)
+
+
+def test_programs_that_hang_take_turns_without_losing_their_sandboxes():
+    with VerifierPool(1, PATIENT, max_pending=400) as pool:
+        pool.wait_ready()
+        hung = [pool.submit(*program(i, "while True: pass")) for i in range(SLOW_PLACES + 4)]
+        give_up = time.monotonic() + GUARD_S
+        while (counts := pool.figures())["workers/put_back"] < 2 * len(hung) and time.monotonic() < give_up:
+            time.sleep(0.1)
+        assert not any(future.done() for future in hung)
+        assert counts["workers/put_back"] >= 2 * len(hung)  # for being new, and when their turn was over
+        assert counts["workers/started"] < 2 + SLOW_PLACES + len(hung) / 2, "a turn that is over costs no process"
+
+
 def test_what_is_right_but_slow_does_not_wait_for_all_that_hangs():
     with VerifierPool(2, PATIENT, max_pending=400) as pool:
         pool.wait_ready()

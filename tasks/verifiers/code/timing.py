@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import select
 import time
 from collections.abc import Callable, Iterator
@@ -15,20 +16,20 @@ from tasks.verifiers.scores import CannotJudge
 PATIENCE_CPU_SECONDS = 0.015
 """A test that has used so much CPU time is slow: its response makes way for the others."""
 PATIENCE_SECONDS = 0.25
-"""So is one that has taken so much wall time, be it asleep."""
+"""So is one that has had so much time for itself, be it asleep."""
 _LOOK_SECONDS = 0.02
 """How often to look at a process that is slow, or seems to be out of time but waits for its turn."""
 
 _LEAST_SECONDS = 0.002
 
-OnSlow = Callable[[], bool]
-"""Called while a response is slow: whether its processes are to make way for all others now. It may raise instead, and
-the response is given up."""
+OnSlow = Callable[[], float]
+"""Called while a response is slow: for how many of its own seconds it is to go on behind all others, until it asks
+again; with 0 it goes on as it is, and asks at the next look. It may raise instead, and the response is given up."""
 
 
-def at_once() -> bool:
-    """An `OnSlow`: what is slow makes way."""
-    return True
+def at_once() -> float:
+    """An `OnSlow`: what is slow makes way, for good."""
+    return math.inf
 
 
 class OutOfTime(Exception):  # noqa: N818 - reads as the sentence it is
@@ -36,9 +37,10 @@ class OutOfTime(Exception):  # noqa: N818 - reads as the sentence it is
 
 
 class _TestLimits(NamedTuple):
-    """In seconds that the response has spent: when a test is over, and of CPU time, when it is slow."""
+    """In seconds that the response has spent: when a test is over, and when it is slow, by them or by CPU time."""
 
     ends: float
+    slow_at: float
     slow_at_cpu: float
 
 
@@ -59,11 +61,13 @@ class Clock:
         self._own: OwnTime | None = None
         self._processes: tuple[Process, ...] = ()
         self._lowered = False
+        self._asks_at = 0.0
         self.begin_test()
 
     def begin_test(self) -> None:
         """Another test begins."""
         self._test_began = time.monotonic()
+        self._test_began_cpu = self._own.cpu_seconds() if self._own else 0.0
         self._limits: _TestLimits | None = None
 
     @property
@@ -97,9 +101,11 @@ class Clock:
         limits = self._limits = self._limits or self._limits_of_test()
         ends = min(limits.ends, self._seconds() + at_most)
         while True:
-            if not self._lowered and self._slow(limits) and self._on_slow():
-                self._lowered = True
-                self._make_way()
+            if self._slow(limits) and (granted := self._on_slow()):
+                self._asks_at = self._seconds() + granted
+                if not self._lowered:
+                    self._lowered = True
+                    self._make_way()
             left = ends - self._seconds()
             if left <= 0:
                 raise OutOfTime
@@ -111,12 +117,10 @@ class Clock:
                 return
 
     def _limits_of_test(self) -> _TestLimits:
-        """Those of the test that has begun; whatever it did not use since is its gain, a look's worth at the most."""
-        assert self._own is not None
-        elapsed = time.monotonic() - self._test_began
-        began, began_cpu = (max(0.0, now - elapsed) for now in (self._seconds(), self._own.cpu_seconds()))
+        """Those of the test that has begun; of what it seems to have slept since, it may have waited for its turn."""
+        began = max(0.0, self._seconds() - (time.monotonic() - self._test_began))
         ends = min(began + self._test_seconds, self._total_seconds)
-        return _TestLimits(ends, began_cpu + PATIENCE_CPU_SECONDS)
+        return _TestLimits(ends, began + PATIENCE_SECONDS, self._test_began_cpu + PATIENCE_CPU_SECONDS)
 
     def _seconds(self) -> float:
         return self._spent + (self._own.seconds() if self._own else 0.0)
@@ -125,14 +129,15 @@ class Clock:
         """No process is charged for more than passes: nothing is missed until then."""
         assert self._own is not None
         if self._lowered:
-            return max(left, _LOOK_SECONDS)
+            return max(min(left, self._asks_at - self._seconds()), _LOOK_SECONDS)
         until_slow = limits.slow_at_cpu - self._own.cpu_seconds()
         return min(max(until_slow, _LEAST_SECONDS), _LOOK_SECONDS) if until_slow > 0 else _LOOK_SECONDS
 
     def _slow(self, limits: _TestLimits) -> bool:
         assert self._own is not None
-        asleep_too_long = time.monotonic() - self._test_began >= PATIENCE_SECONDS
-        return asleep_too_long or self._own.cpu_seconds() >= limits.slow_at_cpu
+        if self._lowered:
+            return self._seconds() >= self._asks_at
+        return self._own.cpu_seconds() >= limits.slow_at_cpu or self._seconds() >= limits.slow_at
 
     def _make_way(self) -> None:
         for each in self._processes:

@@ -14,6 +14,7 @@ exact   the answer of `extraction` as a whole, no number picked out of its words
 
 The thinking part is not read, and only the last `MAX_CHARS` characters of the rest. math-verify's own time limits rest
 on SIGALRM, which works in main threads only, so they are off: the pool's limit on the whole judgement holds instead.
+An answer that looks as if it would take long waits for the others (`outlook`).
 
     response ─► extraction ─► normalisation ─► equivalence: text, words, units, structure, plain numbers, algebra
 """
@@ -29,6 +30,7 @@ from tasks.verifiers.mathematics import algebra
 from tasks.verifiers.mathematics.equivalence import equivalent
 from tasks.verifiers.mathematics.extraction import MAX_CHARS, Answer, extract_answer, readable_part
 from tasks.verifiers.mathematics.normalisation import refusal, tidy
+from tasks.verifiers.mathematics.outlook import configure
 from tasks.verifiers.mathematics.plain_numbers import plain_number
 from tasks.verifiers.scores import GroundTruthError, Score
 
@@ -36,6 +38,7 @@ __all__ = [
     "MAX_CHARS",
     "Answer",
     "check_ground_truth",
+    "configure",
     "equivalent",
     "extract_answer",
     "judge",

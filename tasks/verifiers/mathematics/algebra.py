@@ -17,6 +17,7 @@ import sympy
 from latex2sympy2_extended import NormalizationConfig
 from sympy.core.relational import Relational
 
+from tasks.verifiers.mathematics.outlook import ask_before
 from tasks.verifiers.mathematics.plain_numbers import TOLERANCE
 
 # Units are off: its list holds letters, by which 2c is 2. Boxes are off: there are none in an extracted answer.
@@ -72,6 +73,7 @@ def _parse(text: str) -> Any | None:
     text = _PRODUCT.sub(r" \\cdot ", text)
     if "$" in text or _JUXTAPOSED.search(_SUBSCRIPT.sub("_x", text)):
         return None
+    ask_before(text)
     found = math_verify.parse(f"${text}$", _GRAMMAR, parsing_timeout=None, fallback_mode="no_fallback")
     return _with_imaginary_unit(found[0]) if found else None
 

@@ -1,0 +1,62 @@
+"""When a program is slow: by its own time, not by that of others."""
+
+import math
+import os
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from tasks.verifiers.clocks import make_way
+from tasks.verifiers.code.timing import PATIENCE_CPU_SECONDS, Clock, OutOfTime
+from tests.verifiers.test_clocks import COMPUTE, SLEEP, running
+
+NEVER = 0.0
+
+
+@pytest.fixture
+def silent():
+    """A descriptor that there is nothing to read from."""
+    reading, writing = os.pipe()
+    yield reading
+    os.close(reading)
+    os.close(writing)
+
+
+def watch(pid, descriptor, at_most, on_slow, test_seconds=5.0):
+    """Wait for a process that says nothing, until it has had `at_most` for itself; seconds that passed."""
+    clock, began = Clock(test_seconds, 10.0, on_slow), time.monotonic()
+    with clock.watching(SimpleNamespace(pid=pid)):
+        clock.begin_test()
+        with pytest.raises(OutOfTime):
+            clock.wait_for(descriptor, at_most)
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize(("source", "patience"), [(COMPUTE, PATIENCE_CPU_SECONDS), (SLEEP, 0.25)])
+def test_a_test_is_slow_once_it_has_had_its_patience(silent, source, patience):
+    asked = []
+    with running(source) as pid:
+        began = time.monotonic()
+        watch(pid, silent, 0.5, lambda: asked.append(time.monotonic() - began) or math.inf)
+    assert len(asked) == 1
+    assert asked[0] >= patience
+
+
+def test_whoever_waits_for_its_turn_is_not_slow(silent):
+    """The time is another's: before, a program on a busy machine was taken for one that hangs."""
+    asked = []
+    cpu = min(os.sched_getaffinity(0))
+    with running(COMPUTE, cpu) as waits, running(COMPUTE, cpu):
+        make_way(waits)
+        assert (
+            watch(waits, silent, PATIENCE_CPU_SECONDS / 3, lambda: asked.append(1) or math.inf) > PATIENCE_CPU_SECONDS
+        )
+    assert not asked
+
+
+def test_what_goes_on_for_a_time_asks_again(silent):
+    asked = []
+    with running(COMPUTE) as pid:
+        watch(pid, silent, 0.5, lambda: asked.append(1) or 0.1)
+    assert 3 <= len(asked) <= 5
