@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from tasks.training import liger
+
 DEFAULT_CHUNK = 1024
 
 
@@ -96,18 +98,16 @@ class _TokenLogprobs(torch.autograd.Function):
         grad_weight: Tensor | None = None
         for start in range(0, len(hidden), ctx.chunk):
             rows = slice(start, start + ctx.chunk)
-            # -d logprob / d logits = softmax - onehot(target); the subtraction comes before the rounding to bfloat16,
-            # where 1 - p of a confident token would vanish, and what multiplies rows is left to the narrow matrices
-            logits = _logits(hidden[rows], weight, ctx.scale, blocks)  # [chunk, V]
-            slope = torch.softmax(logits, dim=-1, out=blocks.get("softmax", blocks.wide, len(logits)))
             upstream = -ctx.scale * grad_logprobs[rows, None]  # [chunk, 1]
-            if ctx.entropy_gradient:  # d H / d logits = -p (log p + H); of two slopes, neither factor can be left out
-                bonus = _entropy_slope(logits, slope).mul_(grad_entropy[rows, None])
-                slope.scatter_add_(1, targets[rows, None], slope.new_full((len(slope), 1), -1.0))
-                slope.mul_(grad_logprobs[rows, None]).add_(bonus)
+            if ctx.entropy_gradient:  # of two slopes, neither factor can be left out
+                logits = _logits(hidden[rows], weight, ctx.scale, blocks)
+                slope = _slope_of_both(logits, targets[rows], grad_logprobs[rows], grad_entropy[rows], blocks)
                 upstream = torch.full_like(upstream, -ctx.scale)
+            elif liger.serves(hidden):
+                logits = _narrow_logits(hidden[rows], weight, ctx.scale, blocks)
+                slope = liger.softmax_minus_onehot_(logits, targets[rows])
             else:
-                slope.scatter_add_(1, targets[rows, None], slope.new_full((len(slope), 1), -1.0))
+                slope = _softmax_minus_onehot(_logits(hidden[rows], weight, ctx.scale, blocks), targets[rows], blocks)
             if slope.dtype != hidden.dtype:
                 slope = blocks.get("product", hidden.dtype, len(slope)).copy_(slope)
             if grad_hidden is not None:
@@ -121,19 +121,44 @@ class _TokenLogprobs(torch.autograd.Function):
         return grad_hidden, grad_weight, None, None, None, None, None
 
 
-def _entropy_slope(logits: Tensor, softmax: Tensor) -> Tensor:
-    """`p (log p + H)`, minus the entropy's slope; overwrites the logits."""
+def _softmax_minus_onehot(logits: Tensor, targets: Tensor, blocks: _Blocks) -> Tensor:
+    """`-d logprob / d logits`, `[rows, V]`.
+
+    The subtraction comes before the rounding to bfloat16, where 1 - p of a confident token would vanish, and what
+    multiplies rows is left to the narrow matrices.
+    """
+    slope = torch.softmax(logits, dim=-1, out=blocks.get("softmax", blocks.wide, len(logits)))
+    return slope.scatter_add_(1, targets[:, None], slope.new_full((len(slope), 1), -1.0))
+
+
+def _slope_of_both(logits: Tensor, targets: Tensor, of_logprobs: Tensor, of_entropy: Tensor, blocks: _Blocks) -> Tensor:
+    """The same for the sum of a log-probability and an entropy with these factors `[rows]`; overwrites the logits.
+
+    `d H / d logits = -p (log p + H)`.
+    """
+    softmax = torch.softmax(logits, dim=-1, out=blocks.get("softmax", blocks.wide, len(logits)))
     logprobs = logits.sub_(logits.logsumexp(dim=-1, keepdim=True))
     negative_entropy = (softmax * logprobs).sum(dim=-1, keepdim=True)
-    return logprobs.sub_(negative_entropy).mul_(softmax)
+    bonus = logprobs.sub_(negative_entropy).mul_(softmax).mul_(of_entropy[:, None])
+    softmax.scatter_add_(1, targets[:, None], softmax.new_full((len(softmax), 1), -1.0))
+    return softmax.mul_(of_logprobs[:, None]).add_(bonus)
 
 
 def _logits(hidden: Tensor, weight: Tensor, scale: float, blocks: _Blocks) -> Tensor:
     """Logits `[rows, V]` in the wide type."""
-    logits = torch.mm(hidden, weight.T, out=blocks.get("product", hidden.dtype, len(hidden)))
+    logits = _product(hidden, weight, blocks)
     if logits.dtype != blocks.wide:
         logits = blocks.get("logits", blocks.wide, len(hidden)).copy_(logits)
     return logits if scale == 1 else logits.mul_(scale)
+
+
+def _narrow_logits(hidden: Tensor, weight: Tensor, scale: float, blocks: _Blocks) -> Tensor:
+    """Logits `[rows, V]` in the type of `hidden`, unless scaling would round them there."""
+    return _product(hidden, weight, blocks) if scale == 1 else _logits(hidden, weight, scale, blocks)
+
+
+def _product(hidden: Tensor, weight: Tensor, blocks: _Blocks) -> Tensor:
+    return torch.mm(hidden, weight.T, out=blocks.get("product", hidden.dtype, len(hidden)))
 
 
 class _Blocks:

@@ -1,6 +1,12 @@
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
 import pytest
 import torch
 
+from tasks.training.liger import installed
 from tasks.training.logprobs import token_logprobs
 
 T, H, V = 23, 16, 50
@@ -133,3 +139,37 @@ def test_a_later_pass_does_not_disturb_the_backward_pass_of_an_earlier_one():
     token_logprobs(*second, chunk=5)
     expected, _ = plain(*first)
     torch.testing.assert_close(gradients(logprobs, *first[:2]), gradients(expected, *first[:2]))
+
+
+THROUGH_LIGER = """
+import torch
+from tasks.training import liger
+from tasks.training.logprobs import token_logprobs
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+for dtype, exact in ((torch.float32, 1e-6), (torch.bfloat16, 2**-7)):
+    for temperature in (1.0, 0.7):
+        torch.manual_seed(0)
+        hidden = torch.randn(23, 16, device=device).to(dtype).requires_grad_()
+        weight = torch.randn(500, 16, device=device).to(dtype).requires_grad_()
+        targets = torch.randint(0, 500, (23,), device=device)
+        upstream = torch.linspace(-1, 2, 23, device=device)
+        found = []
+        for serves in (False, True):
+            liger.serves = lambda tensor: serves
+            logprobs, _ = token_logprobs(hidden, weight, targets, temperature=temperature, chunk=5)
+            found.append(torch.autograd.grad((upstream * logprobs).sum(), (hidden, weight)))
+        for ours, theirs in zip(*found):
+            worst = ((ours - theirs).abs().max() / ours.abs().max()).item()
+            print("same" if worst <= exact else f"differs by {worst}")
+"""
+
+
+@pytest.mark.skipif(not installed() or find_spec("triton") is None, reason="liger-kernel is not installed")
+def test_ligers_kernel_gives_the_same_gradients():
+    """On a machine without a GPU, through Triton's interpreter."""
+    environment = os.environ if torch.cuda.is_available() else os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", THROUGH_LIGER], capture_output=True, text=True, check=True, env=environment
+    )
+    assert done.stdout.split("\n") == ["same"] * 8 + [""]
