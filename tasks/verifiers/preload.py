@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import sys
 from collections.abc import Mapping
 from multiprocessing import spawn
 from pathlib import Path
@@ -28,8 +29,10 @@ def _prepare_worker(data: Mapping[str, Any]) -> None:
 def _use_large_pages() -> None:
     """A fork copies the table of all pages, and its end takes it down: less than half the time where they are large.
 
-    A worker that writes to one gets the 4 KiB that it writes to. Linux before 6.1 refuses, and forks as ever.
+    A worker that writes to one gets the 4 KiB that it writes to. Linux before 6.1 refuses, and forks as before.
     """
+    if sys.platform != "linux":
+        return
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     for line in Path("/proc/self/maps").read_text().splitlines():

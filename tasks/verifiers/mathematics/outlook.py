@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-LONG_CHARS = 400
-"""Reading takes about as long as so many characters of symbols take otherwise: a tenth of a millisecond for each."""
+LONG_CHARS = 150
+"""The grammar takes up to a millisecond for each character of a sum, so that more outlast a call's patience anyway."""
 _LONG = re.compile(
     r"\^\s*(?:\{[^{}^]*[0-9)}]\s*\^|[0-9]\s*\^)"  # a number with an exponent in an exponent: a tower
     r"|\^\s*\{?\s*-?[0-9]{5,}"  # a power, sum or product up to a number of five digits
