@@ -21,7 +21,7 @@ def _prepare_worker(data: Mapping[str, Any]) -> None:
 
     Under `pyflyte` that is an import of a second or two, each time that a worker is replaced.
     """
-    if data["name"].startswith(worker.NAME):
+    if data["name"] == worker.NAME:
         data = {key: value for key, value in data.items() if not key.startswith("init_main_")}
     _prepare(data)
 

@@ -207,8 +207,7 @@ class Processes:
             case worker.Says.SLOW:
                 self._answer_slow(each)
             case worker.Says.PUT_BACK:
-                self.counters.put_back += 1
-                self._put_back.append(each.finish())
+                self._put_off(each)
             case score:
                 self.failed_starts = 0
                 job = each.finish()
@@ -219,7 +218,6 @@ class Processes:
     def _answer_slow(self, each: Worker) -> None:
         assert each.job is not None
         if each.slow and self._has_had_its_turn(each):
-            each.job.quantum_seconds *= QUANTUM_FACTOR
             answer = worker.Slow(goes_on=False)
         elif each.slow or self._slow_place(each.job):
             self._make_way(each)
@@ -257,9 +255,9 @@ class Processes:
                 self._settle(job, score, timed_out=True)
             elif each.slow:
                 if not job.patience.keeps_time and self._has_had_its_turn(each):
-                    job.quantum_seconds *= QUANTUM_FACTOR
                     self._give_up(each)
             elif each.is_slow(now):
+                # what is lowered needs another worker in either case: given up, it would be killed
                 if self._slow_place(job) or (job.patience.lowered and self._slow_places_left):
                     self._make_way(each)
                 elif self._others_wait and job.patience.repeatable:
@@ -273,11 +271,17 @@ class Processes:
         return each.own.seconds() >= each.job.quantum_seconds
 
     def _give_up(self, each: Worker) -> None:
-        """Kill it, and have its call begin anew where there is a place: after those that were given up before."""
-        assert each.job is not None
-        self.counters.put_back += 1
-        self._put_back.append(each.job)
+        """Kill it, and have its call begin anew."""
+        self._put_off(each)
         self._dismiss(each)
+
+    def _put_off(self, each: Worker) -> None:
+        """Have its call begin anew where there is a place: after those that were put back before."""
+        turn_is_over, job = each.slow, each.finish()
+        if turn_is_over:
+            job.quantum_seconds *= QUANTUM_FACTOR
+        self.counters.put_back += 1
+        self._put_back.append(job)
 
     def _overdue(self, each: Worker, now: float) -> Score | None:
         """What a call scores that took longer than the limit; None while others take the time from it.
@@ -331,7 +335,7 @@ class Processes:
     def _until_next_moment(self) -> float:
         """Seconds until a call becomes slow or overdue; a look around now and then where nothing runs."""
         now = time.monotonic()
-        moments = [LOOK_SECONDS if self._put_back else 1.0]
+        moments = [LOOK_SECONDS if self._put_back else 1.0]  # nobody tells when the neighbour's last new one has begun
         for each in self._workers:
             if each.job is not None:
                 moments.append((each.slow_at if now < each.slow_at and not each.slow else each.look_at) - now)

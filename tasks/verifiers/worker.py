@@ -22,7 +22,7 @@ from tasks.verifiers.scores import PutBack, Score
 
 PRELOAD = "tasks.verifiers.preload"
 NAME = "verifier"
-"""What the names of worker processes begin with."""
+"""That of every worker process."""
 _PR_SET_PDEATHSIG = 1
 
 

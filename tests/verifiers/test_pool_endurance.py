@@ -271,7 +271,7 @@ def test_more_hanging_calls_than_slow_places_do_not_stop_the_rest(hangs):
         assert pool.figures()["workers/put_back"] > 0
 
 
-def test_what_looks_long_asks_first_and_costs_no_process():
+def test_what_looks_long_asks_first_and_costs_the_others_no_process():
     with VerifierPool(1, PATIENT, max_pending=400) as pool:
         pool.wait_ready()
         good = [pool.submit("math", rf"\boxed{{{i}x + {i}y}}", f"{i}y + {i}x") for i in range(2, 40)]
@@ -279,6 +279,7 @@ def test_what_looks_long_asks_first_and_costs_no_process():
         good += [pool.submit("math", rf"\boxed{{x^2 + {i}}}", f"{i} + x^2") for i in range(40)]
         right = pool.submit("math", r"\boxed{2^{2^{2}}}", "16")
         assert all(future.result(GUARD_S).passed for future in good)
+        assert pool.figures()["workers/started"] < len(hung) / 2, "one and what has begun since"
         assert right.result(GUARD_S).passed
         assert not any(future.done() for future in hung)
 
