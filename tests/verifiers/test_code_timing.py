@@ -8,10 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from tasks.verifiers.clocks import make_way
-from tasks.verifiers.code.timing import PATIENCE_CPU_SECONDS, Clock, OutOfTime
+from tasks.verifiers.code.timing import PATIENCE_CPU_SECONDS, PATIENCE_SECONDS, Clock, OutOfTime
 from tests.verifiers.test_clocks import COMPUTE, SLEEP, running
-
-NEVER = 0.0
 
 
 @pytest.fixture
@@ -23,9 +21,9 @@ def silent():
     os.close(writing)
 
 
-def watch(pid, descriptor, at_most, on_slow, test_seconds=5.0):
+def watch(pid, descriptor, at_most, on_slow):
     """Wait for a process that says nothing, until it has had `at_most` for itself; seconds that passed."""
-    clock, began = Clock(test_seconds, 10.0, on_slow), time.monotonic()
+    clock, began = Clock(5.0, 10.0, on_slow), time.monotonic()
     with clock.watching(SimpleNamespace(pid=pid)):
         clock.begin_test()
         with pytest.raises(OutOfTime):
@@ -33,7 +31,7 @@ def watch(pid, descriptor, at_most, on_slow, test_seconds=5.0):
     return time.monotonic() - began
 
 
-@pytest.mark.parametrize(("source", "patience"), [(COMPUTE, PATIENCE_CPU_SECONDS), (SLEEP, 0.25)])
+@pytest.mark.parametrize(("source", "patience"), [(COMPUTE, PATIENCE_CPU_SECONDS), (SLEEP, PATIENCE_SECONDS)])
 def test_a_test_is_slow_once_it_has_had_its_patience(silent, source, patience):
     asked = []
     with running(source) as pid:
@@ -49,9 +47,8 @@ def test_whoever_waits_for_its_turn_is_not_slow(silent):
     cpu = min(os.sched_getaffinity(0))
     with running(COMPUTE, cpu) as waits, running(COMPUTE, cpu):
         make_way(waits)
-        assert (
-            watch(waits, silent, PATIENCE_CPU_SECONDS / 3, lambda: asked.append(1) or math.inf) > PATIENCE_CPU_SECONDS
-        )
+        took = watch(waits, silent, PATIENCE_CPU_SECONDS / 3, lambda: asked.append(1) or math.inf)
+    assert took > PATIENCE_CPU_SECONDS
     assert not asked
 
 
@@ -59,4 +56,4 @@ def test_what_goes_on_for_a_time_asks_again(silent):
     asked = []
     with running(COMPUTE) as pid:
         watch(pid, silent, 0.5, lambda: asked.append(1) or 0.1)
-    assert 3 <= len(asked) <= 5
+    assert 2 <= len(asked) <= 5
