@@ -1,8 +1,9 @@
 """Liger's fused cross-entropy loss, on GPUs where `liger-kernel` is installed (arXiv:2410.10989).
 
-Its kernel reads logits in the narrow type and leaves the loss's gradient in their place: no softmax, and no logits in
-float32, of any chunk. That is the backward pass of a log-probability. Liger's GRPO loss itself is not used: it takes
-padded rows, and returns no log-probabilities, of which the objective's corrections, clipping and metrics are made.
+Its kernel leaves the loss's gradient in place of the logits, which is the backward pass of a log-probability without
+a softmax beside them; at temperature 1 they stay in the narrow type, too. The forward pass is torch's: it also wants
+the entropy. Liger's GRPO loss itself is not used: it takes padded rows, and returns no log-probabilities, of which the
+objective's corrections, clipping and metrics are made.
 """
 
 from __future__ import annotations
