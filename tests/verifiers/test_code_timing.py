@@ -53,7 +53,15 @@ def test_whoever_waits_for_its_turn_is_not_slow(silent):
 
 
 def test_what_goes_on_for_a_time_asks_again(silent):
+    at_most, granted = 1.0, 0.1
     asked = []
     with running(COMPUTE) as pid:
-        watch(pid, silent, 0.5, lambda: asked.append(1) or 0.1)
-    assert 2 <= len(asked) <= 5
+        watch(pid, silent, at_most, lambda: asked.append(1) or granted)
+    assert 2 <= len(asked) <= at_most / granted
+
+
+def test_whoever_is_out_of_time_does_not_ask(silent):
+    asked = []
+    with running(SLEEP) as pid:
+        watch(pid, silent, 0.0, lambda: asked.append(1) or math.inf)
+    assert not asked

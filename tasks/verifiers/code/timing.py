@@ -101,19 +101,18 @@ class Clock:
         limits = self._limits = self._limits or self._limits_of_test()
         ends = min(limits.ends, self._seconds() + at_most)
         while True:
+            if self._seconds() >= ends:
+                raise OutOfTime
             if self._slow(limits) and (granted := self._on_slow()):
                 self._asks_at = self._seconds() + granted
                 if not self._lowered:
                     self._lowered = True
                     self._make_way()
-            left = ends - self._seconds()
-            if left <= 0:
-                raise OutOfTime
             if time.monotonic() - self._began >= STARVED_FACTOR * self._total_seconds:
                 raise CannotJudge(
                     f"in {STARVED_FACTOR * self._total_seconds:g} s this machine had no time for the program"
                 )
-            if select.select([descriptor], [], [], self._until_next_look(limits, left))[0]:
+            if select.select([descriptor], [], [], self._until_next_look(limits, ends))[0]:
                 return
 
     def _limits_of_test(self) -> _TestLimits:
@@ -125,11 +124,11 @@ class Clock:
     def _seconds(self) -> float:
         return self._spent + (self._own.seconds() if self._own else 0.0)
 
-    def _until_next_look(self, limits: _TestLimits, left: float) -> float:
+    def _until_next_look(self, limits: _TestLimits, ends: float) -> float:
         """No process is charged for more than passes: nothing is missed until then."""
         assert self._own is not None
         if self._lowered:
-            return max(min(left, self._asks_at - self._seconds()), _LOOK_SECONDS)
+            return max(min(ends, self._asks_at) - self._seconds(), _LOOK_SECONDS)
         until_slow = limits.slow_at_cpu - self._own.cpu_seconds()
         return min(max(until_slow, _LEAST_SECONDS), _LOOK_SECONDS) if until_slow > 0 else _LOOK_SECONDS
 
