@@ -32,7 +32,8 @@ ROUNDS = 3
 NO_COMMA = {"instruction_ids": ["punctuation:no_comma"], "kwargs": [{}]}
 TOWER = r"\boxed{10^{10^{10^{10}}}}"
 EXPANSION = r"\boxed{(a+b+c+d+e+f+g)^{300}}"
-"""Two that hang: one looks like it and is put behind the others, one is found out by its time."""
+ROOTS = r"\boxed{x^{20}+x^{7}+3x+1=0}"
+"""Three that hang: two look like it, as text and once they are read, and the third is found out by its time."""
 ISOLATIONS: tuple[Isolation, ...] = ("namespaces", "landlock")
 
 
@@ -147,8 +148,10 @@ def _until_good_are_done(hanging_ones: int, seed: int, load: tuple[int, int]) ->
         lambda i: program(i, True),
         lambda i: Call("math", f"{i} {EXPANSION}", f"x + {i}"),
         lambda i: program(i, True),
+        lambda i: Call("math", f"{i} {ROOTS}", f"x = {i}"),
+        lambda i: program(i, True),
     )
-    calls += [(False, hang[i % 4](i)) for i in range(hanging_ones)]
+    calls += [(False, hang[i % len(hang)](i)) for i in range(hanging_ones)]
     random.Random(seed).shuffle(calls)  # noqa: S311 - not cryptography
     with VerifierPool(os.cpu_count() or 1, VerifiersConfig(cache_entries=0), max_pending=len(calls)) as pool:
         pool.wait_ready()

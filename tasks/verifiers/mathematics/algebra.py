@@ -17,7 +17,7 @@ import sympy
 from latex2sympy2_extended import NormalizationConfig
 from sympy.core.relational import Relational
 
-from tasks.verifiers.mathematics.outlook import ask_before
+from tasks.verifiers.mathematics.outlook import ask_before_comparing, ask_before_reading
 from tasks.verifiers.mathematics.plain_numbers import TOLERANCE
 
 # Units are off: its list holds letters, by which 2c is 2. Boxes are off: there are none in an extracted answer.
@@ -45,6 +45,7 @@ def equal_by_algebra(answer: str, reference: str) -> bool:
     theirs, ours = _parse(reference), _parse(answer)
     if theirs is None or ours is None:
         return False
+    ask_before_comparing(ours, theirs)
     try:
         return _same_object(ours, theirs)
     except (MemoryError, RecursionError):
@@ -73,7 +74,7 @@ def _parse(text: str) -> Any | None:
     text = _PRODUCT.sub(r" \\cdot ", text)
     if "$" in text or _JUXTAPOSED.search(_SUBSCRIPT.sub("_x", text)):
         return None
-    ask_before(text)
+    ask_before_reading(text)
     found = math_verify.parse(f"${text}$", _GRAMMAR, parsing_timeout=None, fallback_mode="no_fallback")
     return _with_imaginary_unit(found[0]) if found else None
 

@@ -1,13 +1,18 @@
 r"""Which answers look as if algebra would take long over them: they ask before they begin.
 
-The look decides only when they are judged, behind those that wait, and never how: `2^{2^{2^{2}}}` is judged like any
-other. What looks harmless and is not is found out by its time, which costs the others some (`tasks.verifiers.jobs`).
+There are two looks: at the text before it is read, and at both sides before they are compared. They decide only when an
+answer is judged, behind those that wait, and never how: `2^{2^{2^{2}}}` is judged like any other. What looks harmless
+and is not is found out by its time, which costs the others some (`tasks.verifiers.jobs`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from math import comb, prod
+from typing import Any
+
+import sympy
 
 LONG_CHARS = 150
 """The grammar takes up to a millisecond for each character of a sum, so that more outlast a call's patience anyway."""
@@ -16,7 +21,10 @@ _LONG = re.compile(
     r"|\^\s*\{?\s*-?[0-9]{5,}"  # a power, sum or product up to a number of five digits
     r"|[0-9]{4,}\s*\}?\s*!|[!)]\s*!"  # the factorial of a thousand, or of a factorial
     r"|\\(?:int|lim|prod|sum)(?![A-Za-z])"  # worked out term by term, or numerically
+    r"|matrix\}\s*\^"  # the power of a matrix
 )
+MANY_TERMS = 60
+"""SymPy takes a tenth of a second to multiply out so many."""
 
 
 class _Listener:
@@ -30,12 +38,53 @@ def configure(on_slow: Callable[[], object]) -> None:
     _Listener.ask = on_slow
 
 
+def ask_before_reading(text: str) -> None:
+    """Ask, if a LaTeX expression looks long and there is somebody to ask."""
+    if _Listener.ask is not None and looks_long(text):
+        _Listener.ask()
+
+
+def ask_before_comparing(*sides: Any) -> None:
+    """Ask, if one of the SymPy objects has many terms and there is somebody to ask."""
+    if _Listener.ask is not None and any(map(has_many_terms, sides)):
+        _Listener.ask()
+
+
 def looks_long(text: str) -> bool:
     """Whether computing a LaTeX expression may take a good part of a second, or for ever."""
     return len(text) > LONG_CHARS or _LONG.search(text) is not None
 
 
-def ask_before(text: str) -> None:
-    """Ask, if the text looks long and there is somebody to ask."""
-    if _Listener.ask is not None and looks_long(text):
-        _Listener.ask()
+def has_many_terms(found: Any) -> bool:
+    """Whether a SymPy object has, multiplied out and over one denominator, `MANY_TERMS` above or below.
+
+    What cancels or adds up counts as well, and a function, relation or set like the largest of what it is made of.
+    """
+    return isinstance(found, sympy.Basic) and max(_terms(found)) >= MANY_TERMS
+
+
+def _terms(found: sympy.Basic) -> tuple[int, int]:
+    """Terms above and below the fraction bar; from `MANY_TERMS` on too few."""
+    parts = [_terms(part) for part in found.args]
+    above, below = [part[0] for part in parts], [part[1] for part in parts]
+    match found:
+        case sympy.Add():
+            common = prod(below)
+            return _few(sum(terms * common // own for terms, own in parts), common)
+        case sympy.Mul():
+            return _few(prod(above), prod(below))
+        case sympy.Pow(exp=sympy.Integer() as power):
+            raised = _raised(above[0], abs(power)), _raised(below[0], abs(power))
+            return _few(*(raised if power > 0 else raised[::-1]))
+        case _:
+            return max(above, default=1), max(below, default=1)
+
+
+def _raised(terms: int, power: int) -> int:
+    """Those of a sum's power: as many as there are ways to choose `power` of the sum's terms, with repetition."""
+    chosen = min(int(power), MANY_TERMS)
+    return comb(terms + chosen - 1, chosen)
+
+
+def _few(above: int, below: int) -> tuple[int, int]:
+    return min(above, MANY_TERMS), min(below, MANY_TERMS)

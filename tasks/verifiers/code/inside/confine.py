@@ -16,6 +16,7 @@ import resource
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -69,6 +70,8 @@ _ALLOWED_IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 4, 22, 24, 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _SECCOMP_MODE_FILTER = 2
+_ITSELF = bytes([255] * 8)
+"""Stands for an instruction in the filter; no other looks like it."""
 _SIGKILL = 9
 
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
@@ -136,6 +139,11 @@ def supported_architecture() -> bool:
     return platform.machine() in _ARCHITECTURES
 
 
+def prepare() -> None:
+    """Make once what every process would make for itself; to be called before they are forked."""
+    _filter(platform.machine())
+
+
 def _set_limits(limits: Limits) -> None:
     for kind, value in (
         (resource.RLIMIT_CPU, limits.cpu_seconds),
@@ -192,14 +200,18 @@ def _allow(ruleset: int, folder: str, rights: int) -> None:
 
 
 def _filter_system_calls() -> None:
-    program = _filter(platform.machine(), os.getpid())
+    program = _jump_equal(os.getpid(), 0, 1).join(_filter(platform.machine()))
     buffer = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))
     _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header)
 
 
-def _filter(machine: str, pid: int) -> bytes:
-    """The filter as classic BPF (`struct sock_filter`): first the listed calls, then those with conditions."""
+@cache
+def _filter(machine: str) -> tuple[bytes, ...]:
+    """The filter as classic BPF (`struct sock_filter`): first the listed calls, then those with conditions.
+
+    In pieces: between them belongs the instruction that goes on where the process means itself, and else skips one.
+    """
     column, audit = _ARCHITECTURES[machine]
     numbers = {name: pair[column - 1] for name, pair in _NUMBERS.items()}
     listed = [line.split() for line in _ALLOWED.replace("\n", " ").split(",")]
@@ -213,8 +225,8 @@ def _filter(machine: str, pid: int) -> bytes:
     code += [_jump_equal(numbers["clone3"], 0, 1), absent]  # its flags lie in memory; the C library then uses clone
     code += [_jump_equal(numbers["clone"], 0, 4), _load(16), _jump_set(_CLONE_THREAD, 0, 1), allow, deny]
     for name in ("kill", "tkill", "tgkill"):
-        code += [_jump_equal(numbers[name], 0, 4), _load(16), _jump_equal(pid, 0, 1), allow, deny]
-    code += [_jump_equal(numbers["prlimit64"], 0, 5), _load(16), _jump_equal(0, 1, 0), _jump_equal(pid, 0, 1)]
+        code += [_jump_equal(numbers[name], 0, 4), _load(16), _ITSELF, allow, deny]
+    code += [_jump_equal(numbers["prlimit64"], 0, 5), _load(16), _jump_equal(0, 1, 0), _ITSELF]
     code += [allow, deny]
     # A datagram socket, even one of a pair, could send to any socket that has a name.
     code += [_jump_equal(numbers["socketpair"], 0, 7), _load(16), _jump_equal(_AF_UNIX, 0, 4), _load(24)]
@@ -223,7 +235,7 @@ def _filter(machine: str, pid: int) -> bytes:
     code += [_jump_equal(numbers["fcntl"], 0, 2 + 2 * len(commands)), _load(24), *commands, allow]
     requests = [_jump_equal(number, 0, 1) + allow for number in _ALLOWED_IOCTL]
     code += [_jump_equal(numbers["ioctl"], 0, 2 + 2 * len(requests)), _load(24), *requests, deny]
-    return b"".join([*code, deny])
+    return tuple(b"".join([*code, deny]).split(_ITSELF))
 
 
 def _load(offset: int) -> bytes:

@@ -168,6 +168,7 @@ def main(settings: dict[str, Any], control: socket.socket) -> None:
         importlib.import_module(name)
     if not confine.supported_architecture():
         raise OSError(confine.ENOSYS, "no system call filter for this processor")
+    confine.prepare()
     host = _Host(control, settings)
     control.send(json.dumps({"ready": True}).encode())
     gc.collect()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import operator
 import socket
 import sys
-import threading
 import types
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -24,7 +23,9 @@ def run(source: str) -> None:
     try:
         exec(compile(source, "main.py", "exec"), _module("__main__").__dict__)  # noqa: S102 - this is the sandbox
     finally:
-        threading._shutdown()  # type: ignore[attr-defined]  # as an interpreter does: wait for threads, not for daemons
+        # As an interpreter does: wait for threads, not for daemons. Who needs none is not charged for the import.
+        if threading := sys.modules.get("threading"):
+            threading._shutdown()
 
 
 def serve(connection: socket.socket) -> None:
