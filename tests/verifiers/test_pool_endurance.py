@@ -168,7 +168,7 @@ def test_no_more_scores_are_remembered_than_asked_for_and_the_oldest_go_first():
 @pytest.mark.parametrize(
     "messages",
     [[{"role": "user"}], [{}], ["user"], 7, [{"role": "user", "content": "\ud800"}], [{"role": object()}]],
-    ids=repr,
+    ids=["no content", "empty", "no object", "no list", "no unicode", "no JSON"],
 )
 def test_messages_of_the_wrong_shape_cost_no_place(messages):
     with VerifierPool(1, SHORT, max_pending=1) as pool:
