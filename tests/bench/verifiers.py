@@ -28,7 +28,7 @@ GOOD, HANGING = 950, 50
 LIGHT, TYPICAL = (3, 0), (16, 60_000)
 """Assertions per program, and turns of a loop in each call: next to nothing, and a good part of the 20 that AceCoder
 asks for (arXiv:2502.01718), with a millisecond or so in each."""
-ROUNDS = 3
+ROUNDS = 5
 NO_COMMA = {"instruction_ids": ["punctuation:no_comma"], "kwargs": [{}]}
 TOWER = r"\boxed{10^{10^{10^{10}}}}"
 EXPANSION = r"\boxed{(a+b+c+d+e+f+g)^{300}}"

@@ -42,7 +42,7 @@ def warm_up() -> None:
 @lru_cache(maxsize=4096)  # the samples of a group often agree on a wrong answer too
 def equal_by_algebra(answer: str, reference: str) -> bool:
     """Whether two tidied texts are the same mathematical object; False where one of them cannot be read or computed."""
-    theirs, ours = _parse(reference), _parse(answer)
+    theirs, ours = read(reference), read(answer)
     if theirs is None or ours is None:
         return False
     ask_before_comparing(ours, theirs)
@@ -66,7 +66,7 @@ def _same_object(ours: Any, theirs: Any) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _parse(text: str) -> Any | None:
+def read(text: str) -> Any | None:
     """A SymPy object, or None. The grammar adds up numbers side by side, by which 3(4) and 1 2 4 would be 7.
 
     So products are written out, and what is no product either is not read.
