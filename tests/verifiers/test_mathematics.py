@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from latex2sympy2_extended.gen.antlr4_13_2.PSParser import PSParser
 
 from tasks.verifiers import mathematics
-from tasks.verifiers.mathematics import algebra
+from tasks.verifiers.mathematics import algebra, warming
 from tasks.verifiers.scores import GroundTruthError
 
 
@@ -139,6 +139,11 @@ def test_no_text_breaks_the_extraction(response):
 def test_an_integer_is_found_in_every_form(number, form):
     assert mathematics.judge(form.format(number), str(number)).passed
     assert not mathematics.judge(form.format(number), str(number + 1)).passed
+
+
+def test_what_a_process_warms_up_with_is_equal_and_can_be_read():
+    assert [pair for pair in warming.EQUAL_ANSWERS if not mathematics.equivalent(*pair)] == []
+    assert [answer for answer in warming.SHAPES if algebra.read(answer) is None] == []
 
 
 @pytest.mark.parametrize(

@@ -64,27 +64,27 @@ def has_many_terms(found: Any) -> bool:
 
 
 def _terms(found: sympy.Basic) -> tuple[int, int]:
-    """Terms above and below the fraction bar; from `MANY_TERMS` on too few."""
-    parts = [_terms(part) for part in found.args]
+    """Terms above and below the fraction bar, each at most `MANY_TERMS`."""
+    parts = [_terms(part) for part in found.args if isinstance(part, sympy.Basic)]
     above, below = [part[0] for part in parts], [part[1] for part in parts]
     match found:
         case sympy.Add():
             common = prod(below)
-            return _few(sum(terms * common // own for terms, own in parts), common)
+            return _capped(sum(terms * common // own for terms, own in parts), common)
         case sympy.Mul():
-            return _few(prod(above), prod(below))
+            return _capped(prod(above), prod(below))
         case sympy.Pow(exp=sympy.Integer() as power):
             raised = _raised(above[0], abs(power)), _raised(below[0], abs(power))
-            return _few(*(raised if power > 0 else raised[::-1]))
+            return _capped(*(raised if power > 0 else raised[::-1]))
         case _:
             return max(above, default=1), max(below, default=1)
 
 
 def _raised(terms: int, power: int) -> int:
-    """Those of a sum's power: as many as there are ways to choose `power` of the sum's terms, with repetition."""
+    """The terms of a sum's power: the ways to choose `power` of the sum's terms, with repetition."""
     chosen = min(int(power), MANY_TERMS)
     return comb(terms + chosen - 1, chosen)
 
 
-def _few(above: int, below: int) -> tuple[int, int]:
+def _capped(above: int, below: int) -> tuple[int, int]:
     return min(above, MANY_TERMS), min(below, MANY_TERMS)
