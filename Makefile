@@ -19,14 +19,11 @@ RUN := $(BIN)/pyflyte run workflows/rlvr.py rlvr
 demo: $(VENV)/.ready  ## the whole pipeline on the quickstart
 	@$(RUN)
 
-# Two files at a time: most tests wait for one core, and two engines fit into the memory. A file's tests share its engine.
-PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadfile
-
 test: $(VENV)/.ready  ## every test
-	@$(PYTEST)
+	@$(BIN)/pytest
 
 test-fast: $(VENV)/.ready  ## what is worth running on every save
-	@$(PYTEST) -m "not engine and not pipeline and not long"
+	@$(BIN)/pytest -m "not engine and not pipeline and not long"
 
 check: $(VENV)/.ready  ## lint, format, types
 	@$(BIN)/ruff check .
