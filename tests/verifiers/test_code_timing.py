@@ -36,7 +36,7 @@ def test_a_test_is_slow_once_it_has_had_its_patience(silent, source, patience):
     asked = []
     with running(source) as pid:
         began = time.monotonic()
-        watch(pid, silent, 0.5, lambda: asked.append(time.monotonic() - began) or math.inf)
+        watch(pid, silent, 1.5, lambda: asked.append(time.monotonic() - began) or math.inf)
     assert len(asked) == 1
     assert asked[0] >= patience
 
