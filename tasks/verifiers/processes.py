@@ -40,7 +40,7 @@ SLOW_PLACES = 16
 """Slow calls at one time, each of which may take all the memory that it is allowed."""
 IDLE_SECONDS = 30.0
 """How long a worker is kept that came back from a slow call, for the next one."""
-GROW_SECONDS = 10.0
+GROW_SECONDS = 5.0
 """While calls wait, a slow one gets a process that must be started for it so often, lest it wait for ever."""
 LOOK_SECONDS = 0.05
 """How often to look at a call in a slow place that others want, or that others took its time from."""
