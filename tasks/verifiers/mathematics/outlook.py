@@ -24,7 +24,7 @@ _LONG = re.compile(
     r"|matrix\}\s*\^"  # the power of a matrix
 )
 MANY_TERMS = 60
-"""SymPy takes a tenth of a second to multiply out so many."""
+"""From about here on SymPy takes a tenth of a second and more."""
 
 
 class _Listener:

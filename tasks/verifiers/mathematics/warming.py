@@ -1,7 +1,7 @@
 """What a process does before its first judgement, so that no response is charged for it.
 
 SymPy loads parts of itself when they are first needed. The grammar's parser (ANTLR) learns its way through each shape
-of expression when it first meets one, which takes ten times as long as to read the next, and more.
+of expression when it first meets one, which often takes ten times as long as to read the next.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tasks.verifiers.mathematics.equivalence import equivalent
 
 
 def warm_up() -> None:
-    """Learn the grammar and load all of SymPy that judgements need: a few seconds."""
+    """Learn common ways through the grammar, and load all of SymPy that judgements need: some three seconds."""
     algebra.warm_up()
     for answer, reference in EQUAL_ANSWERS:
         equivalent(answer, reference)
@@ -76,4 +76,4 @@ SHAPES = (
     "(x-3)^2+(y+4)^2=49",
     r"e^{-x}\sin x",
 )
-"""Chosen one after another out of 300 answers such as MATH has, each the one that taught the most."""
+"""Chosen in turn out of some 300 that were written down for it, in the manner of textbooks: what taught the most."""
