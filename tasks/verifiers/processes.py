@@ -257,8 +257,7 @@ class Processes:
                 if not job.patience.keeps_time and self._has_had_its_turn(each):
                     self._give_up(each)
             elif each.is_slow(now):
-                # what is lowered needs another worker in either case: given up, it would be killed
-                if self._slow_place(job) or (job.patience.lowered and self._slow_places_left):
+                if self._slow_place(job):
                     self._make_way(each)
                 elif self._others_wait and job.patience.repeatable:
                     self._give_up(each)

@@ -7,6 +7,7 @@ it is a worker's, and the peak of the process where the verifier runs alone.
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import statistics
@@ -28,7 +29,8 @@ GOOD, HANGING = 950, 50
 LIGHT, TYPICAL = (3, 0), (16, 60_000)
 """Assertions per program, and turns of a loop in each call: next to nothing, and a good part of the 20 that AceCoder
 asks for (arXiv:2502.01718), with a millisecond or so in each."""
-ROUNDS = 5
+ROUNDS = 12
+"""Runs with and without hangs; a machine that others use too changes its speed by a tenth from one to the next."""
 NO_COMMA = {"instruction_ids": ["punctuation:no_comma"], "kwargs": [{}]}
 TOWER = r"\boxed{10^{10^{10^{10}}}}"
 EXPANSION = r"\boxed{(a+b+c+d+e+f+g)^{300}}"
@@ -119,17 +121,24 @@ def pool() -> dict[str, float]:
 
 
 def hanging() -> dict[str, float]:
-    """How much longer 950 responses take where 50 that hang are among them, rounds in turn, light and typical ones."""
+    """How much longer 950 responses take where 50 that hang are among them, rounds in turn, light and typical ones.
+
+    The ratio is the geometric mean over the rounds; `from` and `to` are two standard errors of it apart from it.
+    """
     figures = {}
     for name, load in (("light", LIGHT), ("typical", TYPICAL)):
         with_them, without = [], []
         for seed in range(ROUNDS):
             for share, taken in ((0, without), (HANGING, with_them))[:: 1 if seed % 2 else -1]:
                 taken.append(_until_good_are_done(share, seed, load))
+        logs = [math.log(ours / theirs) for ours, theirs in zip(with_them, without, strict=True)]
+        middle, error = statistics.mean(logs), statistics.stdev(logs) / math.sqrt(ROUNDS)
         figures |= {
             f"{name}/seconds": statistics.median(with_them),
             f"{name}/alone_seconds": statistics.median(without),
-            f"{name}/ratio": statistics.median(ours / theirs for ours, theirs in zip(with_them, without, strict=True)),
+            f"{name}/ratio": math.exp(middle),
+            f"{name}/ratio_from": math.exp(middle - 2 * error),
+            f"{name}/ratio_to": math.exp(middle + 2 * error),
         }
     return figures
 
