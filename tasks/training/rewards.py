@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from tasks.schemas import Message
 from tasks.training.config import RewardsConfig
@@ -63,7 +64,7 @@ class RayJudge:
         problem = ""
         for _ in range(self._retries + 1):
             try:
-                score = await self._handle.score.remote(verifier, response, ground_truth, messages)
+                score = await _awaited(self._handle.score.remote(verifier, response, ground_truth, messages))
             except ray.exceptions.RayError as error:
                 problem = " ".join(str(error).split())[:300]
                 continue
@@ -80,3 +81,14 @@ class RayJudge:
             return await self._handle.figures.remote()
         except ray.exceptions.RayError:
             return {}
+
+
+async def _awaited(judgement: Any) -> Score:
+    """The result of a call. One that nobody waits for any more is cancelled: Ray would repeat it, and say so."""
+    import ray
+
+    try:
+        return cast(Score, await judgement)
+    except asyncio.CancelledError:
+        ray.cancel(judgement)
+        raise

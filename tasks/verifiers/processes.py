@@ -308,8 +308,8 @@ class Processes:
     def _slow_place(self, job: Job) -> bool:
         """Whether a worker may be slow with this job, and another take its stead, which must be started.
 
-        While calls wait that happens now and then only: a sandbox costs as much as a dozen programs, and a program that
-        is given up as much as two.
+        While calls wait that happens now and then only: even behind all others, what is slow is in their way. A sandbox
+        costs as much as a dozen programs, and a program that is given up as much as two.
         """
         if not self._slow_places_left:
             return False

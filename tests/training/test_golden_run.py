@@ -7,6 +7,7 @@ Where an objective, the order of a batch or a seed changes by mistake, this curv
 import os
 import platform
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
@@ -58,32 +59,35 @@ def prompts(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tiny_model, prompts, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("uninterrupted")
-    assert run(RECIPE, tiny_model, prompts, folder) == 0
-    return curve(folder)
+def curves(tiny_model, prompts, tmp_path_factory):
+    """Those of a run that is left alone and of one that is killed after half of its steps and resumed, side by side."""
+
+    def uninterrupted(folder):
+        assert run(RECIPE, tiny_model, prompts, folder) == 0
+        return curve(folder)
+
+    def interrupted(folder):
+        assert run(RECIPE, tiny_model, prompts, folder, kill_driver_after=5) == -signal.SIGKILL
+        assert run(RECIPE, tiny_model, prompts, folder) == 0
+        assert (folder / "resumed_from").read_text() == "5"
+        return curve(folder)
+
+    with ThreadPoolExecutor() as threads:
+        runs = [threads.submit(each, tmp_path_factory.mktemp(each.__name__)) for each in (uninterrupted, interrupted)]
+        return [each.result() for each in runs]
 
 
-@pytest.fixture(scope="module")
-def interrupted(tiny_model, prompts, tmp_path_factory):
-    """A run that was killed after half of its steps, and resumed."""
-    folder = tmp_path_factory.mktemp("interrupted")
-    assert run(RECIPE, tiny_model, prompts, folder, kill_driver_after=5) == -signal.SIGKILL
-    assert run(RECIPE, tiny_model, prompts, folder) == 0
-    assert (folder / "resumed_from").read_text() == "5"
-    return curve(folder)
-
-
-def test_an_interrupted_run_is_the_one_that_was_written_down_and_never_interrupted(request, interrupted):
+def test_an_interrupted_run_is_the_one_that_was_written_down_and_never_interrupted(curves):
+    uninterrupted, interrupted = curves
     if os.environ.get("RLVR_GOLDEN") == "write":
-        lines = [f"# {kind()}", f"# {' '.join(COLUMNS)}", *request.getfixturevalue("uninterrupted")]
-        GOLDEN.write_text("\n".join(lines) + "\n")
+        GOLDEN.write_text("\n".join([f"# {kind()}", f"# {' '.join(COLUMNS)}", *uninterrupted]) + "\n")
     written_by, _, *golden = GOLDEN.read_text().splitlines()
-    if written_by != f"# {kind()}":  # another kind of machine rounds otherwise: its own run is the measure
-        golden = request.getfixturevalue("uninterrupted")
-    assert interrupted == golden
+    if written_by == f"# {kind()}":  # another kind of machine rounds otherwise: its own run is the measure
+        assert uninterrupted == golden
+    assert interrupted == uninterrupted
 
 
-def test_it_learns(interrupted):
+def test_it_learns(curves):
+    _, interrupted = curves
     rewards = [float(line.split()[COLUMNS.index("reward")]) for line in interrupted]
     assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.1

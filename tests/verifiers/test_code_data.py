@@ -8,9 +8,8 @@ import ast
 import copy
 import gzip
 import json
-import os
-import resource
-import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,30 +77,48 @@ def _change(node):
         node.value += 1
 
 
-def passes_plainly(program, ground_truth):
-    """Whether Python alone passes all tests, in a process without any of our code about it."""
-    child = os.fork()
-    if child == 0:
-        _run_plainly("\n".join([program, ground_truth["setup"], *ground_truth["tests"]]))
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+PLAINLY = """
+import json, os, resource, signal, sys
 
-
-def _run_plainly(text):
+def run(text):
     status = 1
     try:
         null = os.open(os.devnull, os.O_RDWR)
         for standard in (0, 1, 2):
             os.dup2(null, standard)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(PLAIN_SECONDS)
+        signal.alarm(SECONDS)
         resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
-        exec(compile(text, "plain", "exec"), {"__name__": "plain"})  # noqa: S102 - published programs
+        exec(compile(text, "plain", "exec"), {"__name__": "plain"})
         status = 0
     finally:
         os._exit(status)
 
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        run(json.loads(line))
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+"""A small Python that runs each program in a fork. One of a process that holds torch takes eighty times as long."""
 
-def failing_copy(program, ground_truth):
+
+@pytest.fixture(scope="module")
+def passes_plainly():
+    """Whether Python alone passes all tests, in a process without any of our code about it."""
+    command = [sys.executable, "-I", "-c", PLAINLY.replace("SECONDS", str(PLAIN_SECONDS))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as plain:
+
+        def passes_plainly(program, ground_truth):
+            text = "\n".join([program, ground_truth["setup"], *ground_truth["tests"]])
+            plain.stdin.write(json.dumps(text) + "\n")
+            plain.stdin.flush()
+            return plain.stdout.readline() == "0\n"
+
+        yield passes_plainly
+        plain.stdin.close()
+
+
+def failing_copy(program, ground_truth, passes_plainly):
     """The first changed copy that plainly fails; None where there is none."""
     for _, changed in zip(range(MAX_CHANGES), changes(program), strict=False):
         if not passes_plainly(changed, ground_truth):
@@ -124,20 +141,20 @@ def test_canonical_solutions_of_human_eval_pass(judge):
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_changed_references_of_mbpp_fail(rows, judge, part):
+def test_changed_references_of_mbpp_fail(rows, judge, passes_plainly, part):
     code.configure(CodeConfig(**HASTY))
     for number, program, truth in [*mbpp(rows)][part::4]:
         assert number in SLOW or passes_plainly(program, truth), number
-        changed = failing_copy(program, truth)
+        changed = failing_copy(program, truth, passes_plainly)
         assert changed is not None, number
         score = judge(changed, truth)
         assert (score.passed, score.error) == (False, None), (number, changed)
 
 
-def test_changed_solutions_of_human_eval_fail(judge):
+def test_changed_solutions_of_human_eval_fail(judge, passes_plainly):
     code.configure(CodeConfig(**HASTY))
     for number, program, truth in human_eval():
-        changed = failing_copy(program, truth)
+        changed = failing_copy(program, truth, passes_plainly)
         assert changed is not None, number
         score = judge(changed, truth)
         assert (score.passed, score.error) == (False, None), (number, changed)
