@@ -311,16 +311,12 @@ class Processes:
         While calls wait that happens now and then only: even behind all others, what is slow is in their way. A sandbox
         costs as much as a dozen programs, and a program that is given up as much as two.
         """
-        if not self._slow_places_left:
+        if sum(other.slow for other in self._workers) >= SLOW_PLACES:
             return False
         if not self._new_ones_wait or time.monotonic() >= self._grow_at:
             return True
         spare = sum(other.ready and not other.slow for other in self._workers) > self._count
         return spare and not job.patience.lowered
-
-    @property
-    def _slow_places_left(self) -> bool:
-        return sum(other.slow for other in self._workers) < SLOW_PLACES
 
     @property
     def _new_ones_wait(self) -> bool:
@@ -329,7 +325,7 @@ class Processes:
 
     @property
     def _others_wait(self) -> bool:
-        return bool(self._waiting or self._put_back)
+        return bool(self._new_ones_wait or self._put_back)
 
     def _until_next_moment(self) -> float:
         """Seconds until a call becomes slow or overdue; a look around now and then where nothing runs."""

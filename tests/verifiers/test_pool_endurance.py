@@ -271,6 +271,24 @@ def test_more_hanging_calls_than_slow_places_do_not_stop_the_rest(hangs):
         assert pool.figures()["workers/put_back"] > 0
 
 
+@pytest.mark.parametrize(
+    ("hangs", "good"),
+    [
+        (Call("math", r"\boxed{x^{20}+x^{7}+3x+1=0}", "x = 1"), lambda i: program(i, "return n")),
+        (program(0, "while True: pass"), lambda i: Call("math", rf"\boxed{{x^2 + {i}x + 1}}", f"1 + {i}x + x^2")),
+    ],
+    ids=["mathematics among programs", "a program among mathematics"],
+)
+def test_one_that_hangs_makes_way_for_calls_of_the_other_kind(hangs, good):
+    with VerifierPool(1, PATIENT, max_pending=400) as pool:
+        pool.wait_ready()
+        hung = pool.submit(*hangs)
+        others = [pool.submit(*good(i)) for i in range(2, 102)]
+        assert all(future.result(GUARD_S).passed for future in others)
+        assert pool.figures()["workers/put_back"] > 0
+        assert not hung.done()
+
+
 def test_what_looks_long_asks_first_and_costs_the_others_no_process():
     with VerifierPool(1, PATIENT, max_pending=400) as pool:
         pool.wait_ready()
