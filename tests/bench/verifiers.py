@@ -28,8 +28,8 @@ CHEAP_CALLS = 4000
 GOOD, HANGING = 950, 50
 LIGHT, TYPICAL = (3, 0), (16, 60_000)
 """Assertions per program, and turns of a loop in each call: next to nothing, and a good part of the 20 that AceCoder
-asks for (arXiv:2502.01718), with a millisecond or so in each. The bound on the cost of hangs is for typical ones. Among
-light ones, each of which takes a core some 6 ms, any program is dear: its start alone takes 14."""
+asks for (arXiv:2502.01718), with a millisecond or so in each. Among light ones, each of which takes a core some 6 ms,
+any program is dear: its start alone takes 14."""
 ROUNDS = 20
 """Runs with and without hangs; a machine that others use too changes its speed by a tenth from one to the next."""
 NO_COMMA = {"instruction_ids": ["punctuation:no_comma"], "kwargs": [{}]}
