@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from tasks.schemas import Message
 from tasks.training.config import RewardsConfig
@@ -78,17 +78,17 @@ class RayJudge:
         import ray
 
         try:
-            return await self._handle.figures.remote()
+            return await _awaited(self._handle.figures.remote())
         except ray.exceptions.RayError:
             return {}
 
 
-async def _awaited(judgement: Any) -> Score:
+async def _awaited(call: Any) -> Any:
     """The result of a call. One that nobody waits for any more is cancelled: Ray would repeat it, and say so."""
     import ray
 
     try:
-        return cast(Score, await judgement)
+        return await call
     except asyncio.CancelledError:
-        ray.cancel(judgement)
+        ray.cancel(call)
         raise
