@@ -8,12 +8,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from flytekit import Cache, Deck, HashMethod, current_context, task
+from flytekit import Cache, Deck, FlyteContextManager, HashMethod, current_context, task
+from flytekit.core.local_cache import LocalTaskCache
 from flytekit.deck import DeckField
+from flytekit.models.literals import Literal, LiteralMap
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
@@ -40,6 +42,35 @@ else:
     Html = Annotated[FlyteFile[TypeVar("html")], HashMethod(_content)]
     JsonLines = Annotated[FlyteFile[TypeVar("jsonl")], HashMethod(_content)]
     Folder = Annotated[FlyteDirectory, HashMethod(_content)]
+
+
+def _addresses(literal: Literal) -> Iterator[str]:
+    """Where the files and folders of an output are."""
+    if literal.collection:
+        for item in literal.collection.literals:
+            yield from _addresses(item)
+    elif literal.scalar and literal.scalar.blob:
+        yield literal.scalar.blob.uri
+
+
+def _missing_what_is_gone(get: Callable[..., LiteralMap | None]) -> Callable[..., LiteralMap | None]:
+    """A look-up in flytekit's local cache by which a result is a miss once a file or folder of it is gone.
+
+    That cache keeps addresses, in the user's home, and takes every entry for good: after outputs or a whole checkout
+    were deleted, or /tmp was cleaned, the next run would fail at the first stage that reads one of them.
+    """
+
+    @wraps(get)
+    def checked(*args: Any, **kwargs: Any) -> LiteralMap | None:
+        found = get(*args, **kwargs)
+        is_remote = FlyteContextManager.current_context().file_access.is_remote
+        addresses = [a for literal in (found.literals if found else {}).values() for a in _addresses(literal)]
+        return found if all(is_remote(a) or Path(a).exists() for a in addresses) else None
+
+    return checked
+
+
+LocalTaskCache.get = staticmethod(_missing_what_is_gone(LocalTaskCache.get))
 
 stage = partial(task, cache=Cache(policies=[CodeDigest()], serialize=True))
 """A task whose result is kept for as long as its inputs and all code that it depends on stay the same."""

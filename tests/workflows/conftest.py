@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from flytekit import current_context
 from flytekit.core import local_cache
 from flytekit.core.testing import task_mock
 from flytekit.types.directory import FlyteDirectory
@@ -87,9 +88,11 @@ class StandIns:
 
 @pytest.fixture
 def own_cache(tmp_path, monkeypatch):
-    """An empty local cache: stand-ins must never reach the user's."""
+    """An empty local cache, with what it points at in `flyte`: stand-ins must never reach the user's."""
     monkeypatch.setattr(local_cache, "CACHE_LOCATION", str(tmp_path / "cache"))
     monkeypatch.setattr(local_cache.LocalTaskCache, "_initialized", False)
+    (tmp_path / "flyte").mkdir()
+    monkeypatch.setattr(current_context(), "_working_directory", str(tmp_path / "flyte" / "user_space"))
     monkeypatch.setenv("RLVR_OUTPUTS", str(tmp_path / "outputs"))
     yield tmp_path
     local_cache.LocalTaskCache._initialized = False

@@ -1,6 +1,7 @@
 """What runs again when something changes: exactly what depends on it."""
 
 import json
+import shutil
 
 import pytest
 
@@ -81,6 +82,24 @@ def test_a_local_file_that_changed_is_read_again(run, tmp_path):
     assert run(data=data)[0] == {}
     path.write_text("\n".join(json.dumps(row) for row in rows[1:]))
     assert run(data=data)[0] == {"roll_out": 1, "train_policy": 1, "evaluate_policy": 2}
+
+
+def test_a_result_whose_files_are_gone_is_made_again_and_what_depends_on_it_is_kept(run, tmp_path):
+    run()
+    for path in (*tmp_path.glob("*-roll_out.parquet"), *tmp_path.glob("*-train_policy")):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert run()[0] == {"roll_out": 1, "train_policy": 1}
+    assert run()[0] == {}
+
+
+def test_what_flyte_keeps_may_be_deleted(run, tmp_path):
+    _, first = run()
+    assert len(list((tmp_path / "flyte").rglob("*.parquet"))) > 10
+    shutil.rmtree(tmp_path / "flyte")
+    (tmp_path / "flyte").mkdir()
+    ran, second = run()
+    assert ran == {}, "what the stand-ins made lies elsewhere"
+    assert second["gain"] == first["gain"]
 
 
 def test_the_summary_and_the_report_are_in_the_output_folder(run, tmp_path):
