@@ -40,7 +40,7 @@ class Patience(NamedTuple):
     keeps_time: bool = False
 
 
-COMPUTES = Patience(0.05, 1.0, cold_seconds=0.03, lowered=True, repeatable=True)
+COMPUTES = Patience(0.05, 1.0, cold_seconds=0.0, lowered=True, repeatable=True)
 RUNS_CODE = Patience(math.inf, 2.0, cold_seconds=1.0, lowered=False, repeatable=True, keeps_time=True)
 RUNS_FUNCTIONS = Patience(math.inf, 1.0, cold_seconds=1.0, lowered=False, repeatable=False)
 """A user's function, with all that it has loaded."""
@@ -48,12 +48,16 @@ RUNS_FUNCTIONS = Patience(math.inf, 1.0, cold_seconds=1.0, lowered=False, repeat
 
 @dataclass(eq=False)
 class Job:
-    """A call on its way. `settle` is called once, with the score and whether the call ran out of time."""
+    """A call on its way. `settle` is called once, with the score and whether the call ran out of time.
+
+    One that `runs_again` has been slow by the first, hasty look.
+    """
 
     call: Call
     settle: Callable[[Score, bool], None]
     patience: Patience
     quantum_seconds: float = QUANTUM_SECONDS
+    runs_again: bool = False
     lost_workers: int = 0
 
 
@@ -66,6 +70,7 @@ class Worker:
     ready: bool = False
     slow: bool = False
     lowered: bool = False
+    asked: bool = False
     calls: int = 0
     job: Job | None = None
     own: OwnTime = field(init=False)
@@ -88,6 +93,7 @@ class Worker:
         self.slow_at = self.began + min(self.patience.cpu_seconds, self.patience.wall_seconds)
         self.look_at = self.began + time_limit_s
         self.known.add(job.call.verifier)
+        self.asked = False
         self.calls += 1
 
     def finish(self) -> Job:

@@ -32,7 +32,7 @@ from tasks.verifiers.calls import Call, Messages, VerifierStats
 from tasks.verifiers.config import VerifiersConfig
 from tasks.verifiers.correspondence import Correspondence, Correspondent
 from tasks.verifiers.jobs import COMPUTES, RUNS_CODE, RUNS_FUNCTIONS, Job
-from tasks.verifiers.processes import Processes
+from tasks.verifiers.processes import RESERVE, Processes
 from tasks.verifiers.scores import CannotJudge, Score
 from tasks.verifiers.slots import Slots
 from tasks.verifiers.weighted import Part, combine, parts_of
@@ -90,7 +90,7 @@ class VerifierPool:
         correspondents = _correspondents(self.config)  # before any process: it raises where a key is missing
         settings = worker.Settings(self.config, os.environ.get("NLTK_DATA"))
         limit = self.config.time_limit_seconds
-        self._computing = Processes(workers, limit, settings)
+        self._computing = Processes(workers, limit, replace(settings, rehearses=True), reserve=RESERVE)
         self._keeping = Processes(workers, limit, settings, on_demand=True)
         self._computing.neighbour, self._keeping.neighbour = self._keeping, self._computing
         self._correspondence = Correspondence(correspondents)

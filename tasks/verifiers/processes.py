@@ -2,14 +2,15 @@
 
     submit ─► waiting ─► fast places     as many as there are cores for, for a call's patience
                              │    │
-             put back ◄──────┘    ▼
+    again, put back ◄────────┘    ▼
                  └──────────► slow places    hang, or are at something long: behind all others, in turns
                                   └─► killed at the time limit
 
 A call that takes longer than its verifier's patience no longer counts as one of the `workers`, so that the calls behind
 it go on at once: it gets a slow place, or where there is none it is put back, to begin anew in one once no new call
-waits. One thread does all the bookkeeping and owns all that it keeps; should it fail, every call ends as an error that
-says so.
+waits. A program is looked at again before, for longer. A process that has to be killed for that is replaced from a
+reserve. One thread does all the bookkeeping and owns all that it keeps; should it fail, every call ends as an error
+that says so.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ RECYCLE_AFTER = 20_000
 """Calls after which a worker is replaced, whatever its checkers have left behind in it."""
 SLOW_PLACES = 16
 """Slow calls at one time, each of which may take all the memory that it is allowed."""
+RESERVE = 8
+"""Workers beside the others, started while no call waits: in a rush, one that is given up costs the others no start."""
 IDLE_SECONDS = 30.0
 """How long a worker is kept that came back from a slow call, for the next one."""
 GROW_SECONDS = 5.0
@@ -65,9 +68,18 @@ class Processes:
     """The workers and the thread that directs them; thread-safe."""
 
     def __init__(
-        self, workers: int, time_limit_s: float, settings: worker.Settings, *, on_demand: bool = False
+        self,
+        workers: int,
+        time_limit_s: float,
+        settings: worker.Settings,
+        *,
+        on_demand: bool = False,
+        reserve: int = 0,
     ) -> None:
-        """Start `workers` processes, without waiting for them; with `on_demand`, not before the first job."""
+        """Start `workers` processes, without waiting for them; with `on_demand`, not before the first job.
+
+        From the first job on, `reserve` more are held ready.
+        """
         self.counters = Counters()
         self.ready = threading.Semaphore(0)
         self.failed_starts = 0
@@ -79,12 +91,15 @@ class Processes:
         self._time_limit_s = time_limit_s
         self._settings = settings
         self._wanted = not on_demand
+        self._reserve = reserve
+        self._used = False
         self._grow_at = 0.0
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([worker.PRELOAD])
         self._unsettled: set[Job] = set()
         self._incoming: deque[Job] = deque()
         self._waiting: deque[Job] = deque()
+        self._again: deque[Job] = deque()
         self._put_back: deque[Job] = deque()
         self._workers: list[Worker] = []
         self._dying: list[Any] = []
@@ -130,7 +145,8 @@ class Processes:
             self._end(reason)
 
     def _turn(self) -> None:
-        self._wanted |= bool(self._incoming)
+        self._used |= bool(self._incoming)
+        self._wanted |= self._used
         self._replace()
         self._waiting.extend(self._take_incoming())
         self._hand_out()
@@ -174,12 +190,12 @@ class Processes:
     def _hand_out(self) -> None:
         idle = sorted((each for each in self._workers if each.ready and each.job is None), key=lambda each: each.calls)
         busy = sum(each.job is not None and not each.slow for each in self._workers)
-        while idle and self._put_back and self._slow_place(self._put_back[0]):
+        while idle and (slow_ones := self._put_back or self._again) and self._slow_place(slow_ones[0]):
             each = idle.pop()
-            if self._hand(each, self._put_back.popleft(), self._put_back):
+            if self._hand(each, slow_ones.popleft(), slow_ones):
                 self._make_way(each)
-        while idle and busy < self._count and self._waiting:
-            busy += self._hand(idle.pop(), self._waiting.popleft(), self._waiting)
+        while idle and busy < self._count and (queue := self._waiting or self._their_turn):
+            busy += self._hand(idle.pop(), queue.popleft(), queue)
 
     def _hand(self, each: Worker, job: Job, queue: deque[Job]) -> bool:
         """Whether the worker has taken the job; one that has died leaves it at the head of its queue."""
@@ -223,7 +239,9 @@ class Processes:
             self._make_way(each)
             answer = worker.Slow(goes_on=True, seconds=each.job.quantum_seconds)
         else:
-            answer = worker.Slow(goes_on=not self._others_wait)
+            is_second_look = each.job.runs_again and not each.asked
+            answer = worker.Slow(goes_on=is_second_look or not self._others_wait)
+        each.asked = True
         with contextlib.suppress(BrokenPipeError, ConnectionError):  # its death is heard of next
             each.pipe.send(answer)
 
@@ -275,11 +293,19 @@ class Processes:
         self._dismiss(each)
 
     def _put_off(self, each: Worker) -> None:
-        """Have its call begin anew where there is a place: after those that were put back before."""
+        """Have its call begin anew where there is a place: after those that were put back before.
+
+        A program is looked at a second time first. The first look is short, and a right answer that was taken for slow
+        would wait here for all those that hang.
+        """
         turn_is_over, job = each.slow, each.finish()
+        self.counters.put_back += 1
         if turn_is_over:
             job.quantum_seconds *= QUANTUM_FACTOR
-        self.counters.put_back += 1
+        elif job.patience.keeps_time and not job.runs_again:
+            job.runs_again = True
+            self._again.append(job)
+            return
         self._put_back.append(job)
 
     def _overdue(self, each: Worker, now: float) -> Score | None:
@@ -320,8 +346,13 @@ class Processes:
 
     @property
     def _new_ones_wait(self) -> bool:
-        """Whether calls wait that have not run, here or for the other processes."""
-        return bool(self._waiting or (self.neighbour is not None and self.neighbour._waiting))
+        """Whether calls wait that have not run, or are to be looked at again, here or for the other processes."""
+        return any(each._waiting or each._again for each in (self, self.neighbour) if each is not None)
+
+    @property
+    def _their_turn(self) -> deque[Job]:
+        """Calls to be looked at again, once none waits that has not run."""
+        return deque() if self.neighbour is not None and self.neighbour._waiting else self._again
 
     @property
     def _others_wait(self) -> bool:
@@ -330,18 +361,19 @@ class Processes:
     def _until_next_moment(self) -> float:
         """Seconds until a call becomes slow or overdue; a look around now and then where nothing runs."""
         now = time.monotonic()
-        moments = [LOOK_SECONDS if self._put_back else 1.0]  # nobody tells when the neighbour's last new one has begun
+        # Nobody tells when the neighbour's last new call has begun.
+        moments = [LOOK_SECONDS if self._put_back or self._again else 1.0]
         for each in self._workers:
             if each.job is not None:
                 moments.append((each.slow_at if now < each.slow_at and not each.slow else each.look_at) - now)
         return max(0.0, min(moments))
 
     def _replace(self) -> None:
-        """As many fast workers as there should be, unless they end as they start."""
+        """As many fast workers as there should be, unless they end as they start; those in reserve one by one."""
         if self.failed_starts >= FAILED_STARTS and not self.given_up:
             self.given_up = True
             reason = f"verifier workers died {self.failed_starts} times without a judgement between"
-            self._refuse([*self._waiting, *self._put_back, *self._take_incoming()], reason)
+            self._refuse([*self._waiting, *self._again, *self._put_back, *self._take_incoming()], reason)
         if self.given_up and self._incoming:  # the next job gets another try
             self.given_up, self.failed_starts = False, 0
         fast = [each for each in self._workers if not each.slow]
@@ -350,15 +382,20 @@ class Processes:
             for each in fast
             if each.ready and each.job is None and time.monotonic() - each.idle_since >= IDLE_SECONDS
         ]
-        for each in long_idle[: max(0, len(fast) - self._count)]:
+        reserve = self._reserve if self._used else 0
+        for each in long_idle[: max(0, len(fast) - self._count - reserve)]:
             self._dismiss(each)
-        while self._wanted and not self.given_up and sum(not each.slow for each in self._workers) < self._count:
-            if not self._start_worker():
-                break
+        if not self._wanted or self.given_up:
+            return
+        missing = self._count - sum(not each.slow for each in self._workers)
+        if -reserve < missing <= 0 and not self._new_ones_wait and all(each.ready for each in self._workers):
+            missing = 1
+        while missing > 0 and self._start_worker():
+            missing -= 1
 
     def _refuse(self, jobs: Iterable[Job], reason: str) -> None:
-        self._waiting.clear()
-        self._put_back.clear()
+        for queue in (self._waiting, self._again, self._put_back):
+            queue.clear()
         for job in jobs:
             self._settle(job, Score.unjudged(reason))
 

@@ -28,10 +28,17 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Settings:
-    """What the process that owns the pool hands to its workers."""
+    """What the process that owns the pool hands to its workers.
+
+    Attributes:
+        config: limits and options.
+        nltk_data: where NLTK looks first.
+        rehearses: whether they compare two answers before their first call.
+    """
 
     config: VerifiersConfig
     nltk_data: str | None
+    rehearses: bool = False
 
 
 class Says(Enum):
@@ -70,6 +77,8 @@ def work(pipe: Connection, settings: Settings) -> None:
     _initialize(settings)
     code.configure(settings.config.code, on_slow)
     mathematics.configure(on_slow)
+    if settings.rehearses:
+        mathematics.rehearse()
     pipe.send(Says.READY)
     while True:
         try:

@@ -21,6 +21,7 @@ from typing import Any
 
 from tasks.verifiers import Call, Score, VerifierPool, VerifiersConfig
 from tasks.verifiers.code.sandbox import Isolation, SandboxError
+from tasks.verifiers.processes import RESERVE
 from tests.bench import verifiers_instructions, verifiers_mathematics
 
 PROGRAMS = 120
@@ -164,7 +165,9 @@ def _until_good_are_done(hanging_ones: int, seed: int, load: tuple[int, int]) ->
     random.Random(seed).shuffle(calls)  # noqa: S311 - not cryptography
     with VerifierPool(os.cpu_count() or 1, VerifiersConfig(cache_entries=0), max_pending=len(calls)) as pool:
         pool.wait_ready()
-        pool.score_many(program(10_000 + i) for i in range(20))
+        pool.score_many(makers[i % 3](10_000 + i) for i in range(60))
+        while sum(each.ready for each in pool._computing._workers) < pool.workers + RESERVE:  # as after a quiet moment
+            time.sleep(0.1)
         done = threading.Semaphore(0)
         began = time.perf_counter()
         for good, call in calls:

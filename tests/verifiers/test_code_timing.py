@@ -8,8 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from tasks.verifiers.clocks import make_way
-from tasks.verifiers.code.timing import PATIENCE_CPU_SECONDS, PATIENCE_SECONDS, Clock, OutOfTime
+from tasks.verifiers.code.timing import PATIENCE_CPU_SECONDS, PATIENCE_SECONDS, PATIENCE_TESTS, Clock, OutOfTime, Pace
 from tests.verifiers.test_clocks import COMPUTE, SLEEP, running
+
+LEAST, MOST = PATIENCE_CPU_SECONDS
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def watch(pid, descriptor, at_most, on_slow):
     return time.monotonic() - began
 
 
-@pytest.mark.parametrize(("source", "patience"), [(COMPUTE, PATIENCE_CPU_SECONDS), (SLEEP, PATIENCE_SECONDS)])
+@pytest.mark.parametrize(("source", "patience"), [(COMPUTE, MOST), (SLEEP, PATIENCE_SECONDS)])
 def test_a_test_is_slow_once_it_has_had_its_patience(silent, source, patience):
     asked = []
     with running(source) as pid:
@@ -47,8 +49,8 @@ def test_whoever_waits_for_its_turn_is_not_slow(silent):
     cpu = min(os.sched_getaffinity(0))
     with running(COMPUTE, cpu) as waits, running(COMPUTE, cpu):
         make_way(waits)
-        took = watch(waits, silent, PATIENCE_CPU_SECONDS / 3, lambda: asked.append(1) or math.inf)
-    assert took > PATIENCE_CPU_SECONDS
+        took = watch(waits, silent, MOST / 3, lambda: asked.append(1) or math.inf)
+    assert took > MOST
     assert not asked
 
 
@@ -65,3 +67,37 @@ def test_whoever_is_out_of_time_does_not_ask(silent):
     with running(SLEEP) as pid:
         watch(pid, silent, 0.0, lambda: asked.append(1) or math.inf)
     assert not asked
+
+
+@pytest.mark.parametrize(
+    ("took", "patience"),
+    [
+        ([], MOST),
+        ([0.0001] * (PATIENCE_TESTS // 2 - 1), MOST),  # too few to go by
+        ([0.0001] * PATIENCE_TESTS, LEAST),
+        ([0.0001] * PATIENCE_TESTS + [0.003], 0.009),  # three times the longest
+        ([0.003] + [0.0001] * PATIENCE_TESTS, LEAST),  # of the last ones
+        ([0.0001] * PATIENCE_TESTS + [0.1], MOST),
+    ],
+)
+def test_patience_follows_the_tests_that_ended(took, patience):
+    pace = Pace()
+    for seconds in took:
+        pace.add(seconds)
+    assert pace.patience == pytest.approx(patience)
+
+
+def test_tests_that_end_make_the_pace_and_those_that_do_not_are_measured_by_it(silent):
+    pace, asked = Pace(), []
+    clock = Clock(5.0, 10.0, lambda: asked.append(clock._own.cpu_seconds()) or math.inf, pace)
+    with running(COMPUTE) as pid, clock.watching(SimpleNamespace(pid=pid)):
+        for _ in range(PATIENCE_TESTS):
+            clock.begin_test()
+            clock.end_test()
+        assert pace.patience == LEAST
+        clock.begin_test()
+        began = clock._own.cpu_seconds()
+        with pytest.raises(OutOfTime):
+            clock.wait_for(silent, 0.5)
+    assert len(pace._took) == PATIENCE_TESTS, "what does not end by itself makes no pace"
+    assert asked[0] - began >= LEAST

@@ -19,7 +19,7 @@ import pytest
 from tasks.verifiers import Call, Score, VerifierPool, VerifiersConfig
 from tasks.verifiers.jobs import COMPUTES, Job
 from tasks.verifiers.pool import _Together
-from tasks.verifiers.processes import SLOW_PLACES
+from tasks.verifiers.processes import RESERVE, SLOW_PLACES
 from tasks.verifiers.weighted import Part
 
 pytestmark = pytest.mark.long
@@ -69,10 +69,10 @@ def wait_until(condition):
 
 
 def settled(pool):
-    """As many idle workers as there should be, and none that is still ending."""
+    """As many idle workers as there should be, the reserve among them, and none that is still ending."""
     processes = pool._computing
     workers = list(processes._workers)
-    return len(workers) == pool.workers and all(each.ready for each in workers) and not processes._dying
+    return len(workers) == pool.workers + RESERVE and all(each.ready for each in workers) and not processes._dying
 
 
 def drive(pool, start, count):
@@ -102,7 +102,7 @@ def test_nothing_grows_over_many_calls():
     assert figures["workers/killed"] >= CALLS // 1000
     assert after["descriptors"] <= before["descriptors"] + 2
     assert after["threads"] == before["threads"]
-    assert after["processes"] == before["processes"] == 2
+    assert after["processes"] == before["processes"] == 2 + RESERVE
     assert after["parent_mib"] <= before["parent_mib"] + 20
     assert after["worker_mib"] <= before["worker_mib"] + 60
 
@@ -145,7 +145,8 @@ def test_what_happened_to_the_processes_is_told_where_nothing_did_too():
         assert pool.submit(*program(1, "return n")).result(GUARD_S).passed
         figures = pool.figures()
     counts = {name.removeprefix("workers/"): value for name, value in figures.items() if name.startswith("workers/")}
-    assert counts == {"started": 2, "died": 0, "killed": 0, "retries": 0, "put_back": 0}
+    assert 2 <= counts.pop("started") <= 2 + RESERVE
+    assert counts == {"died": 0, "killed": 0, "retries": 0, "put_back": 0}
 
 
 def test_an_error_is_not_remembered():
@@ -287,6 +288,36 @@ def test_one_that_hangs_makes_way_for_calls_of_the_other_kind(hangs, good):
         assert all(future.result(GUARD_S).passed for future in others)
         assert pool.figures()["workers/put_back"] > 0
         assert not hung.done()
+
+
+def test_what_is_killed_in_a_rush_is_replaced_from_the_reserve():
+    with VerifierPool(1, PATIENT, max_pending=400) as pool:
+        pool.wait_ready()
+        assert len(pool._computing._workers) == 1, "none before the pool is used"
+        assert pool.submit("math", "7", "7").result(GUARD_S).passed
+        assert pool.submit(*program(1, "return n")).result(GUARD_S).passed
+        wait_until(lambda: settled(pool))
+        before = pool.figures()["workers/started"]
+        hung = [pool.submit("math", r"\boxed{x^{20}+x^{7}+3x+1=0}", f"x = {i}") for i in range(4)]
+        others = [pool.submit(*program(i, "return n")) for i in range(2, 200)]
+        wait_until(lambda: pool.figures()["workers/put_back"] == len(hung))
+        assert not others[-1].done()
+        assert pool.figures()["workers/started"] == before
+        assert all(future.result(GUARD_S).passed for future in others)
+        wait_until(lambda: sum(each.ready and not each.slow for each in pool._computing._workers) == 1 + RESERVE)
+
+
+def test_a_program_that_takes_longer_than_those_before_it_is_right_all_the_same_and_soon():
+    """By the pace of the others it is slow, as are those that hang: it does not wait for their turns."""
+    with VerifierPool(1, PATIENT, max_pending=400) as pool:
+        pool.score_many(program(i, "return n") for i in range(1, 40))
+        hung = [pool.submit(*program(i, "while True: pass")) for i in range(100, 100 + SLOW_PLACES)]
+        longer = [pool.submit(*program(i, "return [n for _ in range(100_000)][-1]")) for i in range(200, 205)]
+        assert all(future.result(GUARD_S).passed for future in longer)
+        figures = pool.figures()
+        assert not any(future.done() for future in hung)
+    assert figures["workers/put_back"] >= len(hung)
+    assert figures["workers/started"] < 2 + SLOW_PLACES / 2
 
 
 def test_what_looks_long_asks_first_and_costs_the_others_no_process():

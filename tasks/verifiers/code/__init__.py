@@ -21,7 +21,7 @@ from tasks.verifiers.code.config import CodeConfig
 from tasks.verifiers.code.extraction import extract_program
 from tasks.verifiers.code.running import Case, Verdict, run_assertions, run_cases
 from tasks.verifiers.code.sandbox import Isolation, Sandbox, SandboxError
-from tasks.verifiers.code.timing import OnSlow, at_once
+from tasks.verifiers.code.timing import OnSlow, Pace, at_once
 from tasks.verifiers.scores import CannotJudge, GroundTruthError, Score
 
 MAX_TESTS = 1000
@@ -87,6 +87,7 @@ class _Workshop:
     def __init__(self) -> None:
         self.config = CodeConfig()
         self._on_slow: OnSlow = at_once
+        self._pace = Pace()
         self._sandbox: Sandbox | None = None
         self._owner = 0
 
@@ -98,7 +99,7 @@ class _Workshop:
         problem = ""
         for _ in range(ATTEMPTS):
             try:
-                return _run(self.sandbox(), program, ground_truth, self.config, self._on_slow)
+                return _run(self.sandbox(), program, ground_truth, self.config, self._on_slow, self._pace)
             except SandboxError as error:
                 problem = str(error)
                 self.close()
@@ -131,12 +132,12 @@ def open_sandbox(config: CodeConfig) -> Sandbox:
 
 
 def _run(
-    sandbox: Sandbox, program: str, ground_truth: dict[str, Any], config: CodeConfig, on_slow: OnSlow = at_once
+    sandbox: Sandbox, program: str, ground_truth: dict[str, Any], config: CodeConfig, on_slow: OnSlow, pace: Pace
 ) -> list[Verdict]:
     if "cases" in ground_truth:
-        return run_cases(sandbox, program, _cases(ground_truth["cases"]), config, on_slow)
+        return run_cases(sandbox, program, _cases(ground_truth["cases"]), config, on_slow, pace)
     setup = ground_truth.get("setup") or ""
-    return run_assertions(sandbox, program, setup, ground_truth["tests"], config, on_slow)
+    return run_assertions(sandbox, program, setup, ground_truth["tests"], config, on_slow, pace)
 
 
 def _cases(cases: list[Any]) -> list[Case]:

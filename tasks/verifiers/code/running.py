@@ -16,7 +16,7 @@ from decimal import Decimal, InvalidOperation
 from tasks.verifiers.code.config import CodeConfig
 from tasks.verifiers.code.inside.confine import Limits
 from tasks.verifiers.code.sandbox import Ended, Sandbox
-from tasks.verifiers.code.timing import Clock, OnSlow, OutOfTime, at_once
+from tasks.verifiers.code.timing import Clock, OnSlow, OutOfTime, Pace, at_once
 from tasks.verifiers.scores import CannotJudge
 
 EXIT_GRACE_SECONDS = 1.0
@@ -43,7 +43,13 @@ class Case:
 
 
 def run_assertions(
-    sandbox: Sandbox, program: str, setup: str, tests: Sequence[str], config: CodeConfig, on_slow: OnSlow = at_once
+    sandbox: Sandbox,
+    program: str,
+    setup: str,
+    tests: Sequence[str],
+    config: CodeConfig,
+    on_slow: OnSlow = at_once,
+    pace: Pace | None = None,
 ) -> list[Verdict]:
     """One verdict per test, in order. The response's process sees what its functions are called with, no more.
 
@@ -54,7 +60,7 @@ def run_assertions(
         CannotJudge: a test needs a module that the sandbox's Python lacks, or the machine is too busy.
         SandboxError: the sandbox failed.
     """
-    clock, limits = Clock(config.test_seconds, config.total_seconds, on_slow), _limits(config, sandbox)
+    clock, limits = Clock(config.test_seconds, config.total_seconds, on_slow, pace), _limits(config, sandbox)
     verdicts: list[Verdict] = []
     while len(verdicts) < len(tests):
         clock.begin_test()
@@ -73,7 +79,12 @@ def run_assertions(
 
 
 def run_cases(
-    sandbox: Sandbox, program: str, cases: Sequence[Case], config: CodeConfig, on_slow: OnSlow = at_once
+    sandbox: Sandbox,
+    program: str,
+    cases: Sequence[Case],
+    config: CodeConfig,
+    on_slow: OnSlow = at_once,
+    pace: Pace | None = None,
 ) -> list[Verdict]:
     """One verdict per case, in order, each in a process of its own.
 
@@ -81,7 +92,7 @@ def run_cases(
         CannotJudge: the machine is too busy.
         SandboxError: the sandbox failed.
     """
-    clock, limits = Clock(config.test_seconds, config.total_seconds, on_slow), _limits(config, sandbox)
+    clock, limits = Clock(config.test_seconds, config.total_seconds, on_slow, pace), _limits(config, sandbox)
     verdicts = []
     with _file(program) as source:
         for case in cases:
@@ -122,6 +133,7 @@ class _Conversation:
             line = b""
         if not line:
             return Verdict(False, "the test's process ended"), False
+        self._clock.end_test()
         answer = json.loads(line)
         if answer["cannot"]:
             raise CannotJudge(f"a test cannot be run here: {answer['detail']}")
@@ -179,6 +191,7 @@ def _run_case(sandbox: Sandbox, source: int, case: Case, limits: Limits, clock: 
                 if len(output) <= output_bytes:
                     with suppress(OutOfTime):
                         clock.wait_for(process.watched, EXIT_GRACE_SECONDS)
+                        clock.end_test()
         except OutOfTime:
             return Verdict(False, "time limit of the test")
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import select
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -13,8 +14,12 @@ from tasks.verifiers.clocks import STARVED_FACTOR, OwnTime, make_way
 from tasks.verifiers.code.sandbox import Process
 from tasks.verifiers.scores import CannotJudge
 
-PATIENCE_CPU_SECONDS = 0.015
-"""A test that has used so much CPU time is slow: its response makes way for the others."""
+PATIENCE_CPU_SECONDS = 0.004, 0.015
+"""A test that has used so much CPU time is slow, and its response makes way for the others: at least, at most."""
+PATIENCE_FACTOR = 3.0
+"""In between, so many times what the longest of the last tests took."""
+PATIENCE_TESTS = 32
+"""How many of them are looked at."""
 PATIENCE_SECONDS = 0.25
 """So is one that has had so much time for itself, be it asleep."""
 _LOOK_SECONDS = 0.02
@@ -36,6 +41,30 @@ class OutOfTime(Exception):  # noqa: N818 - reads as the sentence it is
     """The test has used its time up."""
 
 
+class Pace:
+    """How long the last tests took that ended, by which one is slow that goes on for much longer.
+
+    Where all take a tenth of a millisecond, one that does not end need not cost the others as much as a hundred of
+    them; where some take ten, it must.
+    """
+
+    def __init__(self) -> None:
+        """As long as there is little to go by, the most patience."""
+        self._took: deque[float] = deque(maxlen=PATIENCE_TESTS)
+
+    def add(self, cpu_seconds: float) -> None:
+        """A test has ended by itself."""
+        self._took.append(cpu_seconds)
+
+    @property
+    def patience(self) -> float:
+        """The CPU time after which a test is slow."""
+        least, most = PATIENCE_CPU_SECONDS
+        if len(self._took) < PATIENCE_TESTS // 2:
+            return most
+        return min(max(PATIENCE_FACTOR * max(self._took), least), most)
+
+
 class _TestLimits(NamedTuple):
     """In seconds that the response has spent: when a test is over, and when it is slow, by them or by CPU time."""
 
@@ -51,11 +80,12 @@ class Clock:
     because another hangs.
     """
 
-    def __init__(self, test_seconds: float, total_seconds: float, on_slow: OnSlow) -> None:
-        """So much for a test, and for all of them."""
+    def __init__(self, test_seconds: float, total_seconds: float, on_slow: OnSlow, pace: Pace | None = None) -> None:
+        """So much for a test, and for all of them; by `pace` a test is slow, and those that end add to it."""
         self._test_seconds = test_seconds
         self._total_seconds = total_seconds
         self._on_slow = on_slow
+        self._pace = pace or Pace()
         self._began = time.monotonic()
         self._spent = 0.0
         self._own: OwnTime | None = None
@@ -68,7 +98,13 @@ class Clock:
         """Another test begins."""
         self._test_began = time.monotonic()
         self._test_began_cpu = self._own.cpu_seconds() if self._own else 0.0
+        self._patience = self._pace.patience
         self._limits: _TestLimits | None = None
+
+    def end_test(self) -> None:
+        """It has ended by itself."""
+        if self._own:
+            self._pace.add(self._own.cpu_seconds() - self._test_began_cpu)
 
     @property
     def over(self) -> bool:
@@ -96,7 +132,7 @@ class Clock:
         """
         # The accounts cost more than most tests: they are opened for a test that takes its time.
         young = self._limits is None and time.monotonic() - self._test_began < PATIENCE_SECONDS
-        if young and select.select([descriptor], [], [], PATIENCE_CPU_SECONDS)[0]:
+        if young and select.select([descriptor], [], [], self._patience)[0]:
             return
         limits = self._limits = self._limits or self._limits_of_test()
         ends = min(limits.ends, self._seconds() + at_most)
@@ -119,7 +155,7 @@ class Clock:
         """Those of the test that has begun; of what it seems to have slept since, it may have waited for its turn."""
         began = max(0.0, self._seconds() - (time.monotonic() - self._test_began))
         ends = min(began + self._test_seconds, self._total_seconds)
-        return _TestLimits(ends, began + PATIENCE_SECONDS, self._test_began_cpu + PATIENCE_CPU_SECONDS)
+        return _TestLimits(ends, began + PATIENCE_SECONDS, self._test_began_cpu + self._patience)
 
     def _seconds(self) -> float:
         return self._spent + (self._own.seconds() if self._own else 0.0)

@@ -31,7 +31,7 @@ from tasks.verifiers.mathematics.extraction import MAX_CHARS, Answer, extract_an
 from tasks.verifiers.mathematics.normalisation import refusal, tidy
 from tasks.verifiers.mathematics.outlook import configure
 from tasks.verifiers.mathematics.plain_numbers import plain_number
-from tasks.verifiers.mathematics.warming import warm_up
+from tasks.verifiers.mathematics.warming import rehearse, warm_up
 from tasks.verifiers.scores import GroundTruthError, Score
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "extract_answer",
     "judge",
     "missing_resources",
+    "rehearse",
     "warm_up",
 ]
 

@@ -19,6 +19,17 @@ def warm_up() -> None:
         algebra.read(answer)
 
 
+def rehearse() -> None:
+    """Compare two answers as after a fork: memory that two processes share is copied as one of them first uses it.
+
+    To be called in every process that judges: 10 of its milliseconds, or of its first judgement's.
+    """
+    equivalent(*REHEARSAL)
+
+
+REHEARSAL = ("32x^2 + 77x + 230", "230 + 77x + 32x^2")
+"""No pair of `EQUAL_ANSWERS`, or SymPy would know the result."""
+
 EQUAL_ANSWERS = (
     ("12x^2 + 34x + 56", "56 + 34x + 12x^2"),
     (r"-\frac{3x}{4} - 2", r"-2 - \frac{3}{4}x"),
