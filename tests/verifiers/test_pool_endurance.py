@@ -300,7 +300,7 @@ def test_what_is_killed_in_a_rush_is_replaced_from_the_reserve():
         before = pool.figures()["workers/started"]
         hung = [pool.submit("math", r"\boxed{x^{20}+x^{7}+3x+1=0}", f"x = {i}") for i in range(4)]
         others = [pool.submit(*program(i, "return n")) for i in range(2, 200)]
-        wait_until(lambda: pool.figures()["workers/put_back"] == len(hung))
+        wait_until(lambda: pool.figures()["workers/put_back"] >= len(hung))
         assert not others[-1].done()
         assert pool.figures()["workers/started"] == before
         assert all(future.result(GUARD_S).passed for future in others)

@@ -132,7 +132,12 @@ def open_sandbox(config: CodeConfig) -> Sandbox:
 
 
 def _run(
-    sandbox: Sandbox, program: str, ground_truth: dict[str, Any], config: CodeConfig, on_slow: OnSlow, pace: Pace
+    sandbox: Sandbox,
+    program: str,
+    ground_truth: dict[str, Any],
+    config: CodeConfig,
+    on_slow: OnSlow = at_once,
+    pace: Pace | None = None,
 ) -> list[Verdict]:
     if "cases" in ground_truth:
         return run_cases(sandbox, program, _cases(ground_truth["cases"]), config, on_slow, pace)
