@@ -81,8 +81,10 @@ def drive(pool, start, count):
     for chunk in range(start, start + count, 2000):
         scores = pool.score_many(stream(chunk, min(2000, start + count - chunk)))
         unpassed += [score for score in scores if not score.passed]
+        died = pool._computing.counters.died
         os.kill(pool._computing._workers[0].process.pid, signal.SIGKILL)
         assert pool.submit("math", f"{chunk}", f"{chunk}").result(GUARD_S).passed
+        wait_until(lambda: pool._computing.counters.died > died)  # noqa: B023 - called at once
     wait_until(lambda: settled(pool))
     return unpassed
 
