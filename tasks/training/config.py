@@ -119,7 +119,7 @@ class RewardsConfig(Config):
 
     Attributes:
         workers: verifier processes.
-        retries: how often a judgement that failed (not: that was 0) is repeated before its group is set aside.
+        retries: how often a judgement that failed (not: that was 0) is repeated before the response leaves its group.
     """
 
     workers: int = Field(1, gt=0)

@@ -5,6 +5,8 @@
        └─ put back ◄┴ actor lost └ zero variance     └ stale: dropped, prompt put back
                                    or not judgeable: dropped
 
+A single response that cannot be judged leaves its group, so that the groups of a batch differ in size.
+
 What takes the place of a dropped group is `resampling`'s to say: the next prompt at once, or a prompt of a next round.
 `Sampling` is everything up to `ready`; here is what follows. The controller sees token ids and scores, never a tensor
 of the model.
@@ -200,12 +202,12 @@ class Controller:
         responses = await self._with_old_logprobs(_responses(batch, self._config))
         distances = await self._distances(responses) if kl.in_reward else [0.0] * len(responses)
         advantages = _advantages(batch, [kl.beta * distance for distance in distances], self._config)
-        flat = (advantage for row in advantages for advantage in row)
-        sequences = [replace(each, advantage=advantage) for each, advantage in zip(responses, flat, strict=True)]
+        waiting = iter(responses)
+        sequences = [[replace(next(waiting), advantage=advantage) for advantage in row] for row in advantages]
         rate = learning_rate(step, self._config.optimizer, self._config.steps)
         metrics = {**(await self._update(sequences, rate)).metrics, "learning_rate": rate}
         if kl.in_reward:
-            metrics["kl"] = sum(distances) / max(sum(each.num_trained for each in sequences), 1)
+            metrics["kl"] = sum(distances) / max(sum(each.num_trained for each in responses), 1)
         for group, row in zip(batch, advantages, strict=True):
             self._crew.ledger.close_group(group, "trained", step=step, spread=statistics.pstdev(row))
         return metrics
@@ -227,14 +229,14 @@ class Controller:
         distances: list[float] = kl_of_responses(old, reference, self._config.objective.kl).tolist()
         return distances
 
-    async def _update(self, sequences: list[TokenSequence], rate: float) -> StepReport:
+    async def _update(self, groups: list[list[TokenSequence]], rate: float) -> StepReport:
         """All optimizer steps on a batch; its groups stay together."""
         updates = self._config.updates
-        size = len(sequences) // updates.minibatches
+        size = len(groups) // updates.minibatches
         reports = []
         for _ in range(updates.epochs):
-            for start in range(0, len(sequences), size):
-                part = sequences[start : start + size]
+            for start in range(0, len(groups), size):
+                part = [sequence for group in groups[start : start + size] for sequence in group]
                 denominator = self._config.objective.denominator(sequence.num_trained for sequence in part)
                 reports.append(await self._crew.learner.step(part, denominator, rate))
         return StepReport.of(reports)
@@ -298,20 +300,27 @@ def _responses(batch: Sequence[Group], config: TrainingConfig) -> list[TokenSequ
 
 
 def _advantages(batch: Sequence[Group], penalties: list[float], config: TrainingConfig) -> list[list[float]]:
-    """`[groups][samples]`; `penalties`, one for each response, are taken from the rewards."""
+    """For each group those of its responses; `penalties`, one for each response, are taken from the rewards."""
     import torch
 
     from tasks.training.objective import compute_advantages, normalize_then_sum
 
-    advantages: list[list[float]]
+    present = _padded([[True] * len(group.completions) for group in batch], torch.bool)  # [groups, samples]
     if config.objective.reward_aggregation == "normalize_then_sum":
-        advantages = normalize_then_sum(*_components(batch)).tolist()
-        return advantages
-    rewards = torch.tensor([group.scores for group in batch], dtype=torch.float64)  # [groups, samples]
-    rewards -= torch.tensor(penalties, dtype=torch.float64).view_as(rewards)
-    num_tokens = torch.tensor([[len(c.token_ids) for c in group.completions] for group in batch])
-    advantages = compute_advantages(rewards, num_tokens, config.objective).tolist()
-    return advantages
+        advantages = normalize_then_sum(*_components(batch), present)
+    else:
+        rewards = _padded([group.scores for group in batch], torch.float64)
+        rewards[present] -= torch.tensor(penalties, dtype=torch.float64)
+        num_tokens = _padded([[len(c.token_ids) for c in group.completions] for group in batch], torch.long)
+        advantages = compute_advantages(rewards, num_tokens, config.objective, present)
+    return [row[mask].tolist() for row, mask in zip(advantages, present, strict=True)]
+
+
+def _padded(rows: Sequence[list[Any]], dtype: Any) -> Any:
+    """Rows of different lengths as a tensor `[rows, longest]`, 0 where a row has ended."""
+    import torch
+
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row, dtype=dtype) for row in rows], batch_first=True)
 
 
 def _components(batch: Sequence[Group]) -> tuple[Any, Any]:
@@ -319,8 +328,9 @@ def _components(batch: Sequence[Group]) -> tuple[Any, Any]:
     import torch
 
     components = [group.components() for group in batch]  # prompts differ in which rewards they have, and how many
+    samples = max(len(group) for group in components)
     most = max(len(rewards) for group in components for rewards in group)
-    values = torch.full((len(batch), len(components[0]), most), torch.nan, dtype=torch.float64)
+    values = torch.full((len(batch), samples, most), torch.nan, dtype=torch.float64)
     weights = torch.zeros(len(batch), most, dtype=torch.float64)
     for g, group in enumerate(components):
         for s, rewards in enumerate(group):

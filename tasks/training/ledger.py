@@ -15,7 +15,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from tasks.schemas import LEDGER, canonical_json, table_from_rows
-from tasks.training.rollouts import Group
+from tasks.training.rollouts import Group, why_unjudged
 
 Fate = Literal["trained", "zero_variance", "stale", "failed", "unused"]
 
@@ -40,6 +40,9 @@ class Ledger:
     ) -> None:
         """Record what became of `group`: `trained` at `step`, or why not.
 
+        Responses that could not be judged come last in `scores` and `num_tokens`, with a null for a score; `detail`
+        says how many they are, and why.
+
         Raises:
             ValueError: the group already has a fate.
         """
@@ -47,6 +50,8 @@ class Ledger:
             raise ValueError(f"group {group.number} already left the ledger; it cannot become {fate}")
         self._closed.add(group.number)
         self.fates[fate] += 1
+        judged = [len(completion.token_ids) for completion in group.completions]
+        left_out = why_unjudged([each.reason for each in group.unjudged], len(judged) + len(group.unjudged))
         row = {
             "group": group.number,
             "prompt_id": group.prompt.prompt_id,
@@ -56,12 +61,12 @@ class Ledger:
             "finished_at": group.finished_at,
             "first_version": group.first_version,
             "last_version": group.last_version,
-            "scores": group.scores,
-            "num_tokens": [len(completion.token_ids) for completion in group.completions],
+            "scores": [*group.scores, *(None for _ in group.unjudged)],
+            "num_tokens": [*judged, *(each.num_tokens for each in group.unjudged)],
             "advantage_spread": spread,
             "fate": fate,
             "step": step,
-            "detail": detail,
+            "detail": "; ".join(filter(None, (detail, left_out))) or None,
         }
         self._file.write(canonical_json(row).encode() + b"\n")
         self._file.flush()

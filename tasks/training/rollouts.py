@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -26,12 +27,20 @@ class Prompt:
     token_ids: list[int]
 
 
+class Unjudged(NamedTuple):
+    """A response that could not be judged: how many tokens it has, and why there is no judgement."""
+
+    num_tokens: int
+    reason: str
+
+
 @dataclass
 class Group:
     """All responses to one prompt that are compared with each other (a GRPO group).
 
     Times are seconds since the run began. In the order of `completions` stand `scores`, which training maximises,
     `rewards`, what those are made of (empty where the verifier's score is all), and whether each is right (`passed`).
+    Judged groups differ in size: a response without a judgement is in `unjudged` and nowhere else.
     """
 
     number: int
@@ -44,6 +53,7 @@ class Group:
     finished_at: float | None = None
     rewards: list[tuple[Reward, ...]] = field(default_factory=list)
     passed: list[bool] = field(default_factory=list)
+    unjudged: list[Unjudged] = field(default_factory=list)
 
     @property
     def first_version(self) -> int:
@@ -58,13 +68,17 @@ class Group:
         return max(versions, default=self.policy_version)
 
     def judged(self, scores: list[Score], shaping: ShapingConfig) -> None:
-        """Take the judgements of all completions, in their order, and shape the rewards."""
-        self.scores = [
-            shaped_reward(score.reward, len(completion.token_ids), completion.truncated, shaping)
-            for score, completion in zip(scores, self.completions, strict=True)
-        ]
-        self.rewards = [score.rewards for score in scores]
-        self.passed = [score.passed for score in scores]
+        """Take the judgements of all completions, in their order, and shape the rewards.
+
+        A completion whose `Score.error` is set leaves the group for `unjudged`.
+        """
+        pairs = list(zip(self.completions, scores, strict=True))
+        self.unjudged = [Unjudged(len(c.token_ids), score.error) for c, score in pairs if score.error is not None]
+        judged = [(completion, score) for completion, score in pairs if score.error is None]
+        self.completions = [completion for completion, _ in judged]
+        self.scores = [shaped_reward(score.reward, len(c.token_ids), c.truncated, shaping) for c, score in judged]
+        self.rewards = [score.rewards for _, score in judged]
+        self.passed = [score.passed for _, score in judged]
 
     def teaches_nothing(self, objective: ObjectiveConfig) -> str:
         """Why the group carries no gradient; empty where it does.
@@ -99,7 +113,14 @@ class Group:
             for item in record["completions"]
         ]
         rewards = [tuple(Reward(*part) for part in each) for each in record["rewards"]]
-        return cls(**{**record, "prompt": prompts[record["prompt"]], "completions": completions, "rewards": rewards})
+        unjudged = [Unjudged(*each) for each in record["unjudged"]]
+        rebuilt = {"completions": completions, "rewards": rewards, "unjudged": unjudged}
+        return cls(**{**record, **rebuilt, "prompt": prompts[record["prompt"]]})
+
+
+def why_unjudged(reasons: Sequence[str], samples: int) -> str:
+    """One line about a group of which `samples` responses were sampled; empty where all were judged."""
+    return f"{len(reasons)} of {samples} responses could not be judged: {reasons[0]}" if reasons else ""
 
 
 def read_prompts(mixture: pa.Table, tokenizer: Any) -> list[Prompt]:

@@ -18,7 +18,7 @@ from tasks.generation.engine import sample_seed
 from tasks.training.actors import Actor, ActorLostError
 from tasks.training.config import DynamicSampling, TrainingConfig
 from tasks.training.ledger import Fate, Ledger
-from tasks.training.rewards import Judge, JudgementError
+from tasks.training.rewards import Judge, TooFewJudgedError, judge_responses
 from tasks.training.rollouts import Group
 from tasks.training.stream import PromptStream
 from tasks.training.tally import Tally
@@ -184,10 +184,14 @@ class Sampling:
         group.completions = await actor.generate(group.prompt.token_ids, self._drawn_by(group))
         self.tally.generated_tokens += sum(len(completion.token_ids) for completion in group.completions)
         try:
-            await self._score(group)
-        except JudgementError as error:
+            scores = await judge_responses(self._judge, group.prompt, group.completions)
+        except TooFewJudgedError as error:
+            self.tally.unjudged_samples += error.unjudged
             self.drop(group, "failed", str(error))
             return
+        group.judged(scores, self._config.objective.shaping)
+        group.finished_at = self._clock()
+        self.tally.judged(group)
         if reason := self._nothing_to_learn(group):
             self.tally.zero_variance_groups += 1
             if self._config.resampling.kind != "none":
@@ -209,22 +213,6 @@ class Sampling:
         if not self._config.deterministic:
             return sampling
         return sampling.model_copy(update={"seed": sample_seed(self._config.seed, "group", group.number)})
-
-    async def _score(self, group: Group) -> None:
-        prompt = group.prompt
-        try:
-            async with asyncio.TaskGroup() as judging:  # the first failure ends the others
-                scores = [
-                    judging.create_task(
-                        self._judge.score(prompt.verifier, completion.text, prompt.ground_truth, prompt.messages)
-                    )
-                    for completion in group.completions
-                ]
-        except* JudgementError as failed:
-            raise failed.exceptions[0] from None
-        group.judged([score.result() for score in scores], self._config.objective.shaping)
-        group.finished_at = self._clock()
-        self.tally.judged(group)
 
 
 async def _first_failure(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:

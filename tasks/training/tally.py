@@ -22,13 +22,15 @@ class Tally:
     zero_variance_groups: int = 0
     solved_groups: int = 0
     unsolved_groups: int = 0
+    unjudged_samples: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     actors_lost: int = 0
     updates: list[UpdateTiming] = field(default_factory=list)
 
     def judged(self, group: Group) -> None:
-        """All responses of `group` have scores."""
+        """All responses of `group` have scores, and those that could not be judged have left it."""
         self.judged_groups += 1
+        self.unjudged_samples += len(group.unjudged)
         self.solved_groups += all(group.passed)
         self.unsolved_groups += not any(group.passed)
         self.scores.setdefault(group.prompt.domain, []).extend(group.scores)
@@ -40,7 +42,8 @@ class Tally:
         """Rewards of everything that was sampled, dropped groups included, by domain and in all; counts; rates.
 
         Of the judged groups, `zero_variance` is the share that carried no gradient; in `solved` all responses pass, in
-        `unsolved` none does.
+        `unsolved` none does. `unjudged_samples` counts responses that could not be judged, those of failed groups
+        included; no other figure of judgements counts them.
         `sampling_rounds` counts the rounds of prompts that dynamic sampling took, 0 where a surplus was enough.
         Where prompts have several rewards, `rewards/<name>/mean` and `/std` are those of each, before its weight.
 
@@ -68,6 +71,7 @@ class Tally:
             "unsolved": self.unsolved_groups / max(self.judged_groups, 1),
             "stale_groups": self.dropped["stale"],
             "failed_groups": self.dropped["failed"],
+            "unjudged_samples": self.unjudged_samples,
             "actors_lost": self.actors_lost,
             "generated_tokens": self.generated_tokens,
             "generated_tokens_per_second": self.generated_tokens / seconds,

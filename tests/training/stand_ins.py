@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from tasks.generation.config import SamplingConfig
 from tasks.generation.engine import Completion, UpdateTiming, VersionSpan
 from tasks.training.checkpoint import Checkpoints
@@ -250,6 +252,20 @@ async def settle() -> None:
     """Let everything happen that can happen while the caller waits."""
     for _ in range(200):
         await asyncio.sleep(0)
+
+
+def tasks_left_by_cancelling(run, ready_to_cancel):
+    """Cancel a run when it is ready for that; what still runs then."""
+
+    async def main():
+        running = asyncio.create_task(run.run())
+        await asyncio.wait_for(until(ready_to_cancel), HUNG_SECONDS)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        return asyncio.all_tasks() - {asyncio.current_task()}
+
+    return asyncio.run(main())
 
 
 async def never():

@@ -11,7 +11,6 @@ from tasks.training.config import ActorsConfig
 from tasks.training.controller import NoSignalError, StalledError
 from tasks.training.learner.client import StepReport
 from tests.training.stand_ins import (
-    HUNG_SECONDS,
     LOGPROB,
     OLD_LOGPROB,
     RecordingLearner,
@@ -24,6 +23,7 @@ from tests.training.stand_ins import (
     numbers,
     prompts,
     settle,
+    tasks_left_by_cancelling,
     until,
 )
 
@@ -333,19 +333,7 @@ def test_more_losses_than_allowed_end_the_run_with_the_number(tmp_path):
     assert all(actor.killed for actor in run.actors)
 
 
-# Failures that are not scores
-
-
-def test_a_group_that_cannot_be_judged_is_failed_and_never_a_reward_of_0(tmp_path):
-    async def second_prompt_is_unjudgeable(_actor, prompt):
-        return ["right", "?"] if prompt == 2 else ["right", "wrong"]
-
-    run = Run(tmp_path, config(steps=1), prompts(50), second_prompt_is_unjudgeable).play()
-    [failed] = run.rows("failed")
-    assert (failed["prompt_id"], failed["detail"], failed["scores"]) == ("p2", "no verdict on '?'", [])
-    assert run.learner.steps[0].prompts == [1, 3]
-    assert run.metrics()[0]["reward"] == 0.5
-    assert run.metrics()[0]["failed_groups"] == 1
+# Failures of a run
 
 
 def test_prompts_without_any_signal_end_the_run(tmp_path):
@@ -383,18 +371,6 @@ def test_a_failure_of_the_learner_is_the_runs_failure(tmp_path):
 # Endings
 
 
-def tasks_left_by_cancelling(run, ready_to_cancel):
-    async def main():
-        running = asyncio.create_task(run.run())
-        await asyncio.wait_for(until(ready_to_cancel), HUNG_SECONDS)
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        return asyncio.all_tasks() - {asyncio.current_task()}
-
-    return asyncio.run(main())
-
-
 def test_cancelling_a_run_leaves_no_task_and_no_actor(tmp_path):
     async def slow_after_the_first_step(actor, _prompt):
         if actor.version > 0:
@@ -405,22 +381,6 @@ def test_cancelling_a_run_leaves_no_task_and_no_actor(tmp_path):
     run = Run(tmp_path, options, prompts(50), slow_after_the_first_step)
     assert not tasks_left_by_cancelling(run, lambda: len(run.learner.steps) >= 2)
     assert all(actor.killed for actor in run.actors)
-
-
-def test_a_failed_judgement_leaves_no_other_judgement_of_its_group_behind(tmp_path):
-    class HalfDeafJudge:
-        async def score(self, _verifier, response, _ground_truth, _messages):
-            from tasks.training.rewards import JudgementError
-
-            if response == "?":
-                raise JudgementError("no verdict")
-            await never()
-
-    async def first_is_unjudgeable(_actor, prompt):
-        return ["?", "right"] if prompt == 1 else ["right", "right"]
-
-    run = Run(tmp_path, config(groups_per_step=1), prompts(50), first_is_unjudgeable, judge=HalfDeafJudge())
-    assert not tasks_left_by_cancelling(run, lambda: len(run.rows("failed")) == 1)
 
 
 # What is measured
@@ -446,6 +406,7 @@ def test_the_metrics_of_a_step_worked_by_hand(tmp_path):
         "zero_variance": 1 / 3,
         "stale_groups": 0,
         "failed_groups": 0,
+        "unjudged_samples": 0,
         "actors_lost": 0,
         "generated_tokens": 5 * 5 + 4,
         "batch_reward": (1 + 0 + 1 + 0.5) / 4,

@@ -1,4 +1,4 @@
-"""The controller's end of the reward workers, with a real one in Ray."""
+"""The controller's end of the reward workers, with a real one in Ray where it matters who dies."""
 
 import asyncio
 import time
@@ -6,14 +6,48 @@ import time
 import pytest
 
 from tasks.training.config import RewardsConfig
-from tasks.training.rewards import RayJudge, RewardProcess
-from tasks.verifiers import VerifiersConfig
-
-pytestmark = pytest.mark.engine
+from tasks.training.rewards import JudgementError, RayJudge, RewardProcess
+from tasks.verifiers import Score, VerifiersConfig
 
 HANGS = ("function", "fine", {"function": "tests.verifiers.rewards_of_a_user.hangs", "columns": {}}, [])
 
 
+class Method:
+    """A method of an actor that gives one of `results` after the other."""
+
+    def __init__(self, *results):
+        self.results = list(results)
+
+    async def remote(self, *_arguments):
+        return self.results.pop(0)
+
+
+class Handle:
+    """An actor whose judgements come as they are given."""
+
+    def __init__(self, *scores):
+        self.score = Method(*scores)
+        self.figures = Method({"math/calls": 2.0})
+
+
+def test_a_failed_judgement_is_tried_again_and_counted():
+    judge = RayJudge(Handle(Score.unjudged("its worker died"), Score.binary(True, "")), RewardsConfig(retries=1))
+
+    async def judged():
+        return await judge.score("math", "1", "1", []), await judge.figures()
+
+    score, figures = asyncio.run(judged())
+    assert score.passed
+    assert figures == {"math/calls": 2.0, "math/retried": 1.0}
+
+
+def test_a_judgement_that_fails_every_time_says_why_and_how_often_it_was_tried():
+    judge = RayJudge(Handle(*[Score.unjudged("its worker died")] * 3), RewardsConfig(retries=2))
+    with pytest.raises(JudgementError, match=r"math: its worker died \(tried 3 times\)"):
+        asyncio.run(judge.score("math", "1", "1", []))
+
+
+@pytest.mark.engine
 def test_a_judgement_that_nobody_waits_for_is_not_repeated_when_its_process_ends(capfd):
     import ray
 

@@ -1,6 +1,7 @@
 """Rewards of groups of rollouts -> advantages.
 
-A group is the rollouts of one prompt: row `g` of `[groups, samples]`. All arithmetic is in float64, so that a group's
+A group is the rollouts of one prompt: row `g` of `[groups, samples]`. Groups may differ in size: `present` says which
+samples there are, and what stands at the others is not read. All arithmetic is in float64, so that a group's
 mean does not leave rounding noise for the optimizer to amplify.
 """
 
@@ -15,10 +16,12 @@ GROUP_STD_EPSILON = 1e-6
 GLOBAL_VARIANCE_FLOOR = 1e-8
 
 
-def compute_advantages(rewards: Tensor, num_tokens: Tensor, config: ObjectiveConfig) -> Tensor:
+def compute_advantages(
+    rewards: Tensor, num_tokens: Tensor, config: ObjectiveConfig, present: Tensor | None = None
+) -> Tensor:
     """One advantage per rollout; every token of the rollout shares it.
 
-    With r the rewards of a group and G its size:
+    With r the rewards of a group and G its size, the number of samples that are present:
 
     - `group_mean` (OlmoRL, Dr GRPO): `r - mean(r)`;
     - `group_norm` (GRPO, DAPO): `(r - mean(r)) / (std(r) + 1e-6)` with the sample standard deviation (divisor G - 1).
@@ -34,32 +37,36 @@ def compute_advantages(rewards: Tensor, num_tokens: Tensor, config: ObjectiveCon
         rewards: `[groups, samples]`, floating point.
         num_tokens: `[groups, samples]`, response tokens of each rollout.
         config: only `advantage` is read.
+        present: `[groups, samples]`, bool; None: every group has all samples.
 
     Returns:
         `[groups, samples]` in the dtype of `rewards`. A group of equal rewards gets exactly 0 before any normalisation
-        over the batch.
+        over the batch; a sample that is not present gets exactly 0.
 
     Raises:
-        ValueError: shapes are not `[groups, samples]` or differ; a reward is not finite; a length is negative;
-            `leave_one_out` of groups of one.
+        ValueError: shapes are not `[groups, samples]` or differ; a group has no sample; a reward is not finite; a
+            length is negative; `leave_one_out` of groups of one.
     """
-    _check(rewards, num_tokens)
-    r = rewards.double()
+    _check_shapes(rewards, num_tokens)
+    present = _checked(present, rewards.shape, rewards.device)
+    r = rewards.double().masked_fill(~present, 0.0)
+    lengths = num_tokens.masked_fill(~present, 0)
+    _check_values(r, lengths)
     match config.advantage:
         case "group_mean":
-            advantages = _centre(r)
+            advantages = _centre(r, present)
         case "group_norm":
-            advantages = _centre(r) / (_std(r) + GROUP_STD_EPSILON)
+            advantages = _centre(r, present) / (_std(r, present) + GROUP_STD_EPSILON)
         case "leave_one_out":
-            advantages = _leave_one_out(r)
+            advantages = _leave_one_out(r, present)
         case "reinforce_pp":
-            advantages = _normalise(r, num_tokens)
+            advantages = _normalise(r, lengths, present)
         case "reinforce_pp_baseline":
-            advantages = _normalise(_centre(r), num_tokens)
+            advantages = _normalise(_centre(r, present), lengths, present)
     return advantages.to(rewards.dtype)
 
 
-def normalize_then_sum(rewards: Tensor, weights: Tensor) -> Tensor:
+def normalize_then_sum(rewards: Tensor, weights: Tensor, present: Tensor | None = None) -> Tensor:
     """One advantage per rollout from several rewards, each normalised by itself (GDPO, Liu et al. 2026).
 
     With r_k the k-th reward within a group: `A = sum_k w_k (r_k - mean(r_k)) / (std(r_k) + 1e-6)`, then divided by its
@@ -70,18 +77,22 @@ def normalize_then_sum(rewards: Tensor, weights: Tensor) -> Tensor:
         rewards: `[groups, samples, rewards]`, floating point; NaN where a reward does not apply to a rollout, and
             then counts neither in its mean and deviation nor for this rollout.
         weights: `[groups, rewards]`; not read where a group's rewards are all NaN.
+        present: `[groups, samples]`, bool; None: every group has all samples. Only these count in the root mean square.
 
     Returns:
-        `[groups, samples]` in the dtype of `rewards`; exactly 0 in a group none of whose rewards varies.
+        `[groups, samples]` in the dtype of `rewards`; exactly 0 in a group none of whose rewards varies, and for a
+        sample that is not present.
 
     Raises:
-        ValueError: shapes do not fit, or a reward is infinite.
+        ValueError: shapes do not fit, a group has no sample, or a reward is infinite.
     """
     if rewards.ndim != 3 or weights.shape != (rewards.shape[0], rewards.shape[2]) or rewards.numel() == 0:
         raise ValueError(
             "rewards must be a non-empty [groups, samples, rewards] and weights [groups, rewards], "
             f"got {list(rewards.shape)} and {list(weights.shape)}"
         )
+    present = _checked(present, rewards.shape[:2], rewards.device)
+    rewards = rewards.masked_fill(~present[:, :, None], torch.nan)
     if rewards.isinf().any():
         raise ValueError("a reward is infinite")
     r = rewards.double().transpose(1, 2)  # [groups, rewards, samples]
@@ -93,43 +104,63 @@ def normalize_then_sum(rewards: Tensor, weights: Tensor) -> Tensor:
     std = (centred.square().sum(dim=2) / (count.squeeze(2) - 1).clamp(min=1)).sqrt()
     scale = weights.double().nan_to_num() * varies / (std + GROUP_STD_EPSILON)  # [groups, rewards]
     summed = (centred.masked_fill(~varies[:, :, None], 0.0) * scale[:, :, None]).sum(dim=1)
-    return (summed * summed.square().mean().clamp(min=GLOBAL_VARIANCE_FLOOR).rsqrt()).to(rewards.dtype)
+    mean_square = summed[present].square().mean()
+    return (summed * mean_square.clamp(min=GLOBAL_VARIANCE_FLOOR).rsqrt()).to(rewards.dtype)
 
 
-def zero_variance(rewards: Tensor) -> Tensor:
+def zero_variance(rewards: Tensor, present: Tensor | None = None) -> Tensor:
     """Which groups have equal rewards and so teach nothing: `[groups, samples]` -> bool `[groups]`."""
-    return (rewards == rewards[:, :1]).all(dim=1)
+    present = _checked(present, rewards.shape, rewards.device)
+    highest, lowest = rewards.masked_fill(~present, -torch.inf), rewards.masked_fill(~present, torch.inf)
+    return highest.amax(dim=1) == lowest.amin(dim=1)
 
 
-def _centre(r: Tensor) -> Tensor:
-    centred = r - r.mean(dim=1, keepdim=True)
-    return centred.masked_fill(zero_variance(r)[:, None], 0.0)
+# In what follows rewards are 0 where no sample is present, so that sums over a row are those of its group.
 
 
-def _std(r: Tensor) -> Tensor:
+def _size(present: Tensor) -> Tensor:
+    return present.sum(dim=1, keepdim=True).double()  # [groups, 1]
+
+
+def _centre(r: Tensor, present: Tensor) -> Tensor:
+    centred = r - r.sum(dim=1, keepdim=True) / _size(present)
+    return centred.masked_fill(~present | zero_variance(r, present)[:, None], 0.0)
+
+
+def _std(r: Tensor, present: Tensor) -> Tensor:
     # [groups, 1]; a group of one has no spread, where the divisor G - 1 would make it NaN
-    if r.shape[1] == 1:
-        return torch.zeros_like(r)
-    return r.std(dim=1, keepdim=True)
+    squares = _centre(r, present).square().sum(dim=1, keepdim=True)
+    return (squares / (_size(present) - 1).clamp(min=1)).sqrt()
 
 
-def _leave_one_out(r: Tensor) -> Tensor:
-    samples = r.shape[1]
-    if samples < 2:
+def _leave_one_out(r: Tensor, present: Tensor) -> Tensor:
+    size = _size(present)
+    if (size < 2).any():
         raise ValueError("advantage = leave_one_out needs at least 2 samples per group, got 1")
-    return _centre(r) * (samples / (samples - 1))
+    return _centre(r, present) * (size / (size - 1))
 
 
-def _normalise(advantages: Tensor, num_tokens: Tensor) -> Tensor:
-    if (advantages == advantages[0, 0]).all():
+def _normalise(advantages: Tensor, num_tokens: Tensor, present: Tensor) -> Tensor:
+    given = advantages[present]
+    if (given == given[0]).all():
         return torch.zeros_like(advantages)
     weights = num_tokens.double() / num_tokens.sum().clamp(min=1)
     centred = advantages - (weights * advantages).sum()
     variance = (weights * centred.square()).sum()
-    return centred * variance.clamp(min=GLOBAL_VARIANCE_FLOOR).rsqrt()
+    return (centred * variance.clamp(min=GLOBAL_VARIANCE_FLOOR).rsqrt()).masked_fill(~present, 0.0)
 
 
-def _check(rewards: Tensor, num_tokens: Tensor) -> None:
+def _checked(present: Tensor | None, shape: torch.Size, device: torch.device) -> Tensor:
+    if present is None:
+        return torch.ones(shape, dtype=torch.bool, device=device)
+    if present.dtype != torch.bool or present.shape != shape:
+        raise ValueError(f"present must be bool {list(shape)}, got {present.dtype} {list(present.shape)}")
+    if not present.any(dim=1).all():
+        raise ValueError(f"group {present.any(dim=1).tolist().index(False)} has no sample")
+    return present
+
+
+def _check_shapes(rewards: Tensor, num_tokens: Tensor) -> None:
     if rewards.ndim != 2 or rewards.shape != num_tokens.shape or rewards.numel() == 0:
         raise ValueError(
             "rewards and num_tokens must both be a non-empty [groups, samples], "
@@ -137,6 +168,9 @@ def _check(rewards: Tensor, num_tokens: Tensor) -> None:
         )
     if not rewards.is_floating_point():
         raise ValueError(f"rewards must be floating point, got {rewards.dtype}")
+
+
+def _check_values(rewards: Tensor, num_tokens: Tensor) -> None:
     if not rewards.isfinite().all():
         group, sample = (~rewards.isfinite()).nonzero()[0].tolist()
         raise ValueError(f"rewards[{group}, {sample}] is {rewards[group, sample].item()}, not a finite number")

@@ -127,7 +127,102 @@ def test_what_cannot_be_rewards_is_refused(rewards, lengths, message):
         advantages("group_mean", rewards, lengths)
 
 
+# Groups of different sizes
+
+
 NAN = float("nan")
+RAGGED = torch.tensor([[1.0, 0.0, 0.0, NAN], [1.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+PRESENT = torch.tensor([[True, True, True, False], [True, True, True, True]])
+TOKENS = 1 + 2 + 3 + 2 + 2 + 2 + 4
+THIRDS = [2 / 3, -1 / 3, -1 / 3]
+QUARTERS = [0.75, -0.25, -0.25, -0.25]
+
+
+def ragged(name, rewards=RAGGED, present=PRESENT):
+    lengths = LENGTHS.masked_fill(~present, -1)
+    return compute_advantages(rewards, lengths, ObjectiveConfig(advantage=name), present)
+
+
+def test_group_mean_of_three_and_of_four_by_hand():
+    assert_close(ragged("group_mean"), [[*THIRDS, 0.0], QUARTERS])
+
+
+def test_group_norm_of_three_and_of_four_by_hand():
+    # sample variances: (4 + 1 + 1) / 9 / 2 = 1/3 and (9 + 1 + 1 + 1) / 16 / 3 = 1/4
+    first, second = sqrt(1 / 3) + 1e-6, 0.5 + 1e-6
+    assert_close(ragged("group_norm"), [[*(x / first for x in THIRDS), 0.0], [x / second for x in QUARTERS]])
+
+
+def test_leave_one_out_of_three_and_of_four_by_hand():
+    # against the mean of the other two: 1 - 0, 0 - 1/2; of the other three: 1 - 0, 0 - 1/3
+    assert_close(ragged("leave_one_out"), [[1.0, -0.5, -0.5, 0.0], [1.0, -1 / 3, -1 / 3, -1 / 3]])
+
+
+def test_reinforce_pp_of_three_and_of_four_by_hand():
+    # of 16 tokens 1 + 2 = 3 were rewarded
+    share = 3 / TOKENS
+    std = sqrt(share * (1 - share))
+    hit, miss = (1 - share) / std, -share / std
+    assert_close(ragged("reinforce_pp"), [[hit, miss, miss, 0.0], [hit, miss, miss, miss]])
+
+
+def test_reinforce_pp_baseline_of_three_and_of_four_by_hand():
+    # token-weighted, the centred rewards sum to (2 - 2 - 3) / 3 + 2 * 0.75 - 8 * 0.25 = -1.5,
+    # their squares to (4 + 2 + 3) / 9 + 2 * 0.5625 + 8 * 0.0625 = 2.625
+    mean = -1.5 / TOKENS
+    std = sqrt(2.625 / TOKENS - mean**2)
+    expected = [[*((x - mean) / std for x in THIRDS), 0.0], [(x - mean) / std for x in QUARTERS]]
+    assert_close(ragged("reinforce_pp_baseline"), expected)
+
+
+masks = st.lists(st.booleans(), min_size=10, max_size=10).map(lambda given: torch.tensor(given).view(2, 5))
+
+
+@pytest.mark.parametrize("name", LOCAL)
+@PROPERTY
+@given(
+    rewards=st.lists(st.floats(-1e3, 1e3, width=32), min_size=10, max_size=10),
+    present=masks.filter(lambda mask: (mask.sum(dim=1) >= 2).all()),
+)
+def test_a_group_with_k_of_n_samples_is_the_group_of_those_k_alone(name, rewards, present):
+    rewards, lengths = torch.tensor(rewards, dtype=torch.float64).view(2, 5), torch.ones(2, 5, dtype=torch.long)
+    config = ObjectiveConfig(advantage=name)
+    together = compute_advantages(rewards, lengths, config, present)
+    for row, values, mask in zip(together, rewards, present, strict=True):
+        alone = compute_advantages(values[mask][None], lengths[0, mask][None], config)
+        torch.testing.assert_close(row[mask][None], alone, rtol=1e-9, atol=1e-9)
+        assert (row[~mask] == 0).all()
+
+
+@pytest.mark.parametrize("name", ["reinforce_pp", "reinforce_pp_baseline"])
+def test_the_moments_of_the_batch_are_those_of_the_samples_that_are_present(name):
+    per_token = ragged(name)[PRESENT].repeat_interleave(LENGTHS[PRESENT])
+    assert per_token.mean().item() == pytest.approx(0, abs=1e-12)
+    assert per_token.var(correction=0).item() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_mask_of_all_samples_changes_nothing(name):
+    assert torch.equal(ragged(name, REWARDS, torch.ones_like(PRESENT)), advantages(name))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_equal_rewards_beside_one_that_is_not_present_give_exactly_0(name):
+    rewards = torch.tensor([[0.1, 0.1, 0.1, 7.0], [0.1, 0.1, 0.1, 0.1]], dtype=torch.float64)
+    assert zero_variance(rewards, PRESENT).all()
+    assert (ragged(name, rewards) == 0).all()
+
+
+def test_a_mask_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match=r"present must be bool \[2, 4\], got torch.bool \[2, 3\]"):
+        compute_advantages(REWARDS, LENGTHS, ObjectiveConfig(), PRESENT[:, :3])
+    with pytest.raises(ValueError, match="group 1 has no sample"):
+        compute_advantages(REWARDS, LENGTHS, ObjectiveConfig(), torch.tensor([[True] * 4, [False] * 4]))
+    with pytest.raises(ValueError, match="at least 2 samples"):
+        ragged("leave_one_out", present=torch.tensor([[True] * 3 + [False], [True] + [False] * 3]))
+
+
+# Several rewards
 
 
 def summed(rewards, weights):
@@ -163,6 +258,17 @@ def test_a_reward_that_does_not_apply_changes_nothing():
     assert_close(summed([[[1.0, NAN], [0.0, NAN], [0.0, NAN]]], [[1.0, 7.0]]), one.tolist())
     alone = summed([[[1.0, 5.0], [0.0, NAN], [0.0, NAN]]], [[1.0, 7.0]])  # one value has no spread
     assert_close(alone, one.tolist())
+
+
+def test_normalize_then_sum_of_two_and_of_three_by_hand():
+    # sample deviations of (1, 0) and (1, 0, 0): sqrt(1/2) and sqrt(1/3); the root mean square is that of five samples
+    first = [x / (sqrt(1 / 2) + 1e-6) for x in (0.5, -0.5)]
+    second = [x / (sqrt(1 / 3) + 1e-6) for x in THIRDS]
+    scale = sqrt(sum(x * x for x in (*first, *second)) / 5)
+    rewards = torch.tensor([[[1.0], [0.0], [float("inf")]], [[1.0], [0.0], [0.0]]], dtype=torch.float64)
+    present = torch.tensor([[True, True, False], [True, True, True]])
+    values = normalize_then_sum(rewards, torch.ones(2, 1, dtype=torch.float64), present)
+    assert_close(values, [[*(x / scale for x in first), 0.0], [x / scale for x in second]])
 
 
 def test_groups_whose_rewards_do_not_vary_get_exactly_0():
