@@ -1,14 +1,15 @@
 """`math`: which answer counts, and when it equals the reference."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from latex2sympy2_extended.gen.antlr4_13_2.PSParser import PSParser
 
 from tasks.verifiers import mathematics
-from tasks.verifiers.mathematics import algebra, warming
+from tasks.verifiers.mathematics import warming
 from tasks.verifiers.scores import GroundTruthError
 
 
@@ -26,7 +27,8 @@ def _warm():
         (r"so \boxed {7} <answer>8</answer>", "boxed", "7"),
         (r"so \boxed 7.", "boxed", "7"),
         (r"so $\boxed7$", "boxed", "7"),
-        (r"\boxed{1}, or \fbox{7}", "boxed", "7"),
+        (r"\boxed{1}; then \fbox{7}", "boxed", "7"),
+        (r"\boxed{1}, or \fbox{7}", "boxed", "1, 7"),
         (r"\boxed{\text{a \{ b}}", "boxed", r"\text{a \{ b}"),
         (r"\boxed{7} and cut off \boxed{\frac{1", "boxed", "7"),
         (r"\boxed{} <answer>8</answer>", "tag", "8"),
@@ -141,25 +143,26 @@ def test_an_integer_is_found_in_every_form(number, form):
     assert not mathematics.judge(form.format(number), str(number + 1)).passed
 
 
-def test_what_a_process_warms_up_with_is_equal_and_can_be_read():
+def test_what_a_process_warms_up_with_is_equal():
     assert [pair for pair in warming.EQUAL_ANSWERS if not mathematics.equivalent(*pair)] == []
-    assert [answer for answer in warming.SHAPES if algebra.read(answer) is None] == []
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        r"\frac{m(m+1)(3m+2)}{8}",
-        r"3\sqrt{7}",
-        "(y-5)^2+(z+6)^2=81",
-        "e^{3y}+e^{-5y}",
-        r"\{4,5,6\}",
-        "(x-5)(x+7)",
-        "[-3,8)",
-    ],
-)
-def test_the_parser_has_nothing_to_learn_from_common_answers(answer):
-    """Each way through its grammar that it does not know yet costs tens of milliseconds, once in each process."""
-    known = sum(len(decision.states) for decision in PSParser.decisionsToDFA)
-    assert algebra.read(answer) is not None
-    assert sum(len(decision.states) for decision in PSParser.decisionsToDFA) == known
+def test_a_process_without_an_environment_files_or_network_judges():
+    """As the workers are that judge: with threads, and without leave to fork, to write or to connect."""
+    program = """
+import resource, sys
+sys.path[:0] = PATH
+from tasks.verifiers import mathematics
+def refuse(event, arguments):
+    written = event == "open" and isinstance(arguments[2], int) and arguments[2] & 3
+    assert not written and event not in ("socket.connect", "os.fork", "os.mkdir", "subprocess.Popen"), event
+sys.addaudithook(refuse)
+mathematics.warm_up()
+assert resource.getrusage(resource.RUSAGE_SELF).ru_utime < 10
+assert mathematics.judge(r"\\boxed{\\frac{14}{2}}", "7").passed
+assert mathematics.judge(r"\\boxed{(x+1)^2}", "x^2+2x+1").passed
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", f"PATH = {sys.path!r}\n{program}"], env={}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

@@ -13,8 +13,7 @@ exact   the answer of `extraction` as a whole, no number picked out of its words
         -5 is 5 and "a" is nothing; here they count.
 
 The thinking part is not read, and only the last `MAX_CHARS` characters of the rest. math-verify's own time limits rest
-on SIGALRM, which works in main threads only, so they are off: the pool's limit on the whole judgement holds instead.
-An answer that looks as if it would take long waits for the others (`outlook`).
+on SIGALRM, which works in main threads only, so they are off: the limit on the whole judgement holds instead.
 
     response ─► extraction ─► normalisation ─► equivalence: text, words, units, structure, plain numbers, algebra
 """
@@ -29,21 +28,19 @@ from typing import Any
 from tasks.verifiers.mathematics.equivalence import equivalent
 from tasks.verifiers.mathematics.extraction import MAX_CHARS, Answer, extract_answer, readable_part
 from tasks.verifiers.mathematics.normalisation import refusal, tidy
-from tasks.verifiers.mathematics.outlook import configure
 from tasks.verifiers.mathematics.plain_numbers import plain_number
-from tasks.verifiers.mathematics.warming import rehearse, warm_up
+from tasks.verifiers.mathematics.plain_text import stands_alone
+from tasks.verifiers.mathematics.warming import warm_up
 from tasks.verifiers.scores import GroundTruthError, Score
 
 __all__ = [
     "MAX_CHARS",
     "Answer",
     "check_ground_truth",
-    "configure",
     "equivalent",
     "extract_answer",
     "judge",
     "missing_resources",
-    "rehearse",
     "warm_up",
 ]
 
@@ -110,7 +107,8 @@ def _read(ground_truth: Any) -> _Wanted:
 def _last_number(response: str) -> Answer | None:
     """The answer of mode `gsm8k`."""
     before, hashes, after = readable_part(response).rpartition("####")
-    numbers = _SIGNED_NUMBER.findall(_without_commas(after if hashes else before + after))
+    text = _without_commas(after if hashes else before + after)
+    numbers = [number.group() for number in _SIGNED_NUMBER.finditer(text) if stands_alone(number)]
     return Answer("hashes" if hashes else "number", numbers[-1].replace("$", "")) if numbers else None
 
 

@@ -14,29 +14,32 @@ from typing import Any
 
 import math_verify
 import sympy
-from latex2sympy2_extended import NormalizationConfig
+from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig
+from math_verify.grader import should_treat_as_complex
 from sympy.core.relational import Relational
 
-from tasks.verifiers.mathematics.outlook import ask_before_comparing, ask_before_reading
 from tasks.verifiers.mathematics.plain_numbers import TOLERANCE
 
 # Units are off: its list holds letters, by which 2c is 2. Boxes are off: there are none in an extracted answer.
 _NORMALIZATION = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False
 )
-_GRAMMAR = (math_verify.LatexExtractionConfig(boxed_match_priority=-1, normalization_config=_NORMALIZATION),)
+# By its default R is r, and the area between two circles nothing.
+_CONVERSION = ConversionConfig(lowercase_symbols=False)
 _PRODUCT = re.compile(r"(?<=[0-9)])\s*(?=\()|(?<=\))\s*(?=[0-9])")
 _SUBSCRIPT = re.compile(r"_\{[^{}]*\}")
 _JUXTAPOSED = re.compile(
     r"[0-9.]\}?\s+[0-9.]|(?<!\\frac)[0-9)]\s*\{|(?:^|[\s(,+*/=-])\{[^{}]*\}\s*[{0-9(]|\.[0-9]+\.|[0-9]_"
+    r"|(?<![A-Za-z0-9\\])[A-Za-z]+[0-9]|[0-9](?![eE][-+]?[0-9])[A-Za-z]+[0-9]"
 )
+_OR = re.compile(r"\s+or\s+")
 _DIGITS = 30
 
 
 def warm_up() -> None:
-    """Silence the notes about the limits that are off on purpose."""
-    for module in ("math_verify.parser", "math_verify.grader"):
-        logging.getLogger(module).setLevel(logging.ERROR)
+    """Silence the note about the limit that is off on purpose."""
+    logging.getLogger("math_verify.grader").setLevel(logging.ERROR)
 
 
 @lru_cache(maxsize=4096)  # the samples of a group often agree on a wrong answer too
@@ -45,7 +48,6 @@ def equal_by_algebra(answer: str, reference: str) -> bool:
     theirs, ours = read(reference), read(answer)
     if theirs is None or ours is None:
         return False
-    ask_before_comparing(ours, theirs)
     try:
         return _same_object(ours, theirs)
     except (MemoryError, RecursionError):
@@ -55,11 +57,13 @@ def equal_by_algebra(answer: str, reference: str) -> bool:
 
 
 def _same_object(ours: Any, theirs: Any) -> bool:
+    if _has_no_value(ours) or _has_no_value(theirs):
+        return False
     if _is_infinite(ours) or _is_infinite(theirs):
         return bool(ours == theirs)
     if _is_number(ours) and _is_number(theirs):
         return _equal_numbers(ours, theirs)
-    same = math_verify.verify([theirs], [ours], timeout_seconds=None)
+    same = math_verify.verify([theirs], [ours], timeout_seconds=None, allow_set_relation_comp=True)
     return same and not (
         isinstance(theirs, sympy.Eq) and isinstance(ours, sympy.Eq) and _only_both_unsolvable(ours, theirs)
     )
@@ -69,14 +73,33 @@ def _same_object(ours: Any, theirs: Any) -> bool:
 def read(text: str) -> Any | None:
     """A SymPy object, or None. The grammar adds up numbers side by side, by which 3(4) and 1 2 4 would be 7.
 
-    So products are written out, and what is no product either is not read.
+    So products are written out, and what is no product either is not read; nor is x2, which it takes for 2x.
     """
     text = _PRODUCT.sub(r" \\cdot ", text)
-    if "$" in text or _JUXTAPOSED.search(_SUBSCRIPT.sub("_x", text)):
+    if "$" in text or _JUXTAPOSED.search(_SUBSCRIPT.sub("_'", text)):
         return None
-    ask_before_reading(text)
-    found = math_verify.parse(f"${text}$", _GRAMMAR, parsing_timeout=None, fallback_mode="no_fallback")
-    return _with_imaginary_unit(found[0]) if found else None
+    if len(cases := _OR.split(text)) > 1:
+        return _either([read(case) for case in cases])
+    try:
+        found = latex2sympy(
+            normalize_latex(text, _NORMALIZATION),
+            is_real=not should_treat_as_complex(text),
+            convert_degrees=True,
+            normalization_config=None,
+            conversion_config=_CONVERSION,
+        )
+    except (MemoryError, RecursionError):
+        raise
+    except Exception:  # the grammar has no common error for what it cannot read
+        return None
+    return _with_imaginary_unit(found)
+
+
+def _either(cases: list[Any]) -> Any | None:
+    """The set on which one of several relations holds; None where they are not all relations."""
+    if all(isinstance(case, Relational | sympy.And) and len(case.free_symbols) == 1 for case in cases):
+        return sympy.Or(*cases).as_set()
+    return None
 
 
 def _with_imaginary_unit(found: Any) -> Any:
@@ -98,7 +121,12 @@ def _only_both_unsolvable(ours: sympy.Eq, theirs: sympy.Eq) -> bool:
 
 def _is_infinite(found: Any) -> bool:
     """Whether infinities are calculated with, by which all is equal to all. In sets they are bounds."""
-    return isinstance(found, sympy.Expr | Relational) and found.has(sympy.oo, -sympy.oo, sympy.zoo, sympy.nan)
+    return isinstance(found, sympy.Expr | Relational) and found.has(sympy.oo, -sympy.oo)
+
+
+def _has_no_value(found: Any) -> bool:
+    """Whether something is divided by zero, by which 1/0 is 2/0."""
+    return isinstance(found, sympy.Basic | sympy.MatrixBase) and found.has(sympy.zoo, sympy.nan)
 
 
 def _is_number(found: Any) -> bool:

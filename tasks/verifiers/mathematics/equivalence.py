@@ -6,8 +6,9 @@ r"""Whether an answer equals a reference, by the first of these steps that can t
 4. unit        one that is missing on one side is dropped; two different ones differ (`units`)
 5. relation    "1/3 \approx 0.33" is 1/3; "x = 5" and "x \in (1, 2)" equal what stands behind, unless the reference is
                such a relation itself
-6. number      exact, and within `plain_numbers.TOLERANCE` where a decimal is involved
-7. algebra     math-verify over SymPy (`algebra`)
+6. ratio       times of day, and numbers with colons between them (`ratios`)
+7. number      exact, and within `plain_numbers.TOLERANCE` where a decimal is involved
+8. algebra     math-verify over SymPy (`algebra`)
 
 No step widens what an earlier one has told apart, and an answer of several members never equals one of them.
 """
@@ -19,13 +20,16 @@ import re
 from tasks.verifiers.mathematics.algebra import equal_by_algebra
 from tasks.verifiers.mathematics.normalisation import refusal, tidy
 from tasks.verifiers.mathematics.plain_numbers import close, plain_number
+from tasks.verifiers.mathematics.ratios import equal_times_or_ratios
 from tasks.verifiers.mathematics.structure import Shape, shape
 from tasks.verifiers.mathematics.units import split_unit
 
 _COMMANDS = "pi|sqrt|sin|cos|tan|log|ln|exp|and|or"
-_WORDS = re.compile(rf"(?!.*\b(?:{_COMMANDS})\b)(?=.*[A-Za-z]{{3}})[A-Za-z][A-Za-z' -]*")
+_WORDS = re.compile(rf"(?!.*\b(?:{_COMMANDS})\b)(?=.*[A-Za-z]{{3}})[A-Za-z][A-Za-z' -]*|[Nn]o")
 _CHOICE = re.compile(r"\(?([A-Z])\)?")
-_CHOSEN = re.compile(r"\(?([A-Z])(?:\)|[.:]|\)[.:])?(?:\s+(?!.*(?:\b(?:and|or|not)\b|\b[A-Z]\b|,)).*)?|\(?([a-z])\)?")
+_CHOSEN = re.compile(
+    r"(?:(?i:option|choice|answer)\s+)?\(?([A-Z])(?:\)|[.:]|\)[.:])?(?:\s+(?!.*(?:\b(?:and|or|not)\b|\b[A-Z]\b|,)).*)?|\(?([a-z])\)?"
+)
 _EQUALS = re.compile(r"(?<![<>!=\\])=(?!=)(?![^{}]*\})")  # not in a subscript, as those of sums
 _RELATION = re.compile(r"[<>=](?![^{}]*\})|\\(?:l|g|n)e?q?(?![A-Za-z])|\\(?:in|to|neq|subset)(?![A-Za-z])")
 _NAME = re.compile(r"\\?[A-Za-z]+'?(?:_\{?[A-Za-z0-9]+\}?)?(?:\([A-Za-z, ]+\))?")
@@ -36,7 +40,9 @@ _CHANGES_VALUE = re.compile(
     r"|over|factorial|root|not|mod|than|least|most|base)s?\b",
     re.IGNORECASE,
 )
-_BASE = re.compile(r"([0-9][0-9A-F]*)_\{?([0-9]{1,2})\}?")
+_BASE = re.compile(r"([0-9][0-9A-F]*)(?:\s*_\{?\s*\(?\s*|\s+base\s+)([0-9]{1,2}|[a-z]{3,7})\s*\)?\s*\}?")
+_BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"}
+_ASSIGNED = re.compile(r"([A-Za-z])\s*=(?!=)[^=]+")
 
 
 def equivalent(answer: str, reference: str) -> bool:
@@ -69,7 +75,7 @@ def _same_members(left: Shape, right: Shape) -> bool:
     if "tuple" in kinds:
         if kinds == {"tuple"} and len(left.members) == 2 and left.brackets != right.brackets:
             return False
-        return all(_same(a, b) for a, b in zip(left.members, right.members, strict=True))
+        return all(_same(a, b) for a, b in zip(_by_name(left), _by_name(right), strict=True))
     rest = list(right.members)
     for member in left.members:
         partner = next((i for i, other in enumerate(rest) if _same(member, other)), None)
@@ -79,12 +85,20 @@ def _same_members(left: Shape, right: Shape) -> bool:
     return True
 
 
+def _by_name(shape: Shape) -> tuple[str, ...]:
+    """The members, in the order of their names where each has another one: "y=2, x=1" is (1, 2)."""
+    names = [found[1] for member in shape.members if (found := _ASSIGNED.fullmatch(member))]
+    if len(set(names)) < len(shape.members):
+        return shape.members
+    return tuple(member for _, member in sorted(zip(names, shape.members, strict=True)))
+
+
 def _same_by_algebra_if_not_a_number(ours: str, theirs: str, left: Shape, right: Shape) -> bool:
     """One side is several things. It may still be one object, such as a union; it is never a number."""
     single = left if left.kind == "single" else right
-    stripped = _without_prefix(ours, theirs)
-    if stripped != (ours, theirs):
-        return _same(*stripped)
+    value, wanted = _without_prefix(ours, theirs)
+    if (value != ours and left is single) or (wanted != theirs and right is single):  # of "x=7, x=8" none is the last
+        return _same(value, wanted)
     if plain_number(split_unit(single.members[0])[0] if single.members else ""):
         return False
     return equal_by_algebra(ours, theirs)
@@ -100,6 +114,8 @@ def _same_single(ours: str, theirs: str) -> bool:
     value, wanted = _without_base(*_without_prefix(value, wanted))
     if (value, wanted) != (ours, theirs):
         return bool(value) and bool(wanted) and _same(value, wanted)
+    if (verdict := equal_times_or_ratios(ours, theirs)) is not None:
+        return verdict
     left, right = plain_number(ours), plain_number(theirs)
     if left is not None and right is not None:
         return close(left, right)
@@ -114,10 +130,18 @@ def _without_prefix(ours: str, theirs: str) -> tuple[str, str]:
         return ours, _MEMBER_OF.sub("", theirs, count=1)
     left, right = _EQUALS.split(ours), _EQUALS.split(theirs)
     if len(left) > 1 and not _RELATION.search(theirs):
-        return left[-1].strip(), theirs
+        return _right_side(left), theirs
     if len(right) == 2 and not _RELATION.search(ours) and _NAME.fullmatch(right[0].strip()):
         return ours, right[1].strip()
     return ours, theirs
+
+
+def _right_side(sides: list[str]) -> str:
+    """What an answer's equation gives the value of; empty where it gives two, as "x=7 x=8" does."""
+    name, last = sides[0].strip(), sides[-1].strip()
+    if any(side.rstrip().endswith(f" {name}") for side in sides[1:-1]):
+        return ""
+    return name if len(sides) == 2 and _NAME.fullmatch(last) and plain_number(name) else last
 
 
 def _exactly(text: str) -> str:
@@ -135,6 +159,6 @@ def _counted(text: str) -> str:
 def _without_base(ours: str, theirs: str) -> tuple[str, str]:
     """Both sides without the base that they share, or that only one of them names: 1011_2."""
     left, right = _BASE.fullmatch(ours), _BASE.fullmatch(theirs)
-    if left and right and left[2] != right[2]:
+    if left and right and _BASES.get(left[2], left[2]) != _BASES.get(right[2], right[2]):
         return "", ""
     return (left[1] if left else ours), (right[1] if right else theirs)

@@ -2,16 +2,18 @@ r"""Where the final answer of a response stands.
 
 The answer is the first of these that the response holds; later forms are then not looked at:
 
-1. boxed     the last complete `\boxed{...}` or `\fbox{...}`, braces nested to any depth; `\boxed 7`
-2. tag       the last `<answer>...</answer>`
-3. hashes    what follows the last `####` on its line (GSM8K)
-4. phrase    what follows the last "answer is" or "answer:" ("the final answer is 12 apples."), up to the end of its
-             sentence; so also Minerva's "Final Answer: The final answer is $...$. I hope it is correct."
-             (Lewkowycz et al. 2022, https://arxiv.org/abs/2206.14858)
-5. formula   the last `$$..$$`, `$..$`, `\[..\]` or `\(..\)`; a dollar sign before an amount opens no formula
-6. number    the last number in plain text: 7, -7, 1,234.5, 3/4, 50%
+1. boxed       the last complete `\boxed{...}` or `\fbox{...}`, braces nested to any depth; `\boxed 7`
+2. tag         the last `<answer>...</answer>`
+3. hashes      what follows the last `####` on its line (GSM8K)
+4. phrase      what follows the last "answer is" or "answer:" ("the final answer is 12 apples."), up to the end of its
+               sentence; so also Minerva's "Final Answer: The final answer is $...$. I hope it is correct."
+               (Lewkowycz et al. 2022, https://arxiv.org/abs/2206.14858)
+5. formula     the last `$$..$$`, `$..$`, `\[..\]` or `\(..\)`; a dollar sign before an amount opens no formula
+6. expression  LaTeX without any of these around it, where nothing that could be an answer follows: `\frac{10}{9}`
+7. number      the last number in plain text: 7, -7, 1,234.5, 3/4, 50%; no digit of a word, such as H2O or 2nd
 
-A response states one answer: the last box counts, as in the graders of MATH, and boxes before it are not read.
+A response states one answer: the last box counts, as in the graders of MATH, and boxes before it are read only where
+they are one answer with it (`boxes`).
 """
 
 from __future__ import annotations
@@ -20,31 +22,26 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tasks.verifiers.mathematics.boxes import last_boxed
+from tasks.verifiers.mathematics.plain_text import first_value, last_expression, last_number
 from tasks.verifiers.responses import strip_thinking
 
 MAX_CHARS = 20_000
 """How much of a response is read, from its end: answers stand last, and floods cost time."""
 
-_DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)"
-_NUMBER = re.compile(rf"(?:(?<![\w)])-\$?)?(?:{_DIGITS}(?:\.[0-9]+)?|\.[0-9]+)(?:/[0-9]+)?(?:\s?\\?%)?")
-_BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-_UNBRACED = re.compile(r"[^\s{}$\\]+")
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _HASHES = re.compile(r"####([^\n]+)")
 _PHRASE = re.compile(r"\banswer\**\s{0,3}(?:is\b|:)", re.IGNORECASE)
-_SENTENCE_END = re.compile(r"[.!?;](?=\s|$)|\n")
+_SENTENCE_END = re.compile(r"(?<!\\)[.!?;](?=\s|$)|\n")
 # No form may run over another opening of itself: the search would be quadratic in the number of openings.
 _FORMULA = re.compile(
     r"\$\$([^$]+)\$\$|\\\[((?:[^\\]|\\[^\[\]])+)\\\]|\\\(((?:[^\\]|\\[^()])+)\\\)"
     r"|(?<![\\$])\$(?:(?=\S)((?:[^$\n\\]|\\[^\n])+?)(?<=\S)|[ ]+([^$\n\\]+)[ ]|([^$\n\\]*\\[^\n](?:[^$\n\\]|\\[^\n])*))"
     r"\$(?![0-9$])"
 )
-_PROSE = re.compile(r"(?<![\\A-Za-z])(?!(?:and|or|pi|sqrt|sin|cos|tan|log|ln|exp)\b)[A-Za-z]{2,}(?![A-Za-z{])")
 _WORDY = re.compile(r"\s*[A-Za-z]{2,}\s")
 _VERB = re.compile(r"\b(?:is|are|equals)\b")
 _SOMETHING = re.compile(r"[0-9$]|\\[(\[]")
-_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox)\s*\{[^{}]*\}")
 
 
 @dataclass(frozen=True)
@@ -74,36 +71,6 @@ def extract_answer(response: str, *, whole: bool = False) -> Answer | None:
 def readable_part(response: str) -> str:
     """What is read of a response: its end, without the thinking part."""
     return strip_thinking(response)[-MAX_CHARS:].replace("\u2212", "-")
-
-
-def _last_boxed(text: str) -> str | None:
-    boxes = list(_BOX.finditer(text))
-    if not boxes:
-        return None
-    partners = _partners(text)
-    for box in reversed(boxes):
-        inside = _inside_box(text, box.end(), partners)
-        if inside and inside.strip():
-            return inside
-    return None
-
-
-def _inside_box(text: str, start: int, partners: dict[int, int]) -> str | None:
-    if text[start : start + 1] == "{":
-        return text[start + 1 : partners[start]] if start in partners else None
-    unbraced = _UNBRACED.match(text, start)
-    return unbraced.group().rstrip(".,;:!?)") if unbraced else None
-
-
-def _partners(text: str) -> dict[int, int]:
-    """Where each brace that is closed is closed, by one pass."""
-    partners, opened = {}, []
-    for brace in _BRACE.finditer(text):
-        if brace.group() == "{":
-            opened.append(brace.start())
-        elif brace.group() == "}" and opened:
-            partners[opened.pop()] = brace.start()
-    return partners
 
 
 def _last_tag(text: str) -> str | None:
@@ -136,18 +103,14 @@ def _last_formula(text: str) -> str | None:
     return formulas[-1] if formulas else None
 
 
-def _last_number(text: str) -> str | None:
-    numbers = _NUMBER.findall(text)
-    return numbers[-1] if numbers else None
-
-
 _FORMS: dict[str, Callable[[str], str | None]] = {
-    "boxed": _last_boxed,
+    "boxed": last_boxed,
     "tag": _last_tag,
     "hashes": _last_hashes,
     "phrase": _last_phrase,
     "formula": _last_formula,
-    "number": _last_number,
+    "expression": last_expression,
+    "number": last_number,
 }
 _STATEMENTS = ("tag", "hashes", "phrase")
 
@@ -162,9 +125,7 @@ def _stated(text: str) -> str:
     if formula := _FORMULA.search(text):
         return _inside(formula)
     _, _, result = text.rpartition("=")
-    if _PROSE.search(_TEXT.sub("", result)) and (number := _NUMBER.search(result)):
-        return number.group()
-    return result
+    return first_value(result) or result
 
 
 def _unwrapped(text: str) -> str:

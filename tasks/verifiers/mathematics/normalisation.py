@@ -39,12 +39,17 @@ _NOTHING = re.compile(
 )
 _SPACE = re.compile(r"(?<!\\)\\(?:[,;: ]|q?quad(?![A-Za-z]))|~")
 _BRACED_COMMA = re.compile(r"\s*\{\s*,\s*\}\s*")
+_GROUP_GAP = r"\s*(?:,\s*\\!|\{\s*,\s*\}|\{?(?<!\\)\\[,;:!> ]\}?|[\u00a0\u2009\u202f])\s*"
+_GROUPED = re.compile(rf"(?<![0-9.,])[1-9][0-9]{{0,2}}(?:{_GROUP_GAP}[0-9]{{3}})+(?!{_GROUP_GAP}[0-9]|[0-9])")
+_GROUP_GAPS = re.compile(_GROUP_GAP)
 _FRACTION = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 _SHORT_FRACTION = re.compile(r"\\frac\s*([0-9])\s*([0-9])")
 _HALF_SHORT_FRACTION = re.compile(r"\\frac\s*([0-9])\s*(?=\{)")
 _SCRIPT = re.compile(r"([_^])\s*([0-9]+)(?=[\s(])")
 _ARGUMENT_GAP = re.compile(r"(\\[A-Za-z]+|\})\s+(?=\{)")
 _PERCENT = re.compile(r"\\%|(?<=[0-9}])\s*(?:percent(?:age)?|per cent|pct)\b", re.IGNORECASE)
+_SECONDS = re.compile(r"(?<=[0-9}])\s*\bsec\.?(?=\s*(?:$|/))")
+_NEGATED = re.compile(r"\\not\s*(=|\\in(?![A-Za-z]))")
 _FUNCTION = re.compile(
     r"(?<![\\A-Za-z])(sqrt|sin|cos|tan|cot|sec|csc|arcsin|arccos|arctan|log|ln|pi|infty)(?![A-Za-z])"
 )
@@ -57,15 +62,16 @@ _OR = re.compile(r"\\(?:lor|vee|land|wedge)(?![A-Za-z])")
 _APPROXIMATELY = re.compile(r"\\(?:simeq|cong)(?![A-Za-z])")
 _DELIMITER = re.compile(r"(?<!\\)\$(?![0-9])|(?<=[^\s\\])\$")
 _LEAD = re.compile(r"(?:=|\\approx(?![A-Za-z])|(?:approximately|about|roughly)\b)\s*", re.IGNORECASE)
-_THOUSANDS = re.compile(r"(?<![0-9,.])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
-_SPACED_THOUSANDS = re.compile(r"[-+]?[0-9]{1,3}(?: [0-9]{3})+(?:\.[0-9]+)?")
+_THOUSANDS = re.compile(r"(?<![0-9,.])[1-9][0-9]{0,2}(?:,[0-9]{3})+(?!,?[0-9])")
+_SPACED_THOUSANDS = re.compile(r"[-+]?[1-9][0-9]{0,2}(?: [0-9]{3})+(?:\.[0-9]+)?")
 _BRACKETS = re.compile(r"[()\[\]{}]")
 _OPENING = re.compile(r"\\.|[({\[]|[)}\]]", re.DOTALL)
 
 
 def tidy(text: str) -> str:
     """An answer in the one spelling that the comparison reads; empty where nothing is left."""
-    text = _to_ascii(text.replace("-$", "-"))
+    text = _GROUPED.sub(lambda number: _GROUP_GAPS.sub("", number.group()), text.replace("-$", "-"))
+    text = _to_ascii(text)
     text = _BRACED_COMMA.sub(",", text)
     for _ in range(2):  # one command may stand in another
         text = _TEXT.sub(r" \1 ", text)
@@ -73,7 +79,8 @@ def tidy(text: str) -> str:
     text = _FRACTION.sub(r"\\frac", text)
     text = _HALF_SHORT_FRACTION.sub(r"\\frac{\1}", _SHORT_FRACTION.sub(r"\\frac{\1}{\2}", text))
     text = _ARGUMENT_GAP.sub(r"\1", _SCRIPT.sub(r"\1{\2}", text))
-    text = _FUNCTION.sub(r"\\\1 ", _INFINITY.sub(r"\\infty ", _PERCENT.sub("%", text)))
+    text = _NEGATED.sub(_negation, text.replace("\\varnothing", "\\emptyset"))
+    text = _FUNCTION.sub(r"\\\1 ", _INFINITY.sub(r"\\infty ", _PERCENT.sub("%", _SECONDS.sub(" seconds", text))))
     text = _CHOOSE.sub(r"\\binom{\1}{\2}", _CALLED_ROOT.sub(r"\\sqrt{\1}", text))
     text = _DOTS.sub("...", text)
     for command, bracket in _ANGLES.items():
@@ -106,6 +113,10 @@ def _to_ascii(text: str) -> str:
     text = _LOWERED.sub(lambda index: f"_{{{index.group().translate(_SUBSCRIPTS)}}}", text)
     text = _ROOT.sub(lambda root: rf"\sqrt{{{root[1] or root[2] or root[3]}}}", text)
     return _NOT_ASCII.sub(_plain, text.translate(_SYMBOLS))
+
+
+def _negation(found: re.Match[str]) -> str:
+    return r"\neq " if found[1] == "=" else r"\notin "
 
 
 def _plain(character: re.Match[str]) -> str:

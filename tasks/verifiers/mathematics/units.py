@@ -58,6 +58,7 @@ _CANONICAL = {spelling: unit for unit, spellings in _NAMES.items() for spelling 
 _COMPOUND = {"km/h": "kmh", "mi/h": "mph"}
 _CURRENCIES = {
     "$": "dollar",
+    "USD": "dollar",
     "\\$": "dollar",
     "\u20ac": "euro",
     "\u00a3": "sterling",
@@ -67,7 +68,7 @@ _CURRENCIES = {
 
 _LONG = "|".join(sorted((name for name in _CANONICAL if len(name) > 1), key=len, reverse=True))
 _SHORT = "".join(name for name in _CANONICAL if len(name) == 1)
-_POWER = r"(?:\s*\^\s*\{?\s*(?P<{0}power>[23])\s*\}?)?"
+_POWER = r"(?:\s*\^\s*\{?\s*(?P<{0}power>[23])\s*\}?|(?<=[a-z][a-z])(?P<{0}digit>[23]))?"
 _SHAPE = r"(?:(?P<{0}shape>square|sq\.?|cubic|cu\.?)\s*)?"
 _ANY = rf"(?P<{{0}}name>(?:{_LONG})(?:e?s)?|[{_SHORT}])"
 _UNIT = re.compile(
@@ -78,9 +79,17 @@ _UNIT = re.compile(
     + r")?"
 )
 _DEGREES = re.compile(
-    r"(?P<value>.*\S)\s*(?:\^\s*\{?\s*\\circ\s*\}?|\\degree)\s*(?P<scale>[CF]|[Cc]elsius|[Ff]ahrenheit)?", re.DOTALL
+    r"(?P<value>(?!.*\\(?:sin|cos|tan|cot|sec|csc)).*\S)\s*(?:\^\s*\{?\s*\\circ\s*\}?|\\degree)\s*(?P<scale>[CF]|[Cc]elsius|[Ff]ahrenheit)?",
+    re.DOTALL,
 )
-_MONEY = re.compile(r"(?P<sign>-?)\s*(?P<currency>\\?\$|[\u20ac\u00a3\u00a5\u20b9])\s*(?P<value>[0-9.,]+.*)", re.DOTALL)
+_MONEY = re.compile(
+    r"(?P<sign>-?)\s*(?P<currency>\\?\$|USD|[\u20ac\u00a3\u00a5\u20b9])\s*(?P<value>[0-9.,]+.*)", re.DOTALL
+)
+
+
+def is_unit(word: str) -> bool:
+    """Whether a word is the name of a unit, in the singular or the plural."""
+    return any(stem in _CANONICAL for stem in (word, word.removesuffix("s"), word.removesuffix("es")))
 
 
 def split_unit(text: str) -> tuple[str, str | None]:
@@ -94,9 +103,9 @@ def split_unit(text: str) -> tuple[str, str | None]:
     unit = _UNIT.fullmatch(text)
     if unit is None or not _stands_apart(unit):
         return text, None
-    name = _one(unit["ashape"], unit["aname"], unit["apower"])
+    name = _one(unit["ashape"], unit["aname"], unit["apower"] or unit["adigit"])
     if unit["bname"]:
-        name = f"{name}/{_one(unit['bshape'], unit['bname'], unit['bpower'])}"
+        name = f"{name}/{_one(unit['bshape'], unit['bname'], unit['bpower'] or unit['bdigit'])}"
     return unit["value"].strip(), _COMPOUND.get(name, name)
 
 

@@ -1,7 +1,7 @@
 """What a process does before its first judgement, so that no response is charged for it.
 
 SymPy loads parts of itself when they are first needed. The grammar's parser (ANTLR) learns its way through each shape
-of expression when it first meets one, which often takes ten times as long as to read the next.
+of expression when it first meets one.
 """
 
 from __future__ import annotations
@@ -11,24 +11,14 @@ from tasks.verifiers.mathematics.equivalence import equivalent
 
 
 def warm_up() -> None:
-    """Learn common ways through the grammar, and load all of SymPy that judgements need: some three seconds."""
+    """Load all of SymPy that judgements need, and learn common ways through the grammar: a second of CPU time.
+
+    To be called once, in the process from which those that judge are forked.
+    """
     algebra.warm_up()
     for answer, reference in EQUAL_ANSWERS:
         equivalent(answer, reference)
-    for answer in SHAPES:
-        algebra.read(answer)
 
-
-def rehearse() -> None:
-    """Compare two answers as after a fork: memory that two processes share is copied as one of them first uses it.
-
-    To be called in every process that judges: 10 of its milliseconds, or of its first judgement's.
-    """
-    equivalent(*REHEARSAL)
-
-
-REHEARSAL = ("32x^2 + 77x + 230", "230 + 77x + 32x^2")
-"""No pair of `EQUAL_ANSWERS`, or SymPy would know the result."""
 
 EQUAL_ANSWERS = (
     ("12x^2 + 34x + 56", "56 + 34x + 12x^2"),
@@ -48,43 +38,3 @@ EQUAL_ANSWERS = (
     (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{bmatrix}1\\2\end{bmatrix}"),
 )
 """For each kind of comparison SymPy loads another part of itself."""
-
-SHAPES = (
-    r"\frac{n(n+1)(2n+1)}{6}",
-    "a^{n}b^{m}",
-    "x^{1/2}",
-    r"x^{\frac{2}{3}}",
-    r"\left[\frac{1}{2},2\right]",
-    "(x^2+1)(x^2-2)",
-    "x^{-2}",
-    r"\ln(x+1)",
-    r"\int_0^1 x^2 dx",
-    "|x|+|y|",
-    r"2e^{i\pi/3}",
-    "e^{2x}+e^{-2x}",
-    r"e^{-\frac{x^2}{2}}",
-    r"\{\sqrt{2},-\sqrt{2}\}",
-    r"\frac{2x^2-3}{x(x+1)}",
-    "f(x)=2x",
-    r"\frac{5!}{3!2!}",
-    "(a+b)(a-b)",
-    "a_n=2n+1",
-    r"\cos 2x",
-    "x_1+x_2",
-    r"\frac{1}{2}\cdot\frac{3}{4}",
-    r"\begin{pmatrix}-1/2\\ \frac{3}{4}\end{pmatrix}",
-    r"\sum_{n=1}^{\infty}\frac{1}{n^2}",
-    r"\cos(2x)+1",
-    r"x<-1 \text{ or } x>2",
-    r"2\ln|x|+C",
-    r"\sin^{-1}\frac{3}{5}",
-    r"\frac{(x+1)^2}{4}+\frac{(y-2)^2}{9}=1",
-    "[-2,3)",
-    r"y=\frac{3}{2}x-7",
-    r"\lim_{x\to 0}\frac{\sin x}{x}",
-    "e^{x^2}",
-    r"\{1,2,3\}",
-    "(x-3)^2+(y+4)^2=49",
-    r"e^{-x}\sin x",
-)
-"""Chosen in turn out of some 300 that were written down for it, in the manner of textbooks: what taught the most."""

@@ -1,0 +1,80 @@
+r"""The answer in the boxes of a response: the last one, with those that it only continues.
+
+`$x = \boxed{1}$ and $x = \boxed{-3}$` is one answer of two members, "x=1, x=-3". Boxes belong together where nothing
+but commas, "and" and "or" stand between them, with the name that each value is given; a box of another sentence, or one
+that words set apart ("first \boxed{1}, then \boxed{2}"), is a draft and is not read.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+MAX_GAP_CHARS = 60
+"""How far apart boxes of one answer may stand."""
+
+_BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_UNBRACED = re.compile(r"[^\s{}$\\]+")
+_NAME = r"(?:[A-Za-z]|\\[a-z]+)(?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9]+\}))?"
+_NAMED = re.compile(rf"(?<![\\A-Za-z0-9^_+*/-])({_NAME})\s*=\s*(?:\$\s*)?$")
+_NOTHING = r"(?:[ \t$*]|\n(?!\s*\n)|\\[()\[\],;:! ]|\\q?quad(?![A-Za-z]))*"
+_AND = r"(?:\band\b|\bor\b|\\text\s*\{[ ,]*(?:and|or)[ ,]*\})"
+_JOINT = re.compile(rf"{_NOTHING}(?:[,;]{_NOTHING}{_AND}?|{_AND}){_NOTHING}(?:{_NAME}{_NOTHING}={_NOTHING})?")
+
+
+@dataclass(frozen=True)
+class _Box:
+    """A complete box that holds something: where it begins and ends, what it holds, and the "x=" before it."""
+
+    start: int
+    end: int
+    inside: str
+    name: str
+
+
+def last_boxed(text: str) -> str | None:
+    """What stands in the last complete box that holds something, and in those that belong with it; None if none is."""
+    openings = list(_BOX.finditer(text))
+    partners = _partners(text) if openings else {}
+    answer: list[_Box] = []
+    for opening in reversed(openings):
+        box = _complete(text, opening, partners)
+        if answer and (box is None or not _joined(text, box, answer[-1])):
+            break
+        if box is not None:
+            answer.append(box)
+    if len({"".join(box.inside.split()) for box in answer}) <= 1:
+        return answer[0].inside if answer else None
+    return ", ".join(box.name + box.inside.strip() for box in reversed(answer))
+
+
+def _complete(text: str, opening: re.Match[str], partners: dict[int, int]) -> _Box | None:
+    start = opening.end()
+    if text[start : start + 1] == "{":
+        end = partners.get(start, start)
+        inside = text[start + 1 : end]
+    else:
+        unbraced = _UNBRACED.match(text, start)
+        inside = unbraced.group().rstrip(".,;:!?)") if unbraced else ""
+        end = start + len(inside) - 1
+    if not inside.strip():
+        return None
+    named = _NAMED.search(text, max(0, opening.start() - MAX_GAP_CHARS), opening.start())
+    return _Box(opening.start(), end + 1, inside, f"{named[1]}=" if named else "")
+
+
+def _joined(text: str, box: _Box, following: _Box) -> bool:
+    gap = text[box.end : following.start]  # empty too where the one box holds the other
+    return len(gap) <= MAX_GAP_CHARS and _JOINT.fullmatch(gap) is not None
+
+
+def _partners(text: str) -> dict[int, int]:
+    """Where each brace that is closed is closed, by one pass."""
+    partners, opened = {}, []
+    for brace in _BRACE.finditer(text):
+        if brace.group() == "{":
+            opened.append(brace.start())
+        elif brace.group() == "}" and opened:
+            partners[opened.pop()] = brace.start()
+    return partners

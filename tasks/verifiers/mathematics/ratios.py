@@ -1,0 +1,37 @@
+r"""Numbers with colons between them: a time of day, or a ratio.
+
+3:30, 3:30 PM, 4 p.m.   time    equal are the same hour, minute and half of the day; which half may be left out of the
+                                answer's side only where the reference names none
+1:2, 3 to 2, 1:2:3      ratio   equal are proportional ones; nothing is in proportion to zero
+
+Two digits behind the one colon of both sides make times of them, so that 1:00 is not 2:00.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+_TIME = re.compile(
+    r"(?P<hour>[01]?[0-9]|2[0-3])(?:\s*:\s*(?P<minute>[0-5][0-9]))?\s*(?:(?P<half>[AaPp])\.?\s?[Mm]\.?)?"
+)
+_SEPARATOR = re.compile(r"\s*(?::|\bto\b)\s*")
+_MEMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?|\.[0-9]{1,15}")
+
+
+def equal_times_or_ratios(answer: str, reference: str) -> bool | None:
+    """Whether two times or two ratios are equal; None where the sides are not both one or both the other."""
+    ours, theirs = _TIME.fullmatch(answer), _TIME.fullmatch(reference)
+    if ours and theirs and (ours["minute"] or ours["half"]) and (theirs["minute"] or theirs["half"] or ours["half"]):
+        same = int(ours["hour"]) == int(theirs["hour"]) and int(ours["minute"] or 0) == int(theirs["minute"] or 0)
+        return same and (theirs["half"] is None or (ours["half"] or "").lower() == theirs["half"].lower())
+    left, right = _members(answer), _members(reference)
+    if left is None or right is None:
+        return None
+    return len(left) == len(right) and all(left + right) and len({a / b for a, b in zip(left, right, strict=True)}) == 1
+
+
+def _members(text: str) -> list[Fraction] | None:
+    """The members of a ratio of plain numbers."""
+    parts = _SEPARATOR.split(text)
+    return [Fraction(part) for part in parts] if len(parts) > 1 and all(map(_MEMBER.fullmatch, parts)) else None
