@@ -1,7 +1,7 @@
 r"""Responses that must earn nothing from `math`, whatever they cost or claim.
 
-To add one, append a row. `test_mathematics_adversarial.py` runs each through a real pool with a short limit: it must
-end as 0, with a reason, without an error, and the pool must go on judging.
+To add one, append a row. `test_mathematics_adversarial.py` judges each of `COSTLY` in a process with limits: it must
+end as 0 or by a limit, and the others as 0, with a reason and without an error.
 """
 
 from __future__ import annotations
