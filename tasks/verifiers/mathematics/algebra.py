@@ -28,10 +28,11 @@ _NORMALIZATION = NormalizationConfig(
 # By its default R is r, and the area between two circles nothing.
 _CONVERSION = ConversionConfig(lowercase_symbols=False)
 _PRODUCT = re.compile(r"(?<=[0-9)])\s*(?=\()|(?<=\))\s*(?=[0-9])")
+_COEFFICIENT = re.compile(r"(?<![\w.)}^!])([0-9]+)/([0-9]+)(?=\s*(?:[A-Za-z(]|\\(?:pi|sqrt)(?![A-Za-z])))")
 _SUBSCRIPT = re.compile(r"_\{[^{}]*\}")
 _JUXTAPOSED = re.compile(
     r"[0-9.]\}?\s+[0-9.]|(?<!\\frac)[0-9)]\s*\{|(?:^|[\s(,+*/=-])\{[^{}]*\}\s*[{0-9(]|\.[0-9]+\.|[0-9]_"
-    r"|(?<![A-Za-z0-9\\])[A-Za-z]+[0-9]|[0-9](?![eE][-+]?[0-9])[A-Za-z]+[0-9]"
+    r"|(?<![0-9.])0[0-9]|(?<![A-Za-z0-9\\])[A-Za-z]+[0-9]|[0-9](?![eE][-+]?[0-9])[A-Za-z]+[0-9]"
 )
 _OR = re.compile(r"\s+or\s+")
 _DIGITS = 30
@@ -63,6 +64,8 @@ def _same_object(ours: Any, theirs: Any) -> bool:
         return bool(ours == theirs)
     if _is_number(ours) and _is_number(theirs):
         return _equal_numbers(ours, theirs)
+    if _is_inequality(ours) and _is_inequality(theirs) and _same_region(ours, theirs):
+        return True
     same = math_verify.verify([theirs], [ours], timeout_seconds=None, allow_set_relation_comp=True)
     return same and not (
         isinstance(theirs, sympy.Eq) and isinstance(ours, sympy.Eq) and _only_both_unsolvable(ours, theirs)
@@ -75,7 +78,7 @@ def read(text: str) -> Any | None:
 
     So products are written out, and what is no product either is not read; nor is x2, which it takes for 2x.
     """
-    text = _PRODUCT.sub(r" \\cdot ", text)
+    text = _PRODUCT.sub(r" \\cdot ", _COEFFICIENT.sub(r"\\frac{\1}{\2}", text))
     if "$" in text or _JUXTAPOSED.search(_SUBSCRIPT.sub("_'", text)):
         return None
     if len(cases := _OR.split(text)) > 1:
@@ -109,6 +112,14 @@ def _with_imaginary_unit(found: Any) -> Any:
     return found.subs({symbol: sympy.I for symbol in found.free_symbols if getattr(symbol, "name", "") == "i"})
 
 
+def _same_region(ours: Any, theirs: Any) -> bool:
+    """Whether two inequalities of one and the same variable hold for the same of its values, not all or none."""
+    if ours.free_symbols != theirs.free_symbols or len(ours.free_symbols) != 1:
+        return False
+    region = ours.as_set()
+    return bool(region == theirs.as_set()) and region not in (sympy.S.EmptySet, sympy.S.Reals)
+
+
 def _only_both_unsolvable(ours: sympy.Eq, theirs: sympy.Eq) -> bool:
     """Whether two equations share nothing but the lack of solutions, by which x = x + 1 is x^2 + 1 = 0."""
     sides = (*ours.args, *theirs.args)
@@ -127,6 +138,11 @@ def _is_infinite(found: Any) -> bool:
 def _has_no_value(found: Any) -> bool:
     """Whether something is divided by zero, by which 1/0 is 2/0."""
     return isinstance(found, sympy.Basic | sympy.MatrixBase) and found.has(sympy.zoo, sympy.nan)
+
+
+def _is_inequality(found: Any) -> bool:
+    parts = found.args if isinstance(found, sympy.And) else (found,)
+    return all(isinstance(part, Relational) and not isinstance(part, sympy.Eq) for part in parts)
 
 
 def _is_number(found: Any) -> bool:

@@ -16,6 +16,7 @@ No step widens what an earlier one has told apart, and an answer of several memb
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 from tasks.verifiers.mathematics.algebra import equal_by_algebra
 from tasks.verifiers.mathematics.normalisation import refusal, tidy
@@ -25,10 +26,10 @@ from tasks.verifiers.mathematics.structure import Shape, shape
 from tasks.verifiers.mathematics.units import split_unit
 
 _COMMANDS = "pi|sqrt|sin|cos|tan|log|ln|exp|and|or"
-_WORDS = re.compile(rf"(?!.*\b(?:{_COMMANDS})\b)(?=.*[A-Za-z]{{3}})[A-Za-z][A-Za-z' -]*|[Nn]o")
+_WORDS = re.compile(rf"(?!.*\b(?:{_COMMANDS})\b)(?=.*[A-Za-z]{{3}})[A-Za-z][A-Za-z' -]*|[Nn]o|[A-Z]{{2}}")
 _CHOICE = re.compile(r"\(?([A-Z])\)?")
 _CHOSEN = re.compile(
-    r"(?:(?i:option|choice|answer)\s+)?\(?([A-Z])(?:\)|[.:]|\)[.:])?(?:\s+(?!.*(?:\b(?:and|or|not)\b|\b[A-Z]\b|,)).*)?|\(?([a-z])\)?"
+    r"(?:(?i:option|choice|answer)\s+)?\(?([A-Z])(?:\)|[.:]|\)[.:])?(?:\s+(?!.*(?:\b(?:and|or|not)\b|\b[A-Z]\b|,)).*)?|\(?([a-j])\)?"
 )
 _EQUALS = re.compile(r"(?<![<>!=\\])=(?!=)(?![^{}]*\})")  # not in a subscript, as those of sums
 _RELATION = re.compile(r"[<>=](?![^{}]*\})|\\(?:l|g|n)e?q?(?![A-Za-z])|\\(?:in|to|neq|subset)(?![A-Za-z])")
@@ -37,7 +38,8 @@ _MEMBER_OF = re.compile(r"\\?[A-Za-z]+\s*\\in(?![A-Za-z])\s*")
 _COUNTED = re.compile(rf"(-?[0-9][0-9.,/]*)\s+(?!(?:{_COMMANDS})\b)((?:[A-Za-z-]{{3,}}\s*){{1,3}})")
 _CHANGES_VALUE = re.compile(
     r"\b(?:hundred|thousand|million|billion|trillion|dozen|half|halves|thirds?|quarters?|squared|cubed|times|plus|minus"
-    r"|over|factorial|root|not|mod|than|least|most|base)s?\b",
+    r"|over|factorial|root|not|mod|than|least|most|base|january|february|march|april|may|june|july|august|september"
+    r"|october|november|december)s?\b",
     re.IGNORECASE,
 )
 _BASE = re.compile(r"([0-9][0-9A-F]*)(?:\s*_\{?\s*\(?\s*|\s+base\s+)([0-9]{1,2}|[a-z]{3,7})\s*\)?\s*\}?")
@@ -137,9 +139,12 @@ def _without_prefix(ours: str, theirs: str) -> tuple[str, str]:
 
 
 def _right_side(sides: list[str]) -> str:
-    """What an answer's equation gives the value of; empty where it gives two, as "x=7 x=8" does."""
+    """What an answer's equation gives the value of; empty where it gives two, as "x=7 x=8" and "7=8" do."""
     name, last = sides[0].strip(), sides[-1].strip()
     if any(side.rstrip().endswith(f" {name}") for side in sides[1:-1]):
+        return ""
+    numbers = [plain_number(side) for side in sides]
+    if any(one and other and not close(one, other) for one, other in pairwise(numbers)):
         return ""
     return name if len(sides) == 2 and _NAME.fullmatch(last) and plain_number(name) else last
 

@@ -33,9 +33,9 @@ _VULGAR = re.compile("([0-9]?)([\u00bc-\u00be\u2150-\u215e\u2189])")
 _ROOT = re.compile(r"\u221a\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+(?:\.[0-9]+)?|[A-Za-z]))")
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
-_TEXT = re.compile(r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it|sf)|mbox|operatorname\*?)\s*\{([^{}]*)\}")
+_TEXT = re.compile(r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it|sf)|mbox|underline|operatorname\*?)\s*\{([^{}]*)\}")
 _NOTHING = re.compile(
-    r"(?<!\\)\\(?:[!()]|(?:left|right|[bB]igg?[lr]?|displaystyle|limits|bf|rm)(?![A-Za-z]))|(?<=\w)'(?=\s|$)"
+    r"(?<!\\)\\(?:[!()]|(?:left|right|[bB]igg?[lr]?|displaystyle|limits|bf|rm)(?![A-Za-z]))|(?<=\w)'(?=\s|$)|(?<!\\)\\$"
 )
 _SPACE = re.compile(r"(?<!\\)\\(?:[,;: ]|q?quad(?![A-Za-z]))|~")
 _BRACED_COMMA = re.compile(r"\s*\{\s*,\s*\}\s*")
@@ -57,6 +57,9 @@ _INFINITY = re.compile(r"(?<![\\A-Za-z])(?:infinity|inf|oo)(?![A-Za-z])")
 _CALLED_ROOT = re.compile(r"\\sqrt\s*\(([^()]*)\)")
 _ANGLES = {r"\langle": "(", r"\rangle": ")"}
 _CHOOSE = re.compile(r"\{([^{}]+)\\choose\s*([^{}]+)\}")
+_BLACKBOARD = re.compile(r"\\mathbb\s*([A-Z])")
+_SUCH_THAT = re.compile(r"\s*\\mid(?![A-Za-z])\s*")
+_INVERSE = re.compile(r"\\(sin|cos|tan)\s*\^\s*\{\s*-\s*1\s*\}")
 _DOTS = re.compile(r"\\[lcd]?dots(?![A-Za-z])")
 _OR = re.compile(r"\\(?:lor|vee|land|wedge)(?![A-Za-z])")
 _APPROXIMATELY = re.compile(r"\\(?:simeq|cong)(?![A-Za-z])")
@@ -82,7 +85,7 @@ def tidy(text: str) -> str:
     text = _NEGATED.sub(_negation, text.replace("\\varnothing", "\\emptyset"))
     text = _FUNCTION.sub(r"\\\1 ", _INFINITY.sub(r"\\infty ", _PERCENT.sub("%", _SECONDS.sub(" seconds", text))))
     text = _CHOOSE.sub(r"\\binom{\1}{\2}", _CALLED_ROOT.sub(r"\\sqrt{\1}", text))
-    text = _DOTS.sub("...", text)
+    text = _DOTS.sub("...", _SUCH_THAT.sub("|", _BLACKBOARD.sub(r"\\mathbb{\1}", _INVERSE.sub(r"\\arc\1 ", text))))
     for command, bracket in _ANGLES.items():
         text = text.replace(command, bracket)
     text = _DELIMITER.sub(" ", _APPROXIMATELY.sub(r"\\approx", _OR.sub(" or ", text)))
@@ -90,7 +93,9 @@ def tidy(text: str) -> str:
     if not _BRACKETS.search(text):  # inside brackets, 1,234 may be two members
         text = _THOUSANDS.sub(lambda number: number.group().replace(",", ""), text)
     text = _LEAD.sub("", text.strip(" *$"), count=1) if _LEAD.match(text.strip(" *$")) else text
-    text = text.strip(" *$").rstrip(" .,;:").strip(" *$")
+    text = text.strip(" *$")
+    if not text.endswith("..."):  # which says that there is more
+        text = text.rstrip(" .,;:").strip(" *$")
     return text.replace(" ", "") if _SPACED_THOUSANDS.fullmatch(text) else text
 
 

@@ -35,7 +35,9 @@ _RATIO = re.compile(rf"(?:(?P<whole>[0-9]+)\s+)?(?P<top>{_UNSIGNED})\s*/\s*(?P<b
 _FRAC = re.compile(
     rf"(?P<whole>[0-9]+)?\s*\\frac\s*\{{\s*(?P<top>-?\s*{_UNSIGNED})\s*\}}\s*\{{\s*(?P<bottom>-?\s*{_UNSIGNED})\s*\}}"
 )
-_REPEATING = re.compile(r"(?P<whole>[0-9]*)\.(?P<fixed>[0-9]*)\\(?:over(?:line|bar)|bar|dot)\s*\{(?P<cycle>[0-9]+)\}")
+_REPEATING = re.compile(
+    r"(?P<whole>[0-9]*)\.(?P<fixed>[0-9]*)(?:\\(?:over(?:line|bar)|bar|dot)\s*\{|\()(?P<cycle>[0-9]+)[})]"
+)
 
 
 @dataclass(frozen=True)
