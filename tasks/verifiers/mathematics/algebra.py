@@ -64,9 +64,9 @@ def _same_object(ours: Any, theirs: Any) -> bool:
         return bool(ours == theirs)
     if _is_number(ours) and _is_number(theirs):
         return _equal_numbers(ours, theirs)
-    if _is_inequality(ours) and _is_inequality(theirs) and _same_region(ours, theirs):
-        return True
     same = math_verify.verify([theirs], [ours], timeout_seconds=None, allow_set_relation_comp=True)
+    if _is_inequality(ours) and _is_inequality(theirs):
+        return same or _same_region(ours, theirs)
     return same and not (
         isinstance(theirs, sympy.Eq) and isinstance(ours, sympy.Eq) and _only_both_unsolvable(ours, theirs)
     )

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tasks.verifiers.mathematics.boxes import last_boxed
-from tasks.verifiers.mathematics.plain_text import first_value, last_expression, last_number
+from tasks.verifiers.mathematics.plain_text import alternatives, first_value, last_expression, last_number
 from tasks.verifiers.responses import strip_thinking
 
 MAX_CHARS = 20_000
@@ -40,6 +40,7 @@ _FORMULA = re.compile(
     r"\$(?![0-9$])"
 )
 _WORDY = re.compile(r"\s*[A-Za-z]{2,}\s")
+_NEGATION = re.compile(r"\s*not\b")
 _VERB = re.compile(r"\b(?:is|are|equals)\b")
 _SOMETHING = re.compile(r"[0-9$]|\\[(\[]")
 
@@ -118,12 +119,15 @@ _STATEMENTS = ("tag", "hashes", "phrase")
 def _stated(text: str) -> str:
     """The answer within a short statement of it: its first formula, or its first number if words surround it.
 
-    Where the statement opens with words, it is what the verb is followed by: "The largest $n$ is 34."
+    With it goes what "or" and "and" add to it, for "5 or 6" is not 5. Where the statement opens with words, it is what
+    the verb is followed by: "The largest $n$ is 34."
     """
     if _WORDY.match(text) and (verb := _VERB.search(text)) and _SOMETHING.search(text, verb.end()):
         text = text[verb.end() :]
+    if _NEGATION.match(text):
+        return text
     if formula := _FORMULA.search(text):
-        return _inside(formula)
+        return ", ".join(map(_inside, alternatives(formula, _FORMULA)))
     _, _, result = text.rpartition("=")
     return first_value(result) or result
 

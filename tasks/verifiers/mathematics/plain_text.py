@@ -9,9 +9,12 @@ from tasks.verifiers.mathematics.units import is_unit
 _DIGITS = r"(?:[0-9]{1,3}(?:(?:,(?:\\! ?)?|\{,\}|\\[,;: ])[0-9]{3})+(?![0-9])|[0-9]+)"
 _NUMBER = re.compile(
     rf"(?:(?<![\w)])-\$?)?(?:{_DIGITS}(?:\.[0-9]+)?|(?<!\w)\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
-    r"(?:/[0-9]+|(?::[0-9]+)+)?(?:\s?\\?%)?"
+    r"(?:/[0-9]+|(?::[0-9]+)+)?(?:\s?(?:\\?%|[AaPp]\.?[Mm]\b))?"
 )
-_PROSE = re.compile(r"(?<![\\A-Za-z])(?!(?:and|or|pi|sqrt|sin|cos|tan|log|ln|exp)\b)[A-Za-z]{2,}(?![A-Za-z{])")
+_PROSE = re.compile(
+    r"(?<![\\A-Za-z])(?!(?:and|or|pi|sqrt|sin|cos|tan|log|ln|exp)\b)[A-Za-z]{2,}(?![A-Za-z{])"
+    r"(?:\s?\^\{?[23]\}?)?"
+)
 # Words within these are parts of the mathematics around them.
 _NO_PROSE = re.compile(
     r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it|bb)|mbox|operatorname\*?|begin|end)\s*\{[^{}]*\}"
@@ -21,7 +24,7 @@ _LATEX = re.compile(r"\\(?!(?:text|mathrm|mbox)(?![A-Za-z]))[A-Za-z]{2,}|[0-9A-Z
 _VALUE = re.compile(r"[0-9]|\\[A-Za-z]{2,}")
 _LEADING_WORD = re.compile(r"\s*(?:[aAI]\s|(?:and|or)\b)\s*")
 _WORD = re.compile(r"-?[^\W\d_]+")
-_HALVES_OF_THE_DAY = ("am", "pm", "AM", "PM")
+_OR = re.compile(r"\s*,?\s*(?:or|and)\s+")
 
 
 def stands_alone(number: re.Match[str]) -> bool:
@@ -31,7 +34,7 @@ def stands_alone(number: re.Match[str]) -> bool:
     if before[-1:].isalpha() or before[-1:] in ("_", "{") or (before[-1:] == "." and before[:1].isalnum()):
         return False
     word = _WORD.match(text, end)
-    return word is None or is_unit(word.group()) or word.group() in _HALVES_OF_THE_DAY
+    return word is None or is_unit(word.group())
 
 
 def last_number(text: str) -> str | None:
@@ -59,7 +62,17 @@ def first_value(statement: str) -> str | None:
             return expression
         if any(map(stands_alone, _NUMBER.finditer(part))):
             break
-    return next((number.group() for number in _NUMBER.finditer(statement) if stands_alone(number)), None)
+    number = next(filter(stands_alone, _NUMBER.finditer(statement)), None)
+    return ", ".join(found.group() for found in alternatives(number, _NUMBER)) if number else None
+
+
+def alternatives(value: re.Match[str], pattern: re.Pattern[str]) -> list[re.Match[str]]:
+    """A value, and those that follow it after nothing but "or" or "and"."""
+    values = [value]
+    while (link := _OR.match(value.string, value.end())) and (following := pattern.match(value.string, link.end())):
+        value = following
+        values.append(value)
+    return values
 
 
 def _between_words(text: str) -> list[str]:
@@ -77,4 +90,6 @@ def _expression(part: str) -> str | None:
     """The LaTeX of a part without words, behind its last equals sign; None where it holds none."""
     _, _, result = _LEADING_WORD.sub("", part, count=1).rpartition("=")
     result = result.strip(" \t\r,.;:*`")
+    if result.count("(") != result.count(")"):
+        result = result.rstrip(" (").lstrip(" )")
     return result if _LATEX.search(result) and result.count("{") == result.count("}") else None
