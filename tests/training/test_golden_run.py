@@ -7,7 +7,6 @@ Where an objective, the order of a batch or a seed changes by mistake, this curv
 import os
 import platform
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
@@ -59,35 +58,32 @@ def prompts(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def curves(tiny_model, prompts, tmp_path_factory):
-    """Those of a run that is left alone and of one that is killed after half of its steps and resumed, side by side."""
-
-    def uninterrupted(folder):
-        assert run(RECIPE, tiny_model, prompts, folder) == 0
-        return curve(folder)
-
-    def interrupted(folder):
-        assert run(RECIPE, tiny_model, prompts, folder, kill_driver_after=5) == -signal.SIGKILL
-        assert run(RECIPE, tiny_model, prompts, folder) == 0
-        assert (folder / "resumed_from").read_text() == "5"
-        return curve(folder)
-
-    with ThreadPoolExecutor() as threads:
-        runs = [threads.submit(each, tmp_path_factory.mktemp(each.__name__)) for each in (uninterrupted, interrupted)]
-        return [each.result() for each in runs]
+def uninterrupted(tiny_model, prompts, tmp_path_factory):
+    """The curve of a run that is left alone."""
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    assert run(RECIPE, tiny_model, prompts, folder) == 0
+    return curve(folder)
 
 
-def test_an_interrupted_run_is_the_one_that_was_written_down_and_never_interrupted(curves):
-    uninterrupted, interrupted = curves
+def test_a_run_is_the_one_that_was_written_down(uninterrupted):
     if os.environ.get("RLVR_GOLDEN") == "write":
         GOLDEN.write_text("\n".join([f"# {kind()}", f"# {' '.join(COLUMNS)}", *uninterrupted]) + "\n")
     written_by, _, *golden = GOLDEN.read_text().splitlines()
-    if written_by == f"# {kind()}":  # another kind of machine rounds otherwise: its own run is the measure
-        assert uninterrupted == golden
-    assert interrupted == uninterrupted
+    if written_by != f"# {kind()}":
+        pytest.skip(f"another kind of machine rounds otherwise: {written_by.removeprefix('# ')}")
+    assert uninterrupted == golden
 
 
-def test_it_learns(curves):
-    _, interrupted = curves
-    rewards = [float(line.split()[COLUMNS.index("reward")]) for line in interrupted]
+def test_it_learns(uninterrupted):
+    rewards = [float(line.split()[COLUMNS.index("reward")]) for line in uninterrupted]
     assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.1
+
+
+@pytest.mark.complete
+def test_a_run_that_is_killed_and_resumed_is_the_one_that_was_never_interrupted(
+    uninterrupted, tiny_model, prompts, tmp_path
+):
+    assert run(RECIPE, tiny_model, prompts, tmp_path, kill_driver_after=5) == -signal.SIGKILL
+    assert run(RECIPE, tiny_model, prompts, tmp_path) == 0
+    assert (tmp_path / "resumed_from").read_text() == "5"
+    assert curve(tmp_path) == uninterrupted

@@ -1,0 +1,66 @@
+"""Learner ranks in processes that are used again: starting one, with torch and DeepSpeed, takes longer than its test.
+
+A process joins one torch.distributed world for good. What a learner leaves behind in it is one more thing that the next
+one's results may not depend on; where a test asks what a new process knows, it takes a fresh one.
+"""
+
+import gc
+from collections import defaultdict
+
+from tasks.training.learner.rank import LearnerRank
+
+
+class RankProcess:
+    """Inside a Ray actor: one `LearnerRank` after the other."""
+
+    def become(self, config, folder):
+        self._rank = None
+        gc.collect()
+        self._rank = LearnerRank(config, folder)
+
+    def call(self, method, *arguments):
+        return getattr(self._rank, method)(*arguments)
+
+
+class RankHandle:
+    """Looks like the Ray handle of a `LearnerRank`."""
+
+    def __init__(self, process):
+        self.process = process
+
+    def __getattr__(self, method):
+        return _Method(self.process, method)
+
+
+class _Method:
+    def __init__(self, process, name):
+        self._process = process
+        self._name = name
+
+    def remote(self, *arguments):
+        return self._process.call.remote(self._name, *arguments)
+
+
+class RankProcesses:
+    """Processes by the number of ranks in their world and their place in it."""
+
+    def __init__(self, ray):
+        self._ray = ray
+        self._free = defaultdict(list)
+        self._taken = []
+
+    def take(self, world, rank, config, folder, *, fresh=False):
+        """The handle of a new rank, in a process that is free, or in a new one, for which those that are free end."""
+        free = self._free[world, rank]
+        while fresh and free:
+            self._ray.kill(free.pop())
+        process = free.pop() if free else self._ray.remote(RankProcess).options(num_cpus=0).remote()
+        self._taken.append((world, rank, process))
+        process.become.remote(config, folder)
+        return RankHandle(process)
+
+    def give_back(self):
+        """Every rank is done with; those of one world stay together, because they were taken together."""
+        for world, rank, process in self._taken:
+            self._free[world, rank].append(process)
+        self._taken.clear()
