@@ -10,15 +10,20 @@ interpreter's), a system call filter with Landlock, and resource limits.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import select
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
@@ -44,8 +49,23 @@ ANSWER_SECONDS = 30.0
 
 Isolation = Literal["namespaces", "landlock"]
 
+# From the kernel's seccomp.h: SECCOMP_IOCTL_NOTIF_RECV and _SEND, the size of `struct seccomp_notif`, and
+# SECCOMP_USER_NOTIF_FLAG_CONTINUE.
+_NOTIFICATION_RECEIVE, _NOTIFICATION_SEND = 0xC0502100, 0xC0182101
+_NOTIFICATION_BYTES = 80
+_NOTIFICATION_CONTINUE = 1
+
+_ENVIRONMENT = {
+    "PYTHONHASHSEED": "0",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "LANG": "C.UTF-8",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MALLOC_ARENA_MAX": "1",  # the C library reserves 128 MiB of address space for each further one
+}
+
 _BOOT = """
-import json, socket, sys, types
+import json, os, socket, sys, types
+os.nice(int(sys.argv[2]))
 control = socket.socket(fileno=int(sys.argv[1]))
 message = json.loads(control.recv(1 << 20))
 for name, source in message["modules"]:
@@ -66,11 +86,36 @@ class SandboxError(RuntimeError):
 
 @dataclass(frozen=True)
 class Process:
-    """A fork in the sandbox: its number in there, its number here, and a descriptor that is readable once it ended."""
+    """A fork in the sandbox.
+
+    Attributes:
+        inside: its number in there.
+        pid: its number here.
+        watched: a descriptor that is readable once it has ended.
+        requests: a descriptor that is readable while one of its threads waits for leave to start another; it waits
+            until `answer_request` is called.
+        threads: how many it may have.
+    """
 
     inside: int
     pid: int
     watched: int
+    requests: int
+    threads: int
+
+    def answer_request(self) -> None:
+        """Let a thread start, or fail, which asks for it. To be called when `requests` is readable.
+
+        Threads that ask at the same time are each counted as they were before the others: so there can be twice as many
+        for a while, but no more, as each that asks is one of the permitted.
+        """
+        asked = bytearray(_NOTIFICATION_BYTES)
+        with suppress(OSError):  # it has been interrupted, or has ended
+            fcntl.ioctl(self.requests, _NOTIFICATION_RECEIVE, asked)
+            permitted = _threads_of(self.pid) < self.threads
+            verdict = (0, _NOTIFICATION_CONTINUE) if permitted else (-errno.EAGAIN, 0)
+            # struct seccomp_notif_resp: id, value, error, flags
+            fcntl.ioctl(self.requests, _NOTIFICATION_SEND, asked[:8] + struct.pack("=qiI", 0, *verdict))
 
 
 @dataclass(frozen=True)
@@ -84,13 +129,22 @@ class Ended:
 class Sandbox:
     """One host process and its forks. Not thread-safe; used by one judgement at a time."""
 
-    def __init__(self, isolation: Isolation, python: str | None, disk_mib: int) -> None:
+    def __init__(
+        self,
+        isolation: Isolation,
+        python: str | None,
+        disk_mib: int,
+        packages: Sequence[str] = ("numpy",),
+        nice: int = 0,
+    ) -> None:
         """Start the host and try its doors.
 
         Args:
             isolation: which mechanism holds the host.
             python: the interpreter inside; None for the one that runs this.
             disk_mib: size of the writable folder; there is none under `landlock`.
+            packages: installed packages that programs may import beside the standard library.
+            nice: how far all that runs in there stands back behind other processes.
 
         Raises:
             SandboxError: it cannot be started here, or a door stands open.
@@ -102,7 +156,7 @@ class Sandbox:
         self._control = ours
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the sandbox
         with theirs:
-            self._process = _start(isolation, interpreter, theirs, self._log)
+            self._process = _start(isolation, interpreter, nice, theirs, self._log)
         settings = {
             "readable": interpreter.folders,
             "writable": WRITABLE if isolation == "namespaces" else None,
@@ -123,7 +177,8 @@ class Sandbox:
         Raises `SandboxError` where it could not be locked up: then it has run nothing.
         """
         answer, received = self._exchange({"fork": part, "limits": asdict(limits)}, descriptors)
-        process = Process(answer["pid"], _number_here(received[0]), received[0])
+        watched, requests = received if len(received) == 2 else (*received, os.dup(received[0]))
+        process = Process(answer["pid"], _number_here(watched), watched, requests, limits.threads)
         if answer["failed"]:
             self.end(process)
             raise SandboxError(f"a process could not be locked up: {answer['failed']}")
@@ -132,7 +187,12 @@ class Sandbox:
     def end(self, process: Process) -> Ended:
         """Kill a process that has not ended by itself. To be called once for each."""
         os.close(process.watched)
+        os.close(process.requests)
         return Ended(**self._order({"end": process.inside}))
+
+    def kill(self) -> None:
+        """End the host and all that it forked, from any thread; who uses the sandbox then gets a `SandboxError`."""
+        self._process.kill()
 
     def close(self) -> None:
         """End the host and all that it forked."""
@@ -156,7 +216,7 @@ class Sandbox:
         """The answer to an order, with the descriptors that came along."""
         try:
             socket.send_fds(self._control, [json.dumps(order).encode()], list(descriptors))
-            answer, received, _, _ = socket.recv_fds(self._control, 1 << 16, 1)
+            answer, received, _, _ = socket.recv_fds(self._control, 1 << 16, 2)
         except OSError as error:
             self._process.kill()  # what is ordered next then fails at once
             raise SandboxError(f"the sandbox does not answer: {error}{self._last_words()}") from None
@@ -168,7 +228,13 @@ class Sandbox:
 
     def _probe(self) -> None:
         probe = self.fork("probe", Limits(cpu_seconds=5, memory_bytes=512 << 20), [])
-        select.select([probe.watched], [], [], START_SECONDS)
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            readable = _readable(probe.watched, probe.requests)
+            if probe.watched in readable:
+                break
+            if readable:
+                probe.answer_request()
         ended = self.end(probe)
         if ended.status != 0:
             raise SandboxError(f"a locked-up process could do what it must not (exit status {ended.status})")
@@ -207,9 +273,9 @@ class _Interpreter:
 
 
 def _start(
-    isolation: Isolation, interpreter: _Interpreter, control: socket.socket, log: Any
+    isolation: Isolation, interpreter: _Interpreter, nice: int, control: socket.socket, log: Any
 ) -> subprocess.Popen[bytes]:
-    command = [*interpreter.command, "-s", "-P", "-X", "utf8", "-c", _BOOT, str(control.fileno())]
+    command = [*interpreter.command, "-s", "-P", "-X", "utf8", "-c", _BOOT, str(control.fileno()), str(nice)]
     if isolation == "namespaces":
         command = [*_bubblewrap(interpreter.folders), *command]
     return subprocess.Popen(  # noqa: S603
@@ -217,7 +283,7 @@ def _start(
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
-        env={"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "LANG": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1"},
+        env=_ENVIRONMENT,
         cwd="/",
         pass_fds=[control.fileno()],
         process_group=0,  # not a session of its own: Linux may schedule those as groups, each with the same share
@@ -251,6 +317,19 @@ def _number_here(watched: int) -> int:
     """The number of a process in the namespace of this one."""
     with open(f"/proc/self/fdinfo/{watched}") as about:
         return next(int(line.split()[1]) for line in about if line.startswith("Pid:"))
+
+
+def _readable(*descriptors: int) -> set[int]:
+    """Which of these are readable; waits a second at most."""
+    polled = select.poll()  # not `select`, which knows no descriptor beyond 1023
+    for descriptor in descriptors:
+        polled.register(descriptor, select.POLLIN)
+    return {descriptor for descriptor, event in polled.poll(1000) if event & select.POLLIN}
+
+
+def _threads_of(pid: int) -> int:
+    with open(f"/proc/{pid}/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("Threads:"))
 
 
 def _source(name: str) -> str:

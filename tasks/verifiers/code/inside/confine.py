@@ -14,7 +14,8 @@ import os
 import platform
 import resource
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 
@@ -32,7 +33,7 @@ madvise 28 233, brk 12 214, rt_sigaction 13 134, rt_sigprocmask 14 135, rt_sigre
 rt_sigpending 127 136, rt_sigtimedwait 128 137, sigaltstack 131 132, pipe 22 -, pipe2 293 59, poll 7 -,
 ppoll 271 73, select 23 -, pselect6 270 72, epoll_create1 291 20, epoll_ctl 233 21, epoll_wait 232 -,
 epoll_pwait 281 22, epoll_pwait2 441 441, eventfd2 290 19, sendto 44 206, recvfrom 45 207,
-sendmsg 46 211, recvmsg 47 212, shutdown 48 210, getsockopt 55 209, sched_yield 24 124,
+shutdown 48 210, getsockopt 55 209, sched_yield 24 124,
 sched_getaffinity 204 123, nanosleep 35 101, clock_nanosleep 230 115, clock_gettime 228 113,
 clock_getres 229 114, gettimeofday 96 169, time 201 -, getpid 39 172, getppid 110 173, gettid 186 178,
 getuid 102 174, geteuid 107 175, getgid 104 176, getegid 108 177, getresuid 118 148, getresgid 120 150,
@@ -70,6 +71,9 @@ _ALLOWED_IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 4, 22, 24, 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _SECCOMP_MODE_FILTER = 2
+_SECCOMP = {"x86_64": 317, "aarch64": 277}
+_SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER = 1, 8
+_ALLOW, _ASK = 0x7FFF0000, 0x7FC00000
 _ITSELF = bytes([255] * 8)
 """Stands for an instruction in the filter; no other looks like it."""
 _SIGKILL = 9
@@ -80,10 +84,10 @@ _READ_FILE, _READ_DIR, _EXECUTE = 1 << 2, 1 << 3, 1 << 0
 _WRITE = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8
 _TRUNCATE = 1 << 14
 OLDEST_LANDLOCK = 3
-"""ABI version; those before it let any file be truncated."""
+"""ABI version, that of Linux 6.2; those before it let any file be truncated."""
 
 _FS_RIGHTS = {4: 15}
-"""Up to this ABI version, Landlock knows so many file system rights; later ones know 16."""
+"""Up to this ABI version, Landlock knows so many file system rights; later ones, from Linux 6.10 on, know 16."""
 
 
 @dataclass(frozen=True)
@@ -95,18 +99,24 @@ class Limits:
         memory_bytes: RLIMIT_AS.
         file_bytes: RLIMIT_FSIZE.
         open_files: RLIMIT_NOFILE.
-        tasks: RLIMIT_NPROC, which counts threads, over all that the user runs in this namespace; None leaves it. The
-            kernel exempts root. Where it does not hold, `memory_bytes` bounds the number of threads' stacks.
+        threads: how many it may have when it asks for one more; asked and answered outside, see `watch_threads`.
     """
 
     cpu_seconds: int
     memory_bytes: int
     file_bytes: int = 16 << 20
     open_files: int = 64
-    tasks: int | None = None
+    threads: int = 64
 
 
-def confine(limits: Limits, readable: Sequence[str], writable: str | None, *, landlock: bool) -> None:
+def confine(
+    limits: Limits,
+    readable: Sequence[str],
+    writable: str | None,
+    hand_over: Callable[[int], None],
+    *,
+    landlock: bool,
+) -> None:
     """Lock up the calling process. Cannot be undone.
 
     Args:
@@ -114,6 +124,7 @@ def confine(limits: Limits, readable: Sequence[str], writable: str | None, *, la
         readable: folders whose files may be read; everything that is visible, where `landlock` is off.
         writable: the folder below which files may be written; None for none. Without Landlock what else is writable
             must not be visible.
+        hand_over: gives away the descriptor on which this process asks for threads, to who answers; closed afterwards.
         landlock: whether to restrict files by Landlock.
 
     Raises:
@@ -126,6 +137,9 @@ def confine(limits: Limits, readable: Sequence[str], writable: str | None, *, la
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     if landlock:
         _restrict_files(readable, writable)
+    asking = watch_threads()
+    hand_over(asking)
+    os.close(asking)
     _filter_system_calls()
 
 
@@ -155,8 +169,6 @@ def _set_limits(limits: Limits) -> None:
         (resource.RLIMIT_MSGQUEUE, 0),
     ):
         resource.setrlimit(kind, (value, value))
-    if limits.tasks is not None:
-        resource.setrlimit(resource.RLIMIT_NPROC, (limits.tasks, limits.tasks))
 
 
 def _drop_capabilities() -> None:
@@ -173,8 +185,8 @@ def _restrict_files(readable: Sequence[str], writable: str | None) -> None:
     if version < OLDEST_LANDLOCK:
         raise OSError(ENOSYS, f"this kernel has no Landlock of ABI version {OLDEST_LANDLOCK} or later")
     handled = (1 << next((count for newest, count in _FS_RIGHTS.items() if version <= newest), 16)) - 1
-    network = 3 if version >= 4 else 0  # binding and connecting TCP sockets
-    scoped = 3 if version >= 6 else 0  # abstract sockets of, and signals to, processes outside
+    network = 3 if version >= 4 else 0  # Linux 6.7: binding and connecting TCP sockets
+    scoped = 3 if version >= 6 else 0  # Linux 6.12: abstract sockets of, and signals to, others
     attributes = struct.pack("QQQ", handled, network, scoped)[: 8 if version < 4 else 16 if version < 6 else 24]
     ruleset = _check(
         _libc.syscall(_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0), "landlock"
@@ -199,11 +211,33 @@ def _allow(ruleset: int, folder: str, rights: int) -> None:
         os.close(target)
 
 
+def watch_threads() -> int:
+    """A descriptor on which this process will ask before each thread that it starts, and wait for the answer.
+
+    RLIMIT_NPROC is no bound: root is exempt from it, and all processes of a user count together. What is answered is in
+    `tasks.verifiers.code.sandbox`.
+    """
+    machine = platform.machine()
+    column, audit = _ARCHITECTURES[machine]
+    # Other architectures and new processes are left to the other filter, which refuses them.
+    code = [_load(4), _jump_equal(audit, 0, 4), _load(0), _jump_equal(_NUMBERS["clone"][column - 1], 0, 2)]
+    code += [_load(16), _jump_set(_CLONE_THREAD, 1, 0), _return(_ALLOW), _return(_ASK)]
+    number, flag = _SECCOMP[machine], _SECCOMP_FILTER_FLAG_NEW_LISTENER
+    with _program(b"".join(code)) as header:
+        asked = _libc.syscall(number, _SECCOMP_SET_MODE_FILTER, flag, header)
+    return _check(asked, "threads cannot be bounded by seccomp's user notification (Linux 5.5)")
+
+
 def _filter_system_calls() -> None:
-    program = _jump_equal(os.getpid(), 0, 1).join(_filter(platform.machine()))
-    buffer = ctypes.create_string_buffer(program, len(program))
-    header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(buffer))
-    _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header)
+    with _program(_jump_equal(os.getpid(), 0, 1).join(_filter(platform.machine()))) as header:
+        _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, header)
+
+
+@contextmanager
+def _program(code: bytes) -> Iterator[bytes]:
+    """A `struct sock_fprog` of these instructions, which stay in memory as long."""
+    buffer = ctypes.create_string_buffer(code, len(code))
+    yield struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))
 
 
 @cache
@@ -216,7 +250,7 @@ def _filter(machine: str) -> tuple[bytes, ...]:
     numbers = {name: pair[column - 1] for name, pair in _NUMBERS.items()}
     listed = [line.split() for line in _ALLOWED.replace("\n", " ").split(",")]
     allowed = [int(row[column]) for row in listed if row[column] != "-"]
-    allow, deny, absent = _return(0x7FFF0000), _return(0x00050000 | EPERM), _return(0x00050000 | ENOSYS)
+    allow, deny, absent = _return(_ALLOW), _return(0x00050000 | EPERM), _return(0x00050000 | ENOSYS)
     code = [_load(4), _jump_equal(audit, 1, 0), _return(0x80000000), _load(0)]
     if machine == "x86_64":
         code += [_jump_at_least(0x40000000, 0, 1), deny]  # the x32 numbers

@@ -16,6 +16,7 @@ import os
 import signal
 import socket
 import sys
+from functools import partial
 from typing import Any, NoReturn
 
 from tasks.verifiers.code.inside import checker, confine, probe, program
@@ -60,22 +61,26 @@ class _Host:
                 self._control.send(json.dumps(self._end(order["end"])).encode())
 
     def _fork(self, order: dict[str, Any], descriptors: list[int]) -> None:
-        """The answer comes with a descriptor of the process, by which it is known outside."""
+        """The answer comes with descriptors: of the process, by which it is known outside, and of its requests."""
         if not self._running:
             self._renew_writable()
-        locked, locking = os.pipe()
+        locked, locking = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         child = os.fork()
         if child == 0:
-            self._become(order, [*descriptors, locking])
-        for descriptor in (*descriptors, locking):
+            self._become(order, [*descriptors, locking.detach()])
+        locking.close()
+        for descriptor in descriptors:
             os.close(descriptor)
-        said = os.read(locked, MAX_REASON)
-        os.close(locked)
+        with locked:
+            said, requests, _, _ = socket.recv_fds(locked, MAX_REASON, 1)
+            if requests:
+                said = locked.recv(MAX_REASON)
         self._running.add(child)
         answer = {"pid": child, "failed": "" if said == LOCKED else said.decode(errors="replace") or "it ended"}
-        watched = os.pidfd_open(child)
-        socket.send_fds(self._control, [json.dumps(answer).encode()], [watched])
-        os.close(watched)
+        handed_over = [os.pidfd_open(child), *requests]
+        socket.send_fds(self._control, [json.dumps(answer).encode()], handed_over)
+        for descriptor in handed_over:
+            os.close(descriptor)
 
     def _become(self, order: dict[str, Any], descriptors: list[int]) -> NoReturn:
         """The child: give up everything, say so, then be what was ordered. Never returns into the host's code."""
@@ -87,13 +92,15 @@ class _Host:
             writable = None if order["fork"] == "checker" else self._writable
             os.chdir(writable or "/")
             limits = confine.Limits(**order["limits"])
-            try:
-                confine.confine(limits, self._readable, writable, landlock=self._landlock)
-            except OSError as error:
-                os.write(locking, str(error).encode())
-                raise
-            os.write(locking, LOCKED)
-            os.close(locking)
+            with socket.socket(fileno=locking) as announce:
+                try:
+                    confine.confine(
+                        limits, self._readable, writable, partial(_hand_over, announce), landlock=self._landlock
+                    )
+                except OSError as error:
+                    announce.send(str(error).encode())
+                    raise
+                announce.send(LOCKED)
             _play(order["fork"], kept)
             status = 0
         except SystemExit as error:
@@ -125,6 +132,10 @@ class _Host:
         if _libc.mount(b"tmpfs", target, b"tmpfs", ctypes.c_ulong(_MS_NOSUID | _MS_NODEV), options):
             raise OSError(ctypes.get_errno(), "mount tmpfs")
         self._mounted = True
+
+
+def _hand_over(announce: socket.socket, requests: int) -> None:
+    socket.send_fds(announce, [LOCKED], [requests])
 
 
 def _play(part: str, descriptors: list[int]) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import socket
 import sys
 from collections.abc import Callable
+
+MANY_THREADS = 200
+"""More than any process may have."""
+SMALL_STACK = 64 << 10
 
 
 def run() -> None:
@@ -24,6 +29,7 @@ def run() -> None:
         lambda: os.open(os.__file__, os.O_WRONLY),
         lambda: os.memfd_create("probe"),
         lambda: os.symlink("/", "link"),
+        _start_threads,
     )
     for door in doors:
         try:
@@ -31,3 +37,15 @@ def run() -> None:
         except OSError:
             continue
         sys.exit(2)
+
+
+def _start_threads() -> None:
+    """As many as no process may have; ends as an `OSError` where they are bounded."""
+    _thread.stack_size(SMALL_STACK)
+    held = _thread.allocate_lock()
+    held.acquire()
+    for _ in range(MANY_THREADS):
+        try:
+            _thread.start_new_thread(held.acquire, ())
+        except RuntimeError as error:
+            raise OSError(str(error)) from error
