@@ -99,7 +99,7 @@ class Limits:
         memory_bytes: RLIMIT_AS.
         file_bytes: RLIMIT_FSIZE.
         open_files: RLIMIT_NOFILE.
-        threads: how many it may have when it asks for one more; asked and answered outside, see `watch_threads`.
+        threads: how many it may have when it asks for one more; asked and answered outside, see `_watch_threads`.
     """
 
     cpu_seconds: int
@@ -113,9 +113,9 @@ def confine(
     limits: Limits,
     readable: Sequence[str],
     writable: str | None,
-    hand_over: Callable[[int], None],
     *,
     landlock: bool,
+    hand_over: Callable[[int], None] | None = None,
 ) -> None:
     """Lock up the calling process. Cannot be undone.
 
@@ -124,8 +124,9 @@ def confine(
         readable: folders whose files may be read; everything that is visible, where `landlock` is off.
         writable: the folder below which files may be written; None for none. Without Landlock what else is writable
             must not be visible.
-        hand_over: gives away the descriptor on which this process asks for threads, to who answers; closed afterwards.
         landlock: whether to restrict files by Landlock.
+        hand_over: gives the descriptor on which this process asks for threads to who answers; it is then closed. None
+            where threads need no bound.
 
     Raises:
         OSError: the kernel refused a step.
@@ -137,9 +138,10 @@ def confine(
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     if landlock:
         _restrict_files(readable, writable)
-    asking = watch_threads()
-    hand_over(asking)
-    os.close(asking)
+    if hand_over is not None:
+        asking = _watch_threads()
+        hand_over(asking)
+        os.close(asking)
     _filter_system_calls()
 
 
@@ -211,7 +213,7 @@ def _allow(ruleset: int, folder: str, rights: int) -> None:
         os.close(target)
 
 
-def watch_threads() -> int:
+def _watch_threads() -> int:
     """A descriptor on which this process will ask before each thread that it starts, and wait for the answer.
 
     RLIMIT_NPROC is no bound: root is exempt from it, and all processes of a user count together. What is answered is in

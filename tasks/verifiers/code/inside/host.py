@@ -94,9 +94,8 @@ class _Host:
             limits = confine.Limits(**order["limits"])
             with socket.socket(fileno=locking) as announce:
                 try:
-                    confine.confine(
-                        limits, self._readable, writable, partial(_hand_over, announce), landlock=self._landlock
-                    )
+                    hand_over = partial(_hand_over, announce)
+                    confine.confine(limits, self._readable, writable, landlock=self._landlock, hand_over=hand_over)
                 except OSError as error:
                     announce.send(str(error).encode())
                     raise
