@@ -412,7 +412,6 @@ OUTPUTS = [
         ("errors", "import sys\nprint(73952, file=sys.stderr)", "right, in the wrong place"),
         ("other-stream", "import os\nos.write(0, b'73952')", "right, in the wrong place"),
         ("exit-text", "raise SystemExit('73952')", "right, in the wrong place"),
-        ("later", "import atexit\natexit.register(print, 73952)", "after its end"),
         ("module", "class _: pass\nimport sys\nsys.modules['__main__'].print = 1\nprint(73952)", "no print any more"),
     )
 ]  # fmt: skip

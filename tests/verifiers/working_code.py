@@ -80,7 +80,7 @@ WORKS = [
     Works("exit", "import sys\nprint(1)\nsys.exit()", {"cases": [{"input": "", "output": "1\n"}]}),
     Works("hard-exit", "import os\nprint(1, flush=True)\nos._exit(0)", {"cases": [{"input": "", "output": "1\n"}]}),
     Works("main", "def main():\n    print(input())\nif __name__ == '__main__':\n    main()", {"cases": [{"input": "x", "output": "x"}]}),
-    Works("numbers", "print(1.0, 1e3)\nprint(0.50)\n\n", {"cases": [{"input": "", "output": "1 1000\n0.5\n"}]}),
+    Works("numbers", "print(1.0, 1e3)\nprint(0.50)\n\n", {"cases": [{"input": "", "output": "1.00 1000.0\n0.5\n"}]}),
     Works("deep-thread", "import sys, threading\nsys.setrecursionlimit(10 ** 6)\nthreading.stack_size(1 << 27)\ndef g(n): return 0 if n == 0 else 1 + g(n - 1)\ndef main(): print(g(50_000))\nt = threading.Thread(target=main)\nt.start()\nt.join()", {"cases": [{"input": "", "output": "50000\n"}]}),
     Works("thread-unjoined", "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.05), print(1))).start()", {"cases": [{"input": "", "output": "1\n"}]}),
     Works("threads", "from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(8) as p: print(sum(p.map(abs, range(-50, 50))))", {"cases": [{"input": "", "output": "2500\n"}]}),

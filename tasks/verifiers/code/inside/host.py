@@ -7,7 +7,6 @@ the writable folder is a new file system for each.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
 import importlib
@@ -100,16 +99,9 @@ class _Host:
                     announce.send(str(error).encode())
                     raise
                 announce.send(LOCKED)
-            _play(order["fork"], kept)
-            status = 0
-        except SystemExit as error:
-            status = error.code if isinstance(error.code, int) else bool(error.code)
-        except BaseException:  # noqa: S110 - the response's own failure; its exit status tells of it
-            pass
+            status = _play(order["fork"], kept)
         finally:
-            with contextlib.suppress(BaseException):
-                sys.stdout.flush()
-            os._exit(status & 0xFF)
+            os._exit(status)
 
     def _end(self, child: int) -> dict[str, Any]:
         """Kill a child that has not ended by itself, and say how it ended."""
@@ -137,20 +129,21 @@ def _hand_over(announce: socket.socket, requests: int) -> None:
     socket.send_fds(announce, [LOCKED], [requests])
 
 
-def _play(part: str, descriptors: list[int]) -> None:
+def _play(part: str, descriptors: list[int]) -> int:
+    """Do the work of `part`; gives the exit status."""
     if part == "program":
         with open(descriptors[0], "rb") as source:
             text = source.read().decode("utf-8", "surrogatepass")
         for standard, descriptor in enumerate(descriptors[1:]):
             os.dup2(descriptor, standard)
             os.close(descriptor)
-        sys.stdin = os.fdopen(0, encoding="utf-8")
-        sys.stdout = os.fdopen(1, "w", encoding="utf-8")
-        program.run(text)
-        return
+        # As an interpreter opens them; the descriptors are not theirs to close.
+        as_text = partial(open, encoding="utf-8", errors="surrogateescape", closefd=False)
+        sys.stdin = sys.__stdin__ = as_text(0)
+        sys.stdout = sys.__stdout__ = as_text(1, "w")
+        return program.run(text)
     if part == "probe":
-        probe.run()
-        return
+        return probe.run()
     connections = [
         socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=descriptor) for descriptor in descriptors
     ]
@@ -158,6 +151,7 @@ def _play(part: str, descriptors: list[int]) -> None:
         program.serve(connections[0])
     else:
         checker.serve(*connections)
+    return 0
 
 
 def _move(descriptors: list[int], null: int) -> list[int]:
@@ -179,6 +173,7 @@ def main(settings: dict[str, Any], control: socket.socket) -> None:
     if not confine.supported_architecture():
         raise OSError(confine.ENOSYS, "no system call filter for this processor")
     confine.prepare()
+    program.prepare()
     host = _Host(control, settings)
     control.send(json.dumps({"ready": True}).encode())
     gc.collect()

@@ -13,8 +13,8 @@ MANY_THREADS = 200
 SMALL_STACK = 64 << 10
 
 
-def run() -> None:
-    """Exit with 0 where every door is closed; with the name of an open one on the way, otherwise."""
+def run() -> int:
+    """The exit status: 0 where every door is closed."""
     doors: tuple[Callable[[], object], ...] = (
         os.fork,
         lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM),
@@ -36,7 +36,8 @@ def run() -> None:
             door()
         except OSError:
             continue
-        sys.exit(2)
+        return 2
+    return 0
 
 
 def _start_threads() -> None:

@@ -6,26 +6,88 @@ It holds the response and what it is called with, never an expected result. What
 
 from __future__ import annotations
 
+import atexit
+import builtins
+import gc
 import operator
 import socket
 import sys
 import types
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
-from typing import Any
+from typing import Any, NoReturn
 
 from tasks.verifiers.code.inside.wire import MAX_ITEMS, Peer
 
+_FLUSH_FAILED = 120
+"""Python's exit status where only writing the last output failed."""
 
-def run(source: str) -> None:
-    """Run a response as the main program; it ends as that does."""
+
+class _Exit:
+    """`exit` and `quit`, which Python takes from its module `site`."""
+
+    def __call__(self, code: object = None) -> NoReturn:
+        with suppress(BaseException):
+            sys.stdin.close()
+        raise SystemExit(code)
+
+
+def prepare() -> None:
+    """Define the builtins that programs have and an interpreter without `site` lacks."""
+    vars(builtins).update(exit=_Exit(), quit=_Exit())
+
+
+def run(source: str) -> int:
+    """Run a response as the main program, to the end of its threads, exit handlers and files; gives its exit status."""
     sys.argv = ["main.py"]
+    status = 0
     try:
-        exec(compile(source, "main.py", "exec"), _module("__main__").__dict__)  # noqa: S102 - this is the sandbox
-    finally:
-        # As an interpreter does: wait for threads, not for daemons. Who needs none is not charged for the import.
-        if threading := sys.modules.get("threading"):
+        names = _module("__main__").__dict__
+        names["__file__"] = "main.py"
+        exec(compile(source, "main.py", "exec"), names)  # noqa: S102 - this is the sandbox
+    except SystemExit as error:
+        status = _status(error.code)
+    except BaseException as error:
+        status = 1
+        with suppress(BaseException):
+            sys.excepthook(type(error), error, error.__traceback__)
+    del names  # by which files that it left open would be held
+    return _finish(status)
+
+
+def _status(code: object) -> int:
+    if code is None or isinstance(code, int):
+        return (code or 0) & 0xFF
+    with suppress(BaseException):
+        print(code, file=sys.stderr)
+    return 1
+
+
+def _finish(status: int) -> int:
+    """End as an interpreter does, in its order: other threads, exit handlers, standard output, then what is left.
+
+    What is left are files that the program never closed, which write what they hold when they are given up.
+    """
+    if threading := sys.modules.get("threading"):  # who needs none is not charged for the import
+        with suppress(BaseException):
             threading._shutdown()
+    with suppress(BaseException):
+        atexit._run_exitfuncs()
+    flushed = _flush("stdout")
+    sys.modules.pop("__main__", None)
+    gc.collect()
+    return status if flushed & _flush("__stdout__") else status or _FLUSH_FAILED
+
+
+def _flush(name: str) -> bool:
+    stream = getattr(sys, name, None)
+    try:
+        if stream is not None and not getattr(stream, "closed", False):
+            stream.flush()
+    except BaseException:
+        return False
+    return True
 
 
 def serve(connection: socket.socket) -> None:
