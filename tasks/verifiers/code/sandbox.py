@@ -19,18 +19,17 @@ import shutil
 import socket
 import struct
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import resources
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
 from tasks.verifiers.code.inside.confine import OLDEST_LANDLOCK, Limits, landlock_version
+from tasks.verifiers.code.interpreter import Interpreter, InterpreterError, find_interpreter
 
 INSIDE = (
     "tasks.verifiers.code.inside.confine",
@@ -143,14 +142,18 @@ class Sandbox:
             isolation: which mechanism holds the host.
             python: the interpreter inside; None for the one that runs this.
             disk_mib: size of the writable folder; there is none under `landlock`.
-            packages: installed packages that programs may import beside the standard library.
+            packages: installed distributions that programs may import, with what those require, beside the standard
+                library.
             nice: how far all that runs in there stands back behind other processes.
 
         Raises:
             SandboxError: it cannot be started here, or a door stands open.
         """
         self.isolation = isolation
-        interpreter = _Interpreter.of(python)
+        try:
+            interpreter = find_interpreter(python, tuple(packages))
+        except InterpreterError as error:
+            raise SandboxError(str(error)) from None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(START_SECONDS)
         self._control = ours
@@ -158,13 +161,20 @@ class Sandbox:
         with theirs:
             self._process = _start(isolation, interpreter, nice, theirs, self._log)
         settings = {
-            "readable": interpreter.folders,
+            "readable": interpreter.readable()
+            if isolation == "landlock"
+            else [*interpreter.visible, *interpreter.search],
+            "search": interpreter.search,
+            "packages": interpreter.modules,
             "writable": WRITABLE if isolation == "namespaces" else None,
             "writable_bytes": disk_mib << 20,
             "landlock": isolation == "landlock" or _landlock_here(),
         }
         try:
-            self._order({"modules": [[name, _source(name)] for name in INSIDE], "settings": settings})
+            start = {"modules": [[name, _source(name)] for name in INSIDE], "settings": settings}
+            _, (host,) = self._exchange(start, ())
+            with open(host, "rb", buffering=0):
+                _prefer_for_out_of_memory(_number_here(host))
             self._probe()
             ours.settimeout(ANSWER_SECONDS)
         except SandboxError as error:
@@ -245,39 +255,12 @@ class Sandbox:
         return f": {lines[-1][:300]}" if lines else ""
 
 
-@dataclass(frozen=True)
-class _Interpreter:
-    """A command that starts Python, and the folders that it needs."""
-
-    command: list[str]
-    folders: list[str]
-
-    @classmethod
-    def of(cls, python: str | None) -> _Interpreter:
-        """An interpreter and the folders that it needs; ours without the packages that are installed beside it."""
-        system = [folder for folder in ("/usr/lib", "/lib", "/usr/lib64", "/lib64") if Path(folder).exists()]
-        if python is None:
-            executable = os.path.realpath(sys._base_executable)  # type: ignore[attr-defined]
-            return cls([executable, "-S"], [sys.base_prefix, *system])
-        try:
-            found = subprocess.run(  # noqa: S603 - the user's own interpreter
-                [python, "-c", "import sys; print(sys.executable, sys.prefix, sys.base_prefix, sep='\\n')"],
-                capture_output=True,
-                text=True,
-                timeout=START_SECONDS,
-                check=True,
-            ).stdout.split("\n")
-        except (OSError, subprocess.SubprocessError) as error:
-            raise SandboxError(f"code.python = {python!r} does not run: {error}") from None
-        return cls([found[0]], [*dict.fromkeys(found[1:3]), *system])
-
-
 def _start(
-    isolation: Isolation, interpreter: _Interpreter, nice: int, control: socket.socket, log: Any
+    isolation: Isolation, interpreter: Interpreter, nice: int, control: socket.socket, log: Any
 ) -> subprocess.Popen[bytes]:
     command = [*interpreter.command, "-s", "-P", "-X", "utf8", "-c", _BOOT, str(control.fileno()), str(nice)]
     if isolation == "namespaces":
-        command = [*_bubblewrap(interpreter.folders), *command]
+        command = [*_bubblewrap(interpreter), *command]
     return subprocess.Popen(  # noqa: S603
         command,
         stdin=subprocess.DEVNULL,
@@ -290,13 +273,21 @@ def _start(
     )
 
 
-def _bubblewrap(folders: Sequence[str]) -> list[str]:
-    binds = [part for folder in folders for part in ("--ro-bind", folder, folder)]
+def _bubblewrap(interpreter: Interpreter) -> list[str]:
+    visible, packages = (
+        [part for path in paths for part in ("--ro-bind", path, path)]
+        for paths in (interpreter.visible, interpreter.packages)
+    )
+    masks = [part for path in interpreter.hidden for part in ("--tmpfs", path)]
+    sealed = [part for path in interpreter.hidden for part in ("--remount-ro", path)]
     return [
         _bwrap(),
         *("--unshare-all", "--unshare-user", "--die-with-parent", "--as-pid-1"),
         *("--cap-drop", "ALL", "--cap-add", "CAP_SYS_ADMIN"),  # to mount the writable folder; forks give it up
-        *binds,
+        *visible,
+        *masks,
+        *packages,
+        *sealed,
         *("--dev-bind", os.devnull, os.devnull, "--dir", WRITABLE, "--remount-ro", "/"),
         "--",
     ]
@@ -317,6 +308,13 @@ def _number_here(watched: int) -> int:
     """The number of a process in the namespace of this one."""
     with open(f"/proc/self/fdinfo/{watched}") as about:
         return next(int(line.split()[1]) for line in about if line.startswith("Pid:"))
+
+
+def _prefer_for_out_of_memory(pid: int) -> None:
+    """Have the kernel take this process, and what it will fork, before all others when the machine has no memory."""
+    # There are containers without a writable /proc; the limits on memory hold all the same.
+    with suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as stream:
+        stream.write("1000")
 
 
 def _readable(*descriptors: int) -> set[int]:

@@ -13,6 +13,7 @@ import ctypes
 import os
 import platform
 import resource
+import stat
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -83,6 +84,7 @@ _READ_FILE, _READ_DIR, _EXECUTE = 1 << 2, 1 << 3, 1 << 0
 # WRITE_FILE, REMOVE_DIR, REMOVE_FILE, MAKE_DIR, MAKE_REG: no links, no devices, no pipes
 _WRITE = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8
 _TRUNCATE = 1 << 14
+_OF_FILES = _READ_FILE | _EXECUTE
 OLDEST_LANDLOCK = 3
 """ABI version, that of Linux 6.2; those before it let any file be truncated."""
 
@@ -121,7 +123,7 @@ def confine(
 
     Args:
         limits: resource limits.
-        readable: folders whose files may be read; everything that is visible, where `landlock` is off.
+        readable: files, and folders whose files may be read; everything that is visible, where `landlock` is off.
         writable: the folder below which files may be written; None for none. Without Landlock what else is writable
             must not be visible.
         landlock: whether to restrict files by Landlock.
@@ -193,22 +195,24 @@ def _restrict_files(readable: Sequence[str], writable: str | None) -> None:
     ruleset = _check(
         _libc.syscall(_LANDLOCK_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0), "landlock"
     )
-    for folder in readable:
-        _allow(ruleset, folder, (_READ_FILE | _READ_DIR | _EXECUTE) & handled)
+    for path in readable:
+        _allow(ruleset, path, (_READ_FILE | _READ_DIR | _EXECUTE) & handled)
     if writable is not None:
         _allow(ruleset, writable, (_READ_FILE | _READ_DIR | _WRITE | _TRUNCATE) & handled)
     _check(_libc.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0), "landlock")
     os.close(ruleset)
 
 
-def _allow(ruleset: int, folder: str, rights: int) -> None:
+def _allow(ruleset: int, path: str, rights: int) -> None:
     try:
-        target = os.open(folder, os.O_PATH | os.O_CLOEXEC)
+        target = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except FileNotFoundError:
         return
     try:
+        if not stat.S_ISDIR(os.fstat(target).st_mode):
+            rights &= _OF_FILES
         rule = struct.pack("=Qi", rights, target)
-        _check(_libc.syscall(_LANDLOCK_ADD_RULE, ruleset, 1, rule, 0), f"landlock rule for {folder}")
+        _check(_libc.syscall(_LANDLOCK_ADD_RULE, ruleset, 1, rule, 0), f"landlock rule for {path}")
     finally:
         os.close(target)
 

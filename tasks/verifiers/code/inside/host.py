@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import importlib
+import importlib.util
 import json
 import os
 import signal
@@ -168,14 +168,22 @@ def main(settings: dict[str, Any], control: socket.socket) -> None:
     """Called by the text that starts the sandbox's Python."""
     for number in (signal.SIGINT, signal.SIGIO, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    for name in WARM:
+    # Packages are found now or never: beside them lie others, which nothing may find and fail to read.
+    library = list(sys.path)
+    sys.path += settings["search"]
+    for name in (*WARM, *settings["packages"]):
         importlib.import_module(name)
+    sys.path[:] = library
+    # Every folder of the library is listed once, as long as it can be: under Landlock no fork may.
+    importlib.util.find_spec("absent")
     if not confine.supported_architecture():
         raise OSError(confine.ENOSYS, "no system call filter for this processor")
     confine.prepare()
     program.prepare()
     host = _Host(control, settings)
-    control.send(json.dumps({"ready": True}).encode())
+    own = os.pidfd_open(os.getpid())
+    socket.send_fds(control, [json.dumps({"ready": True}).encode()], [own])
+    os.close(own)
     gc.collect()
     gc.freeze()  # forks share these pages for as long as nobody counts references in them
     host.serve()

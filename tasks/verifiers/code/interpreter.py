@@ -1,0 +1,144 @@
+"""The Python that programs run under: what of it, and of the packages installed for it, the sandbox must show."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from glob import glob
+
+ANSWER_SECONDS = 60.0
+
+_ASK = r"""
+import importlib.metadata as metadata, json, os, re, sys, sysconfig
+
+def parts_of(distribution):
+    # Folders and modules at the top of what it installed, but for scripts and what lies elsewhere.
+    tops = {file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "/", "__pycache__")}
+    return sorted(top for top in tops if not top.endswith(".pth"))
+
+wanted, seen, parts, missing = list(sys.argv[1:]), set(), {}, []
+while wanted:
+    name = wanted.pop()
+    if (plain := re.sub(r"[-_.]+", "-", name).lower()) in seen:
+        continue
+    seen.add(plain)
+    try:
+        distribution = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        missing += [name] if name in sys.argv else []  # what it may require need not be there
+        continue
+    parts[name] = [str(distribution.locate_file(part)) for part in parts_of(distribution)]
+    required = [line for line in distribution.requires or () if "extra ==" not in line]
+    wanted += [re.match(r"[\w.-]+", line)[0] for line in required]
+libraries = {line.split()[-1] for line in open("/proc/self/maps") if "libpython" in line}
+print(json.dumps({
+    "executable": os.path.realpath(sys._base_executable),
+    "library": [sysconfig.get_path("stdlib"), sysconfig.get_config_var("DESTSHARED")],
+    "shared": sorted(libraries),
+    "triplet": sysconfig.get_config_var("MULTIARCH") or "",
+    "parts": parts,
+    "missing": missing,
+}))
+"""
+
+
+class InterpreterError(RuntimeError):
+    """The interpreter does not run, or lacks a package."""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python with some of its packages.
+
+    Attributes:
+        command: starts it without any packages.
+        visible: files and folders that it needs.
+        hidden: folders of packages below those, of which only `packages` are to be seen.
+        packages: the packages' own files and folders.
+        search: folders to look for packages in.
+        modules: the packages, as they are imported.
+    """
+
+    command: tuple[str, ...]
+    visible: tuple[str, ...]
+    hidden: tuple[str, ...]
+    packages: tuple[str, ...]
+    search: tuple[str, ...]
+    modules: tuple[str, ...]
+
+    def readable(self) -> list[str]:
+        """All that may be read, as folders without anything in them that may not."""
+        return [*(path for folder in self.visible for path in _without(folder, self.hidden)), *self.packages]
+
+
+@cache
+def find_interpreter(python: str | None, packages: tuple[str, ...]) -> Interpreter:
+    """The interpreter `python`, or the one that runs this, with these distributions and those that they require.
+
+    Raises `InterpreterError` where it does not run, or one of them is not installed for it.
+    """
+    command = [python or sys.executable, "-P", "-c", _ASK, *packages]
+    try:
+        done = subprocess.run(  # noqa: S603 - the user's own interpreter
+            command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True
+        )
+        found = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", "") or ""
+        reason = said.strip().splitlines()[-1] if said.strip() else str(error)
+        raise InterpreterError(f"code.python = {command[0]!r} does not run: {reason}") from None
+    parts: dict[str, list[str]] = found["parts"]
+    missing = [*found["missing"], *(name for name in packages if not parts.get(name, [name]))]
+    if missing:
+        raise InterpreterError(f"code.packages: {', '.join(missing)}: not installed for {command[0]}")
+    system = _system_libraries(found["triplet"])
+    visible = list(dict.fromkeys([found["executable"], *filter(None, found["library"]), *found["shared"], *system]))
+    shown = [path for each in parts.values() for path in each]
+    return Interpreter(
+        command=(found["executable"], "-S"),
+        visible=tuple(path for path in visible if not _below(path, [each for each in visible if each != path])),
+        hidden=tuple(_package_folders(visible)),
+        packages=tuple(dict.fromkeys(shown)),
+        search=tuple(dict.fromkeys(os.path.dirname(path) for path in shown)),
+        modules=tuple(name for path in shown if (name := _module_name(path))),
+    )
+
+
+def _system_libraries(triplet: str) -> list[str]:
+    """Where the loader finds shared libraries: for this processor only, where the system keeps those apart."""
+    apart = [f"/lib/{triplet}", f"/usr/lib/{triplet}"] if triplet else []
+    found = [folder for folder in (*apart, "/lib64", "/usr/lib64") if os.path.isdir(folder)]
+    return found if any(os.path.isdir(each) for each in apart) or len(found) == 2 else [*found, "/lib", "/usr/lib"]
+
+
+def _package_folders(visible: Iterable[str]) -> list[str]:
+    """Folders of installed packages inside of what is visible."""
+    kinds = ("site-packages", "dist-packages", "python3*/site-packages", "python3*/dist-packages")
+    return sorted({found for folder in visible for kind in kinds for found in glob(os.path.join(folder, kind))})
+
+
+def _module_name(path: str) -> str | None:
+    """How a part of a package is imported; None where it is no module."""
+    name, _, rest = os.path.basename(path).partition(".")
+    is_module = (
+        os.path.exists(os.path.join(path, "__init__.py")) if os.path.isdir(path) else rest.endswith(("py", "so"))
+    )
+    return name if is_module and name.isidentifier() else None
+
+
+def _below(path: str, folders: Sequence[str]) -> bool:
+    return any(path.startswith(folder.rstrip("/") + "/") for folder in folders)
+
+
+def _without(folder: str, hidden: Sequence[str]) -> list[str]:
+    """The folder, or its parts without those that are hidden."""
+    if folder in hidden:
+        return []
+    if not any(_below(each, [folder]) for each in hidden):
+        return [folder]
+    return [path for name in sorted(os.listdir(folder)) for path in _without(os.path.join(folder, name), hidden)]
