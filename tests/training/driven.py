@@ -40,10 +40,10 @@ def run(recipe, model, prompts, folder, *, kill_engine_after=None, kill_driver_a
     process.start()
     process.join()
     pids = json.loads((folder / "processes.json").read_text())
-    started = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-    left = [each.name() for each in psutil.wait_procs(started, EXIT_SECONDS)[1]]
+    processes = [each for each in psutil.process_iter(["pid", "name"]) if each.pid in pids]
     # Ray's own agents look for their dead node now and then, and end by themselves
-    assert [name for name in left if not name.startswith(("ray::RuntimeEnv", "ray::Dashboard"))] == []
+    ours = [each for each in processes if not each.info["name"].startswith(("ray::RuntimeEnv", "ray::Dashboard"))]
+    assert [each.info["name"] for each in psutil.wait_procs(ours, EXIT_SECONDS)[1]] == []
     return process.exitcode
 
 
