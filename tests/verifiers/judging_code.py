@@ -2,6 +2,7 @@
 
 from tasks.verifiers.code import read_cases
 from tasks.verifiers.code.config import CodeConfig
+from tasks.verifiers.code.programs import _score
 from tasks.verifiers.code.running import run_assertions, run_cases
 from tasks.verifiers.code.timing import Clock
 
@@ -27,3 +28,8 @@ def detail_of_tests(sandbox, program, *tests, setup="", config=PATIENT):
     """What is wrong in the first test that fails; nothing where all pass."""
     verdicts = verdicts_on(sandbox, program, {"setup": setup, "tests": list(tests)}, config)
     return next((verdict.detail for verdict in verdicts if not verdict.passed), "")
+
+
+def score_on(sandbox, program, ground_truth, config=PATIENT):
+    """The score, as a code service would give it."""
+    return _score(verdicts_on(sandbox, program, ground_truth, config))

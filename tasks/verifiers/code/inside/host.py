@@ -139,8 +139,8 @@ def _play(part: str, descriptors: list[int]) -> int:
             os.close(descriptor)
         # As an interpreter opens them; the descriptors are not theirs to close.
         as_text = partial(open, encoding="utf-8", errors="surrogateescape", closefd=False)
-        sys.stdin = sys.__stdin__ = as_text(0)
-        sys.stdout = sys.__stdout__ = as_text(1, "w")
+        given, written = as_text(0), as_text(1, "w")
+        vars(sys).update(stdin=given, __stdin__=given, stdout=written, __stdout__=written)
         return program.run(text)
     if part == "probe":
         return probe.run()
