@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, LlamaConfig, LlamaForSequenceClassification
 
 from tasks.verifiers.chat import RewardModelConfig, make_judge
+from tasks.verifiers.chat.judge import CONTROL
 from tasks.verifiers.chat.reward_model import RewardModel
 from tasks.verifiers.scores import CannotJudge, GroundTruthError, Score
 
@@ -117,6 +118,34 @@ def test_a_long_answer_loses_its_middle_and_a_long_conversation_is_an_error(fold
     assert "left out here" in text
     with pytest.raises(CannotJudge, match="too long"):
         scores_of(config, ["No."], [{"role": "user", "content": "x" * 1_000}])
+
+
+def test_no_answer_is_too_long_to_be_scored_where_another_has_room(folder):
+    """However badly it tokenises, and however little the conversation leaves."""
+    asked = [{"role": "user", "content": "What is the sum?"}]
+    dense = "".join(chr(0x4E00 + 7 * i % 20_000) + chr(0x1F300 + i % 700) for i in range(3_000))
+    control = len(RewardModel(options(folder)).tokenise([("user", asked[0]["content"])], CONTROL))
+    for spare in (0, 5, 40, 150):
+        config = options(folder, max_tokens=control + spare)
+        for answer in (dense, "word " * 4_000, "\ud800" * 9_000, "!" * 5_000 + dense, dense + " " * 5_000 + dense):
+            (score,) = scores_of(config, [answer], asked)
+            assert score.error is None
+            assert score.value > 0 or "too long" in score.detail
+    with pytest.raises(CannotJudge, match="conversation is too long"):
+        scores_of(options(folder, max_tokens=control - 1), [dense], asked)
+
+
+def test_a_logit_that_only_one_answer_breaks_is_its_0(folder):
+    async def run():
+        judge = make_judge(options(folder))
+        working = judge._model.logits
+        judge._model.logits = lambda rows: [math.nan if len(row) > 100 else working([row])[0] for row in rows]
+        broken, fine = [await judge.judge("chat_open", answer, None, QUESTION) for answer in ("x" * 500, "No.")]
+        assert (broken.value, broken.error, judge.usage()["ungraded"]) == (0.0, None, 1)
+        assert fine.value > 0
+        await judge.close()
+
+    asyncio.run(run())
 
 
 def test_a_logit_that_is_not_finite_is_an_error(folder, tmp_path):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
@@ -30,6 +30,12 @@ _OWN_FIELDS = (
 )
 """What a request always states; `extra_body` cannot state it again."""
 
+
+Rule = Literal[
+    "sets instructions aside", "asks for a grade", "claims a grade", "addresses the grader", "imitates a judgement"
+]
+"""What an answer to its grader can be found by; see `tasks.verifiers.chat.injection`."""
+RULES: tuple[Rule, ...] = get_args(Rule)
 
 INITIAL = "initial"
 """As the model of a judge: the checkpoint that the pipeline starts from."""
@@ -76,16 +82,26 @@ class _Judged(Config):
     Attributes:
         max_response_chars: of a longer answer (thinking part left out), and of a longer reference, the judge sees the
             first and the last half of so many characters, and is told. A character counts as its bytes of UTF-8.
-        on_injection: an answer that speaks to its grader ("give this answer 10/10") scores 0 without being judged
-            (`zero`), is judged and marked in the score's detail (`flag`), or is not looked for (`ignore`).
+        injection: an answer that speaks to its grader ("give this answer 10/10") is judged, counted and marked in the
+            score's detail (`flag`), scores 0 without being judged (`zero`), or is not looked for (`off`).
+        zero_rules: the rules of `tasks.verifiers.chat.injection` that `zero` goes by; the others flag.
         pass_value: `Score.passed` from this value on; the reward does not depend on it.
         fingerprint: digest of a local model, filled in by the pipeline so that a changed folder misses the cache.
     """
 
     max_response_chars: int = Field(20_000, ge=100)
-    on_injection: Literal["zero", "flag", "ignore"] = "zero"
+    injection: Literal["flag", "zero", "off"] = "flag"
+    zero_rules: list[Rule] = list(RULES)  # noqa: RUF012 (pydantic copies defaults)
     pass_value: float = Field(0.5, ge=0, le=1)
     fingerprint: str | None = None
+
+    @model_validator(mode="after")
+    def _rules_that_zero(self) -> Self:
+        if self.injection != "zero" and self.zero_rules != list(RULES):
+            raise ValueError(f"zero_rules is for injection: zero, and injection is {self.injection}")
+        if not self.zero_rules:
+            raise ValueError("zero_rules is empty; injection: flag has no rule score 0")
+        return self
 
 
 class JudgeConfig(_Judged, ConnectionConfig):
@@ -102,7 +118,13 @@ class JudgeConfig(_Judged, ConnectionConfig):
             its ending, version included. A changed wording is a new file.
         reasons: have the judge say why before it grades. Better grades from a model that reasons, many more tokens.
         lowest, highest: the judge grades with a whole number between these, mapped linearly to [0, 1].
-        judgement_retries: repetitions after an answer that is no judgement; what still is none is an error, never a 0.
+        context_tokens: what the endpoint's model takes, prompt and judgement together; None: as vLLM's `/tokenize`
+            says, and without that a prompt is cut once it was refused. A server that is started here says it itself.
+        tokenizer: folder or hub id of the endpoint's tokenizer, to cut long answers by; None: vLLM's `/tokenize`, and
+            without that every byte counts as a token.
+        tokenizer_revision: commit, tag or branch of its hub id; required there.
+        judgement_retries: repetitions after an answer that is no judgement. What still is none is a 0 where another
+            answer in its place is graded, and an error where that is not either.
         max_tokens: length of a judgement, reasoning of the judge included.
         max_tokens_field: what the endpoint calls that limit.
         temperature: of the judgement; None leaves it to the endpoint.
@@ -120,8 +142,11 @@ class JudgeConfig(_Judged, ConnectionConfig):
     revision: str | None = None
     server: ServerConfig = ServerConfig()
     api_key_env: str | None = Field(None, pattern=VARIABLE)
-    reference_template: str = "chat_reference.v1"
-    open_template: str = "chat_open.v1"
+    reference_template: str = "chat_reference.v2"
+    open_template: str = "chat_open.v2"
+    context_tokens: int | None = Field(None, gt=0)
+    tokenizer: str | None = Field(None, min_length=1)
+    tokenizer_revision: str | None = None
     reasons: bool = True
     lowest: int = Field(1, ge=0)
     highest: int = 10
@@ -177,6 +202,10 @@ class JudgeConfig(_Judged, ConnectionConfig):
             raise ValueError("server tells how to serve a model here, and url names an endpoint: give one of them")
         if self.url is not None and self.revision is not None:
             raise ValueError("revision tells what to serve here, and url names an endpoint: give one of them")
+        if self.url is None and (self.context_tokens is not None or self.tokenizer is not None):
+            raise ValueError("context_tokens and tokenizer are for the endpoint at url; a server here has its model's")
+        if self.tokenizer is None and self.tokenizer_revision is not None:
+            raise ValueError("tokenizer_revision tells which tokenizer to load, and there is none: give tokenizer")
         if self.url is None and self.api_key_env is not None:
             raise ValueError("api_key_env is for the endpoint at url; a server that is started here makes its own key")
         return self

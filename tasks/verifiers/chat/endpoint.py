@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from tasks.verifiers.chat.config import JudgeConfig
 from tasks.verifiers.http import Client, Traffic, read_key
+from tasks.verifiers.scores import CannotJudge
+
+_REFUSED = re.compile(r"refused the request: HTTP (?P<status>\d+): (?P<said>.*)", re.DOTALL)
+_TOO_LONG = re.compile(
+    r"context.{0,3}(?:length|window|size)|too (?:long|many (?:input )?tokens|large)|string_above_max_length"
+    r"|max(?:imum)?.{0,3}(?:model|input|prompt).{0,3}len|exceeds? the (?:maximum|limit)"
+    r"|(?:reduce|shorten) (?:the length|your|the (?:input|prompt))",
+    re.IGNORECASE,
+)
+_UNWANTED = re.compile(
+    r"content.{0,3}(?:policy|filter|management|moderation|safety)|responsible.?ai|moderation|flagged"
+    r"|safety (?:system|filter)|usage polic|data_inspection_failed|inappropriate content",
+    re.IGNORECASE,
+)
 
 
 @dataclass
@@ -17,11 +32,25 @@ class Usage(Traffic):
     Attributes:
         input_tokens, output_tokens: as the judge counts them, of answers that were no judgement too.
         cost: of those tokens, in the currency of the prices.
+        injections: answers that set off a rule of `tasks.verifiers.chat.injection`.
+        shortened: answers of which the judge saw less than `max_response_chars`, as its context holds no more.
+        ungraded: answers that score 0 because the judge grades another answer in their place, and not them.
     """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cost: float = 0.0
+    injections: int = 0
+    shortened: int = 0
+    ungraded: int = 0
+
+
+class TooLong(CannotJudge):
+    """The endpoint refused a prompt for its length."""
+
+
+class Unwanted(CannotJudge):
+    """The endpoint refused a prompt for what it says."""
 
 
 class Endpoint(Client):
@@ -32,7 +61,10 @@ class Endpoint(Client):
         if config.url is None:
             raise ValueError("the judge has no url: give one, or start a server with serving(config)")
         key = read_key("api_key_env", config.api_key_env)
-        super().__init__(f"the judge {config.model!r}", config.url, config, usage, key)
+        who = f"the judge {config.model!r}"
+        super().__init__(who, config.url, config, usage, key)
+        # vLLM counts tokens beside the versioned interface, not in it
+        self._beside = Client(who, config.url.removesuffix("/v1"), config, usage, key)
         self._config = config
         self._extra = json.loads(config.extra_body)
 
@@ -45,8 +77,46 @@ class Endpoint(Client):
             deadline: `time.monotonic()` at which the judgement must have ended: no wait reaches beyond it.
 
         Raises:
-            CannotJudge: refused, or not answered within the retries or before the deadline.
+            TooLong, Unwanted: refused, and the endpoint says that it is for the length or the content of the prompt.
+            CannotJudge: refused otherwise, or not answered within the retries or before the deadline.
         """
         config = self._config
         request = {**self._extra, **fields, "model": config.model, "messages": messages, "stream": False}
-        return await self.post("/chat/completions", json.dumps(request).encode(), deadline)
+        try:
+            return await self.post("/chat/completions", json.dumps(request).encode(), deadline)
+        except CannotJudge as error:
+            refusal = _REFUSED.search(str(error))
+            if refusal is None:
+                raise
+            status, said = int(refusal["status"]), refusal["said"]
+            if status == 413 or (status in (400, 422) and _TOO_LONG.search(said)):
+                raise TooLong(str(error)) from None
+            if status in (400, 403, 422) and _UNWANTED.search(said):
+                raise Unwanted(str(error)) from None
+            raise
+
+    async def tokens(self, text: str, deadline: float) -> tuple[int, int]:
+        """What a text is in the judge's tokens, and its context in tokens, by vLLM's `/tokenize`.
+
+        Raises:
+            CannotJudge: the endpoint has no such thing, or failed.
+        """
+        request = {"model": self._config.model, "prompt": text, "add_special_tokens": False}
+        body = await self._beside.post("/tokenize", json.dumps(request).encode(), deadline)
+        try:
+            found = json.loads(body)
+            count, context = found["count"], found["max_model_len"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise self.failed("counts no tokens: its answer is another one than vLLM's") from None
+        if not (isinstance(count, int) and isinstance(context, int) and count >= 0 and context > 0):
+            raise self.failed("counts no tokens: its answer holds no numbers")
+        return count, context
+
+    def without_key(self, text: str) -> str:
+        """A text of the endpoint's, which may quote the key, as it can be shown."""
+        return text if self._key is None else text.replace(self._key.get_secret_value(), "[key]")
+
+    async def close(self) -> None:
+        """Close the connections; judgements in flight fail."""
+        await super().close()
+        await self._beside.close()

@@ -1,25 +1,59 @@
-"""Judges of chat answers: a language model behind an endpoint or a reward model, and who makes them."""
+"""Judges of chat answers: a language model behind an endpoint or a reward model, and who makes them.
+
+An answer cannot make itself unjudgeable. Where the judge has not graded it within the retries (other text than a
+grade, no text, an end before the grade, a refusal for its length or content), the judge is asked about another answer
+to the same question, `CONTROL`. If it grades that, the answer is the reason and scores 0. If it does not, the reason is
+the conversation, the reference or the judge, and the judgement is an error. Any other failure of the judge (no
+connection, 5xx, what is no completion, a limit of time) is an error without that question.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from tasks.verifiers.calls import Messages
 from tasks.verifiers.chat.config import AnyJudgeConfig, JudgeConfig, RewardModelConfig
-from tasks.verifiers.chat.endpoint import Endpoint, Usage
-from tasks.verifiers.chat.injection import find_injection
+from tasks.verifiers.chat.endpoint import Endpoint, TooLong, Unwanted, Usage
+from tasks.verifiers.chat.fitting import Context
+from tasks.verifiers.chat.injection import find_injections
 from tasks.verifiers.chat.material import shortened
 from tasks.verifiers.chat.prompts import Prompt, check_ground_truth, render, turns
-from tasks.verifiers.chat.reading import Judgement, NoJudgement, read_completion, read_usage, response_format
-from tasks.verifiers.correspondence import Correspondent
+from tasks.verifiers.chat.reading import (
+    Judgement,
+    NoCompletion,
+    NoJudgement,
+    read_completion,
+    read_usage,
+    response_format,
+)
 from tasks.verifiers.responses import strip_thinking
 from tasks.verifiers.scores import CannotJudge, Score
 
 MAX_REASON = 200
+CONTROL = "I do not know."
+"""An answer that every judge can grade: what it is asked about where it did not grade another."""
+_CUT_AFTER_REFUSAL = 4
+
+Prompts = Callable[[str, int, int], Prompt]
+"""Makes the prompt for an answer, from the bytes of it to show and the tokens left out."""
 
 
-def make_judge(config: AnyJudgeConfig) -> Correspondent:
+class Judge(Protocol):
+    """Who judges chat answers. Limits, retries and concurrency are its own."""
+
+    async def judge(self, verifier: str, response: str, ground_truth: Any, messages: Messages | None) -> Score:
+        """Score a response; raises `CannotJudge` where that is impossible."""
+
+    async def close(self) -> None:
+        """Give up connections and models."""
+
+    def usage(self) -> dict[str, float]:
+        """Counters."""
+
+
+def make_judge(config: AnyJudgeConfig) -> Judge:
     """The judge that `config` describes; a reward model is loaded before this returns.
 
     Raises `ValueError` for what the configuration promises and this machine lacks: a key, a URL, a usable model.
@@ -31,7 +65,9 @@ def make_judge(config: AnyJudgeConfig) -> Correspondent:
     return ChatJudge(config)
 
 
-def settled(config: JudgeConfig | RewardModelConfig, response: Any, messages: Any) -> tuple[str, str, Score | None]:
+def settled(
+    config: JudgeConfig | RewardModelConfig, usage: Usage, response: Any, messages: Any
+) -> tuple[str, str, Score | None]:
     """What is known before a judge is asked: the answer itself, what it tries, and the score where that decides it.
 
     Raises `CannotJudge` for a response that is no text and for a missing or malformed conversation.
@@ -42,40 +78,54 @@ def settled(config: JudgeConfig | RewardModelConfig, response: Any, messages: An
     answer = strip_thinking(response)
     if not answer:
         return answer, "", Score(0.0, False, "empty response")
-    if config.on_injection == "ignore":
+    if config.injection == "off":
         return answer, "", None
-    tried = find_injection(shortened(answer, config.max_response_chars)[0], conversation)
-    if tried is None:
+    tried = find_injections(shortened(answer, config.max_response_chars)[0], conversation)
+    if not tried:
         return answer, "", None
-    if config.on_injection == "zero":
-        return answer, tried, Score(0.0, False, f"the answer speaks to its grader: {tried}")
-    return answer, f"flagged: {tried}; ", None
+    usage.injections += 1
+    if config.injection == "zero" and any(rule in config.zero_rules for rule in tried):
+        return answer, "", Score(0.0, False, f"the answer speaks to its grader: {', '.join(tried)}")
+    return answer, f"flagged: {', '.join(tried)}; ", None
 
 
 class ChatJudge:
     """A language model behind an OpenAI-compatible endpoint; see `JudgeConfig`."""
 
     def __init__(self, config: JudgeConfig) -> None:
-        """Raises `ValueError` where there is no `url`, or no key in the environment variable that should hold it."""
+        """Raises `ValueError` for no `url`, no key in the variable that should hold it, or no such tokenizer."""
         self._config = config
         self._usage = Usage()
         self._endpoint = Endpoint(config, self._usage)
+        self._context = Context(config, self._endpoint)
 
     async def judge(self, verifier: str, response: str, ground_truth: Any, messages: Messages | None) -> Score:
         """Grade one response, in the light of the conversation and, for `chat_reference`, of the reference.
 
-        An empty answer scores 0 without a request. Everything else is graded by the judge or raises:
+        An empty answer scores 0 without a request, and one that keeps the judge from grading it scores 0 as the
+        module's docstring has it. Everything else is graded or raises:
 
         Raises:
             GroundTruthError: a ground truth that is not the verifier's.
-            CannotJudge: no conversation; an endpoint that refuses, fails or is too slow; no judgement in its answers.
+            CannotJudge: no conversation, or one that is too long with the reference; an endpoint that refuses, fails or
+                is too slow; no judgement in its answers, whatever it is asked about.
         """
         check_ground_truth(verifier, ground_truth)
-        answer, note, score = settled(self._config, response, messages)
+        answer, note, score = settled(self._config, self._usage, response, messages)
         if score is not None:
             return score
-        prompt = render(self._config, verifier, answer, ground_truth, messages)
-        judgement = await self._endpoint.judgement(partial(self._graded, prompt))
+
+        def prompt(answer: str, most: int, omitted_tokens: int) -> Prompt:
+            return render(
+                self._config, verifier, answer, ground_truth, messages, most=most, omitted_tokens=omitted_tokens
+            )
+
+        judgement = await self._endpoint.judgement(partial(self._judged, prompt, answer))
+        if isinstance(judgement, str):
+            self._usage.ungraded += 1
+            return Score(
+                0.0, False, f"{note}the judge grades another answer here, and not this one: {_line(judgement)}"
+            )
         return self._score(judgement, note)
 
     async def close(self) -> None:
@@ -86,17 +136,47 @@ class ChatJudge:
         """The counters so far."""
         return self._usage.as_dict()
 
-    async def _graded(self, prompt: Prompt, deadline: float) -> Judgement:
+    async def _judged(self, prompt: Prompts, answer: str, deadline: float) -> Judgement | str:
+        """The judgement of an answer, or why the judge grades `CONTROL` and not it."""
+        found = await self._graded(prompt, answer, deadline)
+        if isinstance(found, str):
+            control = await self._graded(prompt, CONTROL, deadline)
+            if isinstance(control, str):
+                raise self._endpoint.failed(f"gave no judgement, of another answer neither, at last: {control}")
+        return found
+
+    async def _graded(self, prompt: Prompts, answer: str, deadline: float) -> Judgement | str:
+        """The judgement of an answer that is cut to the judge's context, and cut again if the judge refuses it so."""
+        whole = min(len(answer.encode("utf-8", "surrogatepass")), self._config.max_response_chars)
+        fitted, shown = await self._context.fitted(partial(prompt, answer), answer, deadline)
+        self._usage.shortened += shown < whole
+        try:
+            return await self._read(fitted, deadline)
+        except TooLong:
+            self._usage.shortened += shown == whole
+            self._usage.retries += 1
+        except Unwanted as reason:
+            return str(reason)
+        try:
+            return await self._read(prompt(answer, shown // _CUT_AFTER_REFUSAL, 0), deadline)
+        except (TooLong, Unwanted) as reason:
+            return str(reason)
+
+    async def _read(self, prompt: Prompt, deadline: float) -> Judgement | str:
+        """The judgement in the endpoint's answer or in that to a repetition, or what was wrong with the last one."""
         config = self._config
+        reason: NoJudgement | None = None
         for attempt in range(config.judgement_retries + 1):
+            self._usage.retries += attempt > 0
             body = await self._endpoint.ask(prompt.messages, self._fields(attempt), deadline)
             self._count(body)
             try:
                 return read_completion(body, config.lowest, config.highest, config.reasons)
-            except NoJudgement as reason:
-                last = reason
-            self._usage.retries += attempt < config.judgement_retries
-        raise self._endpoint.failed(f"gave no judgement {config.judgement_retries + 1} times, at last: {last}")
+            except NoJudgement as found:
+                reason = found
+        if isinstance(reason, NoCompletion):
+            raise self._endpoint.failed(f"failed {config.judgement_retries + 1} times, at last: {reason}")
+        return self._endpoint.without_key(str(reason))
 
     def _fields(self, attempt: int) -> dict[str, Any]:
         config = self._config
@@ -117,6 +197,10 @@ class ChatJudge:
     def _score(self, judgement: Judgement, note: str) -> Score:
         lowest, highest = self._config.lowest, self._config.highest
         value = (judgement.score - lowest) / (highest - lowest)
-        reason = " ".join(judgement.reason.split())[:MAX_REASON]
+        reason = _line(judgement.reason)
         detail = f"{note}{judgement.score} on {lowest} to {highest}{': ' if reason else ''}{reason}"
         return Score(value, value >= self._config.pass_value, detail)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:MAX_REASON]

@@ -14,7 +14,7 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 _JOINERS = "\u200c\u200d"  # shape letters of several scripts, and join emoji
@@ -47,6 +47,7 @@ _SECTIONS = (
 _MESSAGE_LINES = re.compile(
     rf"^(?=[ \t]*[*_\[(]*(?:{_ROLES})[*_\])]*[ \t]*[:\uff1a]"  # a message
     rf"|[ \t]*#+[ \t]*(?:{_SECTIONS})[ \t]*[:\uff1a]?[ \t]*$"  # a section
+    r"|[ \t]*\[?(?:\.\.\.|\u2026)[ \t]*\d+ \w+ left out"  # a gap
     r"|[^\w\n]{0,80}(?:begin|start|end)\b(?:[ _](?:of|the|user|assistant|student|model|candidate|ai)){0,3}[ _]"
     r"(?:answer|response|reply|submission|conversation|reference|output|data|text|prompt)\b)",  # a delimiter
     re.IGNORECASE | re.MULTILINE,
@@ -67,6 +68,7 @@ class Material:
         begin, end: the lines before and after it, which both hold the mark.
         mark: 16 hex digits that stand nowhere in the text.
         omitted: characters that were left out of its middle; 0 where it stands there whole.
+        omitted_tokens: the same as the judge's tokenizer counts them; 0 where nobody asked it.
     """
 
     text: str
@@ -74,9 +76,10 @@ class Material:
     end: str
     mark: str
     omitted: int = 0
+    omitted_tokens: int = 0
 
 
-def material(name: str, text: str, basis: object, omitted: int = 0) -> Material:
+def material(name: str, text: str, basis: object, omitted: int = 0, omitted_tokens: int = 0) -> Material:
     """`text`, safe already, as the material `name` under a mark that comes from `basis`.
 
     The mark is a digest of what is judged, not a random number: equal judgements have equal prompts, in every process
@@ -84,7 +87,7 @@ def material(name: str, text: str, basis: object, omitted: int = 0) -> Material:
     of a text that it is itself a part of, short of trying 2**64 of them, and a policy never sees one.
     """
     sign = mark(basis, text)
-    return Material(text, f"=== begin {name} {sign} ===", f"=== end {name} {sign} ===", sign, omitted)
+    return Material(text, f"=== begin {name} {sign} ===", f"=== end {name} {sign} ===", sign, omitted, omitted_tokens)
 
 
 def mark(basis: object, text: str) -> str:
@@ -96,22 +99,35 @@ def mark(basis: object, text: str) -> str:
             return digest[:16]
 
 
-def shortened(text: str, most: int) -> tuple[str, int]:
-    """The first and the last half of `most` bytes of UTF-8, a line about the gap between, and the characters left out.
+def cut(text: str, most: int) -> tuple[str, str, str]:
+    """The first half of `most` bytes of UTF-8, what lies between, and the last half; all of it first if it is short.
 
     Bytes, as a context is counted in tokens: English has few of them for each letter, other scripts one or more.
     """
     content = text.encode("utf-8", "surrogatepass")
     if len(content) <= most:
-        return text, 0
+        return text, "", ""
     cuts = [most - most // 2, len(content) - most // 2]
     while content[cuts[0]] & 0xC0 == 0x80:  # in the middle of a character: left out whole
         cuts[0] -= 1
     while cuts[1] < len(content) and content[cuts[1]] & 0xC0 == 0x80:
         cuts[1] += 1
-    head, tail = (part.decode("utf-8", "surrogatepass") for part in (content[: cuts[0]], content[cuts[1] :]))
-    omitted = len(text) - len(head) - len(tail)
-    return f"{head}\n[... {omitted} characters left out here ...]\n{tail}", omitted
+    head, gap, tail = content[: cuts[0]], content[cuts[0] : cuts[1]], content[cuts[1] :]
+    return tuple(part.decode("utf-8", "surrogatepass") for part in (head, gap, tail))  # type: ignore[return-value]
+
+
+def shortened(text: str, most: int, safe: Callable[[str], str] = str) -> tuple[str, int]:
+    """The ends of a text that `cut` keeps, a line about the gap between them, and the characters left out.
+
+    Args:
+        text: the text.
+        most: bytes of UTF-8 that are kept.
+        safe: what is done to each end, but not to our own line: it can so take out every other line like it.
+    """
+    head, gap, tail = cut(text, most)
+    if not gap:
+        return safe(head), 0
+    return f"{safe(head)}\n[... {len(gap)} characters left out here ...]\n{safe(tail)}", len(gap)
 
 
 def visible(text: str) -> str:

@@ -26,6 +26,11 @@ class Prompt:
     answer: Material
 
     @property
+    def text(self) -> str:
+        """Both messages, for counting."""
+        return f"{self.system}\n{self.user}"
+
+    @property
     def messages(self) -> list[dict[str, str]]:
         """As an endpoint takes them."""
         return [{"role": "system", "content": self.system}, {"role": "user", "content": self.user}]
@@ -60,8 +65,26 @@ def turns(messages: Any) -> list[tuple[str, str]]:
     return found
 
 
-def render(config: JudgeConfig, verifier: str, answer: str, ground_truth: Any, messages: Any) -> Prompt:
+def render(
+    config: JudgeConfig,
+    verifier: str,
+    answer: str,
+    ground_truth: Any,
+    messages: Any,
+    *,
+    most: int | None = None,
+    omitted_tokens: int = 0,
+) -> Prompt:
     """The prompt that asks for a grade of `answer`, its thinking part already taken off.
+
+    Args:
+        config: scale, templates and limits.
+        verifier: `chat_reference` or `chat_open`.
+        answer: the answer.
+        ground_truth: the verifier's.
+        messages: the conversation.
+        most: bytes of UTF-8 of the answer that are shown; None for `max_response_chars`.
+        omitted_tokens: what the rest of it is in tokens, where that is known.
 
     Raises:
         CannotJudge: no conversation, or a malformed one.
@@ -73,13 +96,11 @@ def render(config: JudgeConfig, verifier: str, answer: str, ground_truth: Any, m
     name = config.open_template
     if verifier == WITH_REFERENCE:
         name = config.reference_template
-        text, omitted = shortened(ground_truth["reference"], config.max_response_chars)
-        text = plain(text)
+        text, omitted = shortened(ground_truth["reference"], config.max_response_chars, plain)
         blocks["reference"] = material("reference", text, ["reference", conversation.mark, text], omitted)
-    text, omitted = shortened(answer, config.max_response_chars)
-    text = quoted(text)
+    text, omitted = shortened(answer, config.max_response_chars if most is None else most, quoted)
     seen = [verifier, *(block.mark for block in blocks.values()), text]
-    blocks["answer"] = material("answer", text, ["answer", *seen], omitted)
+    blocks["answer"] = material("answer", text, ["answer", *seen], omitted, omitted_tokens)
     filled: Any = _template(name).make_module(
         {"lowest": config.lowest, "highest": config.highest, "reasons": config.reasons, **blocks}
     )

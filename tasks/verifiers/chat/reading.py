@@ -15,6 +15,10 @@ class NoJudgement(ValueError):  # noqa: N818 - reads as the sentence it is
     """An endpoint's answer that holds no judgement: says what is wrong with it."""
 
 
+class NoCompletion(NoJudgement):
+    """It is not even the form in which a judge's words come: the endpoint's failure, whatever the judge read."""
+
+
 @dataclass(frozen=True)
 class Judgement:
     """A grade on the judge's own scale, and why; no reason where none was asked for."""
@@ -37,14 +41,22 @@ def response_format(lowest: int, highest: int, reasons: bool = True) -> dict[str
 
 
 def read_completion(body: bytes, lowest: int, highest: int, reasons: bool = True) -> Judgement:
-    """The judgement in the body of a chat completion; raises `NoJudgement`, and nothing else, for any bytes."""
-    completion = _parse(body, "the endpoint's answer")
+    """The judgement in the body of a chat completion; raises `NoJudgement`, and nothing else, for any bytes.
+
+    It is `NoCompletion` where the judge's words cannot be told from the body.
+    """
+    try:
+        completion = _parse(body, "the endpoint's answer")
+    except NoJudgement as reason:
+        raise NoCompletion(str(reason)) from None
     choices = completion.get("choices") if isinstance(completion, dict) else None
     if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
-        raise NoJudgement(f"the endpoint's answer does not hold one choice: {_shown(body)}")
+        raise NoCompletion(f"the endpoint's answer does not hold one choice: {_shown(body)}")
     message, ended = choices[0].get("message"), choices[0].get("finish_reason")
+    if ended == "content_filter":
+        raise NoJudgement(f"the judge did not finish (finish_reason {ended!r})")
     if not isinstance(message, dict):
-        raise NoJudgement(f"the choice holds no message: {_shown(body)}")
+        raise NoCompletion(f"the choice holds no message: {_shown(body)}")
     if message.get("refusal"):
         raise NoJudgement(f"the judge refused: {message['refusal']!r:.200}")
     if ended != "stop":

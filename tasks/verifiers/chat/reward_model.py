@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tasks.verifiers.calls import Messages
 from tasks.verifiers.chat.config import RewardModelConfig
 from tasks.verifiers.chat.endpoint import Usage
-from tasks.verifiers.chat.judge import settled
+from tasks.verifiers.chat.fitting import STEPS, smaller
+from tasks.verifiers.chat.judge import CONTROL, settled
 from tasks.verifiers.chat.material import plain, shortened
 from tasks.verifiers.chat.prompts import WITH_REFERENCE, check_ground_truth, turns
 from tasks.verifiers.scores import CannotJudge, Score
@@ -21,7 +22,9 @@ from tasks.verifiers.scores import CannotJudge, Score
 if TYPE_CHECKING:
     from torch import Tensor
 
-_CUTS = 20
+
+class AnswerTooLong(CannotJudge):
+    """What keeps an answer from being scored is the answer."""
 
 
 class _Waiting(NamedTuple):
@@ -72,21 +75,33 @@ class RewardModel:
     def tokenise(self, conversation: Sequence[tuple[str, str]], answer: str) -> list[int]:
         """The tokens of conversation and answer under the model's chat template, special tokens in texts broken up.
 
-        The middle of the answer is left out where they would be more than `max_tokens`. Raises `CannotJudge` where the
-        conversation alone is too long, or is one that the chat template refuses.
+        The middle of the answer is left out where they would be more than `max_tokens`.
+
+        Raises:
+            AnswerTooLong: not even the line about the gap has room, where `CONTROL` has.
+            CannotJudge: the conversation is too long for any answer, or is one that the chat template refuses.
         """
         specials = sorted(self._tokenizer.added_tokens_encoder)
         asked = [{"role": role, "content": plain(content, specials)} for role, content in conversation]
-        keep = self._config.max_response_chars
-        for _ in range(_CUTS):
-            text = plain(shortened(answer, keep)[0], specials)
-            token_ids = self._templated([*asked, {"role": "assistant", "content": text}])
-            if len(token_ids) <= self._config.max_tokens:
+
+        def templated(keep: int) -> list[int]:
+            text, _ = shortened(answer, keep, lambda part: plain(part, specials))
+            return self._templated([*asked, {"role": "assistant", "content": text}])
+
+        room = self._config.max_tokens
+        keep = min(self._config.max_response_chars, len(answer.encode("utf-8", "surrogatepass")))
+        token_ids = templated(keep)
+        if len(token_ids) <= room:
+            return token_ids
+        fixed = len(self._templated([*asked, {"role": "assistant", "content": CONTROL}]))
+        if fixed > room:
+            raise CannotJudge(f"the conversation is too long for the reward model: it takes {room} tokens")
+        for step in range(STEPS):
+            keep = smaller(keep, len(token_ids), fixed, room, step)
+            token_ids = templated(keep)
+            if len(token_ids) <= room:
                 return token_ids
-            keep = int(0.9 * min(keep, len(answer)) * self._config.max_tokens / len(token_ids))
-        raise CannotJudge(
-            f"the conversation is too long for the reward model: it takes {self._config.max_tokens} tokens"
-        )
+        raise AnswerTooLong(f"the answer is too long for the reward model: it takes {room} tokens")
 
     def logits(self, rows: Sequence[Sequence[int]]) -> list[float]:
         """One logit for each row of tokens, of one forward pass, padded to the right."""
@@ -111,7 +126,7 @@ class RewardModel:
 
 
 class RewardModelJudge:
-    """A `Correspondent` that scores with a reward model, in a thread of its own, as many answers at a time as wait.
+    """A `Judge` that scores with a reward model, in a thread of its own, as many answers at a time as wait.
 
     A thread is enough: the forward pass leaves the interpreter to the event loop.
     """
@@ -133,28 +148,37 @@ class RewardModelJudge:
     async def judge(self, verifier: str, response: str, ground_truth: Any, messages: Messages | None) -> Score:
         """Score conversation and answer; a reference is never looked at.
 
-        An empty answer scores 0 without the model.
+        An empty answer scores 0 without the model. So does one that has no score where `CONTROL` has one: too long to
+        be cut to the room beside the conversation, or of a logit that is not finite.
 
         Raises:
             GroundTruthError: a ground truth that is not the verifier's.
-            CannotJudge: no conversation, or one too long; a logit that is not finite; `chat_reference`, unless the
-                configuration says `scores_references`.
+            CannotJudge: no conversation, or one too long; a logit that is not finite, of `CONTROL` too;
+                `chat_reference`, unless the configuration says `scores_references`.
         """
         check_ground_truth(verifier, ground_truth)
         if verifier == WITH_REFERENCE and not self._config.scores_references:
             raise CannotJudge("a reward model sees no reference; scores_references: true has it score without")
-        answer, note, score = settled(self._config, response, messages)
+        answer, note, score = settled(self._config, self._usage, response, messages)
         if score is not None:
             return score
         started = time.monotonic()
         self._usage.requests += 1
         try:
             logit = await self._logit(turns(messages), answer)
+            if not math.isfinite(logit) and not math.isfinite(await self._logit(turns(messages), CONTROL)):
+                raise CannotJudge(f"the reward model's logit is {logit}, of another answer too")
+        except AnswerTooLong as reason:
+            self._usage.ungraded += 1
+            return Score(0.0, False, f"{note}{reason}")
         except CannotJudge:
             self._usage.failures += 1
             raise
         finally:
             self._usage.seconds += time.monotonic() - started
+        if not math.isfinite(logit):
+            self._usage.ungraded += 1
+            return Score(0.0, False, f"{note}logit {logit}, where another answer has a finite one")
         value = self._value(logit)
         return Score(value, value >= self._config.pass_value, f"{note}logit {logit:.4g}")
 
@@ -183,10 +207,7 @@ class RewardModelJudge:
         self._queue.append(waiting)
         if self._at_work is None or self._at_work.done():
             self._at_work = loop.create_task(self._work())
-        logit = await waiting.logit
-        if not math.isfinite(logit):
-            raise CannotJudge(f"the reward model's logit is {logit}")
-        return logit
+        return await waiting.logit
 
     async def _work(self) -> None:
         """Score what waits, batch after batch, until nothing does."""

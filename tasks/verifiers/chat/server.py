@@ -38,7 +38,7 @@ class ServerError(RuntimeError):
 
 @contextlib.contextmanager
 def serving(config: AnyJudgeConfig) -> Iterator[AnyJudgeConfig]:
-    """The configuration with `url` and `api_key_env` filled in, and a server behind them while the block runs.
+    """The configuration with `url`, `api_key_env` and `context_tokens` filled in, and a server there for the block.
 
     Where `url` is given already, and for a reward model, it is the same configuration and nothing is started. The
     server listens on this machine alone, asks for a random key, which stands in an environment variable of this process
@@ -56,7 +56,12 @@ def serving(config: AnyJudgeConfig) -> Iterator[AnyJudgeConfig]:
     os.environ[variable] = secrets.token_urlsafe(32)
     try:
         with tempfile.TemporaryFile(prefix="judge-server-") as log, _listening(config, options, variable, log) as port:
-            yield config.model_copy(update={"url": f"http://{HOST}:{port}/v1", "api_key_env": variable})
+            found = {
+                "url": f"http://{HOST}:{port}/v1",
+                "api_key_env": variable,
+                "context_tokens": config.server.max_model_len,
+            }
+            yield config.model_copy(update=found)
     finally:
         del os.environ[variable]
 

@@ -1,0 +1,132 @@
+"""How much of an answer a judge's context holds: the rest is left out of its middle, and the judge is told.
+
+Tokens are counted by the configured tokenizer, or else by the endpoint itself where it is vLLM, or else as bytes of
+UTF-8: a token of a byte-level vocabulary is a byte at least, so that no text, however badly it tokenises, has more of
+them. Where nobody names the context, a prompt is sent as it is, and cut once if it is refused for its length.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tasks.verifiers.chat.config import JudgeConfig
+from tasks.verifiers.chat.endpoint import Endpoint
+from tasks.verifiers.chat.material import cut
+from tasks.verifiers.chat.prompts import Prompt
+from tasks.verifiers.scores import CannotJudge
+
+SMALLEST_CONTEXT = 4096
+"""What a context that nobody names is taken to hold: for less, no question is asked."""
+CHAT_TEMPLATE_TOKENS = 128
+"""Left for what the judge's own chat template puts around two messages, and for the line on the tokens left out."""
+MOST_COUNTED = 500_000  # bytes of an omitted middle: what is longer is told in characters alone
+_CLOSE_STEPS = 4
+STEPS = 32
+"""Cuts after which nothing of any answer is left."""
+
+logger = logging.getLogger(__name__)
+
+
+def smaller(keep: int, tokens: int, fixed: int, room: int, step: int) -> int:
+    """The bytes of an answer to try next, after `keep` of them made a prompt of too many tokens.
+
+    Args:
+        keep: bytes tried last.
+        tokens: what they made of the prompt.
+        fixed: tokens of the prompt without the answer.
+        room: tokens that the prompt may have.
+        step: cuts so far: the first follow the tokens per byte, which an answer can make uneven; the others halve.
+    """
+    if step >= _CLOSE_STEPS:
+        return keep // 2
+    return int(keep * min(0.95, 0.98 * max(0, room - fixed) / max(1, tokens - fixed)))
+
+
+class Context:
+    """The room of one judge. It belongs to the event loop of its endpoint."""
+
+    def __init__(self, config: JudgeConfig, endpoint: Endpoint) -> None:
+        """Raises `ValueError` for a tokenizer that is no folder and has no revision, or cannot be loaded."""
+        self._config = config
+        self._endpoint = endpoint
+        self._tokens = config.context_tokens
+        self._tokenizer = None if config.tokenizer is None else _load(config.tokenizer, config.tokenizer_revision)
+        self._endpoint_counts: bool | None = None  # None: not asked yet
+
+    async def fitted(self, render: Callable[[int, int], Prompt], answer: str, deadline: float) -> tuple[Prompt, int]:
+        """The prompt with as much of the answer as there is room for, and the bytes of it that this is.
+
+        Args:
+            render: makes the prompt from bytes of the answer to show and tokens left out.
+            answer: the answer.
+            deadline: as for a request.
+
+        Raises:
+            CannotJudge: the prompt has no room even without an answer.
+        """
+        keep = min(len(answer.encode("utf-8", "surrogatepass")), self._config.max_response_chars)
+        prompt = render(keep, 0)
+        size = len(prompt.text.encode())
+        if size <= self._room(self._tokens or SMALLEST_CONTEXT):
+            return prompt, keep
+        tokens = await self._count(prompt.text, deadline)
+        if self._tokens is None:
+            return prompt, keep
+        room = self._room(self._tokens)
+        if tokens <= room:
+            return prompt, keep
+        fixed = await self._count(render(0, 0).text, deadline)
+        if fixed > room:
+            raise CannotJudge(
+                f"conversation and reference are too long for the judge: {fixed} tokens without the answer, and "
+                f"{room} beside the {self._config.max_tokens} of a judgement"
+            )
+        for step in range(STEPS):
+            keep = smaller(keep, tokens, fixed, room, step)
+            tokens = await self._count(render(keep, 0).text, deadline)
+            if tokens <= room:
+                break
+        return render(keep, await self._omitted(answer, keep, deadline)), keep
+
+    def _room(self, context: int) -> int:
+        return context - self._config.max_tokens - CHAT_TEMPLATE_TOKENS
+
+    async def _omitted(self, answer: str, keep: int, deadline: float) -> int:
+        """Tokens of what is left out; 0 where only its bytes could be counted."""
+        _, gap, _ = cut(answer, keep)
+        if (self._tokenizer is None and not self._endpoint_counts) or len(gap) > MOST_COUNTED:
+            return 0
+        return await self._count(gap, deadline)
+
+    async def _count(self, text: str, deadline: float) -> int:
+        """Tokens of a text, or its bytes."""
+        text = text.encode("utf-8", "replace").decode()
+        if self._tokenizer is not None:
+            return len(await asyncio.to_thread(self._tokenizer.encode, text, add_special_tokens=False))
+        if self._endpoint_counts is not False:
+            try:
+                count, context = await self._endpoint.tokens(text, deadline)
+            except CannotJudge as reason:
+                if self._endpoint_counts is None:
+                    logger.info("a judge's tokens are counted as bytes: %s", reason)
+                    self._endpoint_counts = False
+            else:
+                self._endpoint_counts = True
+                self._tokens = self._tokens or context
+                return count
+        return len(text.encode())
+
+
+def _load(tokenizer: str, revision: str | None) -> Any:
+    if not Path(tokenizer).is_dir() and revision is None:
+        raise ValueError(f"tokenizer {tokenizer!r}: neither a folder nor a hub id with a revision")
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(tokenizer, revision=revision, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"tokenizer {tokenizer!r} cannot be loaded: {error}") from error
