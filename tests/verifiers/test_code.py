@@ -1,66 +1,75 @@
 """`code`: what is read, what is scored, and how values cross between the two processes."""
 
+import asyncio
 import math
 import socket
+from contextlib import ExitStack
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
+from functools import cache
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tasks.verifiers import Call, GroundTruthError, check_ground_truth, code, verify
+from tasks.verifiers import Call, GroundTruthError, Score, check_ground_truth, code
 from tasks.verifiers.code.config import CodeConfig
 from tasks.verifiers.code.inside.wire import Peer
+from tasks.verifiers.code.programs import Programs
+from tasks.verifiers.scores import CannotJudge
 
 ADD = {"tests": ["assert add(1, 2) == 3", "assert add(0, 0) == 0", "assert add(-1, 5) == 4", "assert add(2, 2) == 4"]}
 ECHO = {"cases": [{"input": "a\n", "output": "a\n"}, {"input": "b\n", "output": "b\n"}]}
 RIGHT = "Here it is:\n```python\ndef add(a, b):\n    return a + b\n```\n"
 HALF_RIGHT = "```python\ndef add(a, b):\n    return a * b + (a == 1)\n```"
 WORDS = ["def", "f(x):", "return", "[", "]", "1", "\n", "x", ".", "(", ")", ";", "'", "=", ":", "yield"]
-SLOW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-@pytest.fixture
-def configure():
-    """Set the options of the verifier in this process; the defaults return afterwards."""
-    yield lambda **options: code.configure(CodeConfig(**options))
-    code.configure(CodeConfig())
+@pytest.fixture(scope="module")
+def judge():
+    """Score a response, by the default limits or by others."""
+    with ExitStack() as stack:
+
+        @cache
+        def programs(**limits):
+            opened = Programs(CodeConfig(**limits), 1)
+            stack.callback(opened.close)
+            return opened
+
+        yield lambda response, ground_truth, **limits: asyncio.run(programs(**limits).judge(response, ground_truth))
 
 
-def test_a_response_scores_the_proportion_of_tests_that_pass():
-    assert code.judge(RIGHT, ADD) == code.Score(1.0, True, "4 of 4 tests passed")
-    partly = code.judge(HALF_RIGHT, ADD)
+def test_a_response_scores_the_proportion_of_tests_that_pass(judge):
+    assert judge(RIGHT, ADD) == Score(1.0, True, "4 of 4 tests passed")
+    partly = judge(HALF_RIGHT, ADD)
     assert (partly.value, partly.passed) == (0.75, False)
     assert partly.detail == "3 of 4 tests passed; test 3: AssertionError"
 
 
-def test_all_or_nothing_and_a_least_proportion_pay_nothing_for_less(configure):
-    configure(reward="all_or_nothing")
-    assert code.judge(HALF_RIGHT, ADD).value == 0
-    assert code.judge(RIGHT, ADD).value == 1
-    configure(min_proportion=0.75)
-    assert code.judge(HALF_RIGHT, ADD).value == 0.75
-    configure(min_proportion=0.76)
-    assert code.judge(HALF_RIGHT, ADD).value == 0
+def test_all_or_nothing_and_a_least_proportion_pay_nothing_for_less():
+    all_or_nothing = CodeConfig(reward="all_or_nothing")
+    assert (all_or_nothing.worth(0.75), all_or_nothing.worth(1.0)) == (0, 1)
+    assert CodeConfig(min_proportion=0.75).worth(0.75) == 0.75
+    assert CodeConfig(min_proportion=0.76).worth(0.75) == 0
 
 
-def test_a_test_that_hangs_costs_that_test_only(configure):
-    configure(test_seconds=0.5, total_seconds=5)
-    score = code.judge("```python\ndef add(a, b):\n    while a == 0: pass\n    return a + b\n```", ADD)
+def test_a_test_that_hangs_costs_that_test_only(judge):
+    hangs = "```python\ndef add(a, b):\n    while a == 0: pass\n    return a + b\n```"
+    score = judge(hangs, ADD, test_seconds=0.5, total_seconds=5)
     assert (score.value, score.detail) == (0.75, "3 of 4 tests passed; test 2: time limit of the test")
 
 
-def test_a_test_that_ends_the_process_costs_that_test_only():
-    score = code.judge("```python\nimport os\ndef add(a, b): return a + b if a else os._exit(0)\n```", ADD)
+def test_a_test_that_ends_the_process_costs_that_test_only(judge):
+    score = judge("```python\nimport os\ndef add(a, b): return a + b if a else os._exit(0)\n```", ADD)
     assert score.value == 0.75
 
 
-def test_the_total_time_bounds_all_tests(configure):
-    configure(test_seconds=0.3, total_seconds=0.6)
-    score = code.judge("```python\ndef add(a, b):\n    while True: pass\n```", {"tests": ADD["tests"] * 50})
+def test_the_total_time_bounds_all_tests(judge):
+    hangs = "```python\ndef add(a, b):\n    while True: pass\n```"
+    score = judge(hangs, {"tests": ADD["tests"] * 50}, test_seconds=0.3, total_seconds=0.6)
     assert (score.value, score.error) == (0.0, None)
 
 
@@ -77,27 +86,26 @@ def test_the_total_time_bounds_all_tests(configure):
         ),
     ],
 )
-def test_a_response_without_a_solution_scores_0_and_says_why(response, detail):
-    score = code.judge(response, ADD)
+def test_a_response_without_a_solution_scores_0_and_says_why(judge, response, detail):
+    score = judge(response, ADD)
     assert (score.value, score.error) == (0.0, None)
     assert score.detail.startswith(detail)
 
 
-def test_a_test_that_needs_a_missing_package_is_an_error_not_a_0():
-    score = verify("code", RIGHT, {"tests": ["assert np.add(1, add(1, 1)) == 3"]})
-    assert score.error == "a test cannot be run here: MissingModuleError: the test needs numpy"
-    score = verify("code", RIGHT, {"setup": "import numpy", "tests": ["assert add(1, 1) == 2"]})
-    assert score.error == "a test cannot be run here: ModuleNotFoundError: No module named 'numpy'"
+def test_a_test_that_needs_a_missing_package_is_an_error_not_a_0(judge):
+    with pytest.raises(CannotJudge, match="a test cannot be run here: MissingModuleError: the test needs networkx"):
+        judge(RIGHT, {"tests": ["assert nx.Graph(add(1, 1)) == 3"]})
+    with pytest.raises(CannotJudge, match="ModuleNotFoundError: No module named 'networkx'"):
+        judge(RIGHT, {"setup": "import networkx", "tests": ["assert add(1, 1) == 2"]})
 
 
-def test_verify_and_a_pool_agree_with_the_judge(pool):
+def test_a_pool_and_its_server_agree_with_the_programs(judge, pool):
     calls = [Call("code", response, truth) for response in (RIGHT, HALF_RIGHT, "") for truth in (ADD, ECHO)]
-    here = [code.judge(call.response, call.ground_truth) for call in calls]
-    assert pool.score_many(calls) == here == [verify(*call[:3]) for call in calls]
+    assert pool.score_many(calls) == [judge(call.response, call.ground_truth) for call in calls]
 
 
-def test_one_thousand_tests_are_run():
-    score = code.judge(RIGHT, {"tests": [f"assert add({n}, 1) == {n + 1}" for n in range(code.MAX_TESTS)]})
+def test_one_thousand_tests_are_run(judge):
+    score = judge(RIGHT, {"tests": [f"assert add({n}, 1) == {n + 1}" for n in range(code.MAX_TESTS)]})
     assert score.passed
 
 
@@ -122,7 +130,7 @@ def test_one_thousand_tests_are_run():
 def test_malformed_ground_truths_are_refused(ground_truth, reason):
     with pytest.raises(GroundTruthError, match=reason):
         code.check_ground_truth(ground_truth)
-    assert verify("code", RIGHT, ground_truth).error.startswith("malformed ground truth: ")
+    assert check_ground_truth("code", ground_truth).startswith("malformed ground truth: ")
 
 
 json_values = st.recursive(
@@ -222,7 +230,7 @@ def test_subclasses_cross_as_what_they_extend(peers, value):
 
 @SLOW
 @given(st.one_of(st.text(max_size=80), st.lists(st.sampled_from(WORDS), max_size=25).map(" ".join)))
-def test_random_programs_are_judged_and_earn_nothing(text):
+def test_random_programs_are_judged_and_earn_nothing(judge, text):
     for ground_truth in ({"tests": ["assert f(3) == 73952"]}, {"cases": [{"input": "3", "output": "73952"}]}):
-        score = code.judge(f"```python\n{text}\n```", ground_truth)
+        score = judge(f"```python\n{text}\n```", ground_truth)
         assert (score.value, score.error) == (0.0, None)

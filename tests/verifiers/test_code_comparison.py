@@ -3,6 +3,8 @@
 import time
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tasks.verifiers.code.comparison import same_output
 
@@ -89,3 +91,17 @@ def test_no_number_costs_time(found, expected):
     began = time.process_time()
     assert same_output(found, expected) == (found[:2] == "1 " and expected[:4] == "1.0 ")
     assert time.process_time() - began < 3
+
+
+@settings(max_examples=300)
+@given(st.text(max_size=200), st.text(max_size=200))
+def test_comparing_never_raises_and_white_space_does_not_count(found, expected):
+    assert same_output(found, expected) in (True, False)
+    assert same_output(found, found)
+    assert same_output(f"\n {found} \n\n", found)
+
+
+@given(st.lists(st.one_of(st.integers(), st.decimals()), max_size=9))
+def test_numbers_agree_with_themselves_however_they_are_spaced(numbers):
+    words = [str(number) for number in numbers]
+    assert same_output("  ".join(words), "\n".join(words))
