@@ -52,10 +52,14 @@ def scripted(*replies):
 
 
 class FakeEndpoint:
-    """The server for the length of a block; `url` is its base, `requests` holds (headers, body) of what came in."""
+    """The server for the length of a block; `url` is its base, `requests` holds (headers, body) of what came in.
 
-    def __init__(self, reply: Callable[[dict], Reply], base="/v1", path="/chat/completions"):
+    `beside` holds replies to requests at other paths; those requests are not in `requests`.
+    """
+
+    def __init__(self, reply: Callable[[dict], Reply], base="/v1", path="/chat/completions", beside=None):
         self.reply = reply
+        self.beside = beside or {}
         self.path = f"{base}{path}"
         self.requests = []
         self.at_once = self.most_at_once = 0
@@ -94,11 +98,13 @@ class FakeEndpoint:
     def _handle(self, handler):
         request = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
         with self._lock:
-            self.requests.append((dict(handler.headers), request))
+            if handler.path == self.path:
+                self.requests.append((dict(handler.headers), request))
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
         try:
-            reply = self.reply(request) if handler.path == self.path else failing(404)
+            paths = {self.path: self.reply, **self.beside}
+            reply = paths.get(handler.path, lambda request: failing(404))(request)
             self._closing.wait(reply.delay_s)
         finally:
             with self._lock:
