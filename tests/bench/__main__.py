@@ -13,6 +13,7 @@ from pathlib import Path
 from tasks import cores
 from tasks.verifiers import VerifiersConfig
 from tests.bench.figures import Figure, publish
+from tests.bench.verifiers_chat import ALL
 
 FOLDER = Path("outputs/bench")
 STAGES = ("fork", "load", "tests", "end")
@@ -82,6 +83,22 @@ def _hanging(found: Mapping[str, float], load: str) -> list[Figure]:
     return [Figure(name, seconds, "s", "none hangs", alone, ratio, "ratio <= 1.2", ratio <= 1.2), error]
 
 
+def chat() -> list[Figure]:
+    """How well talk to the grader is found, by all rules and by each, and what it costs."""
+    found = measure("verifiers_chat", "rules")
+    rules = sorted({name.partition("/")[0] for name in found if "/" in name}, key=lambda name: (name != ALL, name))
+    figures = []
+    for rule in rules:
+        precision, recall = found[f"{rule}/precision"], found[f"{rule}/recall"]
+        figures.append(Figure.above(f"talk to the grader, {rule}: precision", precision, "of what is found", 0.95))
+        if rule == ALL:
+            figures.append(Figure.above(f"talk to the grader, {rule}: recall", recall, "of the hostile", 0.95))
+        else:
+            share = found[f"{ALL}/recall"]
+            figures.append(Figure.stated(f"talk to the grader, {rule}: recall", recall, "of the hostile", ALL, share))
+    return [*figures, Figure.below("talk to the grader, 20,000 characters", found["long_ms"], "ms", 100)]
+
+
 def _latency(name: str, found: Mapping[str, float]) -> list[Figure]:
     return [
         Figure.stated(f"{name}: p99", found["p99_ms"], "ms", "p50", found["p50_ms"]),
@@ -94,7 +111,7 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     pyflyte = str(Path(sys.executable).with_name("pyflyte"))
     run = [pyflyte, "run", "workflows/rlvr.py", "rlvr"]
-    figures = verifiers()
+    figures = [*verifiers(), *chat()]
 
     ours, trl = measure("training", "ours"), measure("training", "trl")
     figures.append(
