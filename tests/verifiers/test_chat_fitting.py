@@ -123,6 +123,15 @@ def test_a_conversation_or_reference_that_is_too_long_is_an_error(counting):
         assert isinstance(ask(endpoint, "Paris", verifier="chat_reference", truth=reference)[0], CannotJudge)
 
 
+def test_bytes_alone_do_not_make_a_conversation_too_long():
+    """Eight thousand letters are two thousand tokens: the endpoint takes them."""
+    asked = [{"role": "user", "content": "What is this? " * 570}]
+    with FakeEndpoint(strict) as endpoint:
+        score, _ = ask(endpoint, "Paris", asked, context_tokens=CONTEXT)
+        assert score.error is None
+        assert score.value == pytest.approx(6 / 9)
+
+
 @pytest.mark.parametrize("body", [b"[]", b"junk", b'{"count": "7", "max_model_len": 10}', b'{"count": 1}'])
 def test_an_endpoint_that_counts_no_tokens_is_believed_nothing(body):
     with FakeEndpoint(strict, beside={"/tokenize": lambda request: Reply(body)}) as endpoint:
@@ -137,7 +146,7 @@ def test_a_tokenizer_of_the_users_counts_without_a_request(tiny_model):
     assert (usage["shortened"], usage["requests"]) == (1, len(endpoint.requests))
     assert "tokens) are left out" in shown(endpoint)
     with pytest.raises(ValueError, match="neither a folder nor a hub id with a revision"):
-        make_judge(JudgeConfig(url="http://127.0.0.1:9/v1", model="judge", tokenizer="some/model"))
+        make_judge(JudgeConfig(url="http://127.0.0.1:9/v1", model="judge", context_tokens=9, tokenizer="some/model"))
 
 
 def test_cutting_comes_to_an_end_for_every_density():

@@ -245,7 +245,7 @@ def test_every_rule_is_precise_by_itself():
 def test_no_text_takes_the_rules_long(piece):
     started = time.perf_counter()
     find_injections(piece * (20_000 // len(piece)))
-    assert time.perf_counter() - started < 2
+    assert time.perf_counter() - started < 1
 
 
 @pytest.mark.parametrize("answer", HARMLESS)
@@ -337,6 +337,7 @@ def test_configurations_that_contradict_themselves_are_refused():
         ({"zero_rules": ["asks for a grade"]}, "zero_rules is for injection: zero"),
         ({"context_tokens": 8192}, "for the endpoint at url"),
         ({"tokenizer": "folder"}, "for the endpoint at url"),
+        ({"url": "https://host/v1", "tokenizer": "folder"}, "give context_tokens"),
         ({"url": "https://host/v1", "tokenizer_revision": "main"}, "give tokenizer"),
         ({"server": {"extra_args": ["--api-key=x"]}}, "--api-key"),
         ({"backoff_seconds": 90}, "max_backoff_seconds"),

@@ -120,8 +120,8 @@ class JudgeConfig(_Judged, ConnectionConfig):
         lowest, highest: the judge grades with a whole number between these, mapped linearly to [0, 1].
         context_tokens: what the endpoint's model takes, prompt and judgement together; None: as vLLM's `/tokenize`
             says, and without that a prompt is cut once it was refused. A server that is started here says it itself.
-        tokenizer: folder or hub id of the endpoint's tokenizer, to cut long answers by; None: vLLM's `/tokenize`, and
-            without that every byte counts as a token.
+        tokenizer: folder or hub id of the endpoint's tokenizer, to cut long answers to `context_tokens` by; None:
+            vLLM's `/tokenize`, and without that every byte counts as a token.
         tokenizer_revision: commit, tag or branch of its hub id; required there.
         judgement_retries: repetitions after an answer that is no judgement. What still is none is a 0 where another
             answer in its place is graded, and an error where that is not either.
@@ -204,6 +204,8 @@ class JudgeConfig(_Judged, ConnectionConfig):
             raise ValueError("revision tells what to serve here, and url names an endpoint: give one of them")
         if self.url is None and (self.context_tokens is not None or self.tokenizer is not None):
             raise ValueError("context_tokens and tokenizer are for the endpoint at url; a server here has its model's")
+        if self.tokenizer is not None and self.context_tokens is None:
+            raise ValueError("tokenizer counts what context_tokens bounds: give context_tokens")
         if self.tokenizer is None and self.tokenizer_revision is not None:
             raise ValueError("tokenizer_revision tells which tokenizer to load, and there is none: give tokenizer")
         if self.url is None and self.api_key_env is not None:

@@ -80,6 +80,8 @@ class Context:
         if tokens <= room:
             return prompt, keep
         fixed = await self._count(render(0, 0).text, deadline)
+        if fixed > room and not self._counts_tokens:
+            return prompt, keep  # its bytes say nothing: it is for the endpoint to refuse
         if fixed > room:
             raise CannotJudge(
                 f"conversation and reference are too long for the judge: {fixed} tokens without the answer, and "
@@ -92,13 +94,17 @@ class Context:
                 break
         return render(keep, await self._omitted(answer, keep, deadline)), keep
 
+    @property
+    def _counts_tokens(self) -> bool:
+        return self._tokenizer is not None or bool(self._endpoint_counts)
+
     def _room(self, context: int) -> int:
         return context - self._config.max_tokens - CHAT_TEMPLATE_TOKENS
 
     async def _omitted(self, answer: str, keep: int, deadline: float) -> int:
         """Tokens of what is left out; 0 where only its bytes could be counted."""
         _, gap, _ = cut(answer, keep)
-        if (self._tokenizer is None and not self._endpoint_counts) or len(gap) > MOST_COUNTED:
+        if not self._counts_tokens or len(gap) > MOST_COUNTED:
             return 0
         return await self._count(gap, deadline)
 

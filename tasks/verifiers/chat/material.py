@@ -112,8 +112,9 @@ def cut(text: str, most: int) -> tuple[str, str, str]:
         cuts[0] -= 1
     while cuts[1] < len(content) and content[cuts[1]] & 0xC0 == 0x80:
         cuts[1] += 1
-    head, gap, tail = content[: cuts[0]], content[cuts[0] : cuts[1]], content[cuts[1] :]
-    return tuple(part.decode("utf-8", "surrogatepass") for part in (head, gap, tail))  # type: ignore[return-value]
+    parts = (content[: cuts[0]], content[cuts[0] : cuts[1]], content[cuts[1] :])
+    head, gap, tail = (part.decode("utf-8", "surrogatepass") for part in parts)
+    return head, gap, tail
 
 
 def shortened(text: str, most: int, safe: Callable[[str], str] = str) -> tuple[str, int]:
