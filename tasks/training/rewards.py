@@ -80,12 +80,13 @@ class RewardProcess:
 
     def __init__(self, config: RewardsConfig, verifiers: VerifiersConfig, names: list[str]) -> None:
         """`names`: the verifiers that the prompts ask for."""
+        self._names = names
         self._open = ExitStack()
         self._pool = self._open.enter_context(open_pool(config.workers, verifiers, names))
 
     def wait_ready(self) -> None:
         """Return when every verifier process has loaded its checkers."""
-        self._pool.wait_ready()
+        self._pool.wait_ready(self._names)
 
     async def score(self, verifier: str, response: str, ground_truth: Any, messages: list[Message]) -> Score:
         """One judgement, in a verifier process with a hard time limit."""

@@ -1,7 +1,7 @@
 """Verifiers: a response and a ground truth in, a score out. The reward of training, and the same one everywhere.
 
-`verify` is the seam for single calls. Stages that judge many responses hold a `VerifierPool`; both run the same code in
-the same kind of process, so that offline filtering, training and evaluation agree. Ground truths are JSON values:
+`verify` is the seam for single calls. Stages that judge many responses hold a `VerifierPool`, which is what answers
+`verify` too, so that offline filtering, training and evaluation agree. Ground truths are JSON values:
 
     math            "1/2", or a list of strings of which one must match; {"answer": ..., "mode": ...} for other graders
     code            {"tests": ["assert f(1) == 2", ...], "setup": ""} or {"cases": [{"input": "", "output": ""}, ...]}
@@ -46,7 +46,7 @@ __all__ = [
 
 
 def verify(verifier: str, response: str, ground_truth: Any, *, messages: Messages | None = None) -> Score:
-    """Judge one response in a worker process that all threads of this process share, started by the first call.
+    """Judge one response in processes that all threads of this process share, started by the first call.
 
     Never raises for a response or a ground truth, however bad: see `Score`, and look at its `error` first.
 
@@ -92,7 +92,7 @@ def verifiers_of(verifier: str, ground_truth: Any) -> set[str]:
 
 @contextmanager
 def open_pool(workers: int, config: VerifiersConfig, verifiers: Iterable[str]) -> Iterator[VerifierPool]:
-    """A pool that can judge by `verifiers`; starts the judge's own server where one is needed and none is named.
+    """A pool that can judge by `verifiers`, and loads what they need; starts the judge's own server where it is to.
 
     Raises:
         ValueError: chat is among them, and no judge is configured.
@@ -106,7 +106,9 @@ def open_pool(workers: int, config: VerifiersConfig, verifiers: Iterable[str]) -
             config = config.model_copy(update={"judge": stack.enter_context(serving(config.judge))})
         elif config.judge is not None:
             config = config.model_copy(update={"judge": None})
-        yield stack.enter_context(VerifierPool(workers, config))
+        pool = stack.enter_context(VerifierPool(workers, config))
+        pool.start(verifiers)
+        yield pool
 
 
 class _Shared:

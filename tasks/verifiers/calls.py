@@ -1,4 +1,4 @@
-"""What a call is, and what calls are counted by."""
+"""What a call is, who judges it, and what calls are counted by."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
+
+from tasks.verifiers.scores import Score
 
 Messages = Sequence[Mapping[str, str]]
 LATENCIES_KEPT = 10_000
@@ -22,14 +24,27 @@ class Call(NamedTuple):
     ground_truth: Any
     messages: Messages | None = None
 
-    def digest(self) -> bytes | None:
-        """The identity of what is judged; None where ground truth or messages are no JSON values."""
+    def digest(self, isolation: str) -> bytes | None:
+        """The identity of what is judged and of what holds it; None where it is no JSON value."""
         try:
             messages = None if self.messages is None else [dict(turn) for turn in self.messages]
-            text = json.dumps([self.verifier, self.response, self.ground_truth, messages], sort_keys=True)
+            text = json.dumps([self.verifier, isolation, self.response, self.ground_truth, messages], sort_keys=True)
         except (TypeError, ValueError, RecursionError):
             return None
         return hashlib.sha256(text.encode()).digest()
+
+
+class Judge(Protocol):
+    """Who judges the calls of a verifier, on one event loop. Limits, retries and concurrency are its own."""
+
+    async def judge(self, verifier: str, response: str, ground_truth: Any, messages: Messages | None) -> Score:
+        """Score a response; raises `CannotJudge` where that is impossible for a reason that is not the response's."""
+
+    async def close(self) -> None:
+        """End processes and connections."""
+
+    def usage(self) -> dict[str, float]:
+        """Counters."""
 
 
 @dataclass

@@ -16,9 +16,10 @@ class VerifiersConfig(Config):
     """Options of all verifiers.
 
     Attributes:
-        time_limit_seconds: hard limit of one judgement in a process of ours; what overruns, half of it on a CPU or
-            asleep, scores 0.
+        time_limit_seconds: CPU time of one judgement in a process of ours, however busy the machine is; what overruns
+            scores 0.
         memory_mib: address space of one such process.
+        total_memory_mib: address space of all processes of one verifier together; bounds how many there are.
         cache_entries: scores that are remembered, so that the same response to the same ground truth is not judged
             twice; 0 remembers none.
         code: the sandbox, and what its verdicts are worth.
@@ -27,18 +28,22 @@ class VerifiersConfig(Config):
 
     time_limit_seconds: float = Field(10.0, gt=0)
     memory_mib: int = Field(2048, gt=0)
+    total_memory_mib: int = Field(16384, gt=0)
     cache_entries: int = Field(100_000, ge=0)
     code: CodeConfig = CodeConfig()
     judge: AnyJudgeConfig | None = None
 
     @model_validator(mode="after")
-    def _code_ends_in_time(self) -> Self:
-        if self.code.total_seconds >= self.time_limit_seconds:
+    def _two_processes_fit(self) -> Self:
+        if 2 * self.memory_mib > self.total_memory_mib:
             raise ValueError(
-                f"code.total_seconds ({self.code.total_seconds:g}) must be less than time_limit_seconds "
-                f"({self.time_limit_seconds:g}), or a program that hangs would lose the tests that it passed"
+                f"total_memory_mib ({self.total_memory_mib}) must hold two processes of memory_mib ({self.memory_mib})"
             )
         return self
+
+    def processes(self, workers: int) -> int:
+        """How many processes a lane has where `workers` are asked for: two lanes of them keep within the memory."""
+        return min(workers, self.total_memory_mib // (2 * self.memory_mib))
 
     def with_initial(self, checkpoint: Path) -> Self:
         """The same with a judge of `model: initial` told where that checkpoint lies."""

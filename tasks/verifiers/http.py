@@ -69,6 +69,7 @@ class Client:
         traffic: Traffic,
         key: SecretStr | None,
         passing: frozenset[int] = PASSING,
+        transport: httpx2.AsyncHTTPTransport | None = None,
     ) -> None:
         """Open no connection yet.
 
@@ -79,6 +80,7 @@ class Client:
             traffic: the counters to keep.
             key: sent as a bearer token.
             passing: HTTP states after which a request is repeated.
+            transport: how the server is reached; None for the client library's own way.
         """
         self._who = f"{who} at {url}"
         self._url = url
@@ -93,6 +95,7 @@ class Client:
         self._client = httpx2.AsyncClient(
             headers=headers,
             timeout=None,
+            transport=transport,
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=config.concurrency),
             trust_env=httpx2.URL(url).host not in LOOPBACK,  # no proxy stands before this machine
         )

@@ -1,14 +1,14 @@
 """Which verifiers exist, where each is judged, and the one function that judges.
 
-`judge` runs inside a worker process (`tasks.verifiers.processes`); everything heavy is imported there and not before.
-Judges of chat are asked over a network and need no process: see `tasks.verifiers.chat`.
+`judge` runs inside a worker process (`tasks.verifiers.worker`); everything heavy is imported there and not before.
+Programs are run by a code service (`tasks.verifiers.code`), and judges of chat are asked over a network
+(`tasks.verifiers.chat`).
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Collection
-from functools import cache
 from typing import Any, Protocol, cast
 
 from tasks.verifiers.calls import Messages
@@ -23,7 +23,6 @@ _ROOMS = {
     "precise_if": "tasks.verifiers.instructions",
     "function": "tasks.verifiers.functions",
 }
-_WARM = ("math", "code", "precise_if")
 
 
 class Room(Protocol):
@@ -34,6 +33,10 @@ class Room(Protocol):
 
     def missing_resources(self, ground_truth: Any) -> list[str]:
         """What judging by this (well-formed) ground truth needs and this machine lacks, each by name."""
+
+
+class ComputingRoom(Room, Protocol):
+    """What the module of a verifier holds that judges in a worker process."""
 
     def judge(self, response: str, ground_truth: Any, messages: Messages | None) -> Score:
         """Score a response; raises `CannotJudge` where that is impossible for a reason not the response's."""
@@ -88,29 +91,35 @@ def verifiers_of(verifier: str, ground_truth: Any) -> set[str]:
 
 
 def room(verifier: str) -> Room:
-    """The module that judges in a worker process, imported on first use."""
+    """The module of a verifier, imported on first use."""
     return cast(Room, importlib.import_module(_ROOMS[verifier]))
 
 
-@cache
-def warm_up() -> None:
-    """Load every room that a process of ours judges in; once, also where a process was forked from a warm one."""
-    for verifier in _WARM:
-        room(verifier).warm_up()
+def computing_room(verifier: str) -> ComputingRoom:
+    """The module of a verifier that judges in a worker process."""
+    return cast(ComputingRoom, room(verifier))
 
 
 def judge(verifier: str, response: Any, ground_truth: Any, messages: Messages | None) -> Score:
-    """Score one response. Without limits of its own: the pool kills what overruns.
+    """Score one response. Without limits of its own: a lane's worker sets them.
 
-    Running out of memory or stack is the response's doing and scores 0; every other failure is `Score.error`.
+    Running out of stack is the response's doing and scores 0; every other failure is `Score.error`.
+
+    Raises:
+        MemoryError: there was none left, whether this response or those before it took it.
     """
-    if not isinstance(response, str):
-        return Score.unjudged(f"the response is of type {type(response).__name__}, not a string")
     try:
-        return room(verifier).judge(response, ground_truth, messages)
-    except (MemoryError, RecursionError) as excess:
-        return Score.binary(False, f"too large or too deep to judge: {type(excess).__name__}")
+        return computing_room(verifier).judge(response, ground_truth, messages)
+    except RecursionError as excess:
+        return too_large(excess)
+    except MemoryError:
+        raise
     except CannotJudge as reason:
         return Score.unjudged(str(reason))
     except Exception as failure:  # a checker's own bug must reach the caller as an error, not kill the worker
         return Score.unjudged(f"{verifier} failed: {type(failure).__name__}: {failure}")
+
+
+def too_large(excess: Exception) -> Score:
+    """The score of a response that took all memory or stack that there was."""
+    return Score.binary(False, f"too large or too deep to judge: {type(excess).__name__}")

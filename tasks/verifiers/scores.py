@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 Verifier = Literal["math", "code", "precise_if", "chat_reference", "chat_open", "function", "weighted"]
 VERIFIERS: tuple[Verifier, ...] = get_args(Verifier)
@@ -13,13 +13,6 @@ VERIFIERS: tuple[Verifier, ...] = get_args(Verifier)
 
 class CannotJudge(Exception):  # noqa: N818 - reads as the sentence it is
     """The judgement failed for a reason that is not the response's: it becomes `Score.error`, never a 0."""
-
-
-class PutBack(BaseException):
-    """The judgement is given up, for others that wait for its place, and begins anew later.
-
-    No error: what catches errors must not catch it.
-    """
 
 
 class GroundTruthError(CannotJudge):
@@ -50,6 +43,7 @@ class Score:
         error: why the response could not be judged (malformed ground truth, missing resource, dead worker); None
             where it was judged. A response that costs more time or memory than it may is judged: it scores 0.
         rewards: what it is made of, where a prompt has several rewards or a custom one.
+        timed_out: a limit of time had a part in it; such a score is not remembered.
     """
 
     value: float
@@ -57,6 +51,7 @@ class Score:
     detail: str
     error: str | None = None
     rewards: tuple[Reward, ...] = ()
+    timed_out: bool = False
 
     def __post_init__(self) -> None:
         """Hold the invariant that rewards are built on."""
@@ -76,9 +71,19 @@ class Score:
         return cls(float(passed), passed, detail)
 
     @classmethod
+    def overrun(cls, detail: str) -> Score:
+        """The score of a response that took more time than it may."""
+        return cls(0.0, False, detail, timed_out=True)
+
+    @classmethod
     def unjudged(cls, error: str) -> Score:
         """The score of a response that could not be judged."""
         return cls(0.0, False, "", error)
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> Score:
+        """The inverse of `dataclasses.asdict` after its way through JSON."""
+        return cls(**fields | {"rewards": tuple(Reward(*part) for part in fields["rewards"])})
 
     @classmethod
     def of_rewards(cls, rewards: Sequence[Reward], passed: bool, detail: str) -> Score:

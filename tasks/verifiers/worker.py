@@ -1,131 +1,100 @@
-"""What runs inside a verifier process."""
+"""What runs inside the processes of a lane: a template that is warm, and the workers that are forked from it.
+
+    lane ──{"fork": nice} + descriptor──► template ──fork──► worker ◄──a line of JSON each way──► lane
+         ──{"end": pid}─────────────────►          (kills it, and says how it ended)
+
+`main` is a template. A worker is a fork of it, so that its start costs
+milliseconds; it is locked up before it reads its first call: no network, no other programs, nothing to write to. The
+kernel ends it when a call has used the CPU time that it was granted, in the middle of a C loop too, and however busy
+the machine is.
+"""
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
+import gc
+import json
 import logging
-import multiprocessing
 import os
-import resource
 import signal
+import socket
 import sys
-from dataclasses import dataclass
-from enum import Enum, auto
-from multiprocessing.connection import Connection
-from typing import NamedTuple
+import traceback
+from dataclasses import asdict
+from typing import Any
 
-from tasks.verifiers import registry
-from tasks.verifiers.calls import Call
-from tasks.verifiers.config import VerifiersConfig
-from tasks.verifiers.scores import PutBack, Score
+from tasks.verifiers import kernel, registry
 
-PRELOAD = "tasks.verifiers.preload"
-NAME = "verifier"
-"""That of every worker process."""
-_PR_SET_PDEATHSIG = 1
+MESSAGE_BYTES = 1 << 16
+RETIRED = "retired"
+"""The key of an answer that is no score: the worker ran out of memory that earlier calls took, and is of no use."""
+OVERRUN_SIGNAL = signal.SIGPROF
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What the process that owns the pool hands to its workers.
-
-    Attributes:
-        config: limits and options.
-        nltk_data: where NLTK looks first.
-        rehearses: whether they compare two answers before their first call.
-    """
-
-    config: VerifiersConfig
-    nltk_data: str | None
-    rehearses: bool = False
-
-
-class Says(Enum):
-    """What a worker tells besides scores."""
-
-    READY = auto()
-    SLOW = auto()
-    """Its call is slow, or looks like it: it waits for a `Slow` and goes by that."""
-    PUT_BACK = auto()
-    """Its call was given up, as it was told to."""
-
-
-class Slow(NamedTuple):
-    """What is to become of a slow call: to be given up, or to go on for so long until the worker asks again.
-
-    Attributes:
-        goes_on: whether it does.
-        seconds: of its own, behind all others; 0 where it need not make way yet.
-    """
-
-    goes_on: bool
-    seconds: float = 0.0
-
-
-def work(pipe: Connection, settings: Settings) -> None:
-    """Say READY once warm, then answer each call with its score, until the caller is gone."""
-    from tasks.verifiers import code, mathematics
-
-    def on_slow() -> float:
-        pipe.send(Says.SLOW)
-        answer: Slow = pipe.recv()
-        if not answer.goes_on:
-            raise PutBack
-        return answer.seconds
-
-    _initialize(settings)
-    code.configure(settings.config.code, on_slow)
-    mathematics.configure(on_slow)
-    if settings.rehearses:
-        mathematics.rehearse()
-    pipe.send(Says.READY)
-    while True:
-        try:
-            pipe.send(_judge(pipe.recv()))
-        except EOFError:
-            return
-
-
-def _judge(call: Call) -> Score | Says:
-    try:
-        return registry.judge(*call)
-    except PutBack:
-        return Says.PUT_BACK
-
-
-def _initialize(settings: Settings) -> None:
-    """Make the process killable, bounded and warm.
-
-    SIGTERM takes its default action: Python's own handler would wait for a C loop such as `10**10**10` to end. The
-    environment comes along because a forkserver keeps the one it was started with.
-    """
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def main() -> None:
+    """Serve as a template, over the socket whose descriptor is the process's argument, until the lane is gone."""
+    control = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _die_with_caller()
-    if settings.nltk_data is not None:
-        import nltk
-
-        os.environ["NLTK_DATA"] = settings.nltk_data
-        nltk.data.path[:0] = settings.nltk_data.split(os.pathsep)
-    registry.warm_up()
-    limit = settings.config.memory_mib * 2**20
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    kernel.die_with_parent()
+    kernel.prefer_for_out_of_memory()
+    settings = json.loads(control.recv(MESSAGE_BYTES))
     logging.disable(logging.ERROR)  # the checkers log whole responses that they cannot make sense of
+    registry.computing_room(settings["verifier"]).warm_up()
+    gc.collect()
+    gc.freeze()  # workers share what is in memory now, and their collections need not walk it
+    control.send(b"{}")
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 1)
+        if not message:
+            return
+        order = json.loads(message)
+        if "fork" in order:
+            answer = {"pid": _fork(control, descriptors[0], order["fork"], settings)}
+        else:
+            answer = {"status": _end(order["end"])}
+        control.send(json.dumps(answer).encode())
 
 
-def _die_with_caller() -> None:
-    """Have the kernel end this process when the pool's does, by SIGKILL too, and in the middle of a C loop too.
+def _fork(control: socket.socket, descriptor: int, nice: int, settings: dict[str, Any]) -> int:
+    child = os.fork()
+    if child:
+        os.close(descriptor)
+        return child
+    status = 1
+    try:
+        control.close()
+        connection = socket.socket(fileno=descriptor)
+        kernel.die_with_parent()
+        os.nice(nice)
+        kernel.limit_memory(settings["memory_mib"] << 20)
+        if settings["locked_up"]:
+            kernel.lock_up()
+        work(connection, settings["verifier"])
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
 
-    The pipe that shows whether the caller lives raises SIGIO when it closes, whose default action is to terminate. The
-    forkserver is no such sign, as each of its children keeps it alive; should it end all the same, Linux sends SIGKILL.
-    """
-    caller = multiprocessing.parent_process()
-    assert caller is not None, "a worker is started by a pool"
-    signal.signal(signal.SIGIO, signal.SIG_DFL)
-    fcntl.fcntl(caller.sentinel, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(caller.sentinel, fcntl.F_SETFL, fcntl.fcntl(caller.sentinel, fcntl.F_GETFL) | os.O_ASYNC)
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if not caller.is_alive():  # it ended before the signals were asked for
-        os._exit(1)
+
+def _end(pid: int) -> int:
+    """Kill a worker that has not ended by itself; its exit status, negative for a signal."""
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    if not ended:
+        os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def work(connection: socket.socket, verifier: str) -> None:
+    """Answer each call with its score until the lane is gone, each within its CPU time."""
+    stream = connection.makefile("rwb")
+    for calls, line in enumerate(stream):
+        call = json.loads(line)
+        signal.setitimer(signal.ITIMER_PROF, call["cpu_seconds"])
+        try:
+            answer = asdict(registry.judge(verifier, call["response"], call["ground_truth"], call["messages"]))
+        except MemoryError as error:
+            answer = {RETIRED: True} if calls else asdict(registry.too_large(error))
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        stream.write(json.dumps(answer).encode() + b"\n")
+        stream.flush()

@@ -72,15 +72,14 @@ def verifiers() -> list[Figure]:
         Figure.stated("pool, cheapest call", pool["per_second"], "calls/s", "without a pool", pool["alone_per_second"])
     )
     figures += _latency("pool, cheapest call", pool)
-    return [*figures, *_hanging(hanging, "typical"), *_hanging(hanging, "light")]
-
-
-def _hanging(found: Mapping[str, float], load: str) -> list[Figure]:
-    """The ratio, and how far it is to be trusted."""
-    seconds, alone, ratio = (found[f"{load}/{name}"] for name in ("seconds", "alone_seconds", "ratio"))
-    name = f"950 {load} responses, 50 more hang"
-    error = Figure.stated(f"{name}: two standard errors", found[f"{load}/error"], "of the ratio", "ratio", ratio)
-    return [Figure(name, seconds, "s", "none hangs", alone, ratio, "ratio <= 1.2", ratio <= 1.2), error]
+    name = "5% of 1,000 responses hang"
+    return [
+        *figures,
+        Figure.none(f"{name}: verdicts that differ, all cores busy", hanging["differing"], "of 5,000", "idle"),
+        Figure.none(f"{name}: errors", hanging["errors"], "of 10,000", "none hangs"),
+        Figure.above(f"{name}: rate of the others, all cores busy", hanging["loaded_rate"], "of that without", 0.6),
+        Figure.stated(f"{name}: rate of the others, idle", hanging["idle_rate"], "of that without", "none hangs", 1.0),
+    ]
 
 
 def chat() -> list[Figure]:

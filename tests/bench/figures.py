@@ -59,6 +59,11 @@ class Figure:
         return cls(name, value, unit, "floor", limit, value / limit, f">= {limit:g} {unit}", value >= limit)
 
     @classmethod
+    def none(cls, name: str, value: float, unit: str, reference: str) -> Figure:
+        """There should be none of these."""
+        return cls(name, value, unit, reference, 0.0, 1.0, "none", not value)
+
+    @classmethod
     def stated(cls, name: str, value: float, unit: str, reference: str, reference_value: float) -> Figure:
         """A figure that is stated and has no target."""
         return cls(name, value, unit, reference, reference_value, value / reference_value, "stated", None)

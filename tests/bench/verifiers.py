@@ -7,37 +7,39 @@ it is a worker's, and the peak of the process where the verifier runs alone.
 from __future__ import annotations
 
 import json
-import math
 import os
 import random
 import statistics
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tasks.verifiers import Call, Score, VerifierPool, VerifiersConfig
-from tasks.verifiers.code.sandbox import Isolation, SandboxError
-from tasks.verifiers.processes import RESERVE
+from tasks.verifiers.code import open_sandbox
+from tasks.verifiers.code.config import CodeConfig
+from tasks.verifiers.code.running import run_assertions
+from tasks.verifiers.code.sandbox import Isolation, Sandbox, SandboxError
+from tasks.verifiers.code.timing import Clock
 from tests.bench import verifiers_instructions, verifiers_mathematics
 
 PROGRAMS = 120
 CHEAP_CALLS = 4000
 GOOD, HANGING = 950, 50
-LIGHT, TYPICAL = (3, 0), (16, 60_000)
-"""Assertions per program, and turns of a loop in each call: next to nothing, and a good part of the 20 that AceCoder
-asks for (arXiv:2502.01718), with a millisecond or so in each. Among light ones, each of which takes a core some 6 ms,
-any program is dear: its start alone takes 14."""
-ROUNDS = 20
-"""Runs with and without hangs; a machine that others use too changes its speed by a tenth from one to the next."""
+LIGHT, TYPICAL, SLOW = (3, 0), (16, 60_000), (3, 2_000_000)
+"""Assertions per program, and turns of a loop in each call: next to nothing, a good part of the 20 that AceCoder asks
+for (arXiv:2502.01718) with a millisecond or so in each, and a right program that takes a tenth of a second."""
+SEEDS = 5
+HASTY = VerifiersConfig(time_limit_seconds=1.0, cache_entries=0, code={"test_seconds": 0.5, "total_seconds": 1.0})
+"""Limits by which 50 hanging responses take 50 CPU seconds, not 300."""
 NO_COMMA = {"instruction_ids": ["punctuation:no_comma"], "kwargs": [{}]}
 TOWER = r"\boxed{10^{10^{10^{10}}}}"
-EXPANSION = r"\boxed{(a+b+c+d+e+f+g)^{300}}"
 ROOTS = r"\boxed{x^{20}+x^{7}+3x+1=0}"
-"""Three that hang: two look like it, as text and once they are read, and the third is found out by its time."""
 ISOLATIONS: tuple[Isolation, ...] = ("namespaces", "landlock")
 
 
@@ -57,7 +59,9 @@ def code() -> dict[str, float]:
     for isolation in ISOLATIONS:
         config = VerifiersConfig(cache_entries=0, code={"isolation": isolation})
         try:
-            figures |= {f"{isolation}/{name}": value for name, value in (_alone(config) | _stages(isolation)).items()}
+            figures |= {
+                f"{isolation}/{name}": value for name, value in (_alone(config.code) | _stages(isolation)).items()
+            }
         except SandboxError as absent:
             print(f"{isolation}: {absent}", file=sys.stderr)
             continue
@@ -66,25 +70,23 @@ def code() -> dict[str, float]:
     return figures
 
 
-def _alone(config: VerifiersConfig) -> dict[str, float]:
-    from tasks.verifiers import code as room
-
-    room.configure(config.code)
-    room._workshop.sandbox()
-    taken = []
-    for number in range(1, PROGRAMS + 1):
-        call = program(number)
-        taken.append(_seconds(lambda: room.judge(call.response, call.ground_truth)))  # noqa: B023 - called at once
-    room.configure(config.code)
+def _alone(config: CodeConfig) -> dict[str, float]:
+    with open_sandbox(config) as sandbox:
+        taken = []
+        for number in range(1, PROGRAMS + 1):
+            text, tests = _parts(number)
+            clock = Clock(config.test_seconds, config.total_seconds)
+            taken.append(_seconds(lambda: run_assertions(sandbox, text, "", tests, config, clock)))  # noqa: B023
     return _summary(taken)
+
+
+def _parts(number: int) -> tuple[str, list[str]]:
+    call = program(number)
+    return call.response.split("\n", 1)[1].removesuffix("```"), call.ground_truth["tests"]
 
 
 def _stages(isolation: Isolation) -> dict[str, float]:
     """Milliseconds: two forks that are locked up, loading with the tests, and the end of both processes."""
-    from tasks.verifiers.code import running
-    from tasks.verifiers.code.config import CodeConfig
-    from tasks.verifiers.code.sandbox import Sandbox
-
     spent = {"fork": 0.0, "end": 0.0}
 
     class Timed(Sandbox):
@@ -99,12 +101,11 @@ def _stages(isolation: Isolation) -> dict[str, float]:
         spent.update(fork=0.0, end=0.0)
         loading = total = 0.0
         for number in range(1, PROGRAMS + 1):
-            text = program(number).response.split("\n", 1)[1].removesuffix("```")
-            tests = program(number).ground_truth["tests"]
+            text, tests = _parts(number)
             before = spent["fork"] + spent["end"]
-            loading += _seconds(lambda: running.run_assertions(sandbox, text, "", ["pass"], config))  # noqa: B023
+            loading += _seconds(lambda: run_assertions(sandbox, text, "", ["pass"], config, Clock(2.0, 4.0)))  # noqa: B023
             loading -= spent["fork"] + spent["end"] - before
-            total += _seconds(lambda: running.run_assertions(sandbox, text, "", tests, config))  # noqa: B023
+            total += _seconds(lambda: run_assertions(sandbox, text, "", tests, config, Clock(2.0, 4.0)))  # noqa: B023
     fork, end = (1e3 * spent[name] / (2 * PROGRAMS) for name in ("fork", "end"))
     load = 1e3 * loading / PROGRAMS
     tests_ms = 1e3 * total / PROGRAMS - fork - end - load
@@ -123,74 +124,79 @@ def pool() -> dict[str, float]:
 
 
 def hanging() -> dict[str, float]:
-    """How much longer 950 responses take where 50 that hang are among them, rounds in turn, light and typical ones.
+    """What 50 hanging responses among 1,000 change: verdicts beside a busy machine, and the rate of the good ones.
 
-    The ratio is the geometric mean over the rounds, the error two standard errors of it.
+    The verdicts of each seed are compared with those of the idle machine. The rate is that of the good calls until the
+    last of them is done, with the hanging ones over without them; medians over the seeds.
     """
-    figures = {}
-    for name, load in (("typical", TYPICAL), ("light", LIGHT)):
-        with_them, without = [], []
-        for seed in range(ROUNDS):
-            for share, taken in ((0, without), (HANGING, with_them))[:: 1 if seed % 2 else -1]:
-                taken.append(_until_good_are_done(share, seed, load))
-        logs = [math.log(ours / theirs) for ours, theirs in zip(with_them, without, strict=True)]
-        ratio = math.exp(statistics.mean(logs))
-        figures |= {
-            f"{name}/seconds": statistics.median(with_them),
-            f"{name}/alone_seconds": statistics.median(without),
-            f"{name}/ratio": ratio,
-            f"{name}/error": ratio * 2 * statistics.stdev(logs) / math.sqrt(ROUNDS),
-        }
-    return figures
+    differing = errors = 0
+    rates: dict[str, list[float]] = {"idle": [], "loaded": []}
+    for seed in range(SEEDS):
+        idle, idle_seconds = _judged(seed, HANGING)
+        rates["idle"].append(_judged(seed, 0)[1] / idle_seconds)
+        with _all_cores_busy():
+            loaded, loaded_seconds = _judged(seed, HANGING)
+            rates["loaded"].append(_judged(seed, 0)[1] / loaded_seconds)
+        differing += sum(ours != theirs for ours, theirs in zip(idle, loaded, strict=True))
+        errors += sum(error is not None for _, error in (*idle, *loaded))
+    found = {f"{name}_rate": statistics.median(values) for name, values in rates.items()}
+    return {"differing": differing, "errors": errors, **found}
 
 
-def _until_good_are_done(hanging_ones: int, seed: int, load: tuple[int, int]) -> float:
+@contextmanager
+def _all_cores_busy() -> Iterator[None]:
+    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        yield
+    finally:
+        for each in spinning:
+            each.kill()
+            each.wait()
+
+
+def _judged(seed: int, hanging_ones: int) -> tuple[list[tuple[float, str | None]], float]:
+    """Value and error of each call, and the seconds until the last good one was done."""
     pairs = verifiers_mathematics.pairs(seed)
     texts = verifiers_instructions.responses(verifiers_instructions.ifbench())
     makers: tuple[Callable[[int], Call], ...] = (
         lambda i: Call("math", *pairs[i % len(pairs)]),
-        lambda i: program(i + 1, load=load),
+        lambda i: program(i + 1, load=SLOW if i % 60 == 1 else TYPICAL),
         lambda i: Call("precise_if", f"{i} {texts[i % len(texts)]}", NO_COMMA),
     )
-    calls = [(True, makers[i % 3](i)) for i in range(GOOD)]
     hang: tuple[Callable[[int], Call], ...] = (
         lambda i: Call("math", f"{i} {TOWER}", "7"),
-        lambda i: program(i, True),
-        lambda i: Call("math", f"{i} {EXPANSION}", f"x + {i}"),
         lambda i: program(i, True),
         lambda i: Call("math", f"{i} {ROOTS}", f"x = {i}"),
         lambda i: program(i, True),
     )
+    calls = [(True, makers[i % 3](i)) for i in range(GOOD)]
     calls += [(False, hang[i % len(hang)](i)) for i in range(hanging_ones)]
     random.Random(seed).shuffle(calls)  # noqa: S311 - not cryptography
-    with VerifierPool(os.cpu_count() or 1, VerifiersConfig(cache_entries=0), max_pending=len(calls)) as pool:
-        pool.wait_ready()
+    with VerifierPool(os.cpu_count() or 1, HASTY, max_pending=len(calls)) as pool:
         pool.score_many(makers[i % 3](10_000 + i) for i in range(60))
-        while sum(each.ready for each in pool._computing._workers) < pool.workers + RESERVE:  # as after a quiet moment
-            time.sleep(0.1)
         done = threading.Semaphore(0)
         began = time.perf_counter()
-        for good, call in calls:
-            future = pool.submit(*call)
+        futures = [pool.submit(*call) for _, call in calls]
+        for (good, _), future in zip(calls, futures, strict=True):
             if good:
                 future.add_done_callback(lambda _: done.release())
         for _ in range(GOOD):
             done.acquire()
-        return time.perf_counter() - began
+        seconds = time.perf_counter() - began
+        scores = [future.result() for future in futures]
+    return [(score.value, score.error) for score in scores], seconds
 
 
 def _through_pool(config: VerifiersConfig, calls: Sequence[Call]) -> dict[str, float]:
     """Calls/s of a pool of one worker, latency of a call that finds it idle, and the worker's own memory."""
     with VerifierPool(1, config) as pool:
-        pool.wait_ready()
         pool.submit(*calls[0]).result()
         began = time.perf_counter()
         _all_judged(pool.score_many(calls))
         per_second = len(calls) / (time.perf_counter() - began)
         futures: list[Future[Score]] = []
         latencies = [_seconds(lambda: futures.append(pool.submit(*call)) or futures[-1].result()) for call in calls]  # noqa: B023
-        pids = [each.process.pid for each in pool._computing._workers]
-        return {**_summary(latencies), "per_second": per_second, "rss_mib": max(map(_private_mib, pids))}
+        return {**_summary(latencies), "per_second": per_second, "rss_mib": max(map(_private_mib, _below("self")))}
 
 
 def _all_judged(scores: Iterable[Score]) -> None:
@@ -220,6 +226,14 @@ def _add(spent: dict[str, float], name: str, call: Callable[[], Any]) -> Any:
         return call()
     finally:
         spent[name] += time.perf_counter() - began
+
+
+def _below(pid: int | str) -> list[int]:
+    """All processes below one."""
+    children = [
+        int(child) for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()
+    ]
+    return children + [below for child in children for below in _below(child)]
 
 
 def _private_mib(pid: int | str) -> float:

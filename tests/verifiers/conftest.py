@@ -46,5 +46,5 @@ def pool():
     from tasks.verifiers import VerifierPool, VerifiersConfig
 
     with VerifierPool(2, VerifiersConfig(time_limit_seconds=2.5, code={"test_seconds": 1, "total_seconds": 2})) as pool:
-        pool.wait_ready()
+        pool.start(["math", "precise_if"])
         yield pool

@@ -46,3 +46,19 @@ def hangs(completions, **kwargs):
 
 
 NOT_A_FUNCTION = 7
+_KEPT = []
+
+
+def keeps_300_mib(completions, **kwargs):
+    _KEPT.append(bytearray(300 << 20))
+    return [1.0]
+
+
+def takes_a_terabyte(completions, **kwargs):
+    bytearray(1 << 40)
+    return [1.0]
+
+
+def spins(completions, **kwargs):
+    while True:
+        pass

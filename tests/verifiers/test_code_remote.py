@@ -19,8 +19,8 @@ from pydantic import ValidationError
 
 from tasks.verifiers import VerifierPool, VerifiersConfig
 from tasks.verifiers.code import SandboxError, open_sandbox
+from tasks.verifiers.code.client import MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES, CodeClient, version
 from tasks.verifiers.code.config import CodeConfig
-from tasks.verifiers.code.remote import MAX_REQUEST_BYTES, RemoteCode, version
 from tests.verifiers.fake_endpoint import FakeEndpoint, Reply, failing, scripted
 
 ROOT = Path(__file__).parents[2]
@@ -112,8 +112,9 @@ class CodeServer:
         self._reader.join(GUARD_S)
         self.process.stderr.close()
 
-    def health(self):
-        return httpx2.get(f"{self.url}/health", trust_env=False).raise_for_status().json()
+    def metrics(self, token=TOKEN):
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return httpx2.get(f"{self.url}/metrics", headers=headers, trust_env=False).raise_for_status().json()
 
     def post(self, body, token=TOKEN):
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -121,7 +122,7 @@ class CodeServer:
 
     def wait_until_busy(self):
         deadline = time.monotonic() + GUARD_S
-        while not self.health()["under_way"]:
+        while not self.metrics()["under_way"]:
             assert time.monotonic() < deadline, "never busy"
             time.sleep(0.02)
 
@@ -136,7 +137,7 @@ def ask(url, response=CALLS["right"][0], truth=DOUBLE, code=(), **options):
     with VerifierPool(1, remote(url, code, **options)) as pool:
         score = pool.submit("code", response, truth).result(GUARD_S)
         figures = pool.figures()
-    return score, {k.removeprefix("judge/code_server/"): v for k, v in figures.items() if "/code_server/" in k}
+    return score, {k.removeprefix("code/server/"): v for k, v in figures.items() if "/server/" in k}
 
 
 @pytest.fixture(autouse=True)
@@ -155,7 +156,8 @@ def fake(*replies):
 
 
 def reply(**changes):
-    said = {"value": 0.5, "passed": False, "detail": "1 of 2", "error": None, "version": version()} | changes
+    said = {"value": 0.5, "passed": False, "detail": "1 of 2", "error": None, "version": version()}
+    said |= {"timed_out": False, "isolation": "namespaces"} | changes
     return Reply(json.dumps({k: v for k, v in said.items() if v is not ...}).encode())
 
 
@@ -192,7 +194,7 @@ def test_a_wrong_token_or_none_is_refused_at_once(server, monkeypatch, given):
 def test_a_token_that_is_missing_here_is_a_mistake_that_names_the_variable(monkeypatch):
     monkeypatch.delenv(VARIABLE)
     with pytest.raises(ValueError, match=f"token_env names {VARIABLE}, which is not set"):
-        RemoteCode(remote("http://127.0.0.1:9").code)
+        CodeClient(remote("http://127.0.0.1:9").code)
 
 
 def test_limits_that_are_not_the_servers_are_refused_and_both_are_named(server):
@@ -267,13 +269,15 @@ def test_a_full_server_says_when_to_come_back_and_all_are_judged_in_the_end():
             done = pool.score_many(("code", f"{CALLS['right'][0]}\n{i}", DOUBLE) for i in range(3))
             figures = pool.figures()
         assert [score.value for score in done] == [1.0] * 3
-        assert figures["judge/code_server/retries"] == server.health()["answered"]["503"] - 1 > 0
+        assert figures["code/server/retries"] == server.metrics()["answered"]["503"] - 1 > 0
 
 
 def test_what_is_too_large_is_not_sent_and_not_read(server):
     with fake(reply()) as endpoint:
-        score, _ = ask(endpoint.url, "x" * MAX_REQUEST_BYTES)
-        assert f"more than the {MAX_REQUEST_BYTES} of a request" in score.error
+        score, _ = ask(endpoint.url, "x" * MAX_RESPONSE_BYTES)
+        assert (score.value, score.detail) == (0.0, f"a response of more than {MAX_RESPONSE_BYTES} bytes")
+        score, _ = ask(endpoint.url, truth={"tests": ["x" * MAX_REQUEST_BYTES]})
+        assert f"a request holds {MAX_REQUEST_BYTES}" in score.error
         assert endpoint.requests == []
     assert server.post(b" " * (MAX_REQUEST_BYTES + 1)).status_code == 413
     chunks = (b" " * 2**20 for _ in range(MAX_REQUEST_BYTES // 2**20 + 1))
@@ -343,12 +347,12 @@ def test_closing_the_pool_settles_what_is_at_the_server():
 
 
 def test_many_at_a_time_are_judged_each_once(server):
-    before = server.health()["answered"].get("200", 0)
+    before = server.metrics()["answered"].get("200", 0)
     with VerifierPool(1, remote(server.url)) as pool:
         calls = [("code", fenced(f"def double(x):\n    return x * {2 + i % 2}  # {i}"), DOUBLE) for i in range(30)]
         scores = pool.score_many(calls)
     assert [score.passed for score in scores] == [i % 2 == 0 for i in range(30)]
-    assert server.health()["answered"]["200"] - before == 30
+    assert server.metrics()["answered"]["200"] - before == 30
 
 
 bodies = st.recursive(
@@ -366,11 +370,14 @@ def test_what_is_no_request_is_refused_and_changes_nothing(server, body):
     assert server.post(body).status_code in (400, 409)
 
 
-def test_health_tells_what_it_is_without_a_token(server):
-    health = server.health()
-    assert health["isolation"] in ("namespaces", "landlock")
-    assert (health["workers"], health["places"], health["under_way"]) == (2, 256, 0)
-    assert (health["version"], health["options"]) == (version(), CodeConfig(**LIMITS).limits())
+def test_health_needs_no_token_and_tells_nothing_metrics_do(server):
+    assert httpx2.get(f"{server.url}/health", trust_env=False).json() == {"status": "ok"}
+    for headers in ({}, {"Authorization": "Bearer wrong"}):
+        assert httpx2.get(f"{server.url}/metrics", headers=headers, trust_env=False).status_code == 401
+    metrics = server.metrics()
+    assert metrics["isolation"] in ("namespaces", "landlock")
+    assert (metrics["workers"], metrics["places"], metrics["under_way"], metrics["bytes"]) == (2, 256, 0, 0)
+    assert (metrics["version"], metrics["options"]) == (version(), CodeConfig(**LIMITS).limits())
     assert httpx2.get(f"{server.url}/elsewhere", trust_env=False).status_code == 404
 
 
@@ -378,7 +385,7 @@ def test_a_request_is_one_line_of_log_that_holds_neither_its_content_nor_a_token
     private = "reasoning-about-doubling"
     with CodeServer() as server:
         score, _ = ask(server.url, fenced(f"import os\ndef double(x):\n    raise ValueError({private!r}, *os.environ)"))
-        texts = [score.detail, server.post(request(), "tok-wrong").text, json.dumps(server.health())]
+        texts = [score.detail, server.post(request(), "tok-wrong").text, json.dumps(server.metrics())]
         server.post(b'{"response": "' + private.encode())
     judged = [line for line in server.lines if "POST /judge" in line]
     assert [line.split()[-3] for line in judged] == ["200", "401", "400"]

@@ -1,103 +1,96 @@
-"""When a program is slow: by its own time, not by that of others."""
+"""What a program is charged: what it computes and sleeps, not the turns that it waits for."""
 
-import math
 import os
+import subprocess
+import sys
 import time
-from types import SimpleNamespace
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import pytest
 
-from tasks.verifiers.clocks import make_way
-from tasks.verifiers.code.timing import PATIENCE_CPU_SECONDS, PATIENCE_SECONDS, PATIENCE_TESTS, Clock, OutOfTime, Pace
-from tests.verifiers.test_clocks import COMPUTE, SLEEP, running
+from tasks.verifiers.code.timing import Clock, OutOfTime, TakesLong
 
-LEAST, MOST = PATIENCE_CPU_SECONDS
+SPIN = "while True: pass"
+SLEEP = "import time; time.sleep(60)"
+IN_A_THREAD = f"import threading; t = threading.Thread(target=lambda: exec({SPIN!r})); t.start(); t.join()"
 
 
-@pytest.fixture
-def silent():
-    """A descriptor that there is nothing to read from."""
+@dataclass
+class Watched:
+    """What the clock asks of a process of the sandbox."""
+
+    pid: int
+    requests: int
+
+
+@contextmanager
+def running(program, core=None):
+    """A process, its own pipe to wait for, which stays silent, and one for requests."""
+    silent, requests = os.pipe(), os.pipe()
+    with subprocess.Popen([sys.executable, "-S", "-c", program]) as process:
+        if core is not None:
+            os.sched_setaffinity(process.pid, {core})
+        yield Watched(process.pid, requests[0]), silent[0]
+        process.kill()
+    for descriptor in (*silent, *requests):
+        os.close(descriptor)
+
+
+def time_until(clock, error, program, core=None):
+    with running(program, core) as (process, silent), clock.watching(process):
+        clock.begin_test()
+        began = time.monotonic()
+        with pytest.raises(error):
+            clock.wait_for(silent)
+        return time.monotonic() - began
+
+
+@pytest.mark.parametrize("program", [SPIN, SLEEP, IN_A_THREAD], ids=["spins", "sleeps", "spins in a thread"])
+def test_a_program_is_out_of_time_by_what_it_computes_and_sleeps(program):
+    clock = Clock(0.5, 5.0)
+    assert time_until(clock, OutOfTime, program) >= 0.5
+    assert clock.charged() == pytest.approx(0.5, abs=0.1)
+
+
+def test_what_waits_for_its_turn_is_not_charged():
+    with running(SPIN, core=0), running(SPIN, core=0), running(SPIN, core=0):
+        assert time_until(Clock(0.5, 5.0), OutOfTime, SPIN, core=0) >= 1.0
+
+
+def test_a_thread_is_charged_what_it_computes_though_another_waits_for_it():
+    clock = Clock(0.5, 5.0)
+    with running(SPIN, core=0), running(SPIN, core=0), running(SPIN, core=0):
+        assert time_until(clock, OutOfTime, IN_A_THREAD, core=0) >= 1.0
+
+
+def test_a_test_that_overran_is_charged_no_more_than_its_limit():
+    clock = Clock(0.3, 5.0)
+    for count in (1, 2):
+        time_until(clock, OutOfTime, SPIN)
+        assert clock.charged() == pytest.approx(0.3 * count, abs=0.1)
+
+
+def test_all_tests_together_have_a_limit_too():
+    clock = Clock(0.3, 0.5)
+    for _ in range(2):
+        assert not clock.over
+        time_until(clock, OutOfTime, SPIN)
+    assert clock.over
+
+
+@pytest.mark.parametrize("program", [SPIN, SLEEP], ids=["spins", "sleeps"])
+def test_in_the_quick_lane_it_takes_long_before_it_is_out_of_time(program):
+    time_until(Clock(0.5, 5.0, granted_seconds=0.05), TakesLong, program)
+
+
+def test_what_can_be_read_is_read_however_late():
     reading, writing = os.pipe()
-    yield reading
+    clock = Clock(0.05, 0.1)
+    with running(SPIN) as (process, _), clock.watching(process):
+        clock.begin_test()
+        time.sleep(0.2)
+        os.write(writing, b"x")
+        clock.wait_for(reading)
     os.close(reading)
     os.close(writing)
-
-
-def watch(pid, descriptor, at_most, on_slow):
-    """Wait for a process that says nothing, until it has had `at_most` for itself; seconds that passed."""
-    clock, began = Clock(5.0, 10.0, on_slow), time.monotonic()
-    with clock.watching(SimpleNamespace(pid=pid)):
-        clock.begin_test()
-        with pytest.raises(OutOfTime):
-            clock.wait_for(descriptor, at_most)
-    return time.monotonic() - began
-
-
-@pytest.mark.parametrize(("source", "patience"), [(COMPUTE, MOST), (SLEEP, PATIENCE_SECONDS)])
-def test_a_test_is_slow_once_it_has_had_its_patience(silent, source, patience):
-    asked = []
-    with running(source) as pid:
-        began = time.monotonic()
-        watch(pid, silent, 1.5, lambda: asked.append(time.monotonic() - began) or math.inf)
-    assert len(asked) == 1
-    assert asked[0] >= patience
-
-
-def test_whoever_waits_for_its_turn_is_not_slow(silent):
-    """The time is another's: before, a program on a busy machine was taken for one that hangs."""
-    asked = []
-    cpu = min(os.sched_getaffinity(0))
-    with running(COMPUTE, cpu) as waits, running(COMPUTE, cpu):
-        make_way(waits)
-        took = watch(waits, silent, MOST / 3, lambda: asked.append(1) or math.inf)
-    assert took > MOST
-    assert not asked
-
-
-def test_what_goes_on_for_a_time_asks_again(silent):
-    at_most, granted = 1.0, 0.1
-    asked = []
-    with running(COMPUTE) as pid:
-        watch(pid, silent, at_most, lambda: asked.append(1) or granted)
-    assert 2 <= len(asked) <= at_most / granted
-
-
-def test_whoever_is_out_of_time_does_not_ask(silent):
-    asked = []
-    with running(SLEEP) as pid:
-        watch(pid, silent, 0.0, lambda: asked.append(1) or math.inf)
-    assert not asked
-
-
-@pytest.mark.parametrize(
-    ("took", "patience"),
-    [
-        ([], MOST),
-        ([0.0001] * (PATIENCE_TESTS // 2 - 1), MOST),  # too few to go by
-        ([0.0001] * PATIENCE_TESTS, LEAST),
-        ([0.0001] * PATIENCE_TESTS + [0.003], 0.009),  # three times the longest
-        ([0.003] + [0.0001] * PATIENCE_TESTS, LEAST),  # of the last ones
-        ([0.0001] * PATIENCE_TESTS + [0.1], MOST),
-    ],
-)
-def test_patience_follows_the_tests_that_ended(took, patience):
-    pace = Pace()
-    for seconds in took:
-        pace.add(seconds)
-    assert pace.patience == pytest.approx(patience)
-
-
-def test_tests_that_end_make_the_pace_and_those_that_do_not_are_measured_by_it(silent):
-    pace, asked = Pace(), []
-    clock = Clock(5.0, 10.0, lambda: asked.append(clock._own.cpu_seconds()) or math.inf, pace)
-    with running(COMPUTE) as pid, clock.watching(SimpleNamespace(pid=pid)):
-        for _ in range(PATIENCE_TESTS):
-            clock.begin_test()
-            clock.end_test()
-        assert pace.patience == LEAST
-        clock.begin_test()
-        began = clock._own.cpu_seconds()
-        with pytest.raises(OutOfTime):
-            clock.wait_for(silent, 0.5)
-    assert len(pace._took) == PATIENCE_TESTS, "what does not end by itself makes no pace"
-    assert asked[0] - began >= LEAST

@@ -1,24 +1,32 @@
-"""The pool and the seam: limits that hold, workers that are replaced, one score whichever way one asks."""
+"""The pool and the seam: one score whichever way one asks, each call judged once, nothing started unasked."""
 
 import asyncio
+import gc
 import os
-import signal
 import subprocess
 import sys
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import forkserver
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
 from tasks.verifiers import Call, Score, VerifierPool, VerifiersConfig, verify
-
-pytestmark = pytest.mark.long
+from tests.verifiers.processes_of_a_pool import (
+    GUARD_S,
+    SERVER,
+    TEMPLATE,
+    command,
+    descendants,
+    templates,
+    wait_until,
+    workers,
+)
 
 TOWER = r"\boxed{10^{10^{10^{10}}}}"
 NO_COMMA = {"instruction_ids": ["punctuation:no_comma"], "kwargs": [{}]}
+PROGRAM = Call("code", "```python\ndef f(n):\n    return n\n```", {"tests": ["assert f(3) == 3"]})
 SOME_CALLS = [
     *(Call("math", rf"so \boxed{{{i}}}", str(i + i % 2)) for i in range(40)),
     *(Call("math", rf"so \boxed{{\frac{{{i}}}{{4}}}}", str(i / 4)) for i in range(1, 9)),
@@ -28,49 +36,7 @@ SOME_CALLS = [
     Call("precise_if", "well, no", NO_COMMA),
     Call("precise_if", "fine", {"instruction_ids": ["no:such"], "kwargs": [{}]}),
 ]
-GUARD_S = 60.0
-
-
-def children_of(pid):
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def workers_of_this_process():
-    return set(children_of(forkserver._forkserver._forkserver_pid))
-
-
-def cpu_ticks(pid):
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11])
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + GUARD_S
-    while not condition():
-        assert time.monotonic() < deadline, "never happened"
-        time.sleep(0.02)
-
-
-def limits(seconds, **options):
-    """A configuration with a time limit, and programs that end before it."""
-    return VerifiersConfig(time_limit_seconds=seconds, code={"test_seconds": 0.5, "total_seconds": 1}, **options)
-
-
-@pytest.fixture
-def lone():
-    """A pool of one worker for tests that kill it; yields the pool and a function that finds the worker."""
-    others = workers_of_this_process() if forkserver._forkserver._forkserver_pid else set()
-    with VerifierPool(1, limits(4.5)) as pool:
-        pool.wait_ready()
-        yield pool, lambda: next(iter(workers_of_this_process() - others), None)
-
-
-def kill_when_busy(pool):
-    """Kill the worker while it is at the only call of `pool`; a kill before it took the call would not count."""
-    workers = pool._computing._workers
-    wait_until(lambda: any(each.job for each in workers))
-    died = pool._computing.counters.died
-    os.kill(next(each.process.pid for each in workers if each.job), signal.SIGKILL)
-    wait_until(lambda: pool._computing.counters.died > died)
+SHORT = VerifiersConfig(time_limit_seconds=1.2, cache_entries=200)
 
 
 def test_an_unknown_name_is_refused():
@@ -88,6 +54,23 @@ def test_importing_the_seam_loads_no_checker():
     script = f"import sys, tasks.verifiers; sys.exit(str([m for m in {heavy} if m in sys.modules]))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.stderr.strip() == "[]"
+
+
+def started_by_a_program_and_by_mathematics():
+    """Commands of the processes of a pool after each of two calls."""
+    with VerifierPool(1, SHORT) as pool:
+        assert pool.submit(*PROGRAM).result(GUARD_S).passed
+        first = [command(pid) for pid in descendants()]
+        assert pool.submit("math", "7", "7").result(GUARD_S).passed
+        return first, len(templates())
+
+
+def test_nothing_is_started_that_is_not_asked_for():
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        first, after_mathematics = process.submit(started_by_a_program_and_by_mathematics).result()
+    assert any(SERVER in each for each in first)
+    assert not any(TEMPLATE in each for each in first)
+    assert after_mathematics == 1
 
 
 def test_verify_works_from_any_thread():
@@ -119,69 +102,63 @@ def test_verify_and_both_ways_through_a_pool_agree(pool):
     assert len({(score.value, score.error is None) for score in one_by_one}) == 3
 
 
-def test_a_hang_scores_0_and_the_rest_goes_on(pool):
-    calls = [Call("math", TOWER if i == 50 else f"it is {i}", str(i)) for i in range(200)]
+def test_progress_is_told_in_order_to_the_last(pool):
     seen = []
-    scores = pool.score_many(calls, progress=seen.append)
-    assert scores[50] == Score(0.0, False, "time limit of 2.5 s")
-    assert all(score.passed for i, score in enumerate(scores) if i != 50)
+    pool.score_many([Call("math", f"it is {i}", str(i)) for i in range(200)], progress=seen.append)
     assert seen == sorted(seen)
     assert seen[-1] == 200
-    assert pool.stats()["math"].timeouts >= 1
+
+
+def test_the_same_call_is_judged_once_however_often_it_is_made():
+    async def ask(pool, count):
+        return await asyncio.gather(*(pool.score("math", "so 7", "7") for _ in range(count)))
+
+    with VerifierPool(2, SHORT, max_pending=300) as pool:
+        futures = [pool.submit("math", "it is 8", "8") for _ in range(100)]
+        assert {future.result(GUARD_S).value for future in futures} == {1.0}
+        assert {score.value for score in asyncio.run(ask(pool, 100))} == {1.0}
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda _: pool.submit("math", "9", "9").result(GUARD_S), range(100)))
+        stats = pool.stats()["math"]
+    assert (stats.calls, stats.repeated) == (3, 297)
 
 
 @pytest.mark.parametrize(
-    "response",
-    [
-        r"\boxed{9^{9^{9^{9}}}}",
-        r"\boxed{100000000!!}",
-        r"\boxed{" + r"\frac{1}{" * 3000 + "2" + "}" * 3000 + "}",
-        r"\boxed{" + "(" * 5000 + "1" + ")" * 5000 + "}",
-        r"\boxed{" + "+".join(["x"] * 5000) + "}",
-        "$" * 500_000 + "x" * 500_000,
-        r"\boxed{" * 150_000,
-        r"\[" * 500_000,
-        "answer is" + "\n" * 1_000_000,
-        r"\boxed{" + "9" * 15_000 + "^" + "9" * 4_000 + "}",
-    ],
-    ids=lambda response: response[:14],
+    ("response", "ground_truth", "counted"), [("7", [], "errors"), (TOWER, "7", "timeouts")], ids=["error", "time-out"]
 )
-def test_adversarial_mathematics_scores_0(pool, response):
-    score = pool.submit("math", response, "7").result(GUARD_S)
-    assert (score.value, score.error) == (0.0, None)
+def test_neither_errors_nor_time_outs_are_remembered(response, ground_truth, counted):
+    with VerifierPool(1, SHORT) as pool:
+        scores = [pool.submit("math", response, ground_truth).result(GUARD_S) for _ in range(2)]
+        stats = pool.stats()["math"]
+    assert scores[0] == scores[1]
+    assert (stats.calls, stats.repeated, getattr(stats, counted)) == (2, 0, 2)
 
 
-def test_a_memory_hungry_response_ends_as_0_or_an_error_never_as_reward():
-    with VerifierPool(1, limits(8.0, memory_mib=700)) as small:
-        score = small.submit("math", r"\boxed{2^{20000000000}}", "7").result(GUARD_S)
-        assert not score.passed
-        assert small.submit("math", "7", "7").result(GUARD_S).passed
+def test_no_more_scores_are_remembered_than_asked_for_and_the_oldest_go_first():
+    with VerifierPool(1, SHORT) as pool:
+        pool.score_many(Call("precise_if", f"Response {i}.", NO_COMMA) for i in range(SHORT.cache_entries + 50))
+        pool.submit("precise_if", f"Response {SHORT.cache_entries}.", NO_COMMA).result(GUARD_S)
+        pool.submit("precise_if", "Response 0.", NO_COMMA).result(GUARD_S)
+        assert pool.stats()["precise_if"].repeated == 1
 
 
-def test_a_killed_worker_is_replaced_and_its_call_retried(lone):
-    pool, _ = lone
-    future = pool.submit("math", TOWER, "7")
-    kill_when_busy(pool)
-    assert future.result(GUARD_S) == Score(0.0, False, "time limit of 4.5 s")
-    assert pool.figures()["workers/retries"] == 1
-    assert pool.submit("math", "7", "7").result(GUARD_S).passed
+@pytest.mark.parametrize(
+    "messages",
+    [[{"role": "user"}], [{}], ["user"], 7, [{"role": "user", "content": "\ud800"}]],
+    ids=["no content", "empty", "no object", "no list", "no unicode"],
+)
+def test_messages_of_the_wrong_shape_cost_no_place(messages):
+    with VerifierPool(1, SHORT, max_pending=1) as pool:
+        for i in range(3):
+            assert pool.submit("math", f"{i}", f"{i}", messages).result(GUARD_S).passed
 
 
-def test_a_call_that_loses_two_workers_is_an_error_not_a_0(lone):
-    pool, _ = lone
-    future = pool.submit("math", TOWER, "7")
-    kill_when_busy(pool)
-    kill_when_busy(pool)
-    assert future.result(GUARD_S).error == "the worker died 2 times (exit code -9)"
-    assert pool.stats()["math"].errors == 1
-
-
-def test_an_idle_worker_that_is_killed_is_replaced(lone):
-    pool, find_worker = lone
-    for _ in range(2):
-        wait_until(find_worker)
-        os.kill(find_worker(), signal.SIGKILL)
-        assert all(s.passed for s in pool.score_many(Call("math", str(i), str(i)) for i in range(50)))
+@pytest.mark.parametrize("weight", [1e308, 10**400], ids=["sum", "integer"])
+def test_weights_that_no_float_holds_are_an_error_and_cost_no_place(weight):
+    part = {"verifier": "math", "weight": weight, "ground_truth": "7"}
+    with VerifierPool(1, SHORT, max_pending=1) as pool:
+        for _ in range(3):
+            assert "OverflowError" in pool.submit("weighted", "7", {"rewards": [part] * 2}).result(GUARD_S).error
 
 
 def test_submissions_wait_for_a_place():
@@ -192,29 +169,30 @@ def test_submissions_wait_for_a_place():
             taken.append(i)
             yield Call("math", f"{i}: {TOWER}" if i < 4 else str(i), str(i))
 
-    with VerifierPool(1, limits(3.0), max_pending=4) as small:
-        small.wait_ready()
+    with VerifierPool(1, SHORT, max_pending=4) as small:
+        small.wait_ready(["math"])
         thread = threading.Thread(target=small.score_many, args=(calls(),))
         thread.start()
-        time.sleep(0.5)
+        wait_until(lambda: len(taken) >= 5)
         waiting = len(taken)
         thread.join(GUARD_S)
-    assert waiting <= 5
+    assert waiting == 5
     assert len(taken) == 30
 
 
-def test_the_event_loop_stays_free_and_a_cancelled_wait_gives_its_place_back():
+def test_the_event_loop_stays_free_and_a_cancelled_wait_harms_nobody():
     async def scenario(small):
         first = asyncio.ensure_future(small.score("math", TOWER, "7"))
         queued = [asyncio.ensure_future(small.score("math", str(i), str(i))) for i in range(4)]
+        same = asyncio.ensure_future(small.score("math", TOWER, "7"))
         await asyncio.sleep(0.1)
-        queued[0].cancel()
-        queued[2].cancel()
+        for each in (queued[0], queued[2], same):
+            each.cancel()
         return [await first, await queued[1], await queued[3], await small.score("math", "5", "5")]
 
-    with VerifierPool(1, limits(2.0), max_pending=1) as small:
+    with VerifierPool(1, SHORT) as small:
         hung, *others = asyncio.run(scenario(small))
-    assert hung.detail == "time limit of 2 s"
+    assert hung.detail == "time limit of 1.2 s of CPU time"
     assert [score.value for score in others] == [1.0, 1.0, 1.0]
 
 
@@ -229,46 +207,76 @@ def test_closing_ends_every_call_and_refuses_new_ones():
         pool.submit("math", "7", "7")
 
 
+def test_a_pool_is_closed_from_its_own_callback_and_by_two_threads_at_once():
+    pool = VerifierPool(1, SHORT)
+    hung = pool.submit("math", TOWER, "7")
+    pool.submit("precise_if", "fine", NO_COMMA).add_done_callback(lambda _: pool.close())
+    assert hung.result(GUARD_S).error == "the verifier pool was closed"
+    other = VerifierPool(1, SHORT)
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda _: other.close(), range(4)))
+
+
+def test_whoever_waits_for_a_place_while_the_pool_closes_gets_an_error():
+    pool = VerifierPool(1, SHORT, max_pending=1)
+    pool.submit("math", TOWER, "7")
+    with ThreadPoolExecutor(4) as threads:
+        late = [threads.submit(pool.submit, "math", f"{i}", f"{i}") for i in range(4)]
+        wait_until(workers)
+        pool.close()
+        assert {each.result(GUARD_S).result(GUARD_S).error for each in late} == {"the verifier pool was closed"}
+
+
+def test_a_callback_that_raises_harms_nobody_else():
+    def fail(future):
+        raise ArithmeticError("the caller's bug")
+
+    with VerifierPool(1, SHORT) as pool:
+        pool.submit("math", "7", "7").add_done_callback(fail)
+        assert pool.submit("math", "8", "8").result(GUARD_S).passed
+
+
+def test_two_pools_work_side_by_side_and_one_outlives_the_other():
+    with VerifierPool(1, SHORT) as one:
+        with VerifierPool(1, SHORT) as other:
+            assert all(pool.submit("math", "7", "7").result(GUARD_S).passed for pool in (one, other))
+        assert one.submit("math", "8", "8").result(GUARD_S).passed
+
+
 @pytest.mark.parametrize("setting", ["workers", "max_pending"])
 def test_a_pool_of_nothing_is_refused(setting):
     with pytest.raises(ValueError, match=f"{setting} is 0; it must be above 0"):
         VerifierPool(**{setting: 0})
 
 
-def test_no_worker_outlives_a_parent_that_is_killed():
+def test_nothing_outlives_an_owner_that_is_killed():
     script = f"""
 import time
-from multiprocessing import forkserver
 from tasks.verifiers import VerifierPool, VerifiersConfig
 pool = VerifierPool(2, VerifiersConfig(time_limit_seconds=600))
-pool.wait_ready()
+pool.wait_ready(["math", "code"])
+pool.submit(*{tuple(PROGRAM)!r}).result()
 pool.submit("math", {TOWER!r}, "7")
-print(forkserver._forkserver._forkserver_pid, flush=True)
+print("hangs", flush=True)
 time.sleep(600)
 """
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as parent:
-        server = int(parent.stdout.readline())
-        workers = children_of(server)
-        assert len(workers) == 2
-        wait_until(lambda: any(cpu_ticks(pid) > 20 for pid in workers))
-        parent.kill()
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in [server, *workers]))
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as owner:
+        owner.stdout.readline()
+        wait_until(lambda: workers(owner.pid))
+        below = descendants(owner.pid)
+        owner.kill()
+    assert len(below) >= 4
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below))
 
 
-RUNS_ITS_MAIN = """
-import sys
-print("this is", __name__, flush=True)
-if __name__ == "__main__":
-    from tasks.verifiers import VerifierPool
-    with VerifierPool(2) as pool:
-        print("passed:", pool.submit("math", "7", "7").result(60).passed)
-"""
-
-
-def test_workers_do_not_run_the_main_module_of_their_owner(tmp_path):
-    """`pyflyte` as a main module takes a second or two to import, for each worker that is replaced."""
+def test_processes_do_not_run_the_main_module_of_their_owner(tmp_path):
+    """`pyflyte` as a main module takes a second or two to import, for each process that is started."""
     script = tmp_path / "owner.py"
-    script.write_text(RUNS_ITS_MAIN)
+    script.write_text("""
+print("this is", __name__, flush=True)
+from tasks.verifiers import verify
+print("passed:", verify("math", "7", "7").passed)
+""")
     environment = os.environ | {"PYTHONPATH": os.getcwd()}
     done = subprocess.run(
         [sys.executable, script], capture_output=True, text=True, timeout=GUARD_S, env=environment, check=True
@@ -276,18 +284,37 @@ def test_workers_do_not_run_the_main_module_of_their_owner(tmp_path):
     assert done.stdout.split("\n") == ["this is __main__", "passed: True", ""]
 
 
-def test_a_forked_child_is_told_that_it_has_no_workers(pool):
+def test_a_forked_child_is_refused_the_pool_of_its_parent_and_may_have_its_own(pool):
     assert verify("math", "7", "7").passed
     child = os.fork()
     if child == 0:
-        told = 0
-        for ask in (lambda: verify("math", "7", "7"), lambda: pool.submit("math", "7", "7")):
-            try:
-                ask()
-            except RuntimeError as error:
-                told += "forked" in str(error)
-        os._exit(told)
+        try:
+            pool.submit("math", "7", "7")
+        except RuntimeError as error:
+            told = "forked" in str(error)
+        os._exit(0 if told and verify("math", "7", "7").passed else 1)
     _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 2
+    assert os.waitstatus_to_exitcode(status) == 0
     assert verify("math", "7", "7").passed
     assert pool.submit("math", "7", "7").result(GUARD_S).passed
+
+
+def held_after_pools(count):
+    """Descriptors, threads and processes of this process after each of `count` pools was used and closed."""
+    held = []
+    for _ in range(count):
+        with VerifierPool(1, SHORT) as pool:
+            pool.submit("math", TOWER, "7")
+            assert all(
+                future.result(GUARD_S).passed for future in (pool.submit("math", "7", "7"), pool.submit(*PROGRAM))
+            )
+        gc.collect()
+        held.append((len(os.listdir("/proc/self/fd")), threading.active_count(), len(descendants())))
+    return held
+
+
+def test_pools_that_come_and_go_leave_nothing():
+    # in a process of its own: what earlier tests left in this one may come and go meanwhile
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+        first, *later = process.submit(held_after_pools, 3).result()
+    assert later == [first] * 2

@@ -11,19 +11,16 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
 
+from tasks.verifiers.code.comparison import same_output
 from tasks.verifiers.code.config import CodeConfig
 from tasks.verifiers.code.inside.confine import Limits
 from tasks.verifiers.code.sandbox import Ended, Sandbox
-from tasks.verifiers.code.timing import Clock, OnSlow, OutOfTime, Pace, at_once
+from tasks.verifiers.code.timing import Clock, OutOfTime
 from tasks.verifiers.scores import CannotJudge
 
 EXIT_GRACE_SECONDS = 1.0
 """How long a program may take to end after it closed its output."""
-
-TASKS = 64
-"""Threads of all that runs in one sandbox."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +29,7 @@ class Verdict:
 
     passed: bool
     detail: str = ""
+    timed_out: bool = False
 
 
 @dataclass(frozen=True)
@@ -43,13 +41,7 @@ class Case:
 
 
 def run_assertions(
-    sandbox: Sandbox,
-    program: str,
-    setup: str,
-    tests: Sequence[str],
-    config: CodeConfig,
-    on_slow: OnSlow = at_once,
-    pace: Pace | None = None,
+    sandbox: Sandbox, program: str, setup: str, tests: Sequence[str], config: CodeConfig, clock: Clock
 ) -> list[Verdict]:
     """One verdict per test, in order. The response's process sees what its functions are called with, no more.
 
@@ -57,17 +49,18 @@ def run_assertions(
     ends the process, the next one gets a new process.
 
     Raises:
-        CannotJudge: a test needs a module that the sandbox's Python lacks, or the machine is too busy.
+        CannotJudge: a test needs a module that the sandbox's Python lacks.
+        TakesLong: by the clock, for the lane that this runs in.
         SandboxError: the sandbox failed.
     """
-    clock, limits = Clock(config.test_seconds, config.total_seconds, on_slow, pace), _limits(config, sandbox)
+    limits = _limits(config)
     verdicts: list[Verdict] = []
     while len(verdicts) < len(tests):
         clock.begin_test()
         with _conversation(sandbox, program, setup, limits, clock) as talk:
             for test in tests[len(verdicts) :]:
                 if clock.over:
-                    return verdicts + [Verdict(False, _total(config))] * (len(tests) - len(verdicts))
+                    return verdicts + [Verdict(False, _total(config), timed_out=True)] * (len(tests) - len(verdicts))
                 verdict, alive = talk.run(setup) if not talk.ready else (Verdict(True), True)
                 if verdict.passed:
                     talk.ready = True
@@ -78,39 +71,23 @@ def run_assertions(
     return verdicts
 
 
-def run_cases(
-    sandbox: Sandbox,
-    program: str,
-    cases: Sequence[Case],
-    config: CodeConfig,
-    on_slow: OnSlow = at_once,
-    pace: Pace | None = None,
-) -> list[Verdict]:
+def run_cases(sandbox: Sandbox, program: str, cases: Sequence[Case], config: CodeConfig, clock: Clock) -> list[Verdict]:
     """One verdict per case, in order, each in a process of its own.
 
     Raises:
-        CannotJudge: the machine is too busy.
+        TakesLong: by the clock, for the lane that this runs in.
         SandboxError: the sandbox failed.
     """
-    clock, limits = Clock(config.test_seconds, config.total_seconds, on_slow, pace), _limits(config, sandbox)
+    limits = _limits(config)
     verdicts = []
     with _file(program) as source:
         for case in cases:
             if clock.over:
-                verdicts.append(Verdict(False, _total(config)))
+                verdicts.append(Verdict(False, _total(config), timed_out=True))
             else:
                 os.lseek(source, 0, os.SEEK_SET)
                 verdicts.append(_run_case(sandbox, source, case, limits, clock, config.output_bytes))
     return verdicts
-
-
-def same_output(found: str, expected: str) -> bool:
-    """Whether two outputs agree: line by line, spaces at line ends and empty lines at the end aside.
-
-    Lines that differ as text agree where their words do, numbers by value (`1.0` and `1`, as in competition graders).
-    """
-    ours, theirs = (text.rstrip().split("\n") for text in (found, expected))
-    return len(ours) == len(theirs) and all(_same_line(*pair) for pair in zip(ours, theirs, strict=True))
 
 
 class _Conversation:
@@ -128,12 +105,11 @@ class _Conversation:
             self._orders.sendall(json.dumps({"run": source}).encode() + b"\n")
             line = self._read()
         except OutOfTime:
-            return Verdict(False, "time limit of the test"), False
+            return Verdict(False, "time limit of the test", timed_out=True), False
         except OSError:
             line = b""
         if not line:
             return Verdict(False, "the test's process ended"), False
-        self._clock.end_test()
         answer = json.loads(line)
         if answer["cannot"]:
             raise CannotJudge(f"a test cannot be run here: {answer['detail']}")
@@ -191,9 +167,8 @@ def _run_case(sandbox: Sandbox, source: int, case: Case, limits: Limits, clock: 
                 if len(output) <= output_bytes:
                     with suppress(OutOfTime):
                         clock.wait_for(process.watched, EXIT_GRACE_SECONDS)
-                        clock.end_test()
         except OutOfTime:
-            return Verdict(False, "time limit of the test")
+            return Verdict(False, "time limit of the test", timed_out=True)
         finally:
             ended = sandbox.end(process)
     if len(output) > output_bytes:
@@ -231,12 +206,11 @@ def _file(text: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _limits(config: CodeConfig, sandbox: Sandbox) -> Limits:
+def _limits(config: CodeConfig) -> Limits:
     return Limits(
         cpu_seconds=math.ceil(config.total_seconds),
         memory_bytes=config.memory_mib << 20,
         file_bytes=config.disk_mib << 20,
-        tasks=TASKS if sandbox.isolation == "namespaces" else None,  # elsewhere the user's other processes count too
     )
 
 
@@ -248,19 +222,3 @@ def _how_it_ended(ended: Ended) -> str:
 
 def _total(config: CodeConfig) -> str:
     return f"total time limit of {config.total_seconds:g} s"
-
-
-def _same_line(found: str, expected: str) -> bool:
-    if found.rstrip() == expected.rstrip():
-        return True
-    ours, theirs = found.split(), expected.split()
-    return len(ours) == len(theirs) and all(_same_word(*pair) for pair in zip(ours, theirs, strict=True))
-
-
-def _same_word(found: str, expected: str) -> bool:
-    if found == expected:
-        return True
-    try:
-        return Decimal(found) == Decimal(expected)
-    except InvalidOperation:
-        return False

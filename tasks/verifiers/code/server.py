@@ -1,9 +1,8 @@
-"""Runs the code of other machines' responses: `python -m tasks.verifiers.code.server --help`.
+"""Runs the programs of responses: `python -m tasks.verifiers.code.server --help`.
 
-For clusters whose training pods can hold no sandbox: this server runs where one can be held, and `code.remote` of the
-verifiers' configuration names it. See `tasks.verifiers.code.service` for what it answers.
-
-Each worker process imports this module, so what the server alone needs is imported where it is needed.
+A run starts one for itself, on a Unix socket. Clusters whose training pods can hold no sandbox start it where one can
+be held, and name it in `code.remote` of the verifiers' configuration. See `tasks.verifiers.code.service` for what it
+answers.
 """
 
 from __future__ import annotations
@@ -12,19 +11,19 @@ import argparse
 import ipaddress
 import logging
 import os
+import signal
 import socket
+import ssl
 import sys
 from collections.abc import Sequence
 
 from pydantic import ValidationError
 
 from tasks.config import explain
+from tasks.verifiers import kernel
 from tasks.verifiers.code.config import LIMITS, CodeConfig
-from tasks.verifiers.config import VerifiersConfig
 
 PORT = 8440
-GRACE_SECONDS = 6.0
-"""How long a worker may take beyond the time of the tests, before it is killed."""
 SHUTDOWN_SECONDS = 30.0
 """How long requests that are under way may take after SIGTERM."""
 
@@ -39,10 +38,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    if options.listener is not None:
+        kernel.die_with_parent()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # which a terminal sends to a run and all that it started
     try:
         _serve(options)
     except (ValueError, OSError) as error:
-        sys.exit(f"the code server cannot start: {error}")
+        reason = f"the code server cannot start: {error}"
+        if options.ready is None:
+            sys.exit(reason)
+        _say(options.ready, reason.encode())
+        sys.exit(1)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -53,53 +59,90 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--workers", type=int, default=1, help="programs that run at one time")
     parser.add_argument("--places", type=int, default=256, help="requests that run or wait; a further one gets a 503")
     parser.add_argument("--token-env", help="name of the environment variable with the token that clients must send")
-    for name in ("isolation", "python", *LIMITS):
+    parser.add_argument("--certificate", help="file with this server's certificate (PEM), for https")
+    parser.add_argument("--key", help="file with the private key of the certificate (PEM)")
+    for name in ("isolation", "python", "total_memory_mib", *LIMITS):
         option = f"--{name.replace('_', '-')}"
-        parser.add_argument(option, default=CodeConfig.model_fields[name].default, help=f"as code.{name} of a run")
+        default = CodeConfig.model_fields[name].default
+        if isinstance(default, tuple):
+            parser.add_argument(option, default=default, type=_names, help=f"as code.{name} of a run, with commas")
+        else:
+            parser.add_argument(option, default=default, help=f"as code.{name} of a run")
+    for name in ("--listener", "--ready"):  # descriptors of a run that starts its own
+        parser.add_argument(name, type=int, help=argparse.SUPPRESS)
     return parser
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",")))
 
 
 def _serve(options: argparse.Namespace) -> None:
     from aiohttp import web
 
-    from tasks.verifiers.code.service import CodeService
+    from tasks.verifiers.code.programs import Programs
+    from tasks.verifiers.code.service import MAX_BYTES, READ_SECONDS, CodeService
     from tasks.verifiers.http import read_key
-    from tasks.verifiers.pool import VerifierPool
 
+    own = options.listener is not None
     token = read_key("--token-env", options.token_env)
     os.environ.pop(options.token_env or "", None)  # no process that runs a program inherits it
-    if token is None and not _is_loopback(options.host):
+    if token is None and not own and not _is_loopback(options.host):
         raise ValueError(f"{options.host} can be reached from elsewhere: --token-env must name a token's variable")
+    secured = _secured(options.certificate, options.key)
     config = _config(options)
-    isolation = _isolation(config.code)
-    with (
-        _listen(options.host, options.port) as listener,
-        VerifierPool(options.workers, config, max_pending=options.places) as pool,
-    ):
-        pool.wait_ready()
-        application = CodeService(pool, isolation, options.places, token).application()
+    isolation = _isolation(config)
+    programs = Programs(config, options.workers)
+    places = sys.maxsize if own else options.places
+    with socket.socket(fileno=options.listener) if own else _listen(options.host, options.port) as listener:
+        application = CodeService(programs, isolation, places, token, sys.maxsize if own else MAX_BYTES).application()
 
         async def announce(_: web.Application) -> None:  # only now does a signal end it in good order
-            logger.info("code server on %s port %d, isolation by %s", *listener.getsockname()[:2], isolation)
+            if own:
+                _say(options.ready, b"ready")
+            else:
+                logger.info("code server on %s port %d, isolation by %s", *listener.getsockname()[:2], isolation)
 
         application.on_startup.append(announce)
         web.run_app(
             application,
             sock=listener,
+            ssl_context=secured,
+            handle_signals=not own,
             print=None,
+            keepalive_timeout=READ_SECONDS,
+            handler_cancellation=True,
             shutdown_timeout=SHUTDOWN_SECONDS,
+            access_log=None if own else logging.getLogger("aiohttp.access"),
             access_log_format='%a "%r" %s %Tf s',
         )
-    logger.info("code server ended")
+    programs.close()
+    if not own:
+        logger.info("code server ended")
 
 
-def _config(options: argparse.Namespace) -> VerifiersConfig:
-    named = {name: getattr(options, name) for name in ("isolation", "python", *LIMITS)}
+def _secured(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
+    if (certificate is None) != (key is None):
+        raise ValueError("--certificate and --key go together")
+    if certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    return context
+
+
+def _say(descriptor: int, what: bytes) -> None:
+    with open(descriptor, "wb") as stream:
+        stream.write(what)
+
+
+def _config(options: argparse.Namespace) -> CodeConfig:
     try:
-        code = CodeConfig.model_validate(named)
+        return CodeConfig.model_validate(
+            {name: getattr(options, name) for name in ("isolation", "python", "total_memory_mib", *LIMITS)}
+        )
     except ValidationError as error:
         raise ValueError(explain(error, "its options", CodeConfig)) from None
-    return VerifiersConfig(time_limit_seconds=code.total_seconds + GRACE_SECONDS, code=code)
 
 
 def _isolation(config: CodeConfig) -> str:

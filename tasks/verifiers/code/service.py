@@ -1,11 +1,13 @@
 """The code server's HTTP side.
 
-    POST /judge   {response, ground_truth, options} -> {value, passed, detail, error, version}
-    GET /health   what it is and how it does; needs no token, as probes have none
+    POST /judge    {response, ground_truth, options} -> {value, passed, detail, error, timed_out, isolation, version}
+    GET /metrics   what it is and how it does
+    GET /health    that it answers; needs no token, as probes have none
 
-`options` are the limits that the caller expects to be judged under. They belong to the worker processes and cannot
-change from request to request: where they are not the server's own, it answers 409 and names both. 401: no or a wrong
-token. 400: no request of ours. 408, 413: a body that comes too slowly, or is too large. 503: all places are taken.
+`options` are the limits that the caller expects to be judged under. They belong to the sandboxes and cannot change
+from request to request: where they are not the server's own, it answers 409 and names both. 401: no or a wrong token.
+400: no request of ours. 408, 413: a body that comes too slowly, or is too large. 503: all places are taken, or all
+bytes that requests may hold.
 """
 
 from __future__ import annotations
@@ -19,39 +21,48 @@ from typing import Any
 from aiohttp import web
 from pydantic import SecretStr
 
-from tasks.verifiers.code.remote import DIFFERENT_LIMITS, MAX_REQUEST_BYTES, version
-from tasks.verifiers.pool import VerifierPool
-from tasks.verifiers.scores import Score
+from tasks.verifiers.code.client import DIFFERENT_LIMITS, MAX_REQUEST_BYTES, version
+from tasks.verifiers.code.programs import Programs
+from tasks.verifiers.scores import CannotJudge, Score
 
 READ_SECONDS = 30.0
+"""For the header of a request, and again for its body."""
+MAX_BYTES = 512 * 2**20
+"""Of all requests that are read or judged at one time."""
 RETRY_AFTER_SECONDS = 1
 _FIELDS = {"response", "ground_truth", "options"}
 
 
 class CodeService:
-    """Answers requests with the scores of a pool."""
+    """Answers requests with the scores of programs."""
 
-    def __init__(self, pool: VerifierPool, isolation: str, places: int, token: SecretStr | None) -> None:
+    def __init__(
+        self, programs: Programs, isolation: str, places: int, token: SecretStr | None, max_bytes: int = MAX_BYTES
+    ) -> None:
         """Answer nothing yet.
 
         Args:
-            pool: judges; its `code` options are the server's.
+            programs: runs them; its options are the server's.
             isolation: what holds its programs.
             places: requests that are read or judged at one time; a further one is sent away.
-            token: what a request to judge must bear; None where everybody may.
+            token: what a request must bear; None where everybody may.
+            max_bytes: bodies of all these requests together; one that would exceed it is sent away.
         """
-        self._pool = pool
+        self._programs = programs
         self._isolation = isolation
         self._places = places
+        self._max_bytes = max_bytes
         self._expected = None if token is None else f"Bearer {token.get_secret_value()}".encode()
-        self._limits = pool.config.code.limits()
+        self._limits = programs.config.limits()
         self._under_way = 0
+        self._bytes = 0
         self._answered: Counter[int] = Counter()
 
     def application(self) -> web.Application:
         """The application, for aiohttp to run."""
         application = web.Application(client_max_size=MAX_REQUEST_BYTES)
-        application.add_routes([web.post("/judge", self._judge), web.get("/health", self._health)])
+        routes = [web.post("/judge", self._judge), web.get("/metrics", self._metrics), web.get("/health", self._health)]
+        application.add_routes(routes)
         return application
 
     async def _judge(self, request: web.Request) -> web.Response:
@@ -64,23 +75,42 @@ class CodeService:
         return answer
 
     async def _answer(self, request: web.Request) -> web.Response:
-        self._admit(request)
+        self._authorise(request)
+        size = self._admit(request)
         self._under_way += 1
+        self._bytes += size
         try:
             response, ground_truth = self._unpack(await _body(request))
-            score = await self._pool.score("code", response, ground_truth)
+            score = await self._score(response, ground_truth)
         finally:
             self._under_way -= 1
-        return web.json_response(_reply(score))
+            self._bytes -= size
+        return web.json_response(self._reply(score))
 
-    def _admit(self, request: web.Request) -> None:
+    async def _score(self, response: str, ground_truth: Any) -> Score:
+        try:
+            return await self._programs.judge(response, ground_truth)
+        except CannotJudge as reason:
+            return Score.unjudged(str(reason))
+        except Exception as failure:  # a bug of ours must reach the caller as an error of this one judgement
+            return Score.unjudged(f"code failed: {type(failure).__name__}: {failure}")
+
+    def _authorise(self, request: web.Request) -> None:
         given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
         if self._expected is not None and not hmac.compare_digest(given, self._expected):
             raise web.HTTPUnauthorized(text="no token, or a wrong one", headers={"WWW-Authenticate": "Bearer"})
+
+    def _admit(self, request: web.Request) -> int:
+        """The bytes that the request may hold, which are kept for it."""
+        size = MAX_REQUEST_BYTES if request.content_length is None else request.content_length
+        if size > MAX_REQUEST_BYTES:
+            raise web.HTTPRequestEntityTooLarge(MAX_REQUEST_BYTES, size)
+        retry = {"Retry-After": str(RETRY_AFTER_SECONDS)}
         if self._under_way >= self._places:
-            raise web.HTTPServiceUnavailable(
-                text=f"all {self._places} places are taken", headers={"Retry-After": str(RETRY_AFTER_SECONDS)}
-            )
+            raise web.HTTPServiceUnavailable(text=f"all {self._places} places are taken", headers=retry)
+        if self._bytes + size > self._max_bytes:
+            raise web.HTTPServiceUnavailable(text=f"requests hold all {self._max_bytes} bytes", headers=retry)
+        return size
 
     def _unpack(self, body: bytes) -> tuple[str, Any]:
         try:
@@ -95,41 +125,45 @@ class CodeService:
         return content["response"], content["ground_truth"]
 
     async def _health(self, request: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        self._authorise(request)
         return web.json_response(
             {
                 "isolation": self._isolation,
-                "workers": self._pool.workers,
+                "workers": self._programs.places,
                 "version": version(),
                 "options": self._limits,
                 "places": self._places,
                 "under_way": self._under_way,
+                "bytes": self._bytes,
                 "answered": {str(status): count for status, count in self._answered.items()},
-                "counters": self._pool.figures(),
+                "counters": self._programs.counters,
             }
         )
+
+    def _reply(self, score: Score) -> dict[str, Any]:
+        return {
+            "value": score.value,
+            "passed": score.passed,
+            "detail": _unicode(score.detail),
+            "error": None if score.error is None else _unicode(score.error),
+            "timed_out": score.timed_out,
+            "isolation": self._isolation,
+            "version": version(),
+        }
 
 
 assert web.HTTPConflict.status_code == DIFFERENT_LIMITS
 
 
 async def _body(request: web.Request) -> bytes:
-    if (request.content_length or 0) > MAX_REQUEST_BYTES:
-        raise web.HTTPRequestEntityTooLarge(MAX_REQUEST_BYTES, request.content_length or 0)
     try:
         async with asyncio.timeout(READ_SECONDS):
             return await request.read()
     except TimeoutError:
         raise web.HTTPRequestTimeout(text=f"the body did not come within {READ_SECONDS:g} s") from None
-
-
-def _reply(score: Score) -> dict[str, Any]:
-    return {
-        "value": score.value,
-        "passed": score.passed,
-        "detail": _unicode(score.detail),
-        "error": None if score.error is None else _unicode(score.error),
-        "version": version(),
-    }
 
 
 def _unicode(text: str) -> str:

@@ -1,0 +1,187 @@
+"""The client of a code server: a response and its tests go out, the proportion that passes comes back.
+
+    CodeClient ── POST /judge {response, ground_truth, options} ────────► tasks.verifiers.code.server
+               ◄── {value, passed, detail, error, isolation, version} ──┘
+
+The server is one that the configuration names, or else one that is started for this client and reached over a Unix
+socket. What a proportion is worth (`reward`, `min_proportion`) is decided here, so that one server serves runs that
+reward differently. The limits decide which tests pass; a server refuses those that are not its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import ssl
+from collections import Counter
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Self
+
+import httpx2
+from pydantic import Field, ValidationError, model_validator
+
+from tasks.config import Config
+from tasks.verifiers.calls import Messages
+from tasks.verifiers.code.config import CodeConfig, RemoteConfig
+from tasks.verifiers.code.local import LocalServer
+from tasks.verifiers.http import PASSING, Client, Traffic, read_key
+from tasks.verifiers.scores import CannotJudge, GroundTruthError, Score
+
+MAX_REQUEST_BYTES = 16 * 2**20
+MAX_RESPONSE_BYTES = 4 * 2**20
+"""Of a response as JSON; no program is as long."""
+LOCAL = RemoteConfig(
+    url="http://localhost", concurrency=256, retries=3, request_timeout_seconds=86_400, timeout_seconds=86_400
+)
+"""Requests to a server of one's own: it is on this machine, and its programs are bounded by limits of their own."""
+UNLIMITED = httpx2.Limits(max_connections=None)
+DIFFERENT_LIMITS = 409
+"""What a server says to limits that are not its own: that does not pass."""
+
+
+class Reply(Config):
+    """What a server makes of a response.
+
+    Attributes:
+        value: the proportion of tests that pass, in [0, 1].
+        passed: all of them do.
+        detail: one line for people.
+        error: why the response could not be judged; None where it was.
+        timed_out: a test ran out of time.
+        isolation: what held the program.
+        version: the code that judged.
+    """
+
+    value: float = Field(ge=0, le=1, strict=True)
+    passed: bool = Field(strict=True)
+    detail: str
+    error: str | None
+    timed_out: bool = Field(strict=True)
+    isolation: str
+    version: str
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.passed != (self.value == 1.0) or (self.error is not None and self.value):
+            raise ValueError(f"value {self.value:g}, passed {self.passed} and error {self.error!r:.80} contradict")
+        return self
+
+
+@cache
+def version() -> str:
+    """16 hex digits over the files that judge: where they are the same, so is the score of a response.
+
+    Unlike a stage's digest it leaves out what they import for other ends, so that a change to another verifier asks for
+    no new server. Interpreter and isolation are the server's own.
+    """
+    here = Path(__file__).parent
+    digest = hashlib.sha256()
+    for path in (here.parent / "responses.py", *sorted(here.rglob("*.py"))):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+class CodeClient:
+    """A `Judge` of programs. It belongs to one event loop; a server of its own is started by its first call."""
+
+    def __init__(self, config: CodeConfig, places: int = 1) -> None:
+        """Open no connection yet.
+
+        Args:
+            config: where programs run, under which limits, and what their tests are worth.
+            places: programs that a server of its own runs at one time.
+
+        Raises:
+            ValueError: `token_env` names a variable that holds no token.
+        """
+        self.isolation = ""
+        self._config = config
+        self._traffic = Traffic()
+        self._judged: Counter[str] = Counter()
+        self._server = LocalServer(config, places) if config.remote is None else None
+        self._connection = config.remote or LOCAL
+        self._token = read_key("token_env", self._connection.token_env)
+        self._connected: Client | None = None
+        self._starting = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Have a server of its own run; raises `CannotJudge` where it cannot start."""
+        await self._client()
+
+    async def judge(self, verifier: str, response: str, ground_truth: Any, messages: Messages | None) -> Score:
+        """The score under these options.
+
+        Raises:
+            GroundTruthError: a ground truth that is no JSON.
+            CannotJudge: a server that cannot be started, refuses, fails, is too slow, runs other code or answers what
+                is no judgement; tests too large for a request; a judgement that is an error there.
+        """
+        request = {"response": response, "ground_truth": ground_truth, "options": self._config.limits()}
+        content = _content(request)
+        if content is None:
+            return Score.binary(False, f"a response of more than {MAX_RESPONSE_BYTES} bytes")
+        client = await self._client()
+        reply = await client.judgement(partial(self._ask, client, content))
+        self.isolation = reply.isolation
+        self._judged[f"by_{reply.isolation}"] += 1
+        return Score(self._config.worth(reply.value), reply.passed, reply.detail, timed_out=reply.timed_out)
+
+    async def close(self) -> None:
+        """Close the connections and end a server of its own; judgements in flight fail."""
+        if self._connected is not None:
+            await self._connected.close()
+        if self._server is not None:
+            self._server.close()
+
+    def usage(self) -> dict[str, float]:
+        """The counters of `Traffic`, and how many programs each isolation held."""
+        return {**self._judged, **{f"server/{name}": value for name, value in self._traffic.as_dict().items()}}
+
+    async def _client(self) -> Client:
+        async with self._starting:
+            if self._server is not None and not self._server.runs:
+                socket_path = await self._server.start()
+                if self._connected is not None:
+                    await self._connected.close()
+                self._connected = self._connect(httpx2.AsyncHTTPTransport(uds=socket_path))
+            if self._connected is None:
+                certificate = self._connection.certificate
+                verify = ssl.create_default_context(cafile=certificate) if certificate else True
+                self._connected = self._connect(httpx2.AsyncHTTPTransport(verify=verify, limits=UNLIMITED))
+            return self._connected
+
+    def _connect(self, transport: httpx2.AsyncHTTPTransport) -> Client:
+        who, passing = "the code server", PASSING - {DIFFERENT_LIMITS}
+        limits = self._connection
+        return Client(who, limits.url, limits, self._traffic, self._token, passing, transport)
+
+    async def _ask(self, client: Client, content: bytes, deadline: float) -> Reply:
+        body = await client.post("/judge", content, deadline)
+        try:
+            reply = Reply.model_validate_json(body)
+        except ValidationError as error:
+            problem = error.errors(include_url=False)[0]
+            where = ".".join(map(str, problem["loc"])) or "the whole of it"
+            raise client.failed(f"gave no judgement: {where}: {problem['msg']}") from None
+        if self._server is None and reply.version != version():
+            raise client.failed(
+                f"runs other code (version {reply.version}, here {version()}): start it from the same commit"
+            )
+        if reply.error is not None:
+            raise CannotJudge(reply.error) if self._server else client.failed(f"could not judge: {reply.error}")
+        return reply
+
+
+def _content(request: dict[str, Any]) -> bytes | None:
+    """The body of a request; None where it is the response that is too large for one."""
+    if len(json.dumps(request["response"])) > MAX_RESPONSE_BYTES:
+        return None
+    try:
+        content = json.dumps(request).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise GroundTruthError(f"no JSON: {error}") from None
+    if len(content) > MAX_REQUEST_BYTES:
+        raise CannotJudge(f"the tests take {len(content)} bytes with a response; a request holds {MAX_REQUEST_BYTES}")
+    return content

@@ -1,0 +1,81 @@
+"""A code server that is started for one run, on this machine, and ends with it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+from tasks.verifiers.code.config import LIMITS, CodeConfig
+from tasks.verifiers.scores import CannotJudge
+
+START_SECONDS = 120.0
+SAID_CHARS = 1000
+
+
+class LocalServer:
+    """The process of the server, and the Unix socket that it listens on."""
+
+    def __init__(self, config: CodeConfig, places: int) -> None:
+        """Start nothing yet; `places`: programs that it runs at one time."""
+        self._options = {name: getattr(config, name) for name in ("isolation", "python", "total_memory_mib", *LIMITS)}
+        self._places = places
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder: str | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has been started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    async def start(self) -> str:
+        """The path of the socket of a new server that listens; raises `CannotJudge` with its reason if it ended."""
+        self.close()
+        self._folder = tempfile.mkdtemp(prefix="rlvr-")
+        path = os.path.join(self._folder, "code")
+        reading, writing = os.pipe()
+        with socket.socket(socket.AF_UNIX) as listener, open(writing, "wb") as theirs, open(reading, "rb") as ours:
+            listener.bind(path)
+            listener.listen(socket.SOMAXCONN)
+            given = {"listener": listener.fileno(), "ready": theirs.fileno(), "workers": self._places}
+            self._process = subprocess.Popen(  # noqa: S603 - our own module
+                [sys.executable, "-m", "tasks.verifiers.code.server", *_arguments(given | self._options)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[listener.fileno(), theirs.fileno()],
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+            theirs.close()
+            try:
+                async with asyncio.timeout(START_SECONDS):
+                    said = await asyncio.to_thread(ours.read)  # until it is ready, or has ended
+            except TimeoutError:
+                self.close()  # with which the read ends
+                raise CannotJudge(f"the code server did not start in {START_SECONDS:g} s") from None
+        if said != b"ready":
+            self.close()
+            raise CannotJudge(said.decode(errors="replace")[:SAID_CHARS] or "the code server ended as it started")
+        return path
+
+    def close(self) -> None:
+        """End it, with all that runs in it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+
+
+def _arguments(options: dict[str, Any]) -> list[str]:
+    return [f"--{name.replace('_', '-')}={_text(value)}" for name, value in options.items() if value is not None]
+
+
+def _text(value: Any) -> str:
+    return ",".join(value) if isinstance(value, tuple) else json.dumps(value).strip('"')

@@ -1,0 +1,156 @@
+"""Runs the programs of responses, many at a time: two lanes of threads, each with a sandbox of its own.
+
+    judge ──► quick lane: `places` threads ────────────────────────────────────────────────────────────► verdicts
+               └─ takes long: ended, and begun anew in the ──► patient lane: half as many, which make way ──► verdicts
+
+A program that hangs is two processes in the patient lane, under limits of its own (`timing`): it asks nobody for
+anything, and is in the way of those only that take long themselves (`grants`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from tasks.verifiers.code import check_ground_truth, open_sandbox, read_cases
+from tasks.verifiers.code.config import CodeConfig
+from tasks.verifiers.code.extraction import extract_program
+from tasks.verifiers.code.running import Verdict, run_assertions, run_cases
+from tasks.verifiers.code.sandbox import Sandbox, SandboxError
+from tasks.verifiers.code.timing import Clock, TakesLong
+from tasks.verifiers.grants import PATIENT_NICE, Places, few, grants
+from tasks.verifiers.scores import CannotJudge, Score
+
+MAX_PROGRAM_CHARS = 200_000
+ATTEMPTS = 2
+"""How often a response is run where the sandbox fails under it."""
+QUICK_SECONDS = 0.08
+"""The first grant, charged to a response. A light program takes a sixth of it, most of that to begin."""
+
+
+class Programs:
+    """The two lanes. It belongs to one event loop; sandboxes are started when first needed."""
+
+    def __init__(self, config: CodeConfig, places: int) -> None:
+        """`places`: programs that run at one time in the quick lane, as far as `total_memory_mib` allows.
+
+        Raises `ValueError` where that is none.
+        """
+        if places <= 0:
+            raise ValueError(f"workers is {places}; it must be above 0")
+        self.places = config.places(places)
+        self.config = config
+        self.counters = {"programs": 0, "patient": 0, "sandboxes": 0}
+        self._quick = _Lane(config, self.places, 0, self.counters)
+        self._patient = _Lane(config, few(self.places), PATIENT_NICE, self.counters)
+
+    async def judge(self, response: str, ground_truth: Any) -> Score:
+        """The proportion of tests that pass; `passed` means all.
+
+        Raises:
+            GroundTruthError: there are no tests, or one that is no Python.
+            CannotJudge: a test needs a module that the sandbox lacks, or there is no sandbox.
+        """
+        check_ground_truth(ground_truth)
+        program = extract_program(response)
+        if program is None:
+            return Score.binary(False, "no code block")
+        if len(program) > MAX_PROGRAM_CHARS:
+            return Score.binary(False, f"a program of more than {MAX_PROGRAM_CHARS} characters")
+        self.counters["programs"] += 1
+
+        lane = self._quick
+        for seconds in grants(QUICK_SECONDS, self.config.total_seconds):
+            try:
+                work = partial(_verdicts, program, ground_truth, self.config, seconds)
+                return _score(await lane.run(work, seconds))
+            except TakesLong:
+                self.counters["patient"] += lane is self._quick
+                lane = self._patient
+        raise AssertionError("the last grant is the limit, at which the tests end")
+
+    def close(self) -> None:
+        """End the sandboxes, with all that runs in them."""
+        for lane in (self._quick, self._patient):
+            lane.close()
+
+
+class _Lane:
+    """Threads with a sandbox each, which is replaced when it fails."""
+
+    def __init__(self, config: CodeConfig, places: int, nice: int, counters: dict[str, int]) -> None:
+        self._config = config
+        self._nice = nice
+        self._counters = counters
+        self._places = Places(places)
+        self._threads = ThreadPoolExecutor(places, thread_name_prefix="programs")
+        self._own = threading.local()
+        self._sandboxes: set[Sandbox] = set()
+        self._closed = False
+
+    async def run(self, work: Callable[[Sandbox], list[Verdict]], granted: float) -> list[Verdict]:
+        """What `work` finds in a sandbox; once more in a new one where the sandbox fails under it."""
+        async with self._places.place(granted):
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._attempt, work)
+
+    def close(self) -> None:
+        self._closed = True
+        for sandbox in list(self._sandboxes):
+            sandbox.kill()  # the thread that waits for it hears of that, and closes it
+        self._threads.shutdown(cancel_futures=True)
+        for sandbox in self._sandboxes:
+            sandbox.close()
+
+    def _attempt(self, work: Callable[[Sandbox], list[Verdict]]) -> list[Verdict]:
+        problem = ""
+        for _ in range(ATTEMPTS):
+            if self._closed:
+                raise CannotJudge("the code service is being closed")
+            try:
+                return work(self._sandbox())
+            except SandboxError as error:
+                problem = str(error)
+                self._drop()
+        raise CannotJudge(problem)
+
+    def _sandbox(self) -> Sandbox:
+        sandbox: Sandbox | None = getattr(self._own, "sandbox", None)
+        if sandbox is None:
+            sandbox = self._own.sandbox = open_sandbox(self._config, self._nice)
+            self._sandboxes.add(sandbox)
+            self._counters["sandboxes"] += 1
+        return sandbox
+
+    def _drop(self) -> None:
+        sandbox: Sandbox | None = getattr(self._own, "sandbox", None)
+        if sandbox is not None:
+            self._own.sandbox = None
+            self._sandboxes.discard(sandbox)
+            with suppress(OSError):
+                sandbox.close()
+
+
+def _verdicts(
+    program: str, ground_truth: dict[str, Any], config: CodeConfig, granted: float, sandbox: Sandbox
+) -> list[Verdict]:
+    clock = Clock(config.test_seconds, config.total_seconds, granted)
+    if "cases" in ground_truth:
+        return run_cases(sandbox, program, read_cases(ground_truth["cases"]), config, clock)
+    return run_assertions(sandbox, program, ground_truth.get("setup") or "", ground_truth["tests"], config, clock)
+
+
+def _score(verdicts: list[Verdict]) -> Score:
+    failed = [(number, verdict) for number, verdict in enumerate(verdicts, start=1) if not verdict.passed]
+    passed = len(verdicts) - len(failed)
+    detail = f"{passed} of {len(verdicts)} tests passed"
+    if failed:
+        number, verdict = failed[0]
+        # The response may have worded it, with half characters that no file can hold.
+        detail += f"; test {number}: {verdict.detail}".encode(errors="replace").decode()
+    timed_out = any(verdict.timed_out for verdict in verdicts)
+    return Score(passed / len(verdicts), not failed, detail, timed_out=timed_out)

@@ -1,0 +1,47 @@
+"""What the kernel is asked to hold for the processes that judge. Linux only."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+from contextlib import suppress
+
+from tasks.verifiers.code.inside import confine
+
+_PR_SET_PDEATHSIG = 1
+_UNLIMITED_SECONDS = 1 << 30
+"""Of CPU time, for a process whose every call has a limit of its own."""
+_FILE_BYTES, _OPEN_FILES = 1 << 20, 256
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process when the thread that started it ends, by SIGKILL too."""
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the signal was asked for
+        os._exit(1)
+
+
+def prefer_for_out_of_memory() -> None:
+    """Where the machine runs out of memory, have the kernel take this process and its children before all others."""
+    # There are containers without a writable /proc; the limit on memory holds all the same.
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as stream:
+        stream.write("1000")
+
+
+def limit_memory(size: int) -> None:
+    """Bound the address space of this process, in bytes."""
+    resource.setrlimit(resource.RLIMIT_AS, (size, size))
+
+
+def lock_up() -> None:
+    """Leave this process nothing but computing and reading files: no network, programs, processes or writing.
+
+    Raises:
+        OSError: the kernel refused.
+    """
+    size, _ = resource.getrlimit(resource.RLIMIT_AS)
+    limits = confine.Limits(_UNLIMITED_SECONDS, size, file_bytes=_FILE_BYTES, open_files=_OPEN_FILES)
+    confine.confine(limits, ["/"], None, landlock=confine.landlock_version() >= confine.OLDEST_LANDLOCK)
