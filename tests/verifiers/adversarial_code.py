@@ -186,7 +186,8 @@ def _forges(id_: str, lines: str, why: str) -> list[Adversarial]:
 
 
 def _raises(name: str) -> list[Adversarial]:
-    line = f'{{"raised": ["{name}", "Exception"], "text": "x"}}\n'.encode()
+    said = f'{{"classes": [[0, "x", "{name}"], [1, "x", "Exception"]], "arguments": [], "text": "x", "number": 0}}'
+    line = f'{{"raised": {said}}}\n'.encode()
     return _forges(f"forge-raise-{name}", f"[{line!r}] * 3", "an exception that ends the tests' process, or excuses it")
 
 
@@ -211,6 +212,8 @@ FORGERIES = [
     *_forges("forge-requests", r"""iter(lambda: b'{"ask": {"op": "call", "of": 0, "arguments": []}}\n', b'')""", "asks on"),
     *_forges("forge-names", r"""[b'{"ask": {"op": "name", "name": "EXPECTED"}}\n'] * 9""", "asks the tests for theirs"),
     *_forges("forge-globals", r"""[b'{"ask": {"op": "get", "of": 0, "name": "__globals__"}}\n'] * 9""", "asks for more"),
+    *_forges("forge-classes", r"""[b'{"raised": {"classes": %s, "arguments": [], "text": "x", "number": 0}}\n' % kinds for kinds in (b'[]', b'7', b'[[]]', b'[["x", "x", "x"]]', b'[[0, "OSError", "OSError"], [1, "SyntaxError", "SyntaxError"]]')]""", "no class"),
+    *_forges("forge-class", r"""[b'{"value": {"t": "class", "v": %s}}\n' % kind for kind in (b'null', b'[]', b'[[], 0, 0]', b'["x", 1, 2]', b'[0, "x", "SystemExit"]')]""", "no class"),
     *(row for name in ("SystemExit", "KeyboardInterrupt", "GeneratorExit", "WireError", "StopIteration") for row in _raises(name)),
     *(row for name in ("ModuleNotFoundError", "MissingModuleError", "ImportError", "MemoryError") for row in _raises(name)),
     *(row for name in ("AssertionError", "ExceptionGroup", "UnicodeDecodeError", "print", "__import__") for row in _raises(name)),

@@ -79,6 +79,8 @@ WORKS = [
     Works("stdin-file", "import sys\nprint(open(0).read().strip())", {"cases": [{"input": "x\n", "output": "x\n"}]}),
     Works("exit", "import sys\nprint(1)\nsys.exit()", {"cases": [{"input": "", "output": "1\n"}]}),
     Works("hard-exit", "import os\nprint(1, flush=True)\nos._exit(0)", {"cases": [{"input": "", "output": "1\n"}]}),
+    Works("exit-builtin", "print(1); exit()", {"cases": [{"input": "", "output": "1\n"}]}),
+    Works("exit-handler", "import atexit\natexit.register(print, 1)", {"cases": [{"input": "", "output": "1\n"}]}),
     Works("main", "def main():\n    print(input())\nif __name__ == '__main__':\n    main()", {"cases": [{"input": "x", "output": "x"}]}),
     Works("numbers", "print(1.0, 1e3)\nprint(0.50)\n\n", {"cases": [{"input": "", "output": "1.00 1000.0\n0.5\n"}]}),
     Works("deep-thread", "import sys, threading\nsys.setrecursionlimit(10 ** 6)\nthreading.stack_size(1 << 27)\ndef g(n): return 0 if n == 0 else 1 + g(n - 1)\ndef main(): print(g(50_000))\nt = threading.Thread(target=main)\nt.start()\nt.join()", {"cases": [{"input": "", "output": "50000\n"}]}),

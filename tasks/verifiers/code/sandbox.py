@@ -33,6 +33,7 @@ from tasks.verifiers.code.interpreter import Interpreter, InterpreterError, find
 
 INSIDE = (
     "tasks.verifiers.code.inside.confine",
+    "tasks.verifiers.code.inside.standins",
     "tasks.verifiers.code.inside.wire",
     "tasks.verifiers.code.inside.program",
     "tasks.verifiers.code.inside.checker",

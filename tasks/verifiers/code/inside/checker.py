@@ -15,7 +15,8 @@ import sys
 import types
 from typing import Any
 
-from tasks.verifiers.code.inside.wire import RAISED_THERE, Peer, Remote, WireError
+from tasks.verifiers.code.inside.standins import RAISED_THERE
+from tasks.verifiers.code.inside.wire import Peer, Remote, WireError
 
 ALIASES = {"np": "numpy", "pd": "pandas", "plt": "matplotlib.pyplot", "nx": "networkx", "sp": "scipy"}
 PACKAGES = (*ALIASES.values(), "pytest", "scipy", "sympy", "torch", "sklearn", "numpy", "pandas", "networkx")

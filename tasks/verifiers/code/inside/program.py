@@ -18,7 +18,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, NoReturn
 
-from tasks.verifiers.code.inside.wire import MAX_ITEMS, Peer
+from tasks.verifiers.code.inside.wire import MAX_ITEMS, OPERATORS, Peer
 
 _FLUSH_FAILED = 120
 """Python's exit status where only writing the last output failed."""
@@ -164,6 +164,12 @@ _SPECIAL: dict[str, Callable[..., Any]] = {
     "len": len,
     "getitem": operator.getitem,
     "setitem": operator.setitem,
+    "delitem": operator.delitem,
+    "delattr": delattr,
+    "bool": bool,
+    "instance": lambda kind, value: isinstance(value, kind),
+    "subclass": lambda kind, other: issubclass(other, kind),
+    **OPERATORS,
     "str": str,
     "repr": repr,
 }

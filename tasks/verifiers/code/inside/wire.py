@@ -10,16 +10,19 @@ JSON values stand for themselves, but for integers of more than 64 bits and for 
 
 from __future__ import annotations
 
-import builtins
 import collections
 import datetime
 import decimal
 import fractions
 import json
+import operator
 import socket
 import types
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+from tasks.verifiers.code.inside.standins import RAISED_THERE, StandIn, StandIns
 
 MAX_LINE = 8 << 20
 """Bytes of one message; what is longer ends the conversation."""
@@ -28,12 +31,12 @@ MAX_DEPTH = 100
 MAX_ITEMS = 1 << 20
 
 
+_NAMES = {"__name__", "__qualname__"}
+"""Attributes between double underscores that are asked for at the other end: Python itself reads others."""
+
+
 class WireError(Exception):
     """The other end is gone, or what it says cannot be understood."""
-
-
-RAISED_THERE = "raised at the other end"
-"""A note on exceptions that came over the wire, which tells them from our own."""
 
 
 class Peer:
@@ -44,6 +47,9 @@ class Peer:
         self._stream = connection.makefile("rwb")
         self._answer = answer
         self._kept: list[Any] = []
+        self._numbers: dict[int, int] = {}
+        self._remotes: weakref.WeakValueDictionary[int, Remote] = weakref.WeakValueDictionary()
+        self._stand_ins = StandIns(self)
 
     def ask(self, **request: Any) -> Any:
         """The value that the other end gives; raises what it raised, as the built-in exception of that name."""
@@ -53,7 +59,7 @@ class Peer:
             if "ask" in message:
                 self.reply(message["ask"])
             elif "raised" in message:
-                error = _exception(message["raised"], message.get("text", ""))
+                error = self._made(message["raised"])
                 error.add_note(RAISED_THERE)
                 raise error
             elif "value" in message:
@@ -73,14 +79,15 @@ class Peer:
         except WireError:
             raise
         except BaseException as error:
-            answer = {"raised": _exception_names(error), "text": _text_of(error)}
+            answer = {"raised": self._stand_ins.describe(error)}
         self.send(answer)
 
     def send(self, message: dict[str, Any]) -> None:
         """Write one message."""
         line = json.dumps(message).encode()
         if len(line) > MAX_LINE:
-            line = json.dumps({"raised": ["OverflowError"], "text": "a value too large to hand over"}).encode()
+            error = OverflowError("a value too large to hand over")
+            line = json.dumps({"raised": self._stand_ins.describe(error)}).encode()
         try:
             self._stream.write(line + b"\n")
             self._stream.flush()
@@ -99,13 +106,22 @@ class Peer:
         return message
 
     def keep(self, value: Any) -> int:
-        """The number under which `value` stays here for the other end to ask for."""
-        self._kept.append(value)
-        return len(self._kept) - 1
+        """The number under which `value` stays here for the other end to ask for: one for each object."""
+        number = self._numbers.setdefault(id(value), len(self._kept))
+        if number == len(self._kept):
+            self._kept.append(value)
+        return number
 
     def kept(self, number: Any) -> Any:
         """What `keep` was given."""
         return self._kept[number]
+
+    def remote(self, number: int) -> Remote:
+        """What the other end keeps under this number: the same object as long as anyone here holds it."""
+        remote = self._remotes.get(number)
+        if remote is None:
+            remote = self._remotes[number] = Remote(self, number)
+        return remote
 
     def encode(self, value: Any, depth: int = 0) -> Any:
         """`value` as JSON; what is no data is kept here."""
@@ -118,8 +134,15 @@ class Peer:
             return self.encode(value.tolist(), depth + 1)
         if isinstance(value, type | types.BuiltinFunctionType) and value in _BUILTIN_NAMES:
             return {"t": "builtin", "v": _BUILTIN_NAMES[value]}
-        if isinstance(value, Remote):
+        if isinstance(value, Remote | StandIn):
             return {"t": "yours", "v": value._number}
+        return self._reference(value)
+
+    def _reference(self, value: Any) -> dict[str, Any]:
+        if isinstance(value, BaseException):
+            return {"t": "error", "v": self._stand_ins.describe(value)}
+        if isinstance(value, type) and issubclass(value, BaseException):
+            return {"t": "class", "v": self._stand_ins.describe_class(value)}
         return {"t": "mine", "v": self.keep(value)}
 
     def decode(self, value: Any) -> Any:
@@ -130,16 +153,28 @@ class Peer:
             return value
         kind, inner = value.get("t"), value.get("v")
         if kind == "mine" and isinstance(inner, int):
-            return Remote(self, inner)
+            return self.remote(inner)
         if kind == "yours":
             return self.kept(inner)
+        if kind in ("error", "class"):
+            return self._made(inner) if kind == "error" else self._stand_ins.make_class(*(inner or ()))
         if kind not in _UNPACK:
             raise WireError("a value of no known kind")
         return _UNPACK[kind](inner, self.decode)
 
+    def _made(self, said: Any) -> BaseException:
+        try:
+            return self._stand_ins.make(said)
+        except (TypeError, ValueError, LookupError, AttributeError) as error:
+            raise WireError("an exception of no known kind") from error
+
 
 class Remote:
-    """Something that lives at the other end. Equal to nothing but itself; its parts come as data, or remote too."""
+    """Something that lives at the other end: one object here for each there, equal to nothing but itself.
+
+    Its parts come as data, or remote too. Operators work between two that live there; a value of this end is never
+    handed to one, as it might be what an answer is compared with.
+    """
 
     def __init__(self, peer: Peer, number: int) -> None:
         object.__setattr__(self, "_peer", peer)
@@ -149,16 +184,28 @@ class Remote:
         return call(self._peer, self._number, arguments, keywords)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("__") and name not in _NAMES:
             raise AttributeError(name)
         return self._peer.decode(self._peer.ask(op="get", of=self._number, name=name)["value"])
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._peer.ask(op="set", of=self._number, name=name, to=self._peer.encode(value))
 
+    def __delattr__(self, name: str) -> None:
+        self._special("delattr", name)
+
     def _special(self, name: str, *arguments: Any) -> Any:
         encoded = [self._peer.encode(argument) for argument in arguments]
         return self._peer.decode(self._peer.ask(op="special", of=self._number, name=name, arguments=encoded)["value"])
+
+    def _asks_subclass(self, other: Any) -> bool:
+        return self._special("subclass", other) is True
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        return isinstance(instance, Remote) and self._special("instance", instance) is True
+
+    def __subclasscheck__(self, other: Any) -> bool:
+        return isinstance(other, Remote | StandIn) and self._asks_subclass(other)
 
     def __iter__(self) -> Any:
         items = self._special("iter")
@@ -171,7 +218,7 @@ class Remote:
         return int(self._special("len"))
 
     def __bool__(self) -> bool:
-        return True
+        return self._special("bool") is not False
 
     def __getitem__(self, key: Any) -> Any:
         return self._special("getitem", key)
@@ -179,11 +226,37 @@ class Remote:
     def __setitem__(self, key: Any, value: Any) -> None:
         self._special("setitem", key, value)
 
+    def __delitem__(self, key: Any) -> None:
+        self._special("delitem", key)
+
     def __str__(self) -> str:
         return str(self._special("str"))
 
     def __repr__(self) -> str:
         return str(self._special("repr"))
+
+
+OPERATORS = {
+    f"__{name.strip('_')}__": getattr(operator, name)
+    for name in (
+        *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor", "lshift", "rshift"),
+        *("lt", "le", "gt", "ge", "neg", "pos", "invert", "abs"),
+    )
+}
+"""Those that are carried out where the operands live. Not among them: `==`, which is to be our own."""
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    def operate(self: Remote, *others: Any) -> Any:
+        if not all(isinstance(other, Remote) for other in others):
+            return NotImplemented
+        return self._special(name, *others)
+
+    return operate
+
+
+for _name in OPERATORS:
+    setattr(Remote, _name, _operator(_name))
 
 
 def call(peer: Peer, number: int, arguments: Iterable[Any], keywords: Mapping[str, Any]) -> Any:
@@ -208,29 +281,6 @@ def _change(ours: Any, theirs: Any) -> None:
     elif isinstance(ours, dict | set):
         ours.clear()
         ours.update(theirs)
-
-
-def _exception_names(error: BaseException) -> list[str]:
-    return [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins" and kind is not object]
-
-
-def _exception(names: Any, text: Any) -> BaseException:
-    """The nearest built-in exception, without the power to end this process."""
-    for name in names if isinstance(names, list) else []:
-        kind = getattr(builtins, str(name), None)
-        if isinstance(kind, type) and issubclass(kind, Exception):
-            try:
-                return kind(str(text))
-            except TypeError:  # such as UnicodeDecodeError, which wants five arguments
-                continue
-    return RuntimeError(f"{names}: {text}")
-
-
-def _text_of(error: BaseException) -> str:
-    try:
-        return str(error)[:500]
-    except BaseException:
-        return ""
 
 
 _Pack = Callable[[Any, Callable[[Any], Any]], Any]

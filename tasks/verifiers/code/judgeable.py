@@ -1,0 +1,222 @@
+"""Tells tests that cannot be judged from those that can, before anything runs.
+
+Tests run in another process than the response, where an instance of one of its classes is only a reference. Through it
+they call methods, read attributes, iterate, order instances by `<`, calculate with two of them, and ask `isinstance`;
+exceptions that the response defines are caught like any others. What is asked for in this way is an answer of the
+response, which the test compares with values of its own.
+
+Nothing else is safe: where the response's `__eq__`, `__contains__` or `__exit__` decided over an assertion, one that
+always agrees would be paid; where its operators were handed a value of the test, that might be the expected result. A
+test that needs this is refused here, since it could only fail whatever the response is.
+
+What is a class can be told by its name only, which begins with a capital letter and is defined by neither the tests,
+their setup, nor Python; and as functions have such names too, by how it is used.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from tasks.verifiers.code.inside.checker import ALIASES, PACKAGES
+
+_CONVERSIONS = {"int", "float", "complex", "round", "hash", "reversed", "set", "frozenset", "dict", "copy", "deepcopy"}
+_CAPTURES = {"redirect_stdout", "redirect_stderr", "patch"}
+_RUNNERS, _LOOPS = {"run", "run_until_complete", "gather"}, {"asyncio", "loop"}
+_ATTRIBUTES = {"__name__", "__qualname__"}
+"""Of the names between double underscores those that can be asked of the response."""
+
+_CONTAINS = "asks by `in` about an instance of the response, where its __contains__ or __eq__ would decide"
+_EQUALS = "compares instances of the response by ==, where its __eq__ would decide; compare their attributes"
+_MEMBERS = "expects a value that the response defines; compare its .value or .name"
+_OPERATORS = "hands a value of the test to an operator of the response, which could be the expected result"
+_TYPES = "compares type() with a class of the response, which lives in another process; use isinstance()"
+_CONTEXTS = "enters a context manager of the response, whose __exit__ could swallow a failed assertion"
+_DERIVES = "derives a class from one of the response, which lives in another process"
+_MATCHES = "matches a class of the response as a pattern, and it lives in another process"
+_AWAITS = "awaits a coroutine of the response, which lives in another process"
+_HASHES = "has instances of the response in a set or as keys, where its __eq__ would decide"
+_PRINTS = "captures what this process prints or replaces what it holds, while the response runs in another; use cases"
+
+
+def checker_problem(tests: Sequence[str], setup: str) -> str | None:
+    """Why these tests, all of which are Python, cannot be judged; None where they can."""
+    trees = [("setup", ast.parse(setup)), *((f"test {number}", ast.parse(test)) for number, test in enumerate(tests))]
+    reader = _Reader([tree for _, tree in trees])
+    for where, tree in trees:
+        for problem in reader.problems(tree):
+            return f"{where} {problem}"
+    return None
+
+
+def _defined(tree: ast.AST) -> Iterator[str]:
+    """Names that a piece of test code binds itself."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
+                yield name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.ExceptHandler(name=str(name)):
+                yield name
+            case ast.alias(name=name, asname=asname):
+                yield asname or name.partition(".")[0]
+
+
+class _Reader:
+    """Reads test code, and follows which of its variables hold instances of the response's classes."""
+
+    def __init__(self, trees: Sequence[ast.AST]) -> None:
+        self._ours = {name for tree in trees for name in _defined(tree)}
+        self._class_of: dict[str, str] = {}
+        self._classes: set[str] = set()
+        for tree in trees:
+            self._follow(tree)
+            self._classes.update(name for node in ast.walk(tree) if (name := self._shown_class(node)))
+        self._class_of.clear()
+        self._readers: dict[type[ast.AST], Callable[[Any], str | None]] = {
+            ast.Compare: self._comparison,
+            ast.BinOp: lambda node: self._operator(node.left, node.right),
+            ast.AugAssign: lambda node: self._operator(node.target, node.value),
+            ast.Call: self._call,
+            ast.With: self._with,
+            ast.AsyncWith: self._with,
+            ast.ClassDef: self._derived,
+            ast.Attribute: self._attribute,
+            ast.Await: lambda node: _AWAITS if self._is_theirs(node.value) else None,
+            ast.MatchClass: lambda node: _MATCHES if self._class_name(node.cls) else None,
+            ast.Set: lambda node: _HASHES if any(map(self._is_instance, node.elts)) else None,
+            ast.Dict: lambda node: _HASHES if any(self._is_instance(key) for key in node.keys if key) else None,
+        }
+
+    def problems(self, tree: ast.AST) -> Iterator[str]:
+        self._follow(tree)
+        for node in ast.walk(tree):
+            reader = self._readers.get(type(node))
+            if reader and (problem := reader(node)):
+                yield f"{problem}: {ast.unparse(node)[:120]!r}"
+
+    def _follow(self, tree: ast.AST) -> None:
+        """Note which variables hold instances, and of which class, at the end of a piece of test code."""
+        for name in _defined(tree):
+            self._class_of.pop(name, None)
+        for node in ast.walk(tree):
+            match node:
+                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=kind)) if self._class_name(kind):
+                    self._class_of[name] = self._class_name(kind) or ""
+
+    def _shown_class(self, node: ast.AST) -> str | None:
+        """The class whose instances something is asked of that no plain value is asked."""
+        match node:
+            case ast.Call(func=ast.Name(id="isinstance"), args=[_, kind]):
+                return self._class_name(kind)
+            case ast.Attribute(value=value):
+                return self._class_of_value(value)
+        return None
+
+    def _comparison(self, node: ast.Compare) -> str | None:
+        sides = [node.left, *node.comparators]
+        for left, op, right in zip(sides[:-1], node.ops, sides[1:], strict=True):
+            for one, other in ((left, right), (right, left)):
+                problem = self._pair(one, op, other)
+                if problem:
+                    return problem
+        return None
+
+    def _pair(self, one: ast.expr, op: ast.cmpop, other: ast.expr) -> str | None:
+        theirs = self._is_theirs(other) or self._is_member(other) or self._may_hold(other)
+        if isinstance(op, ast.In | ast.NotIn):
+            return _CONTAINS if self._is_instance(one) else None
+        if isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE):
+            return self._operator(one, other)
+        if self._is_member(one) and theirs:
+            return _MEMBERS
+        if self._may_hold(one) and theirs and isinstance(op, ast.Eq | ast.NotEq):
+            return _EQUALS
+        asks_type = isinstance(one, ast.Call) and _last_name(one.func) == "type"
+        return _TYPES if asks_type and self._class_name(other) else None
+
+    def _operator(self, one: ast.expr, other: ast.expr) -> str | None:
+        sure = self._is_instance(one), self._is_instance(other)
+        return _OPERATORS if any(sure) and not (self._may_be(one) and self._may_be(other)) else None
+
+    def _call(self, node: ast.Call) -> str | None:
+        name = _last_name(node.func)
+        if name in _CAPTURES:
+            return _PRINTS
+        if name in _CONVERSIONS and any(map(self._is_instance, node.args)):
+            return f"passes an instance of the response to {name}(), where methods of it would decide"
+        if name in _RUNNERS and isinstance(node.func, ast.Attribute) and any(map(self._is_theirs, node.args)):
+            return _AWAITS if isinstance(node.func.value, ast.Name) and node.func.value.id in _LOOPS else None
+        return None
+
+    def _with(self, node: ast.With | ast.AsyncWith) -> str | None:
+        return _CONTEXTS if any(self._is_theirs(item.context_expr) for item in node.items) else None
+
+    def _derived(self, node: ast.ClassDef) -> str | None:
+        return _DERIVES if any(map(self._class_name, node.bases)) else None
+
+    def _attribute(self, node: ast.Attribute) -> str | None:
+        private = node.attr.startswith("__") and node.attr.endswith("__") and node.attr not in _ATTRIBUTES
+        named = isinstance(node.value, ast.Name) and node.value.id not in self._known()
+        if private and (named or self._is_theirs(node.value)):
+            return f"reads {node.attr} of something of the response, which lives in another process"
+        return None
+
+    def _class_name(self, node: ast.expr) -> str | None:
+        """The name, where it reads as one of a class of the response."""
+        name = node.id if isinstance(node, ast.Name) else ""
+        reads = name[:1].isupper() and "_" not in name and (len(name) == 1 or not name.isupper())
+        return name if reads and name not in self._known() else None
+
+    def _class_of_value(self, node: ast.expr) -> str | None:
+        """The class that the value seems to be an instance of."""
+        match node:
+            case ast.Name(id=name):
+                return self._class_of.get(name)
+            case ast.Call(func=function):
+                return self._class_name(function)
+            case ast.BinOp(left=left, right=right):
+                return self._class_of_value(left) and self._class_of_value(right)
+            case ast.UnaryOp(op=ast.USub() | ast.UAdd() | ast.Invert(), operand=operand):
+                return self._class_of_value(operand)
+        return None
+
+    def _may_be(self, node: ast.expr) -> bool:
+        return self._class_of_value(node) is not None
+
+    def _is_instance(self, node: ast.expr) -> bool:
+        return self._class_of_value(node) in self._classes
+
+    def _may_hold(self, node: ast.expr) -> bool:
+        if isinstance(node, ast.List | ast.Tuple | ast.Set):
+            return any(map(self._may_hold, node.elts))
+        return self._may_be(node)
+
+    def _is_member(self, node: ast.expr) -> bool:
+        """Whether it reads as a member of an enumeration of the response: `Color.RED`."""
+        return isinstance(node, ast.Attribute) and self._class_name(node.value) is not None and node.attr.isupper()
+
+    def _is_theirs(self, node: ast.expr) -> bool:
+        """Whether the response gives it, as an instance or from a call of something of its own."""
+        match node:
+            case ast.Call(func=ast.Name(id=name)):
+                return name not in self._known()
+            case ast.Call(func=ast.Attribute(value=value)):
+                return self._is_theirs(value)
+        return self._is_instance(node)
+
+    def _known(self) -> set[str]:
+        return self._ours | _PYTHON
+
+
+_PYTHON = {*dir(builtins), *sys.stdlib_module_names, *ALIASES, *PACKAGES, "self", "__file__"}
+
+
+def _last_name(function: ast.expr) -> str:
+    return (
+        function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+    )
