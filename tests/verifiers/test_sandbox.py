@@ -1,7 +1,10 @@
 """What the sandbox shows, bounds and passes on, whoever runs it, under each isolation."""
 
 import os
+import platform
 import select
+import shutil
+import subprocess
 import sys
 import time
 from contextlib import contextmanager
@@ -10,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tasks.verifiers.code.inside.confine import Limits
-from tasks.verifiers.code.sandbox import Sandbox, SandboxError
+from tasks.verifiers.code.sandbox import Sandbox, SandboxError, _bwrap
 from tests.verifiers.judging_code import detail_of_output, detail_of_tests
 
 GUARD_S = 30.0
@@ -220,3 +223,83 @@ def test_other_packages_come_with_what_they_require_and_none_can_be_left_out_of_
 def test_a_package_that_is_not_installed_is_named():
     with pytest.raises(SandboxError, match=r"code\.packages: no-such-package: not installed for "):
         Sandbox("namespaces", None, 16, packages=("numpy", "no-such-package"))
+
+
+CONTAINED = '''
+import ctypes, os, struct, sys
+
+def deny(numbers):
+    """A profile as of containers: these calls are refused, and with `unshare` the flag of clone that does the same."""
+    def instruction(code, true, false, value):
+        return struct.pack("HBBI", code, true, false, value)
+    def refused(number, error):
+        return instruction(0x15, 0, 1, number) + instruction(6, 0, 0, 0x50000 | error)
+    code = instruction(0x20, 0, 0, 0) + b"".join(refused(number, 1) for number in numbers) + refused(435, 38)
+    if 272 in numbers:
+        code += instruction(0x15, 0, 3, 56) + instruction(0x20, 0, 0, 16) + instruction(0x45, 0, 1, 0x10000000)
+        code += instruction(6, 0, 0, 0x50001)
+    code += instruction(6, 0, 0, 0x7FFF0000)
+    buffer = ctypes.create_string_buffer(code, len(code))
+    libc = ctypes.CDLL(None, use_errno=True)
+    header = struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))
+    assert libc.prctl(38, 1, 0, 0, 0) == 0 == libc.prctl(22, 2, header, 0, 0)
+
+if numbers := [int(number) for number in sys.argv[2:]]:
+    deny(numbers)
+
+from tasks.verifiers.code.sandbox import Sandbox, SandboxError, _bwrap
+from tests.verifiers.judging_code import detail_of_output
+try:
+    with Sandbox(sys.argv[1], None, 16, nice=5) as sandbox:
+        host = max(int(name) for name in os.listdir("/proc") if name.isdecimal() and b"control.recv" in open(
+            f"/proc/{name}/cmdline", "rb").read())
+        print(open(f"/proc/{host}/oom_score_adj").read().strip())
+        print(detail_of_output(sandbox, "import numpy; print(numpy.ones(2).sum())", "2.0") or "works")
+except SandboxError as error:
+    print(error)
+'''
+UNSHARE, SET_SCHEDULER, SET_PRIORITY, SECCOMP = 272, 144, 141, 317
+CONTAINERS = {
+    "an unprivileged user": (True, False, []),
+    "a read-only root": (False, True, []),
+    "an unprivileged user in a read-only root": (True, True, []),
+    "a profile without scheduling": (True, False, [SET_SCHEDULER, SET_PRIORITY]),
+}
+
+
+def in_container(isolation, unprivileged, read_only, denied):
+    """What is said there: the out-of-memory score and how a program did, or why there is no sandbox."""
+    python = shutil.which("python3", path="/usr/local/bin:/usr/bin")
+    if os.getuid() != 0 or platform.machine() != "x86_64" or not python or not shutil.which("setpriv"):
+        pytest.skip("needs root, x86_64, a Python for all users, and setpriv")
+    path = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [python, "-P", "-c", CONTAINED, isolation, *map(str, denied)]
+    version = "import sys; print(*sys.version_info[:2], sep='.'); import numpy, pydantic"
+    user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"] if unprivileged else []
+    probe = subprocess.run([*user, python, "-P", "-c", version], env=environment, capture_output=True, text=True)
+    if probe.stdout.strip() != "{}.{}".format(*sys.version_info):
+        pytest.skip("no Python of this version that all users may run, with this project's packages")
+    if read_only:
+        command = [_bwrap(), "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", *command]
+    done = subprocess.run([*user, *command], env=environment, capture_output=True, text=True, timeout=60)
+    return done.stdout.splitlines() or done.stderr.splitlines()[-1:]
+
+
+@pytest.mark.parametrize("isolation", ["namespaces", "landlock"])
+@pytest.mark.parametrize("container", CONTAINERS)
+def test_it_works_in_containers(isolation, container):
+    assert in_container(isolation, *CONTAINERS[container]) == ["1000", "works"]
+
+
+def test_without_user_namespaces_landlock_works_and_the_other_says_why():
+    assert in_container("landlock", True, False, [UNSHARE]) == ["1000", "works"]
+    (said,) = in_container("namespaces", True, False, [UNSHARE])
+    assert said.startswith("no sandbox by namespaces here: ")
+    assert "does not allow non-privileged user namespaces" in said
+
+
+@pytest.mark.parametrize("isolation", ["namespaces", "landlock"])
+def test_where_threads_cannot_be_bounded_it_says_so(isolation):
+    (said,) = in_container(isolation, True, False, [SECCOMP])
+    assert "threads cannot be bounded by seccomp's user notification (Linux 5.5): Operation not permitted" in said

@@ -19,7 +19,6 @@ import shutil
 import socket
 import struct
 import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -65,7 +64,10 @@ _ENVIRONMENT = {
 
 _BOOT = """
 import json, os, socket, sys, types
-os.nice(int(sys.argv[2]))
+try:
+    os.nice(int(sys.argv[2]))
+except OSError:
+    pass  # a wish, which some containers deny
 control = socket.socket(fileno=int(sys.argv[1]))
 message = json.loads(control.recv(1 << 20))
 for name, source in message["modules"]:
@@ -158,7 +160,7 @@ class Sandbox:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.settimeout(START_SECONDS)
         self._control = ours
-        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the sandbox
+        self._log = open(os.memfd_create("log"), "w+b")  # noqa: SIM115 - closed with the sandbox; no file, where none can be
         with theirs:
             self._process = _start(isolation, interpreter, nice, theirs, self._log)
         settings = {
