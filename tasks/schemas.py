@@ -97,7 +97,10 @@ LEDGER = pa.schema(
         _column("detail", pa.string(), nullable=True),
     ]
 )
-"""One sampled group a row: when (seconds since the run began), by which policy versions, its scores, and its fate."""
+"""One sampled group a row: when (seconds since the run began), by which policy versions, its scores, and its fate.
+
+A null among `scores` is a response that could not be judged; these come last, and `detail` says how many and why.
+"""
 
 EVALUATION = pa.schema(
     [

@@ -2,8 +2,8 @@
 
 Nobody knows how long a call will take. So each is granted little at first; what overruns its grant is ended, and begun
 anew with four times as much, behind all that have had less. A slow call then waits for the hanging ones that it meets
-at its own grant, not for all their time, and what is begun anew costs it a third more. (Multilevel feedback queues:
-Corbató et al., 1962, https://doi.org/10.1145/1460833.1460871.)
+at its own grant, not for all their time; for that a hanging one costs up to two thirds more than its limit. (Multilevel
+feedback queues: Corbató et al., 1962, https://doi.org/10.1145/1460833.1460871.)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PATIENT_NICE = 10
 def grants(first: float, limit: float) -> Iterator[float]:
     """Seconds that a call is granted, one after the other; the last is its limit."""
     granted = first
-    while granted * GROWTH < limit:  # the last but one leaves something to gain by the last
+    while granted < limit / 2:  # the last but one leaves something to gain by the last
         yield granted
         granted *= GROWTH
     yield limit

@@ -15,7 +15,7 @@ from tasks.verifiers.instructions import checkers
 from tasks.verifiers.instructions.arguments import IFBENCH, IFEVAL, normalized
 from tests.verifiers.instruction_cases import CASES, PIECES
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.complete]
 
 pytest_plugins = ("tests.verifiers.published_checkers",)
 

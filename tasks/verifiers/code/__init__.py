@@ -20,6 +20,7 @@ from functools import cache
 from typing import Any
 
 from tasks.verifiers.code.config import CodeConfig
+from tasks.verifiers.code.judgeable import checker_problem
 from tasks.verifiers.code.running import Case
 from tasks.verifiers.code.sandbox import Isolation, Sandbox, SandboxError
 from tasks.verifiers.scores import GroundTruthError
@@ -28,7 +29,7 @@ MAX_TESTS = 1000
 
 
 def check_ground_truth(ground_truth: Any) -> None:
-    """Raise `GroundTruthError` where there are no tests, or one that is no Python."""
+    """Raise `GroundTruthError` where there are no tests, or one that is no Python or cannot be judged."""
     if not isinstance(ground_truth, dict) or ("tests" in ground_truth) == ("cases" in ground_truth):
         raise GroundTruthError(f"want an object with either 'tests' or 'cases', got {ground_truth!r:.200}")
     unknown = set(ground_truth) - ({"tests", "setup"} if "tests" in ground_truth else {"cases"})
@@ -47,6 +48,8 @@ def check_ground_truth(ground_truth: Any) -> None:
             ast.parse(code)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise GroundTruthError(f"{name} is no Python: {error}: {code!r:.200}") from None
+    if problem := checker_problem(tests, ground_truth.get("setup") or ""):
+        raise GroundTruthError(problem)
 
 
 def missing_resources(ground_truth: Any) -> list[str]:

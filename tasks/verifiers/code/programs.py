@@ -10,11 +10,12 @@ anything, and is in the way of those only that take long themselves (`grants`).
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from tasks.verifiers.code import check_ground_truth, open_sandbox, read_cases
@@ -56,7 +57,7 @@ class Programs:
             GroundTruthError: there are no tests, or one that is no Python.
             CannotJudge: a test needs a module that the sandbox lacks, or there is no sandbox.
         """
-        check_ground_truth(ground_truth)
+        _check(json.dumps(ground_truth))
         program = extract_program(response)
         if program is None:
             return Score.binary(False, "no code block")
@@ -133,6 +134,11 @@ class _Lane:
             self._sandboxes.discard(sandbox)
             with suppress(OSError):
                 sandbox.close()
+
+
+@lru_cache(maxsize=1024)  # the samples of a group have their tests in common
+def _check(ground_truth: str) -> None:
+    check_ground_truth(json.loads(ground_truth))
 
 
 def _verdicts(
