@@ -4,8 +4,9 @@
        │                  ├─ fork, locked up: the response   ◄─┐ JSON over a socket pair
        └──tests──────────►└─ fork, locked up: the tests      ◄─┘
 
-Three layers hold each fork: the namespaces of the host (no network, no processes but the sandbox's, no files but the
-interpreter's), a system call filter with Landlock, and resource limits.
+Three layers hold each fork: the namespaces of the host (no network, no processes but the sandbox's, no files but those
+of the interpreter and the packages that are asked for), a system call filter with Landlock, and resource limits. The
+kernel's limits bound no user's threads for certain, so a fork asks us before each that it starts.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ INSIDE = (
 """The modules that are sent into the sandbox, each after those that it imports."""
 
 WRITABLE = "/tmp"  # noqa: S108 - the sandbox's own, a file system that no one else sees
+LEAST_BYTES = 32 << 20
+"""Address space that a program must be left beside what the host has loaded: less would fail right programs."""
 START_SECONDS = 30.0
 ANSWER_SECONDS = 30.0
 """How long the host may take to obey. Its part is a few milliseconds, but what it kills may be behind all others."""
@@ -177,7 +180,9 @@ class Sandbox:
             start = {"modules": [[name, _source(name)] for name in INSIDE], "settings": settings}
             _, (host,) = self._exchange(start, ())
             with open(host, "rb", buffering=0):
-                _prefer_for_out_of_memory(_number_here(host))
+                number = _number_here(host)
+            _prefer_for_out_of_memory(number)
+            self._occupied_bytes = _address_space(number)
             self._probe()
             ours.settimeout(ANSWER_SECONDS)
         except SandboxError as error:
@@ -189,6 +194,11 @@ class Sandbox:
 
         Raises `SandboxError` where it could not be locked up: then it has run nothing.
         """
+        if limits.memory_bytes < self._occupied_bytes + LEAST_BYTES:
+            raise SandboxError(
+                f"memory_mib = {limits.memory_bytes >> 20} is too little: Python and the packages take "
+                f"{self._occupied_bytes >> 20} MiB of address space, and a program {LEAST_BYTES >> 20} at least"
+            )
         answer, received = self._exchange({"fork": part, "limits": asdict(limits)}, descriptors)
         watched, requests = received if len(received) == 2 else (*received, os.dup(received[0]))
         process = Process(answer["pid"], _number_here(watched), watched, requests, limits.threads)
@@ -318,6 +328,11 @@ def _prefer_for_out_of_memory(pid: int) -> None:
     # There are containers without a writable /proc; the limits on memory hold all the same.
     with suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as stream:
         stream.write("1000")
+
+
+def _address_space(pid: int) -> int:
+    with open(f"/proc/{pid}/statm") as memory:
+        return int(memory.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _readable(*descriptors: int) -> set[int]:
