@@ -112,6 +112,8 @@ REFUSED = {
     "import asyncio\nassert asyncio.run(f(1)) == 1": "awaits a coroutine",
     "async def t():\n    assert await f(1) == 1": "awaits a coroutine",
     "import io\nfrom contextlib import redirect_stdout\nwith redirect_stdout(io.StringIO()) as out:\n    f(1)": "captures what",
+    "import io\nsys.stdout = io.StringIO()\nf(1)\nassert sys.stdout.getvalue() == 'x'": "captures what",
+    "import unittest.mock\nwith unittest.mock.patch('builtins.input', lambda: '1'):\n    assert f() == 1": "captures what",
     "match f(1):\n    case Point(x=1):\n        pass": "matches a class",
 }
 ACCEPTED = [
@@ -125,6 +127,7 @@ ACCEPTED = [
     "from collections import Counter\nassert Counter(f('a')) == Counter('a') and 3 in Counter([3])",
     "with open('x') as stream:\n    pass",
     "import subprocess\nassert subprocess.run(f(1)) and __name__ == 'tests'",
+    "assert patch([1]) == [2] and run(f(1)) == 1 and gather(f(1)) == 2",
     "assert Stack.MAX == 5 and MAX == 5",
     "assert type(f(1)) is int and type(f(1)) == list",
     "assert f(1).data.__class__ if False else True",

@@ -25,6 +25,7 @@ from tasks.verifiers.code.inside.checker import ALIASES, PACKAGES
 
 _CONVERSIONS = {"int", "float", "complex", "round", "hash", "reversed", "set", "frozenset", "dict", "copy", "deepcopy"}
 _CAPTURES = {"redirect_stdout", "redirect_stderr", "patch"}
+_STREAMS = {"stdin", "stdout", "stderr", "input", "print"}
 _RUNNERS, _LOOPS = {"run", "run_until_complete", "gather"}, {"asyncio", "loop"}
 _ATTRIBUTES = {"__name__", "__qualname__"}
 """Of the names between double underscores those that can be asked of the response."""
@@ -82,6 +83,7 @@ class _Reader:
             ast.BinOp: lambda node: self._operator(node.left, node.right),
             ast.AugAssign: lambda node: self._operator(node.target, node.value),
             ast.Call: self._call,
+            ast.Assign: lambda node: _PRINTS if any(map(_is_stream, node.targets)) else None,
             ast.With: self._with,
             ast.AsyncWith: self._with,
             ast.ClassDef: self._derived,
@@ -145,7 +147,7 @@ class _Reader:
 
     def _call(self, node: ast.Call) -> str | None:
         name = _last_name(node.func)
-        if name in _CAPTURES:
+        if name in _CAPTURES and (isinstance(node.func, ast.Attribute) or name in self._ours):
             return _PRINTS
         if name in _CONVERSIONS and any(map(self._is_instance, node.args)):
             return f"passes an instance of the response to {name}(), where methods of it would decide"
@@ -214,6 +216,11 @@ class _Reader:
 
 
 _PYTHON = {*dir(builtins), *sys.stdlib_module_names, *ALIASES, *PACKAGES, "self", "__file__"}
+
+
+def _is_stream(node: ast.expr) -> bool:
+    owner = node.value.id if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) else ""
+    return owner in {"sys", "builtins"} and isinstance(node, ast.Attribute) and node.attr in _STREAMS
 
 
 def _last_name(function: ast.expr) -> str:
