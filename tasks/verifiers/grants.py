@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 GROWTH = 4
-PATIENT_NICE = 10
-"""Of whatever runs beyond its first grant: a tenth of the share of what runs beside it, on cores that are all taken."""
+PATIENT_NICE = 5
+"""Of whatever runs beyond its first grant: a third of the share of what runs beside it, on cores that are all taken."""
 
 
 def grants(first: float, limit: float) -> Iterator[float]:

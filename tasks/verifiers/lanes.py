@@ -29,7 +29,7 @@ from tasks.verifiers.grants import PATIENT_NICE, Places, few, grants
 from tasks.verifiers.scores import CannotJudge, Score
 from tasks.verifiers.worker import MESSAGE_BYTES, OVERRUN_SIGNAL, RETIRED
 
-QUICK_CPU_SECONDS = 0.05
+QUICK_CPU_SECONDS = 0.03
 """The first grant: most judgements take a few milliseconds."""
 RECYCLE_AFTER = 20_000
 """Calls after which a worker is replaced, whatever its checkers have left behind in it."""

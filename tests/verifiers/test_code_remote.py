@@ -1,6 +1,8 @@
 """Code that is run by a server elsewhere: the same scores, and a failure that is an error by name, never a 0."""
 
+import asyncio
 import concurrent.futures
+import datetime
 import json
 import os
 import re
@@ -13,14 +15,17 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tasks.verifiers import VerifierPool, VerifiersConfig
+from tasks.verifiers import Score, VerifierPool, VerifiersConfig
 from tasks.verifiers.code import SandboxError, open_sandbox
 from tasks.verifiers.code.client import MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES, CodeClient, version
 from tasks.verifiers.code.config import CodeConfig
+from tasks.verifiers.code.programs import Programs
+from tasks.verifiers.code.service import CodeService
 from tests.verifiers.fake_endpoint import FakeEndpoint, Reply, failing, scripted
 
 ROOT = Path(__file__).parents[2]
@@ -416,6 +421,7 @@ def start(*options, **environment):
         (["--total-seconds", "1"], "its options: the whole file: test_seconds (2) is more than total_seconds (1)"),
         (["--memory-mib", "few"], "its options: memory_mib = 'few': must be a valid integer"),
         (["--workers", "0"], "workers is 0; it must be above 0"),
+        (["--certificate", "shown.pem"], "--certificate and --key go together"),
         (["--python", "/bin/false"], "code.python = '/bin/false' does not run"),
     ],
 )
@@ -452,6 +458,82 @@ def test_a_mistake_in_the_options_is_named(options, named):
 def test_what_a_server_decides_cannot_be_said_beside_it(option):
     with pytest.raises(ValidationError, match="are options of the code server"):
         CodeConfig(remote={"url": "http://host"}, **option)
+
+
+def certificate(folder):
+    """A key, and a certificate by itself for this machine, as files."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now)
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    encoding, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    files = folder / "certificate.pem", folder / "key.pem"
+    files[0].write_bytes(made.public_bytes(encoding))
+    files[1].write_bytes(key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, plain))
+    return tuple(map(str, files))
+
+
+def test_a_server_with_a_certificate_is_asked_over_tls_and_is_not_trusted_without(tmp_path):
+    shown, key = certificate(tmp_path)
+    with CodeServer("--certificate", shown, "--key", key) as server:
+        url = f"https://localhost:{server.port}"
+        assert ask(url, certificate=shown)[0].value == 1.0
+        assert "certificate verify failed" in ask(url, retries=0)[0].error.lower()
+        assert ask(server.url, retries=0)[0].error is not None
+
+
+def test_a_certificate_that_is_no_file_is_a_mistake_that_names_it(tmp_path):
+    with pytest.raises(ValueError, match=r"certificate = .*nowhere\.pem.* cannot be read"):
+        CodeClient(remote("https://localhost:9", certificate=str(tmp_path / "nowhere.pem")).code)
+
+
+async def answers_to(*sizes, max_bytes, places=8):
+    """The states that requests of these sizes get that come at the same time, and what the service holds afterwards."""
+
+    class Slow:
+        config, counters, places = CodeConfig(**LIMITS), {}, 1
+
+        async def judge(self, response, ground_truth):
+            await asyncio.sleep(0.5)
+            return Score.binary(True, "")
+
+    service = CodeService(Slow(), "namespaces", places, None, max_bytes)
+    async with TestClient(TestServer(service.application())) as client:
+        bodies = [request("x" * size) for size in sizes]
+        states = [answer.status for answer in await asyncio.gather(*(client.post("/judge", data=b) for b in bodies))]
+        return states, (await (await client.get("/metrics")).json())["bytes"]
+
+
+def test_requests_hold_no_more_bytes_together_than_they_may():
+    states, held = asyncio.run(answers_to(6000, 6000, 100, max_bytes=10_000))
+    assert (sorted(states), held) == ([200, 200, 503], 0)
+
+
+def test_a_header_or_a_body_that_does_not_come_ends_the_connection(monkeypatch):
+    monkeypatch.setattr("tasks.verifiers.code.service.READ_SECONDS", 0.3)
+
+    async def body_that_does_not_come():
+        service = CodeService(Programs(CodeConfig(**LIMITS), 1), "namespaces", 8, None)
+        async with TestServer(service.application(), handler_args={"keepalive_timeout": 0.3}) as server:
+            for sent, answer in ((b"POST /judge HTTP/1.1\r\nContent-Length: 100\r\n\r\n{", b"408"), (b"POST /ju", b"")):
+                reader, writer = await asyncio.open_connection(server.host, server.port)
+                writer.write(sent)
+                async with asyncio.timeout(GUARD_S):
+                    assert answer in await reader.read()
+                writer.close()
+
+    asyncio.run(body_that_does_not_come())
 
 
 def test_the_server_ends_at_an_interrupt_too():

@@ -94,7 +94,7 @@ class CodeClient:
             places: programs that a server of its own runs at one time.
 
         Raises:
-            ValueError: `token_env` names a variable that holds no token.
+            ValueError: `token_env` names a variable that holds no token, or `certificate` is none.
         """
         self.isolation = ""
         self._config = config
@@ -103,6 +103,7 @@ class CodeClient:
         self._server = LocalServer(config, places) if config.remote is None else None
         self._connection = config.remote or LOCAL
         self._token = read_key("token_env", self._connection.token_env)
+        self._trusted = _trusted(self._connection.certificate)
         self._connected: Client | None = None
         self._starting = asyncio.Lock()
 
@@ -122,11 +123,21 @@ class CodeClient:
         content = _content(request)
         if content is None:
             return Score.binary(False, f"a response of more than {MAX_RESPONSE_BYTES} bytes")
-        client = await self._client()
-        reply = await client.judgement(partial(self._ask, client, content))
+        reply = await self._reply(content)
         self.isolation = reply.isolation
         self._judged[f"by_{reply.isolation}"] += 1
         return Score(self._config.worth(reply.value), reply.passed, reply.detail, timed_out=reply.timed_out)
+
+    async def _reply(self, content: bytes) -> Reply:
+        """The server's; asked once more where a server of one's own ended under the request."""
+        for is_last in (False, True):
+            client = await self._client()
+            try:
+                return await client.judgement(partial(self._ask, client, content))
+            except CannotJudge:
+                if is_last or self._server is None or self._server.runs:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
 
     async def close(self) -> None:
         """Close the connections and end a server of its own; judgements in flight fail."""
@@ -142,14 +153,12 @@ class CodeClient:
     async def _client(self) -> Client:
         async with self._starting:
             if self._server is not None and not self._server.runs:
-                socket_path = await self._server.start()
+                path = await self._server.start()
                 if self._connected is not None:
                     await self._connected.close()
-                self._connected = self._connect(httpx2.AsyncHTTPTransport(uds=socket_path))
+                self._connected = self._connect(httpx2.AsyncHTTPTransport(uds=path, limits=UNLIMITED))
             if self._connected is None:
-                certificate = self._connection.certificate
-                verify = ssl.create_default_context(cafile=certificate) if certificate else True
-                self._connected = self._connect(httpx2.AsyncHTTPTransport(verify=verify, limits=UNLIMITED))
+                self._connected = self._connect(httpx2.AsyncHTTPTransport(verify=self._trusted, limits=UNLIMITED))
             return self._connected
 
     def _connect(self, transport: httpx2.AsyncHTTPTransport) -> Client:
@@ -172,6 +181,15 @@ class CodeClient:
         if reply.error is not None:
             raise CannotJudge(reply.error) if self._server else client.failed(f"could not judge: {reply.error}")
         return reply
+
+
+def _trusted(certificate: str | None) -> ssl.SSLContext | bool:
+    if certificate is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=certificate)
+    except (OSError, ssl.SSLError) as error:
+        raise ValueError(f"certificate = {certificate!r} cannot be read: {error}") from None
 
 
 def _content(request: dict[str, Any]) -> bytes | None:

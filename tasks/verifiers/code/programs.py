@@ -30,8 +30,8 @@ from tasks.verifiers.scores import CannotJudge, Score
 MAX_PROGRAM_CHARS = 200_000
 ATTEMPTS = 2
 """How often a response is run where the sandbox fails under it."""
-QUICK_SECONDS = 0.08
-"""The first grant, charged to a response. A light program takes a sixth of it, most of that to begin."""
+QUICK_SECONDS = 0.06
+"""The first grant, charged to a response. A light program takes a fifth of it, most of that to begin."""
 
 
 class Programs:
