@@ -211,3 +211,13 @@ def test_the_setup_is_read_too():
     problem = checker_problem(["check(Point)"], "def check(kind):\n    assert kind(1) == Point(1)")
     assert problem is None or problem.startswith("setup ")
     assert checker_problem(["assert p == q"], "p = Point(1)\nq = Point(1)").startswith("test 0 compares instances")
+
+
+def test_a_test_that_is_nested_too_deeply_is_refused():
+    assert checker_problem(["assert " + "+".join(["f(1)"] * 2500) + " == 3"], "") in (
+        None,
+        "a test is nested too deeply to be read",
+    )
+    assert (
+        checker_problem(["x = " + "+".join(["A(1)"] * 2500) + "\nx.y"], "") == "a test is nested too deeply to be read"
+    )

@@ -46,11 +46,11 @@ _PRINTS = "captures what this process prints or replaces what it holds, while th
 def checker_problem(tests: Sequence[str], setup: str) -> str | None:
     """Why these tests, all of which are Python, cannot be judged; None where they can."""
     trees = [("setup", ast.parse(setup)), *((f"test {number}", ast.parse(test)) for number, test in enumerate(tests))]
-    reader = _Reader([tree for _, tree in trees])
-    for where, tree in trees:
-        for problem in reader.problems(tree):
-            return f"{where} {problem}"
-    return None
+    try:
+        reader = _Reader([tree for _, tree in trees])
+        return next((f"{where} {problem}" for where, tree in trees for problem in reader.problems(tree)), None)
+    except RecursionError:
+        return "a test is nested too deeply to be read"
 
 
 def _defined(tree: ast.AST) -> Iterator[str]:
