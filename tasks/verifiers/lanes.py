@@ -82,11 +82,10 @@ class Lanes:
         """`nltk_data`: where NLTK looks for its data."""
         self.counters = Counters()
         self._limits = limits
-        template = _Template(verifier, limits, nltk_data)
-        self._template = template
-        self._quick = _Lane(template, limits.processes, 0, self.counters)
-        patient = few(limits.processes) if limits.quick else limits.processes
-        self._patient = _Lane(template, patient, PATIENT_NICE if limits.quick else 0, self.counters)
+        self._first_grant = QUICK_CPU_SECONDS if limits.quick else limits.cpu_seconds
+        self._template = _Template(verifier, limits, nltk_data)
+        self._quick = _Lane(self._template, limits.processes, 0, self.counters)
+        self._patient = _Lane(self._template, few(limits.processes), PATIENT_NICE, self.counters)
 
     async def start(self) -> None:
         """Have the template warm; raises `CannotJudge` where it cannot start."""
@@ -99,9 +98,8 @@ class Lanes:
             CannotJudge: no worker can be started, or the call is no JSON.
         """
         call = {"response": response, "ground_truth": ground_truth, "messages": messages}
-        limits = self._limits
-        lane = self._quick if limits.quick else self._patient
-        for seconds in grants(QUICK_CPU_SECONDS, limits.cpu_seconds) if limits.quick else (limits.cpu_seconds,):
+        limits, lane = self._limits, self._quick
+        for seconds in grants(self._first_grant, limits.cpu_seconds):
             found = await lane.run(_line(call, seconds), seconds, limits.wall_seconds)
             if found is not None:
                 return found
@@ -133,8 +131,9 @@ class _Lane:
     async def run(self, line: bytes, granted: float, wall_seconds: float) -> Score | None:
         """The score; None where the call took more CPU time than it was granted."""
         async with self._places.place(granted):
-            for _ in range(ATTEMPTS):
-                outcome = await self._once(line, wall_seconds)
+            for attempt in range(ATTEMPTS):
+                worker = await self._take(fresh=attempt > 0)  # of the idle ones, another may be bloated too
+                outcome = await self._once(worker, line, wall_seconds)
                 if isinstance(outcome, Score):
                     return outcome
                 if outcome == -OVERRUN_SIGNAL:
@@ -147,9 +146,8 @@ class _Lane:
             assert isinstance(outcome, int), "a score has been returned"
             return Score.binary(False, f"ended its process twice (signal {-outcome})")
 
-    async def _once(self, line: bytes, wall_seconds: float) -> Score | int:
+    async def _once(self, worker: _Worker, line: bytes, wall_seconds: float) -> Score | int:
         """The score, or how the worker ended."""
-        worker = await self._take()
         try:
             async with asyncio.timeout(wall_seconds):
                 answer = await worker.ask(line)
@@ -159,9 +157,7 @@ class _Lane:
         except BaseException:  # cancelled: the worker is at a call that nobody waits for
             self._template.discard(worker)
             raise
-        if answer is None:
-            return await self._template.end(worker)
-        if RETIRED in answer:
+        if answer is None or RETIRED in answer:
             return await self._template.end(worker)
         if worker.calls < RECYCLE_AFTER:
             self._idle.append(worker)
@@ -169,8 +165,8 @@ class _Lane:
             await self._template.end(worker)
         return Score.from_json(answer)
 
-    async def _take(self) -> _Worker:
-        while self._idle:
+    async def _take(self, fresh: bool) -> _Worker:
+        while self._idle and not fresh:
             worker = self._idle.pop()
             if not worker.reader.at_eof():
                 return worker
