@@ -70,7 +70,7 @@ class CodeConfig(Config):
     packages: tuple[str, ...] = ("numpy",)
     test_seconds: float = Field(2.0, gt=0)
     total_seconds: float = Field(4.0, gt=0)
-    memory_mib: int = Field(512, ge=64)
+    memory_mib: int = Field(512, ge=128)
     total_memory_mib: int = Field(16384, gt=0)
     output_bytes: int = Field(1 << 20, gt=0)
     disk_mib: int = Field(16, gt=0)
