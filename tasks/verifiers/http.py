@@ -58,6 +58,20 @@ class _Passing(Exception):  # noqa: N818 - a state of affairs, not an error of o
         self.wait = wait
 
 
+class RefusedError(CannotJudge):
+    """The server refused a request for good.
+
+    Attributes:
+        status: of the answer, by HTTP.
+        said: what the server gave as its reason, shortened.
+    """
+
+    def __init__(self, reason: str, status: int, said: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.said = said
+
+
 class Client:
     """The client of one server; it belongs to the event loop that uses it first."""
 
@@ -180,7 +194,8 @@ class Client:
             raise _Passing(f"HTTP {response.status_code}", retry_after(response.headers.get("retry-after")))
         if response.status_code != 200:
             said = " ".join(body[: 10 * MAX_SAID].decode("utf-8", "replace").split())
-            raise self.failed(f"refused the request: HTTP {response.status_code}: {said}")
+            reason = self.failed(f"refused the request: HTTP {response.status_code}: {said}")
+            raise RefusedError(str(reason), response.status_code, said)
         return body
 
     def _backoff(self, attempt: int) -> float:

@@ -246,7 +246,8 @@ class VerifierPool:
         except Exception as failure:  # a judge's own bug must reach the caller as an error, not vanish in the loop
             score = Score.unjudged(f"{call.verifier} failed: {type(failure).__name__}: {failure}")
         finally:
-            self._under_way.pop(key, None)  # type: ignore[arg-type]
+            if key is not None:
+                del self._under_way[key]
         self._stats[call.verifier].add(time.monotonic() - began, score.timed_out, score.error is not None)
         if key is not None and score.error is None and not score.timed_out:
             self._scores[key] = score

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tasks.verifiers.scores import VERIFIERS, CannotJudge, GroundTruthError, Reward, Score
@@ -50,9 +50,10 @@ def combine(parts: Sequence[Part], scores: Sequence[Score]) -> Score:
     rewards = [_reward(part, score) for part, score in zip(parts, scores, strict=True)]
     detail = "; ".join(f"{part.name}: {score.detail}" for part, score in zip(parts, scores, strict=True))
     try:
-        return Score.of_rewards(rewards, all(score.passed for score in scores), detail)
+        combined = Score.of_rewards(rewards, all(score.passed for score in scores), detail)
     except CannotJudge as reason:
         return Score.unjudged(str(reason))
+    return replace(combined, timed_out=any(score.timed_out for score in scores))
 
 
 def _reward(part: Part, score: Score) -> Reward:

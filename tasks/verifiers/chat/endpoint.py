@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.verifiers.chat.config import JudgeConfig
-from tasks.verifiers.http import Client, Traffic, read_key
+from tasks.verifiers.http import Client, RefusedError, Traffic, read_key
 from tasks.verifiers.scores import CannotJudge
 
-_REFUSED = re.compile(r"refused the request: HTTP (?P<status>\d+): (?P<said>.*)", re.DOTALL)
 _TOO_LONG = re.compile(
     r"context.{0,3}(?:length|window|size)|too (?:long|many (?:input )?tokens|large)|string_above_max_length"
     r"|max(?:imum)?.{0,3}(?:model|input|prompt).{0,3}len|exceeds? the (?:maximum|limit)"
@@ -84,14 +83,10 @@ class Endpoint(Client):
         request = {**self._extra, **fields, "model": config.model, "messages": messages, "stream": False}
         try:
             return await self.post("/chat/completions", json.dumps(request).encode(), deadline)
-        except CannotJudge as error:
-            refusal = _REFUSED.search(str(error))
-            if refusal is None:
-                raise
-            status, said = int(refusal["status"]), refusal["said"]
-            if status == 413 or (status in (400, 422) and _TOO_LONG.search(said)):
+        except RefusedError as error:
+            if error.status == 413 or (error.status in (400, 422) and _TOO_LONG.search(error.said)):
                 raise TooLong(str(error)) from None
-            if status in (400, 403, 422) and _UNWANTED.search(said):
+            if error.status in (400, 403, 422) and _UNWANTED.search(error.said):
                 raise Unwanted(str(error)) from None
             raise
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-from tasks.verifiers.calls import Messages
+from tasks.verifiers.calls import Judge, Messages
 from tasks.verifiers.chat.config import AnyJudgeConfig, JudgeConfig, RewardModelConfig
 from tasks.verifiers.chat.endpoint import Endpoint, TooLong, Unwanted, Usage
 from tasks.verifiers.chat.fitting import Context
@@ -38,19 +38,6 @@ _CUT_AFTER_REFUSAL = 4
 
 Prompts = Callable[[str, int, int], Prompt]
 """Makes the prompt for an answer, from the bytes of it to show and the tokens left out."""
-
-
-class Judge(Protocol):
-    """Who judges chat answers. Limits, retries and concurrency are its own."""
-
-    async def judge(self, verifier: str, response: str, ground_truth: Any, messages: Messages | None) -> Score:
-        """Score a response; raises `CannotJudge` where that is impossible."""
-
-    async def close(self) -> None:
-        """Give up connections and models."""
-
-    def usage(self) -> dict[str, float]:
-        """Counters."""
 
 
 def make_judge(config: AnyJudgeConfig) -> Judge:
