@@ -523,17 +523,22 @@ def test_requests_hold_no_more_bytes_together_than_they_may():
 def test_a_header_or_a_body_that_does_not_come_ends_the_connection(monkeypatch):
     monkeypatch.setattr("tasks.verifiers.code.service.READ_SECONDS", 0.3)
 
-    async def body_that_does_not_come():
+    async def what_is_answered(sent):
         service = CodeService(Programs(CodeConfig(**LIMITS), 1), "namespaces", 8, None)
-        async with TestServer(service.application(), handler_args={"keepalive_timeout": 0.3}) as server:
-            for sent, answer in ((b"POST /judge HTTP/1.1\r\nContent-Length: 100\r\n\r\n{", b"408"), (b"POST /ju", b"")):
-                reader, writer = await asyncio.open_connection(server.host, server.port)
-                writer.write(sent)
-                async with asyncio.timeout(GUARD_S):
-                    assert answer in await reader.read()
-                writer.close()
+        server = TestServer(service.application())
+        await server.start_server(keepalive_timeout=0.3)
+        reader, writer = await asyncio.open_connection(server.host, server.port)
+        writer.write(sent)
+        try:
+            async with asyncio.timeout(GUARD_S):
+                return await reader.read()
+        finally:
+            writer.close()
+            await server.close()
 
-    asyncio.run(body_that_does_not_come())
+    half_a_body = b"POST /judge HTTP/1.1\r\nHost: here\r\nConnection: close\r\nContent-Length: 100\r\n\r\n{"
+    assert asyncio.run(what_is_answered(half_a_body)).startswith(b"HTTP/1.1 408")
+    assert asyncio.run(what_is_answered(b"POST /ju")) == b""
 
 
 def test_the_server_ends_at_an_interrupt_too():

@@ -43,6 +43,8 @@ INSIDE = (
 """The modules that are sent into the sandbox, each after those that it imports."""
 
 WRITABLE = "/tmp"  # noqa: S108 - the sandbox's own, a file system that no one else sees
+PACKAGES = "/packages"
+"""Where a sandbox by namespaces shows the packages that may be imported."""
 LEAST_BYTES = 32 << 20
 """Address space that a program must be left beside what the host has loaded: less would fail right programs."""
 START_SECONDS = 30.0
@@ -166,15 +168,14 @@ class Sandbox:
         self._log = open(os.memfd_create("log"), "w+b")  # noqa: SIM115 - closed with the sandbox; no file, where none can be
         with theirs:
             self._process = _start(isolation, interpreter, nice, theirs, self._log)
+        outside = isolation == "landlock"
         settings = {
-            "readable": interpreter.readable()
-            if isolation == "landlock"
-            else [*interpreter.visible, *interpreter.search],
-            "search": interpreter.search,
+            "readable": interpreter.readable() if outside else [*interpreter.visible, PACKAGES],
+            "search": interpreter.search if outside else _search_inside(interpreter),
             "packages": interpreter.modules,
             "writable": WRITABLE if isolation == "namespaces" else None,
             "writable_bytes": disk_mib << 20,
-            "landlock": isolation == "landlock" or _landlock_here(),
+            "landlock": outside or _landlock_here(),
         }
         try:
             start = {"modules": [[name, _source(name)] for name in INSIDE], "settings": settings}
@@ -287,10 +288,15 @@ def _start(
 
 
 def _bubblewrap(interpreter: Interpreter) -> list[str]:
-    visible, packages = (
-        [part for path in paths for part in ("--ro-bind", path, path)]
-        for paths in (interpreter.visible, interpreter.packages)
-    )
+    if covered := [path for path in interpreter.visible if path.startswith(f"{WRITABLE}/")]:
+        raise SandboxError(f"{covered[0]} lies below {WRITABLE}, where programs have a folder of their own")
+    visible = [part for path in interpreter.visible for part in ("--ro-bind", path, path)]
+    folders = dict(zip(interpreter.search, _search_inside(interpreter), strict=True))
+    packages = [
+        part
+        for path in interpreter.packages
+        for part in ("--ro-bind", path, os.path.join(folders[os.path.dirname(path)], os.path.basename(path)))
+    ]
     masks = [part for path in interpreter.hidden for part in ("--tmpfs", path)]
     sealed = [part for path in interpreter.hidden for part in ("--remount-ro", path)]
     return [
@@ -304,6 +310,11 @@ def _bubblewrap(interpreter: Interpreter) -> list[str]:
         *("--dev-bind", os.devnull, os.devnull, "--dir", WRITABLE, "--remount-ro", "/"),
         "--",
     ]
+
+
+def _search_inside(interpreter: Interpreter) -> list[str]:
+    """Where the folders of packages are seen: not where they are, which may be below the writable folder."""
+    return [os.path.join(PACKAGES, str(number)) for number, _ in enumerate(interpreter.search)]
 
 
 def _bwrap() -> str:
