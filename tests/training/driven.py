@@ -1,9 +1,11 @@
 """A training run driven in a process of its own, so that it can be killed, and what it leaves can be counted."""
 
+import contextlib
 import json
 import multiprocessing
 import os
 import signal
+import time
 
 import psutil
 
@@ -12,14 +14,25 @@ from tasks.training.run import train
 EXIT_SECONDS = 30
 
 
+def engine():
+    """The engine's process below this one; waits for it where it has not been seen yet."""
+    deadline = time.monotonic() + EXIT_SECONDS
+    while time.monotonic() < deadline:
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                if "EngineCore" in " ".join(process.cmdline()):
+                    return process
+        time.sleep(0.1)
+    raise AssertionError("there is no engine")
+
+
 def drive(recipe, model, prompts, folder, kill_engine_after, kill_driver_after):
     """The driver of a training run, to be run in a process of its own; kills what it is told to after that step."""
     import ray
 
     def on_step(metrics):
         if metrics["step"] == kill_engine_after:
-            [engine] = [p for p in psutil.Process().children(recursive=True) if "EngineCore" in " ".join(p.cmdline())]
-            engine.kill()
+            engine().kill()
 
     def on_saved(checkpoint):
         processes = [process.pid for process in psutil.Process().children(recursive=True)]
