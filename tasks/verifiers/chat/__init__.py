@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tasks.verifiers.calls import Judge
 from tasks.verifiers.chat.config import AnyJudgeConfig, JudgeConfig, RewardModelConfig, ServerConfig
 from tasks.verifiers.chat.prompts import check_ground_truth
 
 if TYPE_CHECKING:
-    from tasks.verifiers.chat.judge import ChatJudge, make_judge
+    from tasks.verifiers.chat.judge import ChatJudge
     from tasks.verifiers.chat.server import serving
 
 __all__ = [
@@ -33,7 +34,21 @@ __all__ = [
     "serving",
 ]
 
-_LATER = {"ChatJudge": "judge", "make_judge": "judge", "serving": "server"}
+_LATER = {"ChatJudge": "judge", "serving": "server"}
+
+
+def make_judge(config: AnyJudgeConfig) -> Judge:
+    """The judge that `config` describes; a reward model is loaded before this returns.
+
+    Raises `ValueError` for what the configuration promises and this machine lacks: a key, a URL, a usable model.
+    """
+    if isinstance(config, RewardModelConfig):
+        from tasks.verifiers.chat.reward_model import RewardModelJudge
+
+        return RewardModelJudge(config)
+    from tasks.verifiers.chat.judge import ChatJudge
+
+    return ChatJudge(config)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Judges of chat answers: a language model behind an endpoint or a reward model, and who makes them.
+"""A language model behind an endpoint as the judge of chat answers, and what it shares with a reward model.
 
 An answer cannot make itself unjudgeable. Where the judge has not graded it within the retries (other text than a
 grade, no text, an end before the grade, a refusal for its length or content), the judge is asked about another answer
@@ -13,8 +13,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from tasks.verifiers.calls import Judge, Messages
-from tasks.verifiers.chat.config import AnyJudgeConfig, JudgeConfig, RewardModelConfig
+from tasks.verifiers.calls import Messages
+from tasks.verifiers.chat.config import JudgeConfig, RewardModelConfig
 from tasks.verifiers.chat.endpoint import Endpoint, TooLong, Unwanted, Usage
 from tasks.verifiers.chat.fitting import Context
 from tasks.verifiers.chat.injection import find_injections
@@ -38,18 +38,6 @@ _CUT_AFTER_REFUSAL = 4
 
 Prompts = Callable[[str, int, int], Prompt]
 """Makes the prompt for an answer, from the bytes of it to show and the tokens left out."""
-
-
-def make_judge(config: AnyJudgeConfig) -> Judge:
-    """The judge that `config` describes; a reward model is loaded before this returns.
-
-    Raises `ValueError` for what the configuration promises and this machine lacks: a key, a URL, a usable model.
-    """
-    if isinstance(config, RewardModelConfig):
-        from tasks.verifiers.chat.reward_model import RewardModelJudge
-
-        return RewardModelJudge(config)
-    return ChatJudge(config)
 
 
 def settled(
