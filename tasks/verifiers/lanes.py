@@ -14,20 +14,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
-import os
-import socket
-import subprocess
-import sys
-import time
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tasks.verifiers.calls import Messages
 from tasks.verifiers.grants import PATIENT_NICE, Places, few, grants
 from tasks.verifiers.scores import CannotJudge, Score
-from tasks.verifiers.worker import MESSAGE_BYTES, OVERRUN_SIGNAL, RETIRED
+from tasks.verifiers.templates import Template, Worker
+from tasks.verifiers.worker import OVERRUN_SIGNAL, RETIRED
 
 QUICK_CPU_SECONDS = 0.03
 """The first grant: most judgements take a few milliseconds."""
@@ -35,13 +29,6 @@ RECYCLE_AFTER = 20_000
 """Calls after which a worker is replaced, whatever its checkers have left behind in it."""
 ATTEMPTS = 2
 """Processes that a call may end before that is its verdict."""
-START_ATTEMPTS = 3
-START_SECONDS = 120.0
-RETRY_SECONDS = 30.0
-"""After a start that failed, how long calls are refused before another is tried."""
-LINE_BYTES = 1 << 26
-
-logger = logging.getLogger(__name__)
 
 
 class LaneLimits(NamedTuple):
@@ -83,7 +70,7 @@ class Lanes:
         self.counters = Counters()
         self._limits = limits
         self._first_grant = QUICK_CPU_SECONDS if limits.quick else limits.cpu_seconds
-        self._template = _Template(verifier, limits, nltk_data)
+        self._template = Template(verifier, limits.memory_mib, limits.locked_up, nltk_data)
         self._quick = _Lane(self._template, limits.processes, 0, self.counters)
         self._patient = _Lane(self._template, few(limits.processes), PATIENT_NICE, self.counters)
 
@@ -121,12 +108,12 @@ class Lanes:
 class _Lane:
     """A number of workers, each at one call at a time."""
 
-    def __init__(self, template: _Template, processes: int, nice: int, counters: Counters) -> None:
+    def __init__(self, template: Template, processes: int, nice: int, counters: Counters) -> None:
         self._template = template
         self._nice = nice
         self._counters = counters
         self._places = Places(processes)
-        self._idle: list[_Worker] = []
+        self._idle: list[Worker] = []
 
     async def run(self, line: bytes, granted: float, wall_seconds: float) -> Score | None:
         """The score; None where the call took more CPU time than it was granted."""
@@ -146,7 +133,7 @@ class _Lane:
             assert isinstance(outcome, int), "a score has been returned"
             return Score.binary(False, f"ended its process twice (signal {-outcome})")
 
-    async def _once(self, worker: _Worker, line: bytes, wall_seconds: float) -> Score | int:
+    async def _once(self, worker: Worker, line: bytes, wall_seconds: float) -> Score | int:
         """The score, or how the worker ended."""
         try:
             async with asyncio.timeout(wall_seconds):
@@ -165,7 +152,7 @@ class _Lane:
             await self._template.end(worker)
         return Score.from_json(answer)
 
-    async def _take(self, fresh: bool) -> _Worker:
+    async def _take(self, fresh: bool) -> Worker:
         while self._idle and not fresh:
             worker = self._idle.pop()
             if not worker.reader.at_eof():
@@ -177,152 +164,8 @@ class _Lane:
         return worker
 
 
-@dataclass(eq=False)
-class _Worker:
-    """Our end of a worker process."""
-
-    pid: int
-    template: subprocess.Popen[bytes]
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    calls: int = field(default=0)
-
-    async def ask(self, line: bytes) -> dict[str, Any] | None:
-        """The answer to a call; None where the worker ended instead."""
-        self.calls += 1
-        try:
-            self.writer.write(line)
-            await self.writer.drain()
-            answer = await self.reader.readline()
-        except ConnectionError:
-            return None
-        return json.loads(answer) if answer.endswith(b"\n") else None
-
-
-class _Template:
-    """Our end of the process that workers are forked from; started when first needed, and again where it has ended."""
-
-    def __init__(self, verifier: str, limits: LaneLimits, nltk_data: str | None) -> None:
-        self.verifier = verifier
-        self._settings = {"verifier": verifier, "memory_mib": limits.memory_mib, "locked_up": limits.locked_up}
-        self._environment = _environment(limits.locked_up, nltk_data)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
-        self._one_at_a_time = asyncio.Lock()
-        self._closing: set[asyncio.Task[int]] = set()
-        self._closed = False
-        self._failed_at = -RETRY_SECONDS
-
-    async def ready(self) -> None:
-        async with self._one_at_a_time:
-            await self._start()
-
-    async def fork(self, nice: int) -> _Worker:
-        """A new worker; raises `CannotJudge` where none can be started."""
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        with theirs:
-            for _ in range(START_ATTEMPTS):
-                async with self._one_at_a_time:
-                    process = await self._start()
-                    answer = await self._exchange({"fork": nice}, theirs.fileno())
-                if answer is not None:
-                    reader, writer = await asyncio.open_connection(sock=ours, limit=LINE_BYTES)
-                    return _Worker(answer["pid"], process, reader, writer)
-        ours.close()
-        raise CannotJudge(f"no process for {self.verifier} could be started in {START_ATTEMPTS} attempts")
-
-    async def end(self, worker: _Worker) -> int:
-        """How the worker ended, which is killed if it has not; with its template, by SIGKILL."""
-        worker.writer.close()
-        async with self._one_at_a_time:
-            if worker.template is self._process and (answer := await self._exchange({"end": worker.pid})):
-                return int(answer["status"])
-        return -9
-
-    def discard(self, worker: _Worker) -> None:
-        """End the worker without waiting for it."""
-        task = asyncio.ensure_future(self.end(worker))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
-
-    async def close(self) -> None:
-        self._closed = True
-        if self._process is not None:
-            self._process.kill()  # its workers end with it, and so does every wait for its answer
-        await asyncio.gather(*self._closing)
-        self._stop()
-
-    async def _start(self) -> subprocess.Popen[bytes]:
-        if self._closed:
-            raise CannotJudge("the verifier pool was closed")
-        if self._process is not None and self._process.poll() is None:
-            return self._process
-        self._stop()
-        refused = f"the process that {self.verifier} workers come from ends as it starts: see stderr"
-        if time.monotonic() - self._failed_at < RETRY_SECONDS:
-            raise CannotJudge(refused)
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
-        with theirs:
-            self._process = subprocess.Popen(  # noqa: S603 - our own module
-                [sys.executable, "-c", "from tasks.verifiers import worker; worker.main()", str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                env=self._environment,
-            )
-        self._control = ours
-        try:
-            async with asyncio.timeout(START_SECONDS):
-                answer = await self._exchange(self._settings)
-        except TimeoutError:
-            answer = None
-        if answer is None:
-            self._stop()
-            self._failed_at = time.monotonic()
-            raise CannotJudge(refused)
-        return self._process
-
-    async def _exchange(self, order: dict[str, Any], *descriptors: int) -> dict[str, Any] | None:
-        """The template's answer; None where it has ended."""
-        control = self._control
-        if control is None:
-            return None
-        try:
-            socket.send_fds(control, [json.dumps(order).encode()], descriptors)
-            answer = await asyncio.get_running_loop().sock_recv(control, MESSAGE_BYTES)
-        except OSError as error:
-            logger.warning("the process that %s workers come from was lost: %s", self.verifier, error)
-            answer = b""
-        except BaseException:  # cancelled: the next one would read this answer
-            self._stop()
-            raise
-        return json.loads(answer) if answer else None
-
-    def _stop(self) -> None:
-        if self._control is not None:
-            self._control.close()
-            self._control = None
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-
 def _line(call: dict[str, Any], cpu_seconds: float) -> bytes:
     try:
         return json.dumps(call | {"cpu_seconds": cpu_seconds}).encode() + b"\n"
     except (TypeError, ValueError, RecursionError) as error:
         raise CannotJudge(f"the call is no JSON: {error}") from None
-
-
-def _environment(locked_up: bool, nltk_data: str | None) -> dict[str, str]:
-    """That of the template: what Python and NLTK need to find their files, or all of ours."""
-    ours = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"}
-    if nltk_data is not None:
-        ours["NLTK_DATA"] = nltk_data
-    if not locked_up:
-        return dict(os.environ) | ours
-    with suppress(KeyError):
-        ours["PYTHONDONTWRITEBYTECODE"] = os.environ["PYTHONDONTWRITEBYTECODE"]
-    return ours | {"LANG": "C.UTF-8", "HOME": "/nonexistent"}

@@ -1,0 +1,177 @@
+"""Our ends of a lane's processes: a template that is warm, and the workers that are forked from it.
+
+What they do is in `worker`. A template is started when it is first needed, and again where it has ended; its workers
+end with it, and it with us.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from tasks.verifiers.scores import CannotJudge
+from tasks.verifiers.worker import MESSAGE_BYTES
+
+START_ATTEMPTS = 3
+START_SECONDS = 120.0
+RETRY_SECONDS = 30.0
+"""After a start that failed, how long calls are refused before another is tried."""
+LINE_BYTES = 1 << 26
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Worker:
+    """Our end of a worker process."""
+
+    pid: int
+    template: subprocess.Popen[bytes]
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    calls: int = field(default=0)
+
+    async def ask(self, line: bytes) -> dict[str, Any] | None:
+        """The answer to a call; None where the worker ended instead."""
+        self.calls += 1
+        try:
+            self.writer.write(line)
+            await self.writer.drain()
+            answer = await self.reader.readline()
+        except ConnectionError:
+            return None
+        return json.loads(answer) if answer.endswith(b"\n") else None
+
+
+class Template:
+    """Our end of the process that workers are forked from; started when first needed, and again where it has ended."""
+
+    def __init__(self, verifier: str, memory_mib: int, locked_up: bool, nltk_data: str | None) -> None:
+        """Start nothing yet. `memory_mib` is a worker's; `locked_up` ones have neither network nor environment."""
+        self.verifier = verifier
+        self._settings = {"verifier": verifier, "memory_mib": memory_mib, "locked_up": locked_up}
+        self._environment = _environment(locked_up, nltk_data)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._one_at_a_time = asyncio.Lock()
+        self._closing: set[asyncio.Task[int]] = set()
+        self._closed = False
+        self._failed_at = -RETRY_SECONDS
+
+    async def ready(self) -> None:
+        """Return once it is warm; raises `CannotJudge` where it cannot start."""
+        async with self._one_at_a_time:
+            await self._start()
+
+    async def fork(self, nice: int) -> Worker:
+        """A new worker; raises `CannotJudge` where none can be started."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with theirs:
+            for _ in range(START_ATTEMPTS):
+                async with self._one_at_a_time:
+                    process = await self._start()
+                    answer = await self._exchange({"fork": nice}, theirs.fileno())
+                if answer is not None:
+                    reader, writer = await asyncio.open_connection(sock=ours, limit=LINE_BYTES)
+                    return Worker(answer["pid"], process, reader, writer)
+        ours.close()
+        raise CannotJudge(f"no process for {self.verifier} could be started in {START_ATTEMPTS} attempts")
+
+    async def end(self, worker: Worker) -> int:
+        """How the worker ended, which is killed if it has not; with its template, by SIGKILL."""
+        worker.writer.close()
+        async with self._one_at_a_time:
+            if worker.template is self._process and (answer := await self._exchange({"end": worker.pid})):
+                return int(answer["status"])
+        return -9
+
+    def discard(self, worker: Worker) -> None:
+        """End the worker without waiting for it."""
+        task = asyncio.ensure_future(self.end(worker))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """End it, with its workers, for good."""
+        self._closed = True
+        if self._process is not None:
+            self._process.kill()  # its workers end with it, and so does every wait for its answer
+        await asyncio.gather(*self._closing)
+        self._stop()
+
+    async def _start(self) -> subprocess.Popen[bytes]:
+        if self._closed:
+            raise CannotJudge("the verifier pool was closed")
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        self._stop()
+        refused = f"the process that {self.verifier} workers come from ends as it starts: see stderr"
+        if time.monotonic() - self._failed_at < RETRY_SECONDS:
+            raise CannotJudge(refused)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603 - our own module
+                [sys.executable, "-c", "from tasks.verifiers import worker; worker.main()", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env=self._environment,
+            )
+        self._control = ours
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                answer = await self._exchange(self._settings)
+        except TimeoutError:
+            answer = None
+        if answer is None:
+            self._stop()
+            self._failed_at = time.monotonic()
+            raise CannotJudge(refused)
+        return self._process
+
+    async def _exchange(self, order: dict[str, Any], *descriptors: int) -> dict[str, Any] | None:
+        """The template's answer; None where it has ended."""
+        control = self._control
+        if control is None:
+            return None
+        try:
+            socket.send_fds(control, [json.dumps(order).encode()], descriptors)
+            answer = await asyncio.get_running_loop().sock_recv(control, MESSAGE_BYTES)
+        except OSError as error:
+            logger.warning("the process that %s workers come from was lost: %s", self.verifier, error)
+            answer = b""
+        except BaseException:  # cancelled: the next one would read this answer
+            self._stop()
+            raise
+        return json.loads(answer) if answer else None
+
+    def _stop(self) -> None:
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def _environment(locked_up: bool, nltk_data: str | None) -> dict[str, str]:
+    """That of the template: what Python and NLTK need to find their files, or all of ours."""
+    ours = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"}
+    if nltk_data is not None:
+        ours["NLTK_DATA"] = nltk_data
+    if not locked_up:
+        return dict(os.environ) | ours
+    with suppress(KeyError):
+        ours["PYTHONDONTWRITEBYTECODE"] = os.environ["PYTHONDONTWRITEBYTECODE"]
+    return ours | {"LANG": "C.UTF-8", "HOME": "/nonexistent"}
