@@ -12,6 +12,8 @@ INSTALL = $(UV) pip install --quiet --compile-bytecode --python $(BIN)/python $(
 # Outputs of local runs stay in the project, so that the local cache never points at a cleaned /tmp.
 export FLYTE_SDK_LOCAL_SANDBOX ?= $(CURDIR)/outputs/flyte
 export PYTHONWARNINGS ?= ignore
+# Two files at a time; their order in tests/conftest.py is the one that xdist is to keep.
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 RUN := $(BIN)/pyflyte run workflows/rlvr.py rlvr
 
 PUBLISHED = $(shell sed -n 's/^published = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",')
@@ -22,13 +24,13 @@ demo: $(VENV)/.ready  ## the whole pipeline on the quickstart
 	@$(RUN)
 
 test: $(VENV)/.ready  ## what is worth running before every commit
-	@$(BIN)/pytest -m "not complete"
+	@$(PYTEST) -m "not complete"
 
 test-fast: $(VENV)/.ready  ## what is worth running on every save
-	@$(BIN)/pytest -m "not engine and not pipeline and not long and not complete"
+	@$(PYTEST) -m "not engine and not pipeline and not long and not complete"
 
 test-all: $(VENV)/.all-ready  ## every test: complete tables, and the published checkers beside ours
-	@$(BIN)/pytest
+	@$(PYTEST)
 
 check: $(VENV)/.ready  ## lint, format, types
 	@$(BIN)/ruff check .

@@ -44,8 +44,16 @@ def servers_of(pid):
     return [
         process
         for process in psutil.Process(pid).children(recursive=True)
-        if any("chat.launcher" in part for parent in (process, process.parent()) for part in parent.cmdline())
+        if any("chat.launcher" in command_of(each) for each in (process, process.parent()))
     ]
+
+
+def command_of(process):
+    """Empty where it has ended."""
+    try:
+        return " ".join(process.cmdline())
+    except (psutil.Error, AttributeError):
+        return ""
 
 
 async def grade(config, answers):

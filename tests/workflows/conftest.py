@@ -12,6 +12,7 @@ from flytekit.core import local_cache
 from flytekit.core.testing import task_mock
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
+from flytekitplugins.ray.task import RayFunctionTask
 
 from tasks.difficulty.task import Sampled, roll_out
 from tasks.evaluation.task import Evaluated, evaluate_policy
@@ -99,8 +100,9 @@ def own_cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def stand_ins(own_cache):
-    """The heavy tasks replaced."""
+def stand_ins(own_cache, monkeypatch):
+    """The heavy tasks replaced, and no Ray started for them."""
+    monkeypatch.setattr(RayFunctionTask, "pre_execute", lambda _, parameters: parameters)
     made = StandIns(own_cache)
     with ExitStack() as stack:
         for heavy in HEAVY:

@@ -73,7 +73,7 @@ def open_sandbox(config: CodeConfig, nice: int = 0) -> Sandbox:
     problems = []
     for kind in kinds:
         try:
-            return Sandbox(kind, config.python, config.disk_mib, config.packages, nice)
+            return Sandbox(kind, config.python, config.disk_mib, tuple(config.packages), nice)
         except SandboxError as error:
             problems.append(str(error))
     raise SandboxError("; ".join(problems))

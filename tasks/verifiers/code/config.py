@@ -67,7 +67,7 @@ class CodeConfig(Config):
     isolation: Literal["auto", "namespaces", "landlock"] = "auto"
     remote: RemoteConfig | None = None
     python: str | None = None
-    packages: tuple[str, ...] = ("numpy",)
+    packages: list[str] = ["numpy"]  # noqa: RUF012 (pydantic copies defaults)
     test_seconds: float = Field(2.0, gt=0)
     total_seconds: float = Field(4.0, gt=0)
     memory_mib: int = Field(512, ge=128)

@@ -78,4 +78,4 @@ def _arguments(options: dict[str, Any]) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    return ",".join(value) if isinstance(value, tuple) else json.dumps(value).strip('"')
+    return ",".join(value) if isinstance(value, list) else json.dumps(value).strip('"')
