@@ -1,20 +1,16 @@
 """How the tests of `code` run a program in a sandbox of their own."""
 
-from tasks.verifiers.code import read_cases
+import math
+
+from tasks.verifiers.code import programs
 from tasks.verifiers.code.config import CodeConfig
-from tasks.verifiers.code.programs import _score
-from tasks.verifiers.code.running import run_assertions, run_cases
-from tasks.verifiers.code.timing import Clock
 
 PATIENT = CodeConfig(test_seconds=10, total_seconds=20)
 
 
 def verdicts_on(sandbox, program, ground_truth, config=PATIENT):
-    """One verdict for each test."""
-    clock = Clock(config.test_seconds, config.total_seconds)
-    if "cases" in ground_truth:
-        return run_cases(sandbox, program, read_cases(ground_truth["cases"]), config, clock)
-    return run_assertions(sandbox, program, ground_truth.get("setup") or "", ground_truth["tests"], config, clock)
+    """One verdict for each test, with all the time that there is."""
+    return programs.verdicts_on(program, ground_truth, config, math.inf, sandbox)
 
 
 def detail_of_output(sandbox, program, output, given="", config=PATIENT):
@@ -32,4 +28,4 @@ def detail_of_tests(sandbox, program, *tests, setup="", config=PATIENT):
 
 def score_on(sandbox, program, ground_truth, config=PATIENT):
     """The score, as a code service would give it."""
-    return _score(verdicts_on(sandbox, program, ground_truth, config))
+    return programs.score_of(verdicts_on(sandbox, program, ground_truth, config))

@@ -73,6 +73,14 @@ def test_the_total_time_bounds_all_tests(judge):
     assert (score.value, score.error) == (0.0, None)
 
 
+@pytest.mark.parametrize("ground_truth", [ADD["tests"], [{"input": "", "output": "1"}]], ids=["tests", "cases"])
+def test_what_dies_while_it_is_loaded_is_charged_for_that_each_time(judge, ground_truth):
+    dies = "```python\nimport os\nfor _ in range(3_000_000): pass\nos._exit(1)\n```"
+    kind = "tests" if ground_truth is ADD["tests"] else "cases"
+    score = judge(dies, {kind: ground_truth * 50}, test_seconds=0.4, total_seconds=0.5)
+    assert (score.value, score.timed_out, score.error) == (0.0, True, None)
+
+
 @pytest.mark.parametrize(
     ("response", "detail"),
     [

@@ -68,8 +68,8 @@ class Programs:
         lane = self._quick
         for seconds in grants(QUICK_SECONDS, self.config.total_seconds):
             try:
-                work = partial(_verdicts, program, ground_truth, self.config, seconds)
-                return _score(await lane.run(work, seconds))
+                work = partial(verdicts_on, program, ground_truth, self.config, seconds)
+                return score_of(await lane.run(work, seconds))
             except TakesLong:
                 self.counters["patient"] += lane is self._quick
                 lane = self._patient
@@ -141,16 +141,18 @@ def _check(ground_truth: str) -> None:
     check_ground_truth(json.loads(ground_truth))
 
 
-def _verdicts(
+def verdicts_on(
     program: str, ground_truth: dict[str, Any], config: CodeConfig, granted: float, sandbox: Sandbox
 ) -> list[Verdict]:
+    """One for each test, in order; raises what `run_cases` and `run_assertions` raise."""
     clock = Clock(config.test_seconds, config.total_seconds, granted)
     if "cases" in ground_truth:
         return run_cases(sandbox, program, read_cases(ground_truth["cases"]), config, clock)
     return run_assertions(sandbox, program, ground_truth.get("setup") or "", ground_truth["tests"], config, clock)
 
 
-def _score(verdicts: list[Verdict]) -> Score:
+def score_of(verdicts: list[Verdict]) -> Score:
+    """The proportion that passed, and the first that did not."""
     failed = [(number, verdict) for number, verdict in enumerate(verdicts, start=1) if not verdict.passed]
     passed = len(verdicts) - len(failed)
     detail = f"{passed} of {len(verdicts)} tests passed"
