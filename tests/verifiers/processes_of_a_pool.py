@@ -54,11 +54,11 @@ def cpu_ticks(pid):
 
 
 def busy_worker(but=()):
-    """The number of a worker that computes."""
+    """The number of a worker that computes, and has some time left: it is past its first grants."""
     found = []
 
     def one_computes():
-        found[:] = [pid for pid in workers() if cpu_ticks(pid) > 10 and pid not in but]
+        found[:] = [pid for pid in workers() if cpu_ticks(pid) > 20 and pid not in but]
         return found
 
     wait_until(one_computes)

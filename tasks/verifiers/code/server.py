@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("isolation", "python", "total_memory_mib", *LIMITS):
         option = f"--{name.replace('_', '-')}"
         default = CodeConfig.model_fields[name].default
-        if isinstance(default, tuple):
+        if isinstance(default, list):
             parser.add_argument(option, default=default, type=_names, help=f"as code.{name} of a run, with commas")
         else:
             parser.add_argument(option, default=default, help=f"as code.{name} of a run")
@@ -73,8 +73,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(filter(None, text.split(",")))
+def _names(text: str) -> list[str]:
+    return list(filter(None, text.split(",")))
 
 
 def _serve(options: argparse.Namespace) -> None:
