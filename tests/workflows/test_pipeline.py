@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.pipeline, pytest.mark.engine]
 
 ROOT = Path(__file__).parent.parent.parent
 PYFLYTE = str(Path(sys.executable).with_name("pyflyte"))
+STEPS = 12
 ENGINE = {"max_model_len": 256, "max_num_seqs": 32}
 
 
@@ -52,7 +53,7 @@ class Laptop:
         }
         self.training = {
             "model": {"source": {"kind": "folder", "path": str(build(home / "model"))}},
-            "steps": 2,
+            "steps": STEPS,
             "groups_per_step": 2,
             "sampling": {"samples": 4, "max_tokens": 16},
             "learner": {"micro_batch_tokens": 256, "cpu_threads": 1},
@@ -90,9 +91,10 @@ class Laptop:
                 continue
         return found
 
-    def runs(self) -> set[Path]:
-        """The folders of training runs."""
-        return set((self.home / "runs").iterdir())
+    def metrics(self) -> list[str]:
+        """The lines of its only training run, a step each."""
+        (path,) = self.home.glob("runs/*/metrics.jsonl")
+        return path.read_text().splitlines()
 
 
 def until(holds, seconds):
@@ -106,9 +108,33 @@ def until(holds, seconds):
 
 @pytest.fixture(scope="module")
 def laptop(tmp_path_factory):
+    """After a run that was interrupted by Ctrl-C in mid-training, and the same command once more."""
     made = Laptop(tmp_path_factory.mktemp("laptop"))
+    made.interrupted_after = interrupt(made)
     made.first_output = made.run()
     return made
+
+
+def interrupt(laptop):
+    """The metrics of a run that was interrupted after its first checkpoint."""
+    process = subprocess.Popen(
+        laptop.command(),
+        cwd=ROOT,
+        env=laptop.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+    def checkpoint():
+        assert process.poll() is None, "the run ended before its first checkpoint"
+        return list(laptop.home.glob("runs/*/checkpoints/step_????????/state.json"))
+
+    until(checkpoint, seconds=400)
+    os.killpg(process.pid, signal.SIGINT)  # a terminal's Ctrl-C reaches every process in the foreground
+    process.wait(timeout=120)
+    until(lambda: not laptop.processes(), seconds=60)
+    return laptop.metrics()
 
 
 def test_the_run_ends_with_a_summary_a_report_and_a_policy(laptop):
@@ -117,7 +143,6 @@ def test_the_run_ends_with_a_summary_a_report_and_a_policy(laptop):
     summary = laptop.summary()
     assert 0 <= summary["before"] <= 1
     assert summary["gain_low"] <= summary["gain"] <= summary["gain_high"]
-    assert not any(stage["cached"] for stage in summary["stages"].values())
     mixture = read_table(laptop.outputs / "mixture.parquet", MIXTURE)
     heldout = read_table(laptop.outputs / "heldout.parquet", GRADED)
     assert not set(mixture["prompt_id"].to_pylist()) & set(heldout["prompt_id"].to_pylist())
@@ -129,6 +154,16 @@ def test_the_run_ends_with_a_summary_a_report_and_a_policy(laptop):
         "after",
         "gain",
     }
+
+
+def test_after_ctrl_c_finished_stages_come_from_the_cache_and_training_goes_on_from_the_checkpoint(laptop):
+    cached = {name: stage["cached"] for name, stage in laptop.summary()["stages"].items()}
+    assert cached["rollouts"]
+    assert not cached["training"]
+    before, after = laptop.interrupted_after, laptop.metrics()
+    assert [json.loads(line)["step"] for line in after] == list(range(STEPS))
+    assert 0 < len(before) < STEPS
+    assert after[0] == before[0]  # what was trained before is not trained again
 
 
 def test_the_policy_loads_in_transformers(laptop):
@@ -153,34 +188,3 @@ def test_one_stage_runs_alone_on_the_outputs_of_the_run(laptop):
     graded = str(laptop.outputs / "kept.parquet")
     said = laptop.run(PYFLYTE, "run", "tasks/mixing/task.py", "mix_prompts", "--graded", graded, "--spec", str(spec))
     assert "2 held out" in said.replace("\n", " ")
-
-
-def test_ctrl_c_leaves_no_process_and_the_next_run_goes_on_from_the_checkpoint(laptop):
-    steps = 20
-    laptop.training = laptop.training | {"steps": steps, "seed": 7}
-    earlier = laptop.runs()
-    process = subprocess.Popen(
-        laptop.command(),
-        cwd=ROOT,
-        env=laptop.environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-
-    def checkpoint():
-        assert process.poll() is None, "the run ended before its first checkpoint"
-        return [path for run in laptop.runs() - earlier for path in run.glob("checkpoints/step_????????/state.json")]
-
-    until(checkpoint, seconds=400)
-    os.killpg(process.pid, signal.SIGINT)  # a terminal's Ctrl-C reaches every process in the foreground
-    process.wait(timeout=120)
-    until(lambda: not laptop.processes(), seconds=60)
-
-    (run,) = laptop.runs() - earlier
-    lines = (run / "metrics.jsonl").read_text()
-    laptop.run()
-    metrics = (run / "metrics.jsonl").read_text()
-    assert [json.loads(line)["step"] for line in metrics.splitlines()] == list(range(steps))
-    assert 0 < len(lines.splitlines()) < steps
-    assert metrics.startswith(lines.splitlines()[0])  # what was trained before is not trained again
