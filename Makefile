@@ -12,8 +12,8 @@ INSTALL = $(UV) pip install --quiet --compile-bytecode --python $(BIN)/python $(
 # Outputs of local runs stay in the project, so that the local cache never points at a cleaned /tmp.
 export FLYTE_SDK_LOCAL_SANDBOX ?= $(CURDIR)/outputs/flyte
 export PYTHONWARNINGS ?= ignore
-# Two files at a time; their order in tests/conftest.py is the one that xdist is to keep.
-PYTEST := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Three files at a time: each waits for its own processes half of the time. Their order is tests/conftest.py's.
+PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 RUN := $(BIN)/pyflyte run workflows/rlvr.py rlvr
 
 PUBLISHED = $(shell sed -n 's/^published = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",')

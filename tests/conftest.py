@@ -12,7 +12,7 @@ def tiny_model(tmp_path_factory):
 
 
 def pytest_collection_modifyitems(items):
-    """Files with whole pipelines first, then those with engines: of two processes, none is left alone with them."""
+    """Files with whole pipelines first, then those with engines: else the last of them would run alone."""
     cost = {"pipeline": 2, "engine": 1}
     files = {}
     for item in items:
