@@ -109,6 +109,15 @@ def distributions(module: str) -> dict[str, str]:
     return found
 
 
+def pinned_version(package: str) -> str | None:
+    """The version of an importable `package` in every image; None where `images/constraints.txt` gives none.
+
+    Raises:
+        ValueError: `images/constraints.txt` is missing.
+    """
+    return _versions(ROOT / CONSTRAINTS).get(_called(package.partition(".")[0]))
+
+
 def _roots(modules: Iterable[str]) -> set[str]:
     return {module.partition(".")[0] for module in modules}
 
