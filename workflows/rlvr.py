@@ -42,6 +42,9 @@ class Results(NamedTuple):
     before: Parquet
     after: Parquet
     evaluation: Parquet
+    rejected_sourcing: Parquet
+    rejected_rollouts: Parquet
+    rejected_difficulty: Parquet
 
 
 @workflow
@@ -145,4 +148,7 @@ def rlvr(
         before=before.rollouts,
         after=after.rollouts,
         evaluation=compared.evaluation,
+        rejected_sourcing=sourced.rejected,
+        rejected_rollouts=sampled.rejected,
+        rejected_difficulty=graded.rejected,
     )
