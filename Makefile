@@ -7,8 +7,9 @@ UV := $(BIN)/uv
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 TORCH := $(if $(UV_FIND_LINKS),,--torch-backend=cpu)
 # Bytecode is made once: where Python may not write it, each of the processes of a run would compile torch and vLLM anew.
-INSTALL = $(UV) pip install --quiet --compile-bytecode --python $(BIN)/python $(TORCH) \
-	--constraints images/constraints.txt --overrides images/overrides-cpu.txt
+INSTALL_INTO = $(UV) pip install --quiet --compile-bytecode $(TORCH) \
+	--constraints images/constraints.txt --overrides images/overrides-cpu.txt --python
+INSTALL = $(INSTALL_INTO) $(BIN)/python
 # Outputs of local runs stay in the project, so that the local cache never points at a cleaned /tmp.
 export FLYTE_SDK_LOCAL_SANDBOX ?= $(CURDIR)/outputs/flyte
 export PYTHONWARNINGS ?= ignore
@@ -16,9 +17,10 @@ export PYTHONWARNINGS ?= ignore
 PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 RUN := $(BIN)/pyflyte run workflows/rlvr.py rlvr
 
+IMAGES := data generation  # training has the image of generation
 PUBLISHED = $(shell sed -n 's/^published = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",')
 
-.PHONY: demo test test-fast test-all check format bench code-server clean
+.PHONY: demo test test-fast test-all test-images check format bench code-server clean
 
 demo: $(VENV)/.ready  ## the whole pipeline on the quickstart
 	@$(RUN)
@@ -31,6 +33,9 @@ test-fast: $(VENV)/.ready  ## what is worth running on every save
 
 test-all: $(VENV)/.all-ready  ## every test: complete tables, and the published checkers beside ours
 	@$(PYTEST)
+
+test-images: $(VENV)/.ready $(IMAGES:%=.images/%/.ready)  ## every task's container command in an environment of its image
+	@RLVR_IMAGES=$(CURDIR)/.images $(BIN)/pytest tests/workflows/test_containers.py
 
 check: $(VENV)/.ready  ## lint, format, types
 	@$(BIN)/ruff check .
@@ -62,6 +67,15 @@ $(UV):
 $(VENV)/.ready: pyproject.toml images/constraints.txt images/overrides-cpu.txt | $(UV)
 	@echo "installing into $(VENV) ..."
 	@$(INSTALL) -e '.[cpu,dev]'
+	@touch $@
+
+# The environments of the images, on a machine without a GPU.
+.images/data/.ready: EXTRA := data
+.images/generation/.ready: EXTRA := cpu
+.images/%/.ready: pyproject.toml images/constraints.txt images/overrides-cpu.txt | $(UV)
+	@echo "installing into .images/$* ..."
+	@$(UV) venv --quiet --clear --python $(PYTHON) .images/$*
+	@$(INSTALL_INTO) .images/$*/bin/python -e '.[$(EXTRA)]'
 	@touch $@
 
 $(VENV)/.all-ready: $(VENV)/.ready

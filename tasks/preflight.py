@@ -10,8 +10,9 @@ from flytekit import Resources, task
 from images import DATA
 from tasks.config import SpecError
 from tasks.difficulty.spec import RolloutSpec
+from tasks.digest import CONSTRAINTS, pinned_version
 from tasks.evaluation.spec import EvaluationConfig
-from tasks.generation.models import ModelSpec
+from tasks.generation.models import ModelError, ModelSpec, PackagedGguf
 from tasks.mixing.spec import MixtureSpec
 from tasks.schemas import file_digest
 from tasks.sourcing import loaders
@@ -43,10 +44,11 @@ def plan(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Plan
     Never cached: it looks at files and folders, whose digests it passes on.
     """
     check(data, training, evaluation)
+    model = fingerprinted_model(training.model)
     return Plan(
         title=f"rlvr-flyte: {data.name}",
         sources=data.sourcing,
-        model=training.model.fingerprinted(),
+        model=model,
         model_name=training.model.name,
         rollouts=data.difficulty.rollouts,
         max_pass_rate=data.difficulty.max_pass_rate,
@@ -65,7 +67,7 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Non
     Raises:
         SpecError: a missing file or column, a reward function that cannot be imported, chat without a judge, a mixture
             of sources that are not there, a response length that one stage cannot hold.
-        ModelError: a model folder that is not usable.
+        ModelError: a model folder that is not usable, a package that neither this machine nor an image holds.
     """
     names = [source.name for source in data.sources]
     for source in data.sources:
@@ -92,7 +94,28 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Non
                 f"{where}: sampling.max_tokens ({sampling.max_tokens}) leaves no room for a prompt in "
                 f"engine.max_model_len ({engine.max_model_len})"
             )
-    training.model.fingerprinted()
+    fingerprinted_model(training.model)
+
+
+def fingerprinted_model(spec: ModelSpec) -> ModelSpec:
+    """The model with what tells its content: a digest of files that lie here, or the version of a package.
+
+    A package of weights lies in the image of the stage that loads it, and not in this task's: `images/constraints.txt`
+    says what version images hold, and that stage finds the file before a rollout is sampled.
+
+    Raises:
+        ModelError: see `check`.
+    """
+    source = spec.source
+    if not isinstance(source, PackagedGguf) or source.folder() is not None:
+        return spec.fingerprinted()
+    version = pinned_version(source.package)
+    if version is None:
+        raise ModelError(
+            f"model: package {source.package!r} is not installed here, and {CONSTRAINTS} gives no version of it for an "
+            "image to hold"
+        )
+    return spec.model_copy(update={"fingerprint": f"{source.package}=={version}"})
 
 
 def _check_judges(source: SourceSpec, data: DataFile) -> None:

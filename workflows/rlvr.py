@@ -3,6 +3,8 @@
 pyflyte run workflows/rlvr.py rlvr [--data FILE] [--training FILE] [--evaluation FILE]
 """
 
+from typing import NamedTuple
+
 from flytekit import workflow
 from flytekit.types.file import FlyteFile
 
@@ -11,6 +13,7 @@ from tasks.evaluation.spec import EvaluationConfig
 from tasks.evaluation.task import compare_policies, evaluate_policy
 from tasks.generation.task import prepare_model
 from tasks.mixing.task import check_mixture, mix_prompts
+from tasks.platform import Folder, Html, JsonLines, Parquet
 from tasks.preflight import plan
 from tasks.reporting.task import build_report, publish
 from tasks.sourcing.task import source_all
@@ -20,12 +23,36 @@ from tasks.training.task import train_policy
 DATA, TRAINING, EVALUATION = quickstart()
 
 
+class Results(NamedTuple):
+    """What a run leaves behind; tables have the columns of `tasks.schemas`."""
+
+    report: Html
+    summary: FlyteFile
+    policy: Folder
+    model: Folder
+    prompts: Parquet
+    rollouts: Parquet
+    graded: Parquet
+    kept: Parquet
+    mixture: Parquet
+    heldout: Parquet
+    ledger: Parquet
+    metrics: JsonLines
+    tensorboard: Folder
+    before: Parquet
+    after: Parquet
+    evaluation: Parquet
+    rejected_sourcing: Parquet
+    rejected_rollouts: Parquet
+    rejected_difficulty: Parquet
+
+
 @workflow
 def rlvr(
     data: DataFile = DATA,
     training: Recipe = TRAINING,
     evaluation: EvaluationConfig = EVALUATION,
-) -> FlyteFile:
+) -> Results:
     """Train a model with verifiable rewards and say what it gained. Without arguments: the quickstart."""
     planned = plan(data=data, training=training, evaluation=evaluation)
     initial = prepare_model(spec=planned.model)
@@ -86,7 +113,7 @@ def rlvr(
         evaluation=compared.evaluation,
         summaries=summaries,
     )
-    return publish(
+    summary = publish(
         page=report.page,
         tables={
             "prompts": sourced.prompts,
@@ -103,4 +130,25 @@ def rlvr(
         folders={"model": initial.model, "policy": trained.policy},
         metrics=trained.metrics,
         summaries=[*summaries, report.summary],
+    )
+    return Results(
+        report=report.page,
+        summary=summary,
+        policy=trained.policy,
+        model=initial.model,
+        prompts=sourced.prompts,
+        rollouts=sampled.rollouts,
+        graded=graded.graded,
+        kept=graded.kept,
+        mixture=mixed.mixture,
+        heldout=mixed.heldout,
+        ledger=trained.ledger,
+        metrics=trained.metrics,
+        tensorboard=trained.tensorboard,
+        before=before.rollouts,
+        after=after.rollouts,
+        evaluation=compared.evaluation,
+        rejected_sourcing=sourced.rejected,
+        rejected_rollouts=sampled.rejected,
+        rejected_difficulty=graded.rejected,
     )

@@ -26,16 +26,21 @@ class PackagedGguf(Config):
     package: str
     file: str
 
-    def locate(self) -> Path:
-        """The file on disk; raises `ModelError` when the package or the file is absent."""
+    def folder(self) -> Path | None:
+        """Where the package is installed; None where it is not."""
         # The package is only found, never imported: it carries the weights we want and code we do not need.
         try:
             found = importlib.util.find_spec(self.package)
         except ModuleNotFoundError:  # of a parent package
-            found = None
-        if found is None or not found.submodule_search_locations:
+            return None
+        return Path(found.submodule_search_locations[0]) if found and found.submodule_search_locations else None
+
+    def locate(self) -> Path:
+        """The file on disk; raises `ModelError` when the package or the file is absent."""
+        folder = self.folder()
+        if folder is None:
             raise ModelError(f"model: package {self.package!r} is not installed")
-        path = Path(found.submodule_search_locations[0]) / self.file
+        path = folder / self.file
         if not path.is_file():
             raise ModelError(f"model: package {self.package!r} holds no file {self.file!r}")
         return path
@@ -61,7 +66,8 @@ class ModelSpec(Config):
 
     Attributes:
         source: one of the kinds above.
-        fingerprint: digest of local content, filled in by `fingerprinted` so that a changed folder misses the cache.
+        fingerprint: digest of local content, filled in by `fingerprinted` so that a changed folder misses the cache;
+            of a package that only the image of this stage holds, its version.
     """
 
     source: Annotated[PackagedGguf | LocalFolder | HubModel, Field(discriminator="kind")] = PackagedGguf(

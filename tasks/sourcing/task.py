@@ -69,7 +69,7 @@ def merge_sources(prompts: list[Parquet], rejected: list[Parquet], summaries: li
     )
 
 
-@dynamic(container_image=DATA)
+@dynamic(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"))
 def source_all(spec: DataSpec) -> Sourced:
     """One `source_prompts` for each source of `spec`, each cached on its own, then `merge_sources`."""
     tables = [

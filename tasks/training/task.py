@@ -12,11 +12,11 @@ from flytekit import Resources, current_context
 from flytekit.exceptions.user import FlyteRecoverableException
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
-from flytekitplugins.ray import HeadNodeConfig, RayJobConfig, WorkerNodeConfig
 
 from images import TRAINING
 from tasks.digest import code_digest
 from tasks.platform import Folder, JsonLines, Parquet, Stopwatch, local, progress, show, shown_stage
+from tasks.ray_job import HeadNodeConfig, RayJobConfig, WorkerNodeConfig
 from tasks.schemas import StageSummary, canonical_json, file_digest
 from tasks.training.config import TrainingConfig
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig

@@ -12,11 +12,11 @@ from flytekit.core import local_cache
 from flytekit.core.testing import task_mock
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
-from flytekitplugins.ray.task import RayFunctionTask
 
 from tasks.difficulty.task import Sampled, roll_out
 from tasks.evaluation.task import Evaluated, evaluate_policy
 from tasks.generation.task import PreparedModel, prepare_model
+from tasks.ray_job import RayJobTask
 from tasks.schemas import LEDGER, PROMPTS, REJECTED, ROLLOUTS, StageSummary, read_table, table_from_rows, write_table
 from tasks.training.task import Trained, train_policy
 
@@ -102,7 +102,7 @@ def own_cache(tmp_path, monkeypatch):
 @pytest.fixture
 def stand_ins(own_cache, monkeypatch):
     """The heavy tasks replaced, and no Ray started for them."""
-    monkeypatch.setattr(RayFunctionTask, "pre_execute", lambda _, parameters: parameters)
+    monkeypatch.setattr(RayJobTask, "pre_execute", lambda _, parameters: parameters)
     made = StandIns(own_cache)
     with ExitStack() as stack:
         for heavy in HEAVY:

@@ -19,8 +19,8 @@ def run(stand_ins):
     def run_with(data=None, training=None, evaluation=None):
         defaults = quickstart()
         stand_ins.ran.clear()
-        path = rlvr(data=data or defaults[0], training=training or defaults[1], evaluation=evaluation or defaults[2])
-        with open(path) as file:
+        made = rlvr(data=data or defaults[0], training=training or defaults[1], evaluation=evaluation or defaults[2])
+        with open(made.summary) as file:
             return dict(stand_ins.ran), json.load(file)
 
     return run_with

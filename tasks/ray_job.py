@@ -1,0 +1,108 @@
+"""A task on a Ray cluster of its own, as Flyte's task type `ray`.
+
+It registers what `flytekitplugins-ray` registers. That distribution requires Ray's wheels, and nobody could register or
+launch without them; here a job is Flyte's own message and nothing else, and Ray is imported by the task that runs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from flyteidl.core.tasks_pb2 import K8sPod
+from flyteidl.plugins import ray_pb2
+from flytekit import FlyteContextManager, Resources
+from flytekit.configuration import SerializationSettings
+from flytekit.core.context_manager import ExecutionParameters
+from flytekit.core.python_function_task import PythonFunctionTask
+from flytekit.extend import TaskPlugins
+from google.protobuf.json_format import MessageToDict, ParseDict
+
+KUBERNETES = {"cpu": "cpu", "mem": "memory", "gpu": "nvidia.com/gpu", "ephemeral_storage": "ephemeral-storage"}
+"""What Kubernetes calls the fields of `Resources`."""
+
+NOT_SHIPPED = ["script_mode.tar.gz", "fast*.tar.gz", ".python_history"]
+"""Archives of the code that is shipped to the nodes, which already lie in the folder that is shipped."""
+
+
+@dataclass
+class HeadNodeConfig:
+    """The node where the task's own process runs. What is requested is the limit, too."""
+
+    requests: Resources
+
+
+@dataclass
+class WorkerNodeConfig:
+    """A group of equal nodes: its name, how many, and what each one has, which is both request and limit."""
+
+    group_name: str
+    replicas: int
+    requests: Resources
+
+
+@dataclass
+class RayJobConfig:
+    """The cluster of a task.
+
+    Attributes:
+        head_node_config: the head.
+        worker_node_config: the groups of workers.
+        shutdown_after_job_finishes: whether the nodes are given back when the task ends.
+    """
+
+    head_node_config: HeadNodeConfig
+    worker_node_config: list[WorkerNodeConfig]
+    shutdown_after_job_finishes: bool = False
+
+
+class RayJobTask(PythonFunctionTask[RayJobConfig]):
+    """A task whose function finds Ray initialised: on its cluster, or where there is none on its own machine."""
+
+    def __init__(self, task_config: RayJobConfig, task_function: Callable, **kwargs: Any) -> None:
+        super().__init__(task_config, task_function, task_type="ray", **kwargs)
+
+    def pre_execute(self, user_params: ExecutionParameters | None) -> ExecutionParameters | None:
+        """Called by flytekit before the function: joins the cluster, with this folder as the code of all nodes."""
+        import ray
+
+        state = FlyteContextManager.current_context().execution_state
+        if state is None or state.is_local_execution():
+            ray.init(ignore_reinit_error=True)
+        else:
+            ray.init(runtime_env={"working_dir": os.getcwd(), "excludes": NOT_SHIPPED})
+        return user_params
+
+    def get_custom(self, settings: SerializationSettings) -> dict[str, Any]:
+        """The job as Flyte's message; called by flytekit when the task is registered."""
+        job = self.task_config
+        workers = [
+            ray_pb2.WorkerGroupSpec(
+                group_name=group.group_name,
+                replicas=group.replicas,
+                min_replicas=group.replicas,
+                max_replicas=group.replicas,
+                k8s_pod=_pod("ray-worker", group.requests),
+            )
+            for group in job.worker_node_config
+        ]
+        head = ray_pb2.HeadGroupSpec(k8s_pod=_pod("ray-head", job.head_node_config.requests))
+        return MessageToDict(
+            ray_pb2.RayJob(
+                ray_cluster=ray_pb2.RayCluster(head_group_spec=head, worker_group_spec=workers),
+                shutdown_after_job_finishes=job.shutdown_after_job_finishes,
+            )
+        )
+
+
+def _pod(container: str, resources: Resources) -> K8sPod:
+    asked = {KUBERNETES[each.name]: getattr(resources, each.name) for each in fields(resources)}
+    given = {name: amount for name, amount in asked.items() if amount is not None}
+    assert not any(isinstance(amount, (list, tuple)) for amount in given.values()), "a node has one amount of each"
+    spec = {"containers": [{"name": container, "resources": {"limits": given, "requests": given}}]}
+    return ParseDict({"metadata": {}, "podSpec": spec, "primaryContainerName": "primary"}, K8sPod())
+
+
+TaskPlugins.register_pythontask_plugin(RayJobConfig, RayJobTask)

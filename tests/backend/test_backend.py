@@ -1,0 +1,244 @@
+"""Against a Flyte backend, as its admin API tells it: from registration to the report, the cache, kills and `recover`.
+
+They are skipped where no backend is named; `flytectl demo start` makes one, and images/Dockerfile what its pods run.
+
+    RLVR_BACKEND          flytekit's configuration file, with `images:` for data, generation and training
+    RLVR_BACKEND_PROJECT  where to register and run; flytesnacks without it
+    RLVR_BACKEND_DOMAIN   development without it
+    RLVR_BACKEND_KILL     a shell command that ends a node's running container with SIGKILL; it finds the names in
+                          $EXECUTION and $NODE. Tests that kill are skipped without it. Where pods are Kubernetes':
+                          kubectl -n flytesnacks-development delete pod --grace-period=0 --force \\
+                              -l execution-id=$EXECUTION,node-id=$NODE
+
+    RLVR_BACKEND=~/.flyte/config-sandbox.yaml pytest tests/backend
+
+Reading what a run left needs access to the backend's blob storage, by flytekit's variables (FLYTE_AWS_ENDPOINT, say).
+The runs are the quickstart's with fewer steps, so that each one with a seed of its own trains anew.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from flyteidl.core.catalog_pb2 import CACHE_HIT
+from flyteidl.core.execution_pb2 import TaskExecution
+from flytekit import FlyteContextManager
+from flytekit.clients.helpers import iterate_node_executions, iterate_task_executions
+from flytekit.configuration import Config
+from flytekit.core.type_engine import TypeEngine
+from flytekit.models.common import RawOutputDataConfig
+from flytekit.models.core.execution import NodeExecutionPhase, WorkflowExecutionPhase
+from flytekit.models.literals import Literal
+from flytekit.remote import FlyteRemote
+from flytekit.tools.translator import Options
+
+from tasks.mixing.spec import MixtureSpec
+from tasks.schemas import StageSummary
+from tasks.spec import quickstart
+from workflows.rlvr import Results
+
+ROOT = Path(__file__).parent.parent.parent
+WORKFLOW = "workflows.rlvr.rlvr"
+TRAINING = "tasks.training.task.train_policy"
+MIXING = "tasks.mixing.task.mix_prompts"
+UNCACHED = {"tasks.preflight.plan", "tasks.sourcing.task.source_all", "tasks.reporting.task.publish"}
+
+CONFIGURATION = os.environ.get("RLVR_BACKEND")
+KILL = os.environ.get("RLVR_BACKEND_KILL")
+HOURS = 3600
+
+pytestmark = [
+    pytest.mark.skipif(CONFIGURATION is None, reason="RLVR_BACKEND names no backend"),
+    pytest.mark.timeout(4 * HOURS),
+]
+kills = pytest.mark.skipif(KILL is None, reason="RLVR_BACKEND_KILL says no way to kill a pod")
+
+
+class Backend:
+    """The project as registered there under a version of its own."""
+
+    def __init__(self) -> None:
+        project = os.environ.get("RLVR_BACKEND_PROJECT", "flytesnacks")
+        domain = os.environ.get("RLVR_BACKEND_DOMAIN", "development")
+        self.remote = FlyteRemote(Config.auto(CONFIGURATION), default_project=project, default_domain=domain)
+        self.client = self.remote.client
+        self.version = f"test-{uuid.uuid4().hex[:8]}"
+        self.seed = int(self.version[-4:], 16)  # what earlier tests trained is no cache hit
+        command = [str(Path(sys.executable).with_name("pyflyte")), "--config", CONFIGURATION, "register", "workflows"]
+        where = ["--project", project, "--domain", domain, "--version", self.version, "--copy", "all"]
+        done = subprocess.run([*command, *where], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        self.workflow = self.remote.fetch_workflow(name=WORKFLOW, version=self.version)
+        self.task_of = {node.id: node.flyte_entity.id.name for node in self.workflow.flyte_nodes}
+
+    def start(self, seed: int, raw_data: str | None = None):
+        """Launches a short run; `raw_data` is where its files go."""
+        data, training, evaluation = quickstart()
+        training = training.model_copy(update={"steps": 4, "checkpoint_every": 1, "seed": seed})
+        options = Options(raw_output_data_config=RawOutputDataConfig(raw_data) if raw_data else None)
+        plan = self.remote.fetch_launch_plan(name=WORKFLOW, version=self.version)
+        inputs = {"data": data, "training": training, "evaluation": evaluation}
+        with self.remote.remote_context() as context:
+            literals = {
+                name: TypeEngine.to_literal(context, value, type(value), plan.interface.inputs[name].type)
+                for name, value in inputs.items()
+            }
+        return self.remote.execute(plan, inputs=literals, options=options)
+
+    def phase(self, execution) -> int:
+        return self.client.get_execution(execution.id).closure.phase
+
+    def end(self, execution) -> int:
+        """Waits for an execution's end: its phase."""
+        ends = (WorkflowExecutionPhase.SUCCEEDED, WorkflowExecutionPhase.FAILED, WorkflowExecutionPhase.ABORTED)
+        return until(lambda: self.phase(execution) in ends and self.phase(execution))
+
+    def succeeds(self, execution) -> dict[str, Literal]:
+        """Waits for an execution's end: its outputs."""
+        phase, closure = self.end(execution), self.client.get_execution(execution.id).closure
+        assert phase == WorkflowExecutionPhase.SUCCEEDED, closure.error.message
+        return self.client.get_execution_data(execution.id).full_outputs.literals
+
+    def nodes(self, execution) -> dict[str, list]:
+        """Node executions by the name of their task."""
+        found: dict[str, list] = {}
+        for node in iterate_node_executions(self.client, execution.id):
+            found.setdefault(self.task_of.get(node.id.node_id, node.id.node_id), []).append(node)
+        return found
+
+    def attempts(self, node) -> int:
+        return 1 + max(each.id.retry_attempt for each in iterate_task_executions(self.client, node.id))
+
+    def running(self, execution):
+        """Waits until training runs: its node."""
+
+        def found():
+            assert self.phase(execution) <= WorkflowExecutionPhase.RUNNING, "ended before training"
+            nodes = [node for node in self.nodes(execution).get(TRAINING, []) if self.task_phase(node) == "RUNNING"]
+            return nodes and nodes[0]
+
+        return until(found)
+
+    def task_phase(self, node) -> str:
+        """The phase of a node's newest attempt."""
+        newest = max(
+            iterate_task_executions(self.client, node.id), key=lambda each: each.id.retry_attempt, default=None
+        )
+        return TaskExecution.Phase.Name(newest.closure.phase) if newest else "NONE"
+
+    def kill(self, node) -> None:
+        names = {"EXECUTION": node.id.execution_id.name, "NODE": node.id.node_id}
+        subprocess.run(["/bin/sh", "-c", KILL], env=os.environ | names, check=True)
+
+    def training_facts(self, execution) -> dict:
+        """What training's summary says."""
+        [node] = self.nodes(execution)[TRAINING]
+        literal = self.client.get_node_execution_data(node.id).full_outputs.literals["summary"]
+        return TypeEngine.to_python_value(FlyteContextManager.current_context(), literal, StageSummary).values
+
+
+def until(holds, seconds=3 * HOURS):
+    """Waits until `holds()`, and returns what it gave."""
+    deadline = time.monotonic() + seconds
+    while not (result := holds()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(2)
+    return result
+
+
+@pytest.fixture(scope="module")
+def backend():
+    return Backend()
+
+
+@pytest.fixture(scope="module")
+def first(backend):
+    """The first run, and its outputs."""
+    execution = backend.start(seed=backend.seed)
+    return execution, backend.succeeds(execution)
+
+
+@pytest.fixture
+def own_prefix(backend, first):
+    """A place for the files of one run, beside those of the first."""
+    address = first[1]["policy"].scalar.blob.uri
+    return "/".join([*address.split("/")[:3], "rlvr-tests", uuid.uuid4().hex])
+
+
+def test_a_run_ends_with_its_results_by_name(backend, first):
+    _, outputs = first
+    assert set(outputs) == set(Results._fields)
+    summary = backend.remote.file_access.get_filesystem_for_path(outputs["summary"].scalar.blob.uri)
+    assert json.loads(summary.cat_file(outputs["summary"].scalar.blob.uri))["n"] > 0
+
+
+def test_a_second_run_is_all_cache_hits(backend, first):
+    second = backend.start(seed=backend.seed)
+    outputs = backend.succeeds(second)
+    assert outputs["policy"].scalar.blob.uri == first[1]["policy"].scalar.blob.uri
+    for task, nodes in backend.nodes(second).items():
+        for node in nodes if task in backend.task_of.values() and task not in UNCACHED else ():
+            status = node.closure.task_node_metadata.cache_status
+            assert status == CACHE_HIT, task
+
+
+def test_one_stage_runs_again_with_another_mixture(backend, first):
+    task = backend.remote.fetch_task(name=MIXING, version=backend.version)
+    spec = MixtureSpec(seed=backend.seed, heldout=2)
+    with backend.remote.remote_context() as context:
+        literal = TypeEngine.to_literal(context, spec, MixtureSpec, task.interface.inputs["spec"].type)
+    outputs = backend.succeeds(backend.remote.execute(task, inputs={"graded": first[1]["kept"], "spec": literal}))
+    assert outputs["mixture"].scalar.blob.uri != first[1]["mixture"].scalar.blob.uri
+
+
+@kills
+def test_training_that_is_killed_before_its_first_checkpoint_begins_again(backend, own_prefix):
+    execution = backend.start(seed=backend.seed + 1, raw_data=own_prefix)
+    backend.kill(backend.running(execution))
+    backend.succeeds(execution)
+    [node] = backend.nodes(execution)[TRAINING]
+    assert backend.attempts(node) == 2
+    assert backend.training_facts(execution)["resumed_from"] == 0
+
+
+@kills
+def test_training_that_is_killed_after_a_checkpoint_goes_on_from_it(backend, own_prefix):
+    execution = backend.start(seed=backend.seed + 2, raw_data=own_prefix)
+    node = backend.running(execution)
+    files = backend.remote.file_access.get_filesystem_for_path(own_prefix)
+
+    def checkpoint():
+        files.invalidate_cache()
+        return [path for path in files.find(own_prefix) if "/checkpoints/" in path]
+
+    until(checkpoint)
+    backend.kill(node)
+    backend.succeeds(execution)
+    assert backend.attempts(node) == 2
+    assert backend.training_facts(execution)["resumed_from"] > 0
+
+
+@kills
+def test_a_run_whose_training_failed_is_recovered(backend, own_prefix):
+    failed = backend.start(seed=backend.seed + 3, raw_data=own_prefix)
+    node = backend.running(failed)
+    attempt = 0
+
+    def ended():
+        nonlocal attempt
+        if backend.attempts(node) > attempt and backend.task_phase(node) == "RUNNING":
+            attempt = backend.attempts(node)
+            backend.kill(node)
+        return backend.phase(failed) == WorkflowExecutionPhase.FAILED
+
+    until(ended)
+    recovered = backend.remote.fetch_execution(name=backend.client.recover_execution(failed.id).name)
+    backend.succeeds(recovered)
+    nodes = backend.nodes(recovered)
+    assert [node.closure.phase for node in nodes[MIXING]] == [NodeExecutionPhase.RECOVERED]
+    assert [node.closure.phase for node in nodes[TRAINING]] == [NodeExecutionPhase.SUCCEEDED]

