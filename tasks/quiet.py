@@ -1,6 +1,6 @@
-"""Other libraries' progress bars and routine warnings, kept off the terminal of a local run.
+"""Other libraries' progress bars and routine warnings, kept off the terminal and out of a pod's log.
 
-`RLVR_VERBOSE=1` brings them back. On a cluster nothing is hidden: there they are the task's log.
+`RLVR_VERBOSE=1` brings them back.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SETTINGS = {
 
 def hush() -> None:
     """Set what must be set before those libraries are imported; what the user has set stays."""
-    if os.environ.get("RLVR_VERBOSE") == "1" or "FLYTE_INTERNAL_EXECUTION_ID" in os.environ:
+    if os.environ.get("RLVR_VERBOSE") == "1":
         return
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)

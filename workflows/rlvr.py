@@ -44,7 +44,6 @@ def rlvr(
         policy=initial.model,
         prompts=mixed.heldout,
         config=planned.evaluation,
-        name="before",
         initial=initial.model,
         verifiers=planned.verifiers,
     )
@@ -52,7 +51,6 @@ def rlvr(
         policy=trained.policy,
         prompts=mixed.heldout,
         config=planned.evaluation,
-        name="after",
         initial=initial.model,
         verifiers=planned.verifiers,
     )
@@ -99,6 +97,10 @@ def rlvr(
             "before": before.rollouts,
             "after": after.rollouts,
             "evaluation": compared.evaluation,
+            "rejected_sourcing": sourced.rejected,
+            "rejected_rollouts": sampled.rejected,
+            "rejected_difficulty": graded.rejected,
+            "rejected_evaluation": before.rejected,
         },
         folders={"model": initial.model, "policy": trained.policy},
         metrics=trained.metrics,

@@ -28,10 +28,10 @@ class Laptop:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.outputs = home / "outputs"
+        self.outputs = home / "outputs" / "latest"
         self.environment = os.environ | {
             "HOME": str(home),
-            "RLVR_OUTPUTS": str(self.outputs),
+            "RLVR_OUTPUTS": str(home / "outputs"),
             "RLVR_RUNS": str(home / "runs"),
             "FLYTE_SDK_LOCAL_SANDBOX": str(home / "flyte"),
         }
@@ -113,7 +113,7 @@ def laptop(tmp_path_factory):
 
 def test_the_run_ends_with_a_summary_a_report_and_a_policy(laptop):
     assert "pass rate" in laptop.first_output
-    assert str(laptop.outputs / "report.html") in laptop.first_output.replace("\n", "")
+    assert str(laptop.outputs.resolve() / "report.html") in laptop.first_output.replace("\n", "")
     summary = laptop.summary()
     assert 0 <= summary["before"] <= 1
     assert summary["gain_low"] <= summary["gain"] <= summary["gain_high"]
