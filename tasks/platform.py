@@ -40,12 +40,18 @@ SANDBOX = "FLYTE_SDK_LOCAL_SANDBOX"
 
 def content_digest(value: Any) -> str:
     """The digest of what a Flyte file or folder holds; a remote one is downloaded only where it has no claim of it."""
+    address, access = str(value.remote_source or value.path), FlyteContextManager.current_context().file_access
+    if not access.is_remote(address):
+        return file_digest(address)
+    if digest := claimed(access.get_filesystem_for_path(address), address):
+        return digest
     if value.remote_source:
-        files = FlyteContextManager.current_context().file_access.get_filesystem_for_path(value.remote_source)
-        if digest := claimed(files, value.remote_source):
-            return digest
-        value.download()
-    return file_digest(value.path)
+        return file_digest(value.download())
+    # As the command line gives it, which has no use for a copy.
+    with tempfile.TemporaryDirectory() as folder:
+        copy = str(Path(folder) / "copy")
+        access.get_data(address, copy, is_multipart=isinstance(value, FlyteDirectory))
+        return file_digest(copy)
 
 
 def config_digest(config: Config) -> str:

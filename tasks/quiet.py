@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from functools import partial
 
 SETTINGS = {
     "TQDM_DISABLE": "1",
@@ -23,6 +24,13 @@ SETTINGS = {
 }
 
 
+ROUTINE = {
+    "DeepSpeed": ("Setting accelerator to CPU",),
+    "flytekit": ("Unclosed client session", "Unclosed connector"),  # as errors, where it used S3 and the process ends
+}
+"""Lines of loggers that say nothing about a run."""
+
+
 def hush() -> None:
     """Set what must be set before those libraries are imported; what the user has set stays."""
     if os.environ.get("RLVR_VERBOSE") == "1":
@@ -31,7 +39,12 @@ def hush() -> None:
         os.environ.setdefault(name, value)
     for category in (DeprecationWarning, FutureWarning, SyntaxWarning, UserWarning):
         warnings.filterwarnings("ignore", category=category)
-    logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to CPU" not in record.getMessage())
+    for logger, routine in ROUTINE.items():
+        logging.getLogger(logger).addFilter(partial(_is_none_of, routine))
+
+
+def _is_none_of(routine: tuple[str, ...], record: logging.LogRecord) -> bool:
+    return not any(line in record.getMessage() for line in routine)
 
 
 def hush_progress_bars() -> None:

@@ -92,7 +92,8 @@ def train_policy(
 
         def on_step(metrics: dict[str, float]) -> None:
             nonlocal drawn_at
-            advance(note=f"reward {metrics.get('reward', float('nan')):.2f}", done=int(metrics["step"]) + 1)
+            note = f"reward {metrics['reward']:.2f}" if "reward" in metrics else ""
+            advance(note=note, done=int(metrics["step"]) + 1)
             if time.monotonic() - drawn_at >= DECK_SECONDS:
                 drawn_at = time.monotonic()
                 show("training", charts.deck(charts.training_curves(rows_of(folder / "metrics.jsonl"))))
