@@ -179,8 +179,10 @@ def test_ctrl_c_leaves_no_process_and_the_next_run_goes_on_from_the_checkpoint(l
 
     (run,) = laptop.runs() - earlier
     lines = (run / "metrics.jsonl").read_text()
-    laptop.run()
+    said = " ".join(laptop.run().split())
     metrics = (run / "metrics.jsonl").read_text()
     assert [json.loads(line)["step"] for line in metrics.splitlines()] == list(range(steps))
     assert 0 < len(lines.splitlines()) < steps
     assert metrics.startswith(lines.splitlines()[0])  # what was trained before is not trained again
+    tokens = sum(json.loads(line)["trained_tokens"] for line in metrics.splitlines())
+    assert f"{steps} steps, {tokens:,.0f} tokens trained" in said  # in all attempts
