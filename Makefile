@@ -56,9 +56,8 @@ OPTIONS =
 code-server: $(VENV)/.ready  ## runs programs for machines that may not (OPTIONS="--token-env NAME ..."; --help lists them)
 	@$(BIN)/python -m tasks.verifiers.code.server --host $(HOST) --port $(PORT) --workers $(WORKERS) $(OPTIONS)
 
-clean:  ## outputs of local runs, and what the local cache knows of them
+clean:  ## outputs of local runs, and their cache
 	rm -rf outputs
-	$(BIN)/pyflyte local-cache clear
 
 $(UV):
 	@$(PYTHON) -m venv $(VENV)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
 
 import click
 import yaml
@@ -43,6 +44,32 @@ _COMMAND_LINE = {"deserialize": True}
 """The context that flytekit validates the value of a command line option with."""
 
 Model = TypeVar("Model", bound=BaseModel)
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class _RunTime:
+    """The mark of `RunTime`."""
+
+
+RunTime = Annotated[Value, _RunTime()]
+"""The type of an option that says how a stage runs (processes, memory, addresses, patience) and not what comes of it.
+
+A result that is there is right under any of its values, up to rounding and to what a run draws at random, so that a
+stage's cache key leaves it out (`decisive`).
+"""
+
+
+def decisive(value: Any) -> Any:
+    """A configuration as JSON values without its `RunTime` options, at any depth: what a result depends on."""
+    if isinstance(value, BaseModel):
+        fields = type(value).model_fields
+        return {name: decisive(getattr(value, name)) for name in fields if _RunTime() not in fields[name].metadata}
+    if isinstance(value, dict):
+        return {key: decisive(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [decisive(item) for item in value]
+    return value
 
 
 def load_yaml(model: type[Model], path: str | Path) -> Model:

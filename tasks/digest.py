@@ -29,6 +29,7 @@ SHOWN = (
     "tasks.digest",  # decides when a stage runs again, not what it returns
     "tasks.platform.progress",  # the bar on a terminal
     "tasks.platform.show",  # what is on a deck
+    "tasks.progress",  # how that bar and the lines of a log look
     "tasks.quiet",  # which lines of other libraries reach the terminal
 )
 """Modules and functions that only tell people about a run: left out, with the calls to them and what those are given.

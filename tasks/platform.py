@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -13,24 +15,52 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from flytekit import Cache, Deck, FlyteContextManager, HashMethod, current_context, task
+from flytekit.core import local_cache
 from flytekit.core.local_cache import LocalTaskCache
+from flytekit.core.type_engine import get_underlying_type
 from flytekit.deck import DeckField
+from flytekit.exceptions.user import FlyteRecoverableException
+from flytekit.interaction import click_types
 from flytekit.models.literals import Literal, LiteralMap
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
+from tasks.config import Config, decisive
+from tasks.contents import claimed, file_digest
 from tasks.digest import CodeDigest
+from tasks.failures import cause_in_infrastructure
 from tasks.quiet import hush
-from tasks.schemas import StageSummary, file_digest
+from tasks.schemas import StageSummary
 
 hush()
 
+SANDBOX = "FLYTE_SDK_LOCAL_SANDBOX"
+"""Flytekit's environment variable: the folder of what local runs write."""
 
-def _content(value: Any) -> str:
+
+def content_digest(value: Any) -> str:
+    """The digest of what a Flyte file or folder holds; a remote one is downloaded only where it has no claim of it."""
+    address, access = str(value.remote_source or value.path), FlyteContextManager.current_context().file_access
+    if not access.is_remote(address):
+        return file_digest(address)
+    if digest := claimed(access.get_filesystem_for_path(address), address):
+        return digest
     if value.remote_source:
-        value.download()
-    return file_digest(str(value.path))
+        return file_digest(value.download())
+    # As the command line gives it, which has no use for a copy.
+    with tempfile.TemporaryDirectory() as folder:
+        copy = str(Path(folder) / "copy")
+        access.get_data(address, copy, is_multipart=isinstance(value, FlyteDirectory))
+        return file_digest(copy)
 
+
+def config_digest(config: Config) -> str:
+    """The digest of what a result depends on in a configuration (`tasks.config.decisive`)."""
+    return hashlib.sha256(json.dumps(decisive(config), sort_keys=True).encode()).hexdigest()
+
+
+RESULT = HashMethod(config_digest)
+"""Annotates a configuration that a stage takes or gives: its run-time options have no part in cache keys."""
 
 if TYPE_CHECKING:
     Parquet = Html = JsonLines = FlyteFile
@@ -38,10 +68,10 @@ if TYPE_CHECKING:
 else:
     # Hashing content, not addresses, is what lets a stage hit its cache when an earlier one ran again to the same
     # result, and what lets a file given on the command line stand for the output of an earlier run.
-    Parquet = Annotated[FlyteFile[TypeVar("parquet")], HashMethod(_content)]
-    Html = Annotated[FlyteFile[TypeVar("html")], HashMethod(_content)]
-    JsonLines = Annotated[FlyteFile[TypeVar("jsonl")], HashMethod(_content)]
-    Folder = Annotated[FlyteDirectory, HashMethod(_content)]
+    Parquet = Annotated[FlyteFile[TypeVar("parquet")], HashMethod(content_digest)]
+    Html = Annotated[FlyteFile[TypeVar("html")], HashMethod(content_digest)]
+    JsonLines = Annotated[FlyteFile[TypeVar("jsonl")], HashMethod(content_digest)]
+    Folder = Annotated[FlyteDirectory, HashMethod(content_digest)]
 
 
 def _addresses(literal: Literal) -> Iterator[str]:
@@ -56,8 +86,8 @@ def _addresses(literal: Literal) -> Iterator[str]:
 def _missing_what_is_gone(get: Callable[..., LiteralMap | None]) -> Callable[..., LiteralMap | None]:
     """A look-up in flytekit's local cache by which a result is a miss once a file or folder of it is gone.
 
-    That cache keeps addresses, in the user's home, and takes every entry for good: after outputs or a whole checkout
-    were deleted, or /tmp was cleaned, the next run would fail at the first stage that reads one of them.
+    That cache keeps addresses, and takes every entry for good: after outputs or a whole checkout were deleted, or /tmp
+    was cleaned, the next run would fail at the first stage that reads one of them.
     """
 
     @wraps(get)
@@ -71,9 +101,51 @@ def _missing_what_is_gone(get: Callable[..., LiteralMap | None]) -> Callable[...
 
 
 LocalTaskCache.get = staticmethod(_missing_what_is_gone(LocalTaskCache.get))
+# Beside what it points at: flytekit's own is one for all of a user's projects.
+local_cache.CACHE_LOCATION = str(Path(os.environ.get(SANDBOX, "outputs/flyte")).absolute() / "cache")
 
-stage = partial(task, cache=Cache(policies=[CodeDigest()], serialize=True))
-"""A task whose result is kept for as long as its inputs and all code that it depends on stay the same."""
+
+def _without_annotation(click_type: Callable[..., Any]) -> Callable[..., Any]:
+    """The type of a command line option: `pyflyte run` knows none for a model with an annotation."""
+
+    @wraps(click_type)
+    def of(literal_type: Any, python_type: Any) -> Any:
+        return click_type(literal_type, get_underlying_type(python_type))
+
+    return of
+
+
+click_types.literal_type_to_click_type = _without_annotation(click_types.literal_type_to_click_type)
+
+
+def _retried(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with what the infrastructure did to it raised as what Flyte retries; all else is raised as it is."""
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except FlyteRecoverableException:
+            raise
+        except Exception as error:
+            if (cause := cause_in_infrastructure(error)) is None:
+                raise
+            raise FlyteRecoverableException(f"{type(cause).__name__}: {cause}") from error
+
+    return run
+
+
+def stage(function: Callable[..., Any] | None = None, *, retries: int = 2, **options: Any) -> Any:
+    """A task whose result is kept for as long as its inputs and all code that it depends on stay the same.
+
+    It is repeated where the infrastructure failed (`tasks.failures`), by Flyte and so on a cluster alone.
+    """
+    if function is None:
+        return partial(stage, retries=retries, **options)
+    cache = Cache(policies=[CodeDigest()], serialize=True)
+    return task(_retried(function), cache=cache, retries=retries, **options)
+
+
 shown_stage = partial(
     stage,
     enable_deck=True,
@@ -125,44 +197,12 @@ def show(name: str, html: str) -> None:
 
 @contextlib.contextmanager
 def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
-    """A progress bar on the terminal with the time that is left; yields `advance(count, note)`.
+    """How far a stage has come, with the time that is left; yields `advance(count=1, note="", done=None)`.
 
-    Where there is no terminal, one line at the end.
+    A bar on a terminal. Where there is none, a line every half minute and one at the end. `done` is the number with
+    this call's `count`, for a stage that goes on where an earlier attempt ended.
     """
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        ProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-    from rich.progress import Task as Job
-    from rich.text import Text
+    from tasks.progress import shown
 
-    class Rate(ProgressColumn):
-        def render(self, task: Job) -> Text:
-            speed = task.finished_speed or task.speed
-            if not speed:
-                return Text("")
-            return Text(f"{speed:.1f}/s" if speed >= 0.1 else f"{60 * speed:.1f}/min")
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        Rate(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    # Optimizer steps take minutes on some machines, and rich forgets what is older than the period.
-    with Progress(*columns, console=Console(stderr=True), speed_estimate_period=3600) as bar:
-        job = bar.add_task(description, total=total)
-
-        def advance(count: int = 1, note: str = "") -> None:
-            bar.update(job, advance=count, description=f"{description} {note}".rstrip())
-
+    with shown(description, total) as advance:
         yield advance

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from flytekit import Resources, task
 
 from images import DATA
 from tasks.config import SpecError
+from tasks.contents import file_digest
 from tasks.difficulty.spec import RolloutSpec
 from tasks.digest import CONSTRAINTS, pinned_version
 from tasks.evaluation.spec import EvaluationConfig
 from tasks.generation.models import ModelError, ModelSpec, PackagedGguf
 from tasks.mixing.spec import MixtureSpec
-from tasks.schemas import file_digest
+from tasks.platform import RESULT
 from tasks.sourcing import loaders
 from tasks.sourcing.spec import VERIFIERS_OF, DataSpec, SourceSpec
 from tasks.spec import DataFile, Recipe
@@ -27,12 +28,12 @@ class Plan(NamedTuple):
     sources: DataSpec
     model: ModelSpec
     model_name: str
-    rollouts: RolloutSpec
+    rollouts: Annotated[RolloutSpec, RESULT]
     max_pass_rate: float
     mixture: MixtureSpec
-    training: TrainingConfig
-    evaluation: EvaluationConfig
-    verifiers: VerifiersConfig
+    training: Annotated[TrainingConfig, RESULT]
+    evaluation: Annotated[EvaluationConfig, RESULT]
+    verifiers: Annotated[VerifiersConfig, RESULT]
     data_shown: dict
     training_shown: dict
 

@@ -1,6 +1,6 @@
-"""Other libraries' progress bars and routine warnings, kept off the terminal of a local run.
+"""Other libraries' progress bars and routine warnings, kept off the terminal and out of a pod's log.
 
-`RLVR_VERBOSE=1` brings them back. On a cluster nothing is hidden: there they are the task's log.
+`RLVR_VERBOSE=1` brings them back.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from functools import partial
 
 SETTINGS = {
     "TQDM_DISABLE": "1",
@@ -23,15 +24,27 @@ SETTINGS = {
 }
 
 
+ROUTINE = {
+    "DeepSpeed": ("Setting accelerator to CPU",),
+    "flytekit": ("Unclosed client session", "Unclosed connector"),  # as errors, where it used S3 and the process ends
+}
+"""Lines of loggers that say nothing about a run."""
+
+
 def hush() -> None:
     """Set what must be set before those libraries are imported; what the user has set stays."""
-    if os.environ.get("RLVR_VERBOSE") == "1" or "FLYTE_INTERNAL_EXECUTION_ID" in os.environ:
+    if os.environ.get("RLVR_VERBOSE") == "1":
         return
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     for category in (DeprecationWarning, FutureWarning, SyntaxWarning, UserWarning):
         warnings.filterwarnings("ignore", category=category)
-    logging.getLogger("DeepSpeed").addFilter(lambda record: "Setting accelerator to CPU" not in record.getMessage())
+    for logger, routine in ROUTINE.items():
+        logging.getLogger(logger).addFilter(partial(_is_none_of, routine))
+
+
+def _is_none_of(routine: tuple[str, ...], record: logging.LogRecord) -> bool:
+    return not any(line in record.getMessage() for line in routine)
 
 
 def hush_progress_bars() -> None:

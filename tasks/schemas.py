@@ -17,6 +17,8 @@ from typing import Any, Literal, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.contents import ContentError, check_pages, write_parquet
+
 Domain = Literal["math", "code", "precise_if", "chat"]
 DOMAINS: tuple[Domain, ...] = get_args(Domain)
 
@@ -166,19 +168,23 @@ def validate(table: pa.Table, schema: pa.Schema, where: str) -> pa.Table:
 def write_table(
     path: str | Path, table: pa.Table, schema: pa.Schema, metadata: Mapping[str, Any] | None = None
 ) -> Path:
-    """Write `table` to one Parquet file; equal tables and metadata give equal bytes.
+    """Write `table` to one Parquet file with its digest; equal tables and metadata give equal bytes.
 
     `metadata` values are stored as JSON text in the file's key-value metadata (`read_metadata` reads them back).
     """
     path = Path(path)
     table = validate(table, schema, str(path))
     entries = {key: canonical_json(value) for key, value in sorted((metadata or {}).items())}
-    pq.write_table(table.replace_schema_metadata(entries or None), path, compression="zstd")
+    write_parquet(path, table.replace_schema_metadata(entries or None))
     return path
 
 
 def read_table(path: str | Path, schema: pa.Schema) -> pa.Table:
-    """Read a Parquet file as `schema`; raises `TableError` that names the file when it is not such a table."""
+    """Read a Parquet file as `schema`.
+
+    Raises:
+        TableError: it is not such a table, or not the one that its own digest was made for; names the file.
+    """
     path = Path(path)
     try:
         table = pq.read_table(path)
@@ -186,6 +192,10 @@ def read_table(path: str | Path, schema: pa.Schema) -> pa.Table:
         raise TableError(f"{path}: no such file") from None
     except (pa.ArrowInvalid, OSError) as error:
         raise TableError(f"{path}: not a readable Parquet file: {error}") from None
+    try:
+        check_pages(path)
+    except ContentError as error:
+        raise TableError(str(error)) from None
     return validate(table, schema, str(path))
 
 
@@ -193,17 +203,6 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
     """The key-value metadata that `write_table` stored, without Arrow's own entry."""
     entries = pq.read_schema(path).metadata or {}
     return {key.decode(): json.loads(value) for key, value in entries.items() if key != b"ARROW:schema"}
-
-
-def file_digest(path: str | Path) -> str:
-    """SHA-256 of a file's bytes, or of every file below a folder together with its relative path."""
-    path = Path(path)
-    digest = hashlib.sha256()
-    for file in [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file()):
-        digest.update(file.relative_to(path).as_posix().encode())
-        with file.open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "sha256").digest())
-    return digest.hexdigest()
 
 
 @dataclass

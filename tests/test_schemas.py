@@ -4,10 +4,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tasks.contents import file_digest
 from tasks.schemas import (
     PROMPTS,
     TableError,
-    file_digest,
     prompt_id,
     read_metadata,
     read_table,

@@ -71,7 +71,6 @@ def rlvr(
         policy=initial.model,
         prompts=mixed.heldout,
         config=planned.evaluation,
-        name="before",
         initial=initial.model,
         verifiers=planned.verifiers,
     )
@@ -79,7 +78,6 @@ def rlvr(
         policy=trained.policy,
         prompts=mixed.heldout,
         config=planned.evaluation,
-        name="after",
         initial=initial.model,
         verifiers=planned.verifiers,
     )
@@ -126,6 +124,10 @@ def rlvr(
             "before": before.rollouts,
             "after": after.rollouts,
             "evaluation": compared.evaluation,
+            "rejected_sourcing": sourced.rejected,
+            "rejected_rollouts": sampled.rejected,
+            "rejected_difficulty": graded.rejected,
+            "rejected_evaluation": before.rejected,
         },
         folders={"model": initial.model, "policy": trained.policy},
         metrics=trained.metrics,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from tasks.config import Config
+from tasks.config import Config, RunTime
 from tasks.generation.config import EngineConfig, SamplingConfig
 
 
@@ -23,7 +23,7 @@ class DifficultySpec(Config):
     max_pass_rate: float = Field(0.625, gt=0)
     sampling: SamplingConfig = SamplingConfig(samples=8)
     engine: EngineConfig = EngineConfig()
-    verifier_workers: int = Field(1, gt=0)
+    verifier_workers: RunTime[int] = Field(1, gt=0)
 
     @property
     def rollouts(self) -> RolloutSpec:
@@ -36,4 +36,4 @@ class RolloutSpec(Config):
 
     sampling: SamplingConfig
     engine: EngineConfig
-    verifier_workers: int
+    verifier_workers: RunTime[int]

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from flytekit import Resources
 from flytekit.types.file import FlyteFile
 
 from images import DATA, GENERATION
 from tasks.difficulty.spec import RolloutSpec
-from tasks.platform import Folder, Parquet, Stopwatch, local, progress, scratch, show, shown_stage
-from tasks.schemas import GRADED, PROMPTS, REJECTED, ROLLOUTS, StageSummary, file_digest, read_table, write_table
+from tasks.platform import (
+    RESULT,
+    Folder,
+    Parquet,
+    Stopwatch,
+    content_digest,
+    local,
+    progress,
+    scratch,
+    show,
+    shown_stage,
+)
+from tasks.schemas import GRADED, PROMPTS, REJECTED, ROLLOUTS, StageSummary, read_table, write_table
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 
@@ -32,7 +43,12 @@ class Graded(NamedTuple):
     requests=Resources(cpu="2", mem="8Gi"),
     retries=2,
 )
-def roll_out(prompts: Parquet, model: Folder, spec: RolloutSpec, verifiers: VerifiersConfig = DEFAULTS) -> Sampled:
+def roll_out(
+    prompts: Parquet,
+    model: Folder,
+    spec: Annotated[RolloutSpec, RESULT],
+    verifiers: Annotated[VerifiersConfig, RESULT] = DEFAULTS,
+) -> Sampled:
     """Scored rollouts of every prompt from the initial checkpoint."""
     from tasks.generation.rollouts import sample_and_score
 
@@ -50,8 +66,8 @@ def roll_out(prompts: Parquet, model: Folder, spec: RolloutSpec, verifiers: Veri
             on_progress=advance,
         )
     lineage = {
-        "prompts": file_digest(local(prompts)),
-        "model": file_digest(local(model)),
+        "prompts": content_digest(prompts),
+        "model": content_digest(model),
         "spec": spec.model_dump(mode="json"),
         "verifiers": verifiers.model_dump(mode="json"),
     }
@@ -82,7 +98,7 @@ def select_prompts(prompts: Parquet, rollouts: Parquet, max_pass_rate: float) ->
     watch = Stopwatch("difficulty")
     graded, rejected = grade(read_table(local(prompts), PROMPTS), read_table(local(rollouts), ROLLOUTS))
     kept = select(graded, max_pass_rate)
-    lineage = {"prompts": file_digest(local(prompts)), "rollouts": file_digest(local(rollouts))}
+    lineage = {"prompts": content_digest(prompts), "rollouts": content_digest(rollouts)}
     show("pass rates", charts.deck(charts.pass_rates(graded, max_pass_rate)))
     summary = watch.summary(
         f"{kept.num_rows:,} of {graded.num_rows:,} prompts have a pass rate below {max_pass_rate:.1%}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from tasks.config import Config
+from tasks.config import Config, RunTime
 from tasks.generation.config import EngineConfig, SamplingConfig
 
 
@@ -20,4 +20,4 @@ class EvaluationConfig(Config):
 
     sampling: SamplingConfig = SamplingConfig(samples=4, seed=0)
     engine: EngineConfig = EngineConfig()
-    verifier_workers: int = Field(1, gt=0)
+    verifier_workers: RunTime[int] = Field(1, gt=0)

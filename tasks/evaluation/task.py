@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from flytekit import Resources
 from flytekit.types.file import FlyteFile
 
 from images import DATA, GENERATION
 from tasks.evaluation.spec import EvaluationConfig
-from tasks.platform import Folder, Parquet, Stopwatch, local, progress, scratch, show, shown_stage
-from tasks.schemas import EVALUATION, GRADED, PROMPTS, ROLLOUTS, StageSummary, file_digest, read_table, write_table
+from tasks.platform import (
+    RESULT,
+    Folder,
+    Parquet,
+    Stopwatch,
+    content_digest,
+    local,
+    progress,
+    scratch,
+    show,
+    shown_stage,
+)
+from tasks.schemas import EVALUATION, GRADED, PROMPTS, REJECTED, ROLLOUTS, StageSummary, read_table, write_table
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 
 class Evaluated(NamedTuple):
     rollouts: Parquet
+    rejected: Parquet
     summary: StageSummary
 
 
@@ -32,35 +44,37 @@ class Compared(NamedTuple):
 def evaluate_policy(
     policy: Folder,
     prompts: Parquet,
-    config: EvaluationConfig,
-    name: str,
+    config: Annotated[EvaluationConfig, RESULT],
     initial: Folder,
-    verifiers: VerifiersConfig = DEFAULTS,
+    verifiers: Annotated[VerifiersConfig, RESULT] = DEFAULTS,
 ) -> Evaluated:
     """Scored samples of the held-out prompts from one policy, with one version of its weights throughout.
 
-    `initial` is the checkpoint that training began with: the judge of every policy, where `verifiers` says so.
+    A policy has no name here, so that the same one is evaluated once; the column `policy` has its digest. `initial` is
+    the checkpoint that training began with: the judge of every policy, where `verifiers` says so.
     """
     from tasks.generation.rollouts import sample_and_score
 
-    watch = Stopwatch(f"evaluation: {name}")
+    watch = Stopwatch("evaluation")
     table = read_table(local(prompts), PROMPTS)
-    with progress(f"evaluation: {name}", table.num_rows * config.sampling.samples) as advance:
+    digest = content_digest(policy)
+    with progress("evaluation", table.num_rows * config.sampling.samples) as advance:
         sampled = sample_and_score(
             table,
             local(policy),
             config.engine,
             config.sampling,
-            policy=name,
+            policy=digest,
             verifiers=verifiers.with_initial(local(initial)),
             verifier_workers=config.verifier_workers,
             on_progress=advance,
         )
-    lineage = {"prompts": file_digest(local(prompts)), "policy": file_digest(local(policy))}
+    lineage = {"prompts": content_digest(prompts), "policy": digest}
     speed = sampled.output_tokens / sampled.seconds
     show("samples", sampled.table.slice(0, 50).to_pandas().to_html())
     return Evaluated(
         FlyteFile(str(write_table(scratch("rollouts.parquet"), sampled.table, ROLLOUTS, lineage))),
+        FlyteFile(str(write_table(scratch("rejected.parquet"), sampled.rejected, REJECTED, lineage))),
         watch.summary(
             f"{sampled.table.num_rows:,} responses at {speed:,.0f} tokens/s",
             output_tokens=sampled.output_tokens,
@@ -85,7 +99,7 @@ def compare_policies(before: Parquet, after: Parquet, prompts: Parquet) -> Compa
     )
     overall = found.comparisons["all"]
     show("before and after", charts.deck(charts.before_after(found.table)))
-    lineage = {name: file_digest(local(table)) for name, table in (("before", before), ("after", after))}
+    lineage = {name: content_digest(table) for name, table in (("before", before), ("after", after))}
     return Compared(
         FlyteFile(str(write_table(scratch("evaluation.parquet"), found.table, EVALUATION, lineage))),
         watch.summary(

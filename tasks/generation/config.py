@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tasks.config import Config
+from tasks.config import Config, RunTime
 
 
 class EngineConfig(Config):
@@ -26,12 +26,12 @@ class EngineConfig(Config):
 
     dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
     max_model_len: int = Field(1024, gt=0)
-    max_num_seqs: int = Field(128, gt=0)
-    tensor_parallel_size: int = Field(1, gt=0)
-    gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
-    cpu_kv_cache_gib: int = Field(1, gt=0)
-    cpu_threads: int = Field(0, ge=0)
-    enforce_eager: bool = True
+    max_num_seqs: RunTime[int] = Field(128, gt=0)
+    tensor_parallel_size: RunTime[int] = Field(1, gt=0)
+    gpu_memory_utilization: RunTime[float] = Field(0.9, gt=0, le=1)
+    cpu_kv_cache_gib: RunTime[int] = Field(1, gt=0)
+    cpu_threads: RunTime[int] = Field(0, ge=0)
+    enforce_eager: RunTime[bool] = True
     seed: int = 0
 
 

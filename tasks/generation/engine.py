@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks import cores
+from tasks.failures import InfrastructureError
 from tasks.generation.config import EngineConfig, SamplingConfig
 
 if TYPE_CHECKING:
@@ -24,8 +25,12 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 
-class EngineError(RuntimeError):
+class EngineError(InfrastructureError):
     """The engine failed, as opposed to a response being bad: infrastructure, worth a retry."""
+
+
+class EngineOptionsError(ValueError):
+    """The model or the options are none that vLLM takes: another attempt ends as this one did."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,7 @@ class Engine:
 
         Raises:
             EngineError: vLLM could not start, with its own reason.
+            EngineOptionsError: it takes no such model or options.
         """
         with _environment(config):
             llm = _load(str(model), config, updatable=updatable, adapter_rank=adapter_rank)
@@ -293,8 +299,10 @@ def _load(model: str, config: EngineConfig, *, updatable: bool, adapter_rank: in
                 **options,
             )
         )
-    except (RuntimeError, ValueError, OSError) as error:
+    except RuntimeError as error:
         raise EngineError(f"vLLM could not start on {model}: {error}") from error
+    except (ValueError, OSError) as error:
+        raise EngineOptionsError(f"vLLM does not start on {model}: {error}") from error
 
 
 @contextlib.contextmanager

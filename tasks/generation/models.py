@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tasks.config import Config
+from tasks.contents import file_digest
 from tasks.quiet import hush_progress_bars
-from tasks.schemas import file_digest
 
 
 class ModelError(ValueError):

@@ -94,7 +94,7 @@ def sample_and_score(
 
     Raises:
         RolloutError: a prompt that cannot be judged.
-        EngineError: the engine failed.
+        EngineError, EngineOptionsError: see `Engine`.
     """
     check_prompts(prompts, verifiers)
     rows = prompts.to_pylist()

@@ -8,6 +8,7 @@ from flytekit import Resources
 from flytekit.types.directory import FlyteDirectory
 
 from images import GENERATION
+from tasks.contents import seal
 from tasks.generation.models import ModelSpec
 from tasks.platform import Folder, Stopwatch, scratch, stage
 from tasks.schemas import StageSummary
@@ -24,6 +25,6 @@ def prepare_model(spec: ModelSpec) -> PreparedModel:
     from tasks.generation.models import prepare_model as prepare
 
     watch = Stopwatch("model")
-    folder = prepare(spec, scratch("model"))
+    folder = seal(prepare(spec, scratch("model")))
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     return PreparedModel(FlyteDirectory(str(folder)), watch.summary(f"{spec.name}, {size / 1e6:,.0f} MB", bytes=size))

@@ -10,8 +10,8 @@ from flytekit.types.file import FlyteFile
 from images import DATA
 from tasks.digest import code_digest
 from tasks.mixing.spec import MixtureSpec
-from tasks.platform import Parquet, Stopwatch, local, scratch, show, shown_stage, stage
-from tasks.schemas import GRADED, MIXTURE, PROMPTS, StageSummary, file_digest, read_table, write_table
+from tasks.platform import Parquet, Stopwatch, content_digest, local, scratch, show, shown_stage, stage
+from tasks.schemas import GRADED, MIXTURE, PROMPTS, StageSummary, read_table, write_table
 
 
 class Mixture(NamedTuple):
@@ -40,7 +40,7 @@ def mix_prompts(graded: Parquet, spec: MixtureSpec) -> Mixture:
     mixed = mix(
         read_table(local(graded), GRADED),
         spec,
-        upstream={"graded": file_digest(local(graded))},
+        upstream={"graded": content_digest(graded)},
         code_version=code_digest(__name__),
     )
     show("mixture", pd.DataFrame(mixed.counts).to_html(index=False))

@@ -6,7 +6,7 @@ import json
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ FATES = {
 """Every fate of a sampled group, in the order in which the report lists them, and what it means."""
 
 _FATE_COLORS = {"trained": "after", "zero_variance": "muted", "stale": "orange", "failed": "red", "unused": "before"}
+EVALUATION_STAGE = "evaluation"
 _RESPONSE_LIMIT = 1_500  # characters of a completion that the report shows
 _VALUE_LIMIT = 160  # characters of a rejected value that the report shows
 
@@ -165,6 +166,15 @@ def fates_chart(ledger: pa.Table) -> str:
         for fate in names
     ]
     return shares("Fate of every sampled group", "groups", domains, stacks)
+
+
+def told_apart(summaries: Sequence[StageSummary]) -> list[StageSummary]:
+    """The summaries with the two evaluations, in their order, named after what each policy is to this run."""
+    names = iter(("before", "after"))
+    return [
+        replace(summary, stage=f"{EVALUATION_STAGE}: {next(names)}") if summary.stage == EVALUATION_STAGE else summary
+        for summary in summaries
+    ]
 
 
 def stages(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from flytekit import Deck, Resources, current_context, task
 from flytekit.types.file import FlyteFile
 
 from images import DATA
-from tasks.platform import Folder, Html, JsonLines, Parquet, Stopwatch, local, scratch, shown_stage
+from tasks.platform import Folder, Html, JsonLines, Parquet, Stopwatch, content_digest, local, scratch, shown_stage
 from tasks.schemas import (
     EVALUATION,
     GRADED,
@@ -29,7 +29,7 @@ from tasks.schemas import (
 )
 
 OUTPUTS = "RLVR_OUTPUTS"
-"""Environment variable: the folder that a local run copies its report, tables and policy to."""
+"""Environment variable: the folder in which each local run gets one, with its report, tables and policy."""
 
 
 class Reported(NamedTuple):
@@ -58,6 +58,7 @@ def build_report(
     """One page that joins the lineage of a run; `data` and `training` are the specifications as they were given."""
     import pyarrow as pa
 
+    from tasks.reporting import sections
     from tasks.reporting.page import ReportInputs, render
 
     watch = Stopwatch("report")
@@ -80,7 +81,7 @@ def build_report(
             evaluation=read_table(local(evaluation), EVALUATION),
             before=read_table(local(before), ROLLOUTS),
             after=read_table(local(after), ROLLOUTS),
-            summaries=summaries,
+            summaries=sections.told_apart(summaries),
             lineage={"model": model, **lineage},
         )
     )
@@ -100,37 +101,40 @@ def publish(
 ) -> FlyteFile:
     """The run's `summary.json`; a local run also gets a folder to keep and the summary on the terminal.
 
-    The folder holds the page, `tables` as `<name>.parquet`, `folders` (models) and the metrics.
+    The folder holds the page, `tables` as `<name>.parquet`, `folders` (models) and the metrics; see `new_run`.
 
     Never cached: it tells which stages of this run came from the cache.
     """
+    from tasks.reporting import sections
+    from tasks.reporting.publication import new_run
     from tasks.reporting.terminal import print_summary, summary_json
 
+    summaries = sections.told_apart(summaries)
     context = current_context()
     started = context.execution_date.replace(tzinfo=context.execution_date.tzinfo or UTC)
     on_laptop = context.execution_id is None or context.execution_id.project in ("local", "")
-    folder = Path(os.environ.get(OUTPUTS, "outputs/latest")).absolute() if on_laptop else scratch("outputs")
-    folder.mkdir(parents=True, exist_ok=True)
-    report = Path(shutil.copy(local(page), folder / "report.html"))
+    outputs = Path(os.environ.get(OUTPUTS, "outputs")).absolute() if on_laptop else scratch("outputs")
     rates = [item.values["tokens_per_second"] for item in summaries if item.stage == "training"]
-    summary = summary_json(
-        read_table(local(tables["evaluation"]), EVALUATION),
-        summaries,
-        run_started_at=started,
-        seconds=(datetime.now(UTC) - started).total_seconds(),
-        report=report,
-        tokens_per_second=rates[0] if rates else None,
-    )
-    path = folder / "summary.json"
-    path.write_text(json.dumps(summary, indent=2) + "\n")
+    with new_run(outputs, started, content_digest(page)) as (folder, final):
+        summary = summary_json(
+            read_table(local(tables["evaluation"]), EVALUATION),
+            summaries,
+            run_started_at=started,
+            seconds=(datetime.now(UTC) - started).total_seconds(),
+            report=final / "report.html",
+            tokens_per_second=rates[0] if rates else None,
+        )
+        (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+        shutil.copy(local(page), folder / "report.html")
+        if on_laptop:
+            for name, table in tables.items():
+                shutil.copy(local(table), folder / f"{name}.parquet")
+            for name, source in folders.items():
+                shutil.copytree(local(source), folder / name)
+            shutil.copy(local(metrics), folder / "metrics.jsonl")
     if on_laptop:
-        for name, table in tables.items():
-            shutil.copy(local(table), folder / f"{name}.parquet")
-        for name, source in folders.items():
-            shutil.copytree(local(source), folder / name, dirs_exist_ok=True)
-        shutil.copy(local(metrics), folder / "metrics.jsonl")
-        print_summary(summary, report, summaries)
-    return FlyteFile(str(path))
+        print_summary(summary, final / "report.html", summaries)
+    return FlyteFile(str(final / "summary.json"))
 
 
 def _yaml(value: dict[str, Any]) -> str:

@@ -25,7 +25,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.config import SpecError, close_match
-from tasks.schemas import canonical_json, file_digest
+from tasks.contents import file_digest
+from tasks.schemas import canonical_json
 from tasks.sourcing.generators import TooFewPromptsError, functions, instructions, topics
 from tasks.sourcing.spec import (
     FunctionsLoader,

@@ -8,8 +8,8 @@ from flytekit import Resources, dynamic
 from flytekit.types.file import FlyteFile
 
 from images import DATA
-from tasks.platform import Parquet, Stopwatch, local, scratch, show, shown_stage, stage
-from tasks.schemas import PROMPTS, REJECTED, StageSummary, file_digest, read_table, write_table
+from tasks.platform import Parquet, Stopwatch, content_digest, local, scratch, show, shown_stage, stage
+from tasks.schemas import PROMPTS, REJECTED, StageSummary, read_table, write_table
 from tasks.sourcing.loaders import fingerprint
 from tasks.sourcing.spec import DataSpec, SourceSpec
 
@@ -55,7 +55,7 @@ def merge_sources(prompts: list[Parquet], rejected: list[Parquet], summaries: li
     watch = Stopwatch("sourcing")
     merged, duplicates = merge([read_table(local(table), PROMPTS) for table in prompts])
     aside = pa.concat_tables([*(read_table(local(table), REJECTED) for table in rejected), duplicates])
-    lineage = {"sources": [file_digest(local(table)) for table in prompts]}
+    lineage = {"sources": [content_digest(table) for table in prompts]}
     summary = watch.summary(
         f"{merged.num_rows:,} prompts from {len(prompts)} sources; {aside.num_rows:,} rows set aside",
         prompts=merged.num_rows,

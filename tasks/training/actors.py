@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from tasks.failures import InfrastructureError
 from tasks.generation.config import SamplingConfig
 from tasks.generation.engine import Completion, Engine, EngineError, UpdateTiming, sample_seed
 from tasks.training.config import ActorsConfig, LoraConfig
@@ -15,7 +16,7 @@ STOP_SECONDS = 10.0
 """How long an engine may take to end by itself before its process is killed."""
 
 
-class ActorLostError(RuntimeError):
+class ActorLostError(InfrastructureError):
     """An actor died, hangs, or its engine broke: infrastructure, answered by a new actor."""
 
 

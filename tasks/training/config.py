@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tasks.config import Config
+from tasks.config import Config, RunTime
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.training.objective.config import ObjectiveConfig
 
@@ -71,14 +71,14 @@ class LearnerConfig(Config):
         init_timeout_seconds: how long ranks may take to load the model and find each other.
     """
 
-    ranks: int = Field(1, gt=0)
-    zero_stage: Literal[1, 2, 3] = 2
-    micro_batch_tokens: int = Field(2048, gt=0)
-    logprob_chunk_tokens: int = Field(1024, gt=0)
-    gradient_checkpointing: bool = False
-    cpus: float = Field(1.0, ge=0)
-    cpu_threads: int | None = Field(None, gt=0)
-    init_timeout_seconds: float = Field(600, gt=0)
+    ranks: RunTime[int] = Field(1, gt=0)
+    zero_stage: RunTime[Literal[1, 2, 3]] = 2
+    micro_batch_tokens: RunTime[int] = Field(2048, gt=0)
+    logprob_chunk_tokens: RunTime[int] = Field(1024, gt=0)
+    gradient_checkpointing: RunTime[bool] = False
+    cpus: RunTime[float] = Field(1.0, ge=0)
+    cpu_threads: RunTime[int | None] = Field(None, gt=0)
+    init_timeout_seconds: RunTime[float] = Field(600, gt=0)
 
 
 class UpdatesConfig(Config):
@@ -107,11 +107,11 @@ class ActorsConfig(Config):
         request_timeout_seconds: a group that takes longer counts as an engine that hangs.
     """
 
-    count: int = Field(1, gt=0)
+    count: RunTime[int] = Field(1, gt=0)
     engine: EngineConfig = EngineConfig()
-    cpus: float = Field(1.0, ge=0)
-    max_restarts: int = Field(3, ge=0)
-    request_timeout_seconds: float = Field(3600, gt=0)
+    cpus: RunTime[float] = Field(1.0, ge=0)
+    max_restarts: RunTime[int] = Field(3, ge=0)
+    request_timeout_seconds: RunTime[float] = Field(3600, gt=0)
 
 
 class RewardsConfig(Config):
@@ -122,8 +122,8 @@ class RewardsConfig(Config):
         retries: how often a judgement that failed (not: that was 0) is repeated before the response leaves its group.
     """
 
-    workers: int = Field(1, gt=0)
-    retries: int = Field(1, ge=0)
+    workers: RunTime[int] = Field(1, gt=0)
+    retries: RunTime[int] = Field(1, ge=0)
 
 
 class ActiveSampling(Config):
@@ -134,7 +134,7 @@ class ActiveSampling(Config):
     """
 
     kind: Literal["active"] = "active"
-    max_dropped_groups: int = Field(256, ge=1)
+    max_dropped_groups: RunTime[int] = Field(256, ge=1)
 
 
 class DynamicSampling(Config):
@@ -151,7 +151,7 @@ class DynamicSampling(Config):
 
     kind: Literal["dynamic"] = "dynamic"
     batch_multiplier: float = Field(1.0, ge=1)
-    max_rounds: int = Field(10, ge=1)
+    max_rounds: RunTime[int] = Field(10, ge=1)
     metric: Literal["reward", "passed"] = "reward"
 
 
@@ -163,7 +163,7 @@ class NoResampling(Config):
     """
 
     kind: Literal["none"] = "none"
-    max_dropped_groups: int = Field(256, ge=1)
+    max_dropped_groups: RunTime[int] = Field(256, ge=1)
 
 
 class TrainingConfig(Config):
@@ -205,8 +205,8 @@ class TrainingConfig(Config):
     learner: LearnerConfig = LearnerConfig()
     actors: ActorsConfig = ActorsConfig()
     rewards: RewardsConfig = RewardsConfig()
-    checkpoint_every: int = Field(10, ge=1)
-    stall_seconds: float = Field(1800, gt=0)
+    checkpoint_every: RunTime[int] = Field(10, ge=1)
+    stall_seconds: RunTime[float] = Field(1800, gt=0)
     seed: int = 0
 
     @property

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tasks.failures import InfrastructureError
 from tasks.training.actors import Actor
 from tasks.training.checkpoint import Checkpoints
 from tasks.training.config import ActiveSampling, DynamicSampling, NoResampling, TrainingConfig, learning_rate
@@ -42,7 +43,7 @@ class NoSignalError(RuntimeError):
     """The prompts give the policy nothing to learn from: almost every group's scores are all equal."""
 
 
-class StalledError(RuntimeError):
+class StalledError(InfrastructureError):
     """No group was decided for too long; the message says who waits for whom."""
 
 

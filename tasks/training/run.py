@@ -21,6 +21,7 @@ from tasks.training.ledger import Ledger, cut_back
 from tasks.training.rewards import RayJudge, RewardProcess
 from tasks.training.rollouts import Prompt, read_prompts
 from tasks.training.stream import PromptStream
+from tasks.training.watchdog import watched
 from tasks.training.weights import WeightStore, weights_folder
 from tasks.verifiers import VerifiersConfig, verifiers_of
 from tasks.verifiers.config import DEFAULTS
@@ -74,7 +75,8 @@ def train(
     check_resources(config)
     folder.mkdir(parents=True, exist_ok=True)
     prompts = load_prompts(config, model, mixture)
-    return asyncio.run(_train(config, model, prompts, folder, verifiers, on_step, on_saved))
+    with watched():
+        return asyncio.run(_train(config, model, prompts, folder, verifiers, on_step, on_saved))
 
 
 def load_prompts(config: TrainingConfig, model: Path, mixture: Path) -> list[Prompt]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from flytekit import Resources, current_context
 from flytekit.exceptions.user import FlyteRecoverableException
@@ -14,10 +15,23 @@ from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
 from images import TRAINING
+from tasks.config import decisive
+from tasks.contents import seal
 from tasks.digest import code_digest
-from tasks.platform import Folder, JsonLines, Parquet, Stopwatch, local, progress, show, shown_stage
+from tasks.platform import (
+    RESULT,
+    Folder,
+    JsonLines,
+    Parquet,
+    Stopwatch,
+    content_digest,
+    local,
+    progress,
+    show,
+    shown_stage,
+)
 from tasks.ray_job import HeadNodeConfig, RayJobConfig, WorkerNodeConfig
-from tasks.schemas import StageSummary, canonical_json, file_digest
+from tasks.schemas import StageSummary, canonical_json
 from tasks.training.config import TrainingConfig
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
@@ -52,7 +66,10 @@ class Trained(NamedTuple):
     retries=3,
 )
 def train_policy(
-    model: Folder, mixture: Parquet, config: TrainingConfig, verifiers: VerifiersConfig = DEFAULTS
+    model: Folder,
+    mixture: Parquet,
+    config: Annotated[TrainingConfig, RESULT],
+    verifiers: Annotated[VerifiersConfig, RESULT] = DEFAULTS,
 ) -> Trained:
     """Train the initial checkpoint on the mixture; an interrupted run goes on from its last checkpoint.
 
@@ -66,21 +83,20 @@ def train_policy(
     from tasks.training.run import train
 
     watch = Stopwatch("training")
-    folder = run_folder(local(model), local(mixture), config, verifiers)
+    folder = run_folder(content_digest(model), content_digest(mixture), config, verifiers)
     restore_from_flyte(folder)
     judged_by = verifiers.with_initial(local(model))
-    rows: list[dict[str, float]] = []
     drawn_at = 0.0
 
     with progress("training: steps", config.steps) as advance:
 
         def on_step(metrics: dict[str, float]) -> None:
             nonlocal drawn_at
-            rows.append(metrics)
-            advance(note=f"reward {metrics.get('reward', float('nan')):.2f}")
-            if time.monotonic() - drawn_at >= DECK_SECONDS or len(rows) == config.steps:
+            note = f"reward {metrics['reward']:.2f}" if "reward" in metrics else ""
+            advance(note=note, done=int(metrics["step"]) + 1)
+            if time.monotonic() - drawn_at >= DECK_SECONDS:
                 drawn_at = time.monotonic()
-                show("training", charts.deck(charts.training_curves(rows)))
+                show("training", charts.deck(charts.training_curves(rows_of(folder / "metrics.jsonl"))))
 
         try:
             result = train(
@@ -89,6 +105,8 @@ def train_policy(
         except (ActorLostError, LearnerLostError, StalledError) as error:
             raise FlyteRecoverableException(f"{error} (run folder {folder})") from error
 
+    rows = rows_of(result.metrics)
+    show("training", charts.deck(charts.training_curves(rows)))
     trained = sum(row["trained_tokens_per_second"] * row["step_seconds"] for row in rows)
     seconds = sum(row["step_seconds"] for row in rows)
     generated = sum(row["generated_tokens"] for row in rows)
@@ -103,7 +121,7 @@ def train_policy(
         run_folder=folder.name,
     )
     return Trained(
-        FlyteDirectory(str(result.policy)),
+        FlyteDirectory(str(seal(result.policy))),
         FlyteFile(str(result.ledger)),
         FlyteFile(str(result.metrics)),
         FlyteDirectory(str(result.tensorboard)),
@@ -111,10 +129,18 @@ def train_policy(
     )
 
 
-def run_folder(model: Path, mixture: Path, config: TrainingConfig, verifiers: VerifiersConfig) -> Path:
-    """Where the run of these inputs, under this code, keeps its memory."""
-    options = [each.model_dump(mode="json") for each in (config, verifiers)]
-    identity = [file_digest(model), file_digest(mixture), *options, code_digest(__name__)]
+def rows_of(metrics: Path) -> list[dict[str, float]]:
+    """The metrics of all steps of a run so far, those of earlier attempts included."""
+    return [json.loads(line) for line in metrics.read_text().splitlines()]
+
+
+def run_folder(model: str, mixture: str, config: TrainingConfig, verifiers: VerifiersConfig) -> Path:
+    """Where the run of these inputs, by their digests, keeps its memory under this code.
+
+    As in the cache's keys, run-time options have no part in it, but for those that its checkpoints are made for.
+    """
+    options = [decisive(config), decisive(verifiers), config.learner.ranks, config.learner.zero_stage]
+    identity = [model, mixture, *options, code_digest(__name__)]
     name = hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:16]
     return Path(os.environ.get(RUNS, "outputs/runs")).absolute() / name
 

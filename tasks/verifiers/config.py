@@ -7,7 +7,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from tasks.config import Config
+from tasks.config import Config, RunTime
 from tasks.verifiers.chat.config import INITIAL, AnyJudgeConfig
 from tasks.verifiers.code.config import CodeConfig
 
@@ -28,8 +28,8 @@ class VerifiersConfig(Config):
 
     time_limit_seconds: float = Field(10.0, gt=0)
     memory_mib: int = Field(2048, gt=0)
-    total_memory_mib: int = Field(16384, gt=0)
-    cache_entries: int = Field(100_000, ge=0)
+    total_memory_mib: RunTime[int] = Field(16384, gt=0)
+    cache_entries: RunTime[int] = Field(100_000, ge=0)
     code: CodeConfig = CodeConfig()
     judge: AnyJudgeConfig | None = None
 

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
-from tasks.config import Config
+from tasks.config import Config, RunTime
 
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 """The name of an environment variable."""
@@ -25,12 +25,12 @@ class ConnectionConfig(Config):
             second; half of it is random. A `Retry-After` of the server takes its place.
     """
 
-    concurrency: int = Field(32, gt=0)
-    request_timeout_seconds: float = Field(120.0, gt=0)
-    timeout_seconds: float = Field(600.0, gt=0)
-    retries: int = Field(5, ge=0)
-    backoff_seconds: float = Field(1.0, gt=0)
-    max_backoff_seconds: float = Field(60.0, gt=0)
+    concurrency: RunTime[int] = Field(32, gt=0)
+    request_timeout_seconds: RunTime[float] = Field(120.0, gt=0)
+    timeout_seconds: RunTime[float] = Field(600.0, gt=0)
+    retries: RunTime[int] = Field(5, ge=0)
+    backoff_seconds: RunTime[float] = Field(1.0, gt=0)
+    max_backoff_seconds: RunTime[float] = Field(60.0, gt=0)
 
     @model_validator(mode="after")
     def _backoff_grows(self) -> Self:

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tasks.config import SpecError, explain
+from tasks.contents import file_digest
 from tasks.mixing.mix import check, mix
 from tasks.mixing.shares import apportion
 from tasks.mixing.spec import MixtureSpec
-from tasks.schemas import GRADED, MIXTURE, PROMPTS, TableError, file_digest, prompt_id, table_from_rows, write_table
+from tasks.schemas import GRADED, MIXTURE, PROMPTS, TableError, prompt_id, table_from_rows, write_table
 
 
 def graded(sizes):

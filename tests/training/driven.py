@@ -54,9 +54,7 @@ def run(recipe, model, prompts, folder, *, kill_engine_after=None, kill_driver_a
     process.join()
     pids = json.loads((folder / "processes.json").read_text())
     processes = [each for each in psutil.process_iter(["pid", "name"]) if each.pid in pids]
-    # Ray's own agents look for their dead node now and then, and end by themselves
-    ours = [each for each in processes if not each.info["name"].startswith(("ray::RuntimeEnv", "ray::Dashboard"))]
-    assert [each.info["name"] for each in psutil.wait_procs(ours, EXIT_SECONDS)[1]] == []
+    assert [each.info["name"] for each in psutil.wait_procs(processes, EXIT_SECONDS)[1]] == []
     return process.exitcode
 
 

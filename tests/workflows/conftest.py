@@ -34,6 +34,12 @@ class StandIns:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.ran: Counter[str] = Counter()
+        self.learns = True
+
+    @property
+    def none(self) -> Path:
+        """A table of no set-aside rows."""
+        return write_table(self.folder / "none.parquet", table_from_rows([], REJECTED, "none"), REJECTED)
 
     def new(self, name: str) -> Path:
         self.ran[name.split(".", maxsplit=1)[0]] += 1
@@ -45,7 +51,7 @@ class StandIns:
         (folder / "weights").write_text("initial")
         return PreparedModel(FlyteDirectory(str(folder)), summary("model"))
 
-    def rollouts(self, prompts, samples: int, policy: str, path: Path) -> FlyteFile:
+    def rollouts(self, prompts, samples: int, policy: str, path: Path, *, able: bool = False) -> FlyteFile:
         rows = [
             {
                 "prompt_id": row["prompt_id"],
@@ -53,7 +59,7 @@ class StandIns:
                 "response": f"{policy} {sample}",
                 "num_tokens": 5,
                 "finish_reason": "stop",
-                "score": float(int(row["prompt_id"][:2], 16) % samples > sample or policy == "after"),
+                "score": float(int(row["prompt_id"][:2], 16) % samples > sample or able),
                 "error": None,
                 "policy": policy,
             }
@@ -63,14 +69,13 @@ class StandIns:
         return FlyteFile(str(write_table(path, table_from_rows(rows, ROLLOUTS, "stand-in"), ROLLOUTS)))
 
     def roll_out(self, prompts, model, spec, verifiers):
-        empty = write_table(self.folder / "none.parquet", table_from_rows([], REJECTED, "none"), REJECTED)
         table = self.rollouts(prompts, spec.sampling.samples, "initial", self.new("roll_out.parquet"))
-        return Sampled(table, FlyteFile(str(empty)), summary("rollouts"))
+        return Sampled(table, FlyteFile(str(self.none)), summary("rollouts"))
 
     def train_policy(self, model, mixture, config, verifiers):
         folder = self.new("train_policy")
         (folder / "policy").mkdir(parents=True)
-        (folder / "policy" / "weights").write_text(f"trained {config.steps}")
+        (folder / "policy" / "weights").write_text(f"trained {config.steps}" if self.learns else "initial")
         (folder / "tensorboard").mkdir()
         (folder / "metrics.jsonl").write_text(json.dumps({"step": 0, "reward": 0.5, "seconds": 1.0}) + "\n")
         ledger = write_table(folder / "ledger.parquet", table_from_rows([], LEDGER, "none"), LEDGER)
@@ -82,9 +87,11 @@ class StandIns:
             summary("training"),
         )
 
-    def evaluate_policy(self, policy, prompts, config, name, initial, verifiers):
-        table = self.rollouts(prompts, config.sampling.samples, name, self.new("evaluate_policy.parquet"))
-        return Evaluated(table, summary(f"evaluation: {name}"))
+    def evaluate_policy(self, policy, prompts, config, initial, verifiers):
+        weights = (Path(policy.path) / "weights").read_text()
+        path = self.new("evaluate_policy.parquet")
+        table = self.rollouts(prompts, config.sampling.samples, weights, path, able=weights.startswith("trained"))
+        return Evaluated(table, FlyteFile(str(self.none)), summary("evaluation"))
 
 
 @pytest.fixture

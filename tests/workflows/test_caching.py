@@ -102,12 +102,60 @@ def test_what_flyte_keeps_may_be_deleted(run, tmp_path):
     assert second["gain"] == first["gain"]
 
 
+def test_run_time_options_run_nothing_again(run):
+    run()
+    data, recipe, evaluation = quickstart()
+    engine = {"cpu_threads": 3, "gpu_memory_utilization": 0.5, "max_num_seqs": 7}
+    difficulty = data.difficulty.model_copy(
+        update={"engine": data.difficulty.engine.model_copy(update=engine), "verifier_workers": 4}
+    )
+    judge = data.verifiers.judge.model_copy(update={"timeout_seconds": 5.0})
+    ran, _ = run(
+        data=data.model_copy(
+            update={"difficulty": difficulty, "verifiers": data.verifiers.model_copy(update={"judge": judge})}
+        ),
+        training=recipe.model_copy(
+            update={
+                "actors": recipe.actors.model_copy(update={"count": 2}),
+                "learner": recipe.learner.model_copy(update={"ranks": 2}),
+                "stall_seconds": 60.0,
+            }
+        ),
+        evaluation=evaluation.model_copy(update={"engine": evaluation.engine.model_copy(update=engine)}),
+    )
+    assert ran == {}
+
+
+def test_one_policy_under_two_names_is_evaluated_once(run, stand_ins):
+    stand_ins.learns = False
+    ran, summary = run()
+    assert ran == EVERYTHING | {"evaluate_policy": 1}
+    assert {"evaluation: before", "evaluation: after"} <= set(summary["stages"])
+    assert summary["gain"] == 0
+
+
 def test_the_summary_and_the_report_are_in_the_output_folder(run, tmp_path):
     _, summary = run()
     assert set(summary) >= {"before", "after", "gain", "gain_low", "gain_high", "seconds", "stages"}
     assert summary["after"] == 1.0
     assert summary["stages"]["training"]["cached"] is False
-    page = (tmp_path / "outputs" / "report.html").read_text()
-    assert "training ran" in page
-    for name in ("summary.json", "evaluation.parquet", "mixture.parquet", "heldout.parquet", "ledger.parquet"):
-        assert (tmp_path / "outputs" / name).is_file()
+    latest = tmp_path / "outputs" / "latest"
+    assert latest.is_symlink()
+    assert summary["report"] == str(latest.resolve() / "report.html")
+    assert "training ran" in (latest / "report.html").read_text()
+    for name in ("evaluation", "mixture", "heldout", "ledger", "rejected_sourcing", "rejected_rollouts"):
+        assert (latest / f"{name}.parquet").is_file()
+
+
+def test_a_run_that_fails_leaves_the_outputs_of_the_one_before(run, stand_ins, tmp_path, monkeypatch):
+    run()
+    before = {path.name for path in (tmp_path / "outputs").iterdir()}
+    monkeypatch.setattr(shutil, "copytree", fails)
+    with pytest.raises(OSError, match="no space"):
+        run(evaluation=quickstart()[2].model_copy(update={"sampling": quickstart()[2].sampling.model_copy()}))
+    assert {path.name for path in (tmp_path / "outputs").iterdir()} == before
+    assert (tmp_path / "outputs" / "latest" / "policy").is_dir()
+
+
+def fails(*_, **__):
+    raise OSError("no space")

@@ -29,10 +29,10 @@ class Laptop:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.outputs = home / "outputs"
+        self.outputs = home / "outputs" / "latest"
         self.environment = os.environ | {
             "HOME": str(home),
-            "RLVR_OUTPUTS": str(self.outputs),
+            "RLVR_OUTPUTS": str(home / "outputs"),
             "RLVR_RUNS": str(home / "runs"),
             "FLYTE_SDK_LOCAL_SANDBOX": str(home / "flyte"),
         }
@@ -139,7 +139,7 @@ def interrupt(laptop):
 
 def test_the_run_ends_with_a_summary_a_report_and_a_policy(laptop):
     assert "pass rate" in laptop.first_output
-    assert str(laptop.outputs / "report.html") in laptop.first_output.replace("\n", "")
+    assert str(laptop.outputs.resolve() / "report.html") in laptop.first_output.replace("\n", "")
     summary = laptop.summary()
     assert 0 <= summary["before"] <= 1
     assert summary["gain_low"] <= summary["gain"] <= summary["gain_high"]
@@ -164,6 +164,8 @@ def test_after_ctrl_c_finished_stages_come_from_the_cache_and_training_goes_on_f
     assert [json.loads(line)["step"] for line in after] == list(range(STEPS))
     assert 0 < len(before) < STEPS
     assert after[0] == before[0]  # what was trained before is not trained again
+    tokens = sum(json.loads(line)["trained_tokens"] for line in after)
+    assert f"{STEPS} steps, {tokens:,.0f} tokens trained" in " ".join(laptop.first_output.split())  # in all attempts
 
 
 def test_the_policy_loads_in_transformers(laptop):

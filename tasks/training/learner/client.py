@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from tasks.failures import InfrastructureError
 from tasks.training.config import TrainingConfig
 from tasks.training.packing import MicroBatch, pack
 from tasks.training.packing import Sequence as TokenSequence
@@ -17,7 +18,7 @@ from tasks.training.packing import Sequence as TokenSequence
 _SUMS = frozenset({"num_tokens", "num_sequences", "learn_seconds"})
 
 
-class LearnerLostError(RuntimeError):
+class LearnerLostError(InfrastructureError):
     """A learner rank died or the ranks could not start: the run ends, and a retry resumes from the checkpoint."""
 
 

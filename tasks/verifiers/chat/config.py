@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from tasks.config import Config
+from tasks.config import Config, RunTime
 from tasks.verifiers.connection import VARIABLE, ConnectionConfig, plain_url
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -59,13 +59,13 @@ class ServerConfig(Config):
 
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     max_model_len: int = Field(16_384, gt=0)
-    max_num_seqs: int = Field(64, gt=0)
-    tensor_parallel_size: int = Field(1, gt=0)
-    gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
-    cpu_kv_cache_gib: int = Field(1, gt=0)
-    cpu_threads: int = Field(0, ge=0)
-    enforce_eager: bool | None = None
-    start_timeout_seconds: float = Field(900.0, gt=0)
+    max_num_seqs: RunTime[int] = Field(64, gt=0)
+    tensor_parallel_size: RunTime[int] = Field(1, gt=0)
+    gpu_memory_utilization: RunTime[float] = Field(0.9, gt=0, le=1)
+    cpu_kv_cache_gib: RunTime[int] = Field(1, gt=0)
+    cpu_threads: RunTime[int] = Field(0, ge=0)
+    enforce_eager: RunTime[bool | None] = None
+    start_timeout_seconds: RunTime[float] = Field(900.0, gt=0)
     extra_args: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
 
     @field_validator("extra_args")
@@ -137,11 +137,11 @@ class JudgeConfig(_Judged, ConnectionConfig):
     """
 
     kind: Literal["endpoint"] = "endpoint"
-    url: str | None = None
+    url: RunTime[str | None] = None
     model: str = Field(min_length=1)
     revision: str | None = None
     server: ServerConfig = ServerConfig()
-    api_key_env: str | None = Field(None, pattern=VARIABLE)
+    api_key_env: RunTime[str | None] = Field(None, pattern=VARIABLE)
     reference_template: str = "chat_reference.v2"
     open_template: str = "chat_open.v2"
     context_tokens: int | None = Field(None, gt=0)
@@ -152,12 +152,12 @@ class JudgeConfig(_Judged, ConnectionConfig):
     highest: int = 10
     judgement_retries: int = Field(2, ge=0)
     max_tokens: int = Field(1024, gt=0)
-    max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    max_tokens_field: RunTime[Literal["max_tokens", "max_completion_tokens"]] = "max_tokens"
     temperature: float | None = Field(0.0, ge=0)
     retry_temperature: float | None = Field(0.7, ge=0)
     seed: int | None = 0
-    input_price: float = Field(0.0, ge=0)
-    output_price: float = Field(0.0, ge=0)
+    input_price: RunTime[float] = Field(0.0, ge=0)
+    output_price: RunTime[float] = Field(0.0, ge=0)
     extra_body: str = "{}"
 
     @field_validator("url")
@@ -232,8 +232,8 @@ class RewardModelConfig(_Judged):
     revision: str | None = None
     scores_references: bool = False
     dtype: Literal["bfloat16", "float16", "float32"] = "float32"
-    device: Literal["auto", "cpu"] = "auto"
-    batch_size: int = Field(8, gt=0)
+    device: RunTime[Literal["auto", "cpu"]] = "auto"
+    batch_size: RunTime[int] = Field(8, gt=0)
     max_tokens: int = Field(4096, gt=0)
     bounds: list[float] | None = Field(None, min_length=2, max_length=2)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from tasks import cores
+from tasks.failures import InfrastructureError
 from tasks.generation.models import check_folder
 from tasks.verifiers.chat.config import AnyJudgeConfig, JudgeConfig, RewardModelConfig, ServerConfig
 
@@ -32,7 +33,7 @@ _LAST_LINES = 15
 logger = logging.getLogger(__name__)
 
 
-class ServerError(RuntimeError):
+class ServerError(InfrastructureError):
     """The judge's server did not start: infrastructure, with the last lines of its log."""
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from tasks.config import Config
+from tasks.config import Config, RunTime
 from tasks.verifiers.connection import VARIABLE, ConnectionConfig, plain_url
 
 LIMITS = ("test_seconds", "total_seconds", "memory_mib", "output_bytes", "disk_mib", "packages")
@@ -65,13 +65,13 @@ class CodeConfig(Config):
     reward: Literal["proportion", "all_or_nothing"] = "proportion"
     min_proportion: float = Field(0.0, ge=0, le=1)
     isolation: Literal["auto", "namespaces", "landlock"] = "auto"
-    remote: RemoteConfig | None = None
+    remote: RunTime[RemoteConfig | None] = None
     python: str | None = None
     packages: list[str] = ["numpy"]  # noqa: RUF012 (pydantic copies defaults)
     test_seconds: float = Field(2.0, gt=0)
     total_seconds: float = Field(4.0, gt=0)
     memory_mib: int = Field(512, ge=128)
-    total_memory_mib: int = Field(16384, gt=0)
+    total_memory_mib: RunTime[int] = Field(16384, gt=0)
     output_bytes: int = Field(1 << 20, gt=0)
     disk_mib: int = Field(16, gt=0)
 

@@ -1,0 +1,60 @@
+"""Which failures are the infrastructure's: what a retry of the same work may get past.
+
+A user's mistake, and a defect of this project, come back with every attempt.
+"""
+
+from __future__ import annotations
+
+import errno
+
+PASSING = frozenset(
+    {
+        errno.EAGAIN,
+        errno.EDQUOT,
+        errno.EHOSTUNREACH,
+        errno.EIO,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.ENOBUFS,
+        errno.ENOMEM,
+        errno.ENOSPC,
+        errno.ESTALE,
+    }
+)
+"""Errors of the system that another machine, or a later moment, may not have: disk, memory, network, remote storage."""
+
+
+OTHERS = frozenset(
+    {
+        "aiohttp.client_exceptions.ClientConnectionError",
+        "botocore.exceptions.ConnectionError",
+        "botocore.exceptions.HTTPClientError",
+        "flytekit.exceptions.system.FlyteDownloadDataException",
+        "flytekit.exceptions.system.FlyteUploadDataException",
+        "ray.exceptions.RayError",
+        "requests.exceptions.ConnectionError",
+        "torch.distributed.DistError",
+    }
+)
+"""Errors of libraries, which are not loaded for their sake."""
+TASK_ERROR = "ray.exceptions.RayTaskError"
+"""The one error of Ray that is not Ray's: what an actor's own code raised, in `cause`."""
+
+
+class InfrastructureError(RuntimeError):
+    """Something that the work runs on failed: an engine, an actor, a learner rank."""
+
+
+def cause_in_infrastructure(error: BaseException) -> BaseException | None:
+    """`error`, one of its group, or what it was raised from, whichever is first the infrastructure's; None: none is."""
+    kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
+    if TASK_ERROR not in kinds and kinds & OTHERS:
+        return error
+    if isinstance(error, InfrastructureError | ConnectionError | TimeoutError | MemoryError):
+        return error
+    if isinstance(error, OSError) and error.errno in PASSING:
+        return error
+    for inner in (*getattr(error, "exceptions", ()), getattr(error, "cause", None), error.__cause__):
+        if isinstance(inner, BaseException) and (found := cause_in_infrastructure(inner)):
+            return found
+    return None

@@ -1,0 +1,49 @@
+"""The folder that a local run leaves for people: `outputs/<run>`, with `outputs/latest` as a link to the newest."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+LATEST = "latest"
+
+
+@contextmanager
+def new_run(outputs: Path, began: datetime, digest: str) -> Iterator[tuple[Path, Path]]:
+    """Fill the folder of a run, named by when it began and what it found: complete, or not there at all.
+
+    Args:
+        outputs: the folder of all runs.
+        began: of the run.
+        digest: of what it found.
+
+    Yields:
+        The folder to fill, and where it will be once the block has ended; `latest` is then a link to it. A block that
+        fails leaves neither, and the link as it was.
+
+    Raises:
+        FileExistsError: what is called `latest` there is no link.
+    """
+    outputs.mkdir(parents=True, exist_ok=True)
+    latest = outputs / LATEST
+    if latest.exists() and not latest.is_symlink():
+        raise FileExistsError(f"{latest} is to be a link to the newest run, and is none: move it away")
+    final = outputs / f"{began:%Y%m%d-%H%M%S}-{digest[:8]}"
+    partial = outputs / f".{final.name}-{os.getpid()}"
+    partial.mkdir()
+    try:
+        yield partial, final
+        if final.exists():  # this very run, published once more
+            shutil.rmtree(final)
+        partial.rename(final)
+    except BaseException:
+        shutil.rmtree(partial)
+        raise
+    link = outputs / f".{LATEST}-{os.getpid()}"
+    link.unlink(missing_ok=True)
+    link.symlink_to(final.name)
+    link.replace(latest)

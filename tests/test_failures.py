@@ -1,0 +1,102 @@
+"""What the infrastructure did is retried, with its cause; a user's mistake is not."""
+
+import errno
+
+import pytest
+import ray
+from flytekit.core.context_manager import FlyteEntities
+from flytekit.core.python_function_task import PythonFunctionTask
+from flytekit.exceptions.system import FlyteDownloadDataException
+from flytekit.exceptions.user import FlyteRecoverableException
+
+import workflows.rlvr  # noqa: F401 declares every task
+from tasks.failures import cause_in_infrastructure
+from tasks.generation.engine import EngineError, EngineOptionsError
+from tasks.platform import stage
+from tasks.schemas import TableError
+from tasks.training.actors import ActorLostError
+from tasks.training.controller import NoSignalError, StalledError
+from tasks.training.learner.client import LearnerLostError
+from tasks.verifiers.chat.server import ServerError
+
+
+def raised_in_an_actor(error):
+    return ray.exceptions.RayTaskError("step", "Traceback ...", error).as_instanceof_cause()
+
+
+def caused(error, by):
+    error.__cause__ = by
+    return error
+
+
+INFRASTRUCTURE = [
+    EngineError("the engine died"),
+    ActorLostError("no answer"),
+    LearnerLostError("a rank was lost"),
+    StalledError("nobody decides"),
+    ServerError("the judge's server ended"),
+    ConnectionResetError("by peer"),
+    TimeoutError("60 s"),
+    MemoryError(),
+    OSError(errno.ENOSPC, "No space left on device"),
+    OSError(errno.EIO, "Input/output error"),
+    FlyteDownloadDataException("s3"),
+    ExceptionGroup("several", [ValueError("x"), EngineError("the engine died")]),
+    caused(RuntimeError("could not write"), OSError(errno.ENOSPC, "No space left on device")),
+    caused(EngineOptionsError("no config"), OSError(errno.EIO, "Input/output error")),
+    raised_in_an_actor(OSError(errno.ENOSPC, "No space left on device")),
+]
+MISTAKES = [
+    ValueError("steps"),
+    TableError("missing columns"),
+    EngineOptionsError("max_model_len"),
+    NoSignalError("all equal"),
+    FileNotFoundError(errno.ENOENT, "nowhere"),
+    PermissionError(errno.EACCES, "not yours"),
+    ExceptionGroup("several", [ValueError("x")]),
+    raised_in_an_actor(ValueError("steps")),
+]
+
+
+@pytest.mark.parametrize("error", INFRASTRUCTURE, ids=repr)
+def test_what_the_infrastructure_did_has_a_cause_there(error):
+    assert cause_in_infrastructure(error)
+
+
+@pytest.mark.parametrize("error", MISTAKES, ids=repr)
+def test_a_mistake_has_none(error):
+    assert cause_in_infrastructure(error) is None
+
+
+def test_the_errors_of_libraries_are_called_so():
+    import aiohttp
+    import torch.distributed
+
+    for error in (
+        aiohttp.ClientConnectionError(),
+        ray.exceptions.RayActorError(),
+        torch.distributed.DistBackendError("NCCL"),
+    ):
+        assert cause_in_infrastructure(error) is error
+
+
+def test_a_stage_raises_what_flyte_retries_and_says_why():
+    @stage
+    def breaks(how: str) -> int:
+        """A stage that fails."""
+        if how:
+            raise OSError(errno.ENOSPC, how) if how == "full" else ValueError(how)
+        return 1
+
+    with pytest.raises(FlyteRecoverableException, match=r"OSError: \[Errno 28\] full"):
+        breaks.task_function(how="full")
+    with pytest.raises(ValueError, match="wrong"):
+        breaks.task_function(how="wrong")
+    assert breaks.task_function(how="") == 1
+
+
+def test_every_cached_stage_is_retried():
+    tasks = [each for each in FlyteEntities.entities if isinstance(each, PythonFunctionTask)]
+    cached = [task for task in tasks if task.metadata.cache]
+    assert len(cached) >= 9
+    assert [task.name for task in cached if task.metadata.retries < 2] == []
