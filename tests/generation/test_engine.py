@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.engine import Engine, EngineError, VersionSpan, sample_seed
+from tasks.generation.engine import Engine, EngineError, EngineOptionsError, VersionSpan, sample_seed
 from tests.tiny_model import build
 
 pytestmark = pytest.mark.engine
@@ -132,6 +132,13 @@ def test_without_logprobs_the_same_seed_gives_the_same_response(engine, loop):
     found = loop.run(engine.generate(PROMPTS[0], SAMPLING, seed=3, with_logprobs=False))
     assert found.token_ids == expected.token_ids
     assert found.logprobs == []
+
+
+def test_a_model_or_an_option_that_vllm_does_not_take_is_no_failure_of_an_engine(tiny_model, loop, tmp_path):
+    with pytest.raises(EngineOptionsError, match="nowhere"):
+        loop.run(Engine.start(tmp_path / "nowhere", EngineConfig()))
+    with pytest.raises(EngineOptionsError, match="max_model_len"):
+        loop.run(Engine.start(tiny_model, EngineConfig(max_model_len=10**7)))
 
 
 def test_a_request_that_does_not_fit_the_context_is_an_error_and_hurts_no_other(engine, loop):
