@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from flytekit import Cache, Deck, FlyteContextManager, HashMethod, current_context, task
-from flytekit.core import local_cache
+from flytekit.core import local_cache, promise
 from flytekit.core.local_cache import LocalTaskCache
 from flytekit.core.type_engine import get_underlying_type
 from flytekit.deck import DeckField
@@ -116,6 +116,30 @@ def _without_annotation(click_type: Callable[..., Any]) -> Callable[..., Any]:
 
 
 click_types.literal_type_to_click_type = _without_annotation(click_types.literal_type_to_click_type)
+
+LISTED = 6
+"""Results of which `pyflyte run` prints where each one is; of more, the names."""
+
+
+def _listed(make: Callable[..., Any]) -> Callable[..., Any]:
+    """The named tuple of a local run's results, of which `pyflyte run` would print all in one line."""
+
+    def text(results: Any) -> str:
+        if len(results) > LISTED:
+            return f"results     {', '.join(results._fields)}"
+        return "\n".join(f"{name:<11} {value}" for name, value in results._asdict().items())
+
+    @wraps(make)
+    def made(*args: Any, **kwargs: Any) -> Any:
+        results = make(*args, **kwargs)
+        if hasattr(results, "_fields"):
+            type(results).__str__ = text  # type: ignore[assignment]
+        return results
+
+    return made
+
+
+promise.create_native_named_tuple = _listed(promise.create_native_named_tuple)
 
 
 def _retried(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -45,6 +45,7 @@ class Results(NamedTuple):
     rejected_sourcing: Parquet
     rejected_rollouts: Parquet
     rejected_difficulty: Parquet
+    rejected_evaluation: Parquet
 
 
 @workflow
@@ -153,4 +154,5 @@ def rlvr(
         rejected_sourcing=sourced.rejected,
         rejected_rollouts=sampled.rejected,
         rejected_difficulty=graded.rejected,
+        rejected_evaluation=before.rejected,
     )
