@@ -59,7 +59,10 @@ code-server: $(VENV)/.ready  ## runs programs for machines that may not (OPTIONS
 clean:  ## outputs of local runs, and their cache
 	rm -rf outputs
 
+MACHINE = $(shell uname -s -m)
 $(UV):
+	@test "$(MACHINE)" = "Linux x86_64" || { echo "rlvr-flyte runs on Linux on x86-64, and this is $(MACHINE): \
+	use WSL 2 on Windows, and elsewhere a Linux machine or a container of the platform linux/amd64"; exit 1; } >&2
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet uv==0.13.8
 

@@ -13,7 +13,8 @@ class EngineConfig(Config):
     """How one vLLM engine runs.
 
     Attributes:
-        dtype: type of weights and activations.
+        dtype: type of weights and activations; `auto`: bfloat16, or float32 on a processor that computes bfloat16
+            slowly (`tasks.precision`).
         max_model_len: context in tokens, prompt and response together.
         max_num_seqs: sequences in flight at most; the engine queues what comes on top.
         tensor_parallel_size: GPUs of one engine.
@@ -24,7 +25,7 @@ class EngineConfig(Config):
         seed: seed of the engine's sampler, for requests that bring none.
     """
 
-    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     max_model_len: int = Field(1024, gt=0)
     max_num_seqs: RunTime[int] = Field(128, gt=0)
     tensor_parallel_size: RunTime[int] = Field(1, gt=0)

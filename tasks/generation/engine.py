@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks import cores
+from tasks import cores, precision
 from tasks.failures import InfrastructureError
 from tasks.generation.config import EngineConfig, SamplingConfig
 
@@ -286,7 +286,7 @@ def _load(model: str, config: EngineConfig, *, updatable: bool, adapter_rank: in
         return AsyncLLM.from_engine_args(
             AsyncEngineArgs(
                 model=model,
-                dtype=config.dtype,
+                dtype=precision.resolve(config.dtype, gpu=has_gpu()),
                 max_model_len=config.max_model_len,
                 max_num_seqs=config.max_num_seqs,
                 tensor_parallel_size=config.tensor_parallel_size,

@@ -13,8 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from tasks import precision
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.engine import Completion, Engine, EngineError, running_engine, sample_seed
+from tasks.generation.engine import Completion, Engine, EngineError, has_gpu, running_engine, sample_seed
 from tasks.schemas import REJECTED, ROLLOUTS, table_from_rows
 from tasks.verifiers import (
     VerifierPool,
@@ -156,6 +157,7 @@ async def _run(
             "policy": policy,
         }
 
+    precision.say(config.dtype, precision.resolve(config.dtype, gpu=has_gpu()))
     began = time.perf_counter()
     async with _opened(judges) as opening, running_engine(model, config) as engine:
         pool = await opening

@@ -12,7 +12,7 @@ from typing import Any
 from tasks.training.learner.client import Learner
 
 KEEP = 2
-STATE = {"version", "elapsed", "next_group", "ready", "in_flight", "prompts", "ledger_bytes", "journal_bytes"}
+STATE = {"version", "elapsed", "next_group", "ready", "in_flight", "prompts", "ledger_bytes", "journal_bytes", "dtype"}
 """What `state.json` holds."""
 
 

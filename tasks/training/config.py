@@ -62,6 +62,9 @@ class LearnerConfig(Config):
 
     Attributes:
         ranks: learner processes, one GPU each where there are GPUs.
+        dtype: type of weights and activations, beside float32 master weights; `auto`: bfloat16, or float32 on a
+            processor that computes bfloat16 slowly (`tasks.precision`). The policy is handed over in the type of the
+            checkpoint.
         zero_stage: 1 shards optimizer state, 2 gradients too, 3 parameters too.
         micro_batch_tokens: tokens of one forward pass; sequences are packed up to it.
         logprob_chunk_tokens: tokens whose logits over the vocabulary exist at a time, see `tasks.training.logprobs`.
@@ -72,6 +75,7 @@ class LearnerConfig(Config):
     """
 
     ranks: RunTime[int] = Field(1, gt=0)
+    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     zero_stage: RunTime[Literal[1, 2, 3]] = 2
     micro_batch_tokens: RunTime[int] = Field(2048, gt=0)
     logprob_chunk_tokens: RunTime[int] = Field(1024, gt=0)

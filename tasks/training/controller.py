@@ -257,6 +257,7 @@ class Controller:
             "prompts": self._prompts.state(group.prompt for group in self._sampling.in_flight.values()),
             "ledger_bytes": self._crew.ledger.sync(),
             "journal_bytes": self._crew.journal.sync(),
+            "dtype": self._config.learner.dtype,
         }
         await self._crew.checkpoints.save(self.version, state, self._crew.learner)
 

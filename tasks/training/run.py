@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks import cores
+from tasks import cores, precision
 from tasks.schemas import LEDGER, MIXTURE, read_table, write_table
 from tasks.training.actors import ActorProcess, RayActor
 from tasks.training.checkpoint import Checkpoints
@@ -136,13 +136,17 @@ async def _train(
 ) -> TrainingResult:
     import ray
 
-    with weights_folder(folder, model, one_node=len(ray.nodes()) == 1) as exchange:  # refuses a run that is going on
+    gpu = ray.cluster_resources().get("GPU", 0) > 0
+    widening = 2 if precision.resolve(config.learner.dtype, gpu=gpu) == "float32" else 1  # of a checkpoint in 16 bits
+    # refuses a run that is going on
+    with weights_folder(folder, model, one_node=len(ray.nodes()) == 1, widening=widening) as exchange:
         checkpoints = Checkpoints(folder / "checkpoints", on_saved)
         checkpoint = checkpoints.newest()
         if checkpoint is not None:
             state = checkpoints.read_state(checkpoint)
         else:
-            state = {"version": 0, "ledger_bytes": 0, "journal_bytes": 0}
+            state = {"version": 0, "ledger_bytes": 0, "journal_bytes": 0, "dtype": config.learner.dtype}
+        config = with_types(config, learner=state["dtype"], gpu=gpu)
         cut_back(folder / "ledger.jsonl", state["ledger_bytes"])
         cut_back(folder / "metrics.jsonl", state["journal_bytes"])
 
@@ -177,6 +181,23 @@ async def _train(
         metrics=crew.journal.path,
         tensorboard=folder / "tensorboard",
         resumed_from=state["version"],
+    )
+
+
+def with_types(config: TrainingConfig, *, learner: precision.Dtype | precision.Auto, gpu: bool) -> TrainingConfig:
+    """`config` with types in place of `auto`, found out here for all processes, so that learner and engines agree.
+
+    `learner` is the learner's: a run goes on in the type that its checkpoint has, on another processor too.
+    """
+    engine = config.actors.engine
+    types = [precision.resolve(each, gpu=gpu) for each in (learner, engine.dtype)]
+    if ("auto", "float32") in zip((learner, engine.dtype), types, strict=True):
+        precision.say("auto", "float32")
+    return config.model_copy(
+        update={
+            "learner": config.learner.model_copy(update={"dtype": types[0]}),
+            "actors": config.actors.model_copy(update={"engine": engine.model_copy(update={"dtype": types[1]})}),
+        }
     )
 
 

@@ -23,11 +23,12 @@ class FolderInUseError(RuntimeError):
 
 
 def weights_folder(
-    run_folder: Path, model: Path, *, one_node: bool, root: Path = SHARED_MEMORY
+    run_folder: Path, model: Path, *, one_node: bool, widening: int = 1, root: Path = SHARED_MEMORY
 ) -> contextlib.AbstractContextManager[Path]:
     """Where learner and actors exchange weights, for the length of a block.
 
     In shared memory where one node runs everything and there is room, else in the run folder, which every node sees.
+    A file of weights is `widening` times as large as the checkpoint `model`.
 
     Raises:
         FolderInUseError: another process exchanges weights for this run folder.
@@ -36,7 +37,7 @@ def weights_folder(
     if not one_node or not os.access(root, os.W_OK):
         return contextlib.nullcontext(storage)
     # one file that is being read, the newest, and the next; a container's shared memory is often 64 MB in all
-    needed = 3 * sum(file.stat().st_size for file in model.glob("*.safetensors"))
+    needed = 3 * widening * sum(file.stat().st_size for file in model.glob("*.safetensors"))
     free = shutil.disk_usage(root).free
     if free < needed:
         logger.warning("%s has %d of %d MB free: weights go through %s", root, free >> 20, needed >> 20, storage)

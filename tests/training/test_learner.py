@@ -120,6 +120,29 @@ def test_rewarded_responses_become_likelier_and_the_policy_comes_out_whole(learn
     assert AutoTokenizer.from_pretrained(tmp_path / "policy").chat_template
 
 
+@pytest.mark.parametrize("zero_stage", [1, 2])
+def test_in_float32_the_log_probabilities_are_the_models_and_the_policy_has_the_checkpoints_type(
+    learner, tiny_model, tmp_path, zero_stage
+):
+    import torch
+    from safetensors.torch import load_file
+
+    sent = []
+    for tokens in (2048, 20):  # one micro-batch, and several whose gradients are summed
+        trainer = learner(dtype="float32", zero_stage=zero_stage, micro_batch_tokens=tokens)
+        for sequence, found in zip(SEQUENCES, asyncio.run(trainer.logprobs(SEQUENCES)), strict=True):
+            assert sum(found) / len(found) == pytest.approx(policy_logprob(tiny_model, sequence), abs=1e-4)
+        step(trainer)
+        sent.append(weights(trainer, tmp_path / f"sent-{tokens}.safetensors"))
+    assert {tensor.dtype for tensor in sent[0].values()} == {torch.float32}
+    assert disagreement(load_file(tiny_model / "model.safetensors"), *sent) < 0.01
+
+    asyncio.run(trainer.export(tmp_path / "policy"))
+    exported = load_file(tmp_path / "policy" / "model.safetensors")
+    assert {tensor.dtype for tensor in exported.values()} == {torch.bfloat16}
+    assert all(torch.equal(tensor, sent[1][name].bfloat16()) for name, tensor in exported.items())
+
+
 def disagreement(start, a, b):
     """Share of the weights that the step moved in one case and moved elsewhere in the other.
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tasks import precision
 from tasks.training.config import TrainingConfig
 from tasks.training.packing import MicroBatch
 
@@ -78,9 +79,10 @@ class LearnerRank:
         deepspeed.init_distributed(dist_backend="nccl" if torch.cuda.is_available() else "gloo", verbose=False)
         from tasks.training.learner.policy import Policy
 
+        dtype = precision.resolve(options.dtype, gpu=torch.cuda.is_available())
         policy = Policy.load(
             self._folder,
-            dtype=torch.bfloat16,
+            dtype=getattr(torch, dtype),
             gradient_checkpointing=options.gradient_checkpointing,
             chunk=options.logprob_chunk_tokens,
             lora=self._config.lora,
@@ -91,7 +93,7 @@ class LearnerRank:
         self._engine, *_ = deepspeed.initialize(
             model=policy,
             model_parameters=[parameter for parameter in policy.parameters() if parameter.requires_grad],
-            config=deepspeed_config(self._config),
+            config=deepspeed_config(self._config, dtype),
         )
         self._policy = policy
         self._device = self._engine.device
@@ -101,7 +103,9 @@ class LearnerRank:
             if self._config.lora:
                 self._reference = WithoutAdapter(policy)
             else:
-                self._reference = Reference(self._folder, self._device, options.logprob_chunk_tokens)
+                self._reference = Reference(
+                    self._folder, self._device, options.logprob_chunk_tokens, getattr(torch, dtype)
+                )
         return policy.shares_prompts
 
     def step(self, micro_batches: Sequence[MicroBatch], denominator: float, learning_rate: float) -> RankReport:
@@ -207,7 +211,7 @@ class LearnerRank:
         else:
             self._write_whole(path)
 
-    def _write_whole(self, path: str) -> None:
+    def _write_whole(self, path: str, *, like_checkpoint: bool = False) -> None:
         from safetensors.torch import save_file
 
         tensors = self._on_rank_0(self._policy.checkpoint_parameters())
@@ -216,6 +220,8 @@ class LearnerRank:
 
             tensors = merged(tensors, self._on_rank_0(self._policy.adapter_parameters()), self._config.lora)
         if self._rank == 0:
+            if like_checkpoint:
+                tensors = _in_types_of(Path(self._folder), tensors)
             partial = f"{path}.partial"
             save_file(tensors, partial)
             os.replace(partial, path)
@@ -240,12 +246,14 @@ class LearnerRank:
     def export(self, folder: str) -> None:
         """Write the policy as a Hugging Face folder with its tokenizer. Collective; rank 0 writes.
 
+        Each tensor has the type that it has in the initial checkpoint.
+
         With `lora` it is the merged one, and the adapter stands beside it in `adapter/`.
         """
         if self._rank == 0:
             Path(folder).mkdir(parents=True, exist_ok=True)
             _copy_all_but_weights(Path(self._folder), Path(folder))
-        self._write_whole(str(Path(folder) / "model.safetensors"))
+        self._write_whole(str(Path(folder) / "model.safetensors"), like_checkpoint=True)
         if self._config.lora:
             self.write_weights(str(Path(folder) / "adapter"))
 
@@ -275,8 +283,8 @@ class LearnerRank:
             moving.load(folder)
 
 
-def deepspeed_config(config: TrainingConfig) -> dict[str, Any]:
-    """DeepSpeed's configuration: bf16 with float32 master weights, ZeRO, AdamW, clipping.
+def deepspeed_config(config: TrainingConfig, dtype: str) -> dict[str, Any]:
+    """DeepSpeed's configuration: `dtype` with float32 master weights, ZeRO, AdamW, clipping.
 
     Gradient accumulation is ours to bound (`managed_gradient_accumulation` off), because the number of micro-batches
     changes from step to step. Their gradients are summed in float32: bfloat16 would round away what the later ones add.
@@ -286,7 +294,7 @@ def deepspeed_config(config: TrainingConfig) -> dict[str, Any]:
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "managed_gradient_accumulation": False,
-        "bf16": {"enabled": True},
+        "bf16": {"enabled": dtype == "bfloat16"},
         "data_types": {"grad_accum_dtype": "fp32"},
         # ZeRO 1 reduces the float32 sums, which must not be rounded on their way; 2 and 3 reduce each micro-batch's own
         **({"communication_data_type": "fp32"} if config.learner.zero_stage == 1 else {}),
@@ -304,6 +312,17 @@ def deepspeed_config(config: TrainingConfig) -> dict[str, Any]:
             },
         },
     }
+
+
+def _in_types_of(checkpoint: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """`tensors`, each in the type of the tensor of its name in the folder `checkpoint`; one that it lacks stays."""
+    from safetensors import safe_open
+
+    types: dict[str, Any] = {}
+    for path in checkpoint.glob("*.safetensors"):
+        with safe_open(path, framework="pt", device="cpu") as file:
+            types |= {name: file.get_tensor(name).dtype for name in tensors.keys() & set(file.keys())}
+    return {name: tensor.to(types.get(name, tensor.dtype)) for name, tensor in tensors.items()}
 
 
 def _copy_all_but_weights(source: Path, destination: Path) -> None:

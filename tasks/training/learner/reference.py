@@ -41,9 +41,9 @@ class Reference:
         passes: forward passes so far.
     """
 
-    def __init__(self, folder: str, device: torch.device, chunk: int) -> None:
-        """Load the checkpoint in `folder`, in bfloat16 as the policy runs; `chunk` as in `Policy`."""
-        policy = Policy.load(folder, dtype=torch.bfloat16, chunk=chunk)
+    def __init__(self, folder: str, device: torch.device, chunk: int, dtype: torch.dtype) -> None:
+        """Load the checkpoint in `folder`; `chunk` as in `Policy`, `dtype` as the policy's."""
+        policy = Policy.load(folder, dtype=dtype, chunk=chunk)
         self._policy = policy.to(device).eval().requires_grad_(False)
         self.passes = 0
 

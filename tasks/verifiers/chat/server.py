@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from tasks import cores
+from tasks import cores, precision
 from tasks.failures import InfrastructureError
 from tasks.generation.models import check_folder
 from tasks.verifiers.chat.config import AnyJudgeConfig, JudgeConfig, RewardModelConfig, ServerConfig
@@ -114,7 +114,7 @@ def _options(config: JudgeConfig) -> list[str]:
     options = {
         "model": config.model,
         "served-model-name": config.model,
-        "dtype": server.dtype,
+        "dtype": _dtype(server),
         "max-model-len": server.max_model_len,
         "max-num-seqs": server.max_num_seqs,
         "tensor-parallel-size": server.tensor_parallel_size,
@@ -160,6 +160,14 @@ def _eager(server: ServerConfig) -> bool:
     from tasks.generation.engine import has_gpu
 
     return not has_gpu() if server.enforce_eager is None else server.enforce_eager
+
+
+def _dtype(server: ServerConfig) -> str:
+    from tasks.generation.engine import has_gpu
+
+    # vLLM's own `auto` is the checkpoint's type, on any processor.
+    slow = server.dtype == "auto" and precision.resolve("auto", gpu=has_gpu()) == "float32"
+    return "float32" if slow else server.dtype
 
 
 def _free_port() -> int:
