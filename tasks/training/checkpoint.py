@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -21,7 +22,7 @@ class Checkpoints:
 
     Args:
         folder: on storage that outlives the machines of the run.
-        on_saved: called with the folder of each complete checkpoint, to tell whoever restarts the run.
+        on_saved: called with the folder of each complete checkpoint, which stays until two newer ones are complete.
     """
 
     def __init__(self, folder: Path, on_saved: Callable[[Path], None] = lambda _: None) -> None:
@@ -44,7 +45,7 @@ class Checkpoints:
         if final.exists():
             shutil.rmtree(final)
         partial.rename(final)
-        self._on_saved(final)
+        await asyncio.to_thread(self._on_saved, final)  # it may wait for an upload; sampling goes on
         for old in self._complete()[:-KEEP]:
             shutil.rmtree(old)
 

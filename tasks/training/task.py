@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-from flytekit import Resources, current_context
+from flytekit import FlyteContextManager, Resources
 from flytekit.exceptions.user import FlyteRecoverableException
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
@@ -36,7 +38,13 @@ from tasks.training.config import TrainingConfig
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 RUNS = "RLVR_RUNS"
-"""Environment variable: the folder of run folders, on storage that all nodes see and that outlives them."""
+"""Environment variable: where runs are kept. An address on blob storage, or a folder that every attempt sees.
+
+Without it: the bucket of the raw outputs on a cluster, `RUNS_HERE` on a laptop.
+"""
+
+RUNS_HERE = "outputs/runs"
+"""The folder of run folders on this machine."""
 
 DECK_SECONDS = 30.0
 """The live curves are drawn at most this often: drawing takes a second of a core."""
@@ -73,18 +81,18 @@ def train_policy(
 ) -> Trained:
     """Train the initial checkpoint on the mixture; an interrupted run goes on from its last checkpoint.
 
-    The run folder's name is a digest of everything that the run depends on, so that a retry, or a second start on the
-    same machine after a crash or Ctrl-C, finds it.
+    The run's name is a digest of everything that the run depends on, so that a retry, a recovered execution or a second
+    start with the same inputs finds it: on the same machine in its folder, on an empty one on blob storage.
     """
     from tasks import charts
     from tasks.training.actors import ActorLostError
     from tasks.training.controller import StalledError
     from tasks.training.learner.client import LearnerLostError
     from tasks.training.run import train
+    from tasks.training.store import StoreError
 
     watch = Stopwatch("training")
     folder = run_folder(content_digest(model), content_digest(mixture), config, verifiers)
-    restore_from_flyte(folder)
     judged_by = verifiers.with_initial(local(model))
     drawn_at = 0.0
 
@@ -99,10 +107,11 @@ def train_policy(
                 show("training", charts.deck(charts.training_curves(rows_of(folder / "metrics.jsonl"))))
 
         try:
-            result = train(
-                config, local(model), local(mixture), folder, judged_by, on_step=on_step, on_saved=save_to_flyte
-            )
-        except (ActorLostError, LearnerLostError, StalledError) as error:
+            with kept(folder) as on_saved:
+                result = train(
+                    config, local(model), local(mixture), folder, judged_by, on_step=on_step, on_saved=on_saved
+                )
+        except (ActorLostError, LearnerLostError, StalledError, StoreError) as error:
             raise FlyteRecoverableException(f"{error} (run folder {folder})") from error
 
     rows = rows_of(result.metrics)
@@ -142,24 +151,42 @@ def run_folder(model: str, mixture: str, config: TrainingConfig, verifiers: Veri
     options = [decisive(config), decisive(verifiers), config.learner.ranks, config.learner.zero_stage]
     identity = [model, mixture, *options, code_digest(__name__)]
     name = hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:16]
-    return Path(os.environ.get(RUNS, "outputs/runs")).absolute() / name
+    runs = os.environ.get(RUNS, RUNS_HERE)
+    return Path(RUNS_HERE if _is_address(runs) else runs).absolute() / name
 
 
-def save_to_flyte(checkpoint: Path) -> None:
-    """Tell Flyte's checkpoint where the newest complete checkpoint lies: a pointer, the data stay where they are."""
-    pointer = checkpoint.parent / "newest.txt"
-    pointer.write_text(str(checkpoint))
-    current_context().checkpoint.save(pointer)
+@contextlib.contextmanager
+def kept(folder: Path) -> Iterator[Callable[[Path], None]]:
+    """Restore the run in `folder` from blob storage, where it is kept there; yields what uploads a checkpoint.
 
+    Raises:
+        StoreError: the storage does not answer.
+    """
+    from tasks.training.store import RunStore
 
-def restore_from_flyte(folder: Path) -> None:
-    """Raise when an earlier attempt saved a checkpoint that this machine cannot see: starting anew would lose it."""
-    content = current_context().checkpoint.read()
-    if content is None:
+    access = FlyteContextManager.current_context().file_access
+    place = run_place(folder.name, access.raw_output_prefix)
+    if place is None:
+        yield lambda _: None
         return
-    checkpoint = Path(content.decode())
-    if checkpoint.parent.parent != folder or not checkpoint.is_dir():
-        raise ValueError(
-            f"the earlier attempt's checkpoint {checkpoint} is not in {folder}: set {RUNS} to a folder on storage "
-            "that every attempt sees"
-        )
+    folder.mkdir(parents=True, exist_ok=True)
+    with RunStore(access.get_filesystem_for_path(place), place, folder) as store:
+        store.restore()
+        yield store.save
+
+
+def run_place(name: str, raw_output_prefix: str) -> str | None:
+    """The address of run `name` on blob storage; None where the run folder itself is kept.
+
+    Without `RLVR_RUNS` it is in the bucket of the raw outputs, but not below their prefix: that names the execution and
+    the attempt, and another execution with the same inputs must find the run.
+    """
+    runs = os.environ.get(RUNS)
+    if runs is None and _is_address(raw_output_prefix):
+        scheme, _, path = raw_output_prefix.partition("://")
+        runs = f"{scheme}://{path.partition('/')[0]}/rlvr-runs"
+    return f"{runs.rstrip('/')}/{name}" if runs is not None and _is_address(runs) else None
+
+
+def _is_address(runs: str) -> bool:
+    return "://" in runs and not runs.startswith("file://")

@@ -1,0 +1,277 @@
+"""A run's memory on blob storage: checkpoints that outlive the machine, each complete or not there at all.
+
+    <place>/step_00000004.<upload>/checkpoints/step_00000004/...   the checkpoint
+                                  /ledger.jsonl, metrics.jsonl     as long as they were when it was taken
+                                  /tensorboard/...
+                                  /manifest.json                   uploaded last: names, sizes and digests of the others
+
+What has no manifest is an upload that was cut short, and does not count. `<upload>` is drawn anew each time, so that
+two attempts that save the same step never write to the same object.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+
+from tasks.training.checkpoint import KEEP, Checkpoints
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+logger = logging.getLogger(__name__)
+
+MANIFEST = "manifest.json"
+RETRY_SECONDS = (1.0, 4.0, 16.0)
+"""Pauses before what failed is tried again."""
+
+Result = TypeVar("Result")
+
+
+class StoreError(RuntimeError):
+    """The blob storage does not answer: whether it holds a checkpoint cannot be said."""
+
+
+class DamagedError(ValueError):
+    """What lies on the storage is not what was put there."""
+
+
+class StoredFile(BaseModel):
+    """What a file must be: its bytes, and their SHA-256."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size: int
+    sha256: str
+
+
+class Manifest(BaseModel):
+    """The files of a checkpoint, by their path in the run folder."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: int
+    files: dict[str, StoredFile]
+
+    @field_validator("files")
+    @classmethod
+    def _inside(cls, files: dict[str, StoredFile]) -> dict[str, StoredFile]:
+        for name in files:
+            if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+                raise ValueError(f"{name} is not below the run folder")
+        return files
+
+
+class RunStore:
+    """Keeps the newest checkpoints of the run in `folder` at `place`; used as a context, it ends with its last upload.
+
+    Args:
+        filesystem: an fsspec file system, with its credentials.
+        place: address of this run on it, without a slash at its end.
+        folder: the run folder, on this machine.
+        retry_seconds: pauses before what failed is tried again.
+    """
+
+    def __init__(
+        self,
+        filesystem: AbstractFileSystem,
+        place: str,
+        folder: Path,
+        retry_seconds: tuple[float, ...] = RETRY_SECONDS,
+    ) -> None:
+        self._fs = filesystem
+        self._place = place
+        self._folder = folder
+        self._retry_seconds = retry_seconds
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="upload")
+        self._upload: Future[None] | None = None
+
+    def __enter__(self) -> RunStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._worker.shutdown(wait=True)
+
+    def save(self, checkpoint: Path) -> None:
+        """Upload a complete checkpoint, with the ledger and the metrics that belong to it, in the background.
+
+        Returns at once, or when the upload before this one has ended: the folder that is being read is then one of
+        the newest two, which stay. An upload that fails in the end is a warning, and the next checkpoint is another.
+        """
+        if self._upload is not None:
+            self._upload.result()
+        self._upload = self._worker.submit(self._save, checkpoint)
+
+    def restore(self) -> int | None:
+        """Put the newest complete checkpoint into the run folder, unless one as new is there; returns its version.
+
+        None where nothing was restored. A checkpoint that is damaged is skipped for the one before it, with a warning.
+
+        Raises:
+            StoreError: the storage does not answer.
+        """
+        try:
+            uploads = self._persistently(self._complete)
+        except Exception as error:
+            raise StoreError(f"{self._place} cannot be read: {error}") from error
+        local = Checkpoints(self._folder / "checkpoints").newest()
+        for upload in reversed(uploads):
+            version = _version(upload)
+            if local is not None and version <= _version(local.name):
+                return None
+            try:
+                self._persistently(partial(self._download, upload))
+            except DamagedError as error:
+                logger.warning("%s/%s is skipped for the checkpoint before it: %s", self._place, upload, error)
+            except Exception as error:
+                raise StoreError(f"{self._place}/{upload} cannot be read: {error}") from error
+            else:
+                logger.info("the run goes on from %s/%s", self._place, upload)
+                return version
+        return None
+
+    def _save(self, checkpoint: Path) -> None:
+        try:
+            self._persistently(lambda: self._put(checkpoint))
+        except Exception as error:  # training is worth more than its copy
+            logger.warning(
+                "%s was not uploaded to %s: %s. Training goes on; killed now, it would go on from an older checkpoint",
+                checkpoint.name,
+                self._place,
+                error,
+            )
+            return
+        try:
+            self._delete_old()
+        except Exception as error:  # they cost room, and go with the next
+            logger.warning("older checkpoints in %s were not deleted: %s", self._place, error)
+
+    def _put(self, checkpoint: Path) -> None:
+        upload = f"{checkpoint.name}.{uuid.uuid4().hex[:8]}"
+        files = {}
+        for name, path, length in self._files(checkpoint):
+            files[name] = _digest(path, length)
+            self._put_file(f"{self._place}/{upload}/{name}", path, length)
+        manifest = Manifest(version=_version(checkpoint.name), files=files)
+        self._fs.pipe_file(f"{self._place}/{upload}/{MANIFEST}", manifest.model_dump_json().encode())
+
+    def _put_file(self, address: str, path: Path, length: int) -> None:
+        if path.is_relative_to(self._folder / "checkpoints"):
+            self._fs.put_file(str(path), address)
+            return
+        with path.open("rb") as file:  # it grows meanwhile, by what the checkpoint knows nothing of
+            self._fs.pipe_file(address, file.read(length))
+
+    def _files(self, checkpoint: Path) -> Iterator[tuple[str, Path, int]]:
+        """Name, path and bytes of what going on from `checkpoint` needs."""
+        state = Checkpoints.read_state(checkpoint)
+        yield "ledger.jsonl", self._folder / "ledger.jsonl", state["ledger_bytes"]
+        yield "metrics.jsonl", self._folder / "metrics.jsonl", state["journal_bytes"]
+        for below in (checkpoint, self._folder / "tensorboard"):
+            for path in sorted(below.rglob("*")):
+                if path.is_file():
+                    yield path.relative_to(self._folder).as_posix(), path, path.stat().st_size
+
+    def _uploads(self) -> dict[str, bool]:
+        """Names of all uploads, oldest version first, and whether each has a manifest."""
+        self._fs.invalidate_cache()
+        root = self._fs._strip_protocol(self._place)
+        try:
+            found = self._fs.find(root)
+        except FileNotFoundError:
+            return {}
+        names = [PurePosixPath(path).relative_to(root).parts for path in found]
+        manifests = {parts[0] for parts in names if parts[1:] == (MANIFEST,)}
+        uploads = {parts[0] for parts in names if _is_upload(parts[0])}
+        return {upload: upload in manifests for upload in sorted(uploads)}
+
+    def _complete(self) -> list[str]:
+        return [upload for upload, is_complete in self._uploads().items() if is_complete]
+
+    def _delete_old(self) -> None:
+        """Leave the newest complete uploads, and what is newer than them."""
+        uploads = self._uploads()
+        kept = [upload for upload, is_complete in uploads.items() if is_complete][-KEEP:]
+        for upload in uploads:
+            if kept and upload not in kept and _version(upload) <= _version(kept[-1]):
+                if uploads[upload]:  # first, so that a kill in the middle leaves nothing that looks complete
+                    self._fs.rm_file(f"{self._place}/{upload}/{MANIFEST}")
+                for path in self._fs.find(f"{self._place}/{upload}"):
+                    self._fs.rm_file(path)
+
+    def _download(self, upload: str) -> None:
+        address = f"{self._place}/{upload}"
+        try:
+            manifest = Manifest.model_validate_json(self._fs.cat_file(f"{address}/{MANIFEST}"))
+        except (ValidationError, FileNotFoundError) as error:
+            raise DamagedError(f"its {MANIFEST} cannot be read: {str(error).splitlines()[0]}") from None
+        arriving = self._folder / "restored.partial"
+        shutil.rmtree(arriving, ignore_errors=True)
+        for name, expected in manifest.files.items():
+            path = arriving / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self._fs.get_file(f"{address}/{name}", str(path))
+            except FileNotFoundError:
+                raise DamagedError(f"it lacks {name}") from None
+            if _digest(path, path.stat().st_size) != expected:
+                raise DamagedError(f"{name} is not what was uploaded")
+        self._move_in(arriving, f"step_{manifest.version:08d}")
+
+    def _move_in(self, arriving: Path, checkpoint: str) -> None:
+        """Everything to its place, the checkpoint last: once it is there the others are."""
+        source = arriving / "checkpoints" / checkpoint
+        if not source.is_dir():
+            raise DamagedError(f"it holds no {checkpoint}")
+        shutil.rmtree(self._folder / "tensorboard", ignore_errors=True)
+        for name in ("ledger.jsonl", "metrics.jsonl", "tensorboard"):
+            if (arriving / name).exists():
+                os.replace(arriving / name, self._folder / name)
+        os.replace(source, self._folder / "checkpoints" / checkpoint)
+        shutil.rmtree(arriving)
+
+    def _persistently(self, do: Callable[[], Result]) -> Result:
+        """What `do` returns, tried again after pauses; damage is no accident, and raises at once."""
+        for seconds in self._retry_seconds:
+            try:
+                return do()
+            except DamagedError:
+                raise
+            except Exception as error:
+                logger.info("%s: %s; another try in %g s", self._place, error, seconds)
+                time.sleep(seconds)
+        return do()
+
+
+def _is_upload(name: str) -> bool:
+    head, _, upload = name.partition(".")
+    return head.startswith("step_") and head[5:].isdecimal() and bool(upload)
+
+
+def _version(name: str) -> int:
+    return int(name.removeprefix("step_").partition(".")[0])
+
+
+def _digest(path: Path, length: int) -> StoredFile:
+    """Of the first `length` bytes."""
+    digest: Any = hashlib.sha256()
+    left = length
+    with path.open("rb") as file:
+        while left and (block := file.read(min(left, 1 << 20))):
+            digest.update(block)
+            left -= len(block)
+    return StoredFile(size=length - left, sha256=digest.hexdigest())
