@@ -182,11 +182,13 @@ def run_place(name: str, raw_output_prefix: str) -> str | None:
     the attempt, and another execution with the same inputs must find the run.
     """
     runs = os.environ.get(RUNS)
-    if runs is None and _is_address(raw_output_prefix):
+    if runs is None and not raw_output_prefix.startswith("file:") and _is_address(raw_output_prefix):
         scheme, _, path = raw_output_prefix.partition("://")
         runs = f"{scheme}://{path.partition('/')[0]}/rlvr-runs"
     return f"{runs.rstrip('/')}/{name}" if runs is not None and _is_address(runs) else None
 
 
 def _is_address(runs: str) -> bool:
-    return "://" in runs and not runs.startswith("file://")
+    if runs.startswith("file:"):
+        raise ValueError(f"{RUNS} = {runs}: a folder is given by its path, without file:")
+    return "://" in runs

@@ -243,3 +243,6 @@ def test_executions_and_attempts_share_the_place_of_a_run(monkeypatch):
     assert run_place("abc", "s3://bucket/x1/") == "gs://mine/runs/abc"
     monkeypatch.setenv("RLVR_RUNS", str(os.sep))
     assert run_place("abc", "s3://bucket/x1/") is None
+    monkeypatch.setenv("RLVR_RUNS", "file:///data/runs")
+    with pytest.raises(ValueError, match="RLVR_RUNS = file:///data/runs: a folder is given by its path"):
+        run_place("abc", "s3://bucket/x1/")
