@@ -153,9 +153,10 @@ class Step:
 
 @dataclass
 class RecordingLearner:
-    """Records its batches; `on_step(number of steps before)` may wait or raise. Its weights are a count of steps."""
+    """Records its batches; `on_step(number of steps before)` may wait or raise. Its weights are a count of batches."""
 
     on_step: Callable[[int], Awaitable[None]] | None = None
+    steps_per_batch: int = 1
     steps: list[Step] = field(default_factory=list)
     version: int = 0
 
@@ -177,7 +178,7 @@ class RecordingLearner:
         return [[REF_LOGPROB] * len(s.response_ids) for s in sequences]
 
     async def write_weights(self, path):
-        path.write_text(f"weights {self.version}")
+        path.write_text(f"weights {self.version // self.steps_per_batch}")
 
     async def export(self, folder):
         raise NotImplementedError

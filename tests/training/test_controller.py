@@ -126,7 +126,7 @@ def test_a_batch_is_cut_into_minibatches_of_whole_groups_and_passed_over_again(t
         return ["right", "wrong"]
 
     options = config(steps=1, groups_per_step=4, updates={"minibatches": 2, "epochs": 2})
-    run = Run(tmp_path, options, prompts(4), answers).play()
+    run = Run(tmp_path, options, prompts(4), answers, learner=RecordingLearner(steps_per_batch=4)).play()
     steps = run.learner.steps
     assert [[s.prompt_ids[0] for s in step.sequences] for step in steps] == [[1, 1, 2, 2], [3, 3, 4, 4]] * 2
     assert [step.denominator for step in steps] == [20] * 4

@@ -120,7 +120,9 @@ def test_several_rewards_are_normalised_over_the_judged_responses(tmp_path):
 
 
 def test_minibatches_are_whole_groups_of_whatever_size(tmp_path):
-    run = one_step(tmp_path, updates={"minibatches": 2}).play()
+    run = one_step(tmp_path, updates={"minibatches": 2})
+    run.learner.steps_per_batch = 2
+    run.play()
     assert [[s.prompt_ids[0] for s in step.sequences] for step in run.learner.steps] == [[1] * 3, [2] * 4]
     assert [step.denominator for step in run.learner.steps] == [15, 20]
 

@@ -105,6 +105,7 @@ def test_a_killed_driver_is_resumed_from_its_checkpoint_and_hands_over_a_policy(
     assert any(not torch.equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.complete
 def test_a_run_kept_in_a_bucket_goes_on_on_empty_machines(tiny_model, prompts, tmp_path):
     with object_store() as bucket:
         place = f"s3://{BUCKET}/rlvr-runs/{uuid.uuid4().hex}"

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,7 +136,7 @@ class Propeller:
 
     def _run_task(self, where: str, template: tasks_pb2.TaskTemplate, inputs: Literals) -> Literals:
         self.ran.append(f"{where}: {template.id.name}")
-        prefix = f"metadata/{len(self.ran)}"
+        prefix = f"metadata/{uuid.uuid4().hex}"
         self._put(f"{prefix}/inputs.pb", literals_pb2.LiteralMap(literals=inputs))
         log = self._run_container(template.container, prefix)
         written = self.store.keys(f"{prefix}/")
