@@ -1,5 +1,7 @@
 """The tiny model, built once for all tests that need one."""
 
+from itertools import zip_longest
+
 import pytest
 
 from tests.tiny_model import build
@@ -12,10 +14,17 @@ def tiny_model(tmp_path_factory):
 
 
 def pytest_collection_modifyitems(items):
-    """Files with whole pipelines first, then those with engines: else the last of them would run alone."""
-    cost = {"pipeline": 2, "engine": 1}
+    """Whole pipelines first, then files with engines, which compute, by turns with others, which mostly wait."""
     files = {}
     for item in items:
-        costs = [cost.get(mark.name, 0) for mark in item.iter_markers()]
-        files[item.path] = max(files.get(item.path, 0), *costs, 0)
-    items.sort(key=lambda item: -files[item.path])
+        files.setdefault(item.path, []).append(item)
+
+    def marked(path, name):
+        return any(item.get_closest_marker(name) for item in files[path])
+
+    pipelines = [path for path in files if marked(path, "pipeline")]
+    engines = [path for path in files if marked(path, "engine") and path not in pipelines]
+    others = [path for path in files if path not in {*pipelines, *engines}]
+    others.sort(key=lambda path: not marked(path, "long"))
+    by_turns = [path for pair in zip_longest(engines, others) for path in pair if path]
+    items[:] = [item for path in (*pipelines, *by_turns) for item in files[path]]
