@@ -23,9 +23,9 @@ def pytest_collection_modifyitems(items):
         return any(item.get_closest_marker(name) for item in files[path])
 
     pipelines = [path for path in files if marked(path, "pipeline")]
+    # In reverse, as the longest, whole runs of training, have late names.
     engines = [path for path in reversed(files) if marked(path, "engine") and path not in pipelines]
     others = [path for path in files if path not in {*pipelines, *engines}]
     others.sort(key=lambda path: not marked(path, "long"))
-    # In reverse, as the longest, whole runs of training, have late names.
     by_turns = [path for pair in zip_longest(engines, others) for path in pair if path]
     items[:] = [item for path in (*pipelines, *by_turns) for item in files[path]]
