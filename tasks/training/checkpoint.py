@@ -46,12 +46,17 @@ class Checkpoints:
             shutil.rmtree(final)
         partial.rename(final)
         await asyncio.to_thread(self._on_saved, final)  # it may wait for an upload; sampling goes on
-        for old in self._complete()[:-KEEP]:
+        for old in _complete(self._folder)[:-KEEP]:
             shutil.rmtree(old)
 
     def newest(self) -> Path | None:
         """The newest complete checkpoint."""
-        complete = self._complete()
+        return self.newest_in(self._folder)
+
+    @staticmethod
+    def newest_in(folder: Path) -> Path | None:
+        """The newest complete checkpoint in a folder that another run may be writing to: nothing is touched."""
+        complete = _complete(folder)
         return complete[-1] if complete else None
 
     @staticmethod
@@ -71,5 +76,6 @@ class Checkpoints:
             raise ValueError(f"checkpoint {checkpoint}: state.json cannot be read: it lacks {sorted(missing)}")
         return state
 
-    def _complete(self) -> list[Path]:
-        return sorted(path for path in self._folder.glob("step_*") if path.suffix != ".partial")
+
+def _complete(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("step_*") if path.suffix != ".partial")

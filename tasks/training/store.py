@@ -128,7 +128,7 @@ class RunStore:
             uploads = self._persistently(self._complete)
         except Exception as error:
             raise StoreError(f"{self._place} cannot be read: {error}") from error
-        local = Checkpoints(self._folder / "checkpoints").newest()
+        local = Checkpoints.newest_in(self._folder / "checkpoints")
         for upload in reversed(uploads):
             version = _version(upload)
             if local is not None and version <= _version(local.name):
@@ -241,6 +241,7 @@ class RunStore:
         for name in ("ledger.jsonl", "metrics.jsonl", "tensorboard"):
             if (arriving / name).exists():
                 os.replace(arriving / name, self._folder / name)
+        (self._folder / "checkpoints").mkdir(exist_ok=True)
         os.replace(source, self._folder / "checkpoints" / checkpoint)
         shutil.rmtree(arriving)
 

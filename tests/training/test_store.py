@@ -211,6 +211,7 @@ def test_a_slow_upload_holds_up_the_checkpoint_after_the_next(bucket, machines):
         store.save(take_checkpoint(first, 1))  # returns while the upload waits
         waiting = threading.Thread(target=store.save, args=(take_checkpoint(first, 2),))
         waiting.start()
+        waiting.join(0.5)
         assert waiting.is_alive()
         assert uploads(bucket) in ([], ["step_00000001"])
         storage.uploading.set()
@@ -246,3 +247,12 @@ def test_executions_and_attempts_share_the_place_of_a_run(monkeypatch):
     monkeypatch.setenv("RLVR_RUNS", "file:///data/runs")
     with pytest.raises(ValueError, match="RLVR_RUNS = file:///data/runs: a folder is given by its path"):
         run_place("abc", "s3://bucket/x1/")
+
+
+def test_looking_for_a_run_touches_nothing_that_another_writes(bucket, machines):
+    folder, _ = machines
+    being_written = folder / "checkpoints" / "step_00000001.partial"
+    being_written.mkdir(parents=True)
+    with RunStore(connect(bucket), PLACE, folder, ()) as store:
+        assert store.restore() is None
+    assert being_written.is_dir()
