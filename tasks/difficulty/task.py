@@ -41,7 +41,6 @@ class Graded(NamedTuple):
 @shown_stage(
     container_image=GENERATION,
     requests=Resources(cpu="2", mem="8Gi"),
-    retries=2,
 )
 def roll_out(
     prompts: Parquet,

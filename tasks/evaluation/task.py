@@ -39,7 +39,6 @@ class Compared(NamedTuple):
 @shown_stage(
     container_image=GENERATION,
     requests=Resources(cpu="2", mem="8Gi"),
-    retries=2,
 )
 def evaluate_policy(
     policy: Folder,
