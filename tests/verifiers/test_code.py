@@ -67,12 +67,14 @@ def test_a_test_that_ends_the_process_costs_that_test_only(judge):
     assert score.value == 0.75
 
 
+@pytest.mark.long
 def test_the_total_time_bounds_all_tests(judge):
     hangs = "```python\ndef add(a, b):\n    while True: pass\n```"
     score = judge(hangs, {"tests": ADD["tests"] * 50}, test_seconds=0.3, total_seconds=0.6)
     assert (score.value, score.error) == (0.0, None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ground_truth", [ADD["tests"], [{"input": "", "output": "1"}]], ids=["tests", "cases"])
 def test_what_dies_while_it_is_loaded_is_charged_for_that_each_time(judge, ground_truth):
     dies = "```python\nimport os\nfor _ in range(3_000_000): pass\nos._exit(1)\n```"
@@ -236,6 +238,7 @@ def test_subclasses_cross_as_what_they_extend(peers, value):
     assert type(arrived) is type(value)
 
 
+@pytest.mark.long
 @SLOW
 @given(st.one_of(st.text(max_size=80), st.lists(st.sampled_from(WORDS), max_size=25).map(" ".join)))
 def test_random_programs_are_judged_and_earn_nothing(judge, text):

@@ -26,6 +26,8 @@ from tests.verifiers.adversarial_code import ANSWER, FUNCTION, TABLE, Adversaria
 from tests.verifiers.judging_code import PATIENT, score_on
 from tests.verifiers.working_code import WORKS
 
+pytestmark = pytest.mark.long
+
 GUARD_S = 30.0
 SHORT = CodeConfig(test_seconds=0.4, total_seconds=0.6)
 AT_ONCE = 4

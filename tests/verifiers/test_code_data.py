@@ -23,6 +23,8 @@ from tasks.verifiers.code.config import CodeConfig
 from tasks.verifiers.code.sandbox import Sandbox
 from tests.verifiers.judging_code import PATIENT, score_on
 
+pytestmark = pytest.mark.long
+
 AT_ONCE = 4
 HASTY = CodeConfig(test_seconds=0.5, total_seconds=1)
 PLAIN_SECONDS = 1

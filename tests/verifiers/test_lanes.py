@@ -30,6 +30,7 @@ def test_a_hang_scores_0_at_its_limit_of_cpu_time_and_the_rest_goes_on(pool):
     assert pool.stats()["math"].timeouts >= 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "response",
     [
@@ -68,6 +69,7 @@ def test_good_calls_do_not_wait_for_what_hangs():
         assert not any(future.done() for future in hung)
 
 
+@pytest.mark.long
 def test_a_memory_hungry_response_is_a_0():
     with VerifierPool(1, limits(8.0, memory_mib=700)) as small:
         score = small.submit("math", r"\boxed{2^{20000000000}}", "7").result(GUARD_S)
@@ -91,6 +93,7 @@ def test_a_response_that_takes_all_memory_at_once_is_judged():
         assert "MemoryError" in score.detail
 
 
+@pytest.mark.long
 def test_a_killed_worker_is_replaced_and_its_call_repeated():
     with VerifierPool(1, limits(2)) as pool:
         future = pool.submit("math", TOWER, "7")
@@ -119,6 +122,7 @@ def test_an_idle_worker_and_a_template_that_are_killed_are_replaced():
             assert all(s.passed for s in pool.score_many(Call("math", f"{i}.0", str(i)) for i in range(50)))
 
 
+@pytest.mark.long
 def test_a_function_that_hangs_on_a_cpu_is_judged_and_one_that_waits_for_something_is_an_error():
     with VerifierPool(1, limits(0.5)) as pool:
         spins, waits = (
@@ -175,6 +179,7 @@ def private_mib(pid):
     return sum(int(line.split()[1]) for line in lines if line.startswith(("Private_", "Swap:"))) / 1024
 
 
+@pytest.mark.long
 def test_nothing_grows_over_many_calls():
     def stream(start):
         for i in range(start, start + 2000):

@@ -10,6 +10,8 @@ import sympy
 from tasks.verifiers import mathematics
 from tests.verifiers.adversarial_mathematics import COSTLY, TABLE
 
+pytestmark = pytest.mark.long
+
 CPU_SECONDS = 2
 MEMORY_BYTES = 4 * 2**30
 OUT_OF_TIME = (-signal.SIGXCPU, -signal.SIGKILL)

@@ -123,6 +123,7 @@ def test_the_same_call_is_judged_once_however_often_it_is_made():
     assert (stats.calls, stats.repeated) == (3, 297)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("response", "ground_truth", "counted"), [("7", [], "errors"), (TOWER, "7", "timeouts")], ids=["error", "time-out"]
 )
@@ -161,6 +162,7 @@ def test_weights_that_no_float_holds_are_an_error_and_cost_no_place(weight):
             assert "OverflowError" in pool.submit("weighted", "7", {"rewards": [part] * 2}).result(GUARD_S).error
 
 
+@pytest.mark.long
 def test_submissions_wait_for_a_place():
     taken = []
 
@@ -180,6 +182,7 @@ def test_submissions_wait_for_a_place():
     assert len(taken) == 30
 
 
+@pytest.mark.long
 def test_the_event_loop_stays_free_and_a_cancelled_wait_harms_nobody():
     async def scenario(small):
         first = asyncio.ensure_future(small.score("math", TOWER, "7"))
@@ -249,6 +252,7 @@ def test_a_pool_of_nothing_is_refused(setting):
         VerifierPool(**{setting: 0})
 
 
+@pytest.mark.long
 def test_nothing_outlives_an_owner_that_is_killed():
     script = f"""
 import time
@@ -313,6 +317,7 @@ def held_after_pools(count):
     return held
 
 
+@pytest.mark.long
 def test_pools_that_come_and_go_leave_nothing():
     # in a process of its own: what earlier tests left in this one may come and go meanwhile
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
