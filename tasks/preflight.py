@@ -3,62 +3,45 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from flytekit import Resources, task
 
 from images import DATA
 from tasks.config import SpecError
 from tasks.contents import file_digest
-from tasks.difficulty.spec import RolloutSpec
 from tasks.digest import CONSTRAINTS, pinned_version
 from tasks.evaluation.spec import EvaluationConfig
 from tasks.generation.models import ModelError, ModelSpec, PackagedGguf
-from tasks.mixing.spec import MixtureSpec
-from tasks.platform import RESULT
 from tasks.sourcing import loaders
-from tasks.sourcing.spec import VERIFIERS_OF, DataSpec, SourceSpec
+from tasks.sourcing.spec import VERIFIERS_OF, SourceSpec
 from tasks.spec import DataFile, Recipe
-from tasks.training.config import TrainingConfig
 from tasks.verifiers import VerifiersConfig, functions
 
 
 class Plan(NamedTuple):
-    title: str
-    sources: DataSpec
+    data: DataFile
+    training: Recipe
+    evaluation: EvaluationConfig
     model: ModelSpec
-    model_name: str
-    rollouts: Annotated[RolloutSpec, RESULT]
-    max_pass_rate: float
-    mixture: MixtureSpec
-    training: Annotated[TrainingConfig, RESULT]
-    evaluation: Annotated[EvaluationConfig, RESULT]
-    verifiers: Annotated[VerifiersConfig, RESULT]
-    data_shown: dict
-    training_shown: dict
+    shown: dict
 
 
 @task(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"))
 def plan(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Plan:
-    """Check the three files against each other and against what they name, and give each stage its own part.
+    """Check the three files against each other and against what they name, and pass them on.
 
-    Never cached: it looks at files and folders, whose digests it passes on.
+    Never cached: it looks at files and folders, whose digests it passes on. `shown` holds what the user wrote of the
+    files, for the report.
     """
     check(data, training, evaluation)
     model = fingerprinted_model(training.model)
     return Plan(
-        title=f"rlvr-flyte: {data.name}",
-        sources=data.sourcing,
-        model=model,
-        model_name=training.model.name,
-        rollouts=data.difficulty.rollouts,
-        max_pass_rate=data.difficulty.max_pass_rate,
-        mixture=data.mixture,
-        training=training.run,
+        data=data.model_copy(update={"verifiers": fingerprinted(data.verifiers)}),
+        training=training,
         evaluation=evaluation,
-        verifiers=_fingerprinted(data.verifiers),
-        data_shown=_shown(data),
-        training_shown=_shown(training),
+        model=model,
+        shown={"data": _shown(data), "training": _shown(training), "evaluation": _shown(evaluation)},
     )
 
 
@@ -131,10 +114,15 @@ def _check_judges(source: SourceSpec, data: DataFile) -> None:
         )
 
 
-def _fingerprinted(verifiers: VerifiersConfig) -> VerifiersConfig:
+def fingerprinted(verifiers: VerifiersConfig) -> VerifiersConfig:
     """The same with a digest of the judge's model where that is a folder, so that a changed one misses the cache."""
     judge = verifiers.judge
-    if judge is None or getattr(judge, "url", None) is not None or not Path(judge.model).is_dir():
+    if (
+        judge is None
+        or judge.fingerprint is not None
+        or getattr(judge, "url", None) is not None
+        or not Path(judge.model).is_dir()
+    ):
         return verifiers
     return verifiers.model_copy(update={"judge": judge.model_copy(update={"fingerprint": file_digest(judge.model)})})
 

@@ -118,6 +118,10 @@ EVALUATION = pa.schema(
 """One figure a row with its 95% confidence interval; `policy` is `before`, `after` or `gain`, `n` counts prompts."""
 
 
+VALUE_CHARS = 200
+"""Of the value at fault, a `REJECTED` row holds so much."""
+
+
 class TableError(ValueError):
     """A table that is not what its stage was promised: names the file, the column or row, and the value."""
 
@@ -131,6 +135,15 @@ def prompt_id(messages: Iterable[Mapping[str, str]], verifier: str, ground_truth
     """The identity of a prompt: 32 hex digits over its messages, verifier and ground truth (a JSON value)."""
     turns = [[turn["role"], turn["content"]] for turn in messages]
     return hashlib.sha256(canonical_json([turns, verifier, ground_truth]).encode()).hexdigest()[:32]
+
+
+def rejection(source: str, row: int, reason: str, value: Any) -> dict[str, Any]:
+    """A row of `REJECTED`; a long `value` is shortened, and one that is no text becomes JSON."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = text if len(text) <= VALUE_CHARS else text[: VALUE_CHARS - 3] + "..."
+    # What is set aside may be the very text that no file can hold.
+    reason, text = (each.encode(errors="backslashreplace").decode() for each in (reason, text))
+    return {"source": source, "row": row, "reason": reason, "value": text}
 
 
 def table_from_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema, where: str) -> pa.Table:

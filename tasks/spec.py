@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import model_validator
 
-from tasks.config import extended, load_yaml
+from tasks.config import RunTime, extended, load_yaml
 from tasks.difficulty.spec import DifficultySpec
 from tasks.evaluation.spec import EvaluationConfig
 from tasks.generation.models import ModelSpec
 from tasks.mixing.spec import MixtureSpec
+from tasks.pods import PodConfig
 from tasks.sourcing.spec import DataSpec
+from tasks.training import cluster
+from tasks.training.cluster import ClusterConfig
 from tasks.training.config import TrainingConfig
 from tasks.verifiers.config import VerifiersConfig
 
@@ -21,11 +24,17 @@ RECIPES = ROOT / "workflows" / "recipes"
 
 
 class DataFile(DataSpec):
-    """`--data`: the sources (`DataSpec`), how responses are judged, how difficulty is measured, and the mixture."""
+    """`--data`: the sources (`DataSpec`), how responses are judged, how difficulty is measured, and the mixture.
+
+    Attributes:
+        verifiers, difficulty, mixture: see there.
+        pod: where sources are read and prompts are selected and mixed on a cluster.
+    """
 
     verifiers: VerifiersConfig = VerifiersConfig()
     difficulty: DifficultySpec = DifficultySpec()
     mixture: MixtureSpec = MixtureSpec()
+    pod: RunTime[PodConfig] = PodConfig(cpu=1, memory_gib=4)
 
     @property
     def sourcing(self) -> DataSpec:
@@ -37,14 +46,24 @@ class Recipe(TrainingConfig):
     """`--training`: the initial checkpoint and how it is trained (`TrainingConfig`).
 
     A file may say `extends: NAME` and give only what differs from `workflows/recipes/NAME.yaml`.
+
+    Attributes:
+        model: the initial checkpoint.
+        cluster: the machines of training on a cluster.
     """
 
     model: ModelSpec = ModelSpec()
+    cluster: RunTime[ClusterConfig] = ClusterConfig()
 
     @model_validator(mode="before")
     @classmethod
     def _with_what_it_extends(cls, data: Any) -> Any:
         return extended(data, RECIPES) if isinstance(data, dict) else data
+
+    @model_validator(mode="after")
+    def _fits_its_cluster(self) -> Self:
+        cluster.check(self, self.cluster)
+        return self
 
     @property
     def run(self) -> TrainingConfig:

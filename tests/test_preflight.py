@@ -4,12 +4,12 @@ import pytest
 
 from tasks.digest import pinned_version
 from tasks.generation.models import ModelError, ModelSpec, PackagedGguf
-from tasks.preflight import _fingerprinted, fingerprinted_model
+from tasks.preflight import fingerprinted, fingerprinted_model
 from tasks.verifiers import VerifiersConfig
 
 
 def fingerprint(**judge):
-    return _fingerprinted(VerifiersConfig(judge=judge)).judge.fingerprint
+    return fingerprinted(VerifiersConfig(judge=judge)).judge.fingerprint
 
 
 @pytest.mark.parametrize("kind", ["endpoint", "reward_model"])
@@ -24,7 +24,7 @@ def test_a_judge_in_a_folder_that_changed_misses_the_cache(tmp_path, kind):
 def test_a_judge_elsewhere_has_no_digest(tmp_path):
     assert fingerprint(model=str(tmp_path), url="https://host/v1") is None
     assert fingerprint(model="initial") is None
-    assert _fingerprinted(VerifiersConfig()) == VerifiersConfig()
+    assert fingerprinted(VerifiersConfig()) == VerifiersConfig()
 
 
 def model(**source):

@@ -12,7 +12,6 @@ from tasks.evaluation.spec import EvaluationConfig
 from tasks.evaluation.task import evaluate_policy
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.platform import config_digest
-from tasks.preflight import plan
 from tasks.training.config import (
     ActiveSampling,
     ActorsConfig,
@@ -51,7 +50,7 @@ RUN_TIME = [
     (EngineConfig(), ENGINE),
     (SamplingConfig(), set()),
     (RolloutSpec(sampling=SamplingConfig(), engine=EngineConfig(), verifier_workers=1), {"verifier_workers"}),
-    (EvaluationConfig(), {"verifier_workers"}),
+    (EvaluationConfig(), {"verifier_workers", "pod"}),
     (TrainingConfig(), {"checkpoint_every", "stall_seconds"}),
     (
         LearnerConfig(),
@@ -110,7 +109,7 @@ def test_every_configuration_that_a_stage_takes_is_listed():
             if isinstance(part, type) and issubclass(part, Config):
                 yield part
                 for name, field in part.model_fields.items():
-                    if (part, name) != (CodeConfig, "remote"):  # has no part as a whole
+                    if (part, name) not in ((CodeConfig, "remote"), (EvaluationConfig, "pod")):  # no part as a whole
                         yield from below(field.annotation)
             elif part is not annotation:
                 yield from below(part)
@@ -144,8 +143,6 @@ CONFIGS = [
 @pytest.mark.parametrize(("task", "name", "value"), CONFIGS, ids=lambda value: value if isinstance(value, str) else "")
 def test_what_a_stage_takes_is_known_by_its_digest_whoever_gives_it(task, name, value):
     assert literal(task, name, value).hash == config_digest(value)
-    given = [kind for kind in plan.python_interface.outputs.values() if kind.__class__.__name__ == "_AnnotatedAlias"]
-    assert type(value) in [kind.__origin__ for kind in given]
 
 
 @pytest.mark.parametrize(("task", "name", "value"), CONFIGS, ids=lambda value: value if isinstance(value, str) else "")

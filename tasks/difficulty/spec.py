@@ -6,6 +6,7 @@ from pydantic import Field
 
 from tasks.config import Config, RunTime
 from tasks.generation.config import EngineConfig, SamplingConfig
+from tasks.pods import PodConfig
 
 
 class DifficultySpec(Config):
@@ -18,21 +19,23 @@ class DifficultySpec(Config):
         sampling: 8 rollouts at temperature 1.0 and top-p 1.0, as in training.
         engine: how the engine runs.
         verifier_workers: processes that judge.
+        pod: where it runs on a cluster.
     """
 
     max_pass_rate: float = Field(0.625, gt=0)
     sampling: SamplingConfig = SamplingConfig(samples=8)
     engine: EngineConfig = EngineConfig()
     verifier_workers: RunTime[int] = Field(1, gt=0)
+    pod: RunTime[PodConfig] = PodConfig()
 
     @property
     def rollouts(self) -> RolloutSpec:
         """The part that costs a GPU, apart from the threshold."""
-        return RolloutSpec(**self.model_dump(exclude={"max_pass_rate"}))
+        return RolloutSpec(**{name: getattr(self, name) for name in RolloutSpec.model_fields})
 
 
 class RolloutSpec(Config):
-    """`DifficultySpec` without the threshold: what the rollouts depend on."""
+    """What the rollouts depend on: `DifficultySpec` without the threshold and the pod."""
 
     sampling: SamplingConfig
     engine: EngineConfig

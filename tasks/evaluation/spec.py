@@ -6,6 +6,7 @@ from pydantic import Field
 
 from tasks.config import Config, RunTime
 from tasks.generation.config import EngineConfig, SamplingConfig
+from tasks.pods import PodConfig
 
 
 class EvaluationConfig(Config):
@@ -16,8 +17,10 @@ class EvaluationConfig(Config):
             its number, so that policies are compared on the same draws.
         engine: how the engine runs.
         verifier_workers: processes that judge.
+        pod: where each policy is evaluated on a cluster.
     """
 
     sampling: SamplingConfig = SamplingConfig(samples=4, seed=0)
     engine: EngineConfig = EngineConfig()
     verifier_workers: RunTime[int] = Field(1, gt=0)
+    pod: RunTime[PodConfig] = PodConfig()

@@ -1,4 +1,4 @@
-"""Mixing as a Flyte task."""
+"""Mixing as Flyte tasks: the sources as one table, and the mixture of what was kept of it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from flytekit.types.file import FlyteFile
 from images import DATA
 from tasks.digest import code_digest
 from tasks.mixing.spec import MixtureSpec
-from tasks.platform import Parquet, Stopwatch, content_digest, local, scratch, show, shown_stage, stage
-from tasks.schemas import GRADED, MIXTURE, PROMPTS, StageSummary, read_table, write_table
+from tasks.platform import Parquet, Stopwatch, content_digest, local, scratch, show, shown_stage
+from tasks.schemas import GRADED, MIXTURE, PROMPTS, REJECTED, StageSummary, read_table, write_table
+
+
+class Merged(NamedTuple):
+    prompts: Parquet
+    rejected: Parquet
+    summary: StageSummary
 
 
 class Mixture(NamedTuple):
@@ -20,13 +26,32 @@ class Mixture(NamedTuple):
     summary: StageSummary
 
 
-@stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
-def check_mixture(prompts: Parquet, spec: MixtureSpec) -> Parquet:
-    """The prompts as they came, once it is known that they could fill the mixture: before rollouts are paid for."""
+@shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
+def merge_sources(prompts: list[Parquet], rejected: list[Parquet], sources: list[str], spec: MixtureSpec) -> Merged:
+    """All `sources`, in their order, as one table, once it is known that they could fill the mixture `spec`.
+
+    That is known here and not when they are mixed: before rollouts are paid for.
+    """
+    import pyarrow as pa
+
+    from tasks.mixing.merge import merge
     from tasks.mixing.mix import check
 
-    check(read_table(local(prompts), PROMPTS), spec)
-    return FlyteFile(str(local(prompts)))
+    watch = Stopwatch("sourcing")
+    merged, duplicates = merge([read_table(local(table), PROMPTS) for table in prompts], sources)
+    check(merged, spec)
+    aside = pa.concat_tables([*(read_table(local(table), REJECTED) for table in rejected), duplicates])
+    lineage = {"sources": [content_digest(table) for table in prompts]}
+    show("prompts", merged.slice(0, 20).to_pandas().to_html())
+    return Merged(
+        FlyteFile(str(write_table(scratch("prompts.parquet"), merged, PROMPTS, lineage))),
+        FlyteFile(str(write_table(scratch("rejected.parquet"), aside, REJECTED, lineage))),
+        watch.summary(
+            f"{merged.num_rows:,} prompts from {len(sources)} sources; {aside.num_rows:,} rows set aside",
+            prompts=merged.num_rows,
+            set_aside=aside.num_rows,
+        ),
+    )
 
 
 @shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))

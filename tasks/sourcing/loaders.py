@@ -36,6 +36,7 @@ from tasks.sourcing.spec import (
     ParquetLoader,
     Paths,
     ReasoningGymLoader,
+    SourceBatch,
     SourceSpec,
     TopicsLoader,
 )
@@ -45,6 +46,7 @@ PEEK = 100
 """How many rows are looked at to learn which columns a source has."""
 
 BATCH = 1024
+SMALL_BYTES = 32 * 2**20
 FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
 
 
@@ -115,6 +117,24 @@ def fingerprint(source: SourceSpec) -> str:
         if reward.function is not None:
             reads.append(function_digest(reward.function))
     return hashlib.sha256(canonical_json(reads).encode()).hexdigest()
+
+
+def batches(sources: Sequence[SourceSpec]) -> list[SourceBatch]:
+    """The sources as tasks read them: small ones together, since a pod takes longer to start than they to be read.
+
+    Small is a generator, and files of up to `SMALL_BYTES` together; a data set of the hub never is.
+    """
+    small = [source for source in sources if _is_small(source)]
+    alone = [[source] for source in sources if source not in small]
+    return [
+        SourceBatch(sources=each, contents=[fingerprint(source) for source in each]) for each in (small, *alone) if each
+    ]
+
+
+def _is_small(source: SourceSpec) -> bool:
+    if isinstance(source.loader, HuggingFaceLoader) and source.loader.dataset is not None:
+        return False
+    return sum(file.filesystem.size(file.path) for file in _files(source)) <= SMALL_BYTES
 
 
 def _content_digest(file: File) -> str:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from tasks.config import SpecError
-from tasks.schemas import PROMPTS, REJECTED, Message, canonical_json, prompt_id, table_from_rows
+from tasks.schemas import PROMPTS, REJECTED, Message, canonical_json, prompt_id, rejection, table_from_rows
 from tasks.sourcing.ground_truths import UnusableError, graded
 from tasks.sourcing.loaders import Malformed, Row, open_rows
 from tasks.sourcing.spec import Columns, SourceSpec
 
 ROLES = ("system", "user", "assistant")
-VALUE_CHARS = 200
 BATCH = 4096
 
 
@@ -55,7 +53,7 @@ def build_prompts(source: SourceSpec, max_prompt_chars: int) -> SourcedPrompts:
                 raise UnusableError(f"duplicate of row {earlier}", prompt["messages"][-1]["content"], "duplicate")
         except UnusableError as error:
             reasons[error.kind] += 1
-            rejected.append(_rejection(source.name, row.index, error.reason, error.value))
+            rejected.append(rejection(source.name, row.index, error.reason, error.value))
         else:
             kept.append(prompt)
     if not row_of:
@@ -67,25 +65,6 @@ def build_prompts(source: SourceSpec, max_prompt_chars: int) -> SourcedPrompts:
         "duplicates": reasons["duplicate"],
     }
     return SourcedPrompts(kept.table(), rejected.table(), counts, dict(reasons.most_common()))
-
-
-def merge(tables: Sequence[pa.Table]) -> tuple[pa.Table, pa.Table]:
-    """The prompts of several sources as one table, and those that an earlier source already had, as `REJECTED`."""
-    holder: dict[str, str] = {}
-    kept, rejected = [PROMPTS.empty_table()], []
-    for table in tables:
-        keep = []
-        for row in table.select(["prompt_id", "source", "messages", "metadata"]).to_pylist():
-            earlier = holder.get(row["prompt_id"])
-            keep.append(earlier is None)
-            if earlier is None:
-                holder[row["prompt_id"]] = row["source"]
-                continue
-            index = json.loads(row["metadata"])["row"]
-            value = row["messages"][-1]["content"]
-            rejected.append(_rejection(row["source"], index, f"duplicate of a prompt of source {earlier!r}", value))
-        kept.append(table.filter(pa.array(keep, pa.bool_())))
-    return pa.concat_tables(kept).combine_chunks(), table_from_rows(rejected, REJECTED, "rejected prompts")
 
 
 class _Rows:
@@ -182,14 +161,6 @@ def _turns(value: Any) -> list[Message]:
     if value[-1]["role"] != "user":
         raise UnusableError("the last message is not the user's", value)
     return [{"role": turn["role"], "content": turn["content"]} for turn in value]
-
-
-def _rejection(source: str, row: int, reason: str, value: Any) -> dict[str, Any]:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    text = text if len(text) <= VALUE_CHARS else text[: VALUE_CHARS - 3] + "..."
-    # What is set aside may be the very text that no file can hold.
-    reason, text = (each.encode(errors="backslashreplace").decode() for each in (reason, text))
-    return {"source": source, "row": row, "reason": reason, "value": text}
 
 
 def _nothing_usable(source: SourceSpec, reasons: Counter[str]) -> str:

@@ -337,3 +337,20 @@ class DataSpec(Config):
             source if "seed" in source.model_fields_set else source.model_copy(update={"seed": seed})
             for source in sources
         ]
+
+
+class SourceBatch(Config):
+    """Sources that are read in one task.
+
+    Attributes:
+        sources: what to read and how.
+        contents: the digest of what each of them reads (`loaders.fingerprint`), so that changed files miss the cache.
+    """
+
+    sources: list[SourceSpec] = Field(min_length=1)
+    contents: list[str]
+
+    @property
+    def name(self) -> str:
+        """What the batch is called: its source, or how many there are."""
+        return self.sources[0].name if len(self.sources) == 1 else f"{len(self.sources)}-sources"

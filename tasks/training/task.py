@@ -32,7 +32,7 @@ from tasks.platform import (
     show,
     shown_stage,
 )
-from tasks.ray_job import HeadNodeConfig, RayJobConfig, WorkerNodeConfig
+from tasks.ray_job import HeadNodeConfig, RayJobConfig
 from tasks.schemas import StageSummary, canonical_json
 from tasks.training.config import TrainingConfig
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
@@ -49,14 +49,8 @@ RUNS_HERE = "outputs/runs"
 DECK_SECONDS = 30.0
 """The live curves are drawn at most this often: drawing takes a second of a core."""
 
-CLUSTER = RayJobConfig(
-    head_node_config=HeadNodeConfig(requests=Resources(cpu="4", mem="32Gi")),
-    worker_node_config=[
-        WorkerNodeConfig(group_name="learner", replicas=1, requests=Resources(cpu="16", mem="128Gi", gpu="8")),
-        WorkerNodeConfig(group_name="actors", replicas=1, requests=Resources(cpu="16", mem="128Gi", gpu="8")),
-    ],
-    shutdown_after_job_finishes=True,
-)
+CLUSTER = RayJobConfig(HeadNodeConfig(Resources(cpu="4", mem="32Gi")), [], shutdown_after_job_finishes=True)
+"""The machine of the task alone; in the pipeline it has those that its recipe asks for (`workflows/training.py`)."""
 
 
 class Trained(NamedTuple):

@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.config import SpecError, load_yaml
+from tasks.mixing.merge import merge
 from tasks.schemas import PROMPTS, prompt_id, write_table
 from tasks.sourcing.loaders import check, fingerprint
-from tasks.sourcing.prompts import build_prompts, merge
+from tasks.sourcing.prompts import build_prompts
 from tasks.sourcing.spec import SourceSpec
 from tasks.spec import DataFile
 
@@ -229,7 +230,7 @@ def test_equal_sources_give_equal_bytes_and_merging_drops_what_an_earlier_source
 
     first = write_table(tmp_path / "a", make("one", 30), PROMPTS).read_bytes()
     assert first == write_table(tmp_path / "a", make("one", 30), PROMPTS).read_bytes()
-    prompts, rejected = merge([make("one", 30), make("two", 40)])
+    prompts, rejected = merge([make("one", 30), make("two", 40)], ["one", "two"])
     assert len(prompts) == 40
     assert len(set(prompts.column("prompt_id").to_pylist())) == 40
     assert {each["reason"] for each in rejected.to_pylist()} == {"duplicate of a prompt of source 'one'"}
@@ -297,7 +298,8 @@ def test_a_changed_reward_function_changes_the_fingerprint(tmp_path, monkeypatch
 
 def test_the_quickstart_has_prompts_of_all_domains():
     spec = load_yaml(DataFile, ROOT / "data_specs" / "quickstart.yaml")
-    prompts, rejected = merge([build_prompts(each, spec.max_prompt_chars).prompts for each in spec.sources])
+    tables = [build_prompts(each, spec.max_prompt_chars).prompts for each in spec.sources]
+    prompts, rejected = merge(tables, [each.name for each in spec.sources])
     domains = prompts.column("domain").to_pylist()
     assert domains.count("precise_if") == sum(each.loader.size for each in spec.sources if each.domain == "precise_if")
     assert 60 <= domains.count("math") <= 88

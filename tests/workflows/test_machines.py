@@ -1,0 +1,128 @@
+"""The machines that a recipe and the other two files ask for, as Flyte is told of them while a run goes."""
+
+import pytest
+from flytekit import FlyteContextManager
+from flytekit.configuration import Image, ImageConfig, SerializationSettings
+from flytekit.core.context_manager import ExecutionState
+from flytekit.core.type_engine import TypeEngine
+from flytekit.types.directory import FlyteDirectory
+from flytekit.types.file import FlyteFile
+from google.protobuf.json_format import MessageToDict
+
+from tasks.config import load_yaml
+from tasks.spec import RECIPES, DataFile, Recipe, quickstart
+from tasks.training.task import train_policy
+from workflows.data import data as curate
+from workflows.evaluation import evaluation as evaluate
+from workflows.training import train
+
+IMAGES = {name: Image(name, f"registry.example/{name}", "v1") for name in ("data", "generation", "training")}
+SETTINGS = SerializationSettings(image_config=ImageConfig(IMAGES["data"], list(IMAGES.values())))
+NODE = {"cpu": 8, "memory_gib": 100, "accelerator": "nvidia-h100", "shared_memory_gib": 10, "disk_gib": 200}
+
+
+def recipe(name):
+    return load_yaml(Recipe, RECIPES / f"{name}.yaml")
+
+
+@pytest.fixture
+def nodes(monkeypatch, tmp_path):
+    """What a dynamic task gives Flyte to run: its nodes by name, and the training task as it is then."""
+    monkeypatch.setattr(train_policy, "_task_config", train_policy.task_config)  # an override outlives its node
+    (tmp_path / "file").touch()
+
+    def compiled(dynamic, **inputs):
+        given = dict(zip(("data", "training", "evaluation"), quickstart(), strict=True)) | inputs
+        given |= {"model": FlyteDirectory(str(tmp_path)), "policy": FlyteDirectory(str(tmp_path))}
+        given |= {"mixture": FlyteFile(str(tmp_path / "file")), "heldout": FlyteFile(str(tmp_path / "file"))}
+        types = dynamic.python_interface.inputs
+        dynamic._wf = None  # a pod compiles it once
+        context = FlyteContextManager.current_context()
+        state = context.new_execution_state().with_params(mode=ExecutionState.Mode.TASK_EXECUTION)
+        builder = context.with_serialization_settings(SETTINGS).with_execution_state(state)
+        with FlyteContextManager.with_context(builder) as context:
+            literals = TypeEngine.dict_to_literal_map(context, {name: given[name] for name in types}, types)
+            job = dynamic.dispatch_execute(context, literals).to_flyte_idl()
+        training = [task for task in job.tasks if task.id.name.endswith("train_policy")]
+        return {node.id: node for node in job.nodes}, training
+
+    return compiled
+
+
+def asked(node):
+    requests = node.task_node.overrides.resources.requests
+    assert requests == node.task_node.overrides.resources.limits
+    return {MessageToDict(each)["name"]: each.value for each in requests}
+
+
+def groups(training):
+    [task] = training
+    cluster = MessageToDict(task.custom)["rayCluster"]
+    pods = {"head": cluster["headGroupSpec"]}
+    pods |= {each["groupName"]: each for each in cluster.get("workerGroupSpec", [])}
+    return {
+        name: (pod.get("replicas"), pod["k8sPod"]["podSpec"]["containers"][0]["resources"]["requests"])
+        for name, pod in pods.items()
+    }
+
+
+def test_the_quickstart_trains_in_one_pod_without_gpus(nodes):
+    found, training = nodes(train)
+    assert asked(found["learn"]) == {"CPU": "2", "MEMORY": "14Gi"}
+    assert groups(training) == {"head": (None, {"cpu": "2", "memory": "14Gi"})}
+
+
+def test_olmo_3_32b_has_8_learner_and_20_inference_nodes_of_8_gpus(nodes):
+    _, training = nodes(train, training=recipe("olmo3_think_32b"))
+    node = {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "8"}
+    assert groups(training) == {
+        "head": (None, {"cpu": "4", "memory": "32Gi"}),
+        "learner": (8, node),
+        "actors": (20, node),
+    }
+
+
+def test_what_finds_room_on_one_machine_is_one_pod_with_all_that_it_was_given(nodes):
+    changes = {"learner": {"ranks": 2}, "actors": {"count": 3, "engine": {"tensor_parallel_size": 2}}}
+    node = NODE | {"timeout_minutes": 90, "interruptible": True}
+    small = Recipe.model_validate(changes | {"cluster": {"node": node}})
+    found, training = nodes(train, training=small)
+    assert asked(found["learn"]) == {"CPU": "8", "GPU": "8", "MEMORY": "100Gi", "EPHEMERAL_STORAGE": "200Gi"}
+    assert set(groups(training)) == {"head"}
+    extended = found["learn"].task_node.overrides.extended_resources
+    assert extended.gpu_accelerator.device == "nvidia-h100"
+    assert extended.shared_memory.size_limit == "10Gi"
+    assert found["learn"].metadata.timeout.seconds == 5400
+    assert found["learn"].metadata.interruptible
+
+
+def test_where_training_has_gpus_difficulty_and_evaluation_have_one_for_each_that_an_engine_spans(nodes):
+    data, _, evaluation = quickstart()
+    wide = evaluation.model_copy(update={"engine": evaluation.engine.model_copy(update={"tensor_parallel_size": 4})})
+    with_gpus = {"data": data, "training": recipe("grpo")}
+    assert asked(nodes(curate, **with_gpus)[0]["roll-out"])["GPU"] == "1"
+    assert asked(nodes(evaluate, **with_gpus, evaluation=wide)[0]["after"])["GPU"] == "4"
+    assert "GPU" not in asked(nodes(curate)[0]["roll-out"])
+
+
+def test_small_sources_are_read_in_one_pod_and_a_hub_data_set_in_its_own(nodes):
+    found, _ = nodes(curate)
+    assert list(found) == ["source-6-sources", "merge", "roll-out", "select", "mix"]
+    spec = quickstart()[0].model_dump(mode="json", exclude_unset=True)
+    hub = {"kind": "huggingface", "dataset": "openai/gsm8k", "revision": "0" * 40, "config": "main"}
+    spec["sources"].append({"name": "gsm8k", "domain": "math", "verifier": "math", "loader": hub})
+    found, _ = nodes(curate, data=DataFile.model_validate(spec | {"pod": {"memory_gib": 5}}))
+    assert {"source-6-sources", "source-gsm8k"} <= set(found)
+    assert asked(found["mix"])["MEMORY"] == "5Gi"
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"cluster": {"gpus_per_node": 0, "node": {"cpu": 1}}}, r"cluster\.node\.cpu \(1\): .* reserve 2 cores"),
+        ({"actors": {"engine": {"tensor_parallel_size": 16}}}, r"tensor_parallel_size \(16\).*gpus_per_node \(8\)"),
+    ],
+)
+def test_a_cluster_on_which_a_process_would_wait_for_ever_is_refused(changes, problem):
+    with pytest.raises(ValueError, match=problem):
+        Recipe.model_validate(changes)

@@ -1,0 +1,72 @@
+"""Two policies on the same held-out prompts, and what the second one gained.
+
+pyflyte run workflows/evaluation.py evaluation --model FOLDER --policy FOLDER --heldout FILE [--evaluation FILE]
+"""
+
+from typing import NamedTuple
+
+from flytekit import Resources, dynamic
+
+from images import DATA
+from tasks.evaluation.spec import EvaluationConfig
+from tasks.evaluation.task import compare_policies, evaluate_policy
+from tasks.platform import Folder, Parquet
+from tasks.pods import overrides
+from tasks.preflight import fingerprinted
+from tasks.schemas import StageSummary
+from tasks.spec import DataFile, Recipe, quickstart
+
+FILES = quickstart()
+
+
+class BeforeAndAfter(NamedTuple):
+    """Tables have the columns of `tasks.schemas`."""
+
+    before: Parquet
+    after: Parquet
+    evaluation: Parquet
+    rejected_evaluation: Parquet
+    evaluating_before: StageSummary
+    evaluating_after: StageSummary
+    comparing: StageSummary
+
+
+@dynamic(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"))
+def evaluation(
+    model: Folder,
+    policy: Folder,
+    heldout: Parquet,
+    data: DataFile = FILES[0],
+    training: Recipe = FILES[1],
+    evaluation: EvaluationConfig = FILES[2],
+) -> BeforeAndAfter:
+    """Scored samples of both policies, and the gain with its interval.
+
+    Args:
+        model: the initial checkpoint, which is also the judge where `data` says so.
+        policy: what it has become.
+        heldout: prompts that neither was trained on.
+        data: says how responses are judged.
+        training: the recipe, whose machines say whether there are GPUs.
+        evaluation: how the policies are sampled.
+    """
+    pod = overrides(evaluation.pod.with_gpus(training.cluster.gpus_of(evaluation.engine)))
+    verifiers = fingerprinted(data.verifiers)
+    before, after = (
+        evaluate_policy(
+            policy=each, prompts=heldout, config=evaluation, initial=model, verifiers=verifiers
+        ).with_overrides(node_name=name, **pod)
+        for name, each in (("before", model), ("after", policy))
+    )
+    compared = compare_policies(before=before.rollouts, after=after.rollouts, prompts=heldout).with_overrides(
+        node_name="compare"
+    )
+    return BeforeAndAfter(
+        before=before.rollouts,
+        after=after.rollouts,
+        evaluation=compared.evaluation,
+        rejected_evaluation=before.rejected,
+        evaluating_before=before.summary,
+        evaluating_after=after.summary,
+        comparing=compared.summary,
+    )

@@ -1,0 +1,35 @@
+"""Training on the machines that a recipe asks for.
+
+pyflyte run workflows/training.py train --model FOLDER --mixture FILE [--data FILE] [--training FILE]
+"""
+
+from flytekit import Resources, dynamic
+
+from images import DATA
+from tasks.platform import Folder, Parquet
+from tasks.pods import overrides
+from tasks.preflight import fingerprinted
+from tasks.spec import DataFile, Recipe, quickstart
+from tasks.training.cluster import controller_pod, ray_job
+from tasks.training.task import Trained, train_policy
+
+FILES = quickstart()
+
+
+@dynamic(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"))
+def train(model: Folder, mixture: Parquet, data: DataFile = FILES[0], training: Recipe = FILES[1]) -> Trained:
+    """The policy that the recipe makes of the initial checkpoint.
+
+    Args:
+        model: the initial checkpoint.
+        mixture: what it is trained on.
+        data: says how responses are judged.
+        training: the recipe, and the machines.
+    """
+    return train_policy(
+        model=model, mixture=mixture, config=training.run, verifiers=fingerprinted(data.verifiers)
+    ).with_overrides(
+        node_name="learn",
+        task_config=ray_job(training, training.cluster),
+        **overrides(controller_pod(training, training.cluster)),
+    )
