@@ -20,7 +20,7 @@ RUN := $(BIN)/pyflyte run workflows/rlvr.py rlvr
 IMAGES := data generation  # training has the image of generation
 PUBLISHED = $(shell sed -n 's/^published = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",')
 
-.PHONY: demo test test-fast test-all test-images check format bench code-server clean
+.PHONY: demo test test-fast test-all test-images check format bench images register registry-is-named code-server clean
 
 demo: $(VENV)/.ready  ## the whole pipeline on the quickstart
 	@$(RUN)
@@ -48,6 +48,22 @@ format: $(VENV)/.ready
 
 bench: $(VENV)/.bench-ready  ## performance tables, and benchmarks.json
 	@$(BIN)/python -m tests.bench
+
+REGISTRY =
+TAG = $(shell git describe --always --dirty)
+CONFIG = $(HOME)/.flyte/config.yaml
+PROJECT = flytesnacks
+DOMAIN = development
+REGISTERED = $(foreach name,data generation training,--image $(name)=$(REGISTRY)/rlvr-$(name):$(TAG))
+images: | registry-is-named  ## builds the images of all tasks and pushes them (REGISTRY=... [TAG=...])
+	@for name in data generation training; do docker build -f images/Dockerfile --target $$name -t $(REGISTRY)/rlvr-$$name:$(TAG) . \
+		&& docker push $(REGISTRY)/rlvr-$$name:$(TAG) || exit 1; done
+
+register: $(VENV)/.ready | registry-is-named  ## registers the workflows with these images ([CONFIG= PROJECT= DOMAIN=])
+	@$(BIN)/pyflyte --config $(CONFIG) register workflows --copy all --project $(PROJECT) --domain $(DOMAIN) $(REGISTERED)
+
+registry-is-named:
+	@test -n "$(REGISTRY)" || { echo "REGISTRY is missing: make images REGISTRY=registry.example/team"; exit 1; } >&2
 
 HOST = 127.0.0.1
 PORT = 8440

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from flytekit.core.cache import VersionParameters
 
 ROOT = Path(__file__).parent.parent
-PACKAGE = "tasks"
+PACKAGES = ("tasks", "workflows")
 CONSTRAINTS = "images/constraints.txt"
 
 SHOWN = (
@@ -45,7 +45,7 @@ DISTRIBUTIONS = {
     "yaml": "pyyaml",
 }
 """Imports that are not called like the distribution that they come from."""
-UNCOUNTED = {PACKAGE, "images", "liger_kernel"}
+UNCOUNTED = {*PACKAGES, "images", "liger_kernel"}
 """Imports without a version there: this project, and a kernel that is used where somebody has installed it."""
 
 _NAME = re.compile(r"\w+(\.\w+)*")
@@ -140,7 +140,7 @@ def _draws(module: str) -> bool:
 
 
 def _exists(module: str) -> bool:
-    return module.split(".", maxsplit=1)[0] == PACKAGE and _file(module).is_file()
+    return module.split(".", maxsplit=1)[0] in PACKAGES and _file(module).is_file()
 
 
 def _file(module: str) -> Path:

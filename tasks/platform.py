@@ -14,7 +14,7 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from flytekit import Cache, Deck, FlyteContextManager, HashMethod, current_context, task
+from flytekit import Cache, Deck, FlyteContextManager, HashMethod, current_context, dynamic, task
 from flytekit.core import local_cache, promise
 from flytekit.core.local_cache import LocalTaskCache
 from flytekit.core.type_engine import get_underlying_type
@@ -30,6 +30,7 @@ from tasks.contents import claimed, file_digest
 from tasks.digest import CodeDigest
 from tasks.failures import cause_in_infrastructure
 from tasks.quiet import hush
+from tasks.registration import check_code, options
 from tasks.schemas import StageSummary
 
 hush()
@@ -142,11 +143,15 @@ def _listed(make: Callable[..., Any]) -> Callable[..., Any]:
 promise.create_native_named_tuple = _listed(promise.create_native_named_tuple)
 
 
-def _retried(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with what the infrastructure did to it raised as what Flyte retries; all else is raised as it is."""
+def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with what the infrastructure did to it raised as what Flyte retries; all else is raised as it is.
+
+    It runs under the code that it was registered with, or not at all.
+    """
 
     @wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
+        check_code(function.__module__)
         try:
             return function(*args, **kwargs)
         except FlyteRecoverableException:
@@ -159,15 +164,26 @@ def _retried(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def stage(function: Callable[..., Any] | None = None, *, retries: int = 2, **options: Any) -> Any:
+def stage(function: Callable[..., Any] | None = None, *, retries: int = 2, **given: Any) -> Any:
     """A task whose result is kept for as long as its inputs and all code that it depends on stay the same.
 
     It is repeated where the infrastructure failed (`tasks.failures`), by Flyte and so on a cluster alone.
     """
     if function is None:
-        return partial(stage, retries=retries, **options)
+        return partial(stage, retries=retries, **given)
     cache = Cache(policies=[CodeDigest()], serialize=True)
-    return task(_retried(function), cache=cache, retries=retries, **options)
+    return uncached_stage(function, cache=cache, retries=retries, **given)
+
+
+def uncached_stage(function: Callable[..., Any] | None = None, *, make: Callable[..., Any] = task, **given: Any) -> Any:
+    """A task that runs whenever it is asked for: it looks at the world, or at the run itself."""
+    if function is None:
+        return partial(uncached_stage, make=make, **given)
+    return make(_guarded(function), **options(function.__module__), **given)
+
+
+composed = partial(uncached_stage, make=dynamic)
+"""A dynamic task: stages that are put together where the inputs are known, as one box of the graph."""
 
 
 shown_stage = partial(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flytekit import Resources, task
+from flytekit import Resources
 
 from images import DATA
 from tasks.config import SpecError
@@ -13,6 +13,7 @@ from tasks.contents import file_digest
 from tasks.digest import CONSTRAINTS, pinned_version
 from tasks.evaluation.spec import EvaluationConfig
 from tasks.generation.models import ModelError, ModelSpec, PackagedGguf
+from tasks.platform import uncached_stage
 from tasks.sourcing import loaders
 from tasks.sourcing.spec import VERIFIERS_OF, SourceSpec
 from tasks.spec import DataFile, Recipe
@@ -27,7 +28,7 @@ class Plan(NamedTuple):
     shown: dict
 
 
-@task(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"))
+@uncached_stage(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"))
 def plan(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Plan:
     """Check the three files against each other and against what they name, and pass them on.
 

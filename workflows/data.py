@@ -5,12 +5,12 @@ pyflyte run workflows/data.py data --model FOLDER [--data FILE] [--training FILE
 
 from typing import NamedTuple
 
-from flytekit import Resources, dynamic
+from flytekit import Resources
 
 from images import DATA
 from tasks.difficulty.task import roll_out, select_prompts
 from tasks.mixing.task import merge_sources, mix_prompts
-from tasks.platform import Folder, Parquet
+from tasks.platform import Folder, Parquet, composed
 from tasks.pods import overrides
 from tasks.preflight import fingerprinted
 from tasks.schemas import StageSummary
@@ -39,7 +39,7 @@ class Curated(NamedTuple):
     mixing: StageSummary
 
 
-@dynamic(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"))
+@composed(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"))
 def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) -> Curated:
     """The training mixture and the held-out prompts, with everything on the way; each stage is cached on its own.
 

@@ -5,12 +5,12 @@ pyflyte run workflows/evaluation.py evaluation --model FOLDER --policy FOLDER --
 
 from typing import NamedTuple
 
-from flytekit import Resources, dynamic
+from flytekit import Resources
 
 from images import DATA
 from tasks.evaluation.spec import EvaluationConfig
 from tasks.evaluation.task import compare_policies, evaluate_policy
-from tasks.platform import Folder, Parquet
+from tasks.platform import Folder, Parquet, composed
 from tasks.pods import overrides
 from tasks.preflight import fingerprinted
 from tasks.schemas import StageSummary
@@ -31,7 +31,7 @@ class BeforeAndAfter(NamedTuple):
     comparing: StageSummary
 
 
-@dynamic(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"))
+@composed(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"))
 def evaluation(
     model: Folder,
     policy: Folder,

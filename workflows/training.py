@@ -3,10 +3,10 @@
 pyflyte run workflows/training.py train --model FOLDER --mixture FILE [--data FILE] [--training FILE]
 """
 
-from flytekit import Resources, dynamic
+from flytekit import Resources
 
 from images import DATA
-from tasks.platform import Folder, Parquet
+from tasks.platform import Folder, Parquet, composed
 from tasks.pods import overrides
 from tasks.preflight import fingerprinted
 from tasks.spec import DataFile, Recipe, quickstart
@@ -16,7 +16,7 @@ from tasks.training.task import Trained, train_policy
 FILES = quickstart()
 
 
-@dynamic(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"))
+@composed(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"))
 def train(model: Folder, mixture: Parquet, data: DataFile = FILES[0], training: Recipe = FILES[1]) -> Trained:
     """The policy that the recipe makes of the initial checkpoint.
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from flytekit import Deck, Resources, current_context, task
+from flytekit import Deck, Resources, current_context
 from flytekit.types.file import FlyteFile
 
 from images import DATA
 from tasks.contents import file_digest
-from tasks.platform import Folder, Html, JsonLines, Parquet, local, scratch
+from tasks.platform import Folder, Html, JsonLines, Parquet, local, scratch, uncached_stage
 from tasks.schemas import (
     EVALUATION,
     GRADED,
@@ -39,7 +39,7 @@ class Reported(NamedTuple):
     summary: FlyteFile
 
 
-@task(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"), enable_deck=True, deck_fields=())
+@uncached_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"), enable_deck=True, deck_fields=())
 def report(
     data: DataFile,
     training: Recipe,

@@ -109,6 +109,11 @@ def test_the_workflow_returns_its_results_by_name(registered):
     assert {"policy", "report", "summary", "mixture", "heldout", "ledger", "evaluation", "kept"} <= set(outputs)
 
 
+def test_each_recipe_has_a_launch_plan(registered):
+    recipes = {path.stem for path in RECIPES.glob("*.yaml") if not path.stem.endswith("_evaluation")}
+    assert {f"launch plan/rlvr_{name}" for name in recipes} <= set(registered)
+
+
 def test_the_graph_is_a_few_named_boxes(registered):
     nodes = registered["workflow/workflows.rlvr.rlvr"].template.nodes
     ends = {"start-node", "end-node"}
