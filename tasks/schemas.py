@@ -236,6 +236,9 @@ class StageSummary:
     headline: str
     facts: str = field(default="{}")
 
+    def __str__(self) -> str:
+        return self.headline
+
     @property
     def values(self) -> dict[str, Any]:
         """`facts`, parsed."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -75,6 +76,7 @@ class Laptop:
             command or self.command(), cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=540
         )
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        self.log = done.stderr
         return done.stdout
 
     def summary(self) -> dict:
@@ -184,9 +186,23 @@ def test_a_second_run_is_all_cache_hits(laptop):
     assert second["gain"] == first["gain"]
 
 
-def test_one_stage_runs_alone_on_the_outputs_of_the_run(laptop):
-    spec = laptop.home / "mixture.yaml"
-    spec.write_text(yaml.safe_dump({"seed": 3, "heldout": 2}))
-    graded = str(laptop.outputs / "kept.parquet")
-    said = laptop.run(PYFLYTE, "run", "tasks/mixing/task.py", "mix_prompts", "--graded", graded, "--spec", str(spec))
-    assert "2 held out" in said.replace("\n", " ")
+def examples():
+    """The commands of the README that run a part of the pipeline by itself."""
+    text = (ROOT / "README.md").read_text().replace("\\\n", " ")
+    return re.findall(r"^pyflyte (run (?!workflows/rlvr|--).*)$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("example", examples())
+def test_the_examples_of_the_readme_run(laptop, example):
+    other_mixture = {"seed": 4, "heldout": 4}
+    files = {
+        "data": laptop.data | {"mixture": other_mixture},
+        "recipe": laptop.training,
+        "evaluation": laptop.evaluation,
+        "mixture": other_mixture,
+    }
+    for name, content in files.items():
+        (laptop.home / f"my_{name}.yaml").write_text(yaml.safe_dump(content))
+    words = example.replace("outputs/latest", str(laptop.outputs)).replace("my_", f"{laptop.home}/my_").split()
+    laptop.run(PYFLYTE, *words)
+    assert " so far" not in laptop.log, "only the mixture is another: no long stage runs again"
