@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks import cores, precision
+from tasks.generation.rollouts import check_prompts
 from tasks.schemas import LEDGER, MIXTURE, read_table, write_table
 from tasks.training.actors import ActorProcess, RayActor
 from tasks.training.checkpoint import Checkpoints
@@ -69,25 +70,31 @@ def train(
 
     Raises:
         ResourceError: the cluster is too small for the configuration.
-        ValueError: a prompt that does not fit, or a run folder that does not belong to this run.
+        ValueError: a prompt that does not fit or that no verifier here can judge, or a run folder that does not belong
+            to this run.
         NoSignalError, StalledError, ActorLostError, LearnerLostError, FolderInUseError: see there.
     """
     check_resources(config)
     folder.mkdir(parents=True, exist_ok=True)
-    prompts = load_prompts(config, model, mixture)
+    prompts = load_prompts(config, model, mixture, verifiers)
     with watched():
         return asyncio.run(_train(config, model, prompts, folder, verifiers, on_step, on_saved))
 
 
-def load_prompts(config: TrainingConfig, model: Path, mixture: Path) -> list[Prompt]:
+def load_prompts(
+    config: TrainingConfig, model: Path, mixture: Path, verifiers: VerifiersConfig = DEFAULTS
+) -> list[Prompt]:
     """The mixture's prompts, tokenised by the model's tokenizer.
 
     Raises:
-        ValueError: a prompt leaves no room for a response, in the engine's context or in a micro-batch.
+        ValueError: a prompt leaves no room for a response, in the engine's context or in a micro-batch, or cannot be
+            judged by `verifiers`.
     """
     from transformers import AutoTokenizer
 
-    prompts = read_prompts(read_table(mixture, MIXTURE), AutoTokenizer.from_pretrained(model))
+    table = read_table(mixture, MIXTURE)
+    check_prompts(table, verifiers)
+    prompts = read_prompts(table, AutoTokenizer.from_pretrained(model))
     for name, limit in (
         ("actors.engine.max_model_len", config.actors.engine.max_model_len),
         ("learner.micro_batch_tokens", config.learner.micro_batch_tokens),

@@ -82,7 +82,10 @@ def check_ground_truth(verifier: str, ground_truth: Any) -> str | None:
 def missing_resources(verifier: str, ground_truth: Any, config: VerifiersConfig = DEFAULTS) -> list[str]:
     """What judging by a well-formed ground truth needs and this machine lacks, each by name; empty if nothing."""
     elsewhere = ("code",) if config.code.remote is not None else ()
-    return registry.missing_resources(verifier, ground_truth, elsewhere)
+    missing = registry.missing_resources(verifier, ground_truth, elsewhere)
+    if config.judge is None and not verifiers_of(verifier, ground_truth).isdisjoint(registry.CHAT):
+        missing.append("a judge (verifiers.judge: a model to serve, or the URL of an endpoint)")
+    return missing
 
 
 def verifiers_of(verifier: str, ground_truth: Any) -> set[str]:

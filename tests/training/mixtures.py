@@ -9,19 +9,19 @@ HAS_AN_E = {
 """About half of the tiny model's responses of 16 to 24 tokens hold the letter e."""
 
 
-def mixture(folder, contents, order=None):
+def mixture(folder, contents, order=None, verifier="precise_if", truth=HAS_AN_E):
     """Write a mixture of one-turn prompts; returns its path."""
     rows = []
     for i, content in enumerate(contents):
         messages = [{"role": "user", "content": content}]
         rows.append(
             {
-                "prompt_id": prompt_id(messages, "precise_if", HAS_AN_E),
+                "prompt_id": prompt_id(messages, verifier, truth),
                 "domain": "precise_if",
                 "source": "test",
                 "messages": messages,
-                "verifier": "precise_if",
-                "ground_truth": canonical_json(HAS_AN_E),
+                "verifier": verifier,
+                "ground_truth": canonical_json(truth),
                 "metadata": "{}",
                 "pass_rate": 0.5,
                 "num_rollouts": 8,

@@ -12,7 +12,7 @@ from tasks.training.objective import ObjectiveConfig, ShapingConfig
 from tasks.training.rollouts import Group
 from tasks.training.run import load_prompts
 from tasks.training.tally import Tally, batch_metrics
-from tasks.verifiers import Reward, Score
+from tasks.verifiers import Reward, Score, VerifiersConfig
 from tests.training.mixtures import mixture
 from tests.training.stand_ins import prompts
 
@@ -31,6 +31,14 @@ def test_prompts_come_in_the_mixtures_order_with_the_chat_template_applied(tiny_
     text = AutoTokenizer.from_pretrained(tiny_model).decode(sea.token_ids)
     assert text == "<|im_start|>user\nWhat is the sea?<|im_end|>\n<|im_start|>assistant\n"
     assert sea.ground_truth["instruction_ids"] == ["keywords:letter_frequency"]
+
+
+def test_a_mixture_that_needs_a_judge_is_an_error_without_one(tiny_model, tmp_path):
+    path = mixture(tmp_path, ["Tell me a story."], verifier="chat_open", truth=None)
+    with pytest.raises(ValueError, match=r"prompt .* of source 'test': verifier 'chat_open' lacks a judge"):
+        load_prompts(recipe(), tiny_model, path)
+    judge = VerifiersConfig(judge={"model": "m", "url": "http://127.0.0.1:1/v1"})
+    assert len(load_prompts(recipe(), tiny_model, path, judge)) == 1
 
 
 @pytest.mark.parametrize(
