@@ -117,6 +117,33 @@ def extended(data: dict[str, Any], folder: Path, *, below: tuple[str, ...] = ())
     return _merged(base, own)
 
 
+def nested(data: dict[str, Any]) -> dict[str, Any]:
+    """`data` with each dotted key, `objective.clip_high` say, as the mappings that it stands for.
+
+    Raises:
+        SpecError: such a key stands beside another that says the same.
+    """
+    plain: dict[str, Any] = {key: value for key, value in data.items() if not _is_dotted(key)}
+    for key, value in data.items():
+        if not _is_dotted(key):
+            continue
+        *path, last = key.split(".")
+        inner = plain
+        for name in path:
+            below = inner.get(name, {})
+            if not isinstance(below, dict):
+                raise SpecError(f"{key} = {_shown(value)}: stands beside {name} = {_shown(below)}")
+            inner[name] = inner = dict(below)
+        if last in inner:
+            raise SpecError(f"{key} = {_shown(value)}: stands beside {last} = {_shown(inner[last])} in {'.'.join(path)}")
+        inner[last] = value
+    return plain
+
+
+def _is_dotted(key: Any) -> bool:
+    return isinstance(key, str) and "." in key
+
+
 def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     if "kind" in over and over["kind"] != base.get("kind", over["kind"]):
         return over

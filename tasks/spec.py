@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from tasks.config import RunTime, extended, load_yaml
+from tasks.config import RunTime, extended, load_yaml, nested
 from tasks.difficulty.spec import DifficultySpec
 from tasks.evaluation.spec import EvaluationConfig
 from tasks.generation.models import ModelSpec
@@ -45,7 +45,8 @@ class DataFile(DataSpec):
 class Recipe(TrainingConfig):
     """`--training`: the initial checkpoint and how it is trained (`TrainingConfig`).
 
-    A file may say `extends: NAME` and give only what differs from `workflows/recipes/NAME.yaml`.
+    A file may say `extends: NAME` and give only what differs from `workflows/recipes/NAME.yaml`; `objective.clip_high: 0.3`
+    is short for a mapping in a mapping.
 
     Attributes:
         model: the initial checkpoint.
@@ -58,7 +59,7 @@ class Recipe(TrainingConfig):
     @model_validator(mode="before")
     @classmethod
     def _with_what_it_extends(cls, data: Any) -> Any:
-        return extended(data, RECIPES) if isinstance(data, dict) else data
+        return extended(nested(data), RECIPES) if isinstance(data, dict) else data
 
     @model_validator(mode="after")
     def _fits_its_cluster(self) -> Self:
