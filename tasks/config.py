@@ -10,17 +10,18 @@ import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
-import click
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails
+
+from tasks.failures import MistakeError
 
 LONGEST_VALUE = 80
 
 
-class SpecError(ValueError):
+class SpecError(MistakeError):
     """A user's mistake in a specification: names the file and field, the value, and what would be accepted."""
 
 
@@ -29,19 +30,21 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+
+class Extendable(Config):
+    """A specification that may say `extends: FILE` and give only what differs from that file.
+
+    FILE is a path, relative to the file that says it (on the command line: to the working directory), or the name of
+    one in `folder`. A dotted key, `objective.clip_high: 0.3` say, is short for a mapping in a mapping.
+    """
+
+    folder: ClassVar[Path]
+
+    @model_validator(mode="before")
     @classmethod
-    def model_validate_json(cls, json_data: str | bytes | bytearray, **options: Any) -> Self:
-        """As pydantic's; but where `pyflyte run` reads an option's file, its problems become sentences."""
-        try:
-            return super().model_validate_json(json_data, **options)
-        except ValidationError as error:
-            if options.get("context") != _COMMAND_LINE:
-                raise
-            raise click.BadParameter(explain(error, "the given file", cls)) from None
+    def _with_what_it_extends(cls, data: Any) -> Any:
+        return extended(nested(data), cls.folder) if isinstance(data, dict) else data
 
-
-_COMMAND_LINE = {"deserialize": True}
-"""The context that flytekit validates the value of a command line option with."""
 
 Model = TypeVar("Model", bound=BaseModel)
 Value = TypeVar("Value")
@@ -74,47 +77,88 @@ def decisive(value: Any) -> Any:
 
 def load_yaml(model: type[Model], path: str | Path) -> Model:
     """The YAML file at `path` as a `model`; raises one `SpecError` that lists every problem in it."""
-    data = read_yaml(path)
+    return _valid(model, read_yaml(path), str(path), Path(path).parent)
+
+
+def parse(model: type[Model], text: str) -> Model:
+    """What a command line gives for a `model`: JSON or YAML text, or the path of a file that holds it.
+
+    Raises:
+        SpecError: see `load_yaml`.
+    """
+    if text.lstrip().startswith("{"):
+        return _valid(model, _parsed(text, "the given value"), "the given value", Path())
+    return load_yaml(model, text)
+
+
+def _valid(model: type[Model], data: Any, where: str, beside: Path) -> Model:
     if not isinstance(data, dict):
         raise SpecError(
-            f"{path}: must hold a mapping with the keys {_listed(model.model_fields)}; found {_shown(data)}"
+            f"{where}: must hold a mapping with the keys {_listed(model.model_fields)}; found {_shown(data)}"
         )
     try:
+        if issubclass(model, Extendable):
+            data = extended(nested(data), model.folder, beside=beside)
         return model.model_validate(data)
     except ValidationError as error:
-        raise SpecError(explain(error, str(path), model)) from None
+        raise SpecError(explain(error, where, model)) from None
+    except SpecError as error:
+        raise SpecError(f"{where}: {error}") from None
 
 
 def read_yaml(path: str | Path) -> Any:
     """What a YAML file holds; raises `SpecError` where it cannot be read or a key occurs twice."""
     try:
-        return yaml.load(Path(path).read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)  # noqa: S506 (a SafeLoader)
+        return _parsed(Path(path).read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:
         raise SpecError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SpecError(f"{path}: cannot be read: {error}") from None
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 (a SafeLoader)
     except yaml.YAMLError as error:
-        raise SpecError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+        raise SpecError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from None
 
 
-def extended(data: dict[str, Any], folder: Path, *, below: tuple[str, ...] = ()) -> dict[str, Any]:
-    """`data` without its key `extends`, over the file of that name in `folder`, which may itself extend another.
+def extended(
+    data: dict[str, Any], folder: Path, *, beside: Path = Path(), below: tuple[Path, ...] = ()
+) -> dict[str, Any]:
+    """`data` without its key `extends`, over the file that it names, which may itself extend another.
 
     Mappings are merged key by key, all else replaces what was there; so does a mapping of another `kind`.
 
+    Args:
+        data: what extends the file.
+        folder: of the files that are given by name.
+        beside: what a path is relative to.
+        below: the files that led here.
+
     Raises:
-        SpecError: there is no such file, or files extend each other.
+        SpecError: there is no such file, it holds no mapping, or files extend each other.
     """
     if "extends" not in data:
         return data
     name, own = data["extends"], {key: value for key, value in data.items() if key != "extends"}
-    known = sorted(path.stem for path in folder.glob("*.yaml"))
-    if name not in known:
-        raise SpecError(f"extends = {_shown(name)}: no such file; there are: {', '.join(known)}")
-    if name in below:
-        raise SpecError(f"extends = {name!r}: a file that extends itself ({' > '.join((*below, name))})")
-    base = extended(read_yaml(folder / f"{name}.yaml"), folder, below=(*below, name))
-    return _merged(base, own)
+    if isinstance(name, str) and name.endswith((".yaml", ".yml")):
+        path = beside / name
+    else:
+        known = sorted(path.stem for path in folder.glob("*.yaml"))
+        if name not in known:
+            raise SpecError(
+                f"extends = {_shown(name)}: no such file; a path that ends in .yaml, or one of: {', '.join(known)}"
+            )
+        path = folder / f"{name}.yaml"
+    above = (*below, path.resolve())
+    if path.resolve() in below:
+        circle = " > ".join(each.stem for each in above)
+        raise SpecError(f"extends = {name!r}: a file that extends itself ({circle})")
+    base = read_yaml(path)
+    if not isinstance(base, dict):
+        raise SpecError(f"extends = {name!r}: {path} must hold a mapping; found {_shown(base)}")
+    return _merged(extended(nested(base), folder, beside=path.parent, below=above), own)
 
 
 def nested(data: dict[str, Any]) -> dict[str, Any]:
@@ -135,7 +179,9 @@ def nested(data: dict[str, Any]) -> dict[str, Any]:
                 raise SpecError(f"{key} = {_shown(value)}: stands beside {name} = {_shown(below)}")
             inner[name] = inner = dict(below)
         if last in inner:
-            raise SpecError(f"{key} = {_shown(value)}: stands beside {last} = {_shown(inner[last])} in {'.'.join(path)}")
+            raise SpecError(
+                f"{key} = {_shown(value)}: stands beside {last} = {_shown(inner[last])} in {'.'.join(path)}"
+            )
         inner[last] = value
     return plain
 
@@ -196,7 +242,7 @@ def _sentence(problem: ErrorDetails, where: str, model: type[BaseModel]) -> str:
     shown = f" = {_shown(value)}"
     match problem["type"]:
         case "extra_forbidden":
-            accepted = sorted({name for owner in owners for name in owner.model_fields})
+            accepted = sorted({name for owner in owners for name in _keys(owner)})
             shown, text = "", f"unknown key{close_match(key, accepted)}; accepted: {_listed(accepted)}"
         case "missing":
             about = [owner.model_fields[key].description for owner in owners if key in owner.model_fields]
@@ -215,6 +261,10 @@ def _sentence(problem: ErrorDetails, where: str, model: type[BaseModel]) -> str:
         case _:
             text = problem["msg"].replace("Input should", "must", 1)
     return f"{where}: {path}{shown}: {text}"
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    return [*model.model_fields, *(["extends"] if issubclass(model, Extendable) else [])]
 
 
 def _locate(

@@ -23,6 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec import AbstractFileSystem
 
+from tasks.failures import MistakeError
+
 CLAIM = "content"
 """The entry of a table's footer: the digest of its columns' names and pages, and how many bytes the pages are."""
 MANIFEST = "sha256.json"
@@ -32,7 +34,7 @@ _BLOCK = 1 << 20
 _OTHER_FILES = f"{MANIFEST} was written for other files; delete it, and they count as they are"
 
 
-class ContentError(ValueError):
+class ContentError(MistakeError):
     """A file or folder that is not what its own digest says: names it, and what to do."""
 
 

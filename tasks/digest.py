@@ -26,6 +26,7 @@ CONSTRAINTS = "images/constraints.txt"
 
 SHOWN = (
     "tasks.charts",  # figures on decks
+    "tasks.command_line",  # what a terminal and a log say of options, results and errors
     "tasks.digest",  # decides when a stage runs again, not what it returns
     "tasks.platform.progress",  # the bar on a terminal
     "tasks.platform.show",  # what is on a deck

@@ -1,6 +1,7 @@
-"""Which failures are the infrastructure's: what a retry of the same work may get past.
+"""Which failures are the infrastructure's, and which are the user's.
 
-A user's mistake, and a defect of this project, come back with every attempt.
+A retry of the same work may get past the former. A user's mistake, and a defect of this project, come back with every
+attempt.
 """
 
 from __future__ import annotations
@@ -41,8 +42,20 @@ TASK_ERROR = "ray.exceptions.RayTaskError"
 """The one error of Ray that is not Ray's: what an actor's own code raised, in `cause`."""
 
 
+class MistakeError(ValueError):
+    """Something that the user gave cannot be used: its sentence is all that there is to say, without a traceback."""
+
+
 class InfrastructureError(RuntimeError):
     """Something that the work runs on failed: an engine, an actor, a learner rank."""
+
+
+def mistake_in(error: BaseException) -> MistakeError | None:
+    """`error`, or what it was raised from, where that is a mistake of the user."""
+    inner: BaseException | None = error
+    while inner is not None and not isinstance(inner, MistakeError):
+        inner = inner.__cause__
+    return inner
 
 
 def cause_in_infrastructure(error: BaseException) -> BaseException | None:

@@ -15,16 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from flytekit import Cache, Deck, FlyteContextManager, HashMethod, current_context, dynamic, task
-from flytekit.core import local_cache, promise
+from flytekit.core import local_cache
 from flytekit.core.local_cache import LocalTaskCache
-from flytekit.core.type_engine import get_underlying_type
 from flytekit.deck import DeckField
 from flytekit.exceptions.user import FlyteRecoverableException
-from flytekit.interaction import click_types
 from flytekit.models.literals import Literal, LiteralMap
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
+from tasks.command_line import speak
 from tasks.config import Config, decisive
 from tasks.contents import claimed, file_digest
 from tasks.digest import CodeDigest
@@ -34,6 +33,7 @@ from tasks.registration import check_code, options
 from tasks.schemas import StageSummary
 
 hush()
+speak()
 
 SANDBOX = "FLYTE_SDK_LOCAL_SANDBOX"
 """Flytekit's environment variable: the folder of what local runs write."""
@@ -104,43 +104,6 @@ def _missing_what_is_gone(get: Callable[..., LiteralMap | None]) -> Callable[...
 LocalTaskCache.get = staticmethod(_missing_what_is_gone(LocalTaskCache.get))
 # Beside what it points at: flytekit's own is one for all of a user's projects.
 local_cache.CACHE_LOCATION = str(Path(os.environ.get(SANDBOX, "outputs/flyte")).absolute() / "cache")
-
-
-def _without_annotation(click_type: Callable[..., Any]) -> Callable[..., Any]:
-    """The type of a command line option: `pyflyte run` knows none for a model with an annotation."""
-
-    @wraps(click_type)
-    def of(literal_type: Any, python_type: Any) -> Any:
-        return click_type(literal_type, get_underlying_type(python_type))
-
-    return of
-
-
-click_types.literal_type_to_click_type = _without_annotation(click_types.literal_type_to_click_type)
-
-LISTED = 6
-"""Results of which `pyflyte run` prints where each one is; of more, the names."""
-
-
-def _listed(make: Callable[..., Any]) -> Callable[..., Any]:
-    """The named tuple of a local run's results, of which `pyflyte run` would print all in one line."""
-
-    def text(results: Any) -> str:
-        if len(results) > LISTED:
-            return f"results     {', '.join(results._fields)}"
-        return "\n".join(f"{name:<11} {value}" for name, value in results._asdict().items())
-
-    @wraps(make)
-    def made(*args: Any, **kwargs: Any) -> Any:
-        results = make(*args, **kwargs)
-        if hasattr(results, "_fields"):
-            type(results).__str__ = text  # type: ignore[assignment]
-        return results
-
-    return made
-
-
-promise.create_native_named_tuple = _listed(promise.create_native_named_tuple)
 
 
 def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:

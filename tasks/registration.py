@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from tasks.digest import code_digest
+from tasks.failures import MistakeError
 
 CODE = "RLVR_CODE"
 """Environment variable of a pod: the digest of the code that its task was registered with."""
@@ -17,7 +18,7 @@ SECRETS = "RLVR_SECRETS"
 """
 
 
-class OtherCodeError(RuntimeError):
+class OtherCodeError(MistakeError):
     """A pod whose image holds other code than its task was registered with: its result would have the wrong key."""
 
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.contents import ContentError, check_pages, write_parquet
+from tasks.failures import MistakeError
 
 Domain = Literal["math", "code", "precise_if", "chat"]
 DOMAINS: tuple[Domain, ...] = get_args(Domain)
@@ -122,7 +123,7 @@ VALUE_CHARS = 200
 """Of the value at fault, a `REJECTED` row holds so much."""
 
 
-class TableError(ValueError):
+class TableError(MistakeError):
     """A table that is not what its stage was promised: names the file, the column or row, and the value."""
 
 

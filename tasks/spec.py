@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self
+from typing import ClassVar, Self
 
 from pydantic import model_validator
 
-from tasks.config import RunTime, extended, load_yaml, nested
+from tasks.config import Extendable, RunTime, load_yaml
 from tasks.difficulty.spec import DifficultySpec
 from tasks.evaluation.spec import EvaluationConfig
 from tasks.generation.models import ModelSpec
@@ -21,15 +21,18 @@ from tasks.verifiers.config import VerifiersConfig
 
 ROOT = Path(__file__).parent.parent
 RECIPES = ROOT / "workflows" / "recipes"
+DATA_SPECS = ROOT / "data_specs"
 
 
-class DataFile(DataSpec):
-    """`--data`: the sources (`DataSpec`), how responses are judged, how difficulty is measured, and the mixture.
+class DataFile(Extendable, DataSpec):
+    """The sources, how responses are judged, how difficulty is measured, and the mixture.
 
     Attributes:
         verifiers, difficulty, mixture: see there.
         pod: where sources are read and prompts are selected and mixed on a cluster.
     """
+
+    folder: ClassVar[Path] = DATA_SPECS
 
     verifiers: VerifiersConfig = VerifiersConfig()
     difficulty: DifficultySpec = DifficultySpec()
@@ -42,24 +45,18 @@ class DataFile(DataSpec):
         return DataSpec(**{name: getattr(self, name) for name in DataSpec.model_fields})
 
 
-class Recipe(TrainingConfig):
-    """`--training`: the initial checkpoint and how it is trained (`TrainingConfig`).
-
-    A file may say `extends: NAME` and give only what differs from `workflows/recipes/NAME.yaml`; `objective.clip_high: 0.3`
-    is short for a mapping in a mapping.
+class Recipe(Extendable, TrainingConfig):
+    """The initial checkpoint and how it is trained.
 
     Attributes:
         model: the initial checkpoint.
         cluster: the machines of training on a cluster.
     """
 
+    folder: ClassVar[Path] = RECIPES
+
     model: ModelSpec = ModelSpec()
     cluster: RunTime[ClusterConfig] = ClusterConfig()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _with_what_it_extends(cls, data: Any) -> Any:
-        return extended(nested(data), RECIPES) if isinstance(data, dict) else data
 
     @model_validator(mode="after")
     def _fits_its_cluster(self) -> Self:
@@ -75,7 +72,7 @@ class Recipe(TrainingConfig):
 def quickstart() -> tuple[DataFile, Recipe, EvaluationConfig]:
     """The defaults of the pipeline."""
     return (
-        load_yaml(DataFile, ROOT / "data_specs" / "quickstart.yaml"),
+        load_yaml(DataFile, DATA_SPECS / "quickstart.yaml"),
         load_yaml(Recipe, RECIPES / "quickstart.yaml"),
         load_yaml(EvaluationConfig, RECIPES / "quickstart_evaluation.yaml"),
     )

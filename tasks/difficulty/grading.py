@@ -6,10 +6,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.failures import MistakeError
 from tasks.schemas import GRADED, REJECTED, table_from_rows, validate
 
 
-class GradingError(ValueError):
+class GradingError(MistakeError):
     """Nothing is left to train on, or the tables do not belong together."""
 
 

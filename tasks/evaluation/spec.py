@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import ClassVar
+
 from pydantic import Field
 
-from tasks.config import Config, RunTime
+from tasks.config import Extendable, RunTime
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.pods import PodConfig
 
 
-class EvaluationConfig(Config):
+class EvaluationConfig(Extendable):
     """Held-out evaluation: the same prompts, sampling and seeds for every policy.
 
     Attributes:
@@ -19,6 +22,8 @@ class EvaluationConfig(Config):
         verifier_workers: processes that judge.
         pod: where each policy is evaluated on a cluster.
     """
+
+    folder: ClassVar[Path] = Path(__file__).parents[2] / "workflows" / "recipes"
 
     sampling: SamplingConfig = SamplingConfig(samples=4, seed=0)
     engine: EngineConfig = EngineConfig()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks import cores, precision
-from tasks.failures import InfrastructureError
+from tasks.failures import InfrastructureError, MistakeError
 from tasks.generation.config import EngineConfig, SamplingConfig
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class EngineError(InfrastructureError):
     """The engine failed, as opposed to a response being bad: infrastructure, worth a retry."""
 
 
-class EngineOptionsError(ValueError):
+class EngineOptionsError(MistakeError):
     """The model or the options are none that vLLM takes: another attempt ends as this one did."""
 
 

@@ -12,10 +12,11 @@ from pydantic import Field
 
 from tasks.config import Config
 from tasks.contents import file_digest
+from tasks.failures import MistakeError
 from tasks.quiet import hush_progress_bars
 
 
-class ModelError(ValueError):
+class ModelError(MistakeError):
     """A model that cannot be a policy: names the folder or file, what is wrong, and what would be accepted."""
 
 

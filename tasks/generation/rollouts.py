@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from tasks import precision
+from tasks.failures import MistakeError
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.engine import Completion, Engine, EngineError, has_gpu, running_engine, sample_seed
 from tasks.schemas import REJECTED, ROLLOUTS, table_from_rows
@@ -28,7 +29,7 @@ from tasks.verifiers import (
 from tasks.verifiers.config import DEFAULTS
 
 
-class RolloutError(ValueError):
+class RolloutError(MistakeError):
     """The prompts cannot be sampled or judged as asked; found before an engine is started."""
 
 

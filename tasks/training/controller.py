@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tasks.failures import InfrastructureError
+from tasks.failures import InfrastructureError, MistakeError
 from tasks.training.actors import Actor
 from tasks.training.checkpoint import Checkpoints
 from tasks.training.config import ActiveSampling, DynamicSampling, NoResampling, TrainingConfig, learning_rate
@@ -39,7 +39,7 @@ from tasks.training.tally import batch_metrics
 from tasks.training.weights import WeightStore
 
 
-class NoSignalError(RuntimeError):
+class NoSignalError(MistakeError):
     """The prompts give the policy nothing to learn from: almost every group's scores are all equal."""
 
 

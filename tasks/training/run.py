@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks import cores, precision
+from tasks.failures import MistakeError
 from tasks.generation.rollouts import check_prompts
 from tasks.schemas import LEDGER, MIXTURE, read_table, write_table
 from tasks.training.actors import ActorProcess, RayActor
@@ -28,7 +29,7 @@ from tasks.verifiers import VerifiersConfig, verifiers_of
 from tasks.verifiers.config import DEFAULTS
 
 
-class ResourceError(ValueError):
+class ResourceError(MistakeError):
     """The cluster cannot hold what the configuration asks for."""
 
 

@@ -13,12 +13,14 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from tasks.failures import MistakeError
+
 logger = logging.getLogger(__name__)
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 a folder per run, removed by the run or by the next
 
 
-class FolderInUseError(RuntimeError):
+class FolderInUseError(MistakeError):
     """Another process holds the folder: the same run was started twice."""
 
 

@@ -3,9 +3,10 @@
 import re
 
 import pytest
-import yaml
 from click.testing import CliRunner
+from flytekit.bin import entrypoint
 from flytekit.clis.sdk_in_container.pyflyte import main
+from flytekit.exceptions.user import FlyteUserRuntimeException
 
 from tasks.config import SpecError
 from tasks.generation.models import ModelError
@@ -69,20 +70,65 @@ def test_a_response_that_fills_the_context_is_an_error():
         check(data(difficulty=difficulty), *quickstart()[1:])
 
 
+# On the command line
+
+
+def pyflyte(*arguments):
+    """What the command line says in lines as long as they come, and its exit code."""
+    done = CliRunner().invoke(main, ["run", *map(str, arguments)])
+    assert "Traceback" not in done.output, done.output
+    return re.sub(r"[\s│]+", " ", done.output), done.exit_code
+
+
 @pytest.mark.parametrize(
     ("option", "content", "named"),
     [
-        ("--training", {"steps": 2, "learning_rate": 1}, "learning_rate: unknown key"),
-        ("--training", {"sampling": {"samples": 1}}, "at least 2"),
-        ("--data", {"name": "x", "sources": []}, "sources"),
-        ("--evaluation", {"sampling": {"temperature": "hot"}}, "sampling.temperature = 'hot'"),
+        ("--training", "steps: 2\nlearning_rate: 1", "learning_rate: unknown key"),
+        ("--training", "sampling: {samples: 1}", "at least 2"),
+        ("--training", "steps: 2\nsteps: 3", "mine.yaml: not valid YAML: the key 'steps' stands twice"),
+        ("--training", "extends: ./other.yaml", "other.yaml: no such file"),
+        ("--data", "{name: x, sources: []}", "sources"),
+        ("--evaluation", "sampling: {temperature: hot}", "sampling.temperature = 'hot'"),
+        ("--evaluation", "7", "must hold a mapping with the keys sampling, engine"),
     ],
 )
-def test_on_the_command_line_a_bad_file_is_one_sentence(tmp_path, option, content, named):
+def test_a_bad_file_is_one_sentence(tmp_path, option, content, named):
     path = tmp_path / "mine.yaml"
-    path.write_text(yaml.safe_dump(content))
-    done = CliRunner().invoke(main, ["run", "workflows/rlvr.py", "rlvr", option, str(path)])
-    said = re.sub(r"[\s│]+", " ", done.output)
-    assert done.exit_code == 2, done.output
+    path.write_text(content)
+    said, code = pyflyte("workflows/rlvr.py", "rlvr", option, path)
+    assert code == 2, said
     assert named in said
-    assert "Traceback" not in done.output
+
+
+def test_a_file_that_is_not_there_and_a_text_that_is_wrong_are_one_sentence():
+    assert "nowhere.yaml: no such file" in pyflyte("workflows/rlvr.py", "rlvr", "--data", "nowhere.yaml")[0]
+    said, code = pyflyte("workflows/rlvr.py", "rlvr", "--training", '{"extends": "quickstart", "objective.clip": 1}')
+    assert code == 2
+    assert "objective.clip: unknown key" in said
+
+
+def test_a_mistake_that_a_stage_finds_is_its_sentence(tmp_path):
+    (tmp_path / "kept.parquet").write_text("no table")
+    (tmp_path / "mixture.yaml").write_text("heldout: 2")
+    options = ("--graded", tmp_path / "kept.parquet", "--spec", tmp_path / "mixture.yaml")
+    said, code = pyflyte("tasks/mixing/task.py", "mix_prompts", *options)
+    assert code == 1
+    assert re.search(r"Error: \S*kept\.parquet: not a readable Parquet file", said), said
+
+
+def test_in_the_console_a_mistake_begins_with_its_sentence_and_all_else_with_what_flytekit_says():
+    def message(error):
+        wrapped = FlyteUserRuntimeException(error)
+        wrapped.__cause__ = error
+        return entrypoint.get_traceback_str(wrapped)
+
+    assert message(SpecError("mine.yaml: steps = 0: must be above 0")) == "mine.yaml: steps = 0: must be above 0"
+    assert message(ZeroDivisionError("ours")).startswith("Trace:")
+
+
+def test_help_says_in_a_few_lines_what_each_file_is_for():
+    said, code = pyflyte("workflows/rlvr.py", "rlvr", "--help")
+    assert code == 0
+    for words in ("The sources, how responses are judged", "tasks.spec.Recipe", "[default: (the quickstart's)]"):
+        assert words in said
+    assert len(said) < 2000
