@@ -20,7 +20,7 @@ RUN := $(BIN)/pyflyte run workflows/rlvr.py rlvr
 IMAGES := data generation  # training has the image of generation
 PUBLISHED = $(shell sed -n 's/^published = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",')
 
-.PHONY: demo test test-fast test-all test-images check format bench images register registry-is-named code-server clean
+.PHONY: demo test test-fast test-all test-images check schemas format bench images register registry-is-named code-server clean
 
 demo: $(VENV)/.ready  ## the whole pipeline on the quickstart
 	@$(RUN)
@@ -41,6 +41,9 @@ check: $(VENV)/.ready  ## lint, format, types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+
+schemas: $(VENV)/.ready  ## JSON schemas of the three files, for editors
+	@$(BIN)/python -m tasks.json_schema workflows/schemas
 
 format: $(VENV)/.ready
 	@$(BIN)/ruff check --fix .

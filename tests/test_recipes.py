@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks.config import SpecError, extended, load_yaml
-from tasks.spec import RECIPES, Recipe
+from tasks.config import SpecError, extended, load_yaml, nested
+from tasks.evaluation.spec import EvaluationConfig
+from tasks.spec import RECIPES, DataFile, Recipe
+from tasks.training.__main__ import with_overrides
 
 DATA = Path(os.environ.get("RLVR_TEST_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 SEEDS = DATA.parent / "seeds"
@@ -374,3 +376,39 @@ def test_recipes_that_extend_each_other_are_named(tmp_path):
     folder = files(tmp_path, one="extends: other\n", other="extends: one\n")
     with pytest.raises(SpecError, match=r"extends itself \(one > other > one\)"):
         extended({"extends": "one"}, folder)
+
+
+def test_each_of_the_three_files_may_extend_one_by_its_path(tmp_path):
+    (tmp_path / "below").mkdir()
+    files(tmp_path, base="sampling: {samples: 3}\nengine: {seed: 5}\n")
+    mine = tmp_path / "below" / "mine.yaml"
+    mine.write_text("extends: ../base.yaml\nsampling: {max_tokens: 9}\n")
+    evaluation = load_yaml(EvaluationConfig, mine)
+    assert (evaluation.sampling.samples, evaluation.sampling.max_tokens, evaluation.engine.seed) == (3, 9, 5)
+    mine.write_text("extends: quickstart\nname: mine\nmixture.heldout: 7\n")
+    assert load_yaml(DataFile, mine).mixture.heldout == 7
+    mine.write_text("extends: mine.yaml\n")
+    with pytest.raises(SpecError, match=r"mine.yaml: extends = 'mine.yaml': a file that extends itself"):
+        load_yaml(DataFile, mine)
+    files(tmp_path, list="[1]")
+    mine.write_text("extends: ../list.yaml\n")
+    with pytest.raises(SpecError, match=r"list.yaml must hold a mapping; found \[1\]"):
+        load_yaml(Recipe, mine)
+
+
+def test_a_dotted_key_is_short_for_a_mapping_in_a_mapping_and_may_not_say_it_twice():
+    assert nested({"a.b.c": 1, "a": {"d": 2}, "e": 3}) == {"a": {"b": {"c": 1}, "d": 2}, "e": 3}
+    with pytest.raises(SpecError, match=r"a\.d = 1: stands beside d = 2 in a"):
+        nested({"a.d": 1, "a": {"d": 2}})
+    with pytest.raises(SpecError, match=r"a\.d = 1: stands beside a = 5"):
+        nested({"a.d": 1, "a": 5})
+
+
+def test_overrides_of_a_command_line_are_yaml_values_by_dotted_keys():
+    recipe = with_overrides("quickstart", ("objective.clip_high=0.3", "lora={rank: 2, alpha: 4}", "steps=3"))
+    assert (recipe.objective.clip_high, recipe.lora.rank, recipe.steps) == (0.3, 2, 3)
+    assert recipe.objective.clip_low == load_yaml(Recipe, RECIPES / "quickstart.yaml").objective.clip_low
+    with pytest.raises(SpecError, match=r"'steps' must be KEY=VALUE"):
+        with_overrides("quickstart", ("steps",))
+    with pytest.raises(SpecError, match=r"objective\.clip: unknown key"):
+        with_overrides("quickstart", ("objective.clip=1",))

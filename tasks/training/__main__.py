@@ -1,0 +1,81 @@
+"""Training without Flyte: `python -m tasks.training run RECIPE --mixture FILE [KEY=VALUE ...]`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from tasks.config import SpecError, load_yaml, parse
+from tasks.failures import MistakeError
+from tasks.generation.models import prepare_model
+from tasks.progress import shown
+from tasks.quiet import hush
+from tasks.spec import DataFile, Recipe
+from tasks.verifiers.config import DEFAULTS
+
+
+@click.group()
+def main() -> None:
+    """Training without Flyte."""
+
+
+@main.command()
+@click.argument("recipe")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--mixture", required=True, type=click.Path(path_type=Path), help="Parquet file of a mixture.")
+@click.option("--model", type=click.Path(path_type=Path), help="Folder of the checkpoint; without it: the recipe's.")
+@click.option("--data", help="Data file that says how responses are judged; without it: without a judge.")
+@click.option("--folder", default="outputs/runs/by-hand", show_default=True, type=click.Path(path_type=Path))
+def run(
+    recipe: str, overrides: tuple[str, ...], mixture: Path, model: Path | None, data: str | None, folder: Path
+) -> None:
+    """Train by RECIPE, a name or a path, with options in its place: objective.clip_high=0.3.
+
+    A folder that holds a run is continued; what the run leaves is in it.
+    """
+    hush()
+    import ray
+
+    from tasks.training.run import train
+
+    config = with_overrides(recipe, overrides)
+    verifiers = load_yaml(DataFile, data).verifiers if data else DEFAULTS
+    folder.mkdir(parents=True, exist_ok=True)
+    if model is None:
+        model = folder / "model"
+        if not model.exists():  # complete, or not there at all
+            prepare_model(config.model, folder / "model.partial").rename(model)
+    ray.init(include_dashboard=False, log_to_driver=False)
+    with shown("training: steps", config.steps) as advance:
+
+        def on_step(metrics: dict[str, float]) -> None:
+            advance(note=f"reward {metrics['reward']:.2f}", done=int(metrics["step"]) + 1)
+
+        result = train(config.run, model, mixture, folder, verifiers.with_initial(model), on_step=on_step)
+    click.echo(f"policy      {result.policy}\nledger      {result.ledger}\nmetrics     {result.metrics}")
+
+
+def with_overrides(recipe: str, overrides: tuple[str, ...]) -> Recipe:
+    """The recipe with `KEY=VALUE` in the place of its own; values are YAML.
+
+    Raises:
+        SpecError: see `load_yaml`; an override without a key.
+    """
+    given: dict[str, Any] = {"extends": recipe}
+    for each in overrides:
+        key, sign, value = each.partition("=")
+        if not (key and sign):
+            raise SpecError(f"{each!r} must be KEY=VALUE, as in objective.clip_high=0.3")
+        given[key] = yaml.safe_load(value)
+    return parse(Recipe, json.dumps(given))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except MistakeError as mistake:
+        raise SystemExit(f"Error: {mistake}") from None
