@@ -15,7 +15,10 @@ from tasks.generation.models import prepare_model
 from tasks.progress import shown
 from tasks.quiet import hush
 from tasks.spec import DataFile, Recipe
+from tasks.training.tally import note
 from tasks.verifiers.config import DEFAULTS
+
+hush()
 
 
 @click.group()
@@ -37,7 +40,6 @@ def run(
 
     A folder that holds a run is continued; what the run leaves is in it.
     """
-    hush()
     import ray
 
     from tasks.training.run import train
@@ -53,7 +55,7 @@ def run(
     with shown("training: steps", config.steps) as advance:
 
         def on_step(metrics: dict[str, float]) -> None:
-            advance(note=f"reward {metrics['reward']:.2f}", done=int(metrics["step"]) + 1)
+            advance(note=note(metrics), done=int(metrics["step"]) + 1)
 
         result = train(config.run, model, mixture, folder, verifiers.with_initial(model), on_step=on_step)
     click.echo(f"policy      {result.policy}\nledger      {result.ledger}\nmetrics     {result.metrics}")

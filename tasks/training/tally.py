@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tasks.generation.engine import UpdateTiming
@@ -111,3 +112,8 @@ def batch_metrics(batch: list[Group], version: int) -> dict[str, float]:
         "staleness": statistics.fmean(staleness),
         "staleness_max": max(staleness),
     }
+
+
+def note(metrics: Mapping[str, float]) -> str:
+    """What a progress bar says of a step; nothing where none of its responses could be judged."""
+    return f"reward {metrics['reward']:.2f}" if "reward" in metrics else ""

@@ -84,6 +84,7 @@ def train_policy(
     from tasks.training.learner.client import LearnerLostError
     from tasks.training.run import train
     from tasks.training.store import StoreError
+    from tasks.training.tally import note
 
     watch = Stopwatch("training")
     folder = run_folder(content_digest(model), content_digest(mixture), config, verifiers)
@@ -94,8 +95,7 @@ def train_policy(
 
         def on_step(metrics: dict[str, float]) -> None:
             nonlocal drawn_at
-            note = f"reward {metrics['reward']:.2f}" if "reward" in metrics else ""
-            advance(note=note, done=int(metrics["step"]) + 1)
+            advance(note=note(metrics), done=int(metrics["step"]) + 1)
             if time.monotonic() - drawn_at >= DECK_SECONDS:
                 drawn_at = time.monotonic()
                 show("training", charts.deck(charts.training_curves(rows_of(folder / "metrics.jsonl"))))
