@@ -29,6 +29,7 @@ SHOWN = (
     "tasks.command_line",  # what a terminal and a log say of options, results and errors
     "tasks.digest",  # decides when a stage runs again, not what it returns
     "tasks.platform.progress",  # the bar on a terminal
+    "tasks.platform.sampling",  # the same with a live deck
     "tasks.platform.show",  # what is on a deck
     "tasks.progress",  # how that bar and the lines of a log look
     "tasks.quiet",  # which lines of other libraries reach the terminal

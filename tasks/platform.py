@@ -8,7 +8,8 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial, wraps
 from pathlib import Path
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from flytekit import Cache, Deck, FlyteContextManager, HashMethod, current_context, dynamic, task
 from flytekit.core import local_cache
 from flytekit.core.local_cache import LocalTaskCache
-from flytekit.deck import DeckField
 from flytekit.exceptions.user import FlyteRecoverableException
 from flytekit.models.literals import Literal, LiteralMap
 from flytekit.types.directory import FlyteDirectory
@@ -64,6 +64,8 @@ RESULT = HashMethod(config_digest)
 """Annotates a configuration that a stage takes or gives: its run-time options have no part in cache keys."""
 
 if TYPE_CHECKING:
+    from pyarrow import Table
+
     Parquet = Html = JsonLines = FlyteFile
     Folder = FlyteDirectory
 else:
@@ -149,13 +151,8 @@ composed = partial(uncached_stage, make=dynamic)
 """A dynamic task: stages that are put together where the inputs are known, as one box of the graph."""
 
 
-shown_stage = partial(
-    stage,
-    enable_deck=True,
-    # Without flytekit's list of dependencies: it starts pip twice in every task, 2 s each time.
-    deck_fields=(DeckField.SOURCE_CODE, DeckField.TIMELINE, DeckField.INPUT, DeckField.OUTPUT),
-)
-"""A stage with a deck."""
+shown_stage = partial(stage, enable_deck=True, deck_fields=())
+"""A stage with a deck, which holds the stage's own page alone: the console has inputs and outputs beside it."""
 
 
 def local(value: Any) -> Path:
@@ -209,3 +206,42 @@ def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
 
     with shown(description, total) as advance:
         yield advance
+
+
+DECK_SECONDS = 30.0
+"""A live deck is drawn at most this often: drawing takes time."""
+
+
+@contextlib.contextmanager
+def sampling(description: str, prompts: Table, samples: int) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """The progress of a stage that samples, with a live deck of the scores so far; yields what takes each judged row.
+
+    Args:
+        description: the stage.
+        prompts: a table of `PROMPTS`.
+        samples: responses to each.
+    """
+    from tasks import charts
+
+    columns = (prompts.column(name).to_pylist() for name in ("prompt_id", "domain"))
+    domain_of = dict(zip(*columns, strict=True))
+    scores: dict[str, list[float]] = defaultdict(list)
+    drawn_at, unjudged = time.monotonic(), 0
+
+    with progress(description, prompts.num_rows * samples) as advance:
+
+        def judged(row: Mapping[str, Any]) -> None:
+            nonlocal drawn_at, unjudged
+            if row["score"] is None:
+                unjudged += 1
+            else:
+                scores[domain_of[row["prompt_id"]]].append(row["score"])
+            count = sum(map(len, scores.values()))
+            mean = sum(map(sum, scores.values())) / max(count, 1)
+            advance(note=f"mean score {mean:.2f}")
+            if time.monotonic() - drawn_at >= DECK_SECONDS:
+                drawn_at = time.monotonic()
+                figures = {"judged so far": f"{count:,} of {prompts.num_rows * samples:,}", "mean score": f"{mean:.1%}"}
+                show(description, charts.page(figures, charts.rates_so_far(scores, unjudged)))
+
+        yield judged

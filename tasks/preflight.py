@@ -13,7 +13,7 @@ from tasks.contents import file_digest
 from tasks.digest import CONSTRAINTS, pinned_version
 from tasks.evaluation.spec import EvaluationConfig
 from tasks.generation.models import ModelError, ModelSpec, PackagedGguf
-from tasks.platform import uncached_stage
+from tasks.platform import show, uncached_stage
 from tasks.sourcing import loaders
 from tasks.sourcing.spec import VERIFIERS_OF, SourceSpec
 from tasks.spec import DataFile, Recipe
@@ -28,15 +28,18 @@ class Plan(NamedTuple):
     shown: dict
 
 
-@uncached_stage(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"))
+@uncached_stage(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"), enable_deck=True, deck_fields=())
 def plan(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Plan:
     """Check the three files against each other and against what they name, and pass them on.
 
     Never cached: it looks at files and folders, whose digests it passes on. `shown` holds what the user wrote of the
     files, for the report.
     """
+    from tasks import charts
+
     check(data, training, evaluation)
     model = fingerprinted_model(training.model)
+    show("plan", charts.page(_figures(data, training, evaluation), charts.table(_sources(data), "Sources")))
     return Plan(
         data=data.model_copy(update={"verifiers": fingerprinted(data.verifiers)}),
         training=training,
@@ -126,6 +129,28 @@ def fingerprinted(verifiers: VerifiersConfig) -> VerifiersConfig:
     ):
         return verifiers
     return verifiers.model_copy(update={"judge": judge.model_copy(update={"fingerprint": file_digest(judge.model)})})
+
+
+def _figures(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> dict[str, str]:
+    """The size of what will be done, for the deck."""
+    return {
+        "data": data.name,
+        "model": training.model.name,
+        "rollouts a prompt": f"{data.difficulty.sampling.samples}",
+        "kept below": f"{data.difficulty.max_pass_rate:.1%}",
+        "steps": f"{training.steps:,}",
+        "groups x samples a step": f"{training.groups_per_step} x {training.sampling.samples}",
+        "response limit, tokens": f"{training.sampling.max_tokens:,}",
+        "learner ranks, engines": f"{training.learner.ranks}, {training.actors.count}",
+        "held-out samples a prompt": f"{evaluation.sampling.samples}",
+    }
+
+
+def _sources(data: DataFile) -> list[dict[str, Any]]:
+    return [
+        {"source": each.name, "domain": each.domain, "verifier": each.verifier, "loader": each.loader.kind}
+        for each in data.sources
+    ]
 
 
 def _shown(spec: Any) -> dict[str, Any]:

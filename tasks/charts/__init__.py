@@ -14,6 +14,7 @@ from tasks.charts.drawing import (
     intervals,
     shares,
 )
+from tasks.charts.pages import page, prompt_samples, rates_so_far, rollout_samples, table
 from tasks.charts.panels import before_after, pass_rates, training_curves
 
 __all__ = [
@@ -29,7 +30,12 @@ __all__ = [
     "grid",
     "histogram",
     "intervals",
+    "page",
     "pass_rates",
+    "prompt_samples",
+    "rates_so_far",
+    "rollout_samples",
     "shares",
+    "table",
     "training_curves",
 ]

@@ -16,7 +16,7 @@ from tasks.platform import (
     Stopwatch,
     content_digest,
     local,
-    progress,
+    sampling,
     scratch,
     show,
     shown_stage,
@@ -49,11 +49,12 @@ def roll_out(
     verifiers: Annotated[VerifiersConfig, RESULT] = DEFAULTS,
 ) -> Sampled:
     """Scored rollouts of every prompt from the initial checkpoint."""
+    from tasks import charts
     from tasks.generation.rollouts import sample_and_score
 
     watch = Stopwatch("rollouts")
     table = read_table(local(prompts), PROMPTS)
-    with progress("difficulty: rollouts", table.num_rows * spec.sampling.samples) as advance:
+    with sampling("difficulty: rollouts", table, spec.sampling.samples) as judged:
         sampled = sample_and_score(
             table,
             local(model),
@@ -62,7 +63,7 @@ def roll_out(
             policy="initial",
             verifiers=verifiers.with_initial(local(model)),
             verifier_workers=spec.verifier_workers,
-            on_progress=advance,
+            on_judged=judged,
         )
     lineage = {
         "prompts": content_digest(prompts),
@@ -80,7 +81,19 @@ def roll_out(
         unjudged=sampled.table.column("score").null_count,
         verifiers=sampled.verifiers,
     )
-    show("rollouts", sampled.table.slice(0, 50).to_pandas().to_html())
+    scores = [score for score in sampled.table.column("score").to_pylist() if score is not None]
+    show(
+        "difficulty: rollouts",
+        charts.page(
+            {
+                "rollouts": f"{sampled.table.num_rows:,}",
+                "mean score": f"{sum(scores) / max(len(scores), 1):.1%}",
+                "could not be judged": f"{sampled.table.num_rows - len(scores):,}",
+                "tokens/s": f"{speed:,.0f}",
+            },
+            charts.rollout_samples(table, sampled.table),
+        ),
+    )
     return Sampled(
         FlyteFile(str(write_table(scratch("rollouts.parquet"), sampled.table, ROLLOUTS, lineage))),
         FlyteFile(str(write_table(scratch("rejected.parquet"), sampled.rejected, REJECTED, lineage))),
@@ -98,7 +111,13 @@ def select_prompts(prompts: Parquet, rollouts: Parquet, max_pass_rate: float) ->
     graded, rejected = grade(read_table(local(prompts), PROMPTS), read_table(local(rollouts), ROLLOUTS))
     kept = select(graded, max_pass_rate)
     lineage = {"prompts": content_digest(prompts), "rollouts": content_digest(rollouts)}
-    show("pass rates", charts.deck(charts.pass_rates(graded, max_pass_rate)))
+    show(
+        "pass rates",
+        charts.page(
+            {"graded": f"{graded.num_rows:,}", "kept": f"{kept.num_rows:,}", "kept below": f"{max_pass_rate:.1%}"},
+            charts.deck(charts.pass_rates(graded, max_pass_rate)),
+        ),
+    )
     summary = watch.summary(
         f"{kept.num_rows:,} of {graded.num_rows:,} prompts have a pass rate below {max_pass_rate:.1%}",
         graded=graded.num_rows,

@@ -16,7 +16,7 @@ from tasks.platform import (
     Stopwatch,
     content_digest,
     local,
-    progress,
+    sampling,
     scratch,
     show,
     shown_stage,
@@ -52,12 +52,13 @@ def evaluate_policy(
     A policy has no name here, so that the same one is evaluated once; the column `policy` has its digest. `initial` is
     the checkpoint that training began with: the judge of every policy, where `verifiers` says so.
     """
+    from tasks import charts
     from tasks.generation.rollouts import sample_and_score
 
     watch = Stopwatch("evaluation")
     table = read_table(local(prompts), PROMPTS)
     digest = content_digest(policy)
-    with progress("evaluation", table.num_rows * config.sampling.samples) as advance:
+    with sampling("evaluation", table, config.sampling.samples) as judged:
         sampled = sample_and_score(
             table,
             local(policy),
@@ -66,11 +67,23 @@ def evaluate_policy(
             policy=digest,
             verifiers=verifiers.with_initial(local(initial)),
             verifier_workers=config.verifier_workers,
-            on_progress=advance,
+            on_judged=judged,
         )
     lineage = {"prompts": content_digest(prompts), "policy": digest}
     speed = sampled.output_tokens / sampled.seconds
-    show("samples", sampled.table.slice(0, 50).to_pandas().to_html())
+    scores = [score for score in sampled.table.column("score").to_pylist() if score is not None]
+    show(
+        "evaluation",
+        charts.page(
+            {
+                "held-out prompts": f"{table.num_rows:,}",
+                "mean score": f"{sum(scores) / max(len(scores), 1):.1%}",
+                "could not be judged": f"{sampled.table.num_rows - len(scores):,}",
+                "tokens/s": f"{speed:,.0f}",
+            },
+            charts.rollout_samples(table, sampled.table),
+        ),
+    )
     return Evaluated(
         FlyteFile(str(write_table(scratch("rollouts.parquet"), sampled.table, ROLLOUTS, lineage))),
         FlyteFile(str(write_table(scratch("rejected.parquet"), sampled.rejected, REJECTED, lineage))),
@@ -97,7 +110,18 @@ def compare_policies(before: Parquet, after: Parquet, prompts: Parquet) -> Compa
         read_table(local(before), ROLLOUTS), read_table(local(after), ROLLOUTS), read_table(local(prompts), GRADED)
     )
     overall = found.comparisons["all"]
-    show("before and after", charts.deck(charts.before_after(found.table)))
+    show(
+        "before and after",
+        charts.page(
+            {
+                "before": f"{overall.before:.1%}",
+                "after": f"{overall.after:.1%}",
+                "gain, points": f"{100 * overall.gain:+.1f}",
+                "95% interval": f"{100 * overall.gain_low:+.1f} to {100 * overall.gain_high:+.1f}",
+            },
+            charts.deck(charts.before_after(found.table)),
+        ),
+    )
     lineage = {name: content_digest(table) for name, table in (("before", before), ("after", after))}
     return Compared(
         FlyteFile(str(write_table(scratch("evaluation.parquet"), found.table, EVALUATION, lineage))),

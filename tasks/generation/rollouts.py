@@ -79,7 +79,7 @@ def sample_and_score(
     policy: str,
     verifiers: VerifiersConfig = DEFAULTS,
     verifier_workers: int = 1,
-    on_progress: Callable[[int], None] = lambda _: None,
+    on_judged: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> Rollouts:
     """Sample and judge `sampling.samples` responses to each prompt, all of them in flight together.
 
@@ -92,7 +92,7 @@ def sample_and_score(
         policy: name for the `policy` column.
         verifiers: how responses are judged.
         verifier_workers: judging processes.
-        on_progress: called with the number of responses that were just finished.
+        on_judged: called with each row of the table when its response has been judged.
 
     Raises:
         RolloutError: a prompt that cannot be judged.
@@ -119,7 +119,7 @@ def sample_and_score(
     names = {name for row in rows for name in verifiers_of(row["verifier"], json.loads(row["ground_truth"]))}
     judges = open_pool(verifier_workers, verifiers, names)
     records, figures, start_seconds, seconds = asyncio.run(
-        _run(fitting, model, engine, sampling, policy, judges, on_progress)
+        _run(fitting, model, engine, sampling, policy, judges, on_judged)
     )
     return Rollouts(
         table=table_from_rows(records, ROLLOUTS, f"rollouts of {policy}"),
@@ -138,7 +138,7 @@ async def _run(
     sampling: SamplingConfig,
     policy: str,
     judges: AbstractContextManager[VerifierPool],
-    on_progress: Callable[[int], None],
+    on_judged: Callable[[dict[str, Any]], None],
 ) -> tuple[list[dict[str, Any]], dict[str, float], float, float]:
     async def one(
         engine: Engine, pool: VerifierPool, row: dict[str, Any], ids: list[int], sample: int
@@ -146,8 +146,7 @@ async def _run(
         seed = None if sampling.seed is None else sample_seed(sampling.seed, row["prompt_id"], sample)
         completion: Completion = await engine.generate(ids, sampling, seed=seed, with_logprobs=False)
         score = await pool.score(row["verifier"], completion.text, json.loads(row["ground_truth"]), row["messages"])
-        on_progress(1)
-        return {
+        record = {
             "prompt_id": row["prompt_id"],
             "sample": sample,
             "response": completion.text,
@@ -157,6 +156,8 @@ async def _run(
             "error": score.error,
             "policy": policy,
         }
+        on_judged(record)
+        return record
 
     precision.say(config.dtype, precision.resolve(config.dtype, gpu=has_gpu()))
     began = time.perf_counter()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import NamedTuple
 
 from flytekit import Resources
@@ -10,7 +11,7 @@ from flytekit.types.directory import FlyteDirectory
 from images import GENERATION
 from tasks.contents import seal
 from tasks.generation.models import ModelSpec
-from tasks.platform import Folder, Stopwatch, scratch, stage
+from tasks.platform import Folder, Stopwatch, scratch, show, shown_stage
 from tasks.schemas import StageSummary
 
 
@@ -19,12 +20,17 @@ class PreparedModel(NamedTuple):
     summary: StageSummary
 
 
-@stage(container_image=GENERATION, requests=Resources(cpu="2", mem="4Gi"))
+@shown_stage(container_image=GENERATION, requests=Resources(cpu="2", mem="4Gi"))
 def prepare_model(spec: ModelSpec) -> PreparedModel:
     """The model that `spec` names as a Hugging Face folder with safetensors and a chat template."""
+    from tasks import charts
     from tasks.generation.models import prepare_model as prepare
 
     watch = Stopwatch("model")
     folder = seal(prepare(spec, scratch("model")))
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    shape = json.loads((folder / "config.json").read_text())
+    figures = {"model": spec.name, "weights": f"{size / 1e6:,.0f} MB", "digest": spec.fingerprint or "none"}
+    about = [{"key": key, "value": value} for key, value in sorted(shape.items()) if not isinstance(value, dict | list)]
+    show("model", charts.page(figures, charts.table(about, "Configuration")))
     return PreparedModel(FlyteDirectory(str(folder)), watch.summary(f"{spec.name}, {size / 1e6:,.0f} MB", bytes=size))

@@ -34,6 +34,7 @@ def merge_sources(prompts: list[Parquet], rejected: list[Parquet], sources: list
     """
     import pyarrow as pa
 
+    from tasks import charts
     from tasks.mixing.merge import merge
     from tasks.mixing.mix import check
 
@@ -42,7 +43,8 @@ def merge_sources(prompts: list[Parquet], rejected: list[Parquet], sources: list
     check(merged, spec)
     aside = pa.concat_tables([*(read_table(local(table), REJECTED) for table in rejected), duplicates])
     lineage = {"sources": [content_digest(table) for table in prompts]}
-    show("prompts", merged.slice(0, 20).to_pandas().to_html())
+    figures = {"prompts": f"{merged.num_rows:,}", "sources": f"{len(sources):,}", "set aside": f"{aside.num_rows:,}"}
+    show("prompts", charts.page(figures, charts.prompt_samples(merged)))
     return Merged(
         FlyteFile(str(write_table(scratch("prompts.parquet"), merged, PROMPTS, lineage))),
         FlyteFile(str(write_table(scratch("rejected.parquet"), aside, REJECTED, lineage))),
@@ -57,8 +59,7 @@ def merge_sources(prompts: list[Parquet], rejected: list[Parquet], sources: list
 @shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
 def mix_prompts(graded: Parquet, spec: MixtureSpec) -> Mixture:
     """The training mixture in training order and the held-out prompts, disjoint by prompt."""
-    import pandas as pd
-
+    from tasks import charts
     from tasks.mixing.mix import mix
 
     watch = Stopwatch("mixing")
@@ -68,7 +69,8 @@ def mix_prompts(graded: Parquet, spec: MixtureSpec) -> Mixture:
         upstream={"graded": content_digest(graded)},
         code_version=code_digest(__name__),
     )
-    show("mixture", pd.DataFrame(mixed.counts).to_html(index=False))
+    figures = {"to train on": f"{mixed.train.num_rows:,}", "held out": f"{mixed.heldout.num_rows:,}"}
+    show("mixture", charts.page(figures, charts.table(mixed.counts), charts.prompt_samples(mixed.train)))
     return Mixture(
         FlyteFile(str(write_table(scratch("mixture.parquet"), mixed.train, MIXTURE, mixed.lineage))),
         FlyteFile(str(write_table(scratch("heldout.parquet"), mixed.heldout, GRADED, mixed.lineage))),

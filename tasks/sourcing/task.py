@@ -28,6 +28,7 @@ def source_prompts(batch: SourceBatch, max_prompt_chars: int) -> Sourced:
         batch: what to read and how.
         max_prompt_chars: longer prompts are set aside.
     """
+    from tasks import charts
     from tasks.sourcing.prompts import build_prompts
 
     names = ", ".join(source.name for source in batch.sources)
@@ -39,7 +40,13 @@ def source_prompts(batch: SourceBatch, max_prompt_chars: int) -> Sourced:
     prompts = write_table(scratch("prompts.parquet"), found, PROMPTS, lineage)
     rejected = write_table(scratch("rejected.parquet"), aside, REJECTED, lineage)
     read = sum(each.counts["read"] for each in built.values())
-    show("prompts", found.slice(0, 20).to_pandas().to_html())
+    figures = {"prompts": f"{found.num_rows:,}", "rows read": f"{read:,}", "set aside": f"{aside.num_rows:,}"}
+    reasons = [
+        {"source": name, "reason": reason, "rows": count}
+        for name, each in built.items()
+        for reason, count in each.reasons.items()
+    ]
+    show("prompts", charts.page(figures, charts.table(reasons, "Set aside"), charts.prompt_samples(found)))
     return Sourced(
         FlyteFile(str(prompts)),
         FlyteFile(str(rejected)),

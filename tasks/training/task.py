@@ -21,6 +21,7 @@ from tasks.config import decisive
 from tasks.contents import seal
 from tasks.digest import code_digest
 from tasks.platform import (
+    DECK_SECONDS,
     RESULT,
     Folder,
     JsonLines,
@@ -45,9 +46,6 @@ Without it: the bucket of the raw outputs on a cluster, `RUNS_HERE` on a laptop.
 
 RUNS_HERE = "outputs/runs"
 """The folder of run folders on this machine."""
-
-DECK_SECONDS = 30.0
-"""The live curves are drawn at most this often: drawing takes a second of a core."""
 
 CLUSTER = RayJobConfig(HeadNodeConfig(Resources(cpu="4", mem="32Gi")), [], shutdown_after_job_finishes=True)
 """The machine of the task alone; in the pipeline it has those that its recipe asks for (`workflows/training.py`)."""

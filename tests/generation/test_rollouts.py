@@ -88,7 +88,7 @@ def test_an_engine_that_dies_is_an_engine_error(tiny_model, monkeypatch):
 def test_every_fitting_prompt_gets_its_scored_samples_and_the_others_a_reason(tiny_model):
     prompts = table("What is the sea?", "#" * 120, "Answer in one word", "Write a sentence")
     finished = []
-    result = sample_and_score(prompts, tiny_model, ENGINE, SAMPLING, policy="initial", on_progress=finished.append)
+    result = sample_and_score(prompts, tiny_model, ENGINE, SAMPLING, policy="initial", on_judged=finished.append)
     rows = result.table.to_pylist()
     fitting = [name for i, name in enumerate(prompts["prompt_id"].to_pylist()) if i != 1]
     assert [(row["prompt_id"], row["sample"]) for row in rows] == [(name, i) for name in fitting for i in range(4)]
@@ -101,7 +101,7 @@ def test_every_fitting_prompt_gets_its_scored_samples_and_the_others_a_reason(ti
     assert all(0 < row["num_tokens"] <= 16 for row in rows)
     assert all(row["num_tokens"] == 16 for row in rows if row["finish_reason"] == "length")
     assert result.output_tokens == sum(row["num_tokens"] for row in rows)
-    assert sum(finished) == 12
+    assert sorted(finished, key=str) == sorted(rows, key=str)
     [rejected] = result.rejected.to_pylist()
     assert (rejected["source"], rejected["row"], rejected["value"]) == ("test", 1, "#" * 120)
     assert rejected["reason"].endswith("112 fit beside a response of 16")
