@@ -29,6 +29,8 @@ CLAIM = "content"
 """The entry of a table's footer: the digest of its columns' names and pages, and how many bytes the pages are."""
 MANIFEST = "sha256.json"
 """The file of a folder: bytes and SHA-256 of each other file by its path."""
+CARD = "README.md"
+"""The file of a folder that is for people alone, and no part of its digest."""
 MAGIC = b"PAR1"
 _BLOCK = 1 << 20
 _OTHER_FILES = f"{MANIFEST} was written for other files; delete it, and they count as they are"
@@ -147,6 +149,7 @@ def _claimed_by_folder(files: AbstractFileSystem, address: str) -> str | None:
     sizes = {name.removeprefix(root): size for name, size in below.items()}
     if sizes.pop(MANIFEST, None) is None:
         return None
+    sizes.pop(CARD, None)
     manifest = _manifest(files.cat_file(f"{root}{MANIFEST}"), address)
     if {name: entry["bytes"] for name, entry in manifest.items()} != sizes:
         raise ContentError(f"{address}: {_OTHER_FILES}")
@@ -154,7 +157,8 @@ def _claimed_by_folder(files: AbstractFileSystem, address: str) -> str | None:
 
 
 def _entries(folder: Path) -> dict[str, dict[str, Any]]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / MANIFEST)
+    left_out = (folder / MANIFEST, folder / CARD)
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path not in left_out)
     return {
         path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in files
     }

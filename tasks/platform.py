@@ -30,7 +30,7 @@ from tasks.digest import CodeDigest
 from tasks.failures import cause_in_infrastructure
 from tasks.quiet import hush
 from tasks.registration import check_code, options
-from tasks.schemas import StageSummary
+from tasks.schemas import StageSummary, read_metadata
 
 hush()
 speak()
@@ -53,6 +53,13 @@ def content_digest(value: Any) -> str:
         copy = str(Path(folder) / "copy")
         access.get_data(address, copy, is_multipart=isinstance(value, FlyteDirectory))
         return file_digest(copy)
+
+
+def footer(value: Any) -> dict[str, Any]:
+    """What the writer of a table left in its footer (`tasks.schemas.write_table`); all else is not read."""
+    address, access = str(value.remote_source or value.path), FlyteContextManager.current_context().file_access
+    with access.get_filesystem_for_path(address).open(address, "rb") as file:
+        return read_metadata(file)
 
 
 def config_digest(config: Config) -> str:
@@ -165,6 +172,15 @@ def scratch(name: str) -> Path:
     return Path(tempfile.mkdtemp(dir=current_context().working_directory)) / name
 
 
+def run_id() -> str:
+    """The name of this run: of the execution on a cluster, of the process on this machine."""
+    context = current_context()
+    execution = context.execution_id
+    if execution is None or execution.project in ("local", ""):
+        return f"{os.getpid()}-{context.execution_date:%Y%m%dT%H%M%S}"
+    return str(execution.name)
+
+
 class Stopwatch:
     """Times a stage and turns what it has to say into its summary."""
 
@@ -173,14 +189,15 @@ class Stopwatch:
         self._started_at = datetime.now(UTC)
         self._started = time.perf_counter()
 
-    def summary(self, headline: str, **facts: Any) -> StageSummary:
-        """The stage's summary, up to now."""
+    def summary(self, headline: str, *, before: float = 0.0, **facts: Any) -> StageSummary:
+        """The stage's summary, up to now; `before` is what earlier attempts of the same work took, in seconds."""
         return StageSummary(
             stage=self._stage,
             started_at=self._started_at,
-            seconds=time.perf_counter() - self._started,
+            seconds=before + time.perf_counter() - self._started,
             headline=headline,
             facts=json.dumps(facts, sort_keys=True),
+            run=run_id(),
         )
 
 

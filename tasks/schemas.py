@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, BinaryIO, Literal, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -213,9 +213,9 @@ def read_table(path: str | Path, schema: pa.Schema) -> pa.Table:
     return validate(table, schema, str(path))
 
 
-def read_metadata(path: str | Path) -> dict[str, Any]:
+def read_metadata(file: str | Path | BinaryIO) -> dict[str, Any]:
     """The key-value metadata that `write_table` stored, without Arrow's own entry."""
-    entries = pq.read_schema(path).metadata or {}
+    entries = pq.read_schema(file).metadata or {}
     return {key.decode(): json.loads(value) for key, value in entries.items() if key != b"ARROW:schema"}
 
 
@@ -229,6 +229,7 @@ class StageSummary:
         seconds: wall time of the work.
         headline: one sentence for people.
         facts: JSON text of an object, for the report and for programs.
+        run: the run that it was made in (`tasks.platform.run_id`); in any other it came from the cache.
     """
 
     stage: str
@@ -236,6 +237,7 @@ class StageSummary:
     seconds: float
     headline: str
     facts: str = field(default="{}")
+    run: str = ""
 
     def __str__(self) -> str:
         return self.headline

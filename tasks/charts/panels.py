@@ -12,6 +12,7 @@ import pyarrow as pa
 from tasks.charts.drawing import Interval, Series, Stack, absent, color_of, curves, grid, histogram, intervals
 
 _MOST_BINS = 16
+_BUCKETS = 150  # stretches of a long curve
 
 
 @dataclass(frozen=True)
@@ -119,8 +120,24 @@ def _series(panel: Panel, metrics: Sequence[Mapping[str, Any]]) -> list[Series]:
         points = [(x, y) for x, y in points if math.isfinite(x)]
         if any(math.isfinite(y) for _, y in points):
             color = "ink" if panel.per_domain and key in panel.metrics else color_of(label, position)
-            series.append(Series(label, points, color))
+            series.append(Series(label, thinned(points), color))
     return series
+
+
+def thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """At most `2 * _BUCKETS` of the points: the lowest and the highest of each stretch, the first and the last of all.
+
+    A curve of 20,000 steps looks the same, and its page stays small.
+    """
+    if len(points) <= 2 * _BUCKETS:
+        return points
+    kept = {0, len(points) - 1}
+    for bucket in range(_BUCKETS):
+        stretch = range(bucket * len(points) // _BUCKETS, (bucket + 1) * len(points) // _BUCKETS)
+        finite = [i for i in stretch if math.isfinite(points[i][1])]
+        if finite:
+            kept |= {min(finite, key=lambda i: points[i][1]), max(finite, key=lambda i: points[i][1])}
+    return [points[i] for i in sorted(kept)]
 
 
 def _number(value: Any) -> float:

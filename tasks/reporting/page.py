@@ -30,6 +30,7 @@ class ReportInputs:
         title: of the page.
         spec_yaml: the data spec as it was run.
         training_yaml: the training recipe as it was run.
+        evaluation_yaml: the evaluation file as it was run.
         rejected: `REJECTED` rows of all sources.
         graded: `GRADED` prompts of all sources, before the threshold.
         max_pass_rate: a prompt is kept for training when its pass rate is below this.
@@ -41,7 +42,9 @@ class ReportInputs:
         before: `ROLLOUTS` of the initial checkpoint on the held-out prompts.
         after: `ROLLOUTS` of the trained policy on the same prompts.
         summaries: of all stages, in pipeline order.
-        lineage: what was run: digests, versions, seeds; `model` also stands in the header.
+        run: this run's name: a stage whose summary was made in another came from the cache.
+        outputs: what the run made: `name`, `digest` and `made_from` of each.
+        lineage: what was run: versions, seeds; `model` also stands in the header.
     """
 
     title: str
@@ -58,7 +61,10 @@ class ReportInputs:
     before: pa.Table
     after: pa.Table
     summaries: list[StageSummary] = field(default_factory=list)
+    run: str = ""
+    outputs: list[dict[str, str]] = field(default_factory=list)
     lineage: dict[str, str] = field(default_factory=dict)
+    evaluation_yaml: str = ""
 
 
 def render(inputs: ReportInputs) -> str:
@@ -107,11 +113,12 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "steps": len(inputs.metrics),
         "trained_tokens": sum(row.get("trained_tokens") or 0 for row in inputs.metrics),
         "model": inputs.lineage.get("model"),
-        "stages": sections.stages(inputs.summaries),
+        "stages": sections.stages(inputs.summaries, inputs.run),
         "stage_facts": sections.stage_facts(inputs.summaries),
         "seconds": sum(summary.seconds for summary in inputs.summaries),
         "spec_yaml": inputs.spec_yaml,
         "training_yaml": inputs.training_yaml,
+        "evaluation_yaml": inputs.evaluation_yaml,
         "funnels": funnels,
         "rejections": sections.rejections(inputs.rejected),
         "max_pass_rate": inputs.max_pass_rate,
@@ -125,6 +132,7 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "p_values": sections.p_values(inputs.summaries),
         "samples": sections.samples(inputs.before, inputs.after, inputs.heldout),
         "lineage": inputs.lineage,
+        "outputs": inputs.outputs,
         "charts": {name: Markup(chart) for name, chart in _charts(inputs, funnels).items()},  # noqa: S704 - escaped
     }
 

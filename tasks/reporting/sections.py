@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,6 +27,7 @@ FATES = {
 _FATE_COLORS = {"trained": "after", "zero_variance": "muted", "stale": "orange", "failed": "red", "unused": "before"}
 EVALUATION_STAGE = "evaluation"
 _RESPONSE_LIMIT = 1_500  # characters of a completion that the report shows
+_NUMBER = re.compile(r"\d[\d,.]*")
 _VALUE_LIMIT = 160  # characters of a rejected value that the report shows
 
 
@@ -86,15 +88,19 @@ def funnel_chart(listed: Sequence[Funnel]) -> str:
 
 
 def rejections(rejected: pa.Table) -> list[dict[str, Any]]:
-    """Rejected rows by source and reason, most frequent first, each with its first row as an example."""
+    """Rejected rows by source and kind of reason, most frequent first, each with its first row as an example.
+
+    The kind is the reason up to its first colon, without its numbers.
+    """
     examples: dict[tuple[str, str], dict[str, Any]] = {}
     counts: Counter[tuple[str, str]] = Counter()
     for row in sorted(rejected.to_pylist(), key=lambda row: (row["source"], row["row"])):
-        key = (row["source"], row["reason"])
+        key = (row["source"], _NUMBER.sub("…", row["reason"].partition(":")[0]))
         counts[key] += 1
-        examples.setdefault(key, {"row": row["row"], "value": shorten(row["value"], _VALUE_LIMIT)})
+        example = {"row": row["row"], "reason": row["reason"], "value": shorten(row["value"], _VALUE_LIMIT)}
+        examples.setdefault(key, example)
     ordered = sorted(counts, key=lambda key: (-counts[key], key))
-    return [{"source": key[0], "reason": key[1], "count": counts[key], **examples[key]} for key in ordered]
+    return [{"source": key[0], "kind": key[1], "count": counts[key], **examples[key]} for key in ordered]
 
 
 def mixture_rows(mixture: pa.Table) -> list[dict[str, Any]]:
@@ -177,8 +183,11 @@ def told_apart(summaries: Sequence[StageSummary]) -> list[StageSummary]:
     ]
 
 
-def stages(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
-    """The pipeline's stages in the order given; runs of one stage (`sourcing: a`, `sourcing: b`) are taken together."""
+def stages(summaries: Sequence[StageSummary], run: str) -> list[dict[str, Any]]:
+    """The pipeline's stages in the order given, and whether each came from the cache.
+
+    Runs of one stage (`sourcing: a`, `sourcing: b`) are taken together.
+    """
     groups: dict[str, list[StageSummary]] = defaultdict(list)
     for summary in summaries:
         groups[summary.stage.partition(":")[0]].append(summary)
@@ -188,7 +197,10 @@ def stages(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
         seconds = sum(run.seconds for run in runs)
         parts = ", ".join(run.stage.partition(":")[2].strip() for run in runs)
         headline = runs[0].headline if len(runs) == 1 else f"{len(runs)} runs: {parts}"
-        listed.append({"name": name, "seconds": seconds, "share": seconds / total, "headline": headline})
+        cached = all(each.run != run for each in runs)
+        listed.append(
+            {"name": name, "seconds": seconds, "share": seconds / total, "headline": headline, "cached": cached}
+        )
     return listed
 
 

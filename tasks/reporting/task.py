@@ -15,7 +15,18 @@ from flytekit.types.file import FlyteFile
 
 from images import DATA
 from tasks.contents import file_digest
-from tasks.platform import Folder, Html, JsonLines, Parquet, local, scratch, uncached_stage
+from tasks.platform import (
+    Folder,
+    Html,
+    JsonLines,
+    Parquet,
+    content_digest,
+    footer,
+    local,
+    run_id,
+    scratch,
+    uncached_stage,
+)
 from tasks.schemas import (
     EVALUATION,
     GRADED,
@@ -24,8 +35,6 @@ from tasks.schemas import (
     REJECTED,
     ROLLOUTS,
     StageSummary,
-    canonical_json,
-    read_metadata,
     read_table,
 )
 from tasks.spec import DataFile, Recipe
@@ -67,25 +76,30 @@ def report(
     """
     import pyarrow as pa
 
-    from tasks.reporting import sections
+    from tasks.reporting import lineage, sections
+    from tasks.reporting.formats import aware
+    from tasks.reporting.index import write_index
     from tasks.reporting.page import ReportInputs, render
     from tasks.reporting.publication import new_run
-    from tasks.reporting.terminal import print_summary, summary_json
+    from tasks.reporting.terminal import headline, print_summary, summary_json
 
     def table(name: str, schema: pa.Schema) -> pa.Table:
         return read_table(local(tables[name]), schema)
 
+    title, run, context = f"rlvr-flyte: {data.name}", run_id(), current_context()
     summaries = sections.told_apart(summaries)
-    lineage = {
-        key: value if isinstance(value, str) else canonical_json(value)
-        for key, value in read_metadata(local(tables["mixture"])).items()
-    }
+    # In a pod the execution's own date is when the pod began.
+    began = min(map(aware, (context.execution_date, *(each.started_at for each in summaries if each.run == run))))
+    outputs = [lineage.output(name, content_digest(each), footer(each)) for name, each in tables.items()]
+    trained_on = {"model": content_digest(folders["model"]), "mixture": content_digest(tables["mixture"])}
+    outputs.append(lineage.output("policy", content_digest(folders["policy"]), trained_on))
     evaluation = table("evaluation", EVALUATION)
     page = render(
         ReportInputs(
-            title=f"rlvr-flyte: {data.name}",
+            title=title,
             spec_yaml=_yaml(shown["data"]),
             training_yaml=_yaml(shown["training"]),
+            evaluation_yaml=_yaml(shown["evaluation"]),
             rejected=pa.concat_tables([table(name, REJECTED) for name in tables if name.startswith("rejected_")]),
             graded=table("graded", GRADED),
             max_pass_rate=data.difficulty.max_pass_rate,
@@ -97,28 +111,33 @@ def report(
             before=table("before", ROLLOUTS),
             after=table("after", ROLLOUTS),
             summaries=summaries,
-            lineage={"model": training.model.name, **lineage},
+            run=run,
+            outputs=lineage.rows(outputs),
+            lineage={
+                "model": training.model.name,
+                "code of the mixture": footer(tables["mixture"]).get("code_version", ""),
+                "seeds": f"data {data.seed}, mixture {data.mixture.seed}, training {training.seed}",
+                "run": run,
+            },
         )
     )
     path = scratch("report.html")
     path.write_text(page)
     Deck("report", page)
 
-    context = current_context()
-    started = context.execution_date.replace(tzinfo=context.execution_date.tzinfo or UTC)
     on_laptop = context.execution_id is None or context.execution_id.project in ("local", "")
-    outputs = Path(os.environ.get(OUTPUTS, "outputs")).absolute() if on_laptop else scratch("outputs")
+    place = Path(os.environ.get(OUTPUTS, "outputs")).absolute() if on_laptop else scratch("outputs")
     rates = [item.values["tokens_per_second"] for item in summaries if item.stage == "training"]
-    with new_run(outputs, started, file_digest(str(path))) as (folder, final):
+    with new_run(place, began, file_digest(str(path))) as (folder, final):
         summary = summary_json(
             evaluation,
             summaries,
-            run_started_at=started,
-            seconds=(datetime.now(UTC) - started).total_seconds(),
+            run=run,
+            seconds=(datetime.now(UTC) - began).total_seconds(),
             report=final / "report.html",
             tokens_per_second=rates[0] if rates else None,
         )
-        (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+        (folder / "summary.json").write_text(json.dumps({"title": data.name, **summary}, indent=2) + "\n")
         shutil.copy(path, folder / "report.html")
         if on_laptop:
             for name, each in tables.items():
@@ -126,7 +145,11 @@ def report(
             for name, source in folders.items():
                 shutil.copytree(local(source), folder / name)
             shutil.copy(local(metrics), folder / "metrics.jsonl")
+            files = (_yaml(shown["training"]), _yaml(shown["data"]))
+            card = lineage.model_card(title, training.model.name, str(headline(summary)), *files)
+            (folder / "policy" / "README.md").write_text(card)
     if on_laptop:
+        write_index(place)
         print_summary(summary, final / "report.html", summaries)
     return Reported(FlyteFile(str(path)), FlyteFile(str(final / "summary.json")))
 

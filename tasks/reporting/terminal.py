@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ def summary_json(
     evaluation: pa.Table,
     summaries: Sequence[StageSummary],
     *,
-    run_started_at: datetime,
+    run: str,
     seconds: float,
     report: str | Path,
     tokens_per_second: float | None = None,
@@ -30,7 +29,7 @@ def summary_json(
     Args:
         evaluation: the `EVALUATION` table.
         summaries: of all stages, in pipeline order.
-        run_started_at: a stage that began before this moment came from the cache.
+        run: this run's name; a stage whose summary was made in another came from the cache.
         seconds: wall time of this run.
         report: path of the report.
         tokens_per_second: generated while training, if known.
@@ -42,7 +41,7 @@ def summary_json(
     found = [row for row in sections.benchmarks(table) if (row["metric"], row["benchmark"]) == ("pass_rate", "all")]
     if not found:
         raise ValueError("the evaluation has no row with benchmark 'all' and metric 'pass_rate'")
-    overall, began = found[0], formats.aware(run_started_at)
+    overall = found[0]
     return {
         "before": overall["before"]["value"],
         "before_low": overall["before"]["low"],
@@ -57,10 +56,7 @@ def summary_json(
         "n": overall["n"],
         "seconds": seconds,
         "tokens_per_second": tokens_per_second,
-        "stages": {
-            summary.stage: {"seconds": summary.seconds, "cached": formats.aware(summary.started_at) < began}
-            for summary in summaries
-        },
+        "stages": {summary.stage: {"seconds": summary.seconds, "cached": summary.run != run} for summary in summaries},
         "stage_order": [summary.stage for summary in summaries],
         "report": str(report),
     }
@@ -77,7 +73,7 @@ def print_summary(
     console.print()
     console.print(_stage_table(summary, stages))
     console.print()
-    console.print(_headline(summary))
+    console.print(headline(summary))
     evidence = [f"{formats.count(summary['n'])} held-out prompts"]
     if summary["p_value"] is not None:
         evidence.append(formats.p_value(summary["p_value"]))
@@ -102,7 +98,8 @@ def _stage_table(summary: Mapping[str, Any], stages: Sequence[StageSummary]) -> 
     return table
 
 
-def _headline(summary: Mapping[str, Any]) -> Text:
+def headline(summary: Mapping[str, Any]) -> Text:
+    """Both pass rates with their intervals, and the gain."""
     gain = f"{100 * summary['gain_low']:+.1f} to {100 * summary['gain_high']:+.1f}"
     return Text.assemble(
         f"{'pass rate':12}",

@@ -114,6 +114,7 @@ def train_policy(
     summary = watch.summary(
         f"{config.steps} steps, {trained:,.0f} tokens trained, "
         f"{generated / max(seconds, 1e-9):,.0f} tokens/s generated",
+        before=sum(row["step_seconds"] for row in rows if row["step"] < result.resumed_from),
         steps=config.steps,
         resumed_from=result.resumed_from,
         trained_tokens=trained,

@@ -160,7 +160,14 @@ def summaries() -> list[StageSummary]:
     ]
     facts = canonical_json({"comparisons": {"all": {"p_value": 0.0002}, "math": {"p_value": 0.013}}})
     return [
-        StageSummary(name, STARTED + timedelta(minutes=i), seconds, headline, facts if name == "evaluation" else "{}")
+        StageSummary(
+            name,
+            STARTED + timedelta(minutes=i),
+            seconds,
+            headline,
+            facts if name == "evaluation" else "{}",
+            run="earlier" if i < 5 else "this",
+        )
         for i, (name, seconds, headline) in enumerate(stages)
     ]
 

@@ -3,6 +3,8 @@
 import math
 
 from tasks.charts import Series, Stack, curves, deck, histogram, pass_rates, shares, training_curves
+from tasks.charts.panels import thinned
+from tasks.reporting.page import render
 from tests.reporting.synthetic_run import report_inputs
 
 
@@ -44,3 +46,18 @@ def test_labels_are_text_not_markup_or_formulas():
     assert "<b>" not in fragment
     assert "<i>" not in fragment.replace('<i style="background', "")
     assert "$a$" in fragment
+
+
+def test_a_long_curve_keeps_its_extremes_and_its_ends():
+    points = [(float(i), 0.0) for i in range(20_000)]
+    points[777], points[15_000], points[123] = (777.0, 9.0), (15_000.0, -9.0), (123.0, math.nan)
+    thin = thinned(points)
+    assert len(thin) <= 302
+    assert {points[0], points[-1], points[777], points[15_000]} <= set(thin)
+    assert thin == sorted(thin)
+    assert thinned(points[:300]) == points[:300]
+
+
+def test_the_page_of_20_000_steps_stays_under_a_megabyte():
+    inputs = report_inputs(per_source=20, steps=20_000)
+    assert len(render(inputs).encode()) < 1_000_000

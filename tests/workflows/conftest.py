@@ -16,6 +16,7 @@ from flytekit.types.file import FlyteFile
 from tasks.difficulty.task import Sampled, roll_out
 from tasks.evaluation.task import Evaluated, evaluate_policy
 from tasks.generation.task import PreparedModel, prepare_model
+from tasks.platform import run_id
 from tasks.ray_job import RayJobTask
 from tasks.schemas import LEDGER, PROMPTS, REJECTED, ROLLOUTS, StageSummary, read_table, table_from_rows, write_table
 from tasks.training.task import Trained, train_policy
@@ -25,7 +26,7 @@ HEAVY = (prepare_model, roll_out, train_policy, evaluate_policy)
 
 def summary(stage: str) -> StageSummary:
     facts = {"tokens_per_second": 100.0} if stage == "training" else {}
-    return StageSummary(stage, datetime.now(UTC), 1.0, f"{stage} ran", json.dumps(facts))
+    return StageSummary(stage, datetime.now(UTC), 1.0, f"{stage} ran", json.dumps(facts), run=run_id())
 
 
 class StandIns:

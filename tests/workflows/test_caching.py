@@ -1,6 +1,7 @@
 """What runs again when something changes: exactly what depends on it."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -33,7 +34,7 @@ def test_a_second_run_is_all_cache_hits(run):
     assert not any(stage["cached"] for stage in first["stages"].values())
     ran, second = run()
     assert ran == {}
-    # All of this happened in one process, so that every stage began after the "run" did; the figures are what counts.
+    # Both runs are of one process, so that every stage says that it ran; the figures are what counts.
     assert {name: second[name] for name in ("before", "after", "gain")} == {
         name: first[name] for name in ("before", "after", "gain")
     }
@@ -147,6 +148,17 @@ def test_the_summary_and_the_report_are_in_the_output_folder(run, tmp_path):
     assert "training ran" in (latest / "report.html").read_text()
     for name in ("evaluation", "mixture", "heldout", "ledger", "rejected_sourcing", "rejected_rollouts"):
         assert (latest / f"{name}.parquet").is_file()
+    assert "base_model" not in (latest / "policy" / "README.md").read_text()  # a package's model is none of the hub's
+    assert f'href="{latest.resolve().name}/report.html"' in (tmp_path / "outputs" / "index.html").read_text()
+
+
+def test_the_report_says_what_each_output_was_made_from_and_how_to_make_it_again(run, tmp_path):
+    run()
+    page = (tmp_path / "outputs" / "latest" / "report.html").read_text()
+    assert re.search(r'<th scope="row">mixture</th><td><code>\w{12}</code></td><td class="text">.*\(kept\)', page)
+    assert "pyflyte run workflows/rlvr.py rlvr --data data.yaml --training training.yaml" in page
+    for words in ("quickstart", "SmolLM2-135M-Instruct", ">1.0 s, ran<", "gain"):
+        assert words in page
 
 
 def test_a_run_that_fails_leaves_the_outputs_of_the_one_before(run, stand_ins, tmp_path, monkeypatch):

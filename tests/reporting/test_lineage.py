@@ -1,0 +1,48 @@
+"""Where outputs came from, the card of a policy, and the index of runs."""
+
+import json
+
+import yaml
+
+from tasks.reporting.index import write_index
+from tasks.reporting.lineage import model_card, output, rows
+
+KEPT, MIXTURE, SPEC = "a" * 64, "b" * 64, {"seed": 3}
+
+
+def test_an_output_names_what_it_was_made_from_by_digest_and_by_name_where_the_run_made_it():
+    outputs = [
+        output("kept", KEPT, {}),
+        output("mixture", MIXTURE, {"upstream": {"graded": KEPT}, "spec": SPEC, "files": ["c" * 64]}),
+    ]
+    assert rows(outputs) == [
+        {"name": "kept", "digest": "a" * 12, "made_from": ""},
+        {"name": "mixture", "digest": "b" * 12, "made_from": f"files 1 {'c' * 12}, graded {'a' * 12} (kept)"},
+    ]
+
+
+def test_the_card_has_the_front_matter_that_the_hub_reads():
+    card = model_card("title", "allenai/Olmo-3-7B@main", "18.2% -> 28.6%", "steps: 3\n", "name: x\n")
+    front = yaml.safe_load(card.split("---")[1])
+    assert front["base_model"] == "allenai/Olmo-3-7B"
+    assert front["library_name"] == "transformers"
+    assert "18.2% -> 28.6%" in card
+    assert "steps: 3" in card
+    assert "base_model" not in model_card("title", "SmolLM2-135M-Instruct", "", "", "")
+
+
+def test_the_index_lists_runs_the_newest_first_and_passes_over_what_is_none(tmp_path):
+    summary = {"before": 0.2, "after": 0.3, "gain": 0.1, "gain_low": 0.01, "gain_high": 0.2, "seconds": 60.0}
+    for name in ("20261101-000000-aaaaaaaa", "20261102-000000-bbbbbbbb"):
+        (tmp_path / name).mkdir()
+        stages = {"model": {"seconds": 1.0, "cached": True}}
+        (tmp_path / name / "summary.json").write_text(json.dumps(summary | {"title": "<mine>", "stages": stages}))
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "summary.json").write_text("{")
+    (tmp_path / "latest").symlink_to("20261102-000000-bbbbbbbb")
+    page = write_index(tmp_path).read_text()
+    assert page.index("bbbbbbbb/report.html") < page.index("aaaaaaaa/report.html")
+    assert page.count("/report.html") == 2
+    assert "&lt;mine&gt;" in page
+    assert "+10.0 points (+1.0 to +20.0)" in page
+    assert "1 of 1 stages" in page
