@@ -152,7 +152,10 @@ def run_folder(model: str, mixture: str, config: TrainingConfig, verifiers: Veri
 def kept(folder: Path) -> Iterator[Callable[[Path], None]]:
     """Restore the run in `folder` from blob storage, where it is kept there; yields what uploads a checkpoint.
 
+    After the block, which ends with the run's last step, the last checkpoint stays there alone.
+
     Raises:
+        AccessError: a run cannot be kept at this address, or with these credentials.
         StoreError: the storage does not answer.
     """
     from tasks.training.store import RunStore
@@ -166,6 +169,7 @@ def kept(folder: Path) -> Iterator[Callable[[Path], None]]:
     with RunStore(access.get_filesystem_for_path(place), place, folder) as store:
         store.restore()
         yield store.save
+        store.finish()
 
 
 def run_place(name: str, raw_output_prefix: str) -> str | None:
