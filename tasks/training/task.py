@@ -80,13 +80,15 @@ def train_policy(
     from tasks.training.actors import ActorLostError
     from tasks.training.controller import StalledError
     from tasks.training.learner.client import LearnerLostError
+    from tasks.training.nodes import seen_by_all
     from tasks.training.run import train
     from tasks.training.store import StoreError
     from tasks.training.tally import note
 
     watch = Stopwatch("training")
     folder = run_folder(content_digest(model), content_digest(mixture), config, verifiers)
-    judged_by = verifiers.with_initial(local(model))
+    initial = seen_by_all(local(model), folder)
+    judged_by = verifiers.with_initial(initial)
     drawn_at = 0.0
 
     with progress("training: steps", config.steps) as advance:
@@ -100,9 +102,7 @@ def train_policy(
 
         try:
             with kept(folder) as on_saved:
-                result = train(
-                    config, local(model), local(mixture), folder, judged_by, on_step=on_step, on_saved=on_saved
-                )
+                result = train(config, initial, local(mixture), folder, judged_by, on_step=on_step, on_saved=on_saved)
         except (ActorLostError, LearnerLostError, StalledError, StoreError) as error:
             raise FlyteRecoverableException(f"{error} (run folder {folder})") from error
 
