@@ -65,7 +65,15 @@ def package(bin_folder: Path, output: Path, cwd: Path, environment: Mapping[str,
 
 
 class FailedError(Exception):
-    """A container that wrote an error, or nothing."""
+    """A container that wrote an error, or nothing.
+
+    Attributes:
+        recoverable: whether Flyte would try again.
+    """
+
+    def __init__(self, message: str, *, recoverable: bool) -> None:
+        super().__init__(message)
+        self.recoverable = recoverable
 
 
 @dataclass(frozen=True)
@@ -95,6 +103,7 @@ class Propeller:
         make_folder: fills a new, empty working folder as the image would.
         first: image names whose nodes run before others that are ready.
         ran: the nodes that ran, in order, as `node: task`.
+        variables: what all containers find in their environment besides.
     """
 
     entities: Mapping[str, Message]
@@ -103,6 +112,7 @@ class Propeller:
     make_folder: Callable[[Path], None]
     first: tuple[str, ...] = ()
     ran: list[str] = field(default_factory=list)
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, workflow: str, inputs: Literals) -> Literals:
         """The outputs of a workflow, by name."""
@@ -172,13 +182,14 @@ class Propeller:
         written = self.store.keys(f"{prefix}/")
         if f"{prefix}/error.pb" in written:
             error = errors_pb2.ErrorDocument.FromString(self._get(f"{prefix}/error.pb")).error
-            raise FailedError(f"{where}: {error.message}\n{log[-3000:]}")
+            recoverable = error.kind == errors_pb2.ContainerError.RECOVERABLE
+            raise FailedError(f"{where}: {error.message}\n{log[-3000:]}", recoverable=recoverable)
         if f"{prefix}/futures.pb" in written:
             job = dynamic_job_pb2.DynamicJobSpec.FromString(self._get(f"{prefix}/futures.pb"))
             tasks = {task.id.name: task for task in job.tasks}
             return self._run_nodes(where, job.nodes, job.outputs, inputs, tasks)
         if f"{prefix}/outputs.pb" not in written:
-            raise FailedError(f"{where}: no outputs\n{log[-3000:]}")
+            raise FailedError(f"{where}: no outputs\n{log[-3000:]}", recoverable=True)
         return dict(literals_pb2.LiteralMap.FromString(self._get(f"{prefix}/outputs.pb")).literals)
 
     def _run_container(
@@ -217,6 +228,7 @@ class Propeller:
                 "AWS_ACCESS_KEY_ID": KEYS["aws_access_key_id"],
                 "AWS_SECRET_ACCESS_KEY": KEYS["aws_secret_access_key"],
                 **{each.key: each.value for each in container.env},
+                **self.variables,
             }
             with (pod / "log").open("w") as log:
                 process = subprocess.Popen(

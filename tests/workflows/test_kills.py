@@ -6,6 +6,7 @@ import random
 import threading
 from collections import Counter
 from contextlib import contextmanager
+from dataclasses import replace
 
 import flask
 import pytest
@@ -25,10 +26,12 @@ TRAINING = "tasks.training.task.train_policy"
 STEPS = 4
 START = 30.0
 """Seconds that an attempt takes to its first checkpoint on two cores, more or less."""
-FIRST_UPLOAD = 2
-"""The request that comes after the proof that the bucket can be written."""
-WRITES = 53
-"""Requests that write: ten for each checkpoint, and those of the results but for the last, after which all is done."""
+UPLOAD = 25
+"""The request to the bucket that is the first of a checkpoint, more or less."""
+REQUESTS = 115
+"""What a container asks of the bucket from its inputs to its outputs, at least; ten of them upload a checkpoint."""
+RESUMED = 50
+"""The same of one that goes on from the last checkpoint; twelve of them restore it."""
 
 
 @pytest.fixture(scope="module")
@@ -60,18 +63,19 @@ def inputs(cluster, tiny_model, tmp_path_factory):
     return of
 
 
-def at(write, seconds=None):
-    """A kill at the container's n-th request that writes to the bucket, before its answer, or by the clock."""
+def at(request, seconds=threading.TIMEOUT_MAX):
+    """A kill at the container's n-th request to the bucket, which comes to nothing, or by the clock before that."""
 
     @contextmanager
     def arranged(kill):
         numbers = itertools.count(1)
 
         def on_request(*_, **__):
-            if flask.request.method == "PUT" and next(numbers) == write:
+            if next(numbers) == request:
                 kill()
+                flask.abort(503)
 
-        timer = threading.Timer(seconds or threading.TIMEOUT_MAX, kill)
+        timer = threading.Timer(seconds, kill)
         timer.start()
         try:
             with flask.request_started.connected_to(on_request):
@@ -93,7 +97,9 @@ def newest_checkpoint(cluster, before=()):
 def test_a_run_that_is_killed_at_random_moments_trains_every_step_once(cluster, inputs, tmp_path, seed):
     draw = random.Random(seed)  # noqa: S311 moments, not secrets
     others = {key.split("/")[1] for key in cluster.store.keys("rlvr-runs/")}
-    kills = at(FIRST_UPLOAD, draw.uniform(0, START)), at(draw.randint(1, WRITES))
+    before_the_first_checkpoint = at(UPLOAD, draw.uniform(0, START))
+    at_any_request = at(draw.randint(1, REQUESTS))
+    kills = before_the_first_checkpoint if seed % 2 else at_any_request, at(draw.randint(1, RESUMED))
     for number, killed in enumerate(kills):
         with pytest.raises(FailedError, match="no outputs"):
             cluster.run_task(TRAINING, inputs(seed), Attempt(f"first{seed}", number), killed)
@@ -111,3 +117,13 @@ def test_a_run_that_is_killed_at_random_moments_trains_every_step_once(cluster, 
     assert len({row["group"] for row in ledger}) == len(ledger)
     assert Counter(row["step"] for row in ledger if row["fate"] == "trained") == dict.fromkeys(range(STEPS), 2)
     assert newest_checkpoint(cluster, others) == STEPS
+
+
+def test_a_mistyped_bucket_ends_the_first_attempt_before_any_training(cluster, inputs):
+    mistyped = replace(cluster, variables={"RLVR_RUNS": "s3://no-such-bucket/runs"})
+    sentence = (
+        "the run cannot be kept at s3://no-such-bucket/runs/.*: NoSuchBucket: The specified bucket does not exist"
+    )
+    with pytest.raises(FailedError, match=sentence) as caught:
+        mistyped.run_task(TRAINING, inputs(0))
+    assert not caught.value.recoverable
