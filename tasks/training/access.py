@@ -6,6 +6,8 @@ import errno
 import uuid
 from typing import TYPE_CHECKING
 
+from tasks.failures import MistakeError
+
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
@@ -26,7 +28,7 @@ OTHERS = frozenset(
 """Errors of libraries, which are not loaded for their sake."""
 
 
-class AccessError(ValueError):
+class AccessError(MistakeError):
     """The storage answers, and no: its address or the credentials are wrong, and no retry gets past that."""
 
 

@@ -8,8 +8,10 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from tasks.failures import MistakeError
 
-class NotSharedError(ValueError):
+
+class NotSharedError(MistakeError):
     """A node does not see the run folder, through which checkpoints and weights go."""
 
 
