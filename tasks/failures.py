@@ -20,7 +20,7 @@ PASSING = frozenset(
         errno.ENOBUFS,
         errno.ENOMEM,
         errno.ENOSPC,
-        errno.EREMOTEIO,
+        getattr(errno, "EREMOTEIO", errno.EIO),  # Linux's
         errno.ESTALE,
     }
 )

@@ -65,7 +65,7 @@ def check_access(filesystem: AbstractFileSystem, place: str) -> None:
 
 
 def _is_refusal(error: Exception) -> bool:
-    if isinstance(error, FileNotFoundError | PermissionError):
+    if isinstance(error, FileNotFoundError | PermissionError | ValueError):  # the last one: an address that is none
         return True
     kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
     status = getattr(error, "status_code", getattr(error, "code", None))  # azure's, or gcsfs's

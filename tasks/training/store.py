@@ -122,7 +122,7 @@ class RunStore:
         Returns at once, or when the upload before this one has ended: the folder that is being read is then one of
         the newest two, which stay. An upload that fails in the end is a warning, and the next checkpoint is another.
         """
-        if self._upload:
+        if self._upload is not None:
             self._upload.result()
         self._upload = self._worker.submit(self._save, checkpoint)
 

@@ -247,7 +247,9 @@ def test_a_run_whose_training_failed_is_recovered(backend, own_prefix):
             if attempt not in killed and backend.task_phase(node) == "RUNNING":
                 killed.add(attempt)
                 backend.kill(node)
-        return backend.phase(failed) == WorkflowExecutionPhase.FAILED
+        phase = backend.phase(failed)
+        assert phase != WorkflowExecutionPhase.SUCCEEDED, "no kill was in time"
+        return phase == WorkflowExecutionPhase.FAILED
 
     backend.running(failed)
     until(ended)
