@@ -20,7 +20,7 @@ RUN := $(BIN)/pyflyte run workflows/rlvr.py rlvr
 IMAGES := data generation  # training has the image of generation
 PUBLISHED = $(shell sed -n 's/^published = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",')
 
-.PHONY: demo test test-fast test-all test-images check schemas format bench images register registry-is-named code-server clean
+.PHONY: demo test test-fast test-all test-images chaos check schemas format bench images register registry-is-named code-server clean
 
 demo: $(VENV)/.ready  ## the whole pipeline on the quickstart
 	@$(RUN)
@@ -36,6 +36,9 @@ test-all: $(VENV)/.all-ready  ## every test: complete tables, and the published 
 
 test-images: $(VENV)/.ready $(IMAGES:%=.images/%/.ready)  ## every task's container command in an environment of its image
 	@RLVR_IMAGES=$(CURDIR)/.images $(BIN)/pytest tests/workflows/test_containers.py
+
+chaos: $(VENV)/.ready  ## training's container command, killed at random moments and continued on empty machines
+	@$(BIN)/pytest tests/workflows/test_kills.py
 
 check: $(VENV)/.ready  ## lint, format, types
 	@$(BIN)/ruff check .

@@ -11,6 +11,7 @@ import errno
 PASSING = frozenset(
     {
         errno.EAGAIN,
+        errno.EBUSY,
         errno.EDQUOT,
         errno.EHOSTUNREACH,
         errno.EIO,
@@ -19,10 +20,14 @@ PASSING = frozenset(
         errno.ENOBUFS,
         errno.ENOMEM,
         errno.ENOSPC,
+        getattr(errno, "EREMOTEIO", errno.EIO),  # Linux's
         errno.ESTALE,
     }
 )
-"""Errors of the system that another machine, or a later moment, may not have: disk, memory, network, remote storage."""
+"""Errors of the system that another machine, or a later moment, may not have: disk, memory, network, remote storage.
+
+What a busy S3 answers, 500 and 503, s3fs gives as `EREMOTEIO` and `EBUSY`.
+"""
 
 
 OTHERS = frozenset(

@@ -40,6 +40,7 @@ INFRASTRUCTURE = [
     MemoryError(),
     OSError(errno.ENOSPC, "No space left on device"),
     OSError(errno.EIO, "Input/output error"),
+    OSError(errno.EBUSY, "Please reduce your request rate"),
     FlyteDownloadDataException("s3"),
     ExceptionGroup("several", [ValueError("x"), EngineError("the engine died")]),
     caused(RuntimeError("could not write"), OSError(errno.ENOSPC, "No space left on device")),

@@ -61,7 +61,7 @@ def train(
 
     Args:
         config: the recipe.
-        model: Hugging Face folder of the initial checkpoint.
+        model: Hugging Face folder of the initial checkpoint, which every node of the cluster sees.
         mixture: Parquet file of `schemas.MIXTURE`.
         folder: the run folder: checkpoints, ledger, metrics, policy. On storage that outlives the run and that every
             node of the cluster sees.

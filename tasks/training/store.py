@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path, PurePosixPath
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
+from tasks.training.access import AccessError, check_access
 from tasks.training.checkpoint import KEEP, Checkpoints
 
 if TYPE_CHECKING:
@@ -75,13 +75,19 @@ class Manifest(BaseModel):
 
 
 class RunStore:
-    """Keeps the newest checkpoints of the run in `folder` at `place`; used as a context, it ends with its last upload.
+    """Keeps the newest checkpoints of the run in `folder` at `place`.
+
+    Used as a context, it begins with a proof that a run can be kept there, and ends with its last upload.
 
     Args:
         filesystem: an fsspec file system, with its credentials.
         place: address of this run on it, without a slash at its end.
         folder: the run folder, on this machine.
         retry_seconds: pauses before what failed is tried again.
+
+    Raises:
+        AccessError: entering; the address or the credentials are wrong.
+        StoreError: entering; the storage does not answer.
     """
 
     def __init__(
@@ -99,11 +105,15 @@ class RunStore:
         self._upload: Future[None] | None = None
 
     def __enter__(self) -> RunStore:
+        try:
+            self._persistently(partial(check_access, self._fs, self._place))
+        except AccessError:
+            raise
+        except Exception as error:
+            raise StoreError(f"{self._place} does not answer: {error}") from error
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._worker.shutdown(wait=True)
 
     def save(self, checkpoint: Path) -> None:
@@ -144,6 +154,13 @@ class RunStore:
                 return version
         return None
 
+    def finish(self) -> None:
+        """The run has taken its last step: of its checkpoints the newest stays alone.
+
+        That one is for an attempt that is killed later, while its policy is on the way to where results are kept.
+        """
+        self._worker.submit(self._tidy, 1).result()
+
     def _save(self, checkpoint: Path) -> None:
         try:
             self._persistently(lambda: self._put(checkpoint))
@@ -155,8 +172,11 @@ class RunStore:
                 error,
             )
             return
+        self._tidy(KEEP)
+
+    def _tidy(self, keep: int) -> None:
         try:
-            self._delete_old()
+            self._delete_old(keep)
         except Exception as error:  # they cost room, and go with the next
             logger.warning("older checkpoints in %s were not deleted: %s", self._place, error)
 
@@ -202,10 +222,10 @@ class RunStore:
     def _complete(self) -> list[str]:
         return [upload for upload, is_complete in self._uploads().items() if is_complete]
 
-    def _delete_old(self) -> None:
-        """Leave the newest complete uploads, and what is newer than them."""
+    def _delete_old(self, keep: int) -> None:
+        """Leave the newest `keep` complete uploads, and what is newer than them."""
         uploads = self._uploads()
-        kept = [upload for upload, is_complete in uploads.items() if is_complete][-KEEP:]
+        kept = [upload for upload, is_complete in uploads.items() if is_complete][-keep:]
         for upload in uploads:
             if kept and upload not in kept and _version(upload) <= _version(kept[-1]):
                 if uploads[upload]:  # first, so that a kill in the middle leaves nothing that looks complete
@@ -246,11 +266,11 @@ class RunStore:
         shutil.rmtree(arriving)
 
     def _persistently(self, do: Callable[[], Result]) -> Result:
-        """What `do` returns, tried again after pauses; damage is no accident, and raises at once."""
+        """What `do` returns, tried again after pauses; damage and refusals are no accidents, and raise at once."""
         for seconds in self._retry_seconds:
             try:
                 return do()
-            except DamagedError:
+            except (AccessError, DamagedError):
                 raise
             except Exception as error:
                 logger.info("%s: %s; another try in %g s", self._place, error, seconds)

@@ -80,13 +80,15 @@ def train_policy(
     from tasks.training.actors import ActorLostError
     from tasks.training.controller import StalledError
     from tasks.training.learner.client import LearnerLostError
+    from tasks.training.nodes import seen_by_all
     from tasks.training.run import train
     from tasks.training.store import StoreError
     from tasks.training.tally import note
 
     watch = Stopwatch("training")
     folder = run_folder(content_digest(model), content_digest(mixture), config, verifiers)
-    judged_by = verifiers.with_initial(local(model))
+    initial = seen_by_all(local(model), folder)
+    judged_by = verifiers.with_initial(initial)
     drawn_at = 0.0
 
     with progress("training: steps", config.steps) as advance:
@@ -100,9 +102,7 @@ def train_policy(
 
         try:
             with kept(folder) as on_saved:
-                result = train(
-                    config, local(model), local(mixture), folder, judged_by, on_step=on_step, on_saved=on_saved
-                )
+                result = train(config, initial, local(mixture), folder, judged_by, on_step=on_step, on_saved=on_saved)
         except (ActorLostError, LearnerLostError, StalledError, StoreError) as error:
             raise FlyteRecoverableException(f"{error} (run folder {folder})") from error
 
@@ -152,7 +152,10 @@ def run_folder(model: str, mixture: str, config: TrainingConfig, verifiers: Veri
 def kept(folder: Path) -> Iterator[Callable[[Path], None]]:
     """Restore the run in `folder` from blob storage, where it is kept there; yields what uploads a checkpoint.
 
+    After the block, which ends with the run's last step, the last checkpoint stays there alone.
+
     Raises:
+        AccessError: a run cannot be kept at this address, or with these credentials.
         StoreError: the storage does not answer.
     """
     from tasks.training.store import RunStore
@@ -166,6 +169,7 @@ def kept(folder: Path) -> Iterator[Callable[[Path], None]]:
     with RunStore(access.get_filesystem_for_path(place), place, folder) as store:
         store.restore()
         yield store.save
+        store.finish()
 
 
 def run_place(name: str, raw_output_prefix: str) -> str | None:

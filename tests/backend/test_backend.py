@@ -6,7 +6,8 @@ They are skipped where no backend is named; `flytectl demo start` makes one, and
     RLVR_BACKEND_PROJECT  where to register and run; flytesnacks without it
     RLVR_BACKEND_DOMAIN   development without it
     RLVR_BACKEND_KILL     a shell command that ends a node's running container with SIGKILL; it finds the names in
-                          $EXECUTION and $NODE. Tests that kill are skipped without it. Where pods are Kubernetes':
+                          $EXECUTION, $NODE, the node's in its workflow, and $NODE_EXECUTION, which is another one
+                          within a dynamic task. Tests that kill are skipped without it. Where pods are Kubernetes':
                           kubectl -n flytesnacks-development delete pod --grace-period=0 --force \\
                               -l execution-id=$EXECUTION,node-id=$NODE
 
@@ -44,9 +45,11 @@ from workflows.rlvr import Results
 
 ROOT = Path(__file__).parent.parent.parent
 WORKFLOW = "workflows.rlvr.rlvr"
-TRAINING = "tasks.training.task.train_policy"
+TRAINING = "learn"
+"""The node of `train_policy`, in a dynamic task."""
 MIXING = "tasks.mixing.task.mix_prompts"
-UNCACHED = {"tasks.preflight.plan", "tasks.sourcing.task.source_all", "tasks.reporting.task.publish"}
+UNCACHED = {"plan", "data", "train", "evaluation", "report"}
+"""Nodes that are never cached: they look at files or at the run, or are made of others."""
 
 CONFIGURATION = os.environ.get("RLVR_BACKEND")
 KILL = os.environ.get("RLVR_BACKEND_KILL")
@@ -73,8 +76,6 @@ class Backend:
         where = ["--project", project, "--domain", domain, "--version", self.version, "--copy", "all"]
         done = subprocess.run([*command, *where], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-        self.workflow = self.remote.fetch_workflow(name=WORKFLOW, version=self.version)
-        self.task_of = {node.id: node.flyte_entity.id.name for node in self.workflow.flyte_nodes}
 
     def start(self, seed: int, raw_data: str | None = None):
         """Launches a short run; `raw_data` is where its files go."""
@@ -95,7 +96,8 @@ class Backend:
 
     def end(self, execution) -> int:
         """Waits for an execution's end: its phase."""
-        ends = (WorkflowExecutionPhase.SUCCEEDED, WorkflowExecutionPhase.FAILED, WorkflowExecutionPhase.ABORTED)
+        names = ("SUCCEEDED", "FAILED", "ABORTED", "TIMED_OUT")
+        ends = {getattr(WorkflowExecutionPhase, name) for name in names}
         return until(lambda: self.phase(execution) in ends and self.phase(execution))
 
     def succeeds(self, execution) -> dict[str, Literal]:
@@ -105,14 +107,19 @@ class Backend:
         return self.client.get_execution_data(execution.id).full_outputs.literals
 
     def nodes(self, execution) -> dict[str, list]:
-        """Node executions by the name of their task."""
+        """Node executions by the node's name in its workflow, with those within dynamic tasks."""
         found: dict[str, list] = {}
-        for node in iterate_node_executions(self.client, execution.id):
-            found.setdefault(self.task_of.get(node.id.node_id, node.id.node_id), []).append(node)
-        return found
+        parents = [None]
+        while parents:
+            for node in iterate_node_executions(self.client, execution.id, unique_parent_id=parents.pop()):
+                found.setdefault(node.metadata.spec_node_id or node.id.node_id, []).append(node)
+                if node.metadata.is_parent_node:
+                    parents.append(node.id.node_id)
+        return {name: nodes for name, nodes in found.items() if name not in ("start-node", "end-node")}
 
     def attempts(self, node) -> int:
-        return 1 + max(each.id.retry_attempt for each in iterate_task_executions(self.client, node.id))
+        """How many there have been of a node."""
+        return 1 + max((each.id.retry_attempt for each in iterate_task_executions(self.client, node.id)), default=-1)
 
     def running(self, execution):
         """Waits until training runs: its node."""
@@ -132,8 +139,19 @@ class Backend:
         return TaskExecution.Phase.Name(newest.closure.phase) if newest else "NONE"
 
     def kill(self, node) -> None:
-        names = {"EXECUTION": node.id.execution_id.name, "NODE": node.id.node_id}
+        names = {
+            "EXECUTION": node.id.execution_id.name,
+            "NODE": node.metadata.spec_node_id or node.id.node_id,
+            "NODE_EXECUTION": node.id.node_id,
+        }
         subprocess.run(["/bin/sh", "-c", KILL], env=os.environ | names, check=True)
+
+    def checkpoints(self, raw_data: str) -> set[str]:
+        """The complete checkpoints of all runs whose raw outputs are in this bucket."""
+        runs = "/".join([*raw_data.split("/")[:3], "rlvr-runs"])
+        files = self.remote.file_access.get_filesystem_for_path(runs)
+        files.invalidate_cache()
+        return {path for path in files.find(runs) if path.endswith("/manifest.json")}
 
     def training_facts(self, execution) -> dict:
         """What training's summary says."""
@@ -181,10 +199,10 @@ def test_a_second_run_is_all_cache_hits(backend, first):
     second = backend.start(seed=backend.seed)
     outputs = backend.succeeds(second)
     assert outputs["policy"].scalar.blob.uri == first[1]["policy"].scalar.blob.uri
-    for task, nodes in backend.nodes(second).items():
-        for node in nodes if task in backend.task_of.values() and task not in UNCACHED else ():
-            status = node.closure.task_node_metadata.cache_status
-            assert status == CACHE_HIT, task
+    nodes = backend.nodes(second)
+    assert UNCACHED | {"model", "mix", TRAINING, "before", "after"} <= nodes.keys()
+    for name in nodes.keys() - UNCACHED:
+        assert {node.closure.task_node_metadata.cache_status for node in nodes[name]} == {CACHE_HIT}, name
 
 
 def test_one_stage_runs_again_with_another_mixture(backend, first):
@@ -208,15 +226,10 @@ def test_training_that_is_killed_before_its_first_checkpoint_begins_again(backen
 
 @kills
 def test_training_that_is_killed_after_a_checkpoint_goes_on_from_it(backend, own_prefix):
+    earlier = backend.checkpoints(own_prefix)
     execution = backend.start(seed=backend.seed + 2, raw_data=own_prefix)
     node = backend.running(execution)
-    files = backend.remote.file_access.get_filesystem_for_path(own_prefix)
-
-    def checkpoint():
-        files.invalidate_cache()
-        return [path for path in files.find(own_prefix) if "/checkpoints/" in path]
-
-    until(checkpoint)
+    until(lambda: backend.checkpoints(own_prefix) - earlier)
     backend.kill(node)
     backend.succeeds(execution)
     assert backend.attempts(node) == 2
@@ -226,19 +239,22 @@ def test_training_that_is_killed_after_a_checkpoint_goes_on_from_it(backend, own
 @kills
 def test_a_run_whose_training_failed_is_recovered(backend, own_prefix):
     failed = backend.start(seed=backend.seed + 3, raw_data=own_prefix)
-    node = backend.running(failed)
-    attempt = 0
+    killed = set()
 
     def ended():
-        nonlocal attempt
-        if backend.attempts(node) > attempt and backend.task_phase(node) == "RUNNING":
-            attempt = backend.attempts(node)
-            backend.kill(node)
-        return backend.phase(failed) == WorkflowExecutionPhase.FAILED
+        for node in backend.nodes(failed).get(TRAINING, []):
+            attempt = node.id.node_id, backend.attempts(node)
+            if attempt not in killed and backend.task_phase(node) == "RUNNING":
+                killed.add(attempt)
+                backend.kill(node)
+        phase = backend.phase(failed)
+        assert phase != WorkflowExecutionPhase.SUCCEEDED, "no kill was in time"
+        return phase == WorkflowExecutionPhase.FAILED
 
+    backend.running(failed)
     until(ended)
-    recovered = backend.remote.fetch_execution(name=backend.client.recover_execution(failed.id).name)
+    recovered = backend.client.get_execution(backend.client.recover_execution(failed.id))
     backend.succeeds(recovered)
     nodes = backend.nodes(recovered)
-    assert [node.closure.phase for node in nodes[MIXING]] == [NodeExecutionPhase.RECOVERED]
+    assert [node.closure.phase for node in nodes["data"]] == [NodeExecutionPhase.RECOVERED]
     assert [node.closure.phase for node in nodes[TRAINING]] == [NodeExecutionPhase.SUCCEEDED]

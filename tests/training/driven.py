@@ -45,34 +45,6 @@ def drive(recipe, model, prompts, folder, kill_engine_after, kill_driver_after):
     (folder / "resumed_from").write_text(str(result.resumed_from))
 
 
-def drive_kept(recipe, model, prompts, folder, place, endpoint, kill_after):
-    """The driver of a run that is kept in a bucket; dies after a step: 0 is before the first checkpoint."""
-    import ray
-    import s3fs
-
-    from tasks.training.store import RunStore
-
-    def on_step(metrics):
-        if metrics["step"] == kill_after:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    storage = s3fs.S3FileSystem(endpoint_url=endpoint, key="test", secret="test")  # noqa: S106
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    folder.mkdir()
-    with RunStore(storage, place, folder) as store:
-        store.restore()
-        result = train(recipe, model, prompts, folder, on_step=on_step, on_saved=store.save)
-    (folder / "resumed_from").write_text(str(result.resumed_from))
-
-
-def run_kept(*arguments):
-    """Drive a kept run in a process of its own; returns its exit code."""
-    process = multiprocessing.get_context("spawn").Process(target=drive_kept, args=arguments)
-    process.start()
-    process.join()
-    return process.exitcode
-
-
 def run(recipe, model, prompts, folder, *, kill_engine_after=None, kill_driver_after=0):
     """Drive a run to its end; returns the exit code, when no process of the run is left."""
     process = multiprocessing.get_context("spawn").Process(

@@ -10,8 +10,7 @@ import pytest
 from tasks.schemas import LEDGER, read_table
 from tasks.training.config import LoraConfig, TrainingConfig
 from tasks.training.run import ResourceError, check_resources, train
-from tests.object_store import BUCKET, object_store
-from tests.training.driven import metrics, run, run_kept
+from tests.training.driven import metrics, run
 from tests.training.mixtures import mixture
 
 pytestmark = pytest.mark.engine
@@ -103,19 +102,6 @@ def test_a_killed_driver_is_resumed_from_its_checkpoint_and_hands_over_a_policy(
     before, after = (load_file(path / "model.safetensors") for path in (tiny_model, folder / "policy"))
     assert before.keys() == after.keys()
     assert any(not torch.equal(before[name], after[name]) for name in before)
-
-
-@pytest.mark.complete
-def test_a_run_kept_in_a_bucket_goes_on_on_empty_machines(tiny_model, prompts, tmp_path):
-    with object_store() as bucket:
-        place = f"s3://{BUCKET}/rlvr-runs/{uuid.uuid4().hex}"
-        for kill_after in (0, 3, None):
-            folder = tmp_path / uuid.uuid4().hex  # a machine that has never seen the run
-            code = run_kept(RECIPE, tiny_model, prompts, folder, place, bucket.endpoint, kill_after)
-            assert code == (0 if kill_after is None else -signal.SIGKILL)
-    assert int((folder / "resumed_from").read_text()) in {2, 3}  # the last upload was cut short, or was not
-    check_ledger(folder)
-    assert [row["step"] for row in metrics(folder)] == list(range(RECIPE.steps))
 
 
 def test_a_run_trains_an_adapter_that_its_engine_follows(tiny_model, prompts, folder):

@@ -13,7 +13,7 @@ import pytest
 import s3fs
 
 from tasks.training.checkpoint import STATE, Checkpoints
-from tasks.training.store import RunStore, StoreError
+from tasks.training.store import RunStore
 from tasks.training.task import run_place
 from tests.object_store import BUCKET, KEYS, object_store
 
@@ -101,7 +101,7 @@ def machines(tmp_path):
 
 
 def uploads(bucket):
-    return sorted({key.split("/")[2].partition(".")[0] for key in bucket.keys("rlvr-runs/abc/")})
+    return sorted({key.split("/")[2].partition(".")[0] for key in bucket.keys("rlvr-runs/abc/step_")})
 
 
 def test_an_empty_machine_gets_what_the_checkpoint_knew(bucket, machines):
@@ -219,20 +219,14 @@ def test_a_slow_upload_holds_up_the_checkpoint_after_the_next(bucket, machines):
     assert restored(bucket, second) == 2
 
 
-def test_storage_that_does_not_answer_is_an_error_not_a_new_run(bucket, machines):
-    gone = connect(bucket)
-    with RunStore(gone, "s3://no-such-bucket/runs/abc", machines[0], ()) as store:
-        assert store.restore() is None  # nothing was ever written there
-    keys = {"key": "test", "secret": "test"}
-    closed = s3fs.S3FileSystem(
-        endpoint_url="http://127.0.0.1:9",
-        skip_instance_cache=True,
-        config_kwargs={"retries": {"max_attempts": 0}},
-        **keys,
-    )
-    closed.retries = 1
-    with RunStore(closed, PLACE, machines[0], ()) as store, pytest.raises(StoreError, match="cannot be read"):
-        store.restore()
+def test_of_a_run_that_has_ended_the_last_checkpoint_stays_alone(bucket, machines):
+    first, second = machines
+    with RunStore(connect(bucket), PLACE, first, ()) as store:
+        for version in (1, 2, 3):
+            store.save(take_checkpoint(first, version))
+        store.finish()
+    assert uploads(bucket) == ["step_00000003"]
+    assert restored(bucket, second) == 3  # for an attempt that is killed while its results are uploaded
 
 
 def test_executions_and_attempts_share_the_place_of_a_run(monkeypatch):

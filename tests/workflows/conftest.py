@@ -20,6 +20,7 @@ from tasks.platform import run_id
 from tasks.ray_job import RayJobTask
 from tasks.schemas import LEDGER, PROMPTS, REJECTED, ROLLOUTS, StageSummary, read_table, table_from_rows, write_table
 from tasks.training.task import Trained, train_policy
+from tests.workflows.containers import image_environments, registered
 
 HEAVY = (prepare_model, roll_out, train_policy, evaluate_policy)
 
@@ -117,3 +118,16 @@ def stand_ins(own_cache, monkeypatch):
             mock = stack.enter_context(task_mock(heavy))
             mock.side_effect = getattr(made, heavy.name.rsplit(".", 1)[-1])
         yield made
+
+
+@pytest.fixture(scope="session")
+def environments(tmp_path_factory):
+    """The folder of programs of each image's environment."""
+    return image_environments(tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture(scope="module")
+def cluster(environments, tmp_path_factory):
+    """An engine with the registered workflows and an empty bucket."""
+    with registered(environments, tmp_path_factory.mktemp("registered")) as propeller:
+        yield propeller

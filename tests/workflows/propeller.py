@@ -1,8 +1,9 @@
 """A small engine for workflows as they are registered: what Flyte's propeller does with them, one node at a time.
 
 A node's inputs come from its bindings, its container's command runs as a process of its own in a new folder, and its
-outputs are read from blob storage. Nothing else passes from node to node, and the folder is deleted. Nodes that are
-ready run in the order of `first`. Known are tasks and dynamic tasks; another kind of node is an error.
+outputs are read from blob storage. Nothing else passes from node to node, or from attempt to attempt, and the folder is
+deleted. Nodes that are ready run in the order of `first`. Known are tasks and dynamic tasks; another kind of node is an
+error.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ import tarfile
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import boto3
+import psutil
 from flyteidl.admin import launch_plan_pb2, task_pb2, workflow_pb2
 from flyteidl.core import dynamic_job_pb2, errors_pb2, literals_pb2, tasks_pb2
 from flyteidl.core import workflow_pb2 as graph_pb2
@@ -62,7 +65,31 @@ def package(bin_folder: Path, output: Path, cwd: Path, environment: Mapping[str,
 
 
 class FailedError(Exception):
-    """A container that wrote an error, or nothing."""
+    """A container that wrote an error, or nothing.
+
+    Attributes:
+        recoverable: whether Flyte would try again.
+    """
+
+    def __init__(self, message: str, *, recoverable: bool) -> None:
+        super().__init__(message)
+        self.recoverable = recoverable
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A try of a task: of which execution, and its number there, from 0."""
+
+    execution: str = "execution"
+    number: int = 0
+
+    def place(self, task: str) -> str:
+        """Where it writes, below the places of metadata and of raw data."""
+        return f"{self.execution}/{task}/data/{self.number}"
+
+
+Arrange = Callable[[Callable[[], None]], AbstractContextManager[None]]
+"""Is given what kills a container, all its processes at once, and sees to it that it is called within the block."""
 
 
 @dataclass
@@ -76,6 +103,7 @@ class Propeller:
         make_folder: fills a new, empty working folder as the image would.
         first: image names whose nodes run before others that are ready.
         ran: the nodes that ran, in order, as `node: task`.
+        variables: what all containers find in their environment besides.
     """
 
     entities: Mapping[str, Message]
@@ -84,15 +112,18 @@ class Propeller:
     make_folder: Callable[[Path], None]
     first: tuple[str, ...] = ()
     ran: list[str] = field(default_factory=list)
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, workflow: str, inputs: Literals) -> Literals:
         """The outputs of a workflow, by name."""
         template = self.entities[f"workflow/{workflow}"].template
         return self._run_nodes(workflow.rsplit(".", 1)[-1], template.nodes, template.outputs, inputs, {})
 
-    def run_task(self, task: str, inputs: Literals) -> Literals:
-        """The outputs of one task, by name."""
-        return self._run_task(task, self._template(task, {}), inputs)
+    def run_task(
+        self, task: str, inputs: Literals, attempt: Attempt | None = None, killed: Arrange | None = None
+    ) -> Literals:
+        """The outputs of one task, by name; of an attempt that is killed there are none, which is a `FailedError`."""
+        return self._run_task(task, self._template(task, {}), inputs, attempt, killed)
 
     def _template(self, task: str, dynamic: Mapping[str, tasks_pb2.TaskTemplate]) -> tasks_pb2.TaskTemplate:
         return dynamic[task] if task in dynamic else self.entities[f"task/{task}"].template
@@ -134,32 +165,48 @@ class Propeller:
             known[node.id] = self._run_task(f"{where}/{node.id}", templates[node.id], bound)
         return {each.var: _resolve(each.binding, known) for each in outputs}
 
-    def _run_task(self, where: str, template: tasks_pb2.TaskTemplate, inputs: Literals) -> Literals:
+    def _run_task(
+        self,
+        where: str,
+        template: tasks_pb2.TaskTemplate,
+        inputs: Literals,
+        attempt: Attempt | None = None,
+        killed: Arrange | None = None,
+    ) -> Literals:
         self.ran.append(f"{where}: {template.id.name}")
-        prefix = f"metadata/{uuid.uuid4().hex}"
+        node = template.id.name if attempt else uuid.uuid4().hex
+        attempt = attempt or Attempt()
+        prefix = f"metadata/{attempt.place(node)}"
         self._put(f"{prefix}/inputs.pb", literals_pb2.LiteralMap(literals=inputs))
-        log = self._run_container(template.container, prefix)
+        log = self._run_container(template.container, node, attempt, killed)
         written = self.store.keys(f"{prefix}/")
         if f"{prefix}/error.pb" in written:
             error = errors_pb2.ErrorDocument.FromString(self._get(f"{prefix}/error.pb")).error
-            raise FailedError(f"{where}: {error.message}\n{log[-3000:]}")
+            recoverable = error.kind == errors_pb2.ContainerError.RECOVERABLE
+            raise FailedError(f"{where}: {error.message}\n{log[-3000:]}", recoverable=recoverable)
         if f"{prefix}/futures.pb" in written:
             job = dynamic_job_pb2.DynamicJobSpec.FromString(self._get(f"{prefix}/futures.pb"))
             tasks = {task.id.name: task for task in job.tasks}
             return self._run_nodes(where, job.nodes, job.outputs, inputs, tasks)
         if f"{prefix}/outputs.pb" not in written:
-            raise FailedError(f"{where}: no outputs\n{log[-3000:]}")
+            raise FailedError(f"{where}: no outputs\n{log[-3000:]}", recoverable=True)
         return dict(literals_pb2.LiteralMap.FromString(self._get(f"{prefix}/outputs.pb")).literals)
 
-    def _run_container(self, container: tasks_pb2.Container, prefix: str) -> str:
+    def _run_container(
+        self, container: tasks_pb2.Container, node: str, attempt: Attempt, killed: Arrange | None
+    ) -> str:
         """What a container prints; its folder, with home and temporary files, is new and gone afterwards."""
+        prefix, raw = f"s3://{BUCKET}/metadata/{attempt.place(node)}", f"{self.store.prefix}/{attempt.place(node)}"
         known = {
-            "{{.input}}": f"s3://{BUCKET}/{prefix}/inputs.pb",
-            "{{.outputPrefix}}": f"s3://{BUCKET}/{prefix}",
-            "{{.rawOutputDataPrefix}}": f"{self.store.prefix}/{prefix}",
-            "{{.checkpointOutputPrefix}}": f"{self.store.prefix}/{prefix}/_flytecheckpoints",
+            "{{.input}}": f"{prefix}/inputs.pb",
+            "{{.outputPrefix}}": prefix,
+            "{{.rawOutputDataPrefix}}": raw,
+            "{{.checkpointOutputPrefix}}": f"{raw}/_flytecheckpoints",
             "{{.prevCheckpointPrefix}}": '""',
         }
+        if attempt.number:
+            earlier = Attempt(attempt.execution, attempt.number - 1)
+            known["{{.prevCheckpointPrefix}}"] = f"{self.store.prefix}/{earlier.place(node)}/_flytecheckpoints"
         programs = self.environments[container.image]
         command = [known.get(part, part) for part in (*container.command, *container.args)]
         pod = Path(tempfile.mkdtemp(prefix="pod-"))  # a short path: sockets lie below it
@@ -174,19 +221,43 @@ class Propeller:
                 "PYTHONPATH": str(pod / "root"),  # an image has the project installed
                 "FLYTE_INTERNAL_EXECUTION_PROJECT": "rlvr",
                 "FLYTE_INTERNAL_EXECUTION_DOMAIN": "development",
-                "FLYTE_INTERNAL_EXECUTION_ID": "execution",
+                "FLYTE_INTERNAL_EXECUTION_ID": attempt.execution,
+                "FLYTE_ATTEMPT_NUMBER": str(attempt.number),
                 **self.store.environment,  # for Flyte's files; the next three for files that a source names
                 "AWS_ENDPOINT_URL": self.store.endpoint,
                 "AWS_ACCESS_KEY_ID": KEYS["aws_access_key_id"],
                 "AWS_SECRET_ACCESS_KEY": KEYS["aws_secret_access_key"],
                 **{each.key: each.value for each in container.env},
+                **self.variables,
             }
-            done = subprocess.run(
-                command, cwd=pod / "root", env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-            )
-            return done.stdout
+            with (pod / "log").open("w") as log:
+                process = subprocess.Popen(
+                    command, cwd=pod / "root", env=environment, stdout=log, stderr=subprocess.STDOUT
+                )
+                with killed(lambda: _kill(process.pid, pod)) if killed else nullcontext():
+                    process.wait()
+            return (pod / "log").read_text()
         finally:
             shutil.rmtree(pod, ignore_errors=True)
+
+
+def _kill(pid: int, pod: Path) -> None:
+    """SIGKILL to all processes of a container at once, and then to those that are nobody's children any more."""
+    first = psutil.Process(pid)
+    first.suspend()
+    found = [first, *first.children(recursive=True)]
+    while found:
+        for process in found:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(found, 10)
+        found = [each for each in psutil.process_iter() if _lives_in(each, pod)]
+
+
+def _lives_in(process: psutil.Process, pod: Path) -> bool:
+    with suppress(psutil.Error):
+        return process.environ().get("HOME") == str(pod / "home") and process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def _promised(binding: literals_pb2.BindingData) -> set[str]:

@@ -1,93 +1,21 @@
-"""Every task's registered command, each in a process and a folder of its own, with what its image installs.
-
-With `RLVR_IMAGES` naming a folder of environments, as `make test-images` does, they are those; otherwise they are made
-of links into the environment of the tests (`tests/image_environment.py`).
-"""
+"""Every task's registered command, each in a process and a folder of its own, with what its image installs."""
 
 import json
-import os
-import re
-import shutil
-from pathlib import Path
 
-import fsspec
 import pyarrow.parquet as pq
 import pytest
-from flytekit import FlyteContextManager
-from flytekit.core.type_engine import TypeEngine
-from flytekit.models.literals import Literal
 
-import images
 from tasks.evaluation.spec import EvaluationConfig
 from tasks.sourcing.loaders import batches
 from tasks.spec import DataFile, Recipe, quickstart
-from tests import image_environment
-from tests.object_store import KEYS, object_store
 from tests.training.mixtures import HAS_AN_E
-from tests.workflows.propeller import IMAGE, FailedError, Propeller, package
+from tests.workflows.containers import FOLDERS, files_of, literals, python
+from tests.workflows.propeller import FailedError
 from workflows.rlvr import Results
 
 pytestmark = pytest.mark.pipeline
 
-ROOT = Path(__file__).parent.parent.parent
-FOLDERS = re.findall(r"^COPY (\w+) \1$", (ROOT / "images" / "Dockerfile").read_text(), re.MULTILINE)
-"""What an image holds of the project."""
-
 ENGINE = {"max_model_len": 256, "max_num_seqs": 32}
-EXTRAS_HERE = images.EXTRAS | {"generation": "cpu", "training": "cpu"}
-"""The extras of images for a machine without a GPU."""
-
-
-@pytest.fixture(scope="module")
-def environments(tmp_path_factory):
-    """The folder of programs of each image's environment."""
-    if made := os.environ.get("RLVR_IMAGES"):
-        names = {"data": "data", "generation": "generation", "training": "generation"}
-        return {IMAGE.format(name): Path(made) / folder / "bin" for name, folder in names.items()}
-    built = {}
-    for extra in sorted(set(EXTRAS_HERE.values())):
-        built[extra] = image_environment.build(tmp_path_factory.mktemp("images") / extra, extra)
-    return {IMAGE.format(name): built[extra] for name, extra in EXTRAS_HERE.items()}
-
-
-@pytest.fixture(scope="module")
-def cluster(environments, tmp_path_factory):
-    """An engine with the registered workflows and an empty bucket."""
-
-    def make_folder(folder: Path) -> None:
-        for name in FOLDERS:
-            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-
-    registered = tmp_path_factory.mktemp("registered")
-    make_folder(registered)
-    programs = environments[IMAGE.format("data")]
-    environment = os.environ | {"PYTHONPATH": str(registered), "HOME": str(tmp_path_factory.mktemp("home"))}
-    entities = package(programs, registered / "package.tgz", registered, environment)
-    with object_store() as store:
-        yield Propeller(entities, store, environments, make_folder, first=(IMAGE.format("data"),))
-
-
-def literals(**values):
-    """Inputs as they are sent to a cluster."""
-    context = FlyteContextManager.current_context()
-    return {
-        name: TypeEngine.to_literal(context, value, type(value), TypeEngine.to_literal_type(type(value))).to_flyte_idl()
-        for name, value in values.items()
-    }
-
-
-def python(literal, kind):
-    """An output as a Python value; files and folders are their addresses."""
-    value = Literal.from_flyte_idl(literal)
-    if value.scalar is not None and value.scalar.blob is not None:
-        return value.scalar.blob.uri
-    return TypeEngine.to_python_value(FlyteContextManager.current_context(), value, kind)
-
-
-def files_of(cluster):
-    """The bucket as a file system."""
-    keys = {"key": KEYS["aws_access_key_id"], "secret": KEYS["aws_secret_access_key"]}
-    return fsspec.filesystem("s3", endpoint_url=cluster.store.endpoint, **keys)
 
 
 def test_an_image_holds_the_folders_that_its_tasks_read():
@@ -163,8 +91,7 @@ def test_a_run_from_its_plan_to_its_report_passes_everything_through_blob_storag
     for name in ("prompts", "rollouts", "kept", "mixture", "heldout", "ledger", "evaluation"):
         with files.open(getattr(results, name)) as file:
             assert pq.read_table(file).num_rows > 0, name
-    assert {name.split("/")[2].split(".")[0] for name in cluster.store.keys("rlvr-runs/")} == {
-        f"step_{n:08}" for n in (1, 2)
-    }
+    [checkpoint] = {name.split("/")[2].split(".")[0] for name in cluster.store.keys("rlvr-runs/")}
+    assert checkpoint == "step_00000002"
     tasks = {name.removeprefix("task/") for name in cluster.entities if name.startswith("task/")}
     assert {each.rpartition(": ")[2] for each in cluster.ran} == tasks

@@ -1,0 +1,67 @@
+"""What the nodes of a Ray cluster share: the run folder, and in it the initial checkpoint."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from tasks.failures import MistakeError
+
+
+class NotSharedError(MistakeError):
+    """A node does not see the run folder, through which checkpoints and weights go."""
+
+
+def nodes_that_lack(path: Path) -> list[str]:
+    """The addresses of the cluster's nodes that do not see `path`."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    if len(nodes) == 1:  # this one, and no process has to be started for it
+        return [] if path.exists() else [nodes[0]["NodeManagerAddress"]]
+    look = ray.remote(num_cpus=0)(os.path.exists)
+    seen = ray.get(
+        [
+            look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(path)
+            for node in nodes
+        ]
+    )
+    return [node["NodeManagerAddress"] for node, sees in zip(nodes, seen, strict=True) if not sees]
+
+
+def seen_by_all(model: Path, folder: Path, lacking: Callable[[Path], list[str]] = nodes_that_lack) -> Path:
+    """Where every node finds the initial checkpoint: `model`, or a copy of it in the run folder.
+
+    Args:
+        model: the initial checkpoint, on this node.
+        folder: the run folder.
+        lacking: the nodes that do not see a path.
+
+    Raises:
+        NotSharedError: a node does not see the run folder; names the node and the option.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    witness = folder / f"seen.{uuid.uuid4().hex[:8]}"
+    witness.touch()
+    try:
+        blind = lacking(witness)
+    finally:
+        witness.unlink()
+    if blind:
+        raise NotSharedError(
+            f"learner, actors and controller are on several nodes, of which {', '.join(sorted(blind))} do not see "
+            f"{folder}: RLVR_RUNS has to be a folder on storage that all of them share, and is "
+            f"{os.environ.get('RLVR_RUNS', 'not set')}"
+        )
+    if not lacking(model / "config.json"):
+        return model
+    copy, partial = folder / "model", folder / "model.partial"
+    if not copy.exists():
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(model, partial)
+        os.replace(partial, copy)
+    return copy
