@@ -66,42 +66,50 @@ def check_agreement(folder):
 
 
 @pytest.fixture(scope="module")
-def killed_twice(tiny_model, prompts, tmp_path_factory):
-    """The folder of a run whose engine died after the first step and its driver after the fourth, and was resumed."""
+def lost_engine(tiny_model, prompts, tmp_path_factory):
+    """The folder of a run whose engine died after the first step."""
     folder = tmp_path_factory.mktemp("runs") / uuid.uuid4().hex
     folder.mkdir()
-    assert run(RECIPE, tiny_model, prompts, folder, kill_engine_after=0, kill_driver_after=4) == -signal.SIGKILL
-    assert [row["step"] for row in metrics(folder)] == [0, 1, 2, 3]
-    lines = (folder / "metrics.jsonl").read_text()
-
-    assert run(RECIPE, tiny_model, prompts, folder) == 0
-    assert (folder / "resumed_from").read_text() == "4"
-    assert (folder / "metrics.jsonl").read_text().startswith(lines)  # what was trained is not trained again
+    assert run(RECIPE, tiny_model, prompts, folder, kill_engine_after=0) == 0
     return folder
 
 
-def test_a_killed_driver_is_resumed_from_its_checkpoint_and_hands_over_a_policy(tiny_model, killed_twice):
-    import torch
-    from safetensors.torch import load_file
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    folder = killed_twice
+def check_run(folder):
+    """The steps are all there and make sense, and trained what they should."""
     assert [row["step"] for row in metrics(folder)] == list(range(RECIPE.steps))
-    check_ledger(folder)
     check_agreement(folder)
     for row in metrics(folder):
         assert all(math.isfinite(value) for value in row.values())
         assert 0 < row["batch_reward"] < 1
         assert row["grad_norm"] > 0
         assert row["response_length"] <= 16
+    return check_ledger(folder)
 
-    model = AutoModelForCausalLM.from_pretrained(folder / "policy")
-    assert AutoTokenizer.from_pretrained(folder / "policy").chat_template
+
+def test_a_run_hands_over_a_policy(tiny_model, lost_engine):
+    import torch
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    check_run(lost_engine)
+    model = AutoModelForCausalLM.from_pretrained(lost_engine / "policy")
+    assert AutoTokenizer.from_pretrained(lost_engine / "policy").chat_template
     with torch.no_grad():
         assert model(torch.tensor([[5, 6, 7]])).logits.isfinite().all()
-    before, after = (load_file(path / "model.safetensors") for path in (tiny_model, folder / "policy"))
+    before, after = (load_file(path / "model.safetensors") for path in (tiny_model, lost_engine / "policy"))
     assert before.keys() == after.keys()
     assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.complete
+def test_a_killed_driver_is_resumed_from_its_checkpoint(tiny_model, prompts, folder):
+    assert run(RECIPE, tiny_model, prompts, folder, kill_driver_after=4) == -signal.SIGKILL
+    assert [row["step"] for row in metrics(folder)] == [0, 1, 2, 3]
+    lines = (folder / "metrics.jsonl").read_text()
+    assert run(RECIPE, tiny_model, prompts, folder) == 0
+    assert (folder / "resumed_from").read_text() == "4"
+    assert (folder / "metrics.jsonl").read_text().startswith(lines)  # what was trained is not trained again
+    check_run(folder)
 
 
 def test_a_run_trains_an_adapter_that_its_engine_follows(tiny_model, prompts, folder):
@@ -118,14 +126,14 @@ def test_a_run_trains_an_adapter_that_its_engine_follows(tiny_model, prompts, fo
     }
 
 
-def test_a_run_survives_the_death_of_its_engine(killed_twice):
-    rows = check_ledger(killed_twice)
+def test_a_run_survives_the_death_of_its_engine(lost_engine):
+    rows = check_ledger(lost_engine)
     failed = [row for row in rows if row["fate"] == "failed" and row["detail"] != "the run was interrupted"]
     assert failed
     assert all("its actor was lost" in row["detail"] for row in failed)
-    assert sum(row["actors_lost"] for row in metrics(killed_twice)) == 1
+    assert sum(row["actors_lost"] for row in metrics(lost_engine)) == 1
     # the new engine began with the initial checkpoint, and took the learner's weights before it sampled anything
-    check_agreement(killed_twice)
+    check_agreement(lost_engine)
     assert all(row["first_version"] > 0 for row in rows if row["group"] > max(row["group"] for row in failed))
 
 
