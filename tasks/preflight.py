@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flytekit import Resources
+from flytekit import FlyteContextManager, Resources
 
 from images import DATA
 from tasks.config import SpecError
 from tasks.contents import file_digest
 from tasks.digest import CONSTRAINTS, pinned_version
+from tasks.estimate import estimate
 from tasks.evaluation.spec import EvaluationConfig
 from tasks.generation.models import ModelError, ModelSpec, PackagedGguf
 from tasks.platform import show, uncached_stage
@@ -40,6 +42,7 @@ def plan(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Plan
     check(data, training, evaluation)
     model = fingerprinted_model(training.model)
     show("plan", charts.page(_figures(data, training, evaluation), charts.table(_sources(data), "Sources")))
+    say_duration(data, training, evaluation)
     return Plan(
         data=data.model_copy(update={"verifiers": fingerprinted(data.verifiers)}),
         training=training,
@@ -47,6 +50,15 @@ def plan(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Plan
         model=model,
         shown={"data": _shown(data), "training": _shown(training), "evaluation": _shown(evaluation)},
     )
+
+
+def say_duration(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> None:
+    """Say on the terminal how long the run will take, where it runs on this machine: on a cluster, others compute."""
+    state = FlyteContextManager.current_context().execution_state
+    if state is None or not state.is_local_execution():
+        return
+    if (line := estimate(data, training, evaluation)) is not None:
+        print(line, file=sys.stderr, flush=True)
 
 
 def check(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> None:

@@ -111,7 +111,7 @@ def fingerprint(source: SourceSpec) -> str:
     reads: list[Any] = [loader.model_dump(mode="json")]
     if isinstance(loader, ReasoningGymLoader):
         reads.append(importlib.metadata.version("reasoning-gym"))
-    for file in _files(source):
+    for file in files_of(source):
         reads.append(_content_digest(file))
     for reward in source.rewards:
         if reward.function is not None:
@@ -134,11 +134,16 @@ def batches(sources: Sequence[SourceSpec]) -> list[SourceBatch]:
 def _is_small(source: SourceSpec) -> bool:
     if isinstance(source.loader, HuggingFaceLoader) and source.loader.dataset is not None:
         return False
-    return sum(file.filesystem.size(file.path) for file in _files(source)) <= SMALL_BYTES
+    return sum(file.filesystem.size(file.path) for file in files_of(source)) <= SMALL_BYTES
+
+
+def is_local(file: File) -> bool:
+    """Whether it lies on this machine."""
+    return isinstance(file.filesystem, fsspec.get_filesystem_class("file"))
 
 
 def _content_digest(file: File) -> str:
-    if isinstance(file.filesystem, fsspec.get_filesystem_class("file")):
+    if is_local(file):
         return file_digest(file.path)
     return str(file.filesystem.checksum(file.path))
 
@@ -188,7 +193,7 @@ def _checked_files(source: SourceSpec, read: Callable[[File], Iterator[Item]]) -
         where = f"{_at(source)}.path: {file.path} cannot be read"
         return _guarded(read(file), where, (OSError, EOFError, pa.ArrowInvalid))
 
-    files = _files(source)
+    files = files_of(source)
     for file in files:
         _check_columns(source, list(islice(guarded(file), PEEK)), file.path)
     return chain.from_iterable(map(guarded, files))
@@ -217,7 +222,7 @@ def _check_columns(source: SourceSpec, head: Sequence[Item], where: str) -> None
         )
 
 
-def _files(source: SourceSpec) -> list[File]:
+def files_of(source: SourceSpec) -> list[File]:
     """The files that `source` names, in that order, a glob's sorted; raises `SpecError` for a path without files."""
     match source.loader:
         case JsonlLoader(path=paths) | ParquetLoader(path=paths):
@@ -285,7 +290,7 @@ def _hugging_face(source: SourceSpec, loader: HuggingFaceLoader) -> Iterator[Ite
     if loader.dataset is not None:
         name, options = loader.dataset, {"name": loader.config, "revision": loader.revision}
     else:
-        files = [file.filesystem.unstrip_protocol(file.path) for file in _files(source)]
+        files = [file.filesystem.unstrip_protocol(file.path) for file in files_of(source)]
         name, options = _format(source, files), {"data_files": {loader.split: files}}
     try:
         with _torch_unseen():

@@ -7,10 +7,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from tasks.generation.models import ModelSpec, prepare_model
+from tasks.mixing.merge import merge
 from tasks.mixing.mix import mix
 from tasks.mixing.spec import MixtureSpec
 from tasks.schemas import GRADED, MIXTURE, canonical_json, table_from_rows, write_table
-from tasks.sourcing.prompts import build_prompts, merge
+from tasks.sourcing.prompts import build_prompts
 from tasks.spec import quickstart
 
 
@@ -23,7 +24,10 @@ def model(folder: Path) -> Path:
 def prompts() -> pa.Table:
     """The quickstart's prompts."""
     data, *_ = quickstart()
-    merged, _ = merge([build_prompts(source, data.max_prompt_chars).prompts for source in data.sources])
+    merged, _ = merge(
+        [build_prompts(source, data.max_prompt_chars).prompts for source in data.sources],
+        [source.name for source in data.sources],
+    )
     return merged
 
 

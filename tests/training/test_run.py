@@ -112,6 +112,24 @@ def test_a_killed_driver_is_resumed_from_its_checkpoint(tiny_model, prompts, fol
     check_run(folder)
 
 
+@pytest.mark.complete
+def test_in_float32_engine_and_learner_agree_to_its_last_digits(tiny_model, prompts, folder):
+    learner, engine = RECIPE.learner, RECIPE.actors.engine
+    recipe = RECIPE.model_copy(
+        update={
+            "async_steps": 0,
+            "max_staleness": 0,
+            "learner": learner.model_copy(update={"dtype": "float32"}),
+            "actors": RECIPE.actors.model_copy(update={"engine": engine.model_copy(update={"dtype": "float32"})}),
+        }
+    )
+    assert run(recipe, tiny_model, prompts, folder) == 0
+    assert [row["staleness_max"] for row in metrics(folder)] == [0] * RECIPE.steps
+    for row in metrics(folder):
+        assert row["mismatch"] < 1e-5  # nats; bfloat16 makes 0.005
+        assert math.isfinite(row["loss"])
+
+
 def test_a_run_trains_an_adapter_that_its_engine_follows(tiny_model, prompts, folder):
     lora = LoraConfig(rank=4, alpha=8)
     recipe = RECIPE.model_copy(update={"lora": lora, "async_steps": 0, "max_staleness": 0})
