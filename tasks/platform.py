@@ -26,7 +26,7 @@ from flytekit.types.file import FlyteFile
 from tasks.command_line import speak
 from tasks.config import Config, decisive
 from tasks.contents import claimed, file_digest
-from tasks.digest import CodeDigest
+from tasks.digest import CodeDigest, code_digest
 from tasks.failures import cause_in_infrastructure
 from tasks.quiet import hush
 from tasks.registration import check_code, options
@@ -60,6 +60,11 @@ def footer(value: Any) -> dict[str, Any]:
     address, access = str(value.remote_source or value.path), FlyteContextManager.current_context().file_access
     with access.get_filesystem_for_path(address).open(address, "rb") as file:
         return read_metadata(file)
+
+
+def made_from(module: str, **inputs: Any) -> dict[str, Any]:
+    """What goes into the footer of a table: its inputs, by digest or in full, and the code of the stage's `module`."""
+    return {**inputs, "code_version": code_digest(module)}
 
 
 def config_digest(config: Config) -> str:
@@ -196,7 +201,7 @@ class Stopwatch:
             started_at=self._started_at,
             seconds=before + time.perf_counter() - self._started,
             headline=headline,
-            facts=json.dumps(facts, sort_keys=True),
+            facts=facts,
             run=run_id(),
         )
 

@@ -228,7 +228,7 @@ class StageSummary:
         started_at: when the work began (UTC).
         seconds: wall time of the work.
         headline: one sentence for people.
-        facts: JSON text of an object, for the report and for programs.
+        facts: all else that it recorded, for the report and for programs: JSON values.
         run: the run that it was made in (`tasks.platform.run_id`); in any other it came from the cache.
     """
 
@@ -236,13 +236,8 @@ class StageSummary:
     started_at: datetime
     seconds: float
     headline: str
-    facts: str = field(default="{}")
+    facts: dict[str, Any] = field(default_factory=dict)
     run: str = ""
 
     def __str__(self) -> str:
         return self.headline
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """`facts`, parsed."""
-        return json.loads(self.facts)

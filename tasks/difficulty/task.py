@@ -16,6 +16,7 @@ from tasks.platform import (
     Stopwatch,
     content_digest,
     local,
+    made_from,
     sampling,
     scratch,
     show,
@@ -65,12 +66,13 @@ def roll_out(
             verifier_workers=spec.verifier_workers,
             on_judged=judged,
         )
-    lineage = {
-        "prompts": content_digest(prompts),
-        "model": content_digest(model),
-        "spec": spec.model_dump(mode="json"),
-        "verifiers": verifiers.model_dump(mode="json"),
-    }
+    lineage = made_from(
+        __name__,
+        prompts=content_digest(prompts),
+        model=content_digest(model),
+        spec=spec.model_dump(mode="json"),
+        verifiers=verifiers.model_dump(mode="json"),
+    )
     speed = sampled.output_tokens / sampled.seconds
     summary = watch.summary(
         f"{sampled.table.num_rows:,} rollouts, {sampled.output_tokens:,} tokens at {speed:,.0f} tokens/s",
@@ -110,7 +112,7 @@ def select_prompts(prompts: Parquet, rollouts: Parquet, max_pass_rate: float) ->
     watch = Stopwatch("difficulty")
     graded, rejected = grade(read_table(local(prompts), PROMPTS), read_table(local(rollouts), ROLLOUTS))
     kept = select(graded, max_pass_rate)
-    lineage = {"prompts": content_digest(prompts), "rollouts": content_digest(rollouts)}
+    lineage = made_from(__name__, prompts=content_digest(prompts), rollouts=content_digest(rollouts))
     show(
         "pass rates",
         charts.page(

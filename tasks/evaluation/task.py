@@ -16,6 +16,7 @@ from tasks.platform import (
     Stopwatch,
     content_digest,
     local,
+    made_from,
     sampling,
     scratch,
     show,
@@ -69,7 +70,13 @@ def evaluate_policy(
             verifier_workers=config.verifier_workers,
             on_judged=judged,
         )
-    lineage = {"prompts": content_digest(prompts), "policy": digest}
+    lineage = made_from(
+        __name__,
+        prompts=content_digest(prompts),
+        policy=digest,
+        spec=config.model_dump(mode="json"),
+        verifiers=verifiers.model_dump(mode="json"),
+    )
     speed = sampled.output_tokens / sampled.seconds
     scores = [score for score in sampled.table.column("score").to_pylist() if score is not None]
     show(
@@ -122,7 +129,7 @@ def compare_policies(before: Parquet, after: Parquet, prompts: Parquet) -> Compa
             charts.deck(charts.before_after(found.table)),
         ),
     )
-    lineage = {name: content_digest(table) for name, table in (("before", before), ("after", after))}
+    lineage = made_from(__name__, before=content_digest(before), after=content_digest(after))
     return Compared(
         FlyteFile(str(write_table(scratch("evaluation.parquet"), found.table, EVALUATION, lineage))),
         watch.summary(

@@ -10,7 +10,7 @@ from flytekit.types.file import FlyteFile
 from images import DATA
 from tasks.digest import code_digest
 from tasks.mixing.spec import MixtureSpec
-from tasks.platform import Parquet, Stopwatch, content_digest, local, scratch, show, shown_stage
+from tasks.platform import Parquet, Stopwatch, content_digest, local, made_from, scratch, show, shown_stage
 from tasks.schemas import GRADED, MIXTURE, PROMPTS, REJECTED, StageSummary, read_table, write_table
 
 
@@ -42,7 +42,7 @@ def merge_sources(prompts: list[Parquet], rejected: list[Parquet], sources: list
     merged, duplicates = merge([read_table(local(table), PROMPTS) for table in prompts], sources)
     check(merged, spec)
     aside = pa.concat_tables([*(read_table(local(table), REJECTED) for table in rejected), duplicates])
-    lineage = {"sources": [content_digest(table) for table in prompts]}
+    lineage = made_from(__name__, sources=[content_digest(table) for table in prompts])
     figures = {"prompts": f"{merged.num_rows:,}", "sources": f"{len(sources):,}", "set aside": f"{aside.num_rows:,}"}
     show("prompts", charts.page(figures, charts.prompt_samples(merged)))
     return Merged(

@@ -212,7 +212,7 @@ def stage_facts(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
             "started_at": summary.started_at,
             "seconds": summary.seconds,
             "headline": summary.headline,
-            "facts": json.dumps(summary.values, indent=2, sort_keys=True, ensure_ascii=False),
+            "facts": json.dumps(summary.facts, indent=2, sort_keys=True, ensure_ascii=False),
         }
         for summary in summaries
     ]
@@ -221,7 +221,7 @@ def stage_facts(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
 def p_values(summaries: Sequence[StageSummary]) -> dict[str, float]:
     """By benchmark, from the stage whose facts hold `comparisons`, which is evaluation."""
     for summary in summaries:
-        comparisons = summary.values.get("comparisons", {})
+        comparisons = summary.facts.get("comparisons", {})
         if comparisons:
             return {name: comparison["p_value"] for name, comparison in comparisons.items()}
     return {}

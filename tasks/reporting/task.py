@@ -127,7 +127,7 @@ def report(
 
     on_laptop = context.execution_id is None or context.execution_id.project in ("local", "")
     place = Path(os.environ.get(OUTPUTS, "outputs")).absolute() if on_laptop else scratch("outputs")
-    rates = [item.values["tokens_per_second"] for item in summaries if item.stage == "training"]
+    rates = [item.facts["tokens_per_second"] for item in summaries if item.stage == "training"]
     with new_run(place, began, file_digest(str(path))) as (folder, final):
         summary = summary_json(
             evaluation,

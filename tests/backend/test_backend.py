@@ -157,7 +157,7 @@ class Backend:
         """What training's summary says."""
         [node] = self.nodes(execution)[TRAINING]
         literal = self.client.get_node_execution_data(node.id).full_outputs.literals["summary"]
-        return TypeEngine.to_python_value(FlyteContextManager.current_context(), literal, StageSummary).values
+        return TypeEngine.to_python_value(FlyteContextManager.current_context(), literal, StageSummary).facts
 
 
 def until(holds, seconds=3 * HOURS):

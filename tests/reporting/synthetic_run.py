@@ -158,14 +158,14 @@ def summaries() -> list[StageSummary]:
         ("training", 412.6, "14 steps, 33,100 tokens trained, no group lost"),
         ("evaluation", 71.2, "23.4% before, 44.5% after on 64 prompts"),
     ]
-    facts = canonical_json({"comparisons": {"all": {"p_value": 0.0002}, "math": {"p_value": 0.013}}})
+    facts = {"comparisons": {"all": {"p_value": 0.0002}, "math": {"p_value": 0.013}}}
     return [
         StageSummary(
             name,
             STARTED + timedelta(minutes=i),
             seconds,
             headline,
-            facts if name == "evaluation" else "{}",
+            facts if name == "evaluation" else {},
             run="earlier" if i < 5 else "this",
         )
         for i, (name, seconds, headline) in enumerate(stages)

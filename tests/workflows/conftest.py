@@ -27,7 +27,7 @@ HEAVY = (prepare_model, roll_out, train_policy, evaluate_policy)
 
 def summary(stage: str) -> StageSummary:
     facts = {"tokens_per_second": 100.0} if stage == "training" else {}
-    return StageSummary(stage, datetime.now(UTC), 1.0, f"{stage} ran", json.dumps(facts), run=run_id())
+    return StageSummary(stage, datetime.now(UTC), 1.0, f"{stage} ran", facts, run=run_id())
 
 
 class StandIns:

@@ -9,6 +9,7 @@ import pytest
 from tasks.pods import PodConfig
 from tasks.spec import quickstart
 from tasks.training.config import OptimizerConfig
+from tasks.verifiers.chat.config import JudgeConfig
 from workflows.rlvr import rlvr
 
 EVERYTHING = {"prepare_model": 1, "roll_out": 1, "train_policy": 1, "evaluate_policy": 2}
@@ -159,6 +160,18 @@ def test_the_report_says_what_each_output_was_made_from_and_how_to_make_it_again
     assert "pyflyte run workflows/rlvr.py rlvr --data data.yaml --training training.yaml" in page
     for words in ("quickstart", "SmolLM2-135M-Instruct", ">1.0 s, ran<", "gain"):
         assert words in page
+
+
+def test_a_secret_is_in_nothing_that_a_run_leaves(run, tmp_path, monkeypatch, capfd):
+    secret = "hunter2-of-the-judge"  # noqa: S105
+    monkeypatch.setenv("KEY_OF_THE_JUDGE", secret)
+    data = quickstart()[0]
+    judge = JudgeConfig(model="m", url="https://judge.example/v1", api_key_env="KEY_OF_THE_JUDGE")
+    run(data=data.model_copy(update={"verifiers": data.verifiers.model_copy(update={"judge": judge})}))
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any(b"KEY_OF_THE_JUDGE" in path.read_bytes() for path in written), "its name is recorded"
+    assert not [path for path in written if secret.encode() in path.read_bytes()]
+    assert secret not in "".join(capfd.readouterr())
 
 
 def test_a_run_that_fails_leaves_the_outputs_of_the_one_before(run, stand_ins, tmp_path, monkeypatch):

@@ -109,7 +109,7 @@ def test_a_run_that_is_killed_at_random_moments_trains_every_step_once(cluster, 
     outputs = cluster.run_task(TRAINING, inputs(seed), Attempt(f"second{seed}"))
 
     files = files_of(cluster)
-    assert python(outputs["summary"], StageSummary).values["resumed_from"] == known
+    assert python(outputs["summary"], StageSummary).facts["resumed_from"] == known
     rows = [json.loads(row) for row in files.cat_file(python(outputs["metrics"], str)).splitlines()]
     assert [row["step"] for row in rows] == list(range(STEPS))
     files.get_file(python(outputs["ledger"], str), str(tmp_path / "ledger.parquet"))
