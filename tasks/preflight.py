@@ -17,7 +17,8 @@ from tasks.evaluation.spec import EvaluationConfig
 from tasks.generation.models import ModelError, ModelSpec, PackagedGguf
 from tasks.platform import show, uncached_stage
 from tasks.sourcing import loaders
-from tasks.sourcing.spec import VERIFIERS_OF, SourceSpec
+from tasks.sourcing.columns import VERIFIERS_OF
+from tasks.sourcing.spec import SourceSpec
 from tasks.spec import DataFile, Recipe
 from tasks.verifiers import VerifiersConfig, functions
 
@@ -78,7 +79,7 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Non
             raise SpecError(
                 f"{data.name}: mixture.sources: no source is called {name!r}; there are: {', '.join(names)}"
             )
-    present = {source.domain for source in data.sources}
+    present = {domain for source in data.sources for domain in source.domains}
     for domain in data.mixture.domains:
         if domain not in present:
             raise SpecError(

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from tasks.sourcing.loaders import File, files_of, is_local
+from tasks.sourcing.files import File
+from tasks.sourcing.loaders import files_of
 from tasks.sourcing.spec import HuggingFaceLoader, JsonlLoader, ParquetLoader, SourceSpec
 
 COUNTED_BYTES = 2**30
@@ -27,7 +28,7 @@ def count(source: SourceSpec) -> int | None:
 
 
 def _rows_of_files(kind: str, files: list[File]) -> int | None:
-    if kind == "huggingface" or not all(map(is_local, files)):
+    if kind == "huggingface" or not all(file.is_local for file in files):
         return None
     if kind == "parquet":
         return sum(pq.read_metadata(file.path).num_rows for file in files)
