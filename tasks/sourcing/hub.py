@@ -78,53 +78,58 @@ def rows_of(
             raise ValueError(f"{error}: {error.__cause__}") from error
 
 
-def retried(call: Callable[[], Result], waits: Sequence[float] = WAITS) -> Result:
-    """What `call` returns, tried again after each wait where the hub cannot be reached just then."""
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
-
-    for wait in waits:
+def retried(call: Callable[[], Result]) -> Result:
+    """What `call` returns, tried again after each of `WAITS` where the hub cannot be reached just then."""
+    for wait in WAITS:
         try:
             return call()
-        except OfflineModeIsEnabled:
-            raise
-        except HfHubHTTPError as error:
-            if error.response is not None and error.response.status_code < 500 and error.response.status_code != 429:
+        except Exception as error:
+            if _is_offline() or not _may_pass(error):
                 raise
-        except (ConnectionError, TimeoutError):
-            pass
         time.sleep(wait)
     return call()
 
 
 @contextmanager
 def explained(name: str, where: str, way_out: str) -> Iterator[None]:
-    """Turns what the hub's libraries raise about `name` into one sentence that begins with `where`."""
+    """Turns what the hub's libraries raise about `name` into one sentence that begins with `where`.
+
+    Raises:
+        SpecError: a mistake, the network switched off by the user among them.
+        ConnectionError: the hub cannot be reached, so that a task is tried again.
+    """
     from datasets.exceptions import DatasetNotFoundError
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
         yield
     except SpecError:
         raise
-    except (OfflineModeIsEnabled, ConnectionError, TimeoutError) as error:
-        # Not a mistake, so that a task is retried, unless the user has switched the network off.
-        sentence = f"{where}: the hub cannot be reached; {way_out}, or try again with a network"
-        raise (SpecError if _is_offline() else ConnectionError)(sentence) from error
     except (GatedRepoError, RepositoryNotFoundError, DatasetNotFoundError) as error:
-        gated = isinstance(error, GatedRepoError) or "gated" in str(error)
+        gated = isinstance(error, GatedRepoError) or "is a gated dataset" in str(error)
         problem = f"{name} is gated: ask for access on its page of the hub" if gated else f"the hub has no {name}"
-        raise SpecError(
-            f"{where}: {problem}; a private or gated one needs HF_TOKEN, a token that may read it"
-        ) from error
+        told = f"{where}: {problem}; a private or gated one needs HF_TOKEN, a token that may read it"
+        raise SpecError(told) from error
     except RevisionNotFoundError as error:
         raise SpecError(f"{where}: {name} has no such revision; a commit, a branch or a tag of it") from error
     except (ValueError, FileNotFoundError) as error:
         raise SpecError(f"{where}: {error}") from error
+    except Exception as error:
+        if not _may_pass(error):
+            raise
+        sentence = f"{where}: the hub cannot be reached; {way_out}, or try again with a network"
+        raise (SpecError if _is_offline() else ConnectionError)(sentence) from error
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether the hub, or the way to it, may be there the next time."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if isinstance(error, HfHubHTTPError):
+        return error.response.status_code in (408, 429) or error.response.status_code >= 500
+    # The client's own errors are told by name: which client it is depends on the version of the hub's library.
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return isinstance(error, ConnectionError | TimeoutError) or bool(names & {"TransportError", "OfflineModeIsEnabled"})
 
 
 def _is_offline() -> bool:

@@ -8,18 +8,22 @@ import pyarrow.parquet as pq
 
 from tasks.sourcing.files import File
 from tasks.sourcing.loaders import files_of
-from tasks.sourcing.spec import HuggingFaceLoader, JsonlLoader, ParquetLoader, SourceSpec
+from tasks.sourcing.loader_specs import HuggingFaceLoader, JsonlLoader, ParquetLoader
+from tasks.sourcing.spec import SourceSpec
 
 COUNTED_BYTES = 2**30
 """Files of lines are read to count them up to this size."""
 
 
 def count(source: SourceSpec) -> int | None:
-    """Rows of `source`, unusable ones and duplicates among them; None where that takes a download or a long time.
+    """Rows of `source`, unusable ones and duplicates among them; None where that takes a download, a look
+    into each row (`where`) or a long time.
 
     Raises:
         SpecError: a path without files.
     """
+    if source.where:
+        return None
     loader = source.loader
     if isinstance(loader, JsonlLoader | ParquetLoader | HuggingFaceLoader):
         found = _rows_of_files(loader.kind, files_of(source))
