@@ -1,15 +1,22 @@
 """The data files that ship give what their sources say, and each recipe names its own."""
 
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
+import click
 import pytest
 
 from data_specs.rewards import boxed
 from data_specs.transforms import english_first_turn, turns
-from tasks.config import load_yaml
+from tasks.command_line import ConfigFile, _from_the_recipe
+from tasks.config import SpecError, load_yaml
+from tasks.evaluation.spec import EvaluationConfig
 from tasks.sourcing.hub import COMMIT
-from tasks.spec import DATA_SPECS, DataFile
-from tests.test_recipes import OLMO, SEEDS
+from tasks.spec import DATA_SPECS, RECIPES, DataFile, Recipe, quickstart, with_companions
+from tests.test_recipes import OLMO, SEEDS, SOURCES
 
 THINK = {
     "if-rlvr": 30_186, "open-reasoner-zero": 3_000, "dapo-math": 2_584, "acereason-math": 6_602, "klear-math": 3_000,
@@ -83,3 +90,55 @@ def test_of_wildchat_the_first_turns_of_english_conversations_are_used():
 def test_a_boxed_answer_has_the_format():
     told = [[{"role": "assistant", "content": text}] for text in (r"So \boxed{3}.", "So 3.")]
     assert boxed(told) == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("name", sorted(SOURCES))
+def test_a_recipe_and_its_data_and_evaluation_fit_together(name):
+    data, recipe, evaluation = with_companions(name)
+    assert name == "quickstart" or data.name != "quickstart"
+    assert data.difficulty.sampling.max_tokens <= recipe.sampling.max_tokens == evaluation.sampling.max_tokens
+    assert data.difficulty.engine.max_model_len <= recipe.actors.engine.max_model_len
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ([], ("quickstart", 56)),
+        (["--training", '{"extends": "dapo_qwen25_32b"}'], ("dapo-math-17k", 20_480)),
+        (["--data", '{"extends": "gsm8k"}', "--training", '{"extends": "dapo_qwen25_32b"}'], ("gsm8k", 20_480)),
+    ],
+)
+def test_an_option_that_is_not_given_is_the_recipes_own_file(given, names):
+    models = {"data": DataFile, "training": Recipe, "evaluation": EvaluationConfig}
+    options = [
+        click.Option(
+            [f"--{name}"],
+            type=ConfigFile(model),
+            default=default.model_dump_json(exclude_unset=True),
+            callback=None if model is Recipe else _from_the_recipe(model),
+        )
+        for (name, model), default in zip(models.items(), quickstart(), strict=True)
+    ]
+    found = click.Command("run", params=options).make_context("run", given).params
+    assert (found["data"].name, found["evaluation"].sampling.max_tokens) == names
+
+
+def test_a_file_that_a_recipe_names_and_that_is_not_there_is_one_sentence():
+    recipe = load_yaml(Recipe, RECIPES / "quickstart.yaml").model_copy(update={"data": "my.yaml"})
+    with pytest.raises(SpecError, match=r"my\.yaml: no such file"):
+        recipe.companion(DataFile)
+
+
+@pytest.mark.long
+def test_a_run_of_a_papers_recipe_looks_for_the_papers_data():
+    run = [
+        Path(sys.executable).parent / "pyflyte",
+        "run",
+        "workflows/rlvr.py",
+        "rlvr",
+        "--training",
+        '{"extends": "dapo_qwen25_32b"}',
+    ]
+    offline = os.environ | {"HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(run, cwd=DATA_SPECS.parent, env=offline, capture_output=True, text=True)
+    assert "source 'dapo-math-17k': loader: BytedTsinghua-SIA/DAPO-Math-17k: the hub cannot be reached" in done.stderr
