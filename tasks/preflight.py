@@ -167,7 +167,12 @@ def _figures(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> 
 
 def _sources(data: DataFile) -> list[dict[str, Any]]:
     return [
-        {"source": each.name, "domain": each.domain, "verifier": each.verifier, "loader": each.loader.kind}
+        {
+            "source": each.name,
+            "domain": ", ".join(sorted(each.domains)),
+            "verifier": ", ".join(sorted(each.verifiers)),
+            "loader": each.loader.kind,
+        }
         for each in data.sources
     ]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from tasks.sourcing.files import File
-from tasks.sourcing.loaders import files_of
 from tasks.sourcing.loader_specs import HuggingFaceLoader, JsonlLoader, ParquetLoader
+from tasks.sourcing.loaders import files_of
 from tasks.sourcing.spec import SourceSpec
 
 COUNTED_BYTES = 2**30
@@ -16,8 +16,9 @@ COUNTED_BYTES = 2**30
 
 
 def count(source: SourceSpec) -> int | None:
-    """Rows of `source`, unusable ones and duplicates among them; None where that takes a download, a look
-    into each row (`where`) or a long time.
+    """Rows of `source`, unusable ones and duplicates among them.
+
+    None where that takes a download, a look into each row (`where`) or a long time.
 
     Raises:
         SpecError: a path without files.

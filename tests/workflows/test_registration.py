@@ -116,7 +116,7 @@ def test_each_recipe_has_a_launch_plan(registered):
         inputs = registered[f"launch plan/rlvr_{name}"].spec.default_inputs.parameters
         assert {"data", "training", "evaluation"} == set(inputs)
     dapo = registered["launch plan/rlvr_dapo_qwen25_32b"].spec.default_inputs.parameters
-    assert "dapo-math-17k" in str(MessageToDict(dapo["data"]))
+    assert b"dapo-math-17k" in dapo["data"].SerializeToString()
 
 
 def test_the_graph_is_a_few_named_boxes(registered):
