@@ -11,6 +11,7 @@ from functools import wraps
 from typing import Any
 
 import rich_click as click
+from click.core import ParameterSource
 from flytekit.bin import entrypoint
 from flytekit.clis.sdk_in_container import run, utils
 from flytekit.core import promise
@@ -22,6 +23,9 @@ from tasks.failures import mistake_in
 
 _WRAPPED = re.compile(r"^(Error encountered while [^\n]*:\n  )+")
 """What flytekit puts before the message of an error, where a task runs on this machine."""
+
+COMPANIONS = ("DataFile", "EvaluationConfig")
+"""The files that a recipe names, so that its option alone is enough."""
 
 LISTED = 6
 """Results of which `pyflyte run` prints where each one is; of more, the names."""
@@ -59,6 +63,25 @@ def _typed(click_type: Callable[..., Any]) -> Callable[..., Any]:
     return of
 
 
+def _from_the_recipe(model: type[Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """What fills in a data or evaluation file that was not given: the one that the given recipe names.
+
+    Click reads the options that were given before those that were not.
+    """
+
+    def filled(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+        from tasks.spec import Recipe
+
+        recipe = next((each for each in ctx.params.values() if isinstance(each, Recipe)), None)
+        is_given = param.name is not None and ctx.get_parameter_source(param.name) != ParameterSource.DEFAULT
+        try:
+            return value if recipe is None or is_given else recipe.companion(model)
+        except SpecError as error:
+            raise click.BadParameter(str(error)) from None
+
+    return filled
+
+
 def _told(to_click_option: Callable[..., click.Option]) -> Callable[..., click.Option]:
     """The option of a specification with the first sentence about it as help, where flytekit prints its JSON schema."""
 
@@ -70,6 +93,9 @@ def _told(to_click_option: Callable[..., click.Option]) -> Callable[..., click.O
             sentence = (model.__doc__ or "").split("\n\n")[0]
             made.help = f"{sentence} Keys: {model.__module__}.{model.__name__}."
             made.show_default = "the quickstart's" if made.default is not None else False
+            if model.__name__ in COMPANIONS and made.default is not None:
+                made.show_default = "the recipe's"
+                made.callback = _from_the_recipe(model)
         return made
 
     return option

@@ -112,7 +112,8 @@ def _per_token(operations: float, rate: float, cost: Cost) -> float:
 
 def held_out(data: DataFile) -> int:
     """Prompts that the mixture keeps for evaluation."""
-    shares = [data.mixture.domains.get(each, DomainShare()) for each in {source.domain for source in data.sources}]
+    domains = {domain for source in data.sources for domain in source.domains}
+    shares = [data.mixture.domains.get(each, DomainShare()) for each in domains]
     return sum(data.mixture.heldout if share.heldout is None else share.heldout for share in shares)
 
 

@@ -14,10 +14,12 @@ from tasks.contents import file_digest
 from tasks.digest import CONSTRAINTS, pinned_version
 from tasks.estimate import estimate
 from tasks.evaluation.spec import EvaluationConfig
-from tasks.generation.models import ModelError, ModelSpec, PackagedGguf
+from tasks.generation.models import HubModel, ModelError, ModelSpec, PackagedGguf
 from tasks.platform import show, uncached_stage
 from tasks.sourcing import loaders
-from tasks.sourcing.spec import VERIFIERS_OF, SourceSpec
+from tasks.sourcing.columns import VERIFIERS_OF
+from tasks.sourcing.hub import resolve_revision
+from tasks.sourcing.spec import SourceSpec
 from tasks.spec import DataFile, Recipe
 from tasks.verifiers import VerifiersConfig, functions
 
@@ -34,17 +36,18 @@ class Plan(NamedTuple):
 def plan(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Plan:
     """Check the three files against each other and against what they name, and pass them on.
 
-    Never cached: it looks at files and folders, whose digests it passes on. `shown` holds what the user wrote of the
-    files, for the report.
+    Never cached: it looks at files and folders, whose digests it passes on, and asks the hub which commits its branches
+    are, so that the other tasks see commits. `shown` holds what the user wrote of the files, for the report.
     """
     from tasks import charts
 
-    check(data, training, evaluation)
+    planned = data.model_copy(update={"sources": [loaders.pinned(source) for source in data.sources]})
+    check(planned, training, evaluation)
     model = fingerprinted_model(training.model)
-    show("plan", charts.page(_figures(data, training, evaluation), charts.table(_sources(data), "Sources")))
-    say_duration(data, training, evaluation)
+    show("plan", charts.page(_figures(planned, training, evaluation), charts.table(_sources(planned), "Sources")))
+    say_duration(planned, training, evaluation)
     return Plan(
-        data=data.model_copy(update={"verifiers": fingerprinted(data.verifiers)}),
+        data=planned.model_copy(update={"verifiers": fingerprinted(data.verifiers)}),
         training=training,
         evaluation=evaluation,
         model=model,
@@ -65,8 +68,9 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Non
     """Raise one error for the first thing that would fail later.
 
     Raises:
-        SpecError: a missing file or column, a reward function that cannot be imported, chat without a judge, a mixture
-            of sources that are not there, a response length that one stage cannot hold.
+        SpecError: a missing file or column, a repository of the hub that cannot be read, a reward function that cannot
+            be imported, chat without a judge, a mixture of sources that are not there, a response length that one stage
+            cannot hold.
         ModelError: a model folder that is not usable, a package that neither this machine nor an image holds.
     """
     names = [source.name for source in data.sources]
@@ -78,7 +82,7 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Non
             raise SpecError(
                 f"{data.name}: mixture.sources: no source is called {name!r}; there are: {', '.join(names)}"
             )
-    present = {source.domain for source in data.sources}
+    present = {domain for source in data.sources for domain in source.domains}
     for domain in data.mixture.domains:
         if domain not in present:
             raise SpecError(
@@ -98,15 +102,18 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Non
 
 
 def fingerprinted_model(spec: ModelSpec) -> ModelSpec:
-    """The model with what tells its content: a digest of files that lie here, or the version of a package.
+    """The model with what tells its content: a digest of files that lie here, a commit, or the version of a package.
 
     A package of weights lies in the image of the stage that loads it, and not in this task's: `images/constraints.txt`
     says what version images hold, and that stage finds the file before a rollout is sampled.
 
     Raises:
-        ModelError: see `check`.
+        ModelError, SpecError: see `check`.
     """
     source = spec.source
+    if isinstance(source, HubModel):
+        commit = resolve_revision(source.name, source.revision, kind="model", where="model: source")
+        return spec.model_copy(update={"source": source.model_copy(update={"revision": commit})})
     if not isinstance(source, PackagedGguf) or source.folder() is not None:
         return spec.fingerprinted()
     version = pinned_version(source.package)
@@ -160,7 +167,12 @@ def _figures(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> 
 
 def _sources(data: DataFile) -> list[dict[str, Any]]:
     return [
-        {"source": each.name, "domain": each.domain, "verifier": each.verifier, "loader": each.loader.kind}
+        {
+            "source": each.name,
+            "domain": ", ".join(sorted(each.domains)),
+            "verifier": ", ".join(sorted(each.verifiers)),
+            "loader": each.loader.kind,
+        }
         for each in data.sources
     ]
 

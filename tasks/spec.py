@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Self, TypeVar
 
 from pydantic import model_validator
 
@@ -45,16 +45,23 @@ class DataFile(Extendable, DataSpec):
         return DataSpec(**{name: getattr(self, name) for name in DataSpec.model_fields})
 
 
+Companion = TypeVar("Companion", bound=Extendable)
+
+
 class Recipe(Extendable, TrainingConfig):
     """The initial checkpoint and how it is trained.
 
     Attributes:
+        data, evaluation: the files that go with it, where a command line or a launch plan gives no others: a path that
+            ends in .yaml, or the name of one that ships.
         model: the initial checkpoint.
         cluster: the machines of training on a cluster.
     """
 
     folder: ClassVar[Path] = RECIPES
 
+    data: str = "quickstart"
+    evaluation: str = "quickstart_evaluation"
     model: ModelSpec = ModelSpec()
     cluster: RunTime[ClusterConfig] = ClusterConfig()
 
@@ -62,6 +69,12 @@ class Recipe(Extendable, TrainingConfig):
     def _fits_its_cluster(self) -> Self:
         cluster.check(self, self.cluster)
         return self
+
+    def companion(self, model: type[Companion]) -> Companion:
+        """Its data or its evaluation file; raises `SpecError` where that cannot be read."""
+        name = self.data if model is DataFile else self.evaluation
+        is_path = name.endswith((".yaml", ".yml"))
+        return load_yaml(model, name if is_path else model.folder / f"{name}.yaml")
 
     @property
     def run(self) -> TrainingConfig:
@@ -71,8 +84,10 @@ class Recipe(Extendable, TrainingConfig):
 
 def quickstart() -> tuple[DataFile, Recipe, EvaluationConfig]:
     """The defaults of the pipeline."""
-    return (
-        load_yaml(DataFile, DATA_SPECS / "quickstart.yaml"),
-        load_yaml(Recipe, RECIPES / "quickstart.yaml"),
-        load_yaml(EvaluationConfig, RECIPES / "quickstart_evaluation.yaml"),
-    )
+    return with_companions("quickstart")
+
+
+def with_companions(recipe: str) -> tuple[DataFile, Recipe, EvaluationConfig]:
+    """The three files of a recipe that ships, by its name."""
+    training = load_yaml(Recipe, RECIPES / f"{recipe}.yaml")
+    return training.companion(DataFile), training, training.companion(EvaluationConfig)

@@ -11,23 +11,26 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.sourcing.spec import Columns, SourceSpec, Verifier
+from tasks.sourcing.code_tests import read_tests
+from tasks.sourcing.columns import Columns, Verifier
+from tasks.sourcing.integer_answers import whole
+from tasks.sourcing.spec import SourceSpec
+from tasks.sourcing.values import UnusableError, only, present, root, structure, value_at
 from tasks.verifiers.functions import function_digest
 from tasks.verifiers.instructions.arguments import SCHEMAS, ArgumentsError, normalized
 
 
-class UnusableError(ValueError):
-    """Why a row cannot become a prompt.
-
-    Attributes:
-        reason: for people, about this row.
-        value: what is at fault.
-        kind: the reason without what is particular to the row, to count by.
-    """
-
-    def __init__(self, reason: str, value: Any, kind: str | None = None) -> None:
-        super().__init__(reason)
-        self.reason, self.value, self.kind = reason, value, kind or reason
+def verifier_of(row: Mapping[str, Any], source: SourceSpec) -> Verifier:
+    """What judges the responses to a row; raises `UnusableError` where the row names no verifier that is known."""
+    told = source.row_verifier
+    if told is None:
+        assert source.verifier is not None
+        return source.verifier
+    name = only(present(row, told.column))
+    if not isinstance(name, str) or name not in told.names:
+        reason = f"{told.column} = {name!r} is none of {', '.join(told.names)}"
+        raise UnusableError(reason, name, f"{told.column} names no verifier of row_verifier")
+    return told.names[name]
 
 
 def graded(row: Mapping[str, Any], source: SourceSpec) -> tuple[str, Any]:
@@ -35,16 +38,17 @@ def graded(row: Mapping[str, Any], source: SourceSpec) -> tuple[str, Any]:
 
     Raises `UnusableError` when the row has no ground truth that the verifiers could use.
     """
-    truth = _with_mode(ground_truth(row, source.verifier, source.columns), source)
+    verifier = verifier_of(row, source)
+    truth = _with_mode(ground_truth(row, verifier, source.columns), source)
     if not source.rewards:
-        return source.verifier, truth
-    parts = [{"verifier": source.verifier, "weight": source.weight, "ground_truth": truth}]
+        return verifier, truth
+    parts = [{"verifier": verifier, "weight": source.weight, "ground_truth": truth}]
     for reward in source.rewards:
         if reward.verifier is not None:
             part = {"verifier": reward.verifier, "ground_truth": ground_truth(row, reward.verifier, source.columns)}
         else:
             assert reward.function is not None
-            handed = {name: _present(row, name) for name in reward.columns} | {"ground_truth": truth}
+            handed = {name: present(row, name) for name in reward.columns} | {"ground_truth": truth}
             digest = function_digest(reward.function)
             call = {"function": reward.function, "columns": handed, "digest": digest}
             part = {"verifier": "function", "ground_truth": call}
@@ -62,26 +66,32 @@ def ground_truth(row: Mapping[str, Any], verifier: Verifier, columns: Columns) -
     """The row's ground truth as a JSON value; raises `UnusableError` when it has none that `verifier` could use."""
     match verifier:
         case "math":
-            return _answer(row, columns)
+            answer = _answer(row, columns)
+            return _whole(answer)[0] if columns.integer_answers else answer
         case "code":
             return _tests(row, columns)
         case "precise_if":
             return _constraints(row, columns)
         case "chat_reference":
-            return {"reference": _extracted(_present(row, columns.ground_truth), columns)}
+            return {"reference": _extracted(only(present(row, columns.ground_truth)), columns)}
         case "chat_open":
             return None
 
 
-def _present(row: Mapping[str, Any], column: str) -> Any:
-    if row.get(column) is None:
-        kind = f"column {column!r} is {'null' if column in row else 'missing'}"
-        raise UnusableError(kind, None)
-    return row[column]
+def asked_instead(row: Mapping[str, Any], verifier: Verifier, columns: Columns) -> str:
+    """What the prompt has to ask for beside, so that its answer is a whole number; empty for most prompts."""
+    return _whole(_answer(row, columns))[1] if columns.integer_answers and verifier == "math" else ""
+
+
+def _whole(answer: str | list[str]) -> tuple[str, str]:
+    if isinstance(answer, list):
+        raise UnusableError("several answers, of which integer_answers cannot make one", answer)
+    return whole(answer)
 
 
 def _answer(row: Mapping[str, Any], columns: Columns) -> str | list[str]:
-    value = _present(row, columns.ground_truth)
+    value = present(row, columns.ground_truth)
+    value = only(value)
     if not isinstance(value, list):
         return _extracted(value, columns)
     if not value:
@@ -107,22 +117,13 @@ def _extracted(value: Any, columns: Columns) -> str:
 
 
 def _tests(row: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
-    tests = _present(row, columns.tests)
-    if not isinstance(tests, list) or not tests:
-        raise UnusableError("code without tests: not a list with at least one", tests)
-    if all(isinstance(test, str) and test.strip() for test in tests):
-        setup = row.get(columns.setup) if columns.setup is not None else None
-        if setup is not None and not isinstance(setup, str):
-            raise UnusableError("the setup code is not text", setup)
-        return {"tests": tests, "setup": setup or ""}
-    pairs = [test for test in tests if isinstance(test, dict) and test.keys() == {"input", "output"}]
-    if len(pairs) == len(tests) and all(isinstance(text, str) for pair in pairs for text in pair.values()):
-        return {"cases": pairs}
-    raise UnusableError("tests are neither all assertions nor all {input, output} pairs of text", tests)
+    setup = value_at(row, columns.setup) if columns.setup is not None and root(columns.setup) in row else None
+    return read_tests(present(row, columns.tests), setup)
 
 
 def _constraints(row: Mapping[str, Any], columns: Columns) -> dict[str, Any]:
-    ids, kwargs = _present(row, columns.instruction_ids), _present(row, columns.kwargs)
+    ids = structure(present(row, columns.instruction_ids))
+    kwargs = structure(present(row, columns.kwargs))
     if not isinstance(ids, list) or not ids:
         raise UnusableError("the constraint ids are not a list with at least one", ids)
     if not isinstance(kwargs, list):

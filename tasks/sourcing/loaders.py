@@ -10,44 +10,36 @@ from __future__ import annotations
 import hashlib
 import heapq
 import importlib.metadata
-import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
-from pathlib import PurePosixPath
 from typing import Any
 
-import fsspec
-import fsspec.utils
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tasks.config import SpecError, close_match
-from tasks.contents import file_digest
 from tasks.schemas import canonical_json
+from tasks.sourcing import hub
+from tasks.sourcing.files import File, Item, jsonl, named_files, parquet
 from tasks.sourcing.generators import TooFewPromptsError, functions, instructions, topics
-from tasks.sourcing.spec import (
+from tasks.sourcing.loader_specs import (
     FunctionsLoader,
     HuggingFaceLoader,
     InstructionsLoader,
     JsonlLoader,
     ParquetLoader,
-    Paths,
     ReasoningGymLoader,
-    SourceBatch,
-    SourceSpec,
     TopicsLoader,
 )
+from tasks.sourcing.spec import SourceBatch, SourceSpec
+from tasks.sourcing.transforms import transform_digest, transformed
+from tasks.sourcing.values import only, root, value_at
 from tasks.verifiers.functions import function_digest
 
 PEEK = 100
 """How many rows are looked at to learn which columns a source has."""
 
-BATCH = 1024
 SMALL_BYTES = 32 * 2**20
-FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
 
 
 @dataclass(frozen=True)
@@ -67,20 +59,12 @@ class Malformed:
     value: str
 
 
-@dataclass(frozen=True)
-class File:
-    """A file that fsspec can open."""
-
-    filesystem: fsspec.AbstractFileSystem
-    path: str
-
-
 def open_rows(source: SourceSpec) -> Iterator[Row | Malformed]:
     """The rows of `source`, its `limit` applied; raises `SpecError` where the source is not what its spec says.
 
     Without a limit, memory holds a batch of rows, whatever the size of the source; with one, it holds `limit` rows.
     """
-    rows = _numbered(_checked_stream(source))
+    rows = _numbered(_chosen(source, _checked_stream(source)))
     if source.limit is None:
         return rows
     return iter(sorted(sample(rows, source.limit, source.seed), key=lambda row: row.index))
@@ -104,26 +88,40 @@ def fingerprint(source: SourceSpec) -> str:
     """A digest that changes when what `source` reads changes, so that a cache keyed by it misses.
 
     Local files count by their content, remote ones by what their filesystem reports as checksum (size and modification
-    time where it has nothing better), hub data sets by their pinned revision, reasoning-gym by its version, reward
-    functions by their file. Our own generators depend on nothing outside the code and the spec.
+    time where it has nothing better), hub data sets by their commit, reasoning-gym by its version, reward functions and
+    transforms by their file. Our own generators depend on nothing outside the code and the spec.
     """
     loader = source.loader
     reads: list[Any] = [loader.model_dump(mode="json")]
     if isinstance(loader, ReasoningGymLoader):
         reads.append(importlib.metadata.version("reasoning-gym"))
     for file in files_of(source):
-        reads.append(_content_digest(file))
+        reads.append(file.digest())
+    if source.transform is not None:
+        reads.append(transform_digest(source.transform, f"{_of(source)}: transform"))
     for reward in source.rewards:
         if reward.function is not None:
             reads.append(function_digest(reward.function))
     return hashlib.sha256(canonical_json(reads).encode()).hexdigest()
 
 
+def pinned(source: SourceSpec) -> SourceSpec:
+    """The source with the commit in place of a branch or tag; raises `SpecError` (`hub.resolve_revision`)."""
+    loader = source.loader
+    if not isinstance(loader, HuggingFaceLoader) or loader.dataset is None:
+        return source
+    assert loader.revision is not None
+    commit = hub.resolve_revision(loader.dataset, loader.revision, kind="dataset", where=_at(source))
+    return source.model_copy(update={"loader": loader.model_copy(update={"revision": commit})})
+
+
 def batches(sources: Sequence[SourceSpec]) -> list[SourceBatch]:
     """The sources as tasks read them: small ones together, since a pod takes longer to start than they to be read.
 
-    Small is a generator, and files of up to `SMALL_BYTES` together; a data set of the hub never is.
+    Small is a generator, and files of up to `SMALL_BYTES` together; a data set of the hub never is. Each revision of
+    the hub is a commit.
     """
+    sources = [pinned(source) for source in sources]
     small = [source for source in sources if _is_small(source)]
     alone = [[source] for source in sources if source not in small]
     return [
@@ -137,21 +135,6 @@ def _is_small(source: SourceSpec) -> bool:
     return sum(file.filesystem.size(file.path) for file in files_of(source)) <= SMALL_BYTES
 
 
-def is_local(file: File) -> bool:
-    """Whether it lies on this machine."""
-    return isinstance(file.filesystem, fsspec.get_filesystem_class("file"))
-
-
-def _content_digest(file: File) -> str:
-    if is_local(file):
-        return file_digest(file.path)
-    return str(file.filesystem.checksum(file.path))
-
-
-# A stream yields what a row holds, or why it holds nothing, or None for a place that is no row (a blank line).
-Item = dict[str, Any] | tuple[str, str] | None
-
-
 def _numbered(stream: Iterator[Item]) -> Iterator[Row | Malformed]:
     for index, item in enumerate(stream):
         if isinstance(item, dict):
@@ -160,18 +143,36 @@ def _numbered(stream: Iterator[Item]) -> Iterator[Row | Malformed]:
             yield Malformed(index, *item)
 
 
+def _chosen(source: SourceSpec, stream: Iterator[Item]) -> Iterator[Item]:
+    """The stream, with None for the rows that the source's `where` does not name."""
+    if not source.where:
+        return stream
+    return (item if not isinstance(item, dict) or _named(source, item) else None for item in stream)
+
+
+def _named(source: SourceSpec, row: dict[str, Any]) -> bool:
+    for path, accepted in source.where.items():
+        try:
+            value = only(value_at(row, path))
+        except KeyError:
+            return False
+        if value not in (accepted if isinstance(accepted, list) else [accepted]):
+            return False
+    return True
+
+
 def _checked_stream(source: SourceSpec) -> Iterator[Item]:
     """The source's stream, after its columns have been found in its first rows; in those of each file, for files."""
     where = _at(source)
+    # What a transform reads is known to nobody else.
+    columns = {root(path) for path in source.paths()} if source.transform is None else None
     match source.loader:
         case JsonlLoader():
-            return _checked_files(source, _jsonl)
+            return _checked_files(source, jsonl)
         case ParquetLoader():
-            return _checked_files(source, _parquet)
+            return _checked_files(source, lambda file: parquet(file, columns))
         case HuggingFaceLoader() as loader:
-            # A hub that cannot be reached is no mistake in the spec: its ConnectionError passes.
-            errors = (ValueError, FileNotFoundError)
-            stream = _guarded(_hugging_face(source, loader), f"{where}: {loader.dataset or loader.files}", errors)
+            stream = hub.rows_of(loader, files_of(source), columns, where)
         case ReasoningGymLoader() as loader:
             stream = _reasoning_gym(source, loader)
         case TopicsLoader() as loader:
@@ -183,6 +184,7 @@ def _checked_stream(source: SourceSpec) -> Iterator[Item]:
         case FunctionsLoader() as loader:
             made = functions.generate(loader.size, loader.tests, source.seed)
             stream = _guarded(made, f"{where}.size", TooFewPromptsError)
+    stream = _transformed(source, stream)
     head = list(islice(stream, PEEK))
     _check_columns(source, head, "the data set")
     return chain(head, stream)
@@ -191,12 +193,18 @@ def _checked_stream(source: SourceSpec) -> Iterator[Item]:
 def _checked_files(source: SourceSpec, read: Callable[[File], Iterator[Item]]) -> Iterator[Item]:
     def guarded(file: File) -> Iterator[Item]:
         where = f"{_at(source)}.path: {file.path} cannot be read"
-        return _guarded(read(file), where, (OSError, EOFError, pa.ArrowInvalid))
+        return _transformed(source, _guarded(read(file), where, (OSError, EOFError, pa.ArrowInvalid)))
 
     files = files_of(source)
     for file in files:
         _check_columns(source, list(islice(guarded(file), PEEK)), file.path)
     return chain.from_iterable(map(guarded, files))
+
+
+def _transformed(source: SourceSpec, stream: Iterator[Item]) -> Iterator[Item]:
+    if source.transform is None:
+        return stream
+    return transformed(stream, source.transform, f"{_of(source)}: transform")
 
 
 def _guarded(
@@ -212,114 +220,34 @@ def _guarded(
 
 
 def _check_columns(source: SourceSpec, head: Sequence[Item], where: str) -> None:
+    """Raise `SpecError` where none of the first rows has a column, or what a path into one leads to.
+
+    A path is not followed where rows differ in what judges them: then the first ones may all be of another kind.
+    """
     rows = [item for item in head if isinstance(item, dict)]
     found = {column for row in rows for column in row}
-    missing = [name for name in source.column_names() if name not in found]
-    if rows and missing:
-        hint = close_match(missing[0], found)
-        raise SpecError(
-            f"source {source.name!r}: columns: {where} has no column {missing[0]!r}{hint}; it has {sorted(found)}"
-        )
+    for path in source.paths() if rows else ():
+        name = path if path in found else root(path)
+        if name not in found:
+            hint = close_match(name, found)
+            raise SpecError(f"{_of(source)}: columns: {where} has no column {name!r}{hint}; it has {sorted(found)}")
+        if source.row_verifier is None and not any(_leads_somewhere(row, path) for row in rows):
+            raise SpecError(
+                f"{_of(source)}: columns: {where} has nothing under {path!r}; {name!r} is {rows[0].get(name)!r:.200}"
+            )
+
+
+def _leads_somewhere(row: dict[str, Any], path: str) -> bool:
+    try:
+        value_at(row, path)
+    except KeyError:
+        return False
+    return True
 
 
 def files_of(source: SourceSpec) -> list[File]:
     """The files that `source` names, in that order, a glob's sorted; raises `SpecError` for a path without files."""
-    match source.loader:
-        case JsonlLoader(path=paths) | ParquetLoader(path=paths):
-            field = "path"
-        case HuggingFaceLoader(files=paths) if paths is not None:
-            field = "files"
-        case _:
-            return []
-    listed: Paths = [paths] if isinstance(paths, str) else paths
-    found = [file for path in listed for file in _expand(path, f"{_at(source)}.{field}")]
-    if not found:
-        raise SpecError(f"{_at(source)}.{field}: must name at least one file")
-    return found
-
-
-def _expand(path: str, field: str) -> list[File]:
-    try:
-        filesystem, root = fsspec.url_to_fs(path)
-    except (ValueError, ImportError) as error:
-        raise SpecError(f"{field} = {path!r}: not a path that can be opened: {error}") from None
-    if "*" in root or "?" in root or "[" in root:
-        matches = sorted(each for each in filesystem.glob(root) if filesystem.isfile(each))
-        if not matches:
-            raise SpecError(f"{field} = {path!r}: no file matches")
-        return [File(filesystem, each) for each in matches]
-    if not filesystem.exists(root):
-        raise SpecError(f"{field} = {path!r}: no such file")
-    if not filesystem.isfile(root):
-        raise SpecError(f"{field} = {path!r}: not a file; a folder's files are named by a glob such as {path}/*")
-    return [File(filesystem, root)]
-
-
-def _jsonl(file: File) -> Iterator[Item]:
-    compression = fsspec.utils.infer_compression(file.path)
-    with file.filesystem.open(file.path, "rb", compression=compression) as stream:
-        for line in stream:
-            yield _parse(line) if line.strip() else None
-
-
-def _parse(line: bytes) -> Item:
-    try:
-        row = json.loads(line, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        return f"not valid JSON: {error}", line.decode(errors="replace").strip()
-    if not isinstance(row, dict):
-        return f"a JSON {type(row).__name__}, not an object", line.decode(errors="replace").strip()
-    return row
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON number")
-
-
-def _parquet(file: File) -> Iterator[Item]:
-    with file.filesystem.open(file.path, "rb") as stream, pq.ParquetFile(stream) as table:
-        for batch in table.iter_batches(BATCH):
-            yield from batch.to_pylist()
-
-
-def _hugging_face(source: SourceSpec, loader: HuggingFaceLoader) -> Iterator[Item]:
-    import datasets
-    from datasets.exceptions import DatasetGenerationError
-
-    options: dict[str, Any]
-    if loader.dataset is not None:
-        name, options = loader.dataset, {"name": loader.config, "revision": loader.revision}
-    else:
-        files = [file.filesystem.unstrip_protocol(file.path) for file in files_of(source)]
-        name, options = _format(source, files), {"data_files": {loader.split: files}}
-    try:
-        with _torch_unseen():
-            yield from datasets.load_dataset(name, split=loader.split, streaming=True, **options)
-    except DatasetGenerationError as error:
-        raise ValueError(f"{error}: {error.__cause__}") from error
-
-
-@contextmanager
-def _torch_unseen() -> Iterator[None]:
-    """Streaming imports torch wherever it is installed, for data loaders that a data stage has none of."""
-    from datasets import config
-
-    before, config.TORCH_AVAILABLE = config.TORCH_AVAILABLE, "torch" in sys.modules
-    try:
-        yield
-    finally:
-        config.TORCH_AVAILABLE = before
-
-
-def _format(source: SourceSpec, files: Sequence[str]) -> str:
-    """The builder of the `datasets` library that reads all these files."""
-    endings = sorted({PurePosixPath(file).suffix for file in files})
-    builders = {FORMATS.get(ending) for ending in endings}
-    if len(builders) > 1 or None in builders:
-        raise SpecError(
-            f"{_at(source)}.files: must all be of one format among {', '.join(FORMATS)}; found {', '.join(endings)}"
-        )
-    return FORMATS[endings[0]]
+    return named_files(source.loader, _at(source))
 
 
 def _reasoning_gym(source: SourceSpec, loader: ReasoningGymLoader) -> Iterator[Item]:
@@ -340,5 +268,9 @@ def _reasoning_gym(source: SourceSpec, loader: ReasoningGymLoader) -> Iterator[I
     )
 
 
+def _of(source: SourceSpec) -> str:
+    return f"source {source.name!r}"
+
+
 def _at(source: SourceSpec) -> str:
-    return f"source {source.name!r}: loader"
+    return f"{_of(source)}: loader"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,12 +11,14 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.config import SpecError
-from tasks.schemas import PROMPTS, REJECTED, Message, canonical_json, prompt_id, rejection, table_from_rows
-from tasks.sourcing.ground_truths import UnusableError, graded
+from tasks.schemas import PROMPTS, REJECTED, canonical_json, prompt_id, rejection, table_from_rows
+from tasks.sourcing.columns import DOMAIN_OF
+from tasks.sourcing.ground_truths import asked_instead, graded, verifier_of
 from tasks.sourcing.loaders import Malformed, Row, open_rows
-from tasks.sourcing.spec import Columns, SourceSpec
+from tasks.sourcing.messages import Chat, chat_from
+from tasks.sourcing.spec import SourceSpec
+from tasks.sourcing.values import UnusableError, value_at
 
-ROLES = ("system", "user", "assistant")
 BATCH = 4096
 
 
@@ -27,7 +29,8 @@ class SourcedPrompts:
     Attributes:
         prompts: table of `PROMPTS`, in the order of the source.
         rejected: table of `REJECTED`, in the order of the source.
-        counts: `read` rows, of which `usable` became prompts and `rejected` did not, `duplicates` among the latter.
+        counts: `read` rows, of which `usable` became prompts and `rejected` did not, `duplicates` among the latter;
+            `answers_left_off` are the prompts that a turn of the assistant followed.
         reasons: how many rows were rejected for each kind of reason, the most common first.
     """
 
@@ -45,6 +48,7 @@ def build_prompts(source: SourceSpec, max_prompt_chars: int) -> SourcedPrompts:
     kept, rejected = _Rows(PROMPTS, source.name), _Rows(REJECTED, source.name)
     row_of: dict[str, int] = {}
     reasons: Counter[str] = Counter()
+    answered = 0
     for row in open_rows(source):
         try:
             prompt = _prompt(row, source, max_prompt_chars)
@@ -56,6 +60,7 @@ def build_prompts(source: SourceSpec, max_prompt_chars: int) -> SourcedPrompts:
             rejected.append(rejection(source.name, row.index, error.reason, error.value))
         else:
             kept.append(prompt)
+            answered += "answers_left_off" in json.loads(prompt["metadata"])
     if not row_of:
         raise SpecError(_nothing_usable(source, reasons))
     counts = {
@@ -63,6 +68,7 @@ def build_prompts(source: SourceSpec, max_prompt_chars: int) -> SourcedPrompts:
         "usable": len(row_of),
         "rejected": reasons.total(),
         "duplicates": reasons["duplicate"],
+        "answers_left_off": answered,
     }
     return SourcedPrompts(kept.table(), rejected.table(), counts, dict(reasons.most_common()))
 
@@ -93,17 +99,19 @@ def _prompt(row: Row | Malformed, source: SourceSpec, max_prompt_chars: int) -> 
     if isinstance(row, Malformed):
         raise UnusableError(row.reason, row.value, row.reason.split(":")[0])
     columns = source.columns
+    own = verifier_of(row.columns, source)
     verifier, truth = graded(row.columns, source)
-    tests = _tests_shown(truth, source)
-    messages = _messages(row.columns, columns, tests)
+    tests = _tests_shown(truth, source) if own == "code" else ""
+    chat = chat_from(row.columns, columns, tests, asked_instead(row.columns, own, columns))
+    messages = chat.messages
     chars = sum(len(message["content"]) for message in messages)
     if chars > max_prompt_chars:
         reason = f"prompt of {chars} characters, more than max_prompt_chars {max_prompt_chars}"
         raise UnusableError(reason, messages[-1]["content"], "prompt longer than max_prompt_chars")
-    kept = {name: row.columns.get(name) for name in columns.keep}
+    kept = {name: _kept(row.columns, name) for name in columns.keep}
     try:
         truth_text = canonical_json(truth)
-        metadata = canonical_json({"row": row.index, **({"columns": kept} if kept else {})})
+        metadata = canonical_json({"row": row.index, **({"columns": kept} if kept else {}), **_beside(chat)})
         (truth_text + metadata).encode()
         identity = prompt_id(messages, verifier, truth)
     except UnicodeEncodeError as error:
@@ -114,7 +122,7 @@ def _prompt(row: Row | Malformed, source: SourceSpec, max_prompt_chars: int) -> 
         ) from None
     return {
         "prompt_id": identity,
-        "domain": source.domain,
+        "domain": DOMAIN_OF[own],
         "source": source.name,
         "messages": messages,
         "verifier": verifier,
@@ -123,44 +131,23 @@ def _prompt(row: Row | Malformed, source: SourceSpec, max_prompt_chars: int) -> 
     }
 
 
+def _kept(row: Mapping[str, Any], path: str) -> Any:
+    try:
+        return value_at(row, path)
+    except KeyError:
+        return None
+
+
+def _beside(chat: Chat) -> dict[str, Any]:
+    """What a prompt's metadata say of its messages."""
+    extras = {"messages": chat.extras} if any(chat.extras) else {}
+    return extras | ({"answers_left_off": chat.answers} if chat.answers else {})
+
+
 def _tests_shown(truth: Any, source: SourceSpec) -> str:
     """What stands for `{tests}` in a template of code."""
-    if source.verifier != "code":
-        return ""
     own = truth["rewards"][0]["ground_truth"] if source.rewards else truth
     return "\n".join(map(str, own.get("tests") or own["cases"]))
-
-
-def _messages(row: Mapping[str, Any], columns: Columns, tests: str) -> list[Message]:
-    value = row.get(columns.prompt)
-    if value is None:
-        raise UnusableError(f"column {columns.prompt!r} is {'null' if columns.prompt in row else 'missing'}", None)
-    messages = [{"role": "user", "content": value}] if isinstance(value, str) else _turns(value)
-    if not messages[-1]["content"].strip():
-        raise UnusableError("the prompt is empty", value)
-    if columns.template is not None:
-        content = messages[-1]["content"]
-        pieces = {"{prompt}": content, "{tests}": tests}
-        messages[-1]["content"] = re.sub(r"\{prompt\}|\{tests\}", lambda found: pieces[found[0]], columns.template)
-    if columns.system is not None:
-        if messages[0]["role"] == "system":
-            raise UnusableError("the prompt has a system message of its own beside columns.system", value)
-        messages = [{"role": "system", "content": columns.system}, *messages]
-    return messages
-
-
-def _turns(value: Any) -> list[Message]:
-    """A list of messages, checked: known roles, text in each, the user's last."""
-    if not isinstance(value, list) or not value:
-        raise UnusableError("the prompt is neither text nor a list of messages", value)
-    for turn in value:
-        if not isinstance(turn, dict) or turn.get("role") not in ROLES or not isinstance(turn.get("content"), str):
-            raise UnusableError(f"a message needs a role ({', '.join(ROLES)}) and text as content", turn)
-        if any(turn[key] is not None for key in turn.keys() - {"role", "content"}):
-            raise UnusableError("a message holds more than role and content", turn)
-    if value[-1]["role"] != "user":
-        raise UnusableError("the last message is not the user's", value)
-    return [{"role": turn["role"], "content": turn["content"]} for turn in value]
 
 
 def _nothing_usable(source: SourceSpec, reasons: Counter[str]) -> str:

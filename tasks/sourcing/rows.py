@@ -6,19 +6,25 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from tasks.sourcing.loaders import File, files_of, is_local
-from tasks.sourcing.spec import HuggingFaceLoader, JsonlLoader, ParquetLoader, SourceSpec
+from tasks.sourcing.files import File
+from tasks.sourcing.loader_specs import HuggingFaceLoader, JsonlLoader, ParquetLoader
+from tasks.sourcing.loaders import files_of
+from tasks.sourcing.spec import SourceSpec
 
 COUNTED_BYTES = 2**30
 """Files of lines are read to count them up to this size."""
 
 
 def count(source: SourceSpec) -> int | None:
-    """Rows of `source`, unusable ones and duplicates among them; None where that takes a download or a long time.
+    """Rows of `source`, unusable ones and duplicates among them.
+
+    None where that takes a download, a look into each row (`where`) or a long time.
 
     Raises:
         SpecError: a path without files.
     """
+    if source.where:
+        return None
     loader = source.loader
     if isinstance(loader, JsonlLoader | ParquetLoader | HuggingFaceLoader):
         found = _rows_of_files(loader.kind, files_of(source))
@@ -27,7 +33,7 @@ def count(source: SourceSpec) -> int | None:
 
 
 def _rows_of_files(kind: str, files: list[File]) -> int | None:
-    if kind == "huggingface" or not all(map(is_local, files)):
+    if kind == "huggingface" or not all(file.is_local for file in files):
         return None
     if kind == "parquet":
         return sum(pq.read_metadata(file.path).num_rows for file in files)

@@ -8,205 +8,28 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated, Literal, get_args
+from typing import Any, get_args
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from tasks.config import Config, close_match
+from tasks.config import Config
 from tasks.schemas import Domain
-from tasks.sourcing.generators import instructions
+from tasks.sourcing.columns import (
+    COLUMNS_OF,
+    DOMAIN_OF,
+    MODES_OF,
+    NO_COLUMNS,
+    VERIFIERS,
+    VERIFIERS_OF,
+    Columns,
+    Verifier,
+)
+from tasks.sourcing.loader_specs import Loader
 
-Verifier = Literal["math", "code", "precise_if", "chat_reference", "chat_open"]
-VERIFIERS: tuple[Verifier, ...] = get_args(Verifier)
-
-MODES_OF: dict[Verifier, tuple[str, ...]] = {"math": ("sympy", "gsm8k", "exact"), "precise_if": ("strict", "loose")}
-
-VERIFIERS_OF: dict[Domain, tuple[Verifier, ...]] = {
-    "math": ("math",),
-    "code": ("code",),
-    "precise_if": ("precise_if",),
-    "chat": ("chat_reference", "chat_open"),
-}
-
-COLUMNS_OF: dict[Verifier, tuple[str, ...]] = {
-    "math": ("ground_truth", "ground_truth_pattern"),
-    "code": ("tests", "setup"),
-    "precise_if": ("instruction_ids", "kwargs"),
-    "chat_reference": ("ground_truth", "ground_truth_pattern"),
-    "chat_open": (),
-}
-"""The column settings that only some verifiers read."""
-
-Paths = str | list[str]
-Scalar = bool | int | float | str
-Setting = Scalar | list[Scalar]
-
-
-class JsonlLoader(Config):
-    """Lines of JSON objects. Blank lines are passed over; a malformed line is set aside as a rejected row."""
-
-    kind: Literal["jsonl"]
-    path: Paths = Field(description="a path, a glob or a list of them, as fsspec reads it; relative to the working dir")
-
-
-class ParquetLoader(Config):
-    """Parquet files, read batch by batch."""
-
-    kind: Literal["parquet"]
-    path: Paths = Field(description="a path, a glob or a list of them, as fsspec reads it; relative to the working dir")
-
-
-class HuggingFaceLoader(Config):
-    """A data set of the Hugging Face hub at a pinned revision, or local files through the same library, streamed."""
-
-    kind: Literal["huggingface"]
-    dataset: str | None = None
-    revision: str | None = None
-    config: str | None = None
-    files: Paths | None = None
-    split: str = "train"
-
-    @model_validator(mode="after")
-    def _hub_or_files(self) -> HuggingFaceLoader:
-        if (self.dataset is None) == (self.files is None):
-            raise ValueError("give either dataset (a hub id) or files (local paths), not both or neither")
-        if self.dataset is not None and self.revision is None:
-            raise ValueError(f"dataset {self.dataset!r} needs a revision (a commit hash), so that runs can be repeated")
-        if self.files is not None and (self.revision is not None or self.config is not None):
-            raise ValueError("revision and config belong to a hub data set, not to files")
-        return self
-
-
-class ReasoningGymLoader(Config):
-    """A procedural generator of reasoning-gym, seeded by the source; gives the columns `prompt` and `ground_truth`."""
-
-    kind: Literal["reasoning_gym"]
-    dataset: str = Field(description="a reasoning-gym data set, such as chain_sum")
-    size: int = Field(ge=1, description="how many questions to generate")
-    config: dict[str, Setting] = Field(default={}, description="the data set's own settings")
-
-    @field_validator("config")
-    @classmethod
-    def _leaves_size_and_seed_alone(cls, config: dict[str, Setting]) -> dict[str, Setting]:
-        taken = {"seed", "size"} & config.keys()
-        if taken:
-            raise ValueError(f"{sorted(taken)} are set by the loader's size and the source's seed")
-        return config
-
-
-class InstructionsLoader(Config):
-    """Topics with sampled constraints; gives the columns `prompt`, `instruction_ids` and `kwargs`.
-
-    The constraints are IFEval's and IF-RLVR's training ones; without a list, all that need no NLTK data to be judged.
-    """
-
-    kind: Literal["instructions"]
-    size: int = Field(ge=1, description="how many distinct prompts to generate")
-    constraints: list[str] = Field(default=list(instructions.DEFAULT_CONSTRAINTS), min_length=1)
-    min_constraints: int = Field(default=1, ge=1, le=5)
-    max_constraints: int = Field(default=5, ge=1, le=5)
-
-    @field_validator("constraints")
-    @classmethod
-    def _known_constraints(cls, names: list[str]) -> list[str]:
-        for name in names:
-            if name not in instructions.CONSTRAINTS:
-                accepted = sorted(instructions.CONSTRAINTS)
-                raise ValueError(f"unknown constraint {name!r}{close_match(name, accepted)}; accepted: {accepted}")
-        if len(set(names)) < len(names):
-            raise ValueError(f"a constraint stands twice in {names}")
-        return names
-
-    @model_validator(mode="after")
-    def _range_in_order(self) -> InstructionsLoader:
-        if self.min_constraints > self.max_constraints:
-            raise ValueError(
-                f"min_constraints {self.min_constraints} is larger than max_constraints {self.max_constraints}"
-            )
-        alone = (
-            sorted(set(self.constraints) & set(instructions.ALONE)) if "constraints" in self.model_fields_set else []
-        )
-        if self.min_constraints > 1 and alone:
-            raise ValueError(f"{alone} can only stand alone, but min_constraints is {self.min_constraints}")
-        return self
-
-
-class FunctionsLoader(Config):
-    """Tiny Python functions with assertions; gives the columns `prompt` and `tests`."""
-
-    kind: Literal["functions"]
-    size: int = Field(ge=1, description="how many distinct prompts to generate")
-    tests: int = Field(default=4, ge=3, le=20)
-
-
-class TopicsLoader(Config):
-    """Short tasks without a right answer, for chat; gives the column `prompt`."""
-
-    kind: Literal["topics"]
-    size: int = Field(ge=1, description="how many distinct prompts to draw")
-
-
-Loader = Annotated[
-    JsonlLoader
-    | ParquetLoader
-    | HuggingFaceLoader
-    | ReasoningGymLoader
-    | InstructionsLoader
-    | FunctionsLoader
-    | TopicsLoader,
-    Field(discriminator="kind"),
-]
+IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 VERIFIER_OF_LOADER: dict[str, Verifier] = {"instructions": "precise_if", "functions": "code", "topics": "chat_open"}
 """The generators whose prompts only one verifier can judge."""
-
-
-class Columns(Config):
-    """Which column of a row means what; the defaults are the columns that the generators give.
-
-    Attributes:
-        prompt: the prompt: text, or a list of messages `{role, content}` that ends with the user's.
-        system: a system prompt (the text itself, not a column) put before every prompt.
-        template: text in which `{prompt}` (and `{tests}`, for code) is replaced; applied to the last user message.
-        ground_truth: the expected answer: text, a number, or for math also a list of texts of which one must match.
-        ground_truth_pattern: regular expression that finds the answer inside that column: its group if it has one,
-            its last match if it has several (GSM8K: `#### (.+)`).
-        instruction_ids: list of constraint ids (`tasks.verifiers.instructions.arguments`).
-        kwargs: list of the arguments of these constraints; nulls in them are dropped.
-        tests: list of assertions, or of `{input, output}` pairs for standard input and output.
-        setup: code that runs before the assertions; no column means none.
-        keep: columns that are carried along in the prompt's metadata.
-    """
-
-    prompt: str = "prompt"
-    system: str | None = None
-    template: str | None = None
-    ground_truth: str = "ground_truth"
-    ground_truth_pattern: str | None = None
-    instruction_ids: str = "instruction_ids"
-    kwargs: str = "kwargs"
-    tests: str = "tests"
-    setup: str | None = None
-    keep: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
-
-    @field_validator("template")
-    @classmethod
-    def _template_holds_the_prompt(cls, template: str | None) -> str | None:
-        if template is not None and "{prompt}" not in template:
-            raise ValueError("must contain {prompt}")
-        return template
-
-    @field_validator("ground_truth_pattern")
-    @classmethod
-    def _pattern_compiles(cls, pattern: str | None) -> str | None:
-        if pattern is not None:
-            try:
-                groups = re.compile(pattern).groups
-            except re.error as error:
-                raise ValueError(f"not a regular expression: {error}") from None
-            if groups > 1:
-                raise ValueError(f"has {groups} groups; at most one may hold the answer")
-        return pattern
 
 
 class RewardSpec(Config):
@@ -229,7 +52,7 @@ class RewardSpec(Config):
     def _one_judge(self) -> RewardSpec:
         if (self.function is None) == (self.verifier is None):
             raise ValueError("give either function (an import path) or verifier, not both or neither")
-        if self.function is not None and not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", self.function):
+        if self.function is not None and not IMPORT_PATH.fullmatch(self.function):
             raise ValueError(f"function must be an import path such as rewards.format_reward, got {self.function!r}")
         if self.columns and self.function is None:
             raise ValueError("columns are for a function; a verifier reads the source's")
@@ -238,57 +61,96 @@ class RewardSpec(Config):
         return self
 
 
+class RowVerifier(Config):
+    """The verifier of each row, by what one of its columns says; a row that says anything else is set aside.
+
+    Attributes:
+        column: where a row says it: text, or a list of one.
+        names: the verifier for each of the data set's names, such as `{ifeval: precise_if}`.
+    """
+
+    column: str
+    names: dict[str, Verifier] = Field(min_length=1)
+
+
 class SourceSpec(Config):
     """One source of prompts.
 
     Attributes:
         name: unique within its `DataSpec`; becomes the column `source`.
-        domain: what the prompts exercise.
+        domain: what the prompts exercise; with `row_verifier` the domain of each row's verifier.
         verifier: what scores the responses; must be one of its domain's.
+        row_verifier: in place of both, for a published mixture whose rows name their verifiers.
         mode: of the verifier: `sympy` (the default), `gsm8k` or `exact` for math, `strict` (the default) or `loose` for
             precise_if.
         weight: of the verifier's reward, where there are others beside it.
         rewards: others beside it; the response's reward is the weighted sum.
         loader: where the rows come from.
-        columns: what their columns mean.
+        transform: import path of a function that rewrites rows (`tasks.sourcing.transforms`).
+        where: which rows are used: values of columns, or lists of them. Other rows are passed over.
+        columns: what the columns mean.
         limit: keep at most this many rows: a sample without replacement that depends on `seed` and on the row's
             position only. It is drawn before unusable rows and duplicates are set aside. None keeps every row.
         seed: of the sample and of the generators; the spec's own where it is not given.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="a name without spaces")
-    domain: Domain = Field(description=f"one of {', '.join(get_args(Domain))}")
-    verifier: Verifier = Field(description=f"one of {', '.join(VERIFIERS)}")
+    domain: Domain | None = Field(default=None, description=f"one of {', '.join(get_args(Domain))}")
+    verifier: Verifier | None = Field(default=None, description=f"one of {', '.join(VERIFIERS)}")
+    row_verifier: RowVerifier | None = None
     loader: Loader = Field(description="a mapping with a key kind and what that loader needs")
     mode: str | None = None
     weight: float = Field(default=1.0, gt=0)
     rewards: list[RewardSpec] = []  # noqa: RUF012 (pydantic copies defaults)
+    transform: str | None = None
+    where: dict[str, Any] = {}  # noqa: RUF012 (pydantic copies defaults)
     columns: Columns = Columns()
     limit: int | None = Field(default=None, ge=1)
     seed: int = 0
 
     @model_validator(mode="after")
-    def _parts_fit(self) -> SourceSpec:
+    def _judged_one_way(self) -> SourceSpec:
+        if self.row_verifier is not None:
+            if self.domain is not None or self.verifier is not None:
+                raise ValueError("row_verifier stands in place of domain and verifier, not beside them")
+            return self
+        if self.domain is None or self.verifier is None:
+            missing = "domain" if self.domain is None else "verifier"
+            accepted = ", ".join(get_args(Domain) if self.domain is None else VERIFIERS)
+            raise ValueError(f"{missing}: required key is missing; one of {accepted}; or give row_verifier")
         if self.verifier not in VERIFIERS_OF[self.domain]:
             accepted = ", ".join(VERIFIERS_OF[self.domain])
             raise ValueError(f"verifier {self.verifier!r} does not fit domain {self.domain!r}, which takes {accepted}")
-        wanted = VERIFIER_OF_LOADER.get(self.loader.kind, self.verifier)
-        if self.verifier != wanted:
+        return self
+
+    @model_validator(mode="after")
+    def _parts_fit(self) -> SourceSpec:
+        wanted = VERIFIER_OF_LOADER.get(self.loader.kind)
+        if wanted is not None and self.verifier != wanted:
             raise ValueError(f"the loader {self.loader.kind!r} makes prompts for the verifier {wanted!r} only")
         every = {name for names in COLUMNS_OF.values() for name in names}
         unread = (self.columns.model_fields_set & every) - {
             name for each in self.verifiers for name in COLUMNS_OF[each]
         }
         if any(getattr(self.columns, name) != Columns.model_fields[name].default for name in unread):
-            raise ValueError(f"columns {sorted(unread)} are not read by the verifier {self.verifier!r}")
-        if "{tests}" in (self.columns.template or "") and self.verifier != "code":
+            read_by = self.verifier or ", ".join(sorted(self.verifiers))
+            raise ValueError(f"columns {sorted(unread)} are not read by the verifier {read_by!r}")
+        if "{tests}" in (self.columns.template or "") and "code" not in self.verifiers:
             raise ValueError("columns.template: {tests} is for the verifier 'code' only")
         return self
 
+    @field_validator("transform")
+    @classmethod
+    def _transform_is_a_path(cls, transform: str | None) -> str | None:
+        if transform is not None and not IMPORT_PATH.fullmatch(transform):
+            raise ValueError("must be an import path such as my_transforms.split")
+        return transform
+
     @model_validator(mode="after")
     def _rewards_fit(self) -> SourceSpec:
-        if self.mode is not None and self.mode not in MODES_OF.get(self.verifier, ()):
-            accepted = ", ".join(MODES_OF.get(self.verifier, ())) or "none"
+        modes = MODES_OF.get(self.verifier, ()) if self.verifier is not None else ()
+        if self.mode is not None and self.mode not in modes:
+            accepted = ", ".join(modes) or "none"
             raise ValueError(f"mode {self.mode!r} is none of verifier {self.verifier!r}; accepted: {accepted}")
         if self.weight != 1.0 and not self.rewards:
             raise ValueError("weight is for a source with other rewards beside its verifier's")
@@ -298,16 +160,26 @@ class SourceSpec(Config):
 
     @property
     def verifiers(self) -> set[Verifier]:
-        """The source's verifier, and those among its other rewards."""
-        return {self.verifier, *(reward.verifier for reward in self.rewards if reward.verifier is not None)}
+        """The verifiers of the source's rows, and those among its other rewards."""
+        own = self.row_verifier.names.values() if self.row_verifier else [self.verifier]
+        return {each for each in (*own, *(reward.verifier for reward in self.rewards)) if each is not None}
 
-    def column_names(self) -> list[str]:
-        """The columns that the source's rows must have."""
+    @property
+    def domains(self) -> set[Domain]:
+        """What the source's rows exercise."""
+        if self.row_verifier is None:
+            return {self.domain} if self.domain is not None else set()
+        return {DOMAIN_OF[each] for each in self.row_verifier.names.values()}
+
+    def paths(self) -> list[str]:
+        """The columns that the source's rows must have, and paths into them."""
         columns = self.columns
-        settings = [name for each in sorted(self.verifiers) for name in COLUMNS_OF[each]]
-        named = [getattr(columns, name) for name in dict.fromkeys(settings) if name != "ground_truth_pattern"]
+        settings = [name for each in sorted(self.verifiers) for name in COLUMNS_OF[each] if name not in NO_COLUMNS]
+        named = [getattr(columns, name) for name in dict.fromkeys(settings)]
         handed = [name for reward in self.rewards for name in reward.columns]
-        return [name for name in dict.fromkeys((columns.prompt, *named, *columns.keep, *handed)) if name is not None]
+        told = [self.row_verifier.column] if self.row_verifier else []
+        every = (columns.prompt, *named, *columns.keep, *handed, *told, *self.where)
+        return [name for name in dict.fromkeys(every) if name is not None]
 
 
 class DataSpec(Config):

@@ -7,7 +7,8 @@ import yaml
 
 from tasks import verifiers
 from tasks.config import SpecError, load_yaml
-from tasks.sourcing.spec import MODES_OF, VERIFIERS, DataSpec
+from tasks.sourcing.columns import MODES_OF, VERIFIERS
+from tasks.sourcing.spec import DataSpec
 from tasks.spec import DataFile
 from tasks.verifiers import instructions, mathematics
 

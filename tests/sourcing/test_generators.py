@@ -8,12 +8,13 @@ from itertools import combinations, islice
 
 import pytest
 
+from tasks.sourcing.columns import Columns
 from tasks.sourcing.generators import TooFewPromptsError, functions, instructions
 from tasks.sourcing.generators.conflicts import ALONE, CONFLICTS, compatible
 from tasks.sourcing.generators.constraints import CHOICES, CONSTRAINTS, END_PHRASES, FIRST_WORDS, LAST_WORDS, PHRASES
 from tasks.sourcing.generators.topics import TOPICS
 from tasks.sourcing.ground_truths import ground_truth
-from tasks.sourcing.spec import Columns, InstructionsLoader
+from tasks.sourcing.loader_specs import InstructionsLoader
 from tasks.verifiers import instructions as verifier
 from tasks.verifiers.instructions.arguments import IFBENCH, IFEVAL, TRAINING
 from tasks.verifiers.instructions.needs import NLTK_NEEDS, found

@@ -129,6 +129,11 @@ def test_in_the_console_a_mistake_begins_with_its_sentence_and_all_else_with_wha
 def test_help_says_in_a_few_lines_what_each_file_is_for():
     said, code = pyflyte("workflows/rlvr.py", "rlvr", "--help")
     assert code == 0
-    for words in ("The sources, how responses are judged", "tasks.spec.Recipe", "[default: (the quickstart's)]"):
+    for words in (
+        "The sources, how responses are judged",
+        "tasks.spec.Recipe",
+        "[default: (the quickstart's)]",
+        "[default: (the recipe's)]",
+    ):
         assert words in said
     assert len(said) < 2000

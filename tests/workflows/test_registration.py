@@ -112,6 +112,11 @@ def test_the_workflow_returns_its_results_by_name(registered):
 def test_each_recipe_has_a_launch_plan(registered):
     recipes = {path.stem for path in RECIPES.glob("*.yaml") if not path.stem.endswith("_evaluation")}
     assert {f"launch plan/rlvr_{name}" for name in recipes} <= set(registered)
+    for name in recipes:
+        inputs = registered[f"launch plan/rlvr_{name}"].spec.default_inputs.parameters
+        assert {"data", "training", "evaluation"} == set(inputs)
+    dapo = registered["launch plan/rlvr_dapo_qwen25_32b"].spec.default_inputs.parameters
+    assert b"dapo-math-17k" in dapo["data"].SerializeToString()
 
 
 def test_the_graph_is_a_few_named_boxes(registered):

@@ -1,0 +1,134 @@
+"""The tests of a programming task, from the forms in which data sets hold them into the verifier's two.
+
+| form | of |
+|---|---|
+| a list of assertions | MBPP (`test_list`), AceCoder (`test_cases`), `code` rows of the Dolci mixtures |
+| a list of `{input, output}` | SYNTHETIC-2, `code_stdio` rows of the Dolci mixtures |
+| `{inputs, outputs}` | APPS and TACO, standard input and output |
+| `{inputs, outputs, fn_name}` | APPS and TACO, a function that is called |
+| the text of a module of pytest functions | KodCode (`test`) |
+
+Each may be text that holds it as JSON, or the only item of a list.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from tasks.sourcing.values import UnusableError, structure
+
+SOLUTION = "solution"
+"""The module that KodCode's tests import the response from."""
+
+
+def read_tests(value: Any, setup: Any = None) -> dict[str, Any]:
+    """The ground truth that the verifier `code` takes, out of any of the forms above.
+
+    Args:
+        value: what the row's column of tests holds.
+        setup: code that runs before assertions: text, a list of lines, or None.
+
+    Raises:
+        UnusableError: no tests, or in none of these forms.
+    """
+    tests = structure(value)
+    if isinstance(tests, list) and len(tests) == 1:
+        inner = structure(tests[0])
+        tests = inner if isinstance(inner, list) or (isinstance(inner, dict) and "inputs" in inner) else tests
+    if isinstance(tests, str) and _is_module(tests):
+        return _pytest_functions(tests, _setup(setup))
+    if isinstance(tests, dict):
+        tests = tests.get("test_cases", tests)
+    if isinstance(tests, dict):
+        tests = _pairs(tests)
+    if not isinstance(tests, list) or not tests:
+        raise UnusableError("code without tests: not a list with at least one", value)
+    if all(isinstance(test, str) and test.strip() for test in tests):
+        return {"tests": tests, "setup": _setup(setup)}
+    tests = [structure(test) for test in tests]
+    if all(isinstance(test, dict) and {"input", "output"} <= test.keys() for test in tests):
+        names = {test.get("fn_name") for test in tests}
+        if len(names) == 1 and None not in names:
+            return _calls(names.pop(), tests, _setup(setup))
+        return {"cases": [{side: _text(test[side]) for side in ("input", "output")} for test in tests]}
+    raise UnusableError("tests are neither all assertions nor all {input, output} pairs of text", value)
+
+
+def _setup(setup: Any) -> str:
+    if isinstance(setup, list) and all(isinstance(line, str) for line in setup):
+        return "\n".join(setup)
+    if setup is not None and not isinstance(setup, str):
+        raise UnusableError("the setup code is not text", setup)
+    return setup or ""
+
+
+def _pairs(tests: dict[str, Any]) -> list[dict[str, Any]]:
+    """APPS's object of parallel lists, test by test."""
+    inputs, outputs = tests.get("inputs"), tests.get("outputs")
+    if not isinstance(inputs, list) or not isinstance(outputs, list):
+        raise UnusableError("tests are an object without the lists inputs and outputs", tests)
+    if len(inputs) != len(outputs):
+        reason = f"{len(inputs)} inputs but {len(outputs)} outputs"
+        raise UnusableError(reason, tests, "as many inputs as outputs are needed")
+    named = {"fn_name": tests["fn_name"]} if tests.get("fn_name") else {}
+    return [{"input": one, "output": other} | named for one, other in zip(inputs, outputs, strict=True)]
+
+
+def _calls(name: Any, tests: list[dict[str, Any]], setup: str) -> dict[str, Any]:
+    """Assertions over calls of the function `name`, with lists of arguments as inputs.
+
+    An output may stand in a list of its own, and the two cannot be told apart: as in APPS's checker either is right.
+    """
+    if not isinstance(name, str) or not name.isidentifier():
+        raise UnusableError("fn_name is not the name of a function", name)
+    if not all(isinstance(test["input"], list) for test in tests):
+        raise UnusableError("the inputs of a function are not lists of arguments", tests)
+    asserted = []
+    for test in tests:
+        arguments, output = ", ".join(map(repr, test["input"])), test["output"]
+        wanted = (
+            f"in ({output!r}, {output[0]!r})" if isinstance(output, list) and len(output) == 1 else f"== {output!r}"
+        )
+        asserted.append(f"assert {name}({arguments}) {wanted}")
+    return {"tests": asserted, "setup": setup}
+
+
+def _text(side: Any) -> str:
+    """What a program reads or prints; a list is its lines."""
+    if isinstance(side, list) and all(isinstance(line, str) for line in side):
+        return "\n".join(side)
+    if not isinstance(side, str):
+        raise UnusableError("an input or output is neither text nor a list of lines", side)
+    return side
+
+
+def _is_module(text: str) -> bool:
+    return "def test" in text
+
+
+def _pytest_functions(text: str, setup: str) -> dict[str, Any]:
+    """Each pytest function as a test, which is its body; all else is setup."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UnusableError(f"the tests are no Python: {error}", text, "the tests are no Python") from None
+    tests, before = [], [setup] if setup else []
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module == SOLUTION:
+            continue
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
+            if node.args.args or node.decorator_list:
+                raise UnusableError("a pytest function with fixtures or decorators", ast.unparse(node))
+            tests.append("\n".join(map(ast.unparse, node.body)))
+        else:
+            before.append(ast.unparse(node))
+    if any(_needs_pytest(ast.parse(code)) for code in (*tests, *before)):
+        raise UnusableError("tests that need pytest itself, which no sandbox holds", text)
+    if not tests:
+        raise UnusableError("code without tests: not a list with at least one", text)
+    return {"tests": tests, "setup": "\n".join(before)}
+
+
+def _needs_pytest(tree: ast.AST) -> bool:
+    return any(isinstance(node, ast.Name) and node.id == "pytest" for node in ast.walk(tree))

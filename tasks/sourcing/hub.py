@@ -1,0 +1,161 @@
+"""Data sets of the Hugging Face hub, and local files read through the same library, streamed."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import PurePosixPath
+from typing import Any, TypeVar
+
+from tasks.config import SpecError
+from tasks.sourcing.files import File, Item, columns_to_read
+from tasks.sourcing.loader_specs import HuggingFaceLoader
+
+FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
+COMMIT = re.compile(r"[0-9a-f]{40}")
+WAITS = (1.0, 4.0, 16.0)
+"""Seconds before each further attempt, where the hub could not be reached."""
+
+Result = TypeVar("Result")
+
+
+def resolve_revision(name: str, revision: str, *, kind: str, where: str) -> str:
+    """The commit that a branch or tag of a repository of the hub is; a commit is itself, and needs no network.
+
+    Args:
+        name: of the repository.
+        revision: a commit, a branch or a tag.
+        kind: `dataset` or `model`.
+        where: what asks, for the message.
+
+    Raises:
+        SpecError: there is no such repository or revision, it is gated, or the hub cannot be asked.
+    """
+    if COMMIT.fullmatch(revision):
+        return revision
+    from huggingface_hub import HfApi
+
+    with explained(name, f"{where}.revision = {revision!r}", "give the commit, of 40 hex digits"):
+        info = retried(lambda: HfApi().repo_info(name, revision=revision, repo_type=kind))
+    if info.sha is None:
+        raise SpecError(f"{where}.revision = {revision!r}: the hub names no commit of {name}")
+    return info.sha
+
+
+def rows_of(
+    loader: HuggingFaceLoader, files: Sequence[File], columns: Iterable[str] | None, where: str
+) -> Iterator[Item]:
+    """The rows of a data set, one by one; of `columns` alone where its format can be read so.
+
+    Raises:
+        SpecError: see `resolve_revision`; a split, configuration or format that it does not have.
+    """
+    import datasets
+    from datasets.exceptions import DatasetGenerationError
+
+    options: dict[str, Any]
+    if loader.dataset is not None:
+        name, options = loader.dataset, {"name": loader.config, "revision": loader.revision}
+    else:
+        paths = [file.filesystem.unstrip_protocol(file.path) for file in files]
+        name, options = _format(paths, where), {"data_files": {loader.split: paths}}
+
+    def opened(**more: Any) -> Any:
+        return retried(lambda: datasets.load_dataset(name, split=loader.split, streaming=True, **options, **more))
+
+    with explained(name, f"{where}: {loader.dataset or loader.files}", "name its files by a local path (files)"):
+        try:
+            with _torch_unseen():
+                rows = opened()
+                wanted = columns_to_read(columns, rows.column_names or ())
+                if wanted is not None and rows.info.builder_name == "parquet":
+                    rows = opened(columns=wanted)
+                yield from rows
+        except DatasetGenerationError as error:
+            raise ValueError(f"{error}: {error.__cause__}") from error
+
+
+def retried(call: Callable[[], Result]) -> Result:
+    """What `call` returns, tried again after each of `WAITS` where the hub cannot be reached just then."""
+    for wait in WAITS:
+        try:
+            return call()
+        except Exception as error:
+            if _is_offline() or not _may_pass(error):
+                raise
+        time.sleep(wait)
+    return call()
+
+
+@contextmanager
+def explained(name: str, where: str, way_out: str) -> Iterator[None]:
+    """Turns what the hub's libraries raise about `name` into one sentence that begins with `where`.
+
+    Raises:
+        SpecError: a mistake, the network switched off by the user among them.
+        ConnectionError: the hub cannot be reached, so that a task is tried again.
+    """
+    from datasets.exceptions import DatasetNotFoundError
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+
+    try:
+        yield
+    except SpecError:
+        raise
+    except (GatedRepoError, RepositoryNotFoundError, DatasetNotFoundError) as error:
+        gated = isinstance(error, GatedRepoError) or "is a gated dataset" in str(error)
+        problem = f"{name} is gated: ask for access on its page of the hub" if gated else f"the hub has no {name}"
+        told = f"{where}: {problem}; a private or gated one needs HF_TOKEN, a token that may read it"
+        raise SpecError(told) from error
+    except RevisionNotFoundError as error:
+        raise SpecError(f"{where}: {name} has no such revision; a commit, a branch or a tag of it") from error
+    except (ValueError, FileNotFoundError) as error:
+        raise SpecError(f"{where}: {error}") from error
+    except Exception as error:
+        if not _may_pass(error):
+            raise
+        sentence = f"{where}: the hub cannot be reached; {way_out}, or try again with a network"
+        raise (SpecError if _is_offline() else ConnectionError)(sentence) from error
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether the hub, or the way to it, may be there the next time."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if isinstance(error, HfHubHTTPError):
+        return error.response.status_code in (408, 429) or error.response.status_code >= 500
+    # The client's own errors are told by name: which client it is depends on the version of the hub's library.
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return isinstance(error, ConnectionError | TimeoutError) or bool(names & {"TransportError", "OfflineModeIsEnabled"})
+
+
+def _is_offline() -> bool:
+    from huggingface_hub import constants
+
+    return bool(constants.HF_HUB_OFFLINE)
+
+
+@contextmanager
+def _torch_unseen() -> Iterator[None]:
+    """Streaming imports torch wherever it is installed, for data loaders that a data stage has none of."""
+    from datasets import config
+
+    before, config.TORCH_AVAILABLE = config.TORCH_AVAILABLE, "torch" in sys.modules
+    try:
+        yield
+    finally:
+        config.TORCH_AVAILABLE = before
+
+
+def _format(files: Sequence[str], where: str) -> str:
+    """The builder of the `datasets` library that reads all these files."""
+    endings = sorted({PurePosixPath(file).suffix for file in files})
+    builders = {FORMATS.get(ending) for ending in endings}
+    if len(builders) > 1 or None in builders:
+        raise SpecError(
+            f"{where}.files: must all be of one format among {', '.join(FORMATS)}; found {', '.join(endings)}"
+        )
+    return FORMATS[endings[0]]

@@ -1,0 +1,93 @@
+"""The messages of a row's prompt."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.schemas import Message
+from tasks.sourcing.columns import Columns
+from tasks.sourcing.values import UnusableError, present, structure
+
+ROLES = ("system", "user", "assistant")
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A prompt.
+
+    Attributes:
+        messages: the user's last.
+        extras: what each of them held beside role and content.
+        answers: how many turns of the assistant stood after the user's last, which are left off.
+    """
+
+    messages: list[Message]
+    extras: list[dict[str, Any]]
+    answers: int = 0
+
+
+def chat_from(row: Mapping[str, Any], columns: Columns, tests: str = "", asked: str = "") -> Chat:
+    """The prompt of a row as `columns` say.
+
+    Args:
+        row: by column.
+        columns: which of them is the prompt, and what is made of it.
+        tests: what stands for `{tests}` in the template.
+        asked: a sentence for the end of the question.
+
+    Raises:
+        UnusableError: the row has no prompt that a policy could answer.
+    """
+    value = present(row, columns.prompt)
+    read = structure(value)
+    # A prompt that happens to be JSON is still a text.
+    is_chat = isinstance(read, list) and bool(read) and all(isinstance(turn, dict) and "role" in turn for turn in read)
+    chat = _turns(read if is_chat else value)
+    messages = chat.messages
+    if not messages[-1]["content"].strip():
+        raise UnusableError("the prompt is empty", value)
+    if asked:
+        messages[-1]["content"] += f"\n\n{asked}"
+    if columns.template is not None:
+        pieces = {"{prompt}": messages[-1]["content"], "{tests}": tests}
+        messages[-1]["content"] = re.sub(r"\{prompt\}|\{tests\}", lambda found: pieces[found[0]], columns.template)
+    if columns.system is not None:
+        if messages[0]["role"] == "system":
+            raise UnusableError("the prompt has a system message of its own beside columns.system", value)
+        messages.insert(0, {"role": "system", "content": columns.system})
+        chat.extras.insert(0, {})
+    return chat
+
+
+def _turns(value: Any) -> Chat:
+    """Text, or a list of messages, checked: known roles, text in each, the user's last once answers are off."""
+    if not isinstance(value, list):
+        if not isinstance(value, str):
+            raise UnusableError("the prompt is neither text nor a list of messages", value)
+        return Chat([{"role": "user", "content": value}], [{}])
+    if not value:
+        raise UnusableError("the prompt is neither text nor a list of messages", value)
+    for turn in value:
+        if not isinstance(turn, dict) or turn.get("role") not in ROLES or not isinstance(turn.get("content"), str):
+            raise UnusableError(f"a message needs a role ({', '.join(ROLES)}) and text as content", turn)
+    end = len(value)
+    while end and value[end - 1]["role"] == "assistant":
+        end -= 1
+    if not end or value[end - 1]["role"] != "user":
+        raise UnusableError("the last message is not the user's", value)
+    return Chat(
+        [{"role": turn["role"], "content": turn["content"]} for turn in value[:end]],
+        [_extra(turn) for turn in value[:end]],
+        len(value) - end,
+    )
+
+
+def _extra(turn: dict[str, Any]) -> dict[str, Any]:
+    """What a message holds beside role and content, as JSON values: times and the like as their text."""
+    beside = {key: item for key, item in turn.items() if key not in ("role", "content") and item not in (None, "", [])}
+    held: dict[str, Any] = json.loads(json.dumps(beside, default=str))
+    return held
