@@ -130,6 +130,7 @@ def test_in_float32_engine_and_learner_agree_to_its_last_digits(tiny_model, prom
         assert math.isfinite(row["loss"])
 
 
+@pytest.mark.complete
 def test_a_run_trains_an_adapter_that_its_engine_follows(tiny_model, prompts, folder):
     lora = LoraConfig(rank=4, alpha=8)
     recipe = RECIPE.model_copy(update={"lora": lora, "async_steps": 0, "max_staleness": 0})

@@ -144,6 +144,7 @@ def online(table, config):
 
 
 @pytest.mark.engine
+@pytest.mark.complete
 def test_500_responses_get_the_same_score_in_difficulty_training_and_evaluation(
     table, tiny_model, config, online, monkeypatch
 ):

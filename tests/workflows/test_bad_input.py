@@ -75,9 +75,9 @@ def test_a_response_that_fills_the_context_is_an_error():
 
 def pyflyte(*arguments):
     """What the command line says in lines as long as they come, and its exit code."""
-    done = CliRunner().invoke(main, ["run", *map(str, arguments)])
+    done = CliRunner().invoke(main, ["run", *map(str, arguments)], env={"COLUMNS": "1000"})
     assert "Traceback" not in done.output, done.output
-    return re.sub(r"[\s│]+", " ", done.output), done.exit_code
+    return re.sub(r"[\s│─╭╮╰╯]+", " ", done.output), done.exit_code
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ LOOK_SECONDS = 0.02
 """How often to look whether a process sleeps. One look charges no more than twice that, however late it comes."""
 WALL_FACTOR = 100
 """Wall seconds for each second of the limit, after which a process that is charged nothing is given up."""
+_ROUNDING_SECONDS = 1e-6
+"""Sums of charges that ought to be a limit may be so much below it."""
 _PROCESS_CPU_CLOCK = 2
 """Marks the clock of another process for `clock_gettime`."""
 _WANT_THE_CPU = "RD"
@@ -54,7 +56,7 @@ class Clock:
     @property
     def over(self) -> bool:
         """Whether the time of all tests is used up."""
-        return self.charged() >= self._total_seconds
+        return self.charged() >= self._total_seconds - _ROUNDING_SECONDS
 
     def begin_test(self) -> None:
         """Another test begins."""
