@@ -129,6 +129,7 @@ def test_a_file_that_a_recipe_names_and_that_is_not_there_is_one_sentence():
         recipe.companion(DataFile)
 
 
+@pytest.mark.complete
 @pytest.mark.long
 def test_a_run_of_a_papers_recipe_looks_for_the_papers_data():
     run = [

@@ -47,7 +47,7 @@ def through_flyte(spec):
 
 
 @pytest.mark.parametrize(("model", "content"), FILES, ids=lambda value: getattr(value, "__name__", ""))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.data())
 def test_a_valid_specification_stays_the_same(model, content, data):
     try:

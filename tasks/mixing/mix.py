@@ -145,7 +145,14 @@ def _split(strata: Strata, spec: MixtureSpec, prompts: str) -> tuple[Strata, Str
     totals = divide(spec.size, claims, "mixture: size")
     train = {domain: _take(totals[domain], domain, sources, spec) for domain, sources in rest.items()}
     if not _rows(train):
-        raise SpecError("mixture: no prompt is left to train on: all are held out or have weight 0")
+        empty = [domain for domain, sources in rest.items() if not any(sources.values())]
+        why = "all are held out or have weight 0"
+        if empty and len(empty) < len(rest):
+            why = (
+                f"domain {empty[0]!r} has none beside those held out, and the domains' shares are kept; give it a "
+                "smaller heldout or the weight 0"
+            )
+        raise SpecError(f"mixture: no prompt is left to train on: {why}")
     return heldout, train
 
 

@@ -186,6 +186,10 @@ def test_the_lineage_says_what_made_the_mixture():
         ),
         ({"size": 5, "sources": {"sums": {"quota": 20}, "gsm": {"quota": 60}}}, ["size", "80"]),
         ({"domains": {"math": {"weight": 0}, "precise_if": {"weight": 0}}}, ["no prompt is left"]),
+        (
+            {"domains": {"math": {"weight": 1}, "precise_if": {"weight": 1, "heldout": 40}}},
+            ["no prompt is left", "domain 'precise_if' has none beside those held out"],
+        ),
     ],
 )
 def test_a_share_that_cannot_be_filled_is_one_error_that_names_it(spec, said):

@@ -318,7 +318,7 @@ LORA = {"rank": 4, "alpha": 8}
         (2, None),
         pytest.param(3, None, marks=pytest.mark.complete),
         pytest.param(2, LORA, marks=pytest.mark.complete),
-        (3, LORA),
+        pytest.param(3, LORA, marks=pytest.mark.complete),
     ],
 )
 def test_a_saved_learner_goes_on_exactly(learner, tmp_path, stage, lora):

@@ -44,6 +44,7 @@ def test_a_run_folder_that_a_node_does_not_see_is_an_error_that_names_the_option
     assert list(run_folder.iterdir()) == []
 
 
+@pytest.mark.complete
 @pytest.mark.engine
 def test_every_node_of_a_cluster_is_asked(model, run_folder):
     import ray

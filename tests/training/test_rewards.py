@@ -47,6 +47,7 @@ def test_a_judgement_that_fails_every_time_says_why_and_how_often_it_was_tried()
         asyncio.run(judge.score("math", "1", "1", []))
 
 
+@pytest.mark.complete
 @pytest.mark.engine
 def test_a_judgement_that_nobody_waits_for_is_not_repeated_when_its_process_ends(capfd):
     import ray

@@ -15,7 +15,7 @@ from tests.verifiers.processes_of_a_pool import GUARD_S, busy_worker, templates,
 TOWER = r"\boxed{10^{10^{10^{10}}}}"
 NO_COMMA = {"instruction_ids": ["punctuation:no_comma"], "kwargs": [{}]}
 HERE = "tests.verifiers.rewards_of_a_user"
-CALLS = int(os.environ.get("RLVR_ENDURANCE_CALLS", "20000"))
+CALLS = int(os.environ.get("RLVR_ENDURANCE_CALLS", "10000"))
 
 
 def limits(seconds, **options):

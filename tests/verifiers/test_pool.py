@@ -171,7 +171,7 @@ def test_submissions_wait_for_a_place():
             taken.append(i)
             yield Call("math", f"{i}: {TOWER}" if i < 4 else str(i), str(i))
 
-    with VerifierPool(1, SHORT, max_pending=4) as small:
+    with VerifierPool(1, VerifiersConfig(time_limit_seconds=0.5), max_pending=4) as small:
         small.wait_ready(["math"])
         thread = threading.Thread(target=small.score_many, args=(calls(),))
         thread.start()

@@ -1,6 +1,7 @@
 """The pipeline with its own local cache, and with light stand-ins for the tasks that need an engine."""
 
 import json
+import zlib
 from collections import Counter
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -28,6 +29,11 @@ HEAVY = (prepare_model, roll_out, train_policy, evaluate_policy)
 def summary(stage: str) -> StageSummary:
     facts = {"tokens_per_second": 100.0} if stage == "training" else {}
     return StageSummary(stage, datetime.now(UTC), 1.0, f"{stage} ran", facts, run=run_id())
+
+
+def _difficulty(row) -> int:
+    """A number that a prompt has by its text, whatever its ground truth is."""
+    return zlib.adler32(row["messages"][-1]["content"].encode())
 
 
 class StandIns:
@@ -61,7 +67,7 @@ class StandIns:
                 "response": f"{policy} {sample}",
                 "num_tokens": 5,
                 "finish_reason": "stop",
-                "score": float(int(row["prompt_id"][:2], 16) % samples > sample or able),
+                "score": float(_difficulty(row) % samples > sample or able),
                 "error": None,
                 "policy": policy,
             }

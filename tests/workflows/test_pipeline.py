@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.pipeline, pytest.mark.engine]
 
 ROOT = Path(__file__).parent.parent.parent
 PYFLYTE = str(Path(sys.executable).with_name("pyflyte"))
-STEPS = 12
+STEPS = 8
 ENGINE = {"max_model_len": 256, "max_num_seqs": 32}
 
 
