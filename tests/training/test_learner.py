@@ -120,7 +120,7 @@ def test_rewarded_responses_become_likelier_and_the_policy_comes_out_whole(learn
     assert AutoTokenizer.from_pretrained(tmp_path / "policy").chat_template
 
 
-@pytest.mark.parametrize("zero_stage", [1, 2])
+@pytest.mark.parametrize("zero_stage", [pytest.param(1, marks=pytest.mark.complete), 2])
 def test_in_float32_the_log_probabilities_are_the_models_and_the_policy_has_the_checkpoints_type(
     learner, tiny_model, tmp_path, zero_stage
 ):
@@ -394,7 +394,11 @@ def test_the_adapter_beside_the_policy_is_one_that_peft_reads(learner, tiny_mode
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({"zero_stage": 1, "gradient_checkpointing": True}, id="ZeRO 1, activations recomputed"),
+        pytest.param(
+            {"zero_stage": 1, "gradient_checkpointing": True},
+            id="ZeRO 1, activations recomputed",
+            marks=pytest.mark.complete,
+        ),
         pytest.param({"zero_stage": 3}, id="ZeRO 3"),
         pytest.param({"zero_stage": 3, "ranks": 2, "gradient_checkpointing": True}, id="ZeRO 3 on two ranks"),
     ],

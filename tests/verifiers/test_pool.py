@@ -128,7 +128,7 @@ def test_the_same_call_is_judged_once_however_often_it_is_made():
     ("response", "ground_truth", "counted"), [("7", [], "errors"), (TOWER, "7", "timeouts")], ids=["error", "time-out"]
 )
 def test_neither_errors_nor_time_outs_are_remembered(response, ground_truth, counted):
-    with VerifierPool(1, SHORT) as pool:
+    with VerifierPool(1, VerifiersConfig(time_limit_seconds=0.5)) as pool:
         scores = [pool.submit("math", response, ground_truth).result(GUARD_S) for _ in range(2)]
         stats = pool.stats()["math"]
     assert scores[0] == scores[1]
