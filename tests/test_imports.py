@@ -46,6 +46,7 @@ def test_help_of_the_pipeline_loads_no_engine():
     )
 
 
+@pytest.mark.long
 def test_packaging_the_workflows_loads_no_engine_and_needs_no_docker(tmp_path):
     images = [f"--image={name}=registry.example/rlvr-{name}:v1" for name in ("data", "generation", "training")]
     run_probe(

@@ -2,6 +2,8 @@
 
 import math
 
+import pytest
+
 from tasks.charts import Series, Stack, curves, deck, histogram, pass_rates, shares, training_curves
 from tasks.charts.panels import thinned
 from tasks.reporting.page import render
@@ -58,6 +60,7 @@ def test_a_long_curve_keeps_its_extremes_and_its_ends():
     assert thinned(points[:300]) == points[:300]
 
 
+@pytest.mark.long
 def test_the_page_of_20_000_steps_stays_under_a_megabyte():
     inputs = report_inputs(per_source=20, steps=20_000)
     assert len(render(inputs).encode()) < 1_000_000

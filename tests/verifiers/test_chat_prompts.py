@@ -156,6 +156,7 @@ def tokenizer():
     return AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
 
 
+@pytest.mark.long
 def test_no_special_token_survives_a_real_tokenizer(tokenizer):
     specials = set(tokenizer.added_tokens_decoder)
 

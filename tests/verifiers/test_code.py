@@ -56,6 +56,7 @@ def test_all_or_nothing_and_a_least_proportion_pay_nothing_for_less():
     assert CodeConfig(min_proportion=0.76).worth(0.75) == 0
 
 
+@pytest.mark.long
 def test_a_test_that_hangs_costs_that_test_only(judge):
     hangs = "```python\ndef add(a, b):\n    while a == 0: pass\n    return a + b\n```"
     score = judge(hangs, ADD, test_seconds=0.5, total_seconds=5)

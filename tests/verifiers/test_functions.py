@@ -125,6 +125,7 @@ def test_an_error_of_one_reward_is_an_error_of_the_response(pool):
     assert f"reward function {HERE}.raises raised KeyError" in score.error
 
 
+@pytest.mark.long
 def test_a_function_that_hangs_ends_at_the_limit(pool):
     assert judged(pool, "7", own("spins"), "function").detail.endswith("time limit of 3 s of CPU time")
     assert judged(pool, "7", "7", "math").passed

@@ -149,6 +149,7 @@ print(len(SCHEMAS), sorted({"nltk", "langdetect", "if_verifiable", "emoji", "syl
     assert done.stdout.strip() == "112 []"
 
 
+@pytest.mark.long
 def test_whoever_imports_the_checkers_package_gets_it_whole():
     probe = """
 import sys

@@ -22,6 +22,7 @@ def limits(seconds, **options):
     return VerifiersConfig(time_limit_seconds=seconds, **options)
 
 
+@pytest.mark.long
 def test_a_hang_scores_0_at_its_limit_of_cpu_time_and_the_rest_goes_on(pool):
     calls = [Call("math", TOWER if i == 50 else f"it is {i}", str(i)) for i in range(200)]
     scores = pool.score_many(calls)
@@ -52,6 +53,7 @@ def test_adversarial_mathematics_scores_0(pool, response):
     assert (score.value, score.error) == (0.0, None)
 
 
+@pytest.mark.long
 def test_what_is_slow_is_right_all_the_same_in_the_patient_lane():
     terms = [f"x^{{{n}}}" for n in range(60)]
     slow = Call("math", rf"\boxed{{{' + '.join(terms)}}}", " + ".join(reversed(terms)))
@@ -77,6 +79,7 @@ def test_a_memory_hungry_response_is_a_0():
         assert small.submit("math", "7", "7").result(GUARD_S).passed
 
 
+@pytest.mark.long
 def test_a_worker_that_others_have_bloated_is_retired_and_the_call_repeated():
     with VerifierPool(1, limits(8.0, memory_mib=700)) as small:
         ground_truth = {"function": f"{HERE}.keeps_300_mib", "columns": {}}
@@ -103,6 +106,7 @@ def test_a_killed_worker_is_replaced_and_its_call_repeated():
         assert pool.submit("math", "7", "7").result(GUARD_S).passed
 
 
+@pytest.mark.long
 def test_a_response_that_kills_two_workers_is_judged():
     with VerifierPool(1, limits(600)) as pool:
         future = pool.submit("math", TOWER, "7")

@@ -199,6 +199,7 @@ def spellings(value):
     return forms
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(FRACTIONS, FRACTIONS)
 def test_forms_of_rational_numbers_agree_with_fractions(left, right):

@@ -135,6 +135,7 @@ def test_neither_errors_nor_time_outs_are_remembered(response, ground_truth, cou
     assert (stats.calls, stats.repeated, getattr(stats, counted)) == (2, 0, 2)
 
 
+@pytest.mark.long
 def test_no_more_scores_are_remembered_than_asked_for_and_the_oldest_go_first():
     with VerifierPool(1, SHORT) as pool:
         pool.score_many(Call("precise_if", f"Response {i}.", NO_COMMA) for i in range(SHORT.cache_entries + 50))
@@ -148,6 +149,7 @@ def test_no_more_scores_are_remembered_than_asked_for_and_the_oldest_go_first():
     [[{"role": "user"}], [{}], ["user"], 7, [{"role": "user", "content": "\ud800"}]],
     ids=["no content", "empty", "no object", "no list", "no unicode"],
 )
+@pytest.mark.long
 def test_messages_of_the_wrong_shape_cost_no_place(messages):
     with VerifierPool(1, SHORT, max_pending=1) as pool:
         for i in range(3):
@@ -239,6 +241,7 @@ def test_a_callback_that_raises_harms_nobody_else():
         assert pool.submit("math", "8", "8").result(GUARD_S).passed
 
 
+@pytest.mark.long
 def test_two_pools_work_side_by_side_and_one_outlives_the_other():
     with VerifierPool(1, SHORT) as one:
         with VerifierPool(1, SHORT) as other:
