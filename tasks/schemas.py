@@ -87,7 +87,7 @@ LEDGER = pa.schema(
         _column("group", pa.int64()),
         _column("prompt_id", pa.string()),
         _column("domain", pa.string()),
-        _column("actor", pa.int32()),
+        _column("actors", pa.list_(pa.int32())),
         _column("sampled_at", pa.float64()),
         _column("finished_at", pa.float64(), nullable=True),
         _column("first_version", pa.int64()),

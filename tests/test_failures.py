@@ -15,8 +15,9 @@ from tasks.generation.engine import EngineError, EngineOptionsError
 from tasks.platform import stage
 from tasks.schemas import TableError
 from tasks.training.actors import ActorLostError
-from tasks.training.controller import NoSignalError, StalledError
+from tasks.training.controller import NoSignalError
 from tasks.training.learner.client import LearnerLostError
+from tasks.training.timeouts import StalledError
 from tasks.verifiers.chat.server import ServerError
 
 

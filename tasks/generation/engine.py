@@ -33,6 +33,10 @@ class EngineOptionsError(MistakeError):
     """The model or the options are none that vLLM takes: another attempt ends as this one did."""
 
 
+class RequestRefusedError(MistakeError):
+    """The engine takes no such request; others it does."""
+
+
 @dataclass(frozen=True)
 class VersionSpan:
     """Tokens [start, end) of a completion were sampled by policy `version`."""
@@ -75,6 +79,24 @@ class UpdateTiming:
     total_seconds: float
 
 
+@dataclass
+class EngineStatistics:
+    """Of one engine since it started.
+
+    Attributes:
+        generated_tokens: tokens that it has sampled, those of unfinished responses included.
+        running, queued: requests that it works on, and that wait for room in it.
+        kv_cache_usage: share of the KV cache that is in use.
+        preemptions: how often a request lost its KV cache to others, and was computed again.
+    """
+
+    generated_tokens: int = 0
+    running: int = 0
+    queued: int = 0
+    kv_cache_usage: float = 0.0
+    preemptions: int = 0
+
+
 def sample_seed(seed: int, key: str, sample: int) -> int:
     """A seed for sample `sample` of the prompt `key`, equal in every run and process."""
     return zlib.crc32(f"{seed}:{key}:{sample}".encode())
@@ -83,8 +105,11 @@ def sample_seed(seed: int, key: str, sample: int) -> int:
 class Engine:
     """A vLLM `AsyncLLM`. Every request enters at once; continuous batching and queueing are the engine's."""
 
-    def __init__(self, llm: AsyncLLM, config: EngineConfig, *, adapted: bool = False) -> None:
+    def __init__(
+        self, llm: AsyncLLM, config: EngineConfig, statistics: EngineStatistics, *, adapted: bool = False
+    ) -> None:
         self._llm = llm
+        self.statistics = statistics
         self._adapted = adapted
         self._adapter: LoRARequest | None = None
         self._requests = 0
@@ -110,8 +135,8 @@ class Engine:
             EngineOptionsError: it takes no such model or options.
         """
         with _environment(config):
-            llm = _load(str(model), config, updatable=updatable, adapter_rank=adapter_rank)
-            return cls(llm, config, adapted=adapter_rank is not None)
+            llm, statistics = _load(str(model), config, updatable=updatable, adapter_rank=adapter_rank)
+            return cls(llm, config, statistics, adapted=adapter_rank is not None)
 
     async def generate(
         self,
@@ -130,7 +155,8 @@ class Engine:
             with_logprobs: also report the log-probabilities; they are a sixth of the time of a small model on a CPU.
 
         Raises:
-            EngineError: the engine died or refused the request.
+            RequestRefusedError: the engine takes no such request.
+            EngineError: the engine died.
         """
         from vllm.inputs import TokensPrompt
         from vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -153,6 +179,8 @@ class Engine:
         return await self._request(prompt, parameters)
 
     async def _request(self, prompt: TokensPrompt, parameters: SamplingParams) -> Completion:
+        from vllm.exceptions import VLLMClientError
+
         self._requests += 1
         final: RequestOutput | None = None
         try:
@@ -162,6 +190,8 @@ class Engine:
                 final = output
         except asyncio.CancelledError:
             raise
+        except VLLMClientError as error:
+            raise RequestRefusedError(f"the engine refuses the request: {error}") from error
         except Exception as error:  # vLLM raises many kinds; all of them mean the engine, not the response
             raise EngineError(f"generation failed: {error}") from error
         if final is None or not final.finished or final.outputs[0].finish_reason not in ("stop", "length"):
@@ -178,14 +208,14 @@ class Engine:
             versions=[_span(span) for span in sample.weight_versions or []],
         )
 
-    async def update_weights(self, path: str | Path, version: int) -> UpdateTiming:
+    async def update_weights(self, path: str | Path, version: int, *, keep_cache: bool = True) -> UpdateTiming:
         """Replace the weights by those in the safetensors file `path`, mid-generation, and stamp `version`.
 
         With an adapter, `path` is the folder of the one that replaces it.
 
-        Requests in flight keep their KV cache and go on with the new weights (PipelineRL, Olmo 3's in-flight
-        updates); those that begin later share no prefix with older ones. The scheduler resumes even when loading
-        fails, so that no request hangs.
+        Requests in flight go on with the new weights, and keep their KV cache (PipelineRL, Olmo 3's in-flight
+        updates) unless `keep_cache` is false: then it is computed again under the new weights. Those that begin later
+        share no prefix with older ones. The scheduler resumes even when loading fails, so that no request hangs.
 
         Raises:
             EngineError: the file could not be loaded; the engine must not be used any more.
@@ -193,7 +223,7 @@ class Engine:
         async with self._updating:
             asked = time.perf_counter()
             try:
-                await self._llm.pause_generation(mode="keep", clear_cache=False)
+                await self._llm.pause_generation(mode="keep", clear_cache=not keep_cache)
                 paused = time.perf_counter()
                 self._version = version
                 try:
@@ -259,12 +289,17 @@ def _chosen(tokens: Sequence[int], logprobs: SampleLogprobs) -> list[float]:
     return [entry[token].logprob for token, entry in zip(tokens, logprobs, strict=True) if entry]
 
 
-def _load(model: str, config: EngineConfig, *, updatable: bool, adapter_rank: int | None) -> AsyncLLM:
+def _load(
+    model: str, config: EngineConfig, *, updatable: bool, adapter_rank: int | None
+) -> tuple[AsyncLLM, EngineStatistics]:
     from vllm.config import WeightTransferConfig
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
+    from tasks.generation.statistics import Recorder
+
     options: dict[str, Any] = {}
+    recorder = Recorder()
     if config.tensor_parallel_size == 1:
         from tasks.generation.executor import InProcessExecutor
 
@@ -283,7 +318,7 @@ def _load(model: str, config: EngineConfig, *, updatable: bool, adapter_rank: in
         options["weight_transfer_config"] = WeightTransferConfig(backend=weight_transfer.BACKEND)
         options["worker_extension_cls"] = weight_transfer.WORKER_EXTENSION
     try:
-        return AsyncLLM.from_engine_args(
+        llm = AsyncLLM.from_engine_args(
             AsyncEngineArgs(
                 model=model,
                 dtype=precision.resolve(config.dtype, gpu=has_gpu()),
@@ -294,15 +329,17 @@ def _load(model: str, config: EngineConfig, *, updatable: bool, adapter_rank: in
                 enforce_eager=config.enforce_eager,
                 seed=config.seed,
                 logprobs_mode="processed_logprobs",
-                disable_log_stats=True,
+                disable_log_stats=False,
                 use_tqdm_on_load=False,
                 **options,
-            )
+            ),
+            stat_loggers=[lambda *_: recorder],
         )
     except RuntimeError as error:
         raise EngineError(f"vLLM could not start on {model}: {error}") from error
     except (ValueError, OSError) as error:
         raise EngineOptionsError(f"vLLM does not start on {model}: {error}") from error
+    return llm, recorder.statistics
 
 
 @contextlib.contextmanager

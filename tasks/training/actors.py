@@ -1,4 +1,4 @@
-"""The actors: Ray processes that hold one vLLM engine each, and the controller's end of them."""
+"""The actors: Ray processes that hold one vLLM engine each, and the fleet's end of them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,20 @@ from typing import Any, Protocol
 
 from tasks.failures import InfrastructureError
 from tasks.generation.config import SamplingConfig
-from tasks.generation.engine import Completion, Engine, EngineError, UpdateTiming, sample_seed
+from tasks.generation.engine import (
+    Completion,
+    Engine,
+    EngineError,
+    EngineStatistics,
+    RequestRefusedError,
+    UpdateTiming,
+)
 from tasks.training.config import ActorsConfig, LoraConfig
+from tasks.training.timeouts import within
 
 STOP_SECONDS = 10.0
 """How long an engine may take to end by itself before its process is killed."""
+FOR_EVER = float("inf")
 
 
 class ActorLostError(InfrastructureError):
@@ -21,18 +30,25 @@ class ActorLostError(InfrastructureError):
 
 
 class Actor(Protocol):
-    """What the controller asks of an actor. Every method raises `ActorLostError` when the actor is lost."""
+    """What the fleet asks of an actor. Every method but `kill` raises `ActorLostError` when the actor is lost."""
 
     async def start(self) -> None:
         """Return when the engine takes requests, with the weights of the initial checkpoint."""
 
-    async def generate(self, prompt_ids: list[int], sampling: SamplingConfig) -> list[Completion]:
-        """`sampling.samples` responses to one prompt; the same ones for the same `sampling.seed` and weights."""
+    async def generate(self, prompt_ids: list[int], sampling: SamplingConfig, seed: int | None) -> Completion:
+        """One response to a prompt; the same one for the same `seed` and weights. Cancelled, it is not finished.
 
-    async def update(self, path: str, version: int) -> UpdateTiming:
+        Raises:
+            RequestRefusedError: the engine takes no such request, and goes on with others.
+        """
+
+    async def update(self, path: str, version: int, *, keep_cache: bool) -> UpdateTiming:
         """Go on with the weights or the adapter at `path`, in the middle of what is being generated."""
 
-    def kill(self) -> None:
+    async def statistics(self) -> EngineStatistics:
+        """How far the engine is."""
+
+    async def kill(self) -> None:
         """End the actor, whatever state it is in."""
 
 
@@ -45,22 +61,28 @@ class ActorProcess:
         self._rank = lora.rank if lora else None
         self._engine: Engine | None = None
 
+    async def placed(self) -> None:
+        """Return when this process has its place in the cluster."""
+
     async def start(self) -> int:
         """Start the engine; returns this process's id."""
         self._engine = await Engine.start(self._model, self._config.engine, updatable=True, adapter_rank=self._rank)
         return os.getpid()
 
-    async def generate(self, prompt_ids: list[int], sampling: SamplingConfig) -> list[Completion]:
-        """All samples at once: vLLM shares the prompt's KV cache among them."""
+    async def generate(self, prompt_ids: list[int], sampling: SamplingConfig, seed: int | None) -> Completion:
+        """One response; vLLM shares the prompt's KV cache among those to one prompt."""
         assert self._engine is not None
-        seeds = [None if sampling.seed is None else sample_seed(sampling.seed, "", i) for i in range(sampling.samples)]
-        requests = [self._engine.generate(prompt_ids, sampling, seed=seed) for seed in seeds]
-        return list(await asyncio.gather(*requests))
+        return await self._engine.generate(prompt_ids, sampling, seed=seed)
 
-    async def update(self, path: str, version: int) -> UpdateTiming:
+    async def update(self, path: str, version: int, keep_cache: bool) -> UpdateTiming:
         """Replace the weights."""
         assert self._engine is not None
-        return await self._engine.update_weights(path, version)
+        return await self._engine.update_weights(path, version, keep_cache=keep_cache)
+
+    async def statistics(self) -> EngineStatistics:
+        """How far the engine is."""
+        assert self._engine is not None
+        return self._engine.statistics
 
     def stop(self) -> None:
         """Shut the engine down, so that its processes end before this one is killed."""
@@ -75,22 +97,39 @@ class RayActor:
         """`create` returns the handle of a new Ray actor of `ActorProcess`; its engine starts to load at once."""
         self._handle = create()
         self._config = config
+        self._placed = self._handle.placed.remote()
         self._started = self._handle.start.remote()
 
     async def start(self) -> None:
         """See `Actor`."""
-        await self._call(self._started)
+        need = f"{self._config.cpus:g} CPUs and, where there are any, {self._config.engine.tensor_parallel_size} GPUs"
+        waits_for = f"an actor waits until the cluster has room for it: {need}"
+        await within(self._call(self._placed), waits_for, limit=FOR_EVER, option="")
+        await within(
+            self._call(self._started),
+            "an actor's engine loads",
+            limit=self._config.start_timeout_seconds,
+            option="actors.start_timeout_seconds",
+            error=ActorLostError,
+        )
 
-    async def generate(self, prompt_ids: list[int], sampling: SamplingConfig) -> list[Completion]:
+    async def generate(self, prompt_ids: list[int], sampling: SamplingConfig, seed: int | None) -> Completion:
         """See `Actor`."""
-        return await self._call(self._handle.generate.remote(prompt_ids, sampling))
+        return await self._call(self._handle.generate.remote(prompt_ids, sampling, seed))
 
-    async def update(self, path: str, version: int) -> UpdateTiming:
+    async def update(self, path: str, version: int, *, keep_cache: bool) -> UpdateTiming:
         """See `Actor`."""
-        return await self._call(self._handle.update.remote(path, version))
+        return await self._call(self._handle.update.remote(path, version, keep_cache))
 
-    def kill(self) -> None:
+    async def statistics(self) -> EngineStatistics:
+        """See `Actor`."""
+        return await self._call(self._handle.statistics.remote())
+
+    async def kill(self) -> None:
         """See `Actor`. An engine that still answers ends its own processes first, and frees their shared memory."""
+        await asyncio.to_thread(self._kill)
+
+    def _kill(self) -> None:
         import ray
 
         ray.wait([self._handle.stop.remote()], timeout=STOP_SECONDS)
@@ -100,14 +139,15 @@ class RayActor:
         import ray
 
         try:
-            return await asyncio.wait_for(reference, timeout=self._config.request_timeout_seconds)
-        except TimeoutError:
-            raise ActorLostError(
-                f"no answer within request_timeout_seconds = {self._config.request_timeout_seconds:g}"
-            ) from None
+            return await reference
+        except asyncio.CancelledError:
+            ray.cancel(reference)  # the engine need not finish it
+            raise
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, EngineError):
                 raise ActorLostError(str(error.cause)) from error
+            if isinstance(error.cause, RequestRefusedError):
+                raise error.cause from error
             raise
         except ray.exceptions.RayError as error:
             raise ActorLostError(" ".join(str(error).split())[:300]) from error

@@ -10,10 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
+from tasks.schemas import write_table
 from tasks.training.learner.client import Learner
+from tasks.training.saved_groups import SAVED_GROUPS
 
 KEEP = 2
-STATE = {"version", "elapsed", "next_group", "ready", "in_flight", "prompts", "ledger_bytes", "journal_bytes", "dtype"}
+STATE = {"version", "elapsed", "next_group", "prompts", "ledger_bytes", "journal_bytes", "dtype"}
 """What `state.json` holds."""
 
 
@@ -32,11 +36,12 @@ class Checkpoints:
         for partial in folder.glob("*.partial"):
             shutil.rmtree(partial)
 
-    async def save(self, version: int, state: dict[str, Any], learner: Learner) -> None:
-        """Write the learner and the controller's `state`; older checkpoints beyond the newest few go."""
+    async def save(self, version: int, state: dict[str, Any], groups: pa.Table, learner: Learner) -> None:
+        """Write the learner and the controller's `state` and `groups`; older checkpoints beyond the newest few go."""
         final = self._folder / f"step_{version:08d}"
         partial = final.with_suffix(".partial")
         partial.mkdir(parents=True, exist_ok=True)
+        await asyncio.to_thread(write_table, self.groups_in(partial), groups, SAVED_GROUPS)
         await learner.save(partial / "learner")
         with (partial / "state.json").open("w") as file:
             json.dump(state, file)
@@ -48,6 +53,11 @@ class Checkpoints:
         await asyncio.to_thread(self._on_saved, final)  # it may wait for an upload; sampling goes on
         for old in _complete(self._folder)[:-KEEP]:
             shutil.rmtree(old)
+
+    @staticmethod
+    def groups_in(checkpoint: Path) -> Path:
+        """The file of its groups."""
+        return checkpoint / "groups.parquet"
 
     def newest(self) -> Path | None:
         """The newest complete checkpoint."""

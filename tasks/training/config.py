@@ -104,18 +104,33 @@ class ActorsConfig(Config):
     """The actors: independent vLLM engines.
 
     Attributes:
-        count: engines, each on `engine.tensor_parallel_size` GPUs where there are GPUs.
+        count: engines, each on `engine.tensor_parallel_size` GPUs where there are GPUs. With fewer, training goes on.
         engine: how each engine runs.
+        updates: when an engine takes new weights. `in_flight`: at once, in the middle of its responses (PipelineRL,
+            OlmoRL). `drained`: once its responses are finished, and it begins none before. `barrier`: all engines
+            together, once all have finished theirs. `static`: as `drained`, and it begins no response before all that
+            it was given together are finished (static batching, Olmo 2).
+        keep_cache: whether responses go on with the KV cache of older weights; without, an update computes it again.
+        prefetch: samples that wait in an engine beyond `engine.max_num_seqs`, so that it need not ask for the next.
         cpus: CPU cores that an actor reserves in Ray.
-        max_restarts: how often, over all actors, a dead engine is replaced before the run fails.
-        request_timeout_seconds: a group that takes longer counts as an engine that hangs.
+        max_restarts: how often a dead engine is replaced within `restart_window_seconds`; then its place stays empty
+            until the time is over, and where every place is empty, the run fails.
+        start_timeout_seconds: how long an engine may take to load, once the cluster has room for it.
+        update_timeout_seconds: how long it may take new weights.
+        hang_seconds: an engine that is to generate and has made no token for so long hangs.
     """
 
     count: RunTime[int] = Field(1, gt=0)
     engine: EngineConfig = EngineConfig()
+    updates: Literal["in_flight", "drained", "barrier", "static"] = "in_flight"
+    keep_cache: bool = True
+    prefetch: RunTime[int] = Field(8, ge=0)
     cpus: RunTime[float] = Field(1.0, ge=0)
     max_restarts: RunTime[int] = Field(3, ge=0)
-    request_timeout_seconds: RunTime[float] = Field(3600, gt=0)
+    restart_window_seconds: RunTime[float] = Field(3600, gt=0)
+    start_timeout_seconds: RunTime[float] = Field(1800, gt=0)
+    update_timeout_seconds: RunTime[float] = Field(600, gt=0)
+    hang_seconds: RunTime[float] = Field(300, gt=0)
 
 
 class RewardsConfig(Config):
@@ -123,18 +138,23 @@ class RewardsConfig(Config):
 
     Attributes:
         workers: verifier processes.
-        retries: how often a judgement that failed (not: that was 0) is repeated before the response leaves its group.
+        retries: how often a judgement that failed (not: that was 0) is repeated, while others of its verifier succeed,
+            before the response leaves its group.
+        patience_seconds: how long a response waits for a verifier of which every judgement fails, such as one whose
+            endpoint is away, before it leaves its group.
     """
 
     workers: RunTime[int] = Field(1, gt=0)
     retries: RunTime[int] = Field(1, ge=0)
+    patience_seconds: RunTime[float] = Field(900, ge=0)
 
 
 class ActiveSampling(Config):
     """Active sampling (OlmoRL): the next prompt takes the place of a group that teaches nothing, at once.
 
     Attributes:
-        max_dropped_groups: groups dropped for one batch before the run fails: the prompts give no signal.
+        max_dropped_groups: groups that teach nothing and are replaced for one batch before the run fails, as the
+            prompts give no signal; and as many that failed or grew stale.
     """
 
     kind: Literal["active"] = "active"

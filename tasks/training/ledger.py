@@ -56,7 +56,7 @@ class Ledger:
             "group": group.number,
             "prompt_id": group.prompt.prompt_id,
             "domain": group.prompt.domain,
-            "actor": group.actor,
+            "actors": group.actors,
             "sampled_at": group.sampled_at,
             "finished_at": group.finished_at,
             "first_version": group.first_version,

@@ -1,40 +1,31 @@
 """Reward workers: a Ray process that holds a pool of verifier processes, and the controller's end of it.
 
-What becomes of a response that cannot be judged is decided in `judge_responses`.
+A response that cannot be judged leaves its group, which goes on with the others.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol
 
 from tasks.generation.engine import Completion
 from tasks.schemas import Message
 from tasks.training.config import RewardsConfig
-from tasks.training.rollouts import Prompt, why_unjudged
+from tasks.training.rollouts import Prompt
 from tasks.verifiers import Score, VerifiersConfig, open_pool
 
 MIN_JUDGED = 2
 """Judged responses that a group needs: an advantage compares a response with the others of its group."""
 
 
+LONGEST_PAUSE = 30.0
+"""Seconds between two attempts at a verifier that is away."""
+
+
 class JudgementError(RuntimeError):
     """A response could not be judged, however often it was tried. Never the same as a score of 0."""
-
-
-class TooFewJudgedError(RuntimeError):
-    """Fewer than `MIN_JUDGED` responses of a group can be judged.
-
-    Attributes:
-        unjudged: responses whose judgement had failed by then.
-    """
-
-    def __init__(self, reasons: list[str], samples: int) -> None:
-        super().__init__(why_unjudged(reasons, samples))
-        self.unjudged = len(reasons)
 
 
 class Judge(Protocol):
@@ -47,32 +38,12 @@ class Judge(Protocol):
         """Counters and latencies since the run began, by verifier."""
 
 
-async def judge_responses(judge: Judge, prompt: Prompt, completions: Sequence[Completion]) -> list[Score]:
-    """The judgement of each response, in their order.
-
-    A response that cannot be judged has `Score.error` set, and its group goes on without it: at least `MIN_JUDGED` of
-    the scores are without error.
-
-    Raises:
-        TooFewJudgedError: so many judgements failed that fewer would be left; those under way are cancelled.
-    """
-    reasons: list[str] = []
-
-    async def judged(completion: Completion) -> Score:
-        try:
-            return await judge.score(prompt.verifier, completion.text, prompt.ground_truth, prompt.messages)
-        except JudgementError as error:
-            reasons.append(str(error))
-            if len(completions) - len(reasons) < MIN_JUDGED:
-                raise
-            return Score.unjudged(str(error))
-
+async def judge_response(judge: Judge, prompt: Prompt, completion: Completion) -> Score:
+    """The judgement of a response; where there is none, `Score.error` says why, and its group goes on without it."""
     try:
-        async with asyncio.TaskGroup() as judging:
-            scores = [judging.create_task(judged(completion)) for completion in completions]
-    except* JudgementError:
-        raise TooFewJudgedError(reasons, len(completions)) from None
-    return [score.result() for score in scores]
+        return await judge.score(prompt.verifier, completion.text, prompt.ground_truth, prompt.messages)
+    except JudgementError as error:
+        return Score.unjudged(str(error))
 
 
 class RewardProcess:
@@ -106,25 +77,40 @@ class RayJudge:
 
     def __init__(self, handle: Any, config: RewardsConfig) -> None:
         self._handle = handle
-        self._retries = config.retries
+        self._config = config
         self._retried: Counter[str] = Counter()
+        self._succeeded: Counter[str] = Counter()
 
     async def score(self, verifier: str, response: str, ground_truth: Any, messages: list[Message]) -> Score:
-        """See `Judge`."""
+        """See `Judge`.
+
+        A failure counts where the verifier has succeeded with others since the last attempt; `retries` such failures
+        are repeated. Where it has not, it may be away, and the response waits for it, `patience_seconds` at most.
+        """
+        clock = asyncio.get_running_loop().time
+        gives_up_at = clock() + self._config.patience_seconds
+        succeeded, failures, counted = self._succeeded[verifier], 0, 0
+        while True:
+            score = await self._try(verifier, response, ground_truth, messages)
+            if score.error is None:
+                self._succeeded[verifier] += 1
+                return score
+            failures += 1
+            counted += self._succeeded[verifier] > succeeded
+            succeeded = self._succeeded[verifier]
+            if counted > self._config.retries or clock() >= gives_up_at:
+                raise JudgementError(f"{verifier}: {score.error} (tried {failures} times)")
+            self._retried[verifier] += 1
+            await asyncio.sleep(min(2.0 ** (failures - 1), LONGEST_PAUSE))
+
+    async def _try(self, *about: Any) -> Score:
         import ray
 
-        problem = ""
-        for attempt in range(self._retries + 1):
-            self._retried[verifier] += attempt > 0
-            try:
-                score = await _awaited(self._handle.score.remote(verifier, response, ground_truth, messages))
-            except ray.exceptions.RayError as error:
-                problem = " ".join(str(error).split())[:300]
-                continue
-            if score.error is None:
-                return score
-            problem = score.error
-        raise JudgementError(f"{verifier}: {problem} (tried {self._retries + 1} times)")
+        try:
+            score: Score = await _awaited(self._handle.score.remote(*about))
+        except ray.exceptions.RayError as error:
+            return Score.unjudged(" ".join(str(error).split())[:300])
+        return score
 
     async def figures(self) -> dict[str, float]:
         """See `Judge`; only the retries while the reward process is being replaced."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from tasks.generation.engine import Completion, VersionSpan
+from tasks.generation.engine import Completion
 from tasks.schemas import Message
 from tasks.training.objective import ObjectiveConfig, ShapingConfig, shaped_reward
 from tasks.verifiers import Reward, Score
@@ -27,6 +28,35 @@ class Prompt:
     token_ids: list[int]
 
 
+class Stage(Enum):
+    """Where a sample stands."""
+
+    WAITING = "waiting"
+    """For an actor."""
+    GENERATING = "generating"
+    JUDGING = "judging"
+    JUDGED = "judged"
+
+
+@dataclass(eq=False)
+class Sample:
+    """One response of a group, or what will be one.
+
+    Attributes:
+        index: its place within the group, from 0.
+        actor: index of the actor that was given it last; -1 before.
+        completion: set once it is generated.
+        score: set once it is judged; `Score.error` says that it cannot be.
+    """
+
+    group: Group
+    index: int
+    stage: Stage = Stage.WAITING
+    actor: int = -1
+    completion: Completion | None = None
+    score: Score | None = None
+
+
 class Unjudged(NamedTuple):
     """A response that could not be judged: how many tokens it has, and why there is no judgement."""
 
@@ -34,20 +64,25 @@ class Unjudged(NamedTuple):
     reason: str
 
 
-@dataclass
+@dataclass(eq=False)
 class Group:
     """All responses to one prompt that are compared with each other (a GRPO group).
 
-    Times are seconds since the run began. In the order of `completions` stand `scores`, which training maximises,
-    `rewards`, what those are made of (empty where the verifier's score is all), and whether each is right (`passed`).
-    Judged groups differ in size: a response without a judgement is in `unjudged` and nowhere else.
+    Times are seconds since the run began. Once all `samples` are judged, there stand in the order of `completions`:
+    `scores`, which training maximises, `rewards`, what those are made of (empty where the verifier's score is all), and
+    whether each is right (`passed`). Groups differ in size then: a response without a judgement is in `unjudged` and
+    nowhere else.
+
+    Attributes:
+        losses: how often an actor was lost that generated for this group.
     """
 
     number: int
     prompt: Prompt
-    actor: int
     sampled_at: float
     policy_version: int
+    samples: list[Sample] = field(default_factory=list)
+    losses: int = 0
     completions: list[Completion] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     finished_at: float | None = None
@@ -55,24 +90,45 @@ class Group:
     passed: list[bool] = field(default_factory=list)
     unjudged: list[Unjudged] = field(default_factory=list)
 
+    @classmethod
+    def of(cls, number: int, prompt: Prompt, samples: int, *, sampled_at: float, policy_version: int) -> Group:
+        """A group whose samples all wait for an actor."""
+        group = cls(number, prompt, sampled_at, policy_version)
+        group.samples = [Sample(group, index) for index in range(samples)]
+        return group
+
+    @property
+    def actors(self) -> list[int]:
+        """Who generated its finished samples."""
+        return sorted({sample.actor for sample in self.samples if sample.completion})
+
     @property
     def first_version(self) -> int:
         """The oldest policy that sampled a token of this group."""
-        versions = [span.version for completion in self.completions for span in completion.versions]
-        return min(versions, default=self.policy_version)
+        return min(self._versions(), default=self.policy_version)
 
     @property
     def last_version(self) -> int:
         """The newest policy that sampled a token of this group."""
-        versions = [span.version for completion in self.completions for span in completion.versions]
-        return max(versions, default=self.policy_version)
+        return max(self._versions(), default=self.policy_version)
 
-    def judged(self, scores: list[Score], shaping: ShapingConfig) -> None:
-        """Take the judgements of all completions, in their order, and shape the rewards.
+    def _versions(self) -> Iterator[int]:
+        return (span.version for completion in self.completions for span in completion.versions)
 
-        A completion whose `Score.error` is set leaves the group for `unjudged`.
-        """
-        pairs = list(zip(self.completions, scores, strict=True))
+    @property
+    def all_judged(self) -> bool:
+        """Whether every sample is judged."""
+        return all(sample.stage is Stage.JUDGED for sample in self.samples)
+
+    @property
+    def errors(self) -> list[str]:
+        """Of each sample that cannot be judged, why not."""
+        return [sample.score.error for sample in self.samples if sample.score and sample.score.error is not None]
+
+    def take_judgements(self, shaping: ShapingConfig) -> None:
+        """All samples are judged: fill in what follows from it, and shape the rewards."""
+        pairs = [(sample.completion, sample.score) for sample in self.samples if sample.completion and sample.score]
+        assert len(pairs) == len(self.samples)
         self.unjudged = [Unjudged(len(c.token_ids), score.error) for c, score in pairs if score.error is not None]
         judged = [(completion, score) for completion, score in pairs if score.error is None]
         self.completions = [completion for completion, _ in judged]
@@ -98,24 +154,6 @@ class Group:
         return [
             rewards or (Reward("score", 1.0, score),) for rewards, score in zip(self.rewards, self.scores, strict=True)
         ]
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything but the prompt's content, which the mixture holds."""
-        return asdict(self) | {"prompt": self.prompt.prompt_id}
-
-    @classmethod
-    def from_json(cls, record: dict[str, Any], prompts: dict[str, Prompt]) -> Group:
-        """The inverse of `to_json`; raises `ValueError` when the mixture lacks the prompt."""
-        if record["prompt"] not in prompts:
-            raise ValueError(f"the checkpoint holds a group of prompt {record['prompt']}, which the mixture lacks")
-        completions = [
-            Completion(**{**item, "versions": [VersionSpan(**span) for span in item["versions"]]})
-            for item in record["completions"]
-        ]
-        rewards = [tuple(Reward(*part) for part in each) for each in record["rewards"]]
-        unjudged = [Unjudged(*each) for each in record["unjudged"]]
-        rebuilt = {"completions": completions, "rewards": rewards, "unjudged": unjudged}
-        return cls(**{**record, **rebuilt, "prompt": prompts[record["prompt"]]})
 
 
 def why_unjudged(reasons: Sequence[str], samples: int) -> str:

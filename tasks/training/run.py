@@ -10,6 +10,7 @@ from typing import Any
 
 from tasks import cores, precision
 from tasks.failures import MistakeError
+from tasks.generation.engine import sample_seed
 from tasks.generation.rollouts import check_prompts
 from tasks.schemas import LEDGER, MIXTURE, read_table, write_table
 from tasks.training.actors import ActorProcess, RayActor
@@ -158,7 +159,7 @@ async def _train(
         cut_back(folder / "ledger.jsonl", state["ledger_bytes"])
         cut_back(folder / "metrics.jsonl", state["journal_bytes"])
 
-        cluster = _Cluster(config, model)
+        cluster = _Cluster(config, model, begins_at=state["version"])
         crew = Crew(
             make_actor=cluster.make_actor,
             judge=cluster.make_judge(verifiers, prompts),
@@ -212,26 +213,30 @@ def with_types(config: TrainingConfig, *, learner: precision.Dtype | precision.A
 class _Cluster:
     """The Ray actors of one run."""
 
-    def __init__(self, config: TrainingConfig, model: Path) -> None:
+    def __init__(self, config: TrainingConfig, model: Path, begins_at: int) -> None:
         import ray
 
         self._ray = ray
         self._config = config
         self._model = str(model)
+        self._begins_at = begins_at
         self._gpus = ray.cluster_resources().get("GPU", 0) > 0
         self._handles: list[Any] = []
-        self._spare: list[RayActor] = []
+        self._loading: dict[int, RayActor] = {}
 
     def start_actors(self) -> None:
         """Let the engines load while the learner does; `make_actor` gives these out first."""
-        self._spare = [self._new_actor() for _ in range(self._config.actors.count)]
+        self._loading = {index: self._new_actor(index, 0) for index in range(self._config.actors.count)}
 
-    def make_actor(self, _: int) -> RayActor:
+    def make_actor(self, index: int, attempt: int) -> RayActor:
         """An actor that nobody has had yet; the one that it replaces has been killed."""
-        return self._spare.pop() if self._spare else self._new_actor()
+        return self._loading.pop(index, None) or self._new_actor(index, attempt)
 
-    def _new_actor(self) -> RayActor:
+    def _new_actor(self, index: int, attempt: int) -> RayActor:
         options = self._config.actors
+        # No two engines of a run draw the same responses to a prompt, nor does one after it was replaced or resumed.
+        seed = sample_seed(options.engine.seed, f"engine {index} from {self._begins_at}", attempt)
+        options = options.model_copy(update={"engine": options.engine.model_copy(update={"seed": seed})})
 
         def create() -> Any:
             remote = self._ray.remote(ActorProcess).options(

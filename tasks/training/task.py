@@ -78,12 +78,13 @@ def train_policy(
     """
     from tasks import charts
     from tasks.training.actors import ActorLostError
-    from tasks.training.controller import StalledError
+    from tasks.training.controller import LostGroupsError
     from tasks.training.learner.client import LearnerLostError
     from tasks.training.nodes import seen_by_all
     from tasks.training.run import train
     from tasks.training.store import StoreError
     from tasks.training.tally import note
+    from tasks.training.timeouts import StalledError
 
     watch = Stopwatch("training")
     folder = run_folder(content_digest(model), content_digest(mixture), config, verifiers)
@@ -103,7 +104,7 @@ def train_policy(
         try:
             with kept(folder) as on_saved:
                 result = train(config, initial, local(mixture), folder, judged_by, on_step=on_step, on_saved=on_saved)
-        except (ActorLostError, LearnerLostError, StalledError, StoreError) as error:
+        except (ActorLostError, LearnerLostError, LostGroupsError, StalledError, StoreError) as error:
             raise FlyteRecoverableException(f"{error} (run folder {folder})") from error
 
     rows = rows_of(result.metrics)

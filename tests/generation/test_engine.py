@@ -14,7 +14,14 @@ import psutil
 import pytest
 
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.engine import Engine, EngineError, EngineOptionsError, VersionSpan, sample_seed
+from tasks.generation.engine import (
+    Engine,
+    EngineError,
+    EngineOptionsError,
+    RequestRefusedError,
+    VersionSpan,
+    sample_seed,
+)
 from tests.tiny_model import build
 
 pytestmark = pytest.mark.engine
@@ -142,7 +149,7 @@ def test_a_model_or_an_option_that_vllm_does_not_take_is_no_failure_of_an_engine
 
 
 def test_a_request_that_does_not_fit_the_context_is_an_error_and_hurts_no_other(engine, loop):
-    with pytest.raises(EngineError, match=str(CONTEXT)):
+    with pytest.raises(RequestRefusedError, match=str(CONTEXT)):
         loop.run(engine.generate([5] * (CONTEXT + 1), SAMPLING))
     assert len(loop.run(all_of(engine, 2))) == 2
 
@@ -175,15 +182,51 @@ def test_after_an_update_logprobs_are_those_of_the_new_policy(engine, loop, othe
     assert completion.logprobs == pytest.approx(expected, abs=1e-4)
 
 
+def test_without_its_cache_a_response_goes_on_exactly_as_the_new_policy_would(engine, loop, tiny_model):
+    async def update_while_generating():
+        long = SamplingConfig(max_tokens=100)
+        requests = [asyncio.create_task(engine.generate(PROMPTS[1], long)) for _ in range(16)]
+        await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
+        await engine.update_weights(Path(tiny_model) / "model.safetensors", 2, keep_cache=False)
+        return await asyncio.gather(*requests)
+
+    both = [c for c in loop.run(update_while_generating()) if [span.version for span in c.versions] == [1, 2]]
+    assert both
+    for completion in both:
+        after = completion.versions[1].start
+        expected = policy_logprobs(tiny_model, PROMPTS[1], completion.token_ids)
+        assert completion.logprobs[after:] == pytest.approx(expected[after:], abs=1e-4)
+
+
+def test_an_engine_says_how_far_it_is(engine, loop):
+    before = engine.statistics.generated_tokens
+    completions = loop.run(all_of(engine, 5))
+    made = sum(len(completion.token_ids) for completion in completions)
+    assert engine.statistics.generated_tokens - before == made
+    assert engine.statistics.running == engine.statistics.queued == 0
+
+
+def test_a_response_that_nobody_waits_for_is_not_finished(engine, loop):
+    async def abandoned():
+        request = asyncio.create_task(engine.generate(PROMPTS[0], SamplingConfig(max_tokens=300)))
+        await asyncio.sleep(0.1)
+        request.cancel()
+        await asyncio.wait([request])
+        await all_of(engine, 1)
+        return engine.statistics.running
+
+    assert loop.run(abandoned()) == 0
+
+
 def test_weights_that_cannot_be_loaded_are_an_error_and_hang_no_request(engine, loop, tmp_path):
-    path = tmp_path / "v2.safetensors"
+    path = tmp_path / "v3.safetensors"
     path.write_bytes(b"not safetensors")
 
     async def failing_update():
         request = asyncio.create_task(engine.generate(PROMPTS[0], SamplingConfig(max_tokens=100)))
         await asyncio.sleep(0)
-        with pytest.raises(EngineError, match=r"weight update 2 from .*v2.safetensors failed"):
-            await engine.update_weights(path, 2)
+        with pytest.raises(EngineError, match=r"weight update 3 from .*v3.safetensors failed"):
+            await engine.update_weights(path, 3)
         await asyncio.wait([request])
         return request
 

@@ -131,7 +131,7 @@ def ledger(prompts: list[dict[str, Any]], generator: np.random.Generator) -> pa.
             "group": number,
             "prompt_id": prompt["prompt_id"],
             "domain": prompt["domain"],
-            "actor": number % 2,
+            "actors": [number % 2],
             "sampled_at": float(number),
             "finished_at": None if fate == "unused" else number + 8.0,
             "first_version": number // 8,

@@ -13,16 +13,19 @@ from pathlib import Path
 import pytest
 
 from tasks.generation.config import SamplingConfig
-from tasks.generation.engine import Completion, UpdateTiming, VersionSpan
+from tasks.generation.engine import Completion, EngineStatistics, UpdateTiming, VersionSpan
 from tasks.training.checkpoint import Checkpoints
 from tasks.training.config import TrainingConfig
 from tasks.training.controller import Controller, Crew
 from tasks.training.journal import Journal
 from tasks.training.learner.client import StepReport
 from tasks.training.ledger import Ledger, cut_back
+from tasks.training.objective import ShapingConfig
 from tasks.training.packing import Sequence
 from tasks.training.rewards import JudgementError
 from tasks.training.rollouts import Prompt
+from tasks.training.saved_groups import load_groups
+from tasks.training.simulation.clock import run_in_virtual_time
 from tasks.training.stream import PromptStream
 from tasks.training.weights import WeightStore
 from tasks.verifiers import Score
@@ -31,8 +34,8 @@ SCORES = {"right": 1.0, "half": 0.5, "wrong": 0.0}
 CUT = {"half"}
 """Responses that the length limit cut."""
 LOGPROB, OLD_LOGPROB, REF_LOGPROB = -0.25, -0.5, -1.5
-HUNG_SECONDS = 60
-"""A test that takes longer has hung, and fails with a traceback."""
+HUNG_SECONDS = 1e6
+"""Of the clock in which stand-ins live: a run that takes longer has hung, and fails with a traceback."""
 
 
 def prompts(count: int, domain: Callable[[int], str] = lambda _: "math") -> list[Prompt]:
@@ -80,16 +83,22 @@ class ScriptedActor:
         self.version = 0
         self.diary: list[tuple] = []
         self.killed = False
+        self.unanswered: dict[int, list] = {}
 
     async def start(self):
         self.diary.append(("start",))
 
-    async def generate(self, prompt_ids, sampling):
-        began = self.version
-        self.diary.append(("generate", prompt_ids[0], began))
-        texts = await self.answer(self, prompt_ids[0])
+    async def generate(self, prompt_ids, sampling, seed):
+        """The samples of a prompt are asked for one after the other, and answered together."""
+        number, began = prompt_ids[0], self.version
+        if not self.unanswered.get(number):
+            self.diary.append(("generate", number, began))
+            answer = asyncio.ensure_future(self.answer(self, number))
+            self.unanswered[number] = [(answer, place) for place in range(sampling.samples)]
+        answer, place = self.unanswered[number].pop(0)
+        texts = await answer
         assert len(texts) == sampling.samples
-        return [self.completion(text, began) for text in texts]
+        return self.completion(texts[place], began)
 
     def completion(self, text, began):
         tokens = list(text.encode())
@@ -98,7 +107,10 @@ class ScriptedActor:
             spans = [VersionSpan(began, 0, len(tokens))]
         return Completion(text, tokens, [LOGPROB] * len(tokens), "length" if text in CUT else "stop", spans)
 
-    async def update(self, path, version):
+    async def statistics(self):
+        return EngineStatistics(generated_tokens=len(self.diary))
+
+    async def update(self, path, version, *, keep_cache):
         self.diary.append(("update", version))
         if self.on_update:
             await self.on_update(self, version)
@@ -106,7 +118,7 @@ class ScriptedActor:
         self.version = version
         return UpdateTiming(pause_seconds=0.01, total_seconds=0.02)
 
-    def kill(self):
+    async def kill(self):
         self.killed = True
 
     @property
@@ -202,11 +214,12 @@ class Run:
     learner: RecordingLearner = field(default_factory=RecordingLearner)
     judge: object = field(default_factory=TableJudge)
     make_actor: Callable[[int], ScriptedActor] | None = None
+    attempts: list[tuple[int, int]] = field(default_factory=list)
     actors: list[ScriptedActor] = field(default_factory=list)
 
     def play(self) -> "Run":
         """Run to the end in an event loop of its own."""
-        asyncio.run(asyncio.wait_for(self.run(), HUNG_SECONDS))
+        run_in_virtual_time(asyncio.wait_for(self.run(), HUNG_SECONDS))
         return self
 
     async def run(self) -> None:
@@ -228,7 +241,8 @@ class Run:
             self.ledger.close()
             self.journal.close()
 
-    def _new_actor(self, index):
+    def _new_actor(self, index, attempt):
+        self.attempts.append((index, attempt))
         actor = self.make_actor(index) if self.make_actor else ScriptedActor(self.answer)
         self.actors.append(actor)
         return actor
@@ -246,13 +260,19 @@ class Run:
 async def until(condition: Callable[[], bool]) -> None:
     """Return once `condition()` holds."""
     while not condition():
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
 
 
 async def settle() -> None:
     """Let everything happen that can happen while the caller waits."""
     for _ in range(200):
         await asyncio.sleep(0)
+
+
+def saved_groups(checkpoint, prompts):
+    """The groups of a checkpoint: those that were ready, and those in flight."""
+    by_id = {prompt.prompt_id: prompt for prompt in prompts}
+    return load_groups(Checkpoints.groups_in(checkpoint), by_id, ShapingConfig())
 
 
 def tasks_left_by_cancelling(run, ready_to_cancel):
@@ -266,7 +286,7 @@ def tasks_left_by_cancelling(run, ready_to_cancel):
             await running
         return asyncio.all_tasks() - {asyncio.current_task()}
 
-    return asyncio.run(main())
+    return run_in_virtual_time(main())
 
 
 async def never():

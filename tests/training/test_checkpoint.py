@@ -6,6 +6,7 @@ import json
 import pytest
 
 from tasks.training.checkpoint import STATE, Checkpoints
+from tasks.training.saved_groups import groups_table
 from tests.training.stand_ins import RecordingLearner
 
 
@@ -25,7 +26,8 @@ def state(version):
 
 
 def save(checkpoints, version, learner=None):
-    asyncio.run(checkpoints.save(version, state(version), learner or RecordingLearner(version=version)))
+    learner = learner or RecordingLearner(version=version)
+    asyncio.run(checkpoints.save(version, state(version), groups_table([]), learner))
 
 
 def test_a_checkpoint_holds_the_state_and_the_learner(tmp_path):

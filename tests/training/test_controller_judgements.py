@@ -4,7 +4,6 @@ A response that is not in the judge's table, such as `?`, cannot be judged.
 """
 
 import asyncio
-import json
 from math import sqrt
 
 import pytest
@@ -20,6 +19,7 @@ from tests.training.stand_ins import (
     config,
     never,
     prompts,
+    saved_groups,
     settle,
     tasks_left_by_cancelling,
 )
@@ -35,7 +35,8 @@ async def answers(_actor, prompt):
 
 def one_step(folder, judge=None, **options):
     """A step on the two groups of `ANSWERS`."""
-    return Run(folder, config(steps=1, sampling=FOUR, **options), prompts(2), answers, judge=judge or TableJudge())
+    options = config(**{"steps": 1, "sampling": FOUR, "async_steps": 0, **options})
+    return Run(folder, options, prompts(2), answers, judge=judge or TableJudge())
 
 
 def advantages(run):
@@ -137,7 +138,8 @@ def first_answer(*texts):
 
 
 def test_judged_responses_with_equal_scores_teach_nothing(tmp_path):
-    run = Run(tmp_path, config(steps=1, sampling=FOUR), prompts(9), first_answer("right", "?", "right", "?")).play()
+    options = config(steps=1, sampling=FOUR, async_steps=0)
+    run = Run(tmp_path, options, prompts(9), first_answer("right", "?", "right", "?")).play()
     [row] = run.rows("zero_variance")
     assert row["scores"] == [1.0, 1.0, None, None]
     assert row["detail"] == "every score is 1; 2 of 4 responses could not be judged: no verdict on '?'"
@@ -198,13 +200,13 @@ def test_a_group_that_waits_at_a_checkpoint_remembers_what_left_it(tmp_path):
     with pytest.raises(RuntimeError, match="gone"):
         run.play()
     [checkpoint] = (tmp_path / "checkpoints").iterdir()
-    ready = json.loads((checkpoint / "state.json").read_text())["ready"]
+    ready, _ = saved_groups(checkpoint, run.prompts)
     assert ready
     after = Run(tmp_path, options, run.prompts, all_lack_one).play()
     trained = {row["group"]: row for row in after.rows("trained")}
     for group in ready:
-        assert trained[group["number"]]["scores"] == [1.0, 0.0, None]
-        assert "1 of 3" in trained[group["number"]]["detail"]
+        assert trained[group.number]["scores"] == [1.0, 0.0, None]
+        assert "1 of 3" in trained[group.number]["detail"]
 
 
 def test_a_run_that_takes_turns_gives_the_same_whatever_the_order_of_judgements(tmp_path):

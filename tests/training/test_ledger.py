@@ -5,18 +5,22 @@ import pytest
 from tasks.generation.engine import Completion, VersionSpan
 from tasks.schemas import LEDGER
 from tasks.training.ledger import Ledger, cut_back
+from tasks.training.objective import ShapingConfig
 from tasks.training.rollouts import Group
+from tasks.verifiers import Score
 from tests.training.stand_ins import prompts
 
 [PROMPT] = prompts(1)
 
 
 def group(number, *spans):
-    group = Group(number, PROMPT, actor=1, sampled_at=1.5, policy_version=4)
-    for version, length in spans:
+    group = Group.of(number, PROMPT, len(spans), sampled_at=1.5, policy_version=4)
+    for sample, (version, length) in zip(group.samples, spans, strict=True):
         span = VersionSpan(version, 0, length)
-        group.completions.append(Completion("x" * length, [7] * length, [-0.5] * length, "stop", [span]))
-        group.scores.append(float(length > 2))
+        sample.actor = 1
+        sample.completion = Completion("x" * length, [7] * length, [-0.5] * length, "stop", [span])
+        sample.score = Score.binary(length > 2, "")
+    group.take_judgements(ShapingConfig())
     return group
 
 
@@ -37,7 +41,7 @@ def test_a_row_says_who_sampled_the_group_when_and_what_became_of_it(ledger):
         "group": 1,
         "prompt_id": "p1",
         "domain": "math",
-        "actor": 1,
+        "actors": [1],
         "sampled_at": 1.5,
         "finished_at": 2.5,
         "first_version": 2,

@@ -7,6 +7,7 @@ import pytest
 
 from tasks.training.config import RewardsConfig
 from tasks.training.rewards import JudgementError, RayJudge, RewardProcess
+from tasks.training.simulation.clock import run_in_virtual_time
 from tasks.verifiers import Score, VerifiersConfig
 
 HANGS = ("function", "fine", {"function": "tests.verifiers.rewards_of_a_user.hangs", "columns": {}}, [])
@@ -41,10 +42,59 @@ def test_a_failed_judgement_is_tried_again_and_counted():
     assert figures == {"math/calls": 2.0, "math/retried": 1.0}
 
 
-def test_a_judgement_that_fails_every_time_says_why_and_how_often_it_was_tried():
-    judge = RayJudge(Handle(*[Score.unjudged("its worker died")] * 3), RewardsConfig(retries=2))
-    with pytest.raises(JudgementError, match=r"math: its worker died \(tried 3 times\)"):
-        asyncio.run(judge.score("math", "1", "1", []))
+class Endpoint:
+    """A verifier of which judgements fail between two times, and those of the response `odd` always."""
+
+    def __init__(self, away_from, away_until):
+        self.away = (away_from, away_until)
+        self.score = self
+
+    async def remote(self, _verifier, response, *_):
+        await asyncio.sleep(1)
+        now = asyncio.get_running_loop().time()
+        if response == "odd" or self.away[0] <= now < self.away[1]:
+            return Score.unjudged("its endpoint does not answer")
+        return Score.binary(True, "")
+
+
+def judged_one_after_another(judge, responses):
+    """The judgements, or errors, of responses of which one comes every ten seconds; and when each was there."""
+
+    async def after(seconds, response):
+        await asyncio.sleep(seconds)
+        try:
+            result = await judge.score("chat", response, "1", [])
+        except JudgementError as error:
+            result = str(error)
+        return result, asyncio.get_running_loop().time()
+
+    async def main():
+        return await asyncio.gather(*(after(10 * place, response) for place, response in enumerate(responses)))
+
+    return run_in_virtual_time(main())
+
+
+def test_responses_wait_for_a_verifier_that_is_away_for_minutes():
+    judge = RayJudge(Endpoint(20, 320), RewardsConfig(retries=1))
+    found = judged_one_after_another(judge, ["fine"] * 40)
+    assert all(score.passed for score, _ in found)
+    assert max(time for _, time in found) < 400  # the last of them come 400 s after the first
+
+
+def test_a_response_that_cannot_be_judged_is_given_up_while_others_are_judged():
+    judge = RayJudge(Endpoint(0, 0), RewardsConfig(retries=2))
+    found = judged_one_after_another(judge, ["odd", *["fine"] * 10])
+    error, time = found[0]
+    assert error.startswith("chat: its endpoint does not answer (tried ")
+    assert time < 100
+    assert all(score.passed for score, _ in found[1:])
+
+
+def test_patience_has_an_end():
+    judge = RayJudge(Endpoint(0, 1e9), RewardsConfig(retries=1, patience_seconds=600))
+    [(error, time)] = judged_one_after_another(judge, ["fine"])
+    assert "does not answer (tried " in error
+    assert 600 <= time < 640
 
 
 @pytest.mark.complete

@@ -1,13 +1,12 @@
-"""From the mixture to prompts, and groups to JSON and back."""
+"""From the mixture to prompts, and from judgements to what a group teaches."""
 
-import json
 import re
 
 import pytest
 
 from tasks.generation.engine import Completion, VersionSpan
+from tasks.training.batch import advantages
 from tasks.training.config import TrainingConfig
-from tasks.training.controller import _advantages
 from tasks.training.objective import ObjectiveConfig, ShapingConfig
 from tasks.training.rollouts import Group
 from tasks.training.run import load_prompts
@@ -57,17 +56,6 @@ def test_a_prompt_too_long_for_engine_or_learner_is_an_error_with_both_numbers(t
     assert int(needs) == int(has) + 20 > 80
 
 
-def test_a_group_survives_json():
-    mixture_prompts = prompts(3)
-    completion = Completion("word", [5, 6], [-0.5, -0.25], "length", [VersionSpan(1, 0, 1), VersionSpan(2, 1, 2)])
-    rewards = [(Reward("math", 1.0, 1.0), Reward("f", 0.5, None)), ()]
-    group = Group(7, mixture_prompts[1], 0, 1.5, 1, [completion, completion], [1.0, 0.0], 2.5, rewards, [True, False])
-    record = json.loads(json.dumps(group.to_json()))
-    assert record["prompt"] == "p2"
-    assert Group.from_json(record, {p.prompt_id: p for p in mixture_prompts}) == group
-    assert (group.first_version, group.last_version, group.teaches_nothing(OLMO_RL)) == (1, 2, "")
-
-
 def several(*values):
     """A score of two rewards, worth 1 and 0.5, and a third that applies where it is not None."""
     parts = zip("abc", (1.0, 0.5, 2.0), values, strict=False)
@@ -80,12 +68,12 @@ GDPO = ObjectiveConfig(advantage="group_norm", reward_aggregation="normalize_the
 
 def judged(*scores, cut=(), **shaping):
     """A group of responses of two tokens; those at the places `cut` were truncated."""
-    completions = [
-        Completion("word", [5, 6], [-0.5, -0.25], "length" if place in cut else "stop", [VersionSpan(1, 0, 2)])
-        for place, _ in enumerate(scores)
-    ]
-    group = Group(7, prompts(1)[0], 0, 1.5, 1, completions)
-    group.judged(list(scores), ShapingConfig(**shaping))
+    group = Group.of(7, prompts(1)[0], len(scores), sampled_at=1.5, policy_version=1)
+    for sample, score in zip(group.samples, scores, strict=True):
+        reason = "length" if sample.index in cut else "stop"
+        sample.completion = Completion("word", [5, 6], [-0.5, -0.25], reason, [VersionSpan(1, 0, 2)])
+        sample.score = score
+    group.take_judgements(ShapingConfig(**shaping))
     return group
 
 
@@ -148,6 +136,6 @@ def test_equal_sums_of_different_rewards_carry_a_gradient_where_each_is_normalis
 def test_each_reward_is_normalised_within_its_group_whatever_rewards_other_groups_have():
     config = recipe(objective={"advantage": "group_norm", "reward_aggregation": "normalize_then_sum"})
     two, plain = judged(several(1.0, 0.0), several(0.5, 1.0)), judged(RIGHT, WRONG)
-    (first, second), (right, wrong) = _advantages([two, plain], [0.0] * 4, config)
+    (first, second), (right, wrong) = advantages([two, plain], [0.0] * 4, config)
     assert (first, right) == (pytest.approx(-second), pytest.approx(-wrong))
     assert right / first == pytest.approx(1 / (1 - 0.5), rel=1e-4)

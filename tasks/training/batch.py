@@ -1,0 +1,127 @@
+"""A batch of groups as the learner takes it: its sequences, their advantages, the KL, and one update or several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tasks.training.config import TrainingConfig
+from tasks.training.learner.client import Learner, StepReport
+from tasks.training.packing import Sequence as TokenSequence
+from tasks.training.rollouts import Group
+
+
+@dataclass(frozen=True)
+class TrainedBatch:
+    """What a batch did: the learner's metrics, and the advantages of each group's responses, in their order."""
+
+    metrics: dict[str, float]
+    advantages: list[list[float]]
+
+
+async def train_batch(batch: Sequence[Group], rate: float, learner: Learner, config: TrainingConfig) -> TrainedBatch:
+    """All optimizer steps on `batch`, at learning rate `rate`."""
+    kl = config.objective.kl
+    sequences = await _with_old_logprobs(responses(batch, config), learner, config)
+    distances = await _distances(sequences, learner, config) if kl.in_reward else [0.0] * len(sequences)
+    rows = advantages(batch, [kl.beta * distance for distance in distances], config)
+    waiting = iter(sequences)
+    groups = [[replace(next(waiting), advantage=advantage) for advantage in row] for row in rows]
+    metrics = {**(await _update(groups, rate, learner, config)).metrics, "learning_rate": rate}
+    if kl.in_reward:
+        metrics["kl"] = sum(distances) / max(sum(each.num_trained for each in sequences), 1)
+    return TrainedBatch(metrics, rows)
+
+
+async def _with_old_logprobs(
+    sequences: list[TokenSequence], learner: Learner, config: TrainingConfig
+) -> list[TokenSequence]:
+    """With the learner's log-probabilities before the first update, where a later update or the KL needs them."""
+    updates = config.updates
+    if updates.minibatches * updates.epochs == 1 and not config.objective.kl.in_reward:
+        return sequences
+    old = await learner.logprobs(sequences)
+    return [replace(each, old_logprobs=values) for each, values in zip(sequences, old, strict=True)]
+
+
+async def _distances(sequences: list[TokenSequence], learner: Learner, config: TrainingConfig) -> list[float]:
+    """The KL of each response from the reference policy, nats."""
+    from tasks.training.objective import kl_of_responses
+
+    old = [each.old_logprobs or [] for each in sequences]
+    reference = await learner.reference_logprobs(sequences)
+    distances: list[float] = kl_of_responses(old, reference, config.objective.kl).tolist()
+    return distances
+
+
+async def _update(
+    groups: list[list[TokenSequence]], rate: float, learner: Learner, config: TrainingConfig
+) -> StepReport:
+    """Each part of the batch is one optimizer step; groups stay together."""
+    size = len(groups) // config.updates.minibatches
+    reports = []
+    for _ in range(config.updates.epochs):
+        for start in range(0, len(groups), size):
+            part = [sequence for group in groups[start : start + size] for sequence in group]
+            denominator = config.objective.denominator(sequence.num_trained for sequence in part)
+            reports.append(await learner.step(part, denominator, rate))
+    return StepReport.of(reports)
+
+
+def responses(batch: Sequence[Group], config: TrainingConfig) -> list[TokenSequence]:
+    """All responses of a batch, group by group, their advantages still to come."""
+    filtering = config.objective.shaping.filter_truncated
+    return [
+        TokenSequence(
+            group.prompt.token_ids,
+            completion.token_ids,
+            completion.logprobs,
+            advantage=0.0,
+            mask=[False] * len(completion.token_ids) if filtering and completion.truncated else None,
+        )
+        for group in batch
+        for completion in group.completions
+    ]
+
+
+def advantages(batch: Sequence[Group], penalties: list[float], config: TrainingConfig) -> list[list[float]]:
+    """For each group those of its responses; `penalties`, one for each response, are taken from the rewards."""
+    import torch
+
+    from tasks.training.objective import compute_advantages, normalize_then_sum
+
+    present = _padded([[True] * len(group.completions) for group in batch], torch.bool)  # [groups, samples]
+    if config.objective.reward_aggregation == "normalize_then_sum":
+        found = normalize_then_sum(*_components(batch), present)
+    else:
+        rewards = _padded([group.scores for group in batch], torch.float64)
+        rewards[present] -= torch.tensor(penalties, dtype=torch.float64)
+        num_tokens = _padded([[len(c.token_ids) for c in group.completions] for group in batch], torch.long)
+        found = compute_advantages(rewards, num_tokens, config.objective, present)
+    return [row[mask].tolist() for row, mask in zip(found, present, strict=True)]
+
+
+def _padded(rows: Sequence[list[Any]], dtype: Any) -> Any:
+    """Rows of different lengths as a tensor `[rows, longest]`, 0 where a row has ended."""
+    import torch
+
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row, dtype=dtype) for row in rows], batch_first=True)
+
+
+def _components(batch: Sequence[Group]) -> tuple[Any, Any]:
+    """Rewards `[groups, samples, rewards]`, NaN where there is none, and their weights `[groups, rewards]`."""
+    import torch
+
+    components = [group.components() for group in batch]  # prompts differ in which rewards they have, and how many
+    samples = max(len(group) for group in components)
+    most = max(len(rewards) for group in components for rewards in group)
+    values = torch.full((len(batch), samples, most), torch.nan, dtype=torch.float64)
+    weights = torch.zeros(len(batch), most, dtype=torch.float64)
+    for g, group in enumerate(components):
+        for s, rewards in enumerate(group):
+            for k, part in enumerate(rewards):
+                weights[g, k] = part.weight
+                if part.value is not None:
+                    values[g, s, k] = part.value
+    return values, weights

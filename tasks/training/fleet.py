@@ -1,0 +1,342 @@
+"""The fleet: the actors, each of which starts, generates, takes new weights and is replaced on its own.
+
+Whoever has room is given what waits in the window, the least loaded actor first, so that a slow one gets little and a
+late one gets its share at once. A lost actor costs what it had not finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Protocol
+
+from tasks.generation.engine import Completion, EngineStatistics, RequestRefusedError, UpdateTiming, sample_seed
+from tasks.training.actors import Actor, ActorLostError
+from tasks.training.config import TrainingConfig
+from tasks.training.rollouts import Group, Sample
+from tasks.training.timeouts import within
+from tasks.training.weights import WeightStore
+from tasks.training.window import Window
+
+logger = logging.getLogger(__name__)
+
+LONGEST_BACK_OFF = 60.0
+"""Seconds."""
+
+
+class Receiver(Protocol):
+    """Who is told what the actors do."""
+
+    def on_generated(self, sample: Sample, completion: Completion) -> None:
+        """A response is there."""
+
+    def on_impossible(self, group: Group, reason: str) -> None:
+        """No engine can answer the group's prompt."""
+
+    def on_actor_lost(self) -> None:
+        """An actor's place is empty."""
+
+    def on_update(self, timing: UpdateTiming) -> None:
+        """An actor has taken new weights."""
+
+
+class Place:
+    """The place of one actor: who is in it, and what that generates.
+
+    Attributes:
+        held: version of the weights that its actor holds; None while nobody serves here.
+        running: what is being generated, and the call that waits for it.
+        reserved: whether it is for a suspect group, and takes nothing else.
+        suspect: the suspect group that it generates for.
+        losses: when its actors were lost, seconds of the event loop's clock.
+        resting: why it stays empty for a while; empty where it does not.
+    """
+
+    def __init__(self, index: int, capacity: int) -> None:
+        self.index = index
+        self.capacity = capacity
+        self.actor: Actor | None = None
+        self.held: int | None = None
+        self.running: dict[Sample, asyncio.Task[None]] = {}
+        self.reserved = False
+        self.suspect: Group | None = None
+        self.attempts = 0
+        self.losses: deque[float] = deque()
+        self.resting = ""
+        self.statistics = EngineStatistics()
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def serves(self) -> bool:
+        """Whether its actor can be given samples, for all that it knows itself."""
+        return self.held is not None
+
+    @property
+    def room(self) -> int:
+        """Samples that it can be given on top."""
+        return self.capacity - len(self.running) if self.serves else 0
+
+    @property
+    def state(self) -> str:
+        """How it stands, for a message."""
+        if self.resting:
+            return self.resting
+        return f"generates {len(self.running)} samples" if self.serves else "is starting"
+
+
+class Fleet:
+    """All actors of a run.
+
+    Args:
+        make_actor: makes the actor for a place; the second argument counts those that the place has had.
+    """
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        window: Window,
+        make_actor: Callable[[int, int], Actor],
+        weights: WeightStore,
+        receiver: Receiver,
+    ) -> None:
+        self._config = config
+        self._window = window
+        self._make_actor = make_actor
+        self._weights = weights
+        self._receiver = receiver
+        self._closing = False
+        actors = config.actors
+        self._updates = "drained" if config.takes_turns and actors.updates == "in_flight" else actors.updates
+        capacity = sys.maxsize if self._updates == "static" else actors.engine.max_num_seqs + actors.prefetch
+        self.places = [Place(index, capacity) for index in range(actors.count)]
+
+    # Handing out
+
+    def dispatch(self) -> None:
+        """Hand out what waits, as far as there is room."""
+        fresh = {place for place in self.places if not place.running}
+        while not self._closing:
+            places = [place for place in self.places if self._takes(place, fresh)]
+            if not places:
+                return
+            place = min(places, key=lambda place: (not place.reserved, len(place.running), place.index))
+            if self._window.has_suspects and not any(place.reserved for place in self.places):
+                place.reserved = True  # it takes nothing more, and once it is empty, it is the suspect's turn
+                continue
+            samples = self._window.take_suspects(place.room) if place.reserved else self._window.take(place.room)
+            if place.reserved:
+                place.reserved = bool(samples)
+                place.suspect = samples[0].group if samples else None
+            elif not samples:
+                return
+            for sample in samples:
+                self._start(place, sample)
+
+    def _takes(self, place: Place, fresh: set[Place]) -> bool:
+        if place.room <= 0 or (place.reserved and place.running):
+            return False
+        match self._updates:
+            case "in_flight":
+                return True
+            case "drained":
+                return not self._behind(place)
+            case "barrier":
+                return not any(self._behind(other) for other in self.places)
+            case "static":  # a chunk at a time: its longest response ends it
+                return place in fresh and not self._behind(place)
+
+    def _behind(self, place: Place) -> bool:
+        return place.held is not None and place.held < self._weights.version
+
+    def _start(self, place: Place, sample: Sample) -> None:
+        sample.actor = place.index
+        place.idle.clear()
+        place.running[sample] = asyncio.create_task(self._generate(place, sample))
+
+    async def _generate(self, place: Place, sample: Sample) -> None:
+        assert place.actor is not None
+        try:
+            completion = await place.actor.generate(
+                sample.group.prompt.token_ids, self._config.sampling, self._seed(sample)
+            )
+        except RequestRefusedError as refusal:
+            self._end(place, sample)
+            self._receiver.on_impossible(sample.group, str(refusal))
+        except Exception as error:  # lost, or a defect: what serves the place says which
+            if not place.broken.done():
+                place.broken.set_exception(error)
+            return
+        else:
+            self._end(place, sample)
+            self._receiver.on_generated(sample, completion)
+        self.dispatch()
+
+    def _seed(self, sample: Sample) -> int | None:
+        if not self._config.deterministic:
+            return None
+        group = sample_seed(self._config.seed, "group", sample.group.number)
+        return sample_seed(group, "", sample.index)
+
+    def abort(self, group: Group) -> None:
+        """Generate nothing more for a group."""
+        for place in self.places:
+            for sample in [sample for sample in place.running if sample.group is group]:
+                place.running[sample].cancel()
+                self._end(place, sample)
+
+    def _end(self, place: Place, sample: Sample) -> None:
+        del place.running[sample]
+        if not place.running:
+            self._is_idle(place)
+
+    # The life of an actor
+
+    async def run(self) -> None:
+        """Keep every place filled until cancelled.
+
+        Raises:
+            ActorLostError: every place has lost more actors than `actors.max_restarts` allows for the time.
+        """
+        await first_failure(self._keep(place) for place in self.places)
+
+    async def _keep(self, place: Place) -> None:
+        while True:
+            await self._rest(place)
+            actor = self._make_actor(place.index, place.attempts)
+            place.attempts += 1
+            try:
+                await self._serve(place, actor)
+            except ActorLostError as error:
+                logger.warning("actor %d was lost: %s", place.index, error)
+                self._lose(place, str(error))
+            except asyncio.CancelledError:
+                self._closing = True  # the run ends: nobody is given anything more
+                raise
+            finally:
+                self._empty(place)
+                await actor.kill()
+
+    async def _rest(self, place: Place) -> None:
+        """Back-off: none after the first loss, then 1 s, 2 s, 4 s; with too many losses, until the oldest is over."""
+        loop, actors = asyncio.get_running_loop(), self._config.actors
+        while place.losses and loop.time() - place.losses[0] > actors.restart_window_seconds:
+            place.losses.popleft()
+        lost = len(place.losses)
+        if lost <= 1:
+            return
+        seconds = min(2.0 ** (lost - 2), LONGEST_BACK_OFF)
+        if lost > actors.max_restarts:
+            limit = f"actors.max_restarts = {actors.max_restarts} in {actors.restart_window_seconds:g} s"
+            place.resting = f"{place.resting}; it stays empty: {limit}"
+            if all(other.resting for other in self.places):
+                raise ActorLostError("; ".join(f"actor {other.index} {other.resting}" for other in self.places))
+            seconds = place.losses[0] + actors.restart_window_seconds - loop.time()
+        await asyncio.sleep(seconds)
+
+    async def _serve(self, place: Place, actor: Actor) -> None:
+        await actor.start()
+        place.resting = ""
+        place.actor = actor
+        place.broken = asyncio.get_running_loop().create_future()
+        # Nothing is generated before the learner's weights are in: after a resume or a replacement the engine starts
+        # with the initial checkpoint, and without an adapter.
+        held = 0
+        if self._weights.version > 0 or self._config.lora:
+            held = await self._update(actor)
+        place.held = held
+        self.dispatch()
+        await first_failure([self._keep_current(place, actor), self._watch(place, actor), _awaited(place.broken)])
+
+    async def _keep_current(self, place: Place, actor: Actor) -> None:
+        while True:
+            assert place.held is not None
+            await self._weights.newer_than(place.held)
+            if self._updates == "barrier":
+                for other in self.places:
+                    await other.idle.wait()
+            elif self._updates != "in_flight":
+                await place.idle.wait()
+            place.held = await self._update(actor)
+            self.dispatch()
+
+    async def _update(self, actor: Actor) -> int:
+        limit = self._config.actors.update_timeout_seconds
+        with self._weights.open() as (version, path):
+            update = actor.update(str(path), version, keep_cache=self._config.actors.keep_cache)
+            timing = await within(
+                update,
+                f"an actor takes the weights of version {version}",
+                limit=limit,
+                option="actors.update_timeout_seconds",
+                error=ActorLostError,
+            )
+        self._receiver.on_update(timing)
+        return version
+
+    async def _watch(self, place: Place, actor: Actor) -> None:
+        """Ends when the engine is asked for tokens and makes none; how many it has waiting does not matter."""
+        loop, limit = asyncio.get_running_loop(), self._config.actors.hang_seconds
+        since = loop.time()
+        while True:
+            await asyncio.sleep(limit / 10)
+            before = place.statistics
+            place.statistics = await within(
+                actor.statistics(),
+                f"actor {place.index} is asked how far it is",
+                limit=limit,
+                option="actors.hang_seconds",
+                error=ActorLostError,
+            )
+            if place.statistics.generated_tokens != before.generated_tokens or place.idle.is_set():
+                since = loop.time()
+            elif loop.time() - since >= limit:
+                raise ActorLostError(
+                    f"it hangs: no token for actors.hang_seconds = {limit:g}, with {len(place.running)} samples to "
+                    "generate"
+                )
+
+    def _lose(self, place: Place, reason: str) -> None:
+        place.losses.append(asyncio.get_running_loop().time())
+        place.resting = f"was lost ({reason})"
+        self._receiver.on_actor_lost()
+        if place.suspect:
+            self._receiver.on_impossible(place.suspect, f"its prompt ends engines: {reason}")
+
+    def _empty(self, place: Place) -> None:
+        """Nobody is in `place` any more; what it had not finished waits again."""
+        place.actor, place.held = None, None
+        unfinished = list(place.running)
+        for task in place.running.values():
+            task.cancel()
+        place.running.clear()
+        self._is_idle(place)
+        self._window.lost(unfinished)
+        self.dispatch()
+
+    @staticmethod
+    def _is_idle(place: Place) -> None:
+        if place.suspect:
+            place.reserved, place.suspect = False, None
+        place.idle.set()
+
+
+async def first_failure(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run jobs that never end by themselves; when one fails, cancel the others and raise its error."""
+    tasks = [asyncio.create_task(job) for job in jobs]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _awaited(future: asyncio.Future[None]) -> None:
+    await future

@@ -1,0 +1,58 @@
+"""Waiting that is seen: who waits for what, said after a while, and ended in an error after a limit."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from tasks.failures import InfrastructureError
+
+logger = logging.getLogger(__name__)
+
+SAY_SECONDS = 60.0
+"""So long something may take without a word, and from one word to the next."""
+
+T = TypeVar("T")
+
+
+class StalledError(InfrastructureError):
+    """Something took longer than its limit; the message says who waits for whom."""
+
+
+async def within(
+    awaitable: Awaitable[T],
+    waits_for: str | Callable[[], str],
+    *,
+    limit: float,
+    option: str,
+    error: type[InfrastructureError] = StalledError,
+) -> T:
+    """The result of `awaitable`; every minute without one a line says what is waited for.
+
+    Args:
+        waits_for: who waits for what, as in "the controller waits for the learner's step 3"; a function says how it
+            stands when it is called.
+        limit: seconds after which the awaitable is cancelled.
+        option: where the limit comes from, for the error's sentence.
+
+    Raises:
+        StalledError, or what `error` says: after `limit`.
+    """
+    task = asyncio.ensure_future(awaitable)
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    try:
+        while True:
+            left = started + limit - loop.time()
+            await asyncio.wait([task], timeout=min(SAY_SECONDS, max(left, 0)))
+            if task.done():
+                return task.result()
+            passed = loop.time() - started
+            said = waits_for if isinstance(waits_for, str) else waits_for()
+            if passed >= limit:
+                raise error(f"{said}; nothing came for {option} = {limit:g}")
+            logger.warning("%s, since %.0f s", said, passed)
+    finally:
+        task.cancel()

@@ -1,0 +1,167 @@
+"""The window: which groups are sampled ahead of the learner, and where each of their samples stands.
+
+    ask ──► take ──► generated ──► judged ──► keep ──► ready ──► pop: a batch
+              ▲          │                └──► drop ◄────┘
+              └── lost ◄─┘  its actor was lost: the sample waits again; what was finished stays
+
+A pure state machine: no clock, no asyncio, no processes. Every group that is drawn leaves it exactly once, by `pop` or
+by `drop`. A group keeps its place from the moment that it is asked for until it leaves, and `fill` asks for no more
+than there are places.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from tasks.generation.engine import Completion
+from tasks.training.rollouts import Group, Sample, Stage
+from tasks.verifiers import Score
+
+
+@dataclass
+class Window:
+    """Groups from the asking to the batch.
+
+    Args:
+        open_group: draws a prompt, and makes a group of samples that wait.
+        suspect_after: a group for which so many actors were lost is generated apart from all others (`take_suspects`),
+            so that the next loss says whether its prompt is the cause.
+
+    Attributes:
+        asked: groups that have a place and are not drawn yet.
+        in_flight: groups that are sampled or judged, by number.
+        ready: groups that wait for a batch, oldest first.
+    """
+
+    open_group: Callable[[], Group]
+    suspect_after: int = 2
+    asked: int = 0
+    in_flight: dict[int, Group] = field(default_factory=dict)
+    ready: deque[Group] = field(default_factory=deque)
+    _waiting: deque[Sample] = field(default_factory=deque)
+    _suspects: deque[Sample] = field(default_factory=deque)
+
+    @property
+    def undecided(self) -> int:
+        """Groups that were asked for, and are neither ready nor dropped yet."""
+        return self.asked + len(self.in_flight)
+
+    @property
+    def places_taken(self) -> int:
+        """Groups from the asking to the batch."""
+        return self.undecided + len(self.ready)
+
+    @property
+    def has_suspects(self) -> bool:
+        """Whether samples wait for an actor that generates nothing else."""
+        return bool(self._suspects)
+
+    # Asking
+
+    def ask(self, groups: int) -> None:
+        """Give places to this many more groups."""
+        self.asked += groups
+
+    def fill(self, size: int) -> None:
+        """Give places to as many groups as a window of `size` lacks."""
+        self.asked += max(size - self.places_taken, 0)
+
+    # Sampling
+
+    def take(self, room: int) -> list[Sample]:
+        """Samples of one group, `room` at most, for an actor; empty where nothing waits.
+
+        What was lost comes first. Samples of a group go together, as they share their prompt's KV cache.
+        """
+        if not self._waiting and self.asked:
+            self.asked -= 1
+            group = self.open_group()
+            self.in_flight[group.number] = group
+            self._waiting.extend(group.samples)
+        return self._first_group(self._waiting, room)
+
+    def take_suspects(self, room: int) -> list[Sample]:
+        """Samples of one suspect group, for an actor that generates nothing else."""
+        return self._first_group(self._suspects, room)
+
+    def generated(self, sample: Sample, completion: Completion) -> None:
+        """An actor has finished `sample`, which is to be judged now."""
+        self._move(sample, Stage.GENERATING, Stage.JUDGING)
+        sample.completion = completion
+
+    def lost(self, samples: Iterable[Sample]) -> None:
+        """An actor was lost that generated these samples: they wait again, before anything new."""
+        by_group: dict[int, list[Sample]] = {}
+        for sample in samples:
+            self._move(sample, Stage.GENERATING, Stage.WAITING)
+            by_group.setdefault(sample.group.number, []).append(sample)
+        for number in reversed(by_group):
+            group = self.in_flight[number]
+            group.losses += 1
+            if group.losses < self.suspect_after:
+                self._waiting.extendleft(reversed(by_group[number]))
+            else:
+                self._remove(group)
+                self._suspects.extend(sample for sample in group.samples if sample.stage is Stage.WAITING)
+
+    def judged(self, sample: Sample, score: Score) -> None:
+        """`sample` has its judgement."""
+        self._move(sample, Stage.JUDGING, Stage.JUDGED)
+        sample.score = score
+
+    # Leaving
+
+    def keep(self, group: Group) -> None:
+        """A group whose samples are all judged waits for a batch.
+
+        Raises:
+            ValueError: a sample is not judged.
+        """
+        if not group.all_judged:
+            raise ValueError(f"group {group.number} has samples that are not judged: it is not ready")
+        del self.in_flight[group.number]
+        self.ready.append(group)
+
+    def drop(self, group: Group) -> None:
+        """The group leaves, from wherever it is; none of its samples waits any more."""
+        if self.in_flight.pop(group.number, None) is None:
+            self.ready.remove(group)
+        else:
+            self._remove(group)
+
+    def pop(self, groups: int) -> list[Group]:
+        """The oldest groups that are ready leave for a batch, in the order in which their prompts were drawn."""
+        return sorted((self.ready.popleft() for _ in range(groups)), key=lambda group: group.number)
+
+    # Over a restart
+
+    def restore(self, ready: Iterable[Group], in_flight: Iterable[Group]) -> list[Sample]:
+        """Go on with the groups of a checkpoint; returns the samples that are generated, and are to be judged."""
+        self.ready = deque(ready)
+        self.in_flight = {group.number: group for group in in_flight}
+        samples = [sample for group in self.in_flight.values() for sample in group.samples]
+        self._waiting = deque(sample for sample in samples if sample.stage is Stage.WAITING)
+        return [sample for sample in samples if sample.stage is Stage.JUDGING]
+
+    def _first_group(self, queue: deque[Sample], room: int) -> list[Sample]:
+        taken: list[Sample] = []
+        while queue and len(taken) < room and (not taken or queue[0].group is taken[0].group):
+            sample = queue.popleft()
+            self._move(sample, Stage.WAITING, Stage.GENERATING)
+            taken.append(sample)
+        return taken
+
+    def _remove(self, group: Group) -> None:
+        if any(sample.stage is Stage.WAITING for sample in group.samples):
+            self._waiting = deque(sample for sample in self._waiting if sample.group is not group)
+            self._suspects = deque(sample for sample in self._suspects if sample.group is not group)
+
+    def _move(self, sample: Sample, before: Stage, after: Stage) -> None:
+        if sample.stage is not before or sample.group.number not in self.in_flight:
+            raise ValueError(
+                f"sample {sample.index} of group {sample.group.number} is {sample.stage.value}: it cannot be "
+                f"{after.value}"
+            )
+        sample.stage = after

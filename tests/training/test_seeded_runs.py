@@ -1,0 +1,148 @@
+"""A thousand runs in virtual time, each with its own faults at its own moments: what holds in all of them.
+
+Controller, window, fleet, ledger and checkpoints are the real ones. Actors are clocks that die, hang, start late,
+refuse requests and fail at updates; judgements take time and fail; the driver is killed and started again.
+"""
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+
+from tasks.generation.engine import EngineStatistics, RequestRefusedError
+from tasks.training.actors import ActorLostError
+from tasks.training.config import ActorsConfig
+from tasks.training.rewards import JudgementError
+from tests.training.stand_ins import RecordingLearner, Run, ScriptedActor, TableJudge, config, never, prompts
+
+RUNS = 1000
+PROMPTS = 30
+
+
+class KilledError(Exception):
+    """Stands for the death of the driver."""
+
+
+class FaultyActor(ScriptedActor):
+    """An actor of which anything can go wrong, drawn from `chance`."""
+
+    def __init__(self, chance, poisoned):
+        super().__init__(self.answered)
+        self.chance = chance
+        self.poisoned = poisoned
+        self.slowness = chance.choice([1, 1, 1, 10])
+        self.hangs = False
+
+    async def start(self):
+        await asyncio.sleep(self.chance.uniform(0, 100))
+        if self.chance.random() < 0.05:
+            raise ActorLostError("it does not start")
+        await super().start()
+
+    async def answered(self, _actor, prompt):
+        await asyncio.sleep(self.chance.expovariate(1 / 20) * self.slowness)
+        if prompt in self.poisoned or self.chance.random() < 0.01:
+            raise ActorLostError("illegal memory access")
+        if self.chance.random() < 0.01:
+            raise RequestRefusedError("too long")
+        self.hangs = self.hangs or self.chance.random() < 0.005
+        if self.hangs:
+            await never()
+        return [self.chance.choice(["right", "wrong", "half", "?"]) for _ in range(3)]
+
+    async def statistics(self):
+        return EngineStatistics(generated_tokens=0 if self.hangs else int(asyncio.get_running_loop().time()))
+
+    async def update(self, path, version, *, keep_cache):
+        await asyncio.sleep(self.chance.uniform(0, 2))
+        if self.chance.random() < 0.02:
+            raise ActorLostError("no memory for the new weights")
+        return await super().update(path, version, keep_cache=keep_cache)
+
+
+class SlowJudge(TableJudge):
+    def __init__(self, chance):
+        super().__init__()
+        self.chance = chance
+
+    async def score(self, verifier, response, ground_truth, messages):
+        await asyncio.sleep(self.chance.uniform(0, 30))
+        if self.chance.random() < 0.01:
+            raise JudgementError("the endpoint is away")
+        return await super().score(verifier, response, ground_truth, messages)
+
+
+def drawn_config(chance):
+    steps_ahead = chance.choice([0, 1, 2, 3])
+    return config(
+        steps=5,
+        groups_per_step=chance.choice([1, 2, 4]),
+        sampling={"samples": 3, "max_tokens": 8},
+        async_steps=steps_ahead,
+        max_staleness=chance.choice([1, 2, 4]),
+        checkpoint_every=chance.choice([1, 2]),
+        resampling={"kind": "dynamic" if steps_ahead == 0 and chance.random() < 0.5 else "active"},
+        actors=ActorsConfig(
+            count=chance.choice([1, 2, 5]),
+            engine={"max_num_seqs": chance.choice([1, 4, 64])},
+            prefetch=chance.choice([0, 2]),
+            updates=chance.choice(["in_flight", "in_flight", "drained", "barrier", "static"]),
+            max_restarts=1000,
+            hang_seconds=200,
+        ),
+        stall_seconds=20_000,
+    )
+
+
+def played(folder, seed):
+    """A run with its faults, started again each time that its driver is killed."""
+    chance = random.Random(seed)  # noqa: S311 reproducibility, not secrecy
+    options, poisoned = drawn_config(chance), set(chance.sample(range(1, PROMPTS + 1), chance.choice([0, 0, 1])))
+    kills = chance.choice([0, 1, 2])
+
+    async def learns(_step):
+        nonlocal kills
+        await asyncio.sleep(chance.uniform(1, 60))
+        if kills and chance.random() < 0.2:
+            kills -= 1
+            raise KilledError
+
+    while True:
+        run = Run(
+            folder,
+            options,
+            prompts(PROMPTS),
+            learner=RecordingLearner(learns),
+            judge=SlowJudge(chance),
+            make_actor=lambda _: FaultyActor(chance, poisoned),
+        )
+        try:
+            return run.play()
+        except KilledError:
+            continue
+
+
+def check(run):
+    options, rows = run.config, run.rows()
+    trained = [row for row in rows if row["fate"] == "trained"]
+    assert [row["step"] for row in run.metrics()] == list(range(options.steps))
+    assert Counter(row["step"] for row in trained) == dict.fromkeys(range(options.steps), options.groups_per_step)
+    assert [row["group"] for row in rows] == list(range(len(rows)))  # every group one fate, and none is missing
+    for row in trained:
+        assert len(row["scores"]) == 3
+        assert 0 <= row["step"] - row["first_version"] <= options.max_staleness
+    again = Counter(row["prompt_id"] for row in rows if row["fate"] not in ("stale",))
+    assert all(times <= 1 + len(rows) // PROMPTS for times in again.values())
+    assert all(actor.killed for actor in run.actors)
+
+
+@pytest.mark.parametrize("tenth", range(10))
+def test_whatever_happens_every_group_has_one_fate_and_every_step_its_groups(tmp_path, tenth):
+    for seed in range(tenth * RUNS // 10, (tenth + 1) * RUNS // 10):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        try:
+            check(played(folder, seed))
+        except Exception as error:
+            raise AssertionError(f"seed {seed}") from error
