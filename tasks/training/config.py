@@ -112,6 +112,7 @@ class ActorsConfig(Config):
             it was given together are finished (static batching, Olmo 2).
         keep_cache: whether responses go on with the KV cache of older weights; without, an update computes it again.
         prefetch: samples that wait in an engine beyond `engine.max_num_seqs`, so that it need not ask for the next.
+            With as many as a group has, groups are not spread over engines, whose slowest would set their pace.
         cpus: CPU cores that an actor reserves in Ray.
         max_restarts: how often a dead engine is replaced within `restart_window_seconds`; then its place stays empty
             until the time is over, and where every place is empty, the run fails.

@@ -25,7 +25,7 @@ from tasks.training.actors import Actor
 from tasks.training.batch import train_batch
 from tasks.training.checkpoint import Checkpoints
 from tasks.training.config import ActiveSampling, DynamicSampling, NoResampling, TrainingConfig, learning_rate
-from tasks.training.journal import Journal
+from tasks.training.journal import Metrics
 from tasks.training.learner.client import Learner
 from tasks.training.ledger import Ledger
 from tasks.training.rewards import Judge
@@ -57,7 +57,7 @@ class Crew:
     learner: Learner
     weights: WeightStore
     ledger: Ledger
-    journal: Journal
+    journal: Metrics
     checkpoints: Checkpoints
     on_step: Callable[[dict[str, float]], None] = field(default=lambda _: None)
 

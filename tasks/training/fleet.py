@@ -77,6 +77,11 @@ class Place:
         return self.held is not None
 
     @property
+    def starts(self) -> bool:
+        """Whether its actor will serve soon."""
+        return not self.serves and not self.resting
+
+    @property
     def room(self) -> int:
         """Samples that it can be given on top."""
         return self.capacity - len(self.running) if self.serves else 0
@@ -113,6 +118,9 @@ class Fleet:
         actors = config.actors
         self._updates = "drained" if config.takes_turns and actors.updates == "in_flight" else actors.updates
         capacity = sys.maxsize if self._updates == "static" else actors.engine.max_num_seqs + actors.prefetch
+        # A group that is spread over actors is as slow as the slowest of them; it goes to one that has room for all of
+        # it, as far as what the actor has in stock lets it wait for that.
+        self._least_room = min(max(actors.prefetch, 1), config.sampling.samples)
         self.places = [Place(index, capacity) for index in range(actors.count)]
 
     # Handing out
@@ -138,7 +146,7 @@ class Fleet:
                 self._start(place, sample)
 
     def _takes(self, place: Place, fresh: set[Place]) -> bool:
-        if place.room <= 0 or (place.reserved and place.running):
+        if place.room < self._least_room or (place.reserved and place.running):
             return False
         match self._updates:
             case "in_flight":
@@ -147,8 +155,8 @@ class Fleet:
                 return not self._behind(place)
             case "barrier":
                 return not any(self._behind(other) for other in self.places)
-            case "static":  # a chunk at a time: its longest response ends it
-                return place in fresh and not self._behind(place)
+            case "static":  # a chunk for each at a time: its longest response ends it
+                return place in fresh and not any(self._behind(other) or other.starts for other in self.places)
 
     def _behind(self, place: Place) -> bool:
         return place.held is not None and place.held < self._weights.version
@@ -256,7 +264,7 @@ class Fleet:
         while True:
             assert place.held is not None
             await self._weights.newer_than(place.held)
-            if self._updates == "barrier":
+            if self._updates in ("barrier", "static"):
                 for other in self.places:
                     await other.idle.wait()
             elif self._updates != "in_flight":

@@ -5,7 +5,17 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+
+class Metrics(Protocol):
+    """Who is told the metrics of each step."""
+
+    def record(self, metrics: dict[str, float]) -> None:
+        """Take the metrics of step `metrics["step"]`."""
+
+    def sync(self) -> int:
+        """Force them to disk and return how many bytes they are, for a checkpoint."""
 
 
 class Journal:

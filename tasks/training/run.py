@@ -159,6 +159,7 @@ async def _train(
         cut_back(folder / "ledger.jsonl", state["ledger_bytes"])
         cut_back(folder / "metrics.jsonl", state["journal_bytes"])
 
+        journal = Journal(folder)
         cluster = _Cluster(config, model, begins_at=state["version"])
         crew = Crew(
             make_actor=cluster.make_actor,
@@ -166,7 +167,7 @@ async def _train(
             learner=cluster.make_learner(),
             weights=WeightStore(exchange),
             ledger=Ledger(folder / "ledger.jsonl"),
-            journal=Journal(folder),
+            journal=journal,
             checkpoints=checkpoints,
             on_step=on_step,
         )
@@ -181,13 +182,13 @@ async def _train(
             write_table(folder / "ledger.parquet", crew.ledger.table(), LEDGER)
         finally:
             crew.ledger.close()
-            crew.journal.close()
+            journal.close()
             cluster.shutdown()
             crew.weights.clear()
     return TrainingResult(
         policy=folder / "policy",
         ledger=folder / "ledger.parquet",
-        metrics=crew.journal.path,
+        metrics=journal.path,
         tensorboard=folder / "tensorboard",
         resumed_from=state["version"],
     )

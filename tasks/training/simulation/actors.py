@@ -1,0 +1,240 @@
+"""Actors and a learner that are clocks: they take the time that real ones would, and compute nothing.
+
+An engine that runs n sequences makes a token of each in `step_seconds + sequence_seconds * n`: reading the weights
+costs the same for any batch, and attention and sampling cost something for each sequence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from tasks.generation.config import SamplingConfig
+from tasks.generation.engine import Completion, EngineStatistics, UpdateTiming, VersionSpan
+from tasks.schemas import Message
+from tasks.training.learner.client import StepReport
+from tasks.training.packing import Sequence
+from tasks.verifiers import Score
+
+
+@dataclass(frozen=True)
+class EngineClock:
+    """How fast an engine is.
+
+    Attributes:
+        step_seconds: of one step, whatever it runs.
+        sequence_seconds: of one step, for each sequence.
+        max_num_seqs: sequences at a time; others queue in the engine.
+        update_seconds: it stands still while it takes new weights.
+        prefill_tokens_per_second: at which it computes again what an update has cost it.
+        start_seconds: until it takes requests.
+    """
+
+    step_seconds: float
+    sequence_seconds: float = 0.0
+    max_num_seqs: int = 256
+    update_seconds: float = 0.0
+    prefill_tokens_per_second: float = float("inf")
+    start_seconds: float = 0.0
+
+
+@dataclass(order=True)
+class _Request:
+    ends_at: float  # in tokens that each sequence of this engine has made
+    order: int
+    tokens: int = field(compare=False)
+    began_at: float = field(compare=False)
+    spans: list[VersionSpan] = field(compare=False)
+    done: asyncio.Future[None] = field(compare=False)
+
+
+class ClockActor:
+    """An actor whose responses have drawn lengths; see `tasks.training.actors.Actor`.
+
+    Sequences share the engine: all of them have made `_made` tokens more than when it began.
+    """
+
+    def __init__(self, clock: EngineClock, draw_tokens: Callable[[], int]) -> None:
+        self._clock = clock
+        self._draw_tokens = draw_tokens
+        self._loop = asyncio.get_running_loop()
+        self._running: list[_Request] = []  # a heap: the next to end first
+        self._queued: deque[_Request] = deque()
+        self._numbers = itertools.count()
+        self._made = 0.0
+        self._at = 0.0
+        self._paused = False
+        self._timer: asyncio.TimerHandle | None = None
+        self.version = 0
+        self.generated_tokens = 0.0
+        self.busy_seconds = 0.0
+
+    async def start(self) -> None:
+        """See `Actor`."""
+        await asyncio.sleep(self._clock.start_seconds)
+        self._at = self._loop.time()
+
+    async def generate(self, prompt_ids: list[int], sampling: SamplingConfig, seed: int | None) -> Completion:
+        """See `Actor`."""
+        tokens = min(self._draw_tokens(), sampling.max_tokens)
+        request = _Request(0.0, next(self._numbers), tokens, 0.0, [], self._loop.create_future())
+        self._queued.append(request)
+        self._go_on()
+        try:
+            await request.done
+        except asyncio.CancelledError:
+            self.advance()
+            self._running = [each for each in self._running if each is not request]
+            heapq.heapify(self._running)
+            self._queued = deque(each for each in self._queued if each is not request)
+            self._go_on()
+            raise
+        self._close_span(request)
+        reason = "length" if tokens >= sampling.max_tokens else "stop"
+        ids = cast("list[Any]", range(tokens))  # as long as a response, and no memory
+        return Completion("", ids, ids, reason, request.spans)
+
+    async def update(self, path: str, version: int, *, keep_cache: bool) -> UpdateTiming:
+        """See `Actor`."""
+        self.advance()
+        self._paused = True
+        self._go_on()
+        seconds = self._clock.update_seconds
+        if not keep_cache:
+            context = sum(self._made - request.began_at for request in self._running)
+            seconds += context / self._clock.prefill_tokens_per_second
+        await asyncio.sleep(seconds)
+        for request in self._running:
+            self._close_span(request)
+        self.version = version
+        self._at = self._loop.time()
+        self._paused = False
+        self._go_on()
+        return UpdateTiming(seconds, seconds)
+
+    async def statistics(self) -> EngineStatistics:
+        """See `Actor`."""
+        self.advance()
+        return EngineStatistics(int(self.generated_tokens), len(self._running), len(self._queued))
+
+    async def kill(self) -> None:
+        """See `Actor`."""
+        if self._timer:
+            self._timer.cancel()
+
+    def _close_span(self, request: _Request) -> None:
+        start = request.spans[-1].end if request.spans else 0
+        end = min(request.tokens, round(self._made - request.began_at))
+        if end > start:
+            request.spans.append(VersionSpan(self.version, start, end))
+
+    def advance(self) -> None:
+        """Bring what has been generated up to now."""
+        now = self._loop.time()
+        if self._running and not self._paused:
+            made = (now - self._at) / self._step()
+            self._made += made
+            self.generated_tokens += made * len(self._running)
+            self.busy_seconds += now - self._at
+        self._at = now
+
+    def _step(self) -> float:
+        return self._clock.step_seconds + self._clock.sequence_seconds * len(self._running)
+
+    def _go_on(self) -> None:
+        """Finish what has ended, begin what has room, and wake up when the next ends."""
+        self.advance()
+        while self._running and self._running[0].ends_at <= self._made + 1e-6:
+            request = heapq.heappop(self._running)
+            request.done.set_result(None)
+        while self._queued and len(self._running) < self._clock.max_num_seqs:
+            request = self._queued.popleft()
+            request.began_at, request.ends_at = self._made, self._made + request.tokens
+            heapq.heappush(self._running, request)
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+        if self._running and not self._paused:
+            seconds = (self._running[0].ends_at - self._made) * self._step()
+            self._timer = self._loop.call_later(max(seconds, 0.0), self._go_on)
+
+
+@dataclass
+class ClockLearner:
+    """A learner that takes `step_seconds` and a time for each token; see `tasks.training.learner.client.Learner`."""
+
+    tokens_per_second: float
+    step_seconds: float = 0.0
+    publish_seconds: float = 0.0
+    busy_seconds: float = 0.0
+
+    async def start(self) -> None:
+        """See `Learner`."""
+
+    async def step(self, sequences: list[Sequence], denominator: float, learning_rate: float) -> StepReport:
+        """See `Learner`."""
+        seconds = self.step_seconds + sum(each.length for each in sequences) / self.tokens_per_second
+        await asyncio.sleep(seconds)
+        self.busy_seconds += seconds
+        return StepReport({"num_tokens": float(sum(each.num_trained for each in sequences)), "loss": 0.0})
+
+    async def logprobs(self, sequences: list[Sequence]) -> list[list[float]]:
+        """See `Learner`: a third of a step."""
+        await asyncio.sleep(sum(sequence.length for sequence in sequences) / self.tokens_per_second / 3)
+        return [cast("list[float]", range(len(sequence.response_ids))) for sequence in sequences]
+
+    async def reference_logprobs(self, sequences: list[Sequence]) -> list[list[float]]:
+        """See `Learner`."""
+        return await self.logprobs(sequences)
+
+    async def write_weights(self, path: Path) -> None:
+        """See `Learner`."""
+        await asyncio.sleep(self.publish_seconds)
+
+    async def export(self, folder: Path) -> None:
+        """See `Learner`."""
+
+    async def save(self, folder: Path) -> None:
+        """See `Learner`."""
+        folder.mkdir()
+
+    async def load(self, folder: Path) -> None:
+        """See `Learner`."""
+
+
+class ChanceJudge:
+    """A judge that finds every other response right, by chance, and at once; none where the ground truth is None."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+
+    async def score(self, verifier: str, response: str, ground_truth: Any, messages: list[Message]) -> Score:
+        """See `Judge`."""
+        return Score.binary(ground_truth is not None and self._chance.random() < 0.5, "")
+
+    async def figures(self) -> dict[str, float]:
+        """See `Judge`."""
+        return {}
+
+
+def drawn_lengths(chance: random.Random, mean: float, longest: int, spread: float = 0.8) -> Callable[[], int]:
+    """Response lengths, tokens: log-normal, cut at `longest`, with `mean` after the cut.
+
+    Args:
+        spread: standard deviation of the logarithm.
+    """
+    sample = random.Random(0)  # noqa: S311 reproducibility, not secrecy
+    normals = [sample.gauss(0, spread) for _ in range(20_000)]
+    low, high = 0.0, 20.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        found = sum(min(2.718281828 ** (middle + x), longest) for x in normals) / len(normals)
+        low, high = (middle, high) if found < mean else (low, middle)
+    return lambda: max(1, min(longest, round(chance.lognormvariate(low, spread))))

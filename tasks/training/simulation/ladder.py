@@ -1,0 +1,90 @@
+"""OlmoRL's ladder of throughput, rung by rung, in virtual time (Olmo 3, table of infrastructure improvements).
+
+Each rung is a configuration of the real controller and fleet. Engines are clocks of one size, responses have the
+paper's mean and limit, and the learner is as fast as leaves it idle three quarters of the time on the last rung.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.training.config import TrainingConfig
+from tasks.training.simulation.actors import ClockLearner, EngineClock, drawn_lengths
+from tasks.training.simulation.run import Simulated, Workload, simulate
+
+PUBLISHED = {
+    "synchronous": 881.0,
+    "+ continuous batching": 975.0,
+    "+ better threading": 1358.0,
+    "+ in-flight updates": 2949.0,
+}
+"""Tokens/s of each rung in the paper."""
+
+MEAN_TOKENS, LONGEST = 14_628, 32_768
+"""Of Olmo 3's responses."""
+
+ENGINES = 8
+ENGINE = EngineClock(step_seconds=0.0095, sequence_seconds=0.00003, max_num_seqs=32, update_seconds=1.0)
+"""31 sequences in 10.5 ms: what 2,949 tokens/s at 43% of a GPU's memory bandwidth come to, for 15.2 GB of weights."""
+BATCH, WINDOW = 16, 64
+"""Groups of 8 samples."""
+LEARNER = (80_000.0, 2.0)
+"""Tokens/s, and seconds until weights are written."""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A configuration, and what it makes of the same engines."""
+
+    name: str
+    window: int
+    simulated: Simulated
+
+
+def ladder(steps: int = 48, seed: int = 0) -> list[Rung]:
+    """The rungs in their order, and before them the synchronous one with a window as large as that of the others.
+
+    Synchronous training has one batch in flight, and nothing while it learns. Given a batch of four times the size,
+    for four optimizer steps, its engines are as full as the others' can be: `synchronous, wide`.
+    """
+    wide = WINDOW // BATCH
+    rungs: dict[str, dict[str, Any]] = {
+        "synchronous, wide": {
+            "groups_per_step": WINDOW,
+            "updates": {"minibatches": wide},
+            "async_steps": 0,
+            "steps": max(steps // wide, 4),
+            "actors": {"updates": "static"},
+        },
+        "synchronous": {"async_steps": 0, "actors": {"updates": "static"}},
+        "+ continuous batching": {"async_steps": wide, "actors": {"updates": "barrier", "prefetch": 0}},
+        "+ better threading": {"async_steps": wide, "actors": {"updates": "drained"}},
+        "+ in-flight updates": {"async_steps": wide, "actors": {"updates": "in_flight"}},
+    }
+    return [_rung(name, options, steps, seed) for name, options in rungs.items()]
+
+
+def _rung(name: str, options: dict[str, Any], steps: int, seed: int) -> Rung:
+    actors = {
+        "count": ENGINES,
+        "engine": {"max_model_len": LONGEST + 1024, "max_num_seqs": ENGINE.max_num_seqs},
+        **options["actors"],
+    }
+    config = TrainingConfig.model_validate(
+        {
+            "steps": steps,
+            "groups_per_step": BATCH,
+            "sampling": {"samples": 8, "max_tokens": LONGEST},
+            "max_staleness": 100,
+            "checkpoint_every": 10_000,
+            **options,
+            "actors": actors,
+        }
+    )
+    chance = random.Random(seed)  # noqa: S311 reproducibility, not secrecy
+    workload = Workload(drawn_lengths(chance, MEAN_TOKENS, LONGEST))
+    rate, publish = LEARNER
+    simulated = simulate(config, ENGINE, ClockLearner(rate, publish_seconds=publish), workload, seed)
+    return Rung(name, config.groups_per_step * max(config.async_steps, 1), simulated)

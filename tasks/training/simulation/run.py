@@ -1,0 +1,140 @@
+"""A training run in virtual time: the real controller, window and fleet, with actors and a learner that are clocks."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.training.checkpoint import Checkpoints
+from tasks.training.config import TrainingConfig
+from tasks.training.controller import Controller, Crew
+from tasks.training.ledger import Ledger
+from tasks.training.rollouts import Prompt
+from tasks.training.simulation.actors import ChanceJudge, ClockActor, ClockLearner, EngineClock
+from tasks.training.simulation.clock import run_in_virtual_time
+from tasks.training.stream import PromptStream
+from tasks.training.weights import WeightStore
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is sampled.
+
+    Attributes:
+        draw_tokens: the length of the next response, tokens.
+        prompt_tokens: length of every prompt.
+        zero_variance: share of prompts of which no response is ever right.
+    """
+
+    draw_tokens: Callable[[], int]
+    prompt_tokens: int = 256
+    zero_variance: float = 0.0
+    prompts: int = 20_000
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What a run did, over its second half, when the start is forgotten.
+
+    Attributes:
+        tokens_per_second: of finished responses, of all engines.
+        trained_tokens_per_second: of responses that the learner took.
+        learner_idle: share of the time in which the learner did not compute.
+        actors_idle: share of the time in which an engine had nothing to generate, or stood still, mean over engines.
+        staleness: mean age of what is trained on, in versions.
+        staleness_max: the oldest.
+        step_seconds: mean.
+    """
+
+    tokens_per_second: float
+    trained_tokens_per_second: float
+    learner_idle: float
+    actors_idle: float
+    staleness: float
+    staleness_max: float
+    step_seconds: float
+
+
+class _Metrics:
+    """The metrics of a run, and how long learner and actors had been busy at each step."""
+
+    def __init__(self, at_step: Callable[[], tuple[float, float]]) -> None:
+        self.rows: list[dict[str, float]] = []
+        self.busy: list[tuple[float, float]] = []
+        self._at_step = at_step
+
+    def record(self, metrics: dict[str, float]) -> None:
+        self.rows.append(metrics)
+        self.busy.append(self._at_step())
+
+    def sync(self) -> int:
+        return 0
+
+
+def simulate(
+    config: TrainingConfig,
+    engine: EngineClock | Callable[[int], EngineClock | ClockActor],
+    learner: ClockLearner,
+    workload: Workload,
+    seed: int = 0,
+) -> Simulated:
+    """Run `config` in virtual time.
+
+    Args:
+        engine: the engines' clock, or that of the engine with an index, or that engine.
+    """
+    chance = random.Random(seed)  # noqa: S311 reproducibility, not secrecy
+    actors: list[ClockActor] = []
+
+    def make_actor(index: int, _: int) -> ClockActor:
+        made = engine if isinstance(engine, EngineClock) else engine(index)
+        actors.append(made if isinstance(made, ClockActor) else ClockActor(made, workload.draw_tokens))
+        return actors[-1]
+
+    def busy() -> tuple[float, float]:
+        for actor in actors:
+            actor.advance()
+        return learner.busy_seconds, sum(actor.busy_seconds for actor in actors)
+
+    metrics = _Metrics(busy)
+    prompt = [0] * workload.prompt_tokens
+    prompts = [
+        Prompt(str(number), "math", [], "math", None if chance.random() < workload.zero_variance else "1", prompt)
+        for number in range(workload.prompts)
+    ]
+
+    async def run(folder: Path) -> None:
+        ledger = Ledger(folder / "ledger.jsonl")
+        crew = Crew(
+            make_actor,
+            ChanceJudge(chance),
+            learner,
+            WeightStore(folder / "weights"),
+            ledger,
+            metrics,
+            Checkpoints(folder / "checkpoints"),
+        )
+        await Controller(config, PromptStream(prompts, seed), crew).run()
+        ledger.close()
+
+    with tempfile.TemporaryDirectory() as folder:
+        run_in_virtual_time(run(Path(folder)))
+
+    half = len(metrics.rows) // 2
+    rows = metrics.rows[half:]
+    seconds = sum(row["step_seconds"] for row in rows)
+    ends = zip(metrics.busy[half - 1], metrics.busy[-1], strict=True)
+    learner_busy, actors_busy = (after - before for before, after in ends)
+    return Simulated(
+        tokens_per_second=sum(row["generated_tokens"] for row in rows) / seconds,
+        trained_tokens_per_second=sum(row["trained_tokens"] for row in rows) / seconds,
+        learner_idle=1 - learner_busy / seconds,
+        actors_idle=1 - actors_busy / seconds / len(actors),
+        staleness=statistics.fmean(row["staleness"] for row in rows),
+        staleness_max=max(row["staleness_max"] for row in rows),
+        step_seconds=seconds / len(rows),
+    )
