@@ -26,8 +26,9 @@ from flytekit.types.file import FlyteFile
 from tasks.command_line import speak
 from tasks.config import Config, decisive
 from tasks.contents import claimed, file_digest
-from tasks.digest import CodeDigest, code_digest
+from tasks.digest import CodeDigest
 from tasks.failures import cause_in_infrastructure
+from tasks.provenance import image
 from tasks.quiet import hush
 from tasks.registration import check_code, options
 from tasks.schemas import StageSummary, read_metadata
@@ -60,11 +61,6 @@ def footer(value: Any) -> dict[str, Any]:
     address, access = str(value.remote_source or value.path), FlyteContextManager.current_context().file_access
     with access.get_filesystem_for_path(address).open(address, "rb") as file:
         return read_metadata(file)
-
-
-def made_from(module: str, **inputs: Any) -> dict[str, Any]:
-    """What goes into the footer of a table: its inputs, by digest or in full, and the code of the stage's `module`."""
-    return {**inputs, "code_version": code_digest(module)}
 
 
 def config_digest(config: Config) -> str:
@@ -203,6 +199,7 @@ class Stopwatch:
             headline=headline,
             facts=facts,
             run=run_id(),
+            image=image(),
         )
 
 

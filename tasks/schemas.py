@@ -230,6 +230,7 @@ class StageSummary:
         headline: one sentence for people.
         facts: all else that it recorded, for the report and for programs: JSON values.
         run: the run that it was made in (`tasks.platform.run_id`); in any other it came from the cache.
+        image: the container image that it was made in (`tasks.provenance.image`).
     """
 
     stage: str
@@ -238,6 +239,7 @@ class StageSummary:
     headline: str
     facts: dict[str, Any] = field(default_factory=dict)
     run: str = ""
+    image: str = ""
 
     def __str__(self) -> str:
         return self.headline

@@ -16,12 +16,12 @@ from tasks.platform import (
     Stopwatch,
     content_digest,
     local,
-    made_from,
     sampling,
     scratch,
     show,
     shown_stage,
 )
+from tasks.provenance import made_from
 from tasks.schemas import GRADED, PROMPTS, REJECTED, ROLLOUTS, StageSummary, read_table, write_table
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
@@ -68,10 +68,10 @@ def roll_out(
         )
     lineage = made_from(
         __name__,
-        prompts=content_digest(prompts),
-        model=content_digest(model),
-        spec=spec.model_dump(mode="json"),
-        verifiers=verifiers.model_dump(mode="json"),
+        inputs={"prompts": content_digest(prompts), "model": content_digest(model)},
+        seed=spec.sampling.seed,
+        difficulty=spec,
+        verifiers=verifiers,
     )
     speed = sampled.output_tokens / sampled.seconds
     summary = watch.summary(
@@ -112,7 +112,11 @@ def select_prompts(prompts: Parquet, rollouts: Parquet, max_pass_rate: float) ->
     watch = Stopwatch("difficulty")
     graded, rejected = grade(read_table(local(prompts), PROMPTS), read_table(local(rollouts), ROLLOUTS))
     kept = select(graded, max_pass_rate)
-    lineage = made_from(__name__, prompts=content_digest(prompts), rollouts=content_digest(rollouts))
+    lineage = made_from(
+        __name__,
+        inputs={"prompts": content_digest(prompts), "rollouts": content_digest(rollouts)},
+        max_pass_rate=max_pass_rate,
+    )
     show(
         "pass rates",
         charts.page(
@@ -130,7 +134,7 @@ def select_prompts(prompts: Parquet, rollouts: Parquet, max_pass_rate: float) ->
     )
     return Graded(
         FlyteFile(str(write_table(scratch("graded.parquet"), graded, GRADED, lineage))),
-        FlyteFile(str(write_table(scratch("kept.parquet"), kept, GRADED, lineage | {"max_pass_rate": max_pass_rate}))),
+        FlyteFile(str(write_table(scratch("kept.parquet"), kept, GRADED, lineage))),
         FlyteFile(str(write_table(scratch("rejected.parquet"), rejected, REJECTED, lineage))),
         summary,
     )

@@ -43,7 +43,7 @@ class ReportInputs:
         after: `ROLLOUTS` of the trained policy on the same prompts.
         summaries: of all stages, in pipeline order.
         run: this run's name: a stage whose summary was made in another came from the cache.
-        outputs: what the run made: `name`, `digest` and `made_from` of each.
+        outputs: what the run made (`tasks.reporting.lineage.rows`).
         lineage: what was run: versions, seeds; `model` also stands in the header.
     """
 

@@ -212,6 +212,7 @@ def stage_facts(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
             "started_at": summary.started_at,
             "seconds": summary.seconds,
             "headline": summary.headline,
+            "image": summary.image,
             "facts": json.dumps(summary.facts, indent=2, sort_keys=True, ensure_ascii=False),
         }
         for summary in summaries

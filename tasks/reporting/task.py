@@ -90,9 +90,12 @@ def report(
     summaries = sections.told_apart(summaries)
     # In a pod the execution's own date is when the pod began.
     began = min(map(aware, (context.execution_date, *(each.started_at for each in summaries if each.run == run))))
-    outputs = [lineage.output(name, content_digest(each), footer(each)) for name, each in tables.items()]
-    trained_on = {"model": content_digest(folders["model"]), "mixture": content_digest(tables["mixture"])}
-    outputs.append(lineage.output("policy", content_digest(folders["policy"]), trained_on))
+    origins = {name: footer(each) for name, each in tables.items()}
+    # The ledger is written with the policy, by the same task.
+    origins |= {"model": {}, "policy": origins["ledger"]}
+    outputs = [
+        lineage.Output(name, content_digest(each), origins[name]) for name, each in {**folders, **tables}.items()
+    ]
     evaluation = table("evaluation", EVALUATION)
     page = render(
         ReportInputs(
@@ -115,7 +118,7 @@ def report(
             outputs=lineage.rows(outputs),
             lineage={
                 "model": training.model.name,
-                "code of the mixture": footer(tables["mixture"]).get("code_version", ""),
+                "image": lineage.images(summaries),
                 "seeds": f"data {data.seed}, mixture {data.mixture.seed}, training {training.seed}",
                 "run": run,
             },

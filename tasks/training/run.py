@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,7 @@ def train(
     folder: Path,
     verifiers: VerifiersConfig = DEFAULTS,
     *,
+    lineage: Mapping[str, Any] | None = None,
     on_step: Callback = lambda _: None,
     on_saved: Callable[[Path], None] = lambda _: None,
 ) -> TrainingResult:
@@ -66,6 +67,7 @@ def train(
         folder: the run folder: checkpoints, ledger, metrics, policy. On storage that outlives the run and that every
             node of the cluster sees.
         verifiers: how responses are judged.
+        lineage: where the run comes from (`tasks.provenance.made_from`), for the footer of the ledger's table.
         on_step: called with the metrics of each step.
         on_saved: called with the folder of each complete checkpoint.
 
@@ -79,7 +81,7 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     prompts = load_prompts(config, model, mixture, verifiers)
     with watched():
-        return asyncio.run(_train(config, model, prompts, folder, verifiers, on_step, on_saved))
+        return asyncio.run(_train(config, model, prompts, folder, verifiers, lineage, on_step, on_saved))
 
 
 def load_prompts(
@@ -139,6 +141,7 @@ async def _train(
     prompts: list[Prompt],
     folder: Path,
     verifiers: VerifiersConfig,
+    lineage: Mapping[str, Any] | None,
     on_step: Callback,
     on_saved: Callable[[Path], None],
 ) -> TrainingResult:
@@ -177,7 +180,7 @@ async def _train(
                 await controller.resume(checkpoint)
             await controller.run()
             await crew.learner.export(folder / "policy")
-            write_table(folder / "ledger.parquet", crew.ledger.table(), LEDGER)
+            write_table(folder / "ledger.parquet", crew.ledger.table(), LEDGER, lineage)
         finally:
             crew.ledger.close()
             crew.journal.close()

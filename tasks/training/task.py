@@ -33,6 +33,7 @@ from tasks.platform import (
     show,
     shown_stage,
 )
+from tasks.provenance import made_from
 from tasks.ray_job import HeadNodeConfig, RayJobConfig
 from tasks.schemas import StageSummary, canonical_json
 from tasks.training.config import TrainingConfig
@@ -86,7 +87,9 @@ def train_policy(
     from tasks.training.tally import note
 
     watch = Stopwatch("training")
-    folder = run_folder(content_digest(model), content_digest(mixture), config, verifiers)
+    inputs = {"model": content_digest(model), "mixture": content_digest(mixture)}
+    folder = run_folder(inputs["model"], inputs["mixture"], config, verifiers)
+    lineage = made_from(__name__, inputs=inputs, seed=config.seed, training=config, verifiers=verifiers)
     initial = seen_by_all(local(model), folder)
     judged_by = verifiers.with_initial(initial)
     drawn_at = 0.0
@@ -102,7 +105,16 @@ def train_policy(
 
         try:
             with kept(folder) as on_saved:
-                result = train(config, initial, local(mixture), folder, judged_by, on_step=on_step, on_saved=on_saved)
+                result = train(
+                    config,
+                    initial,
+                    local(mixture),
+                    folder,
+                    judged_by,
+                    lineage=lineage,
+                    on_step=on_step,
+                    on_saved=on_saved,
+                )
         except (ActorLostError, LearnerLostError, StalledError, StoreError) as error:
             raise FlyteRecoverableException(f"{error} (run folder {folder})") from error
 

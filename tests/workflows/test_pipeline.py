@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -13,6 +14,7 @@ import psutil
 import pytest
 import yaml
 
+from tasks.contents import file_digest
 from tasks.schemas import EVALUATION, GRADED, LEDGER, MIXTURE, read_metadata, read_table
 from tests.tiny_model import build
 from tests.training.mixtures import HAS_AN_E
@@ -148,7 +150,6 @@ def test_the_run_ends_with_a_summary_a_report_and_a_policy(laptop):
     mixture = read_table(laptop.outputs / "mixture.parquet", MIXTURE)
     heldout = read_table(laptop.outputs / "heldout.parquet", GRADED)
     assert not set(mixture["prompt_id"].to_pylist()) & set(heldout["prompt_id"].to_pylist())
-    assert "seed" in read_metadata(laptop.outputs / "mixture.parquet")
     fates = read_table(laptop.outputs / "ledger.parquet", LEDGER).to_pandas()
     assert (fates[fates.fate == "trained"].groupby("step").size() == 2).all()
     assert set(read_table(laptop.outputs / "evaluation.parquet", EVALUATION)["policy"].to_pylist()) == {
@@ -156,6 +157,16 @@ def test_the_run_ends_with_a_summary_a_report_and_a_policy(laptop):
         "after",
         "gain",
     }
+
+
+def test_each_table_says_by_what_code_from_what_and_where_it_was_made(laptop):
+    for path in laptop.outputs.glob("*.parquet"):
+        footer = read_metadata(path)
+        assert {"inputs", "spec", "spec_digest", "seed", "code_version", "image"} <= set(footer), path.name
+        assert footer["image"] == f"this environment, Python {platform.python_version()}"
+    ledger, mixture = (read_metadata(laptop.outputs / f"{name}.parquet") for name in ("ledger", "mixture"))
+    assert ledger["inputs"]["mixture"] == file_digest(laptop.outputs / "mixture.parquet")
+    assert (ledger["spec"]["training"]["steps"], mixture["seed"]) == (STEPS, 0)
 
 
 def test_after_ctrl_c_finished_stages_come_from_the_cache_and_training_goes_on_from_the_checkpoint(laptop):
