@@ -12,6 +12,7 @@ from tasks import cores, precision
 from tasks.failures import MistakeError
 from tasks.generation.rollouts import check_prompts
 from tasks.schemas import LEDGER, MIXTURE, read_table, write_table
+from tasks.training import trackers
 from tasks.training.actors import ActorProcess, RayActor
 from tasks.training.checkpoint import Checkpoints
 from tasks.training.config import TrainingConfig
@@ -73,11 +74,13 @@ def train(
 
     Raises:
         ResourceError: the cluster is too small for the configuration.
+        TrackerError: a tracker cannot be used here.
         ValueError: a prompt that does not fit or that no verifier here can judge, or a run folder that does not belong
             to this run.
         NoSignalError, StalledError, ActorLostError, LearnerLostError, FolderInUseError: see there.
     """
     check_resources(config)
+    trackers.check(config.trackers)
     folder.mkdir(parents=True, exist_ok=True)
     prompts = load_prompts(config, model, mixture, verifiers)
     with watched():
@@ -172,20 +175,21 @@ async def _train(
             checkpoints=checkpoints,
             on_step=on_step,
         )
-        try:
-            controller = Controller(config, PromptStream(prompts, config.seed), crew)
-            cluster.start_actors()
-            await crew.learner.start()
-            if checkpoint is not None:
-                await controller.resume(checkpoint)
-            await controller.run()
-            await crew.learner.export(folder / "policy")
-            write_table(folder / "ledger.parquet", crew.ledger.table(), LEDGER, lineage)
-        finally:
-            crew.ledger.close()
-            crew.journal.close()
-            cluster.shutdown()
-            crew.weights.clear()
+        with trackers.following(config.trackers, folder, config.model_dump(mode="json")):
+            try:
+                controller = Controller(config, PromptStream(prompts, config.seed), crew)
+                cluster.start_actors()
+                await crew.learner.start()
+                if checkpoint is not None:
+                    await controller.resume(checkpoint)
+                await controller.run()
+                await crew.learner.export(folder / "policy")
+                write_table(folder / "ledger.parquet", crew.ledger.table(), LEDGER, lineage)
+            finally:
+                crew.ledger.close()
+                crew.journal.close()
+                cluster.shutdown()
+                crew.weights.clear()
     return TrainingResult(
         policy=folder / "policy",
         ledger=folder / "ledger.parquet",
