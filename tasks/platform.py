@@ -28,6 +28,7 @@ from tasks.config import Config, decisive
 from tasks.contents import claimed, file_digest
 from tasks.digest import CodeDigest
 from tasks.failures import cause_in_infrastructure
+from tasks.machine import Machine, without_gpus
 from tasks.provenance import image
 from tasks.quiet import hush
 from tasks.registration import check_code, options
@@ -190,8 +191,16 @@ class Stopwatch:
         self._started_at = datetime.now(UTC)
         self._started = time.perf_counter()
 
-    def summary(self, headline: str, *, before: float = 0.0, **facts: Any) -> StageSummary:
-        """The stage's summary, up to now; `before` is what earlier attempts of the same work took, in seconds."""
+    def summary(self, headline: str, *, before: float = 0.0, on: Machine | None = None, **facts: Any) -> StageSummary:
+        """The stage's summary, up to now.
+
+        Args:
+            headline: one sentence for people.
+            before: what earlier attempts of the same work took, in seconds.
+            on: what it ran on; without it, the cores of this process.
+            facts: for the report and for programs.
+        """
+        machine = on or without_gpus()
         return StageSummary(
             stage=self._stage,
             started_at=self._started_at,
@@ -200,6 +209,8 @@ class Stopwatch:
             facts=facts,
             run=run_id(),
             image=image(),
+            cores=machine.cores,
+            gpus=machine.gpus,
         )
 
 

@@ -9,6 +9,7 @@ from flytekit.types.file import FlyteFile
 
 from images import DATA, GENERATION
 from tasks.difficulty.spec import RolloutSpec
+from tasks.machine import here
 from tasks.platform import (
     RESULT,
     Folder,
@@ -76,6 +77,7 @@ def roll_out(
     speed = sampled.output_tokens / sampled.seconds
     summary = watch.summary(
         f"{sampled.table.num_rows:,} rollouts, {sampled.output_tokens:,} tokens at {speed:,.0f} tokens/s",
+        on=here(),
         rollouts=sampled.table.num_rows,
         output_tokens=sampled.output_tokens,
         tokens_per_second=speed,

@@ -9,6 +9,7 @@ from flytekit.types.file import FlyteFile
 
 from images import DATA, GENERATION
 from tasks.evaluation.spec import EvaluationConfig
+from tasks.machine import here
 from tasks.platform import (
     RESULT,
     Folder,
@@ -96,6 +97,7 @@ def evaluate_policy(
         FlyteFile(str(write_table(scratch("rejected.parquet"), sampled.rejected, REJECTED, lineage))),
         watch.summary(
             f"{sampled.table.num_rows:,} responses at {speed:,.0f} tokens/s",
+            on=here(),
             output_tokens=sampled.output_tokens,
             tokens_per_second=speed,
             engine_start_seconds=sampled.start_seconds,

@@ -60,8 +60,8 @@ def report(
 ) -> Reported:
     """One page that joins the lineage of a run, and its `summary.json`.
 
-    A local run also gets a folder to keep, with the page, `tables` as `<name>.parquet`, `folders` (models) and the
-    metrics (see `new_run`), and the summary on the terminal.
+    A local run also gets a folder to keep, with the page, `tables` as `<name>.parquet`, `folders` (models), the metrics
+    and the three files as `<name>.yaml` (see `new_run`), and the summary on the terminal.
 
     Never cached: it tells which stages of this run came from the cache.
 
@@ -143,6 +143,8 @@ def report(
         (folder / "summary.json").write_text(json.dumps({"title": data.name, **summary}, indent=2) + "\n")
         shutil.copy(path, folder / "report.html")
         if on_laptop:
+            for name, given in shown.items():
+                (folder / f"{name}.yaml").write_text(_yaml(given))
             for name, each in tables.items():
                 shutil.copy(local(each), folder / f"{name}.parquet")
             for name, source in folders.items():

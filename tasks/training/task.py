@@ -20,6 +20,7 @@ from images import TRAINING
 from tasks.config import decisive
 from tasks.contents import seal
 from tasks.digest import code_digest
+from tasks.machine import of_ray
 from tasks.platform import (
     DECK_SECONDS,
     RESULT,
@@ -127,6 +128,7 @@ def train_policy(
         f"{config.steps} steps, {trained:,.0f} tokens trained, "
         f"{generated / max(seconds, 1e-9):,.0f} tokens/s generated",
         before=sum(row["step_seconds"] for row in rows if row["step"] < result.resumed_from),
+        on=of_ray(),
         steps=config.steps,
         resumed_from=result.resumed_from,
         trained_tokens=trained,

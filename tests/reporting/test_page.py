@@ -92,7 +92,8 @@ def test_page_has_every_section(page):
         "the learner took a step with it",
         "Engine-learner mismatch",
         "tokens/s",
-        "9f2c1e0d7a",
+        "mixture 0, training 17",
+        "registry.example/team/rlvr-generation:v1",
         "prefers-color-scheme:dark",
     ],
 )

@@ -4,7 +4,9 @@ import contextlib
 import importlib.util
 import json
 import os
+import signal
 import struct
+import uuid
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,9 @@ import pytest
 from tasks.training import trackers
 from tasks.training.config import TrainingConfig
 from tasks.training.trackers import TrackerError, check, following
+from tests.training import driven
+from tests.training.mixtures import mixture
+from tests.training.test_run import CONTENTS, RECIPE
 
 CONFIG = TrainingConfig().model_dump(mode="json")
 
@@ -92,6 +97,23 @@ def test_wandb_has_each_step_once_under_the_name_of_the_run_folder(folder, monke
     assert {record.run.run_id for record in records if record.HasField("run")} == {folder.name}
     steps = [record.history.step.num for record in records if record.HasField("history")]
     assert steps == list(range(5))
+
+
+@pytest.mark.engine
+@pytest.mark.complete
+def test_a_run_whose_driver_was_killed_goes_on_in_the_same_run_of_the_tracker(tiny_model, tmp_path, monkeypatch):
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", str(tmp_path / "store"))
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    folder = tmp_path / uuid.uuid4().hex
+    folder.mkdir()
+    recipe = RECIPE.model_copy(update={"trackers": ["mlflow"]})
+    prompts = mixture(tmp_path, CONTENTS)
+    assert driven.run(recipe, tiny_model, prompts, folder, kill_driver_after=3) == -signal.SIGKILL
+    assert driven.run(recipe, tiny_model, prompts, folder) == 0
+    client, [run] = mlflow_runs(tmp_path / "store")
+    steps = [each.step for each in client.get_metric_history(run.info.run_id, "batch_reward")]
+    assert steps == list(range(recipe.steps))
 
 
 @pytest.mark.long
