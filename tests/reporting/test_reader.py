@@ -14,7 +14,7 @@ def reader():
 
 def test_with_what_data(reader):
     domain, source, prompts, *_ = reader.row("math", "products")
-    assert (domain, source, int(prompts)) == ("math", "products", 43)
+    assert (domain, source, int(prompts)) == ("math", "products", 38)
     assert "name: products" in reader.text("Data: ")
 
 
