@@ -62,13 +62,13 @@ def _seed(seed: int | dict[str, int] | None) -> str:
 
 
 def images(summaries: list[StageSummary]) -> str:
-    """In which images the stages ran: one, or each with its stages."""
-    found: dict[str, list[str]] = {}
+    """In which images the stages ran: one, or a line for each with its stages."""
+    found: dict[str, dict[str, None]] = {}
     for summary in summaries:
-        found.setdefault(summary.image or "unknown", []).append(summary.stage)
+        found.setdefault(summary.image or "unknown", {})[summary.stage.partition(":")[0]] = None
     if len(found) == 1:
         return next(iter(found))
-    return "; ".join(f"{image} ({', '.join(stages)})" for image, stages in found.items())
+    return "\n".join(f"{image} ({', '.join(stages)})" for image, stages in found.items())
 
 
 def model_card(title: str, base: str, headline: str, recipe: str, data: str) -> str:

@@ -34,7 +34,7 @@ def test_the_page_names_each_image_with_the_stages_that_ran_in_it():
         return StageSummary(stage, datetime.now(UTC), 1.0, "", image=image)
 
     assert images([ran("mixing", "a:1"), ran("training", "a:1")]) == "a:1"
-    assert images([ran("mixing", "a:1"), ran("training", "b:1")]) == "a:1 (mixing); b:1 (training)"
+    assert images([ran("mixing", "a:1"), ran("training", "b:1")]) == "a:1 (mixing)\nb:1 (training)"
 
 
 def test_the_card_has_the_front_matter_that_the_hub_reads():

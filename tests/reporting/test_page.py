@@ -86,7 +86,7 @@ def test_page_has_every_section(page):
         "10 min 37 s",
         "exact duplicate of an earlier row",
         "kept: below 0.625",
-        "-9.3 tokens (-12.0 to -6.6)",
+        '-9.3 tokens <span class="interval">(-12.0 to -6.6)</span>',
         "name: products",
         "learning_rate: 1.0e-5",
         "the learner took a step with it",
