@@ -21,7 +21,7 @@ def test_with_what_data(reader):
 
 
 def test_from_which_model(reader):
-    assert reader.lines[:2] == ["RLVR quickstart", "SmolLM2-135M-Instruct"]
+    assert reader.lines[:2] == ["RLVR quickstart", "trained from SmolLM2-135M-Instruct"]
 
 
 def test_for_how_long_and_at_what_cost(reader):
