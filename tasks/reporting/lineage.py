@@ -34,8 +34,9 @@ class Output:
 
 
 def rows(outputs: list[Output]) -> list[dict[str, str]]:
-    """The outputs for the page; what was made from another one of them says so by its name."""
+    """The outputs for the page; what was made from another one of them says so by its name. One image is not repeated."""
     named = {each.digest: each.name for each in outputs}
+    made_in = {each.provenance["image"] for each in outputs if "image" in each.provenance}
 
     def told(name: str, digest: str) -> str:
         known = named.get(digest, name)
@@ -49,7 +50,7 @@ def rows(outputs: list[Output]) -> list[dict[str, str]]:
             "spec": each.provenance.get("spec_digest", "")[:SHOWN_DIGITS],
             "seed": _seed(each.provenance.get("seed")),
             "code": each.provenance.get("code_version", "")[:SHOWN_DIGITS],
-            "image": each.provenance.get("image", ""),
+            "image": each.provenance.get("image", "") if len(made_in) > 1 else "",
         }
         for each in outputs
     ]
