@@ -57,13 +57,15 @@ bench: $(VENV)/.bench-ready  ## performance tables, and benchmarks.json
 
 REGISTRY =
 TAG = $(shell git describe --always --dirty)
+TRACKERS =
 CONFIG = $(HOME)/.flyte/config.yaml
 PROJECT = flytesnacks
 DOMAIN = development
 REGISTERED = $(foreach name,data generation training,--image $(name)=$(REGISTRY)/rlvr-$(name):$(TAG))
-images: | registry-is-named  ## builds the images of all tasks and pushes them (REGISTRY=... [TAG=...])
-	@for name in data generation training; do docker build -f images/Dockerfile --target $$name -t $(REGISTRY)/rlvr-$$name:$(TAG) . \
-		&& docker push $(REGISTRY)/rlvr-$$name:$(TAG) || exit 1; done
+images: | registry-is-named  ## builds the images of all tasks and pushes them (REGISTRY=... [TAG=... TRACKERS=wandb,mlflow])
+	@for name in data generation training; do image=$(REGISTRY)/rlvr-$$name:$(TAG); \
+		docker build -f images/Dockerfile --target $$name --build-arg image=$$image --build-arg trackers=$(TRACKERS) -t $$image . \
+		&& docker push $$image || exit 1; done
 
 register: $(VENV)/.ready | registry-is-named  ## registers the workflows with these images ([CONFIG= PROJECT= DOMAIN=])
 	@$(BIN)/pyflyte --config $(CONFIG) register workflows --copy all --project $(PROJECT) --domain $(DOMAIN) $(REGISTERED)

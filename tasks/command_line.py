@@ -101,6 +101,23 @@ def _told(to_click_option: Callable[..., click.Option]) -> Callable[..., click.O
     return option
 
 
+def _fetched(convert: Callable[..., Any], *, folder: bool) -> Callable[..., Any]:
+    """A file or folder option that takes the output of an execution as well, which is found before anything starts."""
+
+    @wraps(convert)
+    def converted(self: click.ParamType, value: Any, param: click.Parameter | None, ctx: click.Context) -> Any:
+        from tasks.addresses import AddressError, is_output, stored_at
+
+        if is_output(value):
+            try:
+                value = stored_at(value, ctx.obj.remote_instance(), folder=folder)
+            except AddressError as error:
+                raise click.BadParameter(str(error)) from None
+        return convert(self, value, param, ctx)
+
+    return converted
+
+
 def _listed(make: Callable[..., Any]) -> Callable[..., Any]:
     """The named tuple of a local run's results, of which `pyflyte run` would print all in one line."""
 
@@ -147,6 +164,8 @@ def _reported(traceback_text: Callable[..., str]) -> Callable[..., str]:
 def speak() -> None:
     """Put the functions of this module in their places."""
     click_types.literal_type_to_click_type = _typed(click_types.literal_type_to_click_type)
+    for kind, folder in ((click_types.FileParamType, False), (click_types.DirParamType, True)):
+        kind.convert = _fetched(kind.convert, folder=folder)
     run.to_click_option = _told(run.to_click_option)
     promise.create_native_named_tuple = _listed(promise.create_native_named_tuple)
     utils.pretty_print_exception = run.pretty_print_exception = _printed(utils.pretty_print_exception)

@@ -32,6 +32,7 @@ SHOWN = (
     "tasks.platform.sampling",  # the same with a live deck
     "tasks.platform.show",  # what is on a deck
     "tasks.progress",  # how that bar and the lines of a log look
+    "tasks.training.trackers",  # where metrics are sent besides
     "tasks.quiet",  # which lines of other libraries reach the terminal
 )
 """Modules and functions that only tell people about a run: left out, with the calls to them and what those are given.
@@ -47,8 +48,8 @@ DISTRIBUTIONS = {
     "yaml": "pyyaml",
 }
 """Imports that are not called like the distribution that they come from."""
-UNCOUNTED = {*PACKAGES, "images", "liger_kernel"}
-"""Imports without a version there: this project, and a kernel that is used where somebody has installed it."""
+UNCOUNTED = {*PACKAGES, "images", "liger_kernel", "mlflow", "wandb"}
+"""Imports that do not count: this project, and what is used where somebody has installed it."""
 
 _NAME = re.compile(r"\w+(\.\w+)*")
 

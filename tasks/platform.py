@@ -26,8 +26,10 @@ from flytekit.types.file import FlyteFile
 from tasks.command_line import speak
 from tasks.config import Config, decisive
 from tasks.contents import claimed, file_digest
-from tasks.digest import CodeDigest, code_digest
+from tasks.digest import CodeDigest
 from tasks.failures import cause_in_infrastructure
+from tasks.machine import Machine, without_gpus
+from tasks.provenance import image
 from tasks.quiet import hush
 from tasks.registration import check_code, options
 from tasks.schemas import StageSummary, read_metadata
@@ -60,11 +62,6 @@ def footer(value: Any) -> dict[str, Any]:
     address, access = str(value.remote_source or value.path), FlyteContextManager.current_context().file_access
     with access.get_filesystem_for_path(address).open(address, "rb") as file:
         return read_metadata(file)
-
-
-def made_from(module: str, **inputs: Any) -> dict[str, Any]:
-    """What goes into the footer of a table: its inputs, by digest or in full, and the code of the stage's `module`."""
-    return {**inputs, "code_version": code_digest(module)}
 
 
 def config_digest(config: Config) -> str:
@@ -194,8 +191,16 @@ class Stopwatch:
         self._started_at = datetime.now(UTC)
         self._started = time.perf_counter()
 
-    def summary(self, headline: str, *, before: float = 0.0, **facts: Any) -> StageSummary:
-        """The stage's summary, up to now; `before` is what earlier attempts of the same work took, in seconds."""
+    def summary(self, headline: str, *, before: float = 0.0, on: Machine | None = None, **facts: Any) -> StageSummary:
+        """The stage's summary, up to now.
+
+        Args:
+            headline: one sentence for people.
+            before: what earlier attempts of the same work took, in seconds.
+            on: what it ran on; without it, the cores of this process.
+            facts: for the report and for programs.
+        """
+        machine = on or without_gpus()
         return StageSummary(
             stage=self._stage,
             started_at=self._started_at,
@@ -203,6 +208,9 @@ class Stopwatch:
             headline=headline,
             facts=facts,
             run=run_id(),
+            image=image(),
+            cores=machine.cores,
+            gpus=machine.gpus,
         )
 
 

@@ -21,6 +21,7 @@ from tasks.sourcing.columns import VERIFIERS_OF
 from tasks.sourcing.hub import resolve_revision
 from tasks.sourcing.spec import SourceSpec
 from tasks.spec import DataFile, Recipe
+from tasks.training import trackers
 from tasks.verifiers import VerifiersConfig, functions
 
 
@@ -43,6 +44,8 @@ def plan(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Plan
 
     planned = data.model_copy(update={"sources": [loaders.pinned(source) for source in data.sources]})
     check(planned, training, evaluation)
+    if _is_here():
+        trackers.check(training.trackers)
     model = fingerprinted_model(training.model)
     show("plan", charts.page(_figures(planned, training, evaluation), charts.table(_sources(planned), "Sources")))
     say_duration(planned, training, evaluation)
@@ -57,11 +60,14 @@ def plan(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Plan
 
 def say_duration(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> None:
     """Say on the terminal how long the run will take, where it runs on this machine: on a cluster, others compute."""
-    state = FlyteContextManager.current_context().execution_state
-    if state is None or not state.is_local_execution():
-        return
-    if (line := estimate(data, training, evaluation)) is not None:
+    if _is_here() and (line := estimate(data, training, evaluation)) is not None:
         print(line, file=sys.stderr, flush=True)
+
+
+def _is_here() -> bool:
+    """Whether the other stages run on this machine, too."""
+    state = FlyteContextManager.current_context().execution_state
+    return state is not None and state.is_local_execution()
 
 
 def check(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> None:

@@ -230,6 +230,8 @@ class StageSummary:
         headline: one sentence for people.
         facts: all else that it recorded, for the report and for programs: JSON values.
         run: the run that it was made in (`tasks.platform.run_id`); in any other it came from the cache.
+        image: the container image that it was made in (`tasks.provenance.image`).
+        cores, gpus: what it held for `seconds` (`tasks.machine`).
     """
 
     stage: str
@@ -238,6 +240,9 @@ class StageSummary:
     headline: str
     facts: dict[str, Any] = field(default_factory=dict)
     run: str = ""
+    image: str = ""
+    cores: float = 0.0
+    gpus: float = 0.0
 
     def __str__(self) -> str:
         return self.headline

@@ -9,6 +9,7 @@ from flytekit.types.file import FlyteFile
 
 from images import DATA, GENERATION
 from tasks.difficulty.spec import RolloutSpec
+from tasks.machine import here
 from tasks.platform import (
     RESULT,
     Folder,
@@ -16,12 +17,12 @@ from tasks.platform import (
     Stopwatch,
     content_digest,
     local,
-    made_from,
     sampling,
     scratch,
     show,
     shown_stage,
 )
+from tasks.provenance import made_from
 from tasks.schemas import GRADED, PROMPTS, REJECTED, ROLLOUTS, StageSummary, read_table, write_table
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
@@ -68,14 +69,15 @@ def roll_out(
         )
     lineage = made_from(
         __name__,
-        prompts=content_digest(prompts),
-        model=content_digest(model),
-        spec=spec.model_dump(mode="json"),
-        verifiers=verifiers.model_dump(mode="json"),
+        inputs={"prompts": content_digest(prompts), "model": content_digest(model)},
+        seed=spec.sampling.seed,
+        difficulty=spec,
+        verifiers=verifiers,
     )
     speed = sampled.output_tokens / sampled.seconds
     summary = watch.summary(
         f"{sampled.table.num_rows:,} rollouts, {sampled.output_tokens:,} tokens at {speed:,.0f} tokens/s",
+        on=here(),
         rollouts=sampled.table.num_rows,
         output_tokens=sampled.output_tokens,
         tokens_per_second=speed,
@@ -112,7 +114,11 @@ def select_prompts(prompts: Parquet, rollouts: Parquet, max_pass_rate: float) ->
     watch = Stopwatch("difficulty")
     graded, rejected = grade(read_table(local(prompts), PROMPTS), read_table(local(rollouts), ROLLOUTS))
     kept = select(graded, max_pass_rate)
-    lineage = made_from(__name__, prompts=content_digest(prompts), rollouts=content_digest(rollouts))
+    lineage = made_from(
+        __name__,
+        inputs={"prompts": content_digest(prompts), "rollouts": content_digest(rollouts)},
+        max_pass_rate=max_pass_rate,
+    )
     show(
         "pass rates",
         charts.page(
@@ -130,7 +136,7 @@ def select_prompts(prompts: Parquet, rollouts: Parquet, max_pass_rate: float) ->
     )
     return Graded(
         FlyteFile(str(write_table(scratch("graded.parquet"), graded, GRADED, lineage))),
-        FlyteFile(str(write_table(scratch("kept.parquet"), kept, GRADED, lineage | {"max_pass_rate": max_pass_rate}))),
+        FlyteFile(str(write_table(scratch("kept.parquet"), kept, GRADED, lineage))),
         FlyteFile(str(write_table(scratch("rejected.parquet"), rejected, REJECTED, lineage))),
         summary,
     )

@@ -36,6 +36,7 @@ from tasks.schemas import DOMAINS, EVALUATION, table_from_rows
 
 CONFIDENCE = 0.95
 FLIPS = 9_999
+FLIP_SEED = 0
 EVERYTHING = "all"
 
 
@@ -92,7 +93,7 @@ class Evaluation:
         }
 
 
-def compare(before: pa.Table, after: pa.Table, prompts: pa.Table, *, seed: int = 0) -> Evaluation:
+def compare(before: pa.Table, after: pa.Table, prompts: pa.Table, *, seed: int = FLIP_SEED) -> Evaluation:
     """Compare two policies on the same prompts.
 
     Args:
@@ -186,7 +187,7 @@ def length_interval(means: np.ndarray) -> Estimate:
     return Estimate(value, value - half, value + half, n)
 
 
-def sign_flip_p_value(differences: np.ndarray, seed: int = 0) -> float:
+def sign_flip_p_value(differences: np.ndarray, seed: int = FLIP_SEED) -> float:
     """Two-sided p-value of "the differences, `[prompts]`, are symmetric about 0"."""
     if len(differences) == 1 or not np.any(differences):
         return 1.0

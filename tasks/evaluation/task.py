@@ -9,6 +9,7 @@ from flytekit.types.file import FlyteFile
 
 from images import DATA, GENERATION
 from tasks.evaluation.spec import EvaluationConfig
+from tasks.machine import here
 from tasks.platform import (
     RESULT,
     Folder,
@@ -16,12 +17,12 @@ from tasks.platform import (
     Stopwatch,
     content_digest,
     local,
-    made_from,
     sampling,
     scratch,
     show,
     shown_stage,
 )
+from tasks.provenance import made_from
 from tasks.schemas import EVALUATION, GRADED, PROMPTS, REJECTED, ROLLOUTS, StageSummary, read_table, write_table
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
@@ -72,10 +73,10 @@ def evaluate_policy(
         )
     lineage = made_from(
         __name__,
-        prompts=content_digest(prompts),
-        policy=digest,
-        spec=config.model_dump(mode="json"),
-        verifiers=verifiers.model_dump(mode="json"),
+        inputs={"heldout": content_digest(prompts), "policy": digest},
+        seed=config.sampling.seed,
+        evaluation=config,
+        verifiers=verifiers,
     )
     speed = sampled.output_tokens / sampled.seconds
     scores = [score for score in sampled.table.column("score").to_pylist() if score is not None]
@@ -96,6 +97,7 @@ def evaluate_policy(
         FlyteFile(str(write_table(scratch("rejected.parquet"), sampled.rejected, REJECTED, lineage))),
         watch.summary(
             f"{sampled.table.num_rows:,} responses at {speed:,.0f} tokens/s",
+            on=here(),
             output_tokens=sampled.output_tokens,
             tokens_per_second=speed,
             engine_start_seconds=sampled.start_seconds,
@@ -110,7 +112,7 @@ def evaluate_policy(
 def compare_policies(before: Parquet, after: Parquet, prompts: Parquet) -> Compared:
     """Pass rates of both policies with intervals, their paired gain, and a test of it, by domain and in all."""
     from tasks import charts
-    from tasks.evaluation.statistics import compare
+    from tasks.evaluation.statistics import FLIP_SEED, compare
 
     watch = Stopwatch("comparison")
     found = compare(
@@ -129,7 +131,9 @@ def compare_policies(before: Parquet, after: Parquet, prompts: Parquet) -> Compa
             charts.deck(charts.before_after(found.table)),
         ),
     )
-    lineage = made_from(__name__, before=content_digest(before), after=content_digest(after))
+    tables = {"before": before, "after": after, "heldout": prompts}
+    inputs = {name: content_digest(each) for name, each in tables.items()}
+    lineage = made_from(__name__, inputs=inputs, seed=FLIP_SEED)
     return Compared(
         FlyteFile(str(write_table(scratch("evaluation.parquet"), found.table, EVALUATION, lineage))),
         watch.summary(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,7 @@ import pyarrow as pa
 from tasks.config import SpecError
 from tasks.mixing.shares import Claim, divide
 from tasks.mixing.spec import DomainShare, MixtureSpec, SourceShare
-from tasks.schemas import GRADED, MIXTURE, PROMPTS, TableError, canonical_json, validate
+from tasks.schemas import GRADED, MIXTURE, PROMPTS, TableError, validate
 
 Strata = dict[str, dict[str, list[int]]]
 """Domain -> source -> rows of the graded table."""
@@ -35,23 +34,19 @@ class Mixed:
             draws the row: the counts already hold the proportions, so it is the same for all and adds up to 1.
         heldout: table of `GRADED`, by domain, source and seeded hash; shares no `prompt_id` with `train`.
         counts: per domain and source, `{domain, source, available, heldout, taken}`.
-        lineage: for the file metadata: digest of the spec, the spec's seed, upstream digests, code version.
     """
 
     train: pa.Table
     heldout: pa.Table
     counts: list[dict[str, Any]]
-    lineage: dict[str, Any]
 
 
-def mix(graded: pa.Table, spec: MixtureSpec, *, upstream: Mapping[str, str], code_version: str) -> Mixed:
+def mix(graded: pa.Table, spec: MixtureSpec) -> Mixed:
     """Divide `graded` as `spec` says; equal inputs give equal tables, whatever the order of the rows.
 
     Args:
         graded: table of `GRADED`; a prompt with several rows is a `TableError`.
         spec: what to take; a share that `graded` cannot fill is a `SpecError`.
-        upstream: digest of each input, by name; recorded in the lineage.
-        code_version: recorded in the lineage.
     """
     graded = validate(graded, GRADED, "graded prompts")
     strata, heldout, train = _choose(graded, spec, "graded prompts")
@@ -69,12 +64,6 @@ def mix(graded: pa.Table, spec: MixtureSpec, *, upstream: Mapping[str, str], cod
             for domain, sources in strata.items()
             for source, rows in sources.items()
         ],
-        lineage={
-            "spec_digest": hashlib.sha256(canonical_json(spec.model_dump(mode="json")).encode()).hexdigest(),
-            "seed": spec.seed,
-            "upstream": dict(upstream),
-            "code_version": code_version,
-        },
     )
 
 

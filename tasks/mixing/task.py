@@ -8,9 +8,9 @@ from flytekit import Resources
 from flytekit.types.file import FlyteFile
 
 from images import DATA
-from tasks.digest import code_digest
 from tasks.mixing.spec import MixtureSpec
-from tasks.platform import Parquet, Stopwatch, content_digest, local, made_from, scratch, show, shown_stage
+from tasks.platform import Parquet, Stopwatch, content_digest, local, scratch, show, shown_stage
+from tasks.provenance import made_from
 from tasks.schemas import GRADED, MIXTURE, PROMPTS, REJECTED, StageSummary, read_table, write_table
 
 
@@ -42,7 +42,9 @@ def merge_sources(prompts: list[Parquet], rejected: list[Parquet], sources: list
     merged, duplicates = merge([read_table(local(table), PROMPTS) for table in prompts], sources)
     check(merged, spec)
     aside = pa.concat_tables([*(read_table(local(table), REJECTED) for table in rejected), duplicates])
-    lineage = made_from(__name__, sources=[content_digest(table) for table in prompts])
+    lineage = made_from(
+        __name__, inputs={"prompts": [content_digest(table) for table in prompts]}, sources=sources, mixture=spec
+    )
     figures = {"prompts": f"{merged.num_rows:,}", "sources": f"{len(sources):,}", "set aside": f"{aside.num_rows:,}"}
     show("prompts", charts.page(figures, charts.prompt_samples(merged)))
     return Merged(
@@ -63,17 +65,13 @@ def mix_prompts(graded: Parquet, spec: MixtureSpec) -> Mixture:
     from tasks.mixing.mix import mix
 
     watch = Stopwatch("mixing")
-    mixed = mix(
-        read_table(local(graded), GRADED),
-        spec,
-        upstream={"graded": content_digest(graded)},
-        code_version=code_digest(__name__),
-    )
+    mixed = mix(read_table(local(graded), GRADED), spec)
+    lineage = made_from(__name__, inputs={"kept": content_digest(graded)}, seed=spec.seed, mixture=spec)
     figures = {"to train on": f"{mixed.train.num_rows:,}", "held out": f"{mixed.heldout.num_rows:,}"}
     show("mixture", charts.page(figures, charts.table(mixed.counts), charts.prompt_samples(mixed.train)))
     return Mixture(
-        FlyteFile(str(write_table(scratch("mixture.parquet"), mixed.train, MIXTURE, mixed.lineage))),
-        FlyteFile(str(write_table(scratch("heldout.parquet"), mixed.heldout, GRADED, mixed.lineage))),
+        FlyteFile(str(write_table(scratch("mixture.parquet"), mixed.train, MIXTURE, lineage))),
+        FlyteFile(str(write_table(scratch("heldout.parquet"), mixed.heldout, GRADED, lineage))),
         watch.summary(
             f"{mixed.train.num_rows:,} prompts to train on, {mixed.heldout.num_rows:,} held out", counts=mixed.counts
         ),

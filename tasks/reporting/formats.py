@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tasks.reporting.sections import Cost
 
 UNKNOWN = "unknown"
 
@@ -34,6 +37,19 @@ def duration(seconds: float) -> str:
 def count(number: float) -> str:
     """A whole number with thousands separated."""
     return f"{number:,.0f}"
+
+
+def hours(spent: float) -> str:
+    """Hours of a core or of a GPU, in two significant digits below ten: 0.35, 4.2, 1,250."""
+    return f"{spent:,.0f}" if spent >= 10 else f"{spent:.2g}"
+
+
+def cost(spent: Cost) -> str:
+    """GPU hours, where there were GPUs, and core hours."""
+    if not spent.core_hours:
+        return UNKNOWN if spent.seconds else "nothing"
+    cores = f"{hours(spent.core_hours)} core hours"
+    return f"{hours(spent.gpu_hours)} GPU hours, {cores}" if spent.gpu_hours else cores
 
 
 def decimal(number: float) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-DIGEST = re.compile(r"[0-9a-f]{32,64}")
+from tasks.schemas import StageSummary
+
 SHOWN_DIGITS = 12
 """Of a digest, on the page."""
 
@@ -19,44 +19,57 @@ class Output:
     Attributes:
         name: of the output.
         digest: of what it holds.
-        made_from: the digests of what it was made from, by name.
+        provenance: what its footer says of where it came from (`tasks.provenance`).
     """
 
     name: str
     digest: str
-    made_from: dict[str, str]
+    provenance: Mapping[str, Any]
 
-
-def output(name: str, digest: str, metadata: Mapping[str, Any]) -> Output:
-    """An output with the digests among its `metadata`, at any depth."""
-    return Output(name, digest, dict(_digests(metadata)))
-
-
-def _digests(metadata: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for key, value in metadata.items():
-        if isinstance(value, dict):
-            yield from _digests(value)
-        elif isinstance(value, list):
-            yield from _digests({f"{key} {i + 1}": each for i, each in enumerate(value)})
-        elif isinstance(value, str) and DIGEST.fullmatch(value):
-            yield key, value
+    def inputs(self) -> Iterator[tuple[str, str]]:
+        """The digests of what it was made from, by name."""
+        for name, given in sorted(self.provenance.get("inputs", {}).items()):
+            digests = [given] if isinstance(given, str) else given
+            yield from ((name if len(digests) == 1 else f"{name} {i + 1}", each) for i, each in enumerate(digests))
 
 
 def rows(outputs: list[Output]) -> list[dict[str, str]]:
-    """The outputs for the page; what was made from another one of them says so by its name."""
+    """The outputs for the page; what was made from another says so by its name. One image for all is not repeated."""
     named = {each.digest: each.name for each in outputs}
+    made_in = {each.provenance["image"] for each in outputs if "image" in each.provenance}
+
+    def told(name: str, digest: str) -> str:
+        known = named.get(digest, name)
+        return f"{name} {digest[:SHOWN_DIGITS]}" + (f" ({known})" if known != name else "")
+
     return [
         {
             "name": each.name,
             "digest": each.digest[:SHOWN_DIGITS],
-            "made_from": ", ".join(
-                f"{key} {digest[:SHOWN_DIGITS]}"
-                + (f" ({named[digest]})" if named.get(digest, key) not in (key, each.name) else "")
-                for key, digest in sorted(each.made_from.items())
-            ),
+            "made_from": ", ".join(told(*given) for given in each.inputs()),
+            "spec": each.provenance.get("spec_digest", "")[:SHOWN_DIGITS],
+            "seed": _seed(each.provenance.get("seed")),
+            "code": each.provenance.get("code_version", "")[:SHOWN_DIGITS],
+            "image": each.provenance.get("image", "") if len(made_in) > 1 else "",
         }
         for each in outputs
     ]
+
+
+def _seed(seed: int | dict[str, int] | None) -> str:
+    if isinstance(seed, dict):
+        return ", ".join(map(str, sorted(set(seed.values()))))
+    return "" if seed is None else str(seed)
+
+
+def images(summaries: list[StageSummary]) -> str:
+    """In which images the stages ran: one, or a line for each with its stages."""
+    found: dict[str, dict[str, None]] = {}
+    for summary in summaries:
+        found.setdefault(summary.image or "unknown", {})[summary.stage.partition(":")[0]] = None
+    if len(found) == 1:
+        return next(iter(found))
+    return "\n".join(f"{image} ({', '.join(stages)})" for image, stages in found.items())
 
 
 def model_card(title: str, base: str, headline: str, recipe: str, data: str) -> str:

@@ -43,7 +43,7 @@ class ReportInputs:
         after: `ROLLOUTS` of the trained policy on the same prompts.
         summaries: of all stages, in pipeline order.
         run: this run's name: a stage whose summary was made in another came from the cache.
-        outputs: what the run made: `name`, `digest` and `made_from` of each.
+        outputs: what the run made (`tasks.reporting.lineage.rows`).
         lineage: what was run: versions, seeds; `model` also stands in the header.
     """
 
@@ -78,6 +78,7 @@ def render(inputs: ReportInputs) -> str:
         "points": formats.points,
         "duration": formats.duration,
         "count": formats.count,
+        "cost": formats.cost,
         "decimal": formats.decimal,
         "p_value": formats.p_value,
         "moment": formats.moment,
@@ -115,7 +116,9 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "model": inputs.lineage.get("model"),
         "stages": sections.stages(inputs.summaries, inputs.run),
         "stage_facts": sections.stage_facts(inputs.summaries),
-        "seconds": sum(summary.seconds for summary in inputs.summaries),
+        "cost": sections.cost(inputs.summaries),
+        "paid_here": sections.cost(inputs.summaries, inputs.run),
+        "some_cached": any(summary.run != inputs.run for summary in inputs.summaries),
         "spec_yaml": inputs.spec_yaml,
         "training_yaml": inputs.training_yaml,
         "evaluation_yaml": inputs.evaluation_yaml,

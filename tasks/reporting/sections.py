@@ -204,6 +204,25 @@ def stages(summaries: Sequence[StageSummary], run: str) -> list[dict[str, Any]]:
     return listed
 
 
+@dataclass(frozen=True)
+class Cost:
+    """What stages took: wall time of their work in seconds, and the hours of the cores and GPUs that they held."""
+
+    seconds: float
+    core_hours: float
+    gpu_hours: float
+
+
+def cost(summaries: Sequence[StageSummary], run: str | None = None) -> Cost:
+    """Of all stages; with `run`, of those that ran in it."""
+    counted = [each for each in summaries if run is None or each.run == run]
+    return Cost(
+        sum(each.seconds for each in counted),
+        sum(each.seconds * each.cores for each in counted) / 3600,
+        sum(each.seconds * each.gpus for each in counted) / 3600,
+    )
+
+
 def stage_facts(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
     """Every run of a stage with all that it recorded, its facts as indented JSON."""
     return [
@@ -212,6 +231,7 @@ def stage_facts(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
             "started_at": summary.started_at,
             "seconds": summary.seconds,
             "headline": summary.headline,
+            "image": summary.image,
             "facts": json.dumps(summary.facts, indent=2, sort_keys=True, ensure_ascii=False),
         }
         for summary in summaries

@@ -60,8 +60,8 @@ def report(
 ) -> Reported:
     """One page that joins the lineage of a run, and its `summary.json`.
 
-    A local run also gets a folder to keep, with the page, `tables` as `<name>.parquet`, `folders` (models) and the
-    metrics (see `new_run`), and the summary on the terminal.
+    A local run also gets a folder to keep, with the page, `tables` as `<name>.parquet`, `folders` (models), the metrics
+    and the three files as `<name>.yaml` (see `new_run`), and the summary on the terminal.
 
     Never cached: it tells which stages of this run came from the cache.
 
@@ -90,9 +90,12 @@ def report(
     summaries = sections.told_apart(summaries)
     # In a pod the execution's own date is when the pod began.
     began = min(map(aware, (context.execution_date, *(each.started_at for each in summaries if each.run == run))))
-    outputs = [lineage.output(name, content_digest(each), footer(each)) for name, each in tables.items()]
-    trained_on = {"model": content_digest(folders["model"]), "mixture": content_digest(tables["mixture"])}
-    outputs.append(lineage.output("policy", content_digest(folders["policy"]), trained_on))
+    origins = {name: footer(each) for name, each in tables.items()}
+    # The ledger is written with the policy, by the same task.
+    origins |= {"model": {}, "policy": origins["ledger"]}
+    outputs = [
+        lineage.Output(name, content_digest(each), origins[name]) for name, each in {**folders, **tables}.items()
+    ]
     evaluation = table("evaluation", EVALUATION)
     page = render(
         ReportInputs(
@@ -115,7 +118,7 @@ def report(
             outputs=lineage.rows(outputs),
             lineage={
                 "model": training.model.name,
-                "code of the mixture": footer(tables["mixture"]).get("code_version", ""),
+                "image": lineage.images(summaries),
                 "seeds": f"data {data.seed}, mixture {data.mixture.seed}, training {training.seed}",
                 "run": run,
             },
@@ -140,6 +143,8 @@ def report(
         (folder / "summary.json").write_text(json.dumps({"title": data.name, **summary}, indent=2) + "\n")
         shutil.copy(path, folder / "report.html")
         if on_laptop:
+            for name, given in shown.items():
+                (folder / f"{name}.yaml").write_text(_yaml(given))
             for name, each in tables.items():
                 shutil.copy(local(each), folder / f"{name}.parquet")
             for name, source in folders.items():

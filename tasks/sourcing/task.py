@@ -9,7 +9,8 @@ from flytekit import Resources
 from flytekit.types.file import FlyteFile
 
 from images import DATA
-from tasks.platform import Parquet, Stopwatch, made_from, scratch, show, shown_stage
+from tasks.platform import Parquet, Stopwatch, scratch, show, shown_stage
+from tasks.provenance import made_from
 from tasks.schemas import PROMPTS, REJECTED, StageSummary, write_table
 from tasks.sourcing.spec import SourceBatch
 
@@ -36,7 +37,13 @@ def source_prompts(batch: SourceBatch, max_prompt_chars: int) -> Sourced:
     built = {source.name: build_prompts(source, max_prompt_chars) for source in batch.sources}
     found = pa.concat_tables([each.prompts for each in built.values()])
     aside = pa.concat_tables([each.rejected for each in built.values()])
-    lineage = made_from(__name__, **batch.model_dump(mode="json"))
+    lineage = made_from(
+        __name__,
+        inputs={"contents": batch.contents},
+        seed={source.name: source.seed for source in batch.sources},
+        sources=[source.model_dump(mode="json") for source in batch.sources],
+        max_prompt_chars=max_prompt_chars,
+    )
     prompts = write_table(scratch("prompts.parquet"), found, PROMPTS, lineage)
     rejected = write_table(scratch("rejected.parquet"), aside, REJECTED, lineage)
     read = sum(each.counts["read"] for each in built.values())

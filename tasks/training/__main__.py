@@ -10,9 +10,11 @@ import click
 import yaml
 
 from tasks.config import SpecError, load_yaml, parse
+from tasks.contents import file_digest
 from tasks.failures import MistakeError
 from tasks.generation.models import prepare_model
 from tasks.progress import shown
+from tasks.provenance import made_from
 from tasks.quiet import hush
 from tasks.spec import DataFile, Recipe
 from tasks.training.tally import note
@@ -57,7 +59,12 @@ def run(
         def on_step(metrics: dict[str, float]) -> None:
             advance(note=note(metrics), done=int(metrics["step"]) + 1)
 
-        result = train(config.run, model, mixture, folder, verifiers.with_initial(model), on_step=on_step)
+        inputs = {"model": file_digest(model), "mixture": file_digest(mixture)}
+        lineage = made_from(
+            "tasks.training.run", inputs=inputs, seed=config.seed, training=config.run, verifiers=verifiers
+        )
+        judged_by = verifiers.with_initial(model)
+        result = train(config.run, model, mixture, folder, judged_by, lineage=lineage, on_step=on_step)
     click.echo(f"policy      {result.policy}\nledger      {result.ledger}\nmetrics     {result.metrics}")
 
 

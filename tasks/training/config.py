@@ -211,6 +211,8 @@ class TrainingConfig(Config):
         objective, optimizer, learner, actors, rewards: see there.
         checkpoint_every: steps between checkpoints; the last step is always saved.
         stall_seconds: no group decided for this long while the learner waits: the run fails with a diagnosis.
+        trackers: services that get the metrics of each step beside `metrics.jsonl` and TensorBoard: Weights & Biases,
+            MLflow. Each needs its package, the extra of its name.
         seed: seed of the prompts' order after the first epoch, of the learner, and of `deterministic` responses.
     """
 
@@ -232,6 +234,7 @@ class TrainingConfig(Config):
     rewards: RewardsConfig = RewardsConfig()
     checkpoint_every: RunTime[int] = Field(10, ge=1)
     stall_seconds: RunTime[float] = Field(1800, gt=0)
+    trackers: RunTime[list[Literal["wandb", "mlflow"]]] = Field([])
     seed: int = 0
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from tasks.failures import MistakeError
 from tasks.generation.engine import sample_seed
 from tasks.generation.rollouts import check_prompts
 from tasks.schemas import LEDGER, MIXTURE, read_table, write_table
+from tasks.training import trackers
 from tasks.training.actors import ActorProcess, RayActor
 from tasks.training.checkpoint import Checkpoints
 from tasks.training.config import TrainingConfig
@@ -55,6 +56,7 @@ def train(
     folder: Path,
     verifiers: VerifiersConfig = DEFAULTS,
     *,
+    lineage: Mapping[str, Any] | None = None,
     on_step: Callback = lambda _: None,
     on_saved: Callable[[Path], None] = lambda _: None,
 ) -> TrainingResult:
@@ -67,20 +69,23 @@ def train(
         folder: the run folder: checkpoints, ledger, metrics, policy. On storage that outlives the run and that every
             node of the cluster sees.
         verifiers: how responses are judged.
+        lineage: where the run comes from (`tasks.provenance.made_from`), for the footer of the ledger's table.
         on_step: called with the metrics of each step.
         on_saved: called with the folder of each complete checkpoint.
 
     Raises:
         ResourceError: the cluster is too small for the configuration.
+        TrackerError: a tracker cannot be used here.
         ValueError: a prompt that does not fit or that no verifier here can judge, or a run folder that does not belong
             to this run.
         NoSignalError, StalledError, ActorLostError, LearnerLostError, FolderInUseError: see there.
     """
     check_resources(config)
+    trackers.check(config.trackers)
     folder.mkdir(parents=True, exist_ok=True)
     prompts = load_prompts(config, model, mixture, verifiers)
     with watched():
-        return asyncio.run(_train(config, model, prompts, folder, verifiers, on_step, on_saved))
+        return asyncio.run(_train(config, model, prompts, folder, verifiers, lineage, on_step, on_saved))
 
 
 def load_prompts(
@@ -140,6 +145,7 @@ async def _train(
     prompts: list[Prompt],
     folder: Path,
     verifiers: VerifiersConfig,
+    lineage: Mapping[str, Any] | None,
     on_step: Callback,
     on_saved: Callable[[Path], None],
 ) -> TrainingResult:
@@ -171,20 +177,21 @@ async def _train(
             checkpoints=checkpoints,
             on_step=on_step,
         )
-        try:
-            controller = Controller(config, PromptStream(prompts, config.seed), crew)
-            cluster.start_actors()
-            await crew.learner.start()
-            if checkpoint is not None:
-                await controller.resume(checkpoint)
-            await controller.run()
-            await crew.learner.export(folder / "policy")
-            write_table(folder / "ledger.parquet", crew.ledger.table(), LEDGER)
-        finally:
-            crew.ledger.close()
-            journal.close()
-            cluster.shutdown()
-            crew.weights.clear()
+        with trackers.following(config.trackers, folder, config.model_dump(mode="json")):
+            try:
+                controller = Controller(config, PromptStream(prompts, config.seed), crew)
+                cluster.start_actors()
+                await crew.learner.start()
+                if checkpoint is not None:
+                    await controller.resume(checkpoint)
+                await controller.run()
+                await crew.learner.export(folder / "policy")
+                write_table(folder / "ledger.parquet", crew.ledger.table(), LEDGER, lineage)
+            finally:
+                crew.ledger.close()
+                journal.close()
+                cluster.shutdown()
+                crew.weights.clear()
     return TrainingResult(
         policy=folder / "policy",
         ledger=folder / "ledger.parquet",

@@ -20,6 +20,7 @@ from images import TRAINING
 from tasks.config import decisive
 from tasks.contents import seal
 from tasks.digest import code_digest
+from tasks.machine import of_ray
 from tasks.platform import (
     DECK_SECONDS,
     RESULT,
@@ -33,6 +34,7 @@ from tasks.platform import (
     show,
     shown_stage,
 )
+from tasks.provenance import made_from
 from tasks.ray_job import HeadNodeConfig, RayJobConfig
 from tasks.schemas import StageSummary, canonical_json
 from tasks.training.config import TrainingConfig
@@ -87,7 +89,9 @@ def train_policy(
     from tasks.training.timeouts import StalledError
 
     watch = Stopwatch("training")
-    folder = run_folder(content_digest(model), content_digest(mixture), config, verifiers)
+    inputs = {"model": content_digest(model), "mixture": content_digest(mixture)}
+    folder = run_folder(inputs["model"], inputs["mixture"], config, verifiers)
+    lineage = made_from(__name__, inputs=inputs, seed=config.seed, training=config, verifiers=verifiers)
     initial = seen_by_all(local(model), folder)
     judged_by = verifiers.with_initial(initial)
     drawn_at = 0.0
@@ -103,7 +107,16 @@ def train_policy(
 
         try:
             with kept(folder) as on_saved:
-                result = train(config, initial, local(mixture), folder, judged_by, on_step=on_step, on_saved=on_saved)
+                result = train(
+                    config,
+                    initial,
+                    local(mixture),
+                    folder,
+                    judged_by,
+                    lineage=lineage,
+                    on_step=on_step,
+                    on_saved=on_saved,
+                )
         except (ActorLostError, LearnerLostError, LostGroupsError, StalledError, StoreError) as error:
             raise FlyteRecoverableException(f"{error} (run folder {folder})") from error
 
@@ -116,6 +129,7 @@ def train_policy(
         f"{config.steps} steps, {trained:,.0f} tokens trained, "
         f"{generated / max(seconds, 1e-9):,.0f} tokens/s generated",
         before=sum(row["step_seconds"] for row in rows if row["step"] < result.resumed_from),
+        on=of_ray(),
         steps=config.steps,
         resumed_from=result.resumed_from,
         trained_tokens=trained,

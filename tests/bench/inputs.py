@@ -49,5 +49,5 @@ def mixture(folder: Path) -> Path:
         "mean_tokens": 40.0,
     }
     rows = [row | constants for row in table.to_pylist()]
-    mixed = mix(table_from_rows(rows, GRADED, "benchmark"), MixtureSpec(), upstream={}, code_version="benchmark")
+    mixed = mix(table_from_rows(rows, GRADED, "benchmark"), MixtureSpec())
     return write_table(folder / "mixture.parquet", mixed.train, MIXTURE)

@@ -1,11 +1,13 @@
 """A run that never happened, in the tables of one that did: what the report's tests render."""
 
+import hashlib
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from tasks.reporting import lineage
 from tasks.reporting.page import ReportInputs
 from tasks.schemas import (
     EVALUATION,
@@ -167,8 +169,37 @@ def summaries() -> list[StageSummary]:
             headline,
             facts if name == "evaluation" else {},
             run="earlier" if i < 5 else "this",
+            image="registry.example/team/rlvr-data:v1" if i < 3 else "registry.example/team/rlvr-generation:v1",
+            cores=2.0,
+            gpus=0.0 if name.startswith(("sourcing", "mixing")) else 4.0,
         )
         for i, (name, seconds, headline) in enumerate(stages)
+    ]
+
+
+def outputs() -> list[lineage.Output]:
+    def digest(name: str) -> str:
+        return hashlib.sha256(name.encode()).hexdigest()
+
+    def made(name: str, of: tuple[str, ...], image: str = "data") -> lineage.Output:
+        provenance = {
+            "inputs": {each: digest(each) for each in of},
+            "spec_digest": digest(f"spec of {name}"),
+            "seed": 17 if name in ("mixture", "heldout", "policy") else None,
+            "code_version": digest(f"code of {name}"),
+            "image": f"registry.example/team/rlvr-{image}:v1",
+        }
+        return lineage.Output(name, digest(name), provenance)
+
+    return [
+        lineage.Output("model", digest("model"), {}),
+        made("prompts", ("prompts 1",)),
+        made("rollouts", ("prompts", "model"), "generation"),
+        made("kept", ("prompts", "rollouts")),
+        made("mixture", ("kept",)),
+        made("heldout", ("kept",)),
+        made("policy", ("model", "mixture"), "training"),
+        made("after", ("heldout", "policy"), "generation"),
     ]
 
 
@@ -186,6 +217,7 @@ def report_inputs(*, per_source: int = 60, steps: int = 14) -> ReportInputs:
     return ReportInputs(
         title="RLVR quickstart",
         spec_yaml="sources:\n  - name: products\n    domain: math\n    limit: 400\n",
+        evaluation_yaml="sampling:\n  samples: 4\n",
         training_yaml="steps: 14\nlearning_rate: 1.0e-5\ngroups_per_step: 8\n",
         rejected=table_from_rows(rejected, REJECTED, "rejected"),
         graded=table_from_rows(rows, GRADED, "graded"),
@@ -198,11 +230,12 @@ def report_inputs(*, per_source: int = 60, steps: int = 14) -> ReportInputs:
         before=rollouts(heldout, "base", 0.23, generator),
         after=rollouts(heldout, "step-14", 0.45, generator),
         summaries=summaries(),
+        run="this",
+        outputs=lineage.rows(outputs()),
         lineage={
             "model": "SmolLM2-135M-Instruct",
-            "data spec digest": "9f2c1e0d7a",
-            "code version": "0.1.0+2e9e9c1",
-            "seed": "17",
-            "flytekit": "1.16.31",
+            "image": lineage.images(summaries()),
+            "seeds": "data 0, mixture 0, training 17",
+            "run": "this",
         },
     )

@@ -1,24 +1,42 @@
 """Where outputs came from, the card of a policy, and the index of runs."""
 
 import json
+from datetime import UTC, datetime
 
 import yaml
 
+from tasks.digest import code_digest
+from tasks.provenance import image, made_from
 from tasks.reporting.index import write_index
-from tasks.reporting.lineage import model_card, output, rows
+from tasks.reporting.lineage import Output, images, model_card, rows
+from tasks.schemas import StageSummary
 
-KEPT, MIXTURE, SPEC = "a" * 64, "b" * 64, {"seed": 3}
+KEPT, MIXTURE = "a" * 64, "b" * 64
 
 
 def test_an_output_names_what_it_was_made_from_by_digest_and_by_name_where_the_run_made_it():
-    outputs = [
-        output("kept", KEPT, {}),
-        output("mixture", MIXTURE, {"upstream": {"graded": KEPT}, "spec": SPEC, "files": ["c" * 64]}),
-    ]
-    assert rows(outputs) == [
-        {"name": "kept", "digest": "a" * 12, "made_from": ""},
-        {"name": "mixture", "digest": "b" * 12, "made_from": f"files 1 {'c' * 12}, graded {'a' * 12} (kept)"},
-    ]
+    footer = made_from("tasks.mixing.task", inputs={"graded": KEPT, "files": ["c" * 64]}, seed=3, mixture={"size": 5})
+    elsewhere = Output("policy", "d" * 64, footer | {"image": "registry.example/rlvr-training:v1"})
+    foreign, mixture, _ = rows([Output("kept", KEPT, {}), Output("mixture", MIXTURE, footer), elsewhere])
+    assert foreign == dict.fromkeys(mixture, "") | {"name": "kept", "digest": "a" * 12}
+    assert rows([Output("mixture", MIXTURE, footer)])[0]["image"] == ""  # one for all stands above the table
+    assert mixture == {
+        "name": "mixture",
+        "digest": "b" * 12,
+        "made_from": f"files {'c' * 12}, graded {'a' * 12} (kept)",
+        "spec": footer["spec_digest"][:12],
+        "seed": "3",
+        "code": code_digest("tasks.mixing.task")[:12],
+        "image": image(),
+    }
+
+
+def test_the_page_names_each_image_with_the_stages_that_ran_in_it():
+    def ran(stage, image):
+        return StageSummary(stage, datetime.now(UTC), 1.0, "", image=image)
+
+    assert images([ran("mixing", "a:1"), ran("training", "a:1")]) == "a:1"
+    assert images([ran("mixing", "a:1"), ran("training", "b:1")]) == "a:1 (mixing)\nb:1 (training)"
 
 
 def test_the_card_has_the_front_matter_that_the_hub_reads():

@@ -223,6 +223,7 @@ class Propeller:
                 "FLYTE_INTERNAL_EXECUTION_DOMAIN": "development",
                 "FLYTE_INTERNAL_EXECUTION_ID": attempt.execution,
                 "FLYTE_ATTEMPT_NUMBER": str(attempt.number),
+                "FLYTE_INTERNAL_IMAGE": container.image,  # as images/Dockerfile sets it
                 **self.store.environment,  # for Flyte's files; the next three for files that a source names
                 "AWS_ENDPOINT_URL": self.store.endpoint,
                 "AWS_ACCESS_KEY_ID": KEYS["aws_access_key_id"],

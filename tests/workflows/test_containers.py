@@ -6,15 +6,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.evaluation.spec import EvaluationConfig
+from tasks.schemas import read_metadata
 from tasks.sourcing.loaders import batches
 from tasks.spec import DataFile, Recipe, quickstart
 from tests.training.mixtures import HAS_AN_E
 from tests.workflows.containers import FOLDERS, files_of, literals, python
-from tests.workflows.propeller import FailedError
+from tests.workflows.propeller import IMAGE, FailedError
 from workflows.rlvr import Results
 
 pytestmark = pytest.mark.pipeline
 
+RAN_IN = {"rollouts": "generation", "ledger": "training"}
+"""The image of the task that makes a table, where it is not data's."""
 ENGINE = {"max_model_len": 256, "max_num_seqs": 32}
 
 
@@ -91,6 +94,7 @@ def test_a_run_from_its_plan_to_its_report_passes_everything_through_blob_storag
     for name in ("prompts", "rollouts", "kept", "mixture", "heldout", "ledger", "evaluation"):
         with files.open(getattr(results, name)) as file:
             assert pq.read_table(file).num_rows > 0, name
+            assert read_metadata(file)["image"] == IMAGE.format(RAN_IN.get(name, "data")), name
     [checkpoint] = {name.split("/")[2].split(".")[0] for name in cluster.store.keys("rlvr-runs/")}
     assert checkpoint == "step_00000002"
     tasks = {name.removeprefix("task/") for name in cluster.entities if name.startswith("task/")}

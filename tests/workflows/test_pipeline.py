@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -13,7 +14,9 @@ import psutil
 import pytest
 import yaml
 
+from tasks.contents import file_digest
 from tasks.schemas import EVALUATION, GRADED, LEDGER, MIXTURE, read_metadata, read_table
+from tests.reporting.reader import Reader
 from tests.tiny_model import build
 from tests.training.mixtures import HAS_AN_E
 
@@ -22,6 +25,7 @@ pytestmark = [pytest.mark.pipeline, pytest.mark.engine]
 ROOT = Path(__file__).parent.parent.parent
 PYFLYTE = str(Path(sys.executable).with_name("pyflyte"))
 STEPS = 8
+GAIN = {"before": "", "after": "", "gain": "+"}
 ENGINE = {"max_model_len": 256, "max_num_seqs": 32}
 
 
@@ -148,7 +152,6 @@ def test_the_run_ends_with_a_summary_a_report_and_a_policy(laptop):
     mixture = read_table(laptop.outputs / "mixture.parquet", MIXTURE)
     heldout = read_table(laptop.outputs / "heldout.parquet", GRADED)
     assert not set(mixture["prompt_id"].to_pylist()) & set(heldout["prompt_id"].to_pylist())
-    assert "seed" in read_metadata(laptop.outputs / "mixture.parquet")
     fates = read_table(laptop.outputs / "ledger.parquet", LEDGER).to_pandas()
     assert (fates[fates.fate == "trained"].groupby("step").size() == 2).all()
     assert set(read_table(laptop.outputs / "evaluation.parquet", EVALUATION)["policy"].to_pylist()) == {
@@ -156,6 +159,16 @@ def test_the_run_ends_with_a_summary_a_report_and_a_policy(laptop):
         "after",
         "gain",
     }
+
+
+def test_each_table_says_by_what_code_from_what_and_where_it_was_made(laptop):
+    for path in laptop.outputs.glob("*.parquet"):
+        footer = read_metadata(path)
+        assert {"inputs", "spec", "spec_digest", "seed", "code_version", "image"} <= set(footer), path.name
+        assert footer["image"] == f"this environment, Python {platform.python_version()}"
+    ledger, mixture = (read_metadata(laptop.outputs / f"{name}.parquet") for name in ("ledger", "mixture"))
+    assert ledger["inputs"]["mixture"] == file_digest(laptop.outputs / "mixture.parquet")
+    assert (ledger["spec"]["training"]["steps"], mixture["seed"]) == (STEPS, 0)
 
 
 def test_after_ctrl_c_finished_stages_come_from_the_cache_and_training_goes_on_from_the_checkpoint(laptop):
@@ -176,6 +189,33 @@ def test_the_policy_loads_in_transformers(laptop):
     model = AutoModelForCausalLM.from_pretrained(laptop.outputs / "policy")
     assert model.num_parameters() > 0
     assert AutoTokenizer.from_pretrained(laptop.outputs / "policy").chat_template
+
+
+def test_the_report_alone_tells_a_reader_what_was_done_and_how_to_do_it_again(laptop, tmp_path):
+    summary, reader = laptop.summary(), Reader((laptop.outputs / "report.html").read_text())
+    assert reader.lines[:2] == ["rlvr-flyte: tiny", "trained from model"]  # with what data, from which model
+    mixture = read_table(laptop.outputs / "mixture.parquet", MIXTURE)
+    assert reader.row("precise_if", "letters")[2] == str(mixture.num_rows)
+    assert reader.after("Training") == [f"{STEPS} optimizer steps"]
+    time, cost = reader.after("Time of all stages")[0], reader.after("Cost")[0]
+    assert re.fullmatch(r"(\d+ min )?[\d.]+ s", time)
+    assert re.fullmatch(r"[\d.]+ (GPU hours, [\d.]+ )?core hours", cost)
+    assert float(cost.split(" ")[0]) > 0
+    before, after, gain = (f"{100 * summary[name]:{sign}.1f}" for name, sign in GAIN.items())
+    assert reader.after("Held-out pass rate") == [f"{before}% → {after}%"]
+    low, high = (f"{100 * summary[name]:+.1f}" for name in ("gain_low", "gain_high"))
+    assert any(line.startswith(f"{gain} points ({low} to {high}), p = ") for line in reader.lines)
+    assert reader.stages()["rollouts"]
+    assert not reader.stages()["training"]
+
+    for name in ("Data", "Training", "Evaluation"):
+        (tmp_path / f"{name.lower()}.yaml").write_text(reader.text(f"{name}: "))
+    pyflyte, *words = reader.text("To run it again").split()
+    assert pyflyte == "pyflyte"
+    laptop.run(PYFLYTE, *(str(tmp_path / word) if word.endswith(".yaml") else word for word in words))
+    again = laptop.summary()
+    assert all(stage["cached"] for stage in again["stages"].values())
+    assert (again["before"], again["after"], again["gain"]) == (summary["before"], summary["after"], summary["gain"])
 
 
 def test_a_second_run_is_all_cache_hits(laptop):

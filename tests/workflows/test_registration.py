@@ -1,6 +1,7 @@
 """What is registered: the same from the base install as from a laptop's, and what Flyte is told of each task."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,9 @@ pytestmark = pytest.mark.pipeline
 
 ROOT = Path(__file__).parent.parent.parent
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
+
+LABEL = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+"""What Kubernetes takes for the value of a label."""
 
 UNCACHED = {"plan", "data", "train", "evaluation", "report"}
 ENGINES = {"roll_out", "evaluate_policy", "train_policy"}
@@ -117,6 +121,19 @@ def test_each_recipe_has_a_launch_plan(registered):
         assert {"data", "training", "evaluation"} == set(inputs)
     dapo = registered["launch plan/rlvr_dapo_qwen25_32b"].spec.default_inputs.parameters
     assert b"dapo-math-17k" in dapo["data"].SerializeToString()
+
+
+def test_executions_of_a_launch_plan_are_found_by_the_names_of_their_files(registered):
+    plans = {name: plan for name, plan in registered.items() if name.startswith("launch plan/rlvr_")}
+    labels = {name.removeprefix("launch plan/rlvr_"): dict(plan.spec.labels.values) for name, plan in plans.items()}
+    assert labels["dapo_qwen25_32b"] == {
+        "recipe": "dapo_qwen25_32b",
+        "data": "dapo_math_17k",
+        "evaluation": "dapo_evaluation",
+    }
+    assert all(set(each) == {"recipe", "data", "evaluation"} for each in labels.values())
+    for value in (value for each in labels.values() for value in each.values()):
+        assert re.fullmatch(LABEL, value), f"Kubernetes refuses the label {value!r}"
 
 
 def test_the_graph_is_a_few_named_boxes(registered):

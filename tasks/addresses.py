@@ -1,0 +1,70 @@
+"""Outputs of an earlier execution on a backend, by the address that Flyte's console shows for each of them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from tasks.failures import MistakeError
+
+if TYPE_CHECKING:
+    from flyteidl.core import literals_pb2
+    from flytekit.remote import FlyteRemote
+
+FORM = "flyte://v1/PROJECT/DOMAIN/EXECUTION/NODE/o/OUTPUT"
+"""As the console shows it; `i` in the place of `o` for an input. An attempt may follow the node."""
+
+_ADDRESS = re.compile(r"flyte://v1(/[^/]+){4}(/\d+)?/[io]/[^/]+")
+
+
+class AddressError(MistakeError):
+    """An address of an output that the backend does not have, or that is of another kind."""
+
+
+def is_output(value: object) -> bool:
+    """Whether a command line gave the address of an output and not a path."""
+    return isinstance(value, str) and value.startswith("flyte://v1/")
+
+
+def stored_at(address: str, remote: FlyteRemote, *, folder: bool) -> str:
+    """Where on blob storage the file or the folder is that an execution's output holds.
+
+    Raises:
+        AddressError: the address is malformed, the backend does not answer or has no such output, or that is neither a
+            file nor, where `folder` is true, a folder.
+    """
+    from flytekit.exceptions.base import FlyteException
+    from flytekit.exceptions.user import FlyteEntityNotExistException, FlyteInvalidInputException
+    from flytekit.models.core.types import BlobType
+    from flytekit.models.literals import Literal
+
+    if not _ADDRESS.fullmatch(address):
+        raise AddressError(f"{address}: an output's address is {FORM}, as the console shows it")
+    try:
+        answer = remote.client.get_data(address)
+    except (FlyteEntityNotExistException, FlyteInvalidInputException) as error:
+        raise AddressError(f"{address}: {_endpoint(remote)} has no such output{_said(error)}") from None
+    except FlyteException as error:
+        raise AddressError(
+            f"{address}: {_endpoint(remote)} did not answer ({type(error).__name__}{_said(error)}); "
+            "pyflyte --config FILE names another backend"
+        ) from None
+    blob = Literal.from_flyte_idl(answer.literal).scalar.blob if _holds_a_blob(answer.literal) else None
+    wanted = BlobType.BlobDimensionality.MULTIPART if folder else BlobType.BlobDimensionality.SINGLE
+    if blob is None or blob.metadata.type.dimensionality != wanted:
+        raise AddressError(f"{address} is not a {'folder' if folder else 'file'}, which is what this option takes")
+    return str(blob.uri)
+
+
+def _holds_a_blob(literal: literals_pb2.Literal) -> bool:
+    return literal.HasField("scalar") and literal.scalar.HasField("blob")
+
+
+def _endpoint(remote: FlyteRemote) -> str:
+    return str(remote.config.platform.endpoint)
+
+
+def _said(error: Exception) -> str:
+    """What the backend said of an error, after a colon."""
+    details = getattr(error.__cause__, "details", None)
+    return f": {details()}" if callable(details) and details() else ""

@@ -1,0 +1,41 @@
+"""What a stage holds while it runs, which is what it costs: cores and GPUs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
+"""Microseconds of CPU time in each period of so many, or `max`: the limit of a container."""
+
+
+class Machine(NamedTuple):
+    """Cores and GPUs that a stage could use."""
+
+    cores: float
+    gpus: float = 0.0
+
+
+def without_gpus() -> Machine:
+    """The cores of this process."""
+    cores = float(len(os.sched_getaffinity(0)))
+    if QUOTA.is_file():
+        quota, period = QUOTA.read_text().split()
+        cores = cores if quota == "max" else min(cores, int(quota) / int(period))
+    return Machine(cores)
+
+
+def here() -> Machine:
+    """The cores and GPUs of this process."""
+    import torch
+
+    return Machine(without_gpus().cores, float(torch.cuda.device_count()))
+
+
+def of_ray() -> Machine:
+    """Those of the Ray cluster, all nodes together."""
+    import ray
+
+    resources = ray.cluster_resources()
+    return Machine(resources.get("CPU", 0.0), resources.get("GPU", 0.0))
