@@ -14,8 +14,11 @@ SENTENCES = [
 ]
 
 
-def build(folder: Path, seed: int = 0) -> Path:
-    """Save a Llama of some 150,000 random bfloat16 weights, its tokenizer and chat template; equal for equal seeds."""
+def build(folder: Path, seed: int = 0, *, tied: bool = True) -> Path:
+    """Save a Llama of some 150,000 random bfloat16 weights, its tokenizer and chat template; equal for equal seeds.
+
+    Where it is `tied`, the head is the embedding.
+    """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -30,7 +33,7 @@ def build(folder: Path, seed: int = 0) -> Path:
         head_dim=32,  # the smallest that the engine's CPU kernels take
         max_position_embeddings=512,
         initializer_range=0.1,
-        tie_word_embeddings=True,
+        tie_word_embeddings=tied,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tasks import cores, precision
 from tasks.failures import InfrastructureError, MistakeError
 from tasks.generation.config import EngineConfig, SamplingConfig
@@ -46,22 +49,22 @@ class VersionSpan:
     end: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Completion:
-    """One sampled response.
+    """One sampled response. Arrays, because a window of long responses is 10^8 numbers.
 
     Attributes:
         text: the response, special tokens left out.
-        token_ids: sampled tokens, the end token included when the model stopped by itself.
-        logprobs: log-probability of each sampled token under the distribution that it was sampled from, same length;
-            empty where they were not asked for.
+        token_ids: `[n]`, sampled tokens, the end token included when the model stopped by itself.
+        logprobs: `[n]`, log-probability of each sampled token under the distribution that it was sampled from, nats;
+            `[0]` where they were not asked for.
         finish_reason: `stop` (the model ended) or `length` (cut at the limit).
         versions: which policy version sampled which tokens; in-flight updates make more than one span.
     """
 
     text: str
-    token_ids: list[int]
-    logprobs: list[float]
+    token_ids: NDArray[np.int32]
+    logprobs: NDArray[np.float32]
     finish_reason: str
     versions: list[VersionSpan]
 
@@ -202,8 +205,8 @@ class Engine:
         tokens = list(sample.token_ids)
         return Completion(
             text=sample.text,
-            token_ids=tokens,
-            logprobs=_chosen(tokens, sample.logprobs) if sample.logprobs is not None else [],
+            token_ids=np.array(tokens, np.int32),
+            logprobs=np.array(_chosen(tokens, sample.logprobs or []), np.float32),
             finish_reason=sample.finish_reason,
             versions=[_span(span) for span in sample.weight_versions or []],
         )
@@ -285,8 +288,9 @@ def _span(span: WeightVersionSpan) -> VersionSpan:
     return VersionSpan(version=version, start=span.start, end=span.end)
 
 
-def _chosen(tokens: Sequence[int], logprobs: SampleLogprobs) -> list[float]:
-    return [entry[token].logprob for token, entry in zip(tokens, logprobs, strict=True) if entry]
+def _chosen(tokens: Sequence[int], logprobs: SampleLogprobs | list[Any]) -> list[float]:
+    """Of each token; none where there are no log-probabilities at all."""
+    return [entry[token].logprob for token, entry in zip(tokens, logprobs, strict=bool(logprobs)) if entry]
 
 
 def _load(

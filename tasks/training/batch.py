@@ -49,7 +49,7 @@ async def _distances(sequences: list[TokenSequence], learner: Learner, config: T
     """The KL of each response from the reference policy, nats."""
     from tasks.training.objective import kl_of_responses
 
-    old = [each.old_logprobs or [] for each in sequences]
+    old = [each.old_logprobs for each in sequences if each.old_logprobs is not None]
     reference = await learner.reference_logprobs(sequences)
     distances: list[float] = kl_of_responses(old, reference, config.objective.kl).tolist()
     return distances

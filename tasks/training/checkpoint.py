@@ -8,17 +8,23 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from tasks.schemas import write_table
-from tasks.training.learner.client import Learner
 from tasks.training.saved_groups import SAVED_GROUPS
 
 KEEP = 2
 STATE = {"version", "elapsed", "next_group", "prompts", "ledger_bytes", "journal_bytes", "dtype"}
 """What `state.json` holds."""
+
+
+class Writer(Protocol):
+    """Whoever has a part in a checkpoint: the learner."""
+
+    async def save(self, folder: Path) -> None:
+        """Write everything that it needs to go on."""
 
 
 class Checkpoints:
@@ -36,13 +42,16 @@ class Checkpoints:
         for partial in folder.glob("*.partial"):
             shutil.rmtree(partial)
 
-    async def save(self, version: int, state: dict[str, Any], groups: pa.Table, learner: Learner) -> None:
-        """Write the learner and the controller's `state` and `groups`; older checkpoints beyond the newest few go."""
+    async def save(self, version: int, state: dict[str, Any], groups: pa.Table, learner: Writer) -> Path:
+        """Write the learner and the controller's `state` and `groups`; returns the folder of the complete checkpoint.
+
+        Older checkpoints beyond the newest few go.
+        """
         final = self._folder / f"step_{version:08d}"
         partial = final.with_suffix(".partial")
         partial.mkdir(parents=True, exist_ok=True)
         await asyncio.to_thread(write_table, self.groups_in(partial), groups, SAVED_GROUPS)
-        await learner.save(partial / "learner")
+        await learner.save(self.learner_in(partial))
         with (partial / "state.json").open("w") as file:
             json.dump(state, file)
             file.flush()
@@ -53,6 +62,12 @@ class Checkpoints:
         await asyncio.to_thread(self._on_saved, final)  # it may wait for an upload; sampling goes on
         for old in _complete(self._folder)[:-KEEP]:
             shutil.rmtree(old)
+        return final
+
+    @staticmethod
+    def learner_in(checkpoint: Path) -> Path:
+        """The folder of what its learner wrote."""
+        return checkpoint / "learner"
 
     @staticmethod
     def groups_in(checkpoint: Path) -> Path:

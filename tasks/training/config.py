@@ -66,23 +66,29 @@ class LearnerConfig(Config):
             processor that computes bfloat16 slowly (`tasks.precision`). The policy is handed over in the type of the
             checkpoint.
         zero_stage: 1 shards optimizer state, 2 gradients too, 3 parameters too.
+        persistence_threshold: with `zero_stage` 3, tensors of fewer elements are whole on every rank.
         micro_batch_tokens: tokens of one forward pass; sequences are packed up to it.
         logprob_chunk_tokens: tokens whose logits over the vocabulary exist at a time, see `tasks.training.logprobs`.
         gradient_checkpointing: recompute activations in the backward pass.
         cpus: CPU cores that a rank reserves in Ray.
         cpu_threads: torch threads of a rank on a machine without a GPU; None leaves torch's default.
-        init_timeout_seconds: how long ranks may take to load the model and find each other.
+        init_timeout_seconds: how long ranks may wait for room in the cluster, load the model and find each other.
+        max_restarts: how often within `restart_window_seconds` the learner goes back to the newest checkpoint and takes
+            the steps since then again, because a rank was lost or a step was not finite; then the run ends.
     """
 
     ranks: RunTime[int] = Field(1, gt=0)
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
     zero_stage: RunTime[Literal[1, 2, 3]] = 2
+    persistence_threshold: RunTime[int] = Field(100_000, ge=0)
     micro_batch_tokens: RunTime[int] = Field(2048, gt=0)
     logprob_chunk_tokens: RunTime[int] = Field(1024, gt=0)
     gradient_checkpointing: RunTime[bool] = False
     cpus: RunTime[float] = Field(1.0, ge=0)
     cpu_threads: RunTime[int | None] = Field(None, gt=0)
     init_timeout_seconds: RunTime[float] = Field(600, gt=0)
+    max_restarts: RunTime[int] = Field(3, ge=0)
+    restart_window_seconds: RunTime[float] = Field(3600, gt=0)
 
 
 class UpdatesConfig(Config):
@@ -209,8 +215,10 @@ class TrainingConfig(Config):
             dropped and replaced.
         lora: train an adapter in place of all weights. None: all weights.
         objective, optimizer, learner, actors, rewards: see there.
-        checkpoint_every: steps between checkpoints; the last step is always saved.
-        stall_seconds: no group decided for this long while the learner waits: the run fails with a diagnosis.
+        checkpoint_every: steps between checkpoints; the last step is always saved. The tokens of the steps since the
+            newest one are held in memory, for a learner that is lost.
+        stall_seconds: no group decided for this long while the learner waits: the run fails with a diagnosis. A learner
+            that needs as long for one thing counts as lost.
         trackers: services that get the metrics of each step beside `metrics.jsonl` and TensorBoard: Weights & Biases,
             MLflow. Each needs its package, the extra of its name.
         seed: seed of the prompts' order after the first epoch, of the learner, and of `deterministic` responses.

@@ -26,7 +26,7 @@ from tasks.training.batch import train_batch
 from tasks.training.checkpoint import Checkpoints
 from tasks.training.config import ActiveSampling, DynamicSampling, NoResampling, TrainingConfig, learning_rate
 from tasks.training.journal import Metrics
-from tasks.training.learner.client import Learner
+from tasks.training.learner.lasting import LastingLearner, NotFiniteError
 from tasks.training.ledger import Ledger
 from tasks.training.rewards import Judge
 from tasks.training.rollouts import Group
@@ -54,7 +54,7 @@ class Crew:
 
     make_actor: Callable[[int, int], Actor]
     judge: Judge
-    learner: Learner
+    learner: LastingLearner
     weights: WeightStore
     ledger: Ledger
     journal: Metrics
@@ -94,7 +94,7 @@ class Controller:
         self._sampling.restore(*groups, state["next_group"])
         self._elapsed_before = self._recorded_at = state["elapsed"]
         self.version = state["version"]
-        await self._learner("loads its checkpoint", self._crew.learner.load(checkpoint / "learner"))
+        await self._crew.learner.load(Checkpoints.learner_in(checkpoint))
 
     async def run(self) -> None:
         """Train up to the last step.
@@ -119,16 +119,23 @@ class Controller:
         self._sampling.close()
 
     async def _learn(self) -> None:
-        for step in range(self.version, self._config.steps):
+        waited = 0.0
+        while (step := self.version) < self._config.steps:
             waiting = self._loop.time()
             batch = await self._next_batch()
-            waited = self._loop.time() - waiting
-            learned = await self._train(step, batch)
+            waited += self._loop.time() - waiting
+            try:
+                learned = await self._train(step, batch)
+            except NotFiniteError as error:
+                for group in batch:
+                    self._sampling.fail(group, str(error))
+                continue
             self.version = step + 1
             await self._publish()
             figures = await self._within("the controller asks the judge for its figures", self._crew.judge.figures())
             judges = {f"verifiers/{name}": value for name, value in figures.items()}
             await self._record(step, batch, {**learned, **judges, "wait_seconds": waited})
+            waited = 0.0
             if self.version % self._config.checkpoint_every == 0 or self.version == self._config.steps:
                 await self._save()
 
@@ -190,23 +197,19 @@ class Controller:
             awaitable, f"step {self.version}: {what}", limit=self._config.stall_seconds, option="stall_seconds"
         )
 
-    async def _learner(self, what: str, awaitable: Awaitable[T]) -> T:
-        return await self._within(f"the controller waits while the learner {what}", awaitable)
-
     async def _train(self, step: int, batch: list[Group]) -> dict[str, float]:
         config = self._config
         # The next groups are sampled while the learner works on these, unless both take turns.
         self._sampling.keep_full(config.groups_per_step * config.async_steps)
         rate = learning_rate(step, config.optimizer, config.steps)
-        trained = await self._learner("updates", train_batch(batch, rate, self._crew.learner, config))
+        trained = await train_batch(batch, rate, self._crew.learner, config)
         for group, row in zip(batch, trained.advantages, strict=True):
             self._crew.ledger.close_group(group, "trained", step=step, spread=statistics.pstdev(row))
         return trained.metrics
 
     async def _publish(self) -> None:
         if self.version > 0 or self._config.lora:
-            path = self._crew.weights.path(self.version)
-            await self._learner("writes its weights", self._crew.learner.write_weights(path))
+            await self._crew.learner.write_weights(self._crew.weights.path(self.version))
         await self._crew.weights.publish(self.version)
 
     async def _save(self) -> None:
@@ -221,8 +224,8 @@ class Controller:
             "dtype": self._config.learner.dtype,
         }
         groups = groups_table([*window.ready, *window.in_flight.values()])  # of this moment, as all the rest
-        saving = self._crew.checkpoints.save(self.version, state, groups, self._crew.learner)
-        await self._learner("saves its checkpoint", saving)
+        checkpoint = await self._crew.checkpoints.save(self.version, state, groups, self._crew.learner)
+        self._crew.learner.saved(Checkpoints.learner_in(checkpoint))
 
     async def _record(self, step: int, batch: list[Group], learned: dict[str, float]) -> None:
         now = self._elapsed()
@@ -238,6 +241,7 @@ class Controller:
             **batch_metrics(batch, version=step),
             "trained_tokens": trained,
             "trained_tokens_per_second": trained / seconds,
+            "learner_restarts": self._crew.learner.take_restarts(),
             **learned,
         }
         self._crew.journal.record(metrics)

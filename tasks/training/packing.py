@@ -19,6 +19,7 @@ last sequence that started at 0.
 
 from __future__ import annotations
 
+import collections.abc
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -28,6 +29,8 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]
+Numbers = collections.abc.Sequence[float] | NDArray[np.int32] | Floats
+"""One for each token."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +43,13 @@ class Sequence:
     """
 
     prompt_ids: list[int]
-    response_ids: list[int]
-    rollout_logprobs: list[float]
+    response_ids: Numbers
+    rollout_logprobs: Numbers
     """Of each response token, nats, as the inference engine reported them."""
     advantage: float
     mask: list[bool] | None = None
     """Which response tokens are trained; None: all."""
-    old_logprobs: list[float] | None = None
+    old_logprobs: Numbers | None = None
     """Of each response token, nats, under the learner's policy before the first of several updates; None: the policy
     that the update starts from."""
 
@@ -186,14 +189,14 @@ class _Packer:
         return shares
 
     def build(self, row: list[int]) -> MicroBatch:
-        ids: list[int] = []
+        ids: list[float] = []
         positions: list[int] = []
         sources: list[int] = []
         openers = set(self._openers(row))
         prompt_end = 0  # of the prompt that the next response belongs to
         for index in row:
             sequence = self._sequences[index]
-            prompt, response = sequence.prompt_ids, sequence.response_ids
+            prompt, response = sequence.prompt_ids, list(sequence.response_ids)
             if index in openers:
                 ids += prompt
                 positions += range(len(prompt))
@@ -216,7 +219,7 @@ class _Packer:
             input_ids=_row(ids),
             position_ids=_row(positions),
             sources=_row(sources),
-            targets=_row([token for s in chosen for token in s.response_ids]),
+            targets=np.concatenate([s.response_ids for s in chosen]).astype(np.int64)[None],
             sequence_ids=np.repeat(_row(row), lengths, axis=1),
             advantages=np.where(mask, advantages, np.float32(0))[None],
             rollout_logprobs=np.where(mask, logprobs, np.float32(0))[None],
@@ -225,11 +228,11 @@ class _Packer:
         )
 
 
-def _row(values: list[int]) -> Ints:
+def _row(values: collections.abc.Sequence[float]) -> Ints:
     return np.array([values], dtype=np.int64)
 
 
-def _without_a_prediction(ids: list[int], positions: list[int]) -> MicroBatch:
+def _without_a_prediction(ids: list[float], positions: list[int]) -> MicroBatch:
     nothing = np.zeros((1, 1), dtype=np.float32)
     return MicroBatch(
         input_ids=_row(ids),

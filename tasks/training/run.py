@@ -20,6 +20,7 @@ from tasks.training.config import TrainingConfig
 from tasks.training.controller import Controller, Crew
 from tasks.training.journal import Journal
 from tasks.training.learner.client import RayLearner
+from tasks.training.learner.lasting import LastingLearner
 from tasks.training.learner.rank import LearnerRank
 from tasks.training.ledger import Ledger, cut_back
 from tasks.training.rewards import RayJudge, RewardProcess
@@ -170,7 +171,7 @@ async def _train(
         crew = Crew(
             make_actor=cluster.make_actor,
             judge=cluster.make_judge(verifiers, prompts),
-            learner=cluster.make_learner(),
+            learner=LastingLearner(cluster.make_learner(), config),
             weights=WeightStore(exchange),
             ledger=Ledger(folder / "ledger.jsonl"),
             journal=journal,

@@ -89,6 +89,11 @@ class Sampling:
         """The oldest groups that are ready."""
         return self.window.pop(groups)
 
+    def fail(self, group: Group, detail: str) -> None:
+        """`group`, which `take_batch` gave out, was not trained on."""
+        self._ledger.close_group(group, "failed", detail=detail)
+        self.tally.dropped["failed"] += 1
+
     def drop(self, group: Group, fate: Fate, detail: str) -> None:
         """`group` will not be trained on."""
         self.window.drop(group)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from tasks.generation.engine import Completion, VersionSpan
@@ -107,7 +108,11 @@ def _group(rows: list[dict[str, Any]], prompts: Mapping[str, Prompt]) -> Group:
         sample.actor = row["actor"]
         if completion := row["completion"]:
             sample.completion = Completion(
-                **{**completion, "versions": [VersionSpan(**span) for span in completion["versions"]]}
+                completion["text"],
+                np.array(completion["token_ids"], np.int32),
+                np.array(completion["logprobs"], np.float32),
+                completion["finish_reason"],
+                [VersionSpan(**span) for span in completion["versions"]],
             )
             sample.stage = Stage.JUDGING
         if score := row["score"]:

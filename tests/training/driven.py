@@ -14,25 +14,29 @@ from tasks.training.run import train
 EXIT_SECONDS = 30
 
 
-def engine():
-    """The engine's process below this one; waits for it where it has not been seen yet."""
+ENGINE, LEARNER = "EngineCore", "ray::LearnerRank"
+"""Names of processes."""
+
+
+def process_of(name):
+    """A process of this name below this one; waits for it where it has not been seen yet."""
     deadline = time.monotonic() + EXIT_SECONDS
     while time.monotonic() < deadline:
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):  # it has just ended
-                if "EngineCore" in " ".join(process.cmdline()):
+                if name in " ".join(process.cmdline()):
                     return process
         time.sleep(0.1)
-    raise AssertionError("there is no engine")
+    raise AssertionError(f"there is no {name}")
 
 
-def drive(recipe, model, prompts, folder, kill_engine_after, kill_driver_after):
-    """The driver of a training run, to be run in a process of its own; kills what it is told to after that step."""
+def drive(recipe, model, prompts, folder, kills, kill_driver_after):
+    """The driver of a training run, to be run in a process of its own; after step n it kills a process `kills[n]`."""
     import ray
 
     def on_step(metrics):
-        if metrics["step"] == kill_engine_after:
-            engine().kill()
+        if name := kills.get(metrics["step"]):
+            process_of(name).kill()
 
     def on_saved(checkpoint):
         processes = [process.pid for process in psutil.Process().children(recursive=True)]
@@ -45,10 +49,10 @@ def drive(recipe, model, prompts, folder, kill_engine_after, kill_driver_after):
     (folder / "resumed_from").write_text(str(result.resumed_from))
 
 
-def run(recipe, model, prompts, folder, *, kill_engine_after=None, kill_driver_after=0):
+def run(recipe, model, prompts, folder, *, kills=(), kill_driver_after=0):
     """Drive a run to its end; returns the exit code, when no process of the run is left."""
     process = multiprocessing.get_context("spawn").Process(
-        target=drive, args=(recipe, model, prompts, folder, kill_engine_after, kill_driver_after)
+        target=drive, args=(recipe, model, prompts, folder, dict(kills), kill_driver_after)
     )
     process.start()
     process.join()

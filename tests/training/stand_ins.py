@@ -19,6 +19,7 @@ from tasks.training.config import TrainingConfig
 from tasks.training.controller import Controller, Crew
 from tasks.training.journal import Journal
 from tasks.training.learner.client import StepReport
+from tasks.training.learner.lasting import LastingLearner
 from tasks.training.ledger import Ledger, cut_back
 from tasks.training.objective import ShapingConfig
 from tasks.training.packing import Sequence
@@ -202,6 +203,9 @@ class RecordingLearner:
     async def load(self, folder):
         self.version = json.loads((folder / "learner.json").read_text())
 
+    async def restart(self):
+        self.version = 0
+
 
 @dataclass
 class Run:
@@ -231,7 +235,8 @@ class Run:
         self.weights = WeightStore(self.folder / "weights")
         self.ledger = Ledger(self.folder / "ledger.jsonl")
         self.journal = Journal(self.folder)
-        crew = Crew(self._new_actor, self.judge, self.learner, self.weights, self.ledger, self.journal, checkpoints)
+        learner = LastingLearner(self.learner, self.config)
+        crew = Crew(self._new_actor, self.judge, learner, self.weights, self.ledger, self.journal, checkpoints)
         try:
             controller = Controller(self.config, PromptStream(self.prompts, self.config.seed), crew)
             if checkpoint:

@@ -107,7 +107,7 @@ def test_a_batch_holds_every_trained_token_once_with_the_reward_less_the_groups_
         (2, "wrong", -0.5),
     ]
     assert step.denominator == 6 * 5 + 2 * 4
-    assert all(s.rollout_logprobs == [LOGPROB] * len(s.response_ids) for s in step.sequences)
+    assert all(list(s.rollout_logprobs) == [LOGPROB] * len(s.response_ids) for s in step.sequences)
     assert all(s.num_trained == len(s.response_ids) for s in step.sequences)
 
 
@@ -133,7 +133,7 @@ def test_a_batch_is_cut_into_minibatches_of_whole_groups_and_passed_over_again(t
     assert [[s.prompt_ids[0] for s in step.sequences] for step in steps] == [[1, 1, 2, 2], [3, 3, 4, 4]] * 2
     assert [step.denominator for step in steps] == [20] * 4
     assert len({step.learning_rate for step in steps}) == 1
-    assert all(s.old_logprobs == [OLD_LOGPROB] * 5 for step in steps for s in step.sequences)
+    assert all(list(s.old_logprobs) == [OLD_LOGPROB] * 5 for step in steps for s in step.sequences)
     [row] = run.metrics()
     assert row["trained_tokens"] == 80
 
@@ -150,7 +150,7 @@ def test_the_distance_from_the_reference_is_taken_from_the_reward(tmp_path):
     expected = [0.5 - mean, 0.5 - mean, 0.1 - mean, -0.5 - mean]
     [step] = run.learner.steps
     assert [s.advantage for s in step.sequences] == pytest.approx(expected)
-    assert all(s.old_logprobs == [OLD_LOGPROB] * len(s.response_ids) for s in step.sequences)
+    assert all(list(s.old_logprobs) == [OLD_LOGPROB] * len(s.response_ids) for s in step.sequences)
     [row] = run.metrics()
     assert row["kl"] == pytest.approx(1.0)
     assert row["batch_reward"] == pytest.approx((1 + 1 + 0.5 + 0) / 4)

@@ -52,7 +52,7 @@ def test_a_response_that_cannot_be_judged_leaves_its_group_and_the_others_are_tr
     assert found[2] == [0.75, -0.25, -0.25, -0.25]
     [step] = run.learner.steps
     assert [bytes(s.response_ids) for s in step.sequences if s.prompt_ids[0] == 1] == [b"right", b"wrong", b"wrong"]
-    assert all(s.rollout_logprobs == [LOGPROB] * 5 for s in step.sequences)
+    assert all(list(s.rollout_logprobs) == [LOGPROB] * 5 for s in step.sequences)
     assert step.denominator == 7 * 5
 
 

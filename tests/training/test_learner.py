@@ -15,6 +15,13 @@ from tests.training.rank_processes import RankProcesses
 pytestmark = pytest.mark.engine
 
 RATE = 1e-3
+
+
+def values(ask):
+    """What a learner answers about `SEQUENCES`, as lists that can be compared."""
+    return [found.tolist() for found in asyncio.run(ask(SEQUENCES))]
+
+
 SEQUENCES = [
     Sequence([5, 6, 7], [10, 20, 30, 40], [-5.0] * 4, 1.0),
     Sequence([5, 6, 7], [11, 21, 31], [-5.0] * 3, -1.0),
@@ -203,13 +210,13 @@ def test_what_a_step_teaches_does_not_depend_on(one_step, a_row_each, tiny_model
     assert disagreement(start, reference, found) < 0.02
 
 
-@pytest.mark.parametrize(("ranks", "stage", "row"), [(1, 2, 64), (2, 3, 8)])
-def test_logprobs_are_those_of_each_sequence_alone(learner, tiny_model, ranks, stage, row):
-    found = asyncio.run(learner(ranks=ranks, zero_stage=stage, micro_batch_tokens=row).logprobs(SEQUENCES))
-    assert [len(values) for values in found] == [len(sequence.response_ids) for sequence in SEQUENCES]
-    for values, sequence in zip(found, SEQUENCES, strict=True):
+@pytest.mark.parametrize(("ranks", "stage", "tokens"), [(1, 2, 64), (2, 3, 8)])
+def test_logprobs_are_those_of_each_sequence_alone(learner, tiny_model, ranks, stage, tokens):
+    found = asyncio.run(learner(ranks=ranks, zero_stage=stage, micro_batch_tokens=tokens).logprobs(SEQUENCES))
+    assert [len(row) for row in found] == [len(sequence.response_ids) for sequence in SEQUENCES]
+    for row, sequence in zip(found, SEQUENCES, strict=True):
         # bfloat16 holds 8 bits, of logits of about 1
-        assert sum(values) / len(values) == pytest.approx(policy_logprob(tiny_model, sequence), abs=0.02)
+        assert sum(row) / len(row) == pytest.approx(policy_logprob(tiny_model, sequence), abs=0.02)
 
 
 def test_of_several_updates_the_first_has_a_ratio_of_1_and_later_ones_have_left_it(learner):
@@ -259,13 +266,13 @@ def test_a_penalty_is_0_at_first_and_draws_the_policy_back_later(ray, learner, s
 
 def test_in_the_reward_the_reference_is_asked_for_the_penalty_alone(ray, learner):
     trainer = learner(objective={"kl": {**KL, "in_reward": True}})
-    ours, reference = (asyncio.run(ask(SEQUENCES)) for ask in (trainer.logprobs, trainer.reference_logprobs))
+    ours, reference = values(trainer.logprobs), values(trainer.reference_logprobs)
     assert reference == ours
     passes = reference_passes(ray, trainer)
     assert "kl" not in step(trainer)
     assert reference_passes(ray, trainer) == passes > 0
-    assert asyncio.run(trainer.reference_logprobs(SEQUENCES)) == reference
-    assert asyncio.run(trainer.logprobs(SEQUENCES)) != ours
+    assert values(trainer.reference_logprobs) == reference
+    assert values(trainer.logprobs) != ours
 
 
 def learner_without_penalty(learner, stage):
@@ -416,12 +423,12 @@ def test_what_an_adapter_learns_does_not_depend_on(learner, options):
 @pytest.mark.parametrize("stage", [2, 3])
 def test_the_reference_of_an_adapter_is_the_model_without_it(learner, stage):
     trainer = learner(lora=LORA, zero_stage=stage, objective={"kl": KL})
-    initial = asyncio.run(trainer.logprobs(SEQUENCES))
+    initial = values(trainer.logprobs)
     kl = [step(trainer)["kl"] for _ in range(5)]
     assert kl[0] == 0
     assert kl[-1] > 1e-4
-    assert asyncio.run(trainer.reference_logprobs(SEQUENCES)) == initial
-    assert asyncio.run(trainer.logprobs(SEQUENCES)) != initial
+    assert values(trainer.reference_logprobs) == initial
+    assert values(trainer.logprobs) != initial
 
 
 def test_a_folder_without_a_checkpoint_is_named(learner, tmp_path):

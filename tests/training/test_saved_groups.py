@@ -1,7 +1,6 @@
 """Groups in a checkpoint: everything that is there of them comes back, and only that."""
 
-from dataclasses import asdict
-
+import numpy as np
 import pytest
 
 from tasks.generation.engine import Completion, VersionSpan
@@ -13,7 +12,9 @@ from tasks.verifiers import Reward, Score
 from tests.training.stand_ins import prompts
 
 BY_ID = {prompt.prompt_id: prompt for prompt in prompts(3)}
-COMPLETION = Completion("wörd", [5, 6], [-0.5, -0.25], "length", [VersionSpan(1, 0, 1), VersionSpan(2, 1, 2)])
+COMPLETION = Completion(
+    "wörd", np.array([5, 6]), np.array([-0.5, -0.25]), "length", [VersionSpan(1, 0, 1), VersionSpan(2, 1, 2)]
+)
 SCORE = Score(1.0, True, "as asked", rewards=(Reward("math", 1.0, 1.0), Reward("f", 0.5, None)))
 
 
@@ -39,10 +40,10 @@ def test_a_ready_group_comes_back_as_it_was(tmp_path):
     before.take_judgements(ShapingConfig())
     [after], in_flight = load_groups(saved(tmp_path, before), BY_ID, ShapingConfig())
     assert not in_flight
-    for each in (before, after):
-        for sample in each.samples:
-            sample.group = None
-    assert asdict(after) == asdict(before)
+    assert groups_table([after]).equals(groups_table([before]))
+    assert [contents(each) for each in after.completions] == [contents(COMPLETION)] * 2
+    for name in ("scores", "rewards", "passed", "unjudged", "actors"):
+        assert getattr(after, name) == getattr(before, name), name
     assert (after.first_version, after.last_version, len(after.unjudged)) == (1, 2, 1)
 
 
@@ -52,8 +53,14 @@ def test_of_a_group_in_flight_what_was_being_generated_waits_again(tmp_path):
     ready, [after] = load_groups(saved(tmp_path, before), BY_ID, ShapingConfig())
     assert not ready
     assert [sample.stage for sample in after.samples] == [Stage.JUDGED, Stage.JUDGING, Stage.WAITING]
-    assert [sample.completion for sample in after.samples] == [COMPLETION, COMPLETION, None]
+    assert [contents(sample.completion) for sample in after.samples] == [contents(COMPLETION)] * 2 + [None]
     assert (after.samples[0].score, after.losses) == (SCORE, 1)
+
+
+def contents(completion):
+    """Of a completion, what can be compared."""
+    fields = (completion.token_ids.tolist(), completion.logprobs.tolist()) if completion else None
+    return fields and (*fields, completion.text, completion.finish_reason, completion.versions)
 
 
 def test_a_prompt_that_the_mixture_lacks_is_named(tmp_path):

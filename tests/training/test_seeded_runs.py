@@ -1,7 +1,8 @@
 """A thousand runs in virtual time, each with its own faults at its own moments: what holds in all of them.
 
 Controller, window, fleet, ledger and checkpoints are the real ones. Actors are clocks that die, hang, start late,
-refuse requests and fail at updates; judgements take time and fail; the driver is killed and started again.
+refuse requests and fail at updates; judgements take time and fail; the learner is lost; the driver is killed
+and started again.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ import pytest
 from tasks.generation.engine import EngineStatistics, RequestRefusedError
 from tasks.training.actors import ActorLostError
 from tasks.training.config import ActorsConfig
+from tasks.training.learner.client import LearnerLostError
 from tasks.training.rewards import JudgementError
 from tests.training.stand_ins import RecordingLearner, Run, ScriptedActor, TableJudge, config, never, prompts
 
@@ -91,6 +93,7 @@ def drawn_config(chance):
             max_restarts=1000,
             hang_seconds=200,
         ),
+        learner={"max_restarts": 1000},
         stall_seconds=20_000,
     )
 
@@ -107,6 +110,8 @@ def played(folder, seed):
         if kills and chance.random() < 0.2:
             kills -= 1
             raise KilledError
+        if chance.random() < 0.05:
+            raise LearnerLostError("connection closed by peer")
 
     while True:
         run = Run(
@@ -137,6 +142,7 @@ def check(run):
     assert all(actor.killed for actor in run.actors)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tenth", range(10))
 def test_whatever_happens_every_group_has_one_fate_and_every_step_its_groups(tmp_path, tenth):
     for seed in range(tenth * RUNS // 10, (tenth + 1) * RUNS // 10):

@@ -10,16 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from tasks.failures import InfrastructureError
 from tasks.training.config import TrainingConfig
-from tasks.training.packing import MicroBatch, pack
+from tasks.training.packing import Floats, MicroBatch, pack
 from tasks.training.packing import Sequence as TokenSequence
+from tasks.training.timeouts import within
+
+NEWS_SECONDS = 10.0
+"""So long after an error of one rank another's death is waited for."""
 
 _SUMS = frozenset({"num_tokens", "num_sequences", "learn_seconds"})
 
 
 class LearnerLostError(InfrastructureError):
-    """A learner rank died or the ranks could not start: the run ends, and a retry resumes from the checkpoint."""
+    """A learner rank died or hangs, or the ranks could not start; see `tasks.training.learner.lasting`."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +67,10 @@ class Learner(Protocol):
     async def step(self, sequences: list[TokenSequence], denominator: float, learning_rate: float) -> StepReport:
         """One optimizer step on a batch of sequences; `denominator` is the objective's, of the whole batch."""
 
-    async def logprobs(self, sequences: list[TokenSequence]) -> list[list[float]]:
+    async def logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
         """Log-probabilities of each response's tokens under the current policy, nats; 0 where it is not trained."""
 
-    async def reference_logprobs(self, sequences: list[TokenSequence]) -> list[list[float]]:
+    async def reference_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
         """The same under the reference policy, which there is where `objective.kl.beta > 0`."""
 
     async def write_weights(self, path: Path) -> None:
@@ -80,28 +86,46 @@ class Learner(Protocol):
         """Go on from what `save` wrote."""
 
 
+class RestartableLearner(Learner, Protocol):
+    """A learner whose ranks can be replaced."""
+
+    async def restart(self) -> None:
+        """End every rank, whatever it does, and return when new ones hold the initial checkpoint."""
+
+
 class RayLearner:
     """Learner ranks as Ray actors, called together because their methods are collective."""
 
     def __init__(self, create: Callable[[int], Any], config: TrainingConfig) -> None:
         """`create(rank)` returns the handle of a new Ray actor of `LearnerRank`."""
+        self._create = create
         self._ranks = [create(rank) for rank in range(config.learner.ranks)]
         self._config = config
         self._share_prompts = False
 
     async def start(self) -> None:
         """See `Learner`."""
+        self._share_prompts = await within(
+            self._set_up(),
+            f"{len(self._ranks)} learner ranks wait for a place in the cluster, load the model and find each other",
+            limit=self._config.learner.init_timeout_seconds,
+            option="learner.init_timeout_seconds",
+            error=LearnerLostError,
+        )
+
+    async def _set_up(self) -> bool:
         address = await self._await(self._ranks[0].address.remote())
         world = len(self._ranks)
-        setups = self._all(lambda handle, rank: handle.setup.remote(rank, world, address))
-        try:
-            shares_prompts = await asyncio.wait_for(setups, self._config.learner.init_timeout_seconds)
-        except TimeoutError:
-            raise LearnerLostError(
-                f"{world} learner ranks did not find each other within learner.init_timeout_seconds = "
-                f"{self._config.learner.init_timeout_seconds:g}"
-            ) from None
-        self._share_prompts = all(shares_prompts)
+        return all(await self._all(lambda handle, rank: handle.setup.remote(rank, world, address)))
+
+    async def restart(self) -> None:
+        """See `Learner`."""
+        import ray
+
+        for handle in self._ranks:
+            await asyncio.to_thread(ray.kill, handle)
+        self._ranks = [self._create(rank) for rank in range(len(self._ranks))]
+        await self.start()
 
     async def step(self, sequences: list[TokenSequence], denominator: float, learning_rate: float) -> StepReport:
         """See `Learner`."""
@@ -116,23 +140,23 @@ class RayLearner:
         seconds = max(report.seconds for report in reports)
         return StepReport({**metrics, "entropy": entropy, "grad_norm": reports[0].grad_norm, "learn_seconds": seconds})
 
-    async def logprobs(self, sequences: list[TokenSequence]) -> list[list[float]]:
+    async def logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
         """See `Learner`."""
         return await self._by_sequence(sequences, lambda handle, rows: handle.logprobs.remote(rows))
 
-    async def reference_logprobs(self, sequences: list[TokenSequence]) -> list[list[float]]:
+    async def reference_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
         """See `Learner`."""
         return await self._by_sequence(sequences, lambda handle, rows: handle.reference_logprobs.remote(rows))
 
     async def _by_sequence(
         self, sequences: list[TokenSequence], call: Callable[[Any, list[MicroBatch]], Any]
-    ) -> list[list[float]]:
+    ) -> list[Floats]:
         micro_batches = self._packed(sequences)
         found = await self._all(lambda handle, rank: call(handle, micro_batches[rank]))
-        result: list[list[float]] = [[] for _ in sequences]
+        result: list[Floats] = [np.zeros(0, np.float32) for _ in sequences]
         for batch, values in zip(itertools.chain(*micro_batches), itertools.chain(*found), strict=True):
             for index in set(batch.sequence_ids[0].tolist()) - {-1}:
-                result[index] = values[batch.sequence_ids[0] == index].tolist()
+                result[index] = values[batch.sequence_ids[0] == index]
         return result
 
     def _packed(self, sequences: list[TokenSequence]) -> list[list[MicroBatch]]:
@@ -160,7 +184,23 @@ class RayLearner:
         await self._all(lambda handle, _: handle.load.remote(str(folder)))
 
     async def _all(self, call: Callable[[Any, int], Any]) -> list[Any]:
-        return list(await asyncio.gather(*(self._await(call(h, rank)) for rank, h in enumerate(self._ranks))))
+        calls = [asyncio.ensure_future(self._await(call(handle, rank))) for rank, handle in enumerate(self._ranks)]
+        try:
+            return list(await asyncio.gather(*calls))
+        except LearnerLostError:
+            raise
+        except Exception as error:
+            # A rank that dies leaves the others with an error of NCCL or gloo, which may come before the news.
+            await asyncio.wait(calls, timeout=NEWS_SECONDS)
+            for each in calls:
+                if each.done() and isinstance(lost := each.exception(), LearnerLostError):
+                    raise lost from error
+            if is_of_communication(error):
+                raise LearnerLostError(f"a learner rank lost the others: {_first_line(error)}") from error
+            raise
+        finally:
+            for each in calls:
+                each.cancel()
 
     async def _await(self, reference: Any) -> Any:
         import ray
@@ -168,6 +208,17 @@ class RayLearner:
         try:
             return await reference
         except ray.exceptions.RayTaskError:
-            raise  # the rank's own exception, with its traceback: a defect or a user's mistake
+            raise  # the rank's own exception, with its traceback
         except ray.exceptions.RayError as error:
-            raise LearnerLostError(f"a learner rank was lost: {' '.join(str(error).split())[:300]}") from error
+            raise LearnerLostError(f"a learner rank was lost: {_first_line(error)}") from error
+
+
+def is_of_communication(error: BaseException) -> bool:
+    """Whether a rank's exception says that it did not reach another rank, and nothing of its own."""
+    cause = getattr(error, "cause", None) or error
+    kinds = {kind.__name__ for kind in type(cause).__mro__}
+    return "DistError" in kinds or any(name in str(cause) for name in ("gloo/transport", "NCCL", "c10d"))
+
+
+def _first_line(error: BaseException) -> str:
+    return " ".join(str(getattr(error, "cause", None) or error).split())[:300]

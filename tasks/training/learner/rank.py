@@ -298,7 +298,11 @@ def deepspeed_config(config: TrainingConfig, dtype: str) -> dict[str, Any]:
         "data_types": {"grad_accum_dtype": "fp32"},
         # ZeRO 1 reduces the float32 sums, which must not be rounded on their way; 2 and 3 reduce each micro-batch's own
         **({"communication_data_type": "fp32"} if config.learner.zero_stage == 1 else {}),
-        "zero_optimization": {"stage": config.learner.zero_stage, "overlap_comm": False},
+        "zero_optimization": {
+            "stage": config.learner.zero_stage,
+            "overlap_comm": False,
+            "stage3_param_persistence_threshold": config.learner.persistence_threshold,
+        },
         "gradient_clipping": optimizer.max_grad_norm,
         "optimizer": {
             "type": "AdamW",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from tasks.training.objective.config import KLConfig, KLEstimator
@@ -36,9 +38,7 @@ def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) 
             return bounded_exp(d) - d - 1
 
 
-def kl_of_responses(
-    logprobs: Sequence[Sequence[float]], ref_logprobs: Sequence[Sequence[float]], config: KLConfig
-) -> Tensor:
+def kl_of_responses(logprobs: Sequence[ArrayLike], ref_logprobs: Sequence[ArrayLike], config: KLConfig) -> Tensor:
     """The KL of whole responses, for `KLConfig.in_reward`: estimates summed over a response's tokens.
 
     Args:
@@ -53,5 +53,5 @@ def kl_of_responses(
     return torch.stack(list(estimates))
 
 
-def _wide(values: Sequence[float]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
+def _wide(values: ArrayLike) -> Tensor:
+    return torch.from_numpy(np.asarray(values, np.float64))

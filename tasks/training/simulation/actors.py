@@ -14,13 +14,15 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
+
+import numpy as np
 
 from tasks.generation.config import SamplingConfig
 from tasks.generation.engine import Completion, EngineStatistics, UpdateTiming, VersionSpan
 from tasks.schemas import Message
 from tasks.training.learner.client import StepReport
-from tasks.training.packing import Sequence
+from tasks.training.packing import Floats, Sequence
 from tasks.verifiers import Score
 
 
@@ -98,7 +100,7 @@ class ClockActor:
             raise
         self._close_span(request)
         reason = "length" if tokens >= sampling.max_tokens else "stop"
-        ids = cast("list[Any]", range(tokens))  # as long as a response, and no memory
+        ids: Any = range(tokens)  # as long as a response, and no memory
         return Completion("", ids, ids, reason, request.spans)
 
     async def update(self, path: str, version: int, *, keep_cache: bool) -> UpdateTiming:
@@ -185,12 +187,12 @@ class ClockLearner:
         self.busy_seconds += seconds
         return StepReport({"num_tokens": float(sum(each.num_trained for each in sequences)), "loss": 0.0})
 
-    async def logprobs(self, sequences: list[Sequence]) -> list[list[float]]:
+    async def logprobs(self, sequences: list[Sequence]) -> list[Floats]:
         """See `Learner`: a third of a step."""
         await asyncio.sleep(sum(sequence.length for sequence in sequences) / self.tokens_per_second / 3)
-        return [cast("list[float]", range(len(sequence.response_ids))) for sequence in sequences]
+        return [np.zeros(len(sequence.response_ids), np.float32) for sequence in sequences]
 
-    async def reference_logprobs(self, sequences: list[Sequence]) -> list[list[float]]:
+    async def reference_logprobs(self, sequences: list[Sequence]) -> list[Floats]:
         """See `Learner`."""
         return await self.logprobs(sequences)
 
@@ -206,6 +208,9 @@ class ClockLearner:
         folder.mkdir()
 
     async def load(self, folder: Path) -> None:
+        """See `Learner`."""
+
+    async def restart(self) -> None:
         """See `Learner`."""
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from tasks.training.checkpoint import Checkpoints
 from tasks.training.config import TrainingConfig
 from tasks.training.controller import Controller, Crew
+from tasks.training.learner.lasting import LastingLearner
 from tasks.training.ledger import Ledger
 from tasks.training.rollouts import Prompt
 from tasks.training.simulation.actors import ChanceJudge, ClockActor, ClockLearner, EngineClock
@@ -112,7 +113,7 @@ def simulate(
         crew = Crew(
             make_actor,
             ChanceJudge(chance),
-            learner,
+            LastingLearner(learner, config),
             WeightStore(folder / "weights"),
             ledger,
             metrics,
