@@ -25,7 +25,7 @@ from tasks.training.config import (
     UpdatesConfig,
 )
 from tasks.training.objective.config import ObjectiveConfig
-from tasks.training.task import run_folder, train_policy
+from tasks.training.task import train_policy
 from tasks.verifiers.chat.config import JudgeConfig, RewardModelConfig, ServerConfig
 from tasks.verifiers.code.config import CodeConfig, RemoteConfig
 from tasks.verifiers.config import VerifiersConfig
@@ -63,6 +63,9 @@ RUN_TIME = [
             "cpus",
             "cpu_threads",
             "init_timeout_seconds",
+            "max_restarts",
+            "persistence_threshold",
+            "restart_window_seconds",
         },
     ),
     (
@@ -163,11 +166,3 @@ def test_the_command_line_takes_it_as_it_takes_any_other(task, name, value):
     option = click_types.FlyteLiteralConverter(FlyteContextManager.current_context(), variable.type, kind, True)
     assert option.click_type.convert(value.model_dump_json(), None, None) == value
     assert option.convert(None, None, value).hash == config_digest(value)
-
-
-def test_a_run_folder_is_kept_under_other_run_time_options_but_for_what_its_checkpoints_are_made_for():
-    def folder(**changes):
-        return run_folder("model", "mixture", TrainingConfig(**changes), VerifiersConfig())
-
-    assert folder() == folder(actors={"count": 2}, stall_seconds=60.0)
-    assert len({folder(), folder(learner={"ranks": 2}), folder(learner={"zero_stage": 3}), folder(steps=2)}) == 4

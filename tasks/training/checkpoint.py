@@ -16,7 +16,10 @@ from tasks.schemas import write_table
 from tasks.training.saved_groups import SAVED_GROUPS
 
 KEEP = 2
-STATE = {"version", "elapsed", "next_group", "prompts", "ledger_bytes", "journal_bytes", "dtype"}
+STATE = {
+    *("version", "elapsed", "next_group", "prompts", "ledger_bytes", "journal_bytes"),
+    *("format", "code", "ranks", "zero_stage", "dtype"),
+}
 """What `state.json` holds."""
 
 
@@ -33,12 +36,19 @@ class Checkpoints:
     Args:
         folder: on storage that outlives the machines of the run.
         on_saved: called with the folder of each complete checkpoint, which stays until two newer ones are complete.
+        may_replace: raises where this process must not delete what is there any more.
     """
 
-    def __init__(self, folder: Path, on_saved: Callable[[Path], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        on_saved: Callable[[Path], None] = lambda _: None,
+        may_replace: Callable[[], None] = lambda: None,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._on_saved = on_saved
+        self._may_replace = may_replace
         for partial in folder.glob("*.partial"):
             shutil.rmtree(partial)
 
@@ -56,6 +66,7 @@ class Checkpoints:
             json.dump(state, file)
             file.flush()
             os.fsync(file.fileno())
+        await asyncio.to_thread(self._may_replace)
         if final.exists():
             shutil.rmtree(final)
         partial.rename(final)

@@ -25,6 +25,7 @@ from tasks.training.actors import Actor
 from tasks.training.batch import train_batch
 from tasks.training.checkpoint import Checkpoints
 from tasks.training.config import ActiveSampling, DynamicSampling, NoResampling, TrainingConfig, learning_rate
+from tasks.training.identity import made_under
 from tasks.training.journal import Metrics
 from tasks.training.learner.lasting import LastingLearner, NotFiniteError
 from tasks.training.ledger import Ledger
@@ -221,7 +222,7 @@ class Controller:
             "prompts": self._prompts.state(),
             "ledger_bytes": self._crew.ledger.sync(),
             "journal_bytes": self._crew.journal.sync(),
-            "dtype": self._config.learner.dtype,
+            **made_under(self._config),
         }
         groups = groups_table([*window.ready, *window.in_flight.values()])  # of this moment, as all the rest
         checkpoint = await self._crew.checkpoints.save(self.version, state, groups, self._crew.learner)

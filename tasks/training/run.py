@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +19,12 @@ from tasks.training.actors import ActorProcess, RayActor
 from tasks.training.checkpoint import Checkpoints
 from tasks.training.config import TrainingConfig
 from tasks.training.controller import Controller, Crew
+from tasks.training.identity import check_fits
 from tasks.training.journal import Journal
 from tasks.training.learner.client import RayLearner
 from tasks.training.learner.lasting import LastingLearner
 from tasks.training.learner.rank import LearnerRank
+from tasks.training.lease import Lease
 from tasks.training.ledger import Ledger, cut_back
 from tasks.training.rewards import RayJudge, RewardProcess
 from tasks.training.rollouts import Prompt, read_prompts
@@ -57,6 +60,7 @@ def train(
     folder: Path,
     verifiers: VerifiersConfig = DEFAULTS,
     *,
+    lease: Lease | None = None,
     lineage: Mapping[str, Any] | None = None,
     on_step: Callback = lambda _: None,
     on_saved: Callable[[Path], None] = lambda _: None,
@@ -70,6 +74,7 @@ def train(
         folder: the run folder: checkpoints, ledger, metrics, policy. On storage that outlives the run and that every
             node of the cluster sees.
         verifiers: how responses are judged.
+        lease: the right to work on this run, held for the length of the call; None: one of the run folder.
         lineage: where the run comes from (`tasks.provenance.made_from`), for the footer of the ledger's table.
         on_step: called with the metrics of each step.
         on_saved: called with the folder of each complete checkpoint.
@@ -77,16 +82,19 @@ def train(
     Raises:
         ResourceError: the cluster is too small for the configuration.
         TrackerError: a tracker cannot be used here.
-        ValueError: a prompt that does not fit or that no verifier here can judge, or a run folder that does not belong
-            to this run.
-        NoSignalError, StalledError, ActorLostError, LearnerLostError, FolderInUseError: see there.
+        ValueError: a prompt that does not fit or that no verifier here can judge.
+        OtherRunError: the run folder holds a run that this one cannot go on from.
+        RunInUseError, LeaseLostError: another process works on this run, or has taken it over.
+        NoSignalError, LostGroupsError, StalledError, ActorLostError, LearnerLostError, DivergedError: see there.
     """
     check_resources(config)
     trackers.check(config.trackers)
     folder.mkdir(parents=True, exist_ok=True)
     prompts = load_prompts(config, model, mixture, verifiers)
-    with watched():
-        return asyncio.run(_train(config, model, prompts, folder, verifiers, lineage, on_step, on_saved))
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(watched())
+        held = lease or stack.enter_context(Lease.of_folder(folder))
+        return asyncio.run(_train(config, model, prompts, folder, verifiers, held, lineage, on_step, on_saved))
 
 
 def load_prompts(
@@ -146,6 +154,7 @@ async def _train(
     prompts: list[Prompt],
     folder: Path,
     verifiers: VerifiersConfig,
+    lease: Lease,
     lineage: Mapping[str, Any] | None,
     on_step: Callback,
     on_saved: Callable[[Path], None],
@@ -154,12 +163,12 @@ async def _train(
 
     gpu = ray.cluster_resources().get("GPU", 0) > 0
     widening = 2 if precision.resolve(config.learner.dtype, gpu=gpu) == "float32" else 1  # of a checkpoint in 16 bits
-    # refuses a run that is going on
     with weights_folder(folder, model, one_node=len(ray.nodes()) == 1, widening=widening) as exchange:
-        checkpoints = Checkpoints(folder / "checkpoints", on_saved)
+        checkpoints = Checkpoints(folder / "checkpoints", on_saved, lease.check)
         checkpoint = checkpoints.newest()
         if checkpoint is not None:
             state = checkpoints.read_state(checkpoint)
+            check_fits(state, config, checkpoint)
         else:
             state = {"version": 0, "ledger_bytes": 0, "journal_bytes": 0, "dtype": config.learner.dtype}
         config = with_types(config, learner=state["dtype"], gpu=gpu)
@@ -185,7 +194,8 @@ async def _train(
                 await crew.learner.start()
                 if checkpoint is not None:
                     await controller.resume(checkpoint)
-                await controller.run()
+                async with lease.kept():
+                    await controller.run()
                 await crew.learner.export(folder / "policy")
                 write_table(folder / "ledger.parquet", crew.ledger.table(), LEDGER, lineage)
             finally:

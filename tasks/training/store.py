@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from tasks.training.access import AccessError, check_access
 from tasks.training.checkpoint import KEEP, Checkpoints
+from tasks.training.lease import LEASE_SECONDS, Lease
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -77,7 +78,8 @@ class Manifest(BaseModel):
 class RunStore:
     """Keeps the newest checkpoints of the run in `folder` at `place`.
 
-    Used as a context, it begins with a proof that a run can be kept there, and ends with its last upload.
+    Used as a context, it begins with a proof that a run can be kept there, holds the `lease` of the run meanwhile, and
+    ends with its last upload.
 
     Args:
         filesystem: an fsspec file system, with its credentials.
@@ -96,6 +98,7 @@ class RunStore:
         place: str,
         folder: Path,
         retry_seconds: tuple[float, ...] = RETRY_SECONDS,
+        lease_seconds: float = LEASE_SECONDS,
     ) -> None:
         self._fs = filesystem
         self._place = place
@@ -103,6 +106,7 @@ class RunStore:
         self._retry_seconds = retry_seconds
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="upload")
         self._upload: Future[None] | None = None
+        self.lease = Lease(filesystem, f"{place}/lease.json", lease_seconds)
 
     def __enter__(self) -> RunStore:
         try:
@@ -111,10 +115,12 @@ class RunStore:
             raise
         except Exception as error:
             raise StoreError(f"{self._place} does not answer: {error}") from error
+        self.lease.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *about: object) -> None:
         self._worker.shutdown(wait=True)
+        self.lease.__exit__(*about)
 
     def save(self, checkpoint: Path) -> None:
         """Upload a complete checkpoint, with the ledger and the metrics that belong to it, in the background.
@@ -176,6 +182,7 @@ class RunStore:
 
     def _tidy(self, keep: int) -> None:
         try:
+            self.lease.check()
             self._delete_old(keep)
         except Exception as error:  # they cost room, and go with the next
             logger.warning("older checkpoints in %s were not deleted: %s", self._place, error)

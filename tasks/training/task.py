@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from flytekit import FlyteContextManager, Resources
 from flytekit.exceptions.user import FlyteRecoverableException
@@ -17,9 +16,7 @@ from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
 from images import TRAINING
-from tasks.config import decisive
 from tasks.contents import seal
-from tasks.digest import code_digest
 from tasks.machine import of_ray
 from tasks.platform import (
     DECK_SECONDS,
@@ -36,9 +33,13 @@ from tasks.platform import (
 )
 from tasks.provenance import made_from
 from tasks.ray_job import HeadNodeConfig, RayJobConfig
-from tasks.schemas import StageSummary, canonical_json
+from tasks.schemas import StageSummary
 from tasks.training.config import TrainingConfig
+from tasks.training.identity import run_name
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
+
+if TYPE_CHECKING:
+    from tasks.training.lease import Lease
 
 RUNS = "RLVR_RUNS"
 """Environment variable: where runs are kept. An address on blob storage, or a folder that every attempt sees.
@@ -75,13 +76,14 @@ def train_policy(
 ) -> Trained:
     """Train the initial checkpoint on the mixture; an interrupted run goes on from its last checkpoint.
 
-    The run's name is a digest of everything that the run depends on, so that a retry, a recovered execution or a second
+    The run's name is a digest of what it depends on (`run_name`), so that a retry, a recovered execution or a second
     start with the same inputs finds it: on the same machine in its folder, on an empty one on blob storage.
     """
     from tasks import charts
     from tasks.training.actors import ActorLostError
     from tasks.training.controller import LostGroupsError
     from tasks.training.learner.client import LearnerLostError
+    from tasks.training.lease import LeaseLostError
     from tasks.training.nodes import seen_by_all
     from tasks.training.run import train
     from tasks.training.store import StoreError
@@ -90,7 +92,7 @@ def train_policy(
 
     watch = Stopwatch("training")
     inputs = {"model": content_digest(model), "mixture": content_digest(mixture)}
-    folder = run_folder(inputs["model"], inputs["mixture"], config, verifiers)
+    folder = run_folder(run_name(inputs["model"], inputs["mixture"], config, verifiers))
     lineage = made_from(__name__, inputs=inputs, seed=config.seed, training=config, verifiers=verifiers)
     initial = seen_by_all(local(model), folder)
     judged_by = verifiers.with_initial(initial)
@@ -106,18 +108,19 @@ def train_policy(
                 show("training", charts.deck(charts.training_curves(rows_of(folder / "metrics.jsonl"))))
 
         try:
-            with kept(folder) as on_saved:
+            with kept(folder) as (lease, on_saved):
                 result = train(
                     config,
                     initial,
                     local(mixture),
                     folder,
                     judged_by,
+                    lease=lease,
                     lineage=lineage,
                     on_step=on_step,
                     on_saved=on_saved,
                 )
-        except (ActorLostError, LearnerLostError, LostGroupsError, StalledError, StoreError) as error:
+        except (ActorLostError, LearnerLostError, LostGroupsError, LeaseLostError, StalledError, StoreError) as error:
             raise FlyteRecoverableException(f"{error} (run folder {folder})") from error
 
     rows = rows_of(result.metrics)
@@ -151,39 +154,38 @@ def rows_of(metrics: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in metrics.read_text().splitlines()]
 
 
-def run_folder(model: str, mixture: str, config: TrainingConfig, verifiers: VerifiersConfig) -> Path:
-    """Where the run of these inputs, by their digests, keeps its memory under this code.
-
-    As in the cache's keys, run-time options have no part in it, but for those that its checkpoints are made for.
-    """
-    options = [decisive(config), decisive(verifiers), config.learner.ranks, config.learner.zero_stage]
-    identity = [model, mixture, *options, code_digest(__name__)]
-    name = hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:16]
+def run_folder(name: str) -> Path:
+    """Where the run of this name keeps its memory on this machine."""
     runs = os.environ.get(RUNS, RUNS_HERE)
     return Path(RUNS_HERE if _is_address(runs) else runs).absolute() / name
 
 
 @contextlib.contextmanager
-def kept(folder: Path) -> Iterator[Callable[[Path], None]]:
-    """Restore the run in `folder` from blob storage, where it is kept there; yields what uploads a checkpoint.
+def kept(folder: Path) -> Iterator[tuple[Lease, Callable[[Path], None]]]:
+    """Restore the run in `folder` from blob storage, where it is kept there.
+
+    Yields the right to work on it, and what uploads a checkpoint.
 
     After the block, which ends with the run's last step, the last checkpoint stays there alone.
 
     Raises:
         AccessError: a run cannot be kept at this address, or with these credentials.
         StoreError: the storage does not answer.
+        RunInUseError: another process works on it.
     """
+    from tasks.training.lease import Lease
     from tasks.training.store import RunStore
 
     access = FlyteContextManager.current_context().file_access
     place = run_place(folder.name, access.raw_output_prefix)
-    if place is None:
-        yield lambda _: None
-        return
     folder.mkdir(parents=True, exist_ok=True)
+    if place is None:
+        with Lease.of_folder(folder) as lease:
+            yield lease, lambda _: None
+        return
     with RunStore(access.get_filesystem_for_path(place), place, folder) as store:
         store.restore()
-        yield store.save
+        yield store.lease, store.save
         store.finish()
 
 

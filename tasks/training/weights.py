@@ -13,15 +13,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from tasks.failures import MistakeError
+from tasks.training.lease import RunInUseError
 
 logger = logging.getLogger(__name__)
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 a folder per run, removed by the run or by the next
-
-
-class FolderInUseError(MistakeError):
-    """Another process holds the folder: the same run was started twice."""
 
 
 def weights_folder(
@@ -33,7 +29,7 @@ def weights_folder(
     A file of weights is `widening` times as large as the checkpoint `model`.
 
     Raises:
-        FolderInUseError: another process exchanges weights for this run folder.
+        RunInUseError: another process exchanges weights for this run folder.
     """
     storage = run_folder / "weights"
     if not one_node or not os.access(root, os.W_OK):
@@ -56,10 +52,10 @@ def shared_memory_folder(name: str, root: Path) -> Iterator[Path]:
     lock back, though: folders of other runs that no process holds are removed first.
 
     Raises:
-        FolderInUseError: another process has a folder of this name.
+        RunInUseError: another process has a folder of this name.
     """
     for other in root.glob("rlvr-*"):
-        with contextlib.suppress(FolderInUseError, FileNotFoundError), _locked(other):
+        with contextlib.suppress(RunInUseError, FileNotFoundError), _locked(other):
             shutil.rmtree(other)
     folder = root / f"rlvr-{name}"
     folder.mkdir(exist_ok=True)
@@ -77,7 +73,7 @@ def _locked(folder: Path) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(descriptor)
-        raise FolderInUseError(f"{folder} is in use: another process works on the same run folder") from None
+        raise RunInUseError(f"{folder} is in use: another process works on the same run folder") from None
     try:
         yield
     finally:

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from tasks.training.weights import FolderInUseError, WeightStore, shared_memory_folder, weights_folder
+from tasks.training.lease import RunInUseError
+from tasks.training.weights import WeightStore, shared_memory_folder, weights_folder
 
 
 def files(folder):
@@ -87,7 +88,7 @@ with shared_memory_folder("a", Path({str(tmp_path)!r})) as folder:
 """
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(FolderInUseError, match="rlvr-a is in use"), shared_memory_folder("a", tmp_path):
+        with pytest.raises(RunInUseError, match="rlvr-a is in use"), shared_memory_folder("a", tmp_path):
             pass
         with shared_memory_folder("b", tmp_path):
             assert files(tmp_path) == ["rlvr-a", "rlvr-b"]

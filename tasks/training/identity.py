@@ -1,0 +1,79 @@
+"""Which run this is, and whether what an earlier attempt left of it can be gone on from."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from pathlib import Path
+from typing import Any
+
+from tasks.config import decisive
+from tasks.digest import code_digest
+from tasks.failures import MistakeError
+from tasks.schemas import canonical_json
+from tasks.training.config import TrainingConfig
+from tasks.verifiers.config import VerifiersConfig
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+"""Of checkpoints. It changes when this code cannot read what other code has written."""
+
+
+class OtherRunError(MistakeError):
+    """The run folder holds a run that this one cannot go on from."""
+
+
+def run_name(model: str, mixture: str, config: TrainingConfig, verifiers: VerifiersConfig) -> str:
+    """The name of the run of these inputs, of which `model` and `mixture` are the digests.
+
+    Neither run-time options nor the code have a part in it, nor has the number of steps, unless the learning rate
+    depends on it: a run goes on under other hardware, under code that was mended, and for some more steps.
+    """
+    options = decisive(config)
+    if config.optimizer.schedule == "constant":
+        del options["steps"]
+    identity = [model, mixture, options, decisive(verifiers)]
+    return hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:16]
+
+
+def made_under(config: TrainingConfig) -> dict[str, Any]:
+    """What a checkpoint says of itself, for `check_fits`."""
+    return {
+        "format": FORMAT,
+        "code": code_digest("tasks.training.run"),
+        "ranks": config.learner.ranks,
+        "zero_stage": config.learner.zero_stage,
+        "dtype": config.learner.dtype,
+    }
+
+
+def check_fits(state: dict[str, Any], config: TrainingConfig, checkpoint: Path) -> None:
+    """Whether a run under `config` can go on from `checkpoint` with this `state`; a warning where its code was another.
+
+    Raises:
+        OtherRunError: it cannot.
+    """
+    here = made_under(config)
+    anew = "`seed` with another value is a run of its own"
+    if state["format"] != FORMAT:
+        raise OtherRunError(
+            f"{checkpoint} has format {state['format']}, and this code reads format {FORMAT}: go on under the code "
+            f"that wrote it; {anew}"
+        )
+    if state["version"] > config.steps:
+        raise OtherRunError(f"{checkpoint}: the run has taken {state['version']} steps, steps = {config.steps}; {anew}")
+    for name in ("ranks", "zero_stage"):
+        if state[name] != here[name]:
+            raise OtherRunError(
+                f"{checkpoint} holds the learner's state for learner.{name} = {state[name]}, not {here[name]}: go on "
+                f"with {state[name]}; {anew}"
+            )
+    if state["code"] != here["code"]:
+        logger.warning(
+            "the run goes on from %s under other code than it was made by (%s, now %s); %s",
+            checkpoint,
+            state["code"][:8],
+            here["code"][:8],
+            anew,
+        )

@@ -1,0 +1,67 @@
+"""Which run a folder belongs to, and what may go on from its checkpoints."""
+
+from pathlib import Path
+
+import pytest
+
+from tasks.training.config import TrainingConfig
+from tasks.training.identity import OtherRunError, check_fits, made_under, run_name
+from tasks.verifiers.config import VerifiersConfig
+from tests.training.stand_ins import Run, config, prompts
+
+CHECKPOINT = Path("runs/abc/checkpoints/step_00000007")
+
+
+def name(**options):
+    return run_name("model", "mixture", TrainingConfig(**options), VerifiersConfig())
+
+
+def test_a_run_is_the_same_on_other_machines_and_for_more_steps():
+    assert name() == name(steps=2300)
+    assert name() == name(actors={"count": 2}, stall_seconds=60.0, learner={"ranks": 2, "zero_stage": 3})
+
+
+def test_a_run_is_another_one_where_anything_differs_that_it_learns_from():
+    others = [name(), name(seed=1), name(groups_per_step=4), name(optimizer={"learning_rate": 1e-5})]
+    others.append(run_name("model", "another mixture", TrainingConfig(), VerifiersConfig()))
+    assert len(set(others)) == len(others)
+
+
+def test_the_number_of_steps_counts_where_the_learning_rate_depends_on_it():
+    decaying = {"schedule": "cosine"}
+    assert name(optimizer=decaying) != name(optimizer=decaying, steps=2300)
+
+
+def state(version=7, **made):
+    return {"version": version, **made_under(TrainingConfig()), **made}
+
+
+@pytest.mark.parametrize(
+    ("before", "message"),
+    [
+        (state(format=0), r"step_00000007 has format 0, and this code reads format 1"),
+        (state(version=21), r"the run has taken 21 steps, steps = 20; `seed` with another value is a run of its own"),
+        (state(ranks=4), r"holds the learner's state for learner\.ranks = 4, not 1: go on with 4"),
+        (state(zero_stage=3), r"holds the learner's state for learner\.zero_stage = 3, not 2"),
+    ],
+)
+def test_what_a_run_cannot_go_on_from_is_named_with_the_way_out(before, message):
+    with pytest.raises(OtherRunError, match=message):
+        check_fits(before, TrainingConfig(steps=20), CHECKPOINT)
+
+
+def test_a_run_goes_on_under_other_code_and_says_so(caplog):
+    check_fits(state(), TrainingConfig(steps=20), CHECKPOINT)
+    assert not caplog.records
+    check_fits(state(code="0123456789"), TrainingConfig(steps=20), CHECKPOINT)
+    [said] = caplog.messages
+    assert "under other code than it was made by (01234567, now" in said
+
+
+def test_a_finished_run_is_extended(tmp_path):
+    Run(tmp_path, config(steps=4), prompts(40)).play()
+    extended = Run(tmp_path, config(steps=6), prompts(40)).play()
+    assert len(extended.learner.steps) == 2
+    assert [row["step"] for row in extended.metrics()] == list(range(6))
+    rows = extended.rows()
+    assert len({row["group"] for row in rows}) == len(rows)  # what the end of the first run left over is not used twice
