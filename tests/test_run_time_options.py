@@ -51,7 +51,7 @@ RUN_TIME = [
     (SamplingConfig(), set()),
     (RolloutSpec(sampling=SamplingConfig(), engine=EngineConfig(), verifier_workers=1), {"verifier_workers"}),
     (EvaluationConfig(), {"verifier_workers", "pod"}),
-    (TrainingConfig(), {"checkpoint_every", "stall_seconds", "trackers"}),
+    (TrainingConfig(), {"checkpoint_every", "stall_seconds", "trackers", "alarms"}),
     (
         LearnerConfig(),
         {
@@ -74,6 +74,7 @@ RUN_TIME = [
             "count",
             "cpus",
             "max_restarts",
+            "min_num_seqs",
             "prefetch",
             "restart_window_seconds",
             "start_timeout_seconds",
@@ -96,6 +97,8 @@ RUN_TIME = [
     (RewardModelConfig(kind="reward_model", model="m"), {"device", "batch_size"}),
 ]
 """Every configuration that a stage takes, and its options without a part in cache keys."""
+WITHOUT_A_PART = ((CodeConfig, "remote"), (EvaluationConfig, "pod"), (TrainingConfig, "alarms"))
+"""Configurations within others that have none as a whole."""
 OPTIONS = [(config, name, name in left_out) for config, left_out in RUN_TIME for name in type(config).model_fields]
 
 
@@ -124,7 +127,7 @@ def test_every_configuration_that_a_stage_takes_is_listed():
             if isinstance(part, type) and issubclass(part, Config):
                 yield part
                 for name, field in part.model_fields.items():
-                    if (part, name) not in ((CodeConfig, "remote"), (EvaluationConfig, "pod")):  # no part as a whole
+                    if (part, name) not in WITHOUT_A_PART:
                         yield from below(field.annotation)
             elif part is not annotation:
                 yield from below(part)

@@ -17,6 +17,7 @@ from tasks.progress import shown
 from tasks.provenance import made_from
 from tasks.quiet import hush
 from tasks.spec import DataFile, Recipe
+from tasks.training.alarms import as_markdown
 from tasks.training.tally import note
 from tasks.verifiers.config import DEFAULTS
 
@@ -66,6 +67,12 @@ def run(
         judged_by = verifiers.with_initial(model)
         result = train(config.run, model, mixture, folder, judged_by, lineage=lineage, on_step=on_step)
     click.echo(f"policy      {result.policy}\nledger      {result.ledger}\nmetrics     {result.metrics}")
+
+
+@main.command()
+def alarms() -> None:
+    """What docs/alarms.md says: the thresholds beyond which a run complains, and what to do."""
+    click.echo(as_markdown(), nl=False)
 
 
 def with_overrides(recipe: str, overrides: tuple[str, ...]) -> Recipe:

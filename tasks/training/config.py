@@ -117,7 +117,9 @@ class ActorsConfig(Config):
             together, once all have finished theirs. `static`: as `drained`, and it begins no response before all that
             it was given together are finished (static batching, Olmo 2).
         keep_cache: whether responses go on with the KV cache of older weights; without, an update computes it again.
-        prefetch: samples that wait in an engine beyond `engine.max_num_seqs`, so that it need not ask for the next.
+        min_num_seqs: an engine whose KV cache overflows is given fewer sequences at a time than `engine.max_num_seqs`,
+            and more again where there is room; never fewer than this (`tasks.training.concurrency`).
+        prefetch: samples that wait in an engine beyond those, so that it need not ask for the next.
             With as many as a group has, groups are not spread over engines, whose slowest would set their pace.
         cpus: CPU cores that an actor reserves in Ray.
         max_restarts: how often a dead engine is replaced within `restart_window_seconds`; then its place stays empty
@@ -131,6 +133,7 @@ class ActorsConfig(Config):
     engine: EngineConfig = EngineConfig()
     updates: Literal["in_flight", "drained", "barrier", "static"] = "in_flight"
     keep_cache: bool = True
+    min_num_seqs: RunTime[int] = Field(1, ge=1)
     prefetch: RunTime[int] = Field(8, ge=0)
     cpus: RunTime[float] = Field(1.0, ge=0)
     max_restarts: RunTime[int] = Field(3, ge=0)
@@ -154,6 +157,34 @@ class RewardsConfig(Config):
     workers: RunTime[int] = Field(1, gt=0)
     retries: RunTime[int] = Field(1, ge=0)
     patience_seconds: RunTime[float] = Field(900, ge=0)
+
+
+class AlarmsConfig(Config):
+    """Thresholds beyond which a run says what goes wrong, and what to do (`docs/alarms.md`). null: never.
+
+    Attributes:
+        window: steps whose mean is compared.
+        min_entropy: of the policy, nats per token.
+        max_mismatch: between the log-probabilities of engine and learner, nats per token.
+        max_truncated: share of the trained responses that were cut off.
+        max_zero_variance: share of the judged groups that teach nothing.
+        max_clipped: share of the trained tokens above the upper clip bound.
+        max_staleness_dropped: groups dropped as stale, over judged ones.
+        max_unjudged: share of the responses that cannot be judged.
+        max_length_growth: mean length of the trained responses, over that of the first `window` steps.
+        max_grad_norm: gradient norm, over its median in the last 100 steps.
+    """
+
+    window: int = Field(5, ge=1)
+    min_entropy: float | None = Field(0.05, ge=0)
+    max_mismatch: float | None = Field(0.05, gt=0)
+    max_truncated: float | None = Field(0.5, gt=0)
+    max_zero_variance: float | None = Field(0.9, gt=0)
+    max_clipped: float | None = Field(0.2, gt=0)
+    max_staleness_dropped: float | None = Field(0.25, gt=0)
+    max_unjudged: float | None = Field(0.05, gt=0)
+    max_length_growth: float | None = Field(4.0, gt=0)
+    max_grad_norm: float | None = Field(10.0, gt=0)
 
 
 class ActiveSampling(Config):
@@ -214,7 +245,7 @@ class TrainingConfig(Config):
         max_staleness: a group whose oldest token was sampled by a policy more than this many steps old is
             dropped and replaced.
         lora: train an adapter in place of all weights. None: all weights.
-        objective, optimizer, learner, actors, rewards: see there.
+        objective, optimizer, learner, actors, rewards, alarms: see there.
         checkpoint_every: steps between checkpoints; the last step is always saved. The tokens of the steps since the
             newest one are held in memory, for a learner that is lost.
         stall_seconds: no group decided for this long while the learner waits: the run fails with a diagnosis. A learner
@@ -240,6 +271,7 @@ class TrainingConfig(Config):
     learner: LearnerConfig = LearnerConfig()
     actors: ActorsConfig = ActorsConfig()
     rewards: RewardsConfig = RewardsConfig()
+    alarms: RunTime[AlarmsConfig] = AlarmsConfig()
     checkpoint_every: RunTime[int] = Field(10, ge=1)
     stall_seconds: RunTime[float] = Field(1800, gt=0)
     trackers: RunTime[list[Literal["wandb", "mlflow"]]] = Field([])

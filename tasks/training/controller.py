@@ -22,6 +22,7 @@ from typing import TypeVar
 
 from tasks.failures import InfrastructureError, MistakeError
 from tasks.training.actors import Actor
+from tasks.training.alarms import Watch
 from tasks.training.batch import train_batch
 from tasks.training.checkpoint import Checkpoints
 from tasks.training.config import ActiveSampling, DynamicSampling, NoResampling, TrainingConfig, learning_rate
@@ -81,6 +82,7 @@ class Controller:
         self._sampling = Sampling(
             config, prompts, crew.make_actor, crew.judge, crew.weights, crew.ledger, clock=self._elapsed
         )
+        self._watch = Watch(config.alarms)
         self.version = 0
 
     async def resume(self, checkpoint: Path) -> None:
@@ -93,6 +95,7 @@ class Controller:
         self._prompts.restore(state["prompts"])
         groups = load_groups(Checkpoints.groups_in(checkpoint), self._prompts.by_id, self._config.objective.shaping)
         self._sampling.restore(*groups, state["next_group"])
+        self._sampling.tally.restore(state["unrecorded"])
         self._elapsed_before = self._recorded_at = state["elapsed"]
         self.version = state["version"]
         await self._crew.learner.load(Checkpoints.learner_in(checkpoint))
@@ -220,6 +223,7 @@ class Controller:
             "elapsed": self._elapsed(),
             "next_group": self._sampling.next_group,
             "prompts": self._prompts.state(),
+            "unrecorded": self._sampling.tally.unrecorded(),
             "ledger_bytes": self._crew.ledger.sync(),
             "journal_bytes": self._crew.journal.sync(),
             **made_under(self._config),
@@ -242,9 +246,11 @@ class Controller:
             **batch_metrics(batch, version=step),
             "trained_tokens": trained,
             "trained_tokens_per_second": trained / seconds,
-            "learner_restarts": self._crew.learner.take_restarts(),
+            **self._crew.learner.take_figures(seconds),
+            **self._sampling.fleet.take_figures(seconds),
             **learned,
         }
+        metrics |= self._watch.observe(metrics)
         self._crew.journal.record(metrics)
         await asyncio.to_thread(self._crew.on_step, metrics)
 

@@ -15,7 +15,8 @@ from typing import Any, Protocol
 
 from tasks.generation.engine import Completion, EngineStatistics, RequestRefusedError, UpdateTiming, sample_seed
 from tasks.training.actors import Actor, ActorLostError
-from tasks.training.config import TrainingConfig
+from tasks.training.concurrency import Concurrency
+from tasks.training.config import ActorsConfig, TrainingConfig
 from tasks.training.rollouts import Group, Sample
 from tasks.training.timeouts import within
 from tasks.training.weights import WeightStore
@@ -53,11 +54,13 @@ class Place:
         suspect: the suspect group that it generates for.
         losses: when its actors were lost, seconds of the event loop's clock.
         resting: why it stays empty for a while; empty where it does not.
+        concurrency: sequences that its engine is given at a time; those beyond wait in the engine.
     """
 
-    def __init__(self, index: int, capacity: int) -> None:
+    def __init__(self, index: int, actors: ActorsConfig) -> None:
         self.index = index
-        self.capacity = capacity
+        self.concurrency = Concurrency(actors.engine.max_num_seqs, actors.min_num_seqs)
+        self._in_stock = sys.maxsize // 2 if actors.updates == "static" else actors.prefetch
         self.actor: Actor | None = None
         self.held: int | None = None
         self.running: dict[Sample, asyncio.Task[None]] = {}
@@ -67,9 +70,13 @@ class Place:
         self.losses: deque[float] = deque()
         self.resting = ""
         self.statistics = EngineStatistics()
+        self.preemptions = 0
         self.idle = asyncio.Event()
         self.idle.set()
-        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.idle_seconds = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._idle_since = self._loop.time()
+        self.broken: asyncio.Future[None] = self._loop.create_future()
 
     @property
     def serves(self) -> bool:
@@ -84,7 +91,33 @@ class Place:
     @property
     def room(self) -> int:
         """Samples that it can be given on top."""
-        return self.capacity - len(self.running) if self.serves else 0
+        return self.concurrency.limit + self._in_stock - len(self.running) if self.serves else 0
+
+    def begin(self) -> None:
+        """It is given something to generate."""
+        if self.idle.is_set():
+            self.count_idle()
+            self.idle.clear()
+
+    def end(self) -> None:
+        """It has nothing to generate any more."""
+        if not self.idle.is_set():
+            self._idle_since = self._loop.time()
+            self.idle.set()
+
+    def count_idle(self) -> None:
+        """Bring `idle_seconds` up to now."""
+        now = self._loop.time()
+        if self.idle.is_set():
+            self.idle_seconds += now - self._idle_since
+        self._idle_since = now
+
+    def observe(self, statistics: EngineStatistics) -> None:
+        """What its engine says of itself; one that was replaced counts from 0."""
+        preempted = max(statistics.preemptions - self.statistics.preemptions, 0)
+        self.preemptions += preempted
+        self.concurrency.observe(statistics.running, statistics.kv_cache_usage, preempted)
+        self.statistics = statistics
 
     @property
     def state(self) -> str:
@@ -117,11 +150,30 @@ class Fleet:
         self._closing = False
         actors = config.actors
         self._updates = "drained" if config.takes_turns and actors.updates == "in_flight" else actors.updates
-        capacity = sys.maxsize if self._updates == "static" else actors.engine.max_num_seqs + actors.prefetch
         # A group that is spread over actors is as slow as the slowest of them; it goes to one that has room for all of
         # it, as far as what the actor has in stock lets it wait for that.
         self._least_room = min(max(actors.prefetch, 1), config.sampling.samples)
-        self.places = [Place(index, capacity) for index in range(actors.count)]
+        self.places = [Place(index, actors) for index in range(actors.count)]
+
+    def take_figures(self, seconds: float) -> dict[str, float]:
+        """Since the last call, `seconds` ago: what the engines did, by their own account.
+
+        `actors_idle` is the share of the time in which an actor had nothing to generate, mean over actors;
+        `kv_cache_usage` the mean of the newest figures; `preemptions` the requests that lost their KV cache to others;
+        `sequences_limit` the mean of the sequences that an engine is given at a time.
+        """
+        for place in self.places:
+            place.count_idle()
+        count = len(self.places)
+        figures = {
+            "actors_idle": sum(place.idle_seconds for place in self.places) / seconds / count,
+            "kv_cache_usage": sum(place.statistics.kv_cache_usage for place in self.places) / count,
+            "preemptions": float(sum(place.preemptions for place in self.places)),
+            "sequences_limit": sum(place.concurrency.limit for place in self.places) / count,
+        }
+        for place in self.places:
+            place.idle_seconds, place.preemptions = 0.0, 0
+        return figures
 
     # Handing out
 
@@ -163,7 +215,7 @@ class Fleet:
 
     def _start(self, place: Place, sample: Sample) -> None:
         sample.actor = place.index
-        place.idle.clear()
+        place.begin()
         place.running[sample] = asyncio.create_task(self._generate(place, sample))
 
     async def _generate(self, place: Place, sample: Sample) -> None:
@@ -293,12 +345,14 @@ class Fleet:
         while True:
             await asyncio.sleep(limit / 10)
             before = place.statistics
-            place.statistics = await within(
-                actor.statistics(),
-                f"actor {place.index} is asked how far it is",
-                limit=limit,
-                option="actors.hang_seconds",
-                error=ActorLostError,
+            place.observe(
+                await within(
+                    actor.statistics(),
+                    f"actor {place.index} is asked how far it is",
+                    limit=limit,
+                    option="actors.hang_seconds",
+                    error=ActorLostError,
+                )
             )
             if place.statistics.generated_tokens != before.generated_tokens or place.idle.is_set():
                 since = loop.time()
@@ -317,7 +371,7 @@ class Fleet:
 
     def _empty(self, place: Place) -> None:
         """Nobody is in `place` any more; what it had not finished waits again."""
-        place.actor, place.held = None, None
+        place.actor, place.held, place.statistics = None, None, EngineStatistics()
         unfinished = list(place.running)
         for task in place.running.values():
             task.cancel()
@@ -330,7 +384,7 @@ class Fleet:
     def _is_idle(place: Place) -> None:
         if place.suspect:
             place.reserved, place.suspect = False, None
-        place.idle.set()
+        place.end()
 
 
 async def first_failure(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -101,8 +101,7 @@ class Sampling:
         for sample in group.samples:
             if judging := self._judging.pop(sample, None):
                 judging.cancel()
-        if group.finished_at is None:
-            group.completions = [sample.completion for sample in group.samples if sample.completion]
+        _keep_what_is_finished(group)
         self._ledger.close_group(group, fate, detail=detail)
         self.tally.dropped[fate] += 1
         self.decided.set()
@@ -128,6 +127,7 @@ class Sampling:
     def close(self) -> None:
         """The last step was taken: what is left is not used."""
         for group in [*self.window.in_flight.values(), *self.window.ready]:
+            _keep_what_is_finished(group)
             self._ledger.close_group(group, "unused", detail="the last step was taken")
 
     async def _failed(self) -> None:
@@ -149,6 +149,7 @@ class Sampling:
     def on_generated(self, sample: Sample, completion: Completion) -> None:
         """See `Receiver`."""
         self.tally.generated_tokens += len(completion.token_ids)
+        self.tally.generated_samples += 1
         self.window.generated(sample, completion)
         self._start_judging(sample)
 
@@ -207,3 +208,9 @@ class Sampling:
         if isinstance(resampling, DynamicSampling) and resampling.metric == "passed" and len(set(group.passed)) == 1:
             return "every response passes" if group.passed[0] else "no response passes"
         return group.teaches_nothing(self._config.objective)
+
+
+def _keep_what_is_finished(group: Group) -> None:
+    """A group that leaves before all of its samples are judged keeps those that are generated, for the ledger."""
+    if group.finished_at is None:
+        group.completions = [sample.completion for sample in group.samples if sample.completion]

@@ -16,6 +16,7 @@ class Tally:
     """Counts from one step to the next."""
 
     generated_tokens: int = 0
+    generated_samples: int = 0
     scores: dict[str, list[float]] = field(default_factory=dict)
     rewards: dict[str, list[float]] = field(default_factory=dict)
     rounds: int | None = None
@@ -27,6 +28,15 @@ class Tally:
     dropped: Counter[str] = field(default_factory=Counter)
     actors_lost: int = 0
     updates: list[UpdateTiming] = field(default_factory=list)
+
+    def unrecorded(self) -> dict[str, int]:
+        """What no step's metrics have counted yet of responses that a checkpoint holds."""
+        return {"generated_tokens": self.generated_tokens, "generated_samples": self.generated_samples}
+
+    def restore(self, unrecorded: dict[str, int]) -> None:
+        """Count on from what `unrecorded` gave."""
+        self.generated_tokens = unrecorded["generated_tokens"]
+        self.generated_samples = unrecorded["generated_samples"]
 
     def judged(self, group: Group) -> None:
         """All responses of `group` have scores, and those that could not be judged have left it."""
@@ -45,6 +55,7 @@ class Tally:
         Of the judged groups, `zero_variance` is the share that carried no gradient; in `solved` all responses pass, in
         `unsolved` none does. `unjudged_samples` counts responses that could not be judged, those of failed groups
         included; no other figure of judgements counts them.
+        `samples` and `generated_tokens` are those of all responses that were finished.
         `sampling_rounds` counts the rounds of prompts that dynamic sampling took, 0 where a surplus was enough.
         Where prompts have several rewards, `rewards/<name>/mean` and `/std` are those of each, before its weight.
 
@@ -74,6 +85,7 @@ class Tally:
             "failed_groups": self.dropped["failed"],
             "unjudged_samples": self.unjudged_samples,
             "actors_lost": self.actors_lost,
+            "samples": self.generated_samples,
             "generated_tokens": self.generated_tokens,
             "generated_tokens_per_second": self.generated_tokens / seconds,
             **pauses,

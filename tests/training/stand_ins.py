@@ -238,10 +238,10 @@ class Run:
         learner = LastingLearner(self.learner, self.config)
         crew = Crew(self._new_actor, self.judge, learner, self.weights, self.ledger, self.journal, checkpoints)
         try:
-            controller = Controller(self.config, PromptStream(self.prompts, self.config.seed), crew)
+            self.controller = Controller(self.config, PromptStream(self.prompts, self.config.seed), crew)
             if checkpoint:
-                await controller.resume(checkpoint)
-            await controller.run()
+                await self.controller.resume(checkpoint)
+            await self.controller.run()
         finally:
             self.ledger.close()
             self.journal.close()

@@ -137,6 +137,9 @@ def check(run):
     for row in trained:
         assert len(row["scores"]) == 3
         assert 0 <= row["step"] - row["first_version"] <= options.max_staleness
+    after_the_last_step = run.controller._sampling.tally.generated_tokens
+    generated = sum(row["generated_tokens"] for row in run.metrics()) + after_the_last_step
+    assert generated == sum(tokens for row in rows for tokens in row["num_tokens"])  # trained or dropped, to the token
     again = Counter(row["prompt_id"] for row in rows if row["fate"] not in ("stale",))
     assert all(times <= 1 + len(rows) // PROMPTS for times in again.values())
     assert all(actor.killed for actor in run.actors)

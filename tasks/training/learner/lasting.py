@@ -65,6 +65,7 @@ class LastingLearner:
         self._steps: list[_Step] = []
         self._losses: deque[float] = deque()
         self._restarts = 0
+        self._computed = 0.0
 
     async def start(self) -> None:
         """See `Learner`."""
@@ -78,7 +79,7 @@ class LastingLearner:
             DivergedError: that happens again and again.
         """
         step = _Step(sequences, denominator, learning_rate)
-        report = await self._lasting("updates", step.take)
+        report = await self._computing("updates", step.take)
         wrong = [f"{name} = {value}" for name, value in report.metrics.items() if not math.isfinite(value)]
         if wrong:
             error = NotFiniteError(f"the learner's step is not finite: {', '.join(wrong)}")
@@ -89,11 +90,11 @@ class LastingLearner:
 
     async def logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
         """See `Learner`."""
-        return await self._lasting("takes log-probabilities", methodcaller("logprobs", sequences))
+        return await self._computing("takes log-probabilities", methodcaller("logprobs", sequences))
 
     async def reference_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
         """See `Learner`."""
-        return await self._lasting("asks the reference", methodcaller("reference_logprobs", sequences))
+        return await self._computing("asks the reference", methodcaller("reference_logprobs", sequences))
 
     async def write_weights(self, path: Path) -> None:
         """See `Learner`."""
@@ -122,10 +123,23 @@ class LastingLearner:
         self.saved(folder)
         await self._lasting("loads its checkpoint", methodcaller("load", folder))
 
-    def take_restarts(self) -> int:
-        """How often it went back since the last call."""
-        restarts, self._restarts = self._restarts, 0
-        return restarts
+    def take_figures(self, seconds: float) -> dict[str, float]:
+        """Since the last call, `seconds` ago: `learner_restarts`, and `learner_idle`, one less computing over all time.
+
+        Publishing, saving and going back are not computing.
+        """
+        figures = {"learner_restarts": float(self._restarts), "learner_idle": 1 - self._computed / seconds}
+        self._restarts, self._computed = 0, 0.0
+        return figures
+
+    async def _computing(self, doing: str, call: Callable[[Learner], Awaitable[T]]) -> T:
+        async def timed(learner: Learner) -> T:
+            started = asyncio.get_running_loop().time()
+            result = await call(learner)
+            self._computed += asyncio.get_running_loop().time() - started
+            return result
+
+        return await self._lasting(doing, timed)
 
     async def _lasting(self, doing: str, call: Callable[[Learner], Awaitable[T]]) -> T:
         while True:

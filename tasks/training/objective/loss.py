@@ -112,6 +112,7 @@ def policy_loss(inputs: LossInputs, config: ObjectiveConfig) -> LossOutput:
 
     with torch.no_grad():
         tokens = Measured(
+            probability=bounded_exp(old),
             log_mismatch=old - rollout,
             ratio=ratio,
             clipped=clipped(ratio, advantages, config),

@@ -10,6 +10,8 @@ less engine):
 | `ratio`, `ratio_max` | mean and maximum of r |
 | `clip_low` | share of tokens with A < 0 (`cispo`: any A) and r < 1 - clip_low |
 | `clip_high` | share of tokens with A > 0 (`cispo`: any A) and r > 1 + clip_high |
+| `probability` | mean probability of the trained tokens under the policy before the step (DAPO, figure 7) |
+| `clip_high_probability_max` | the largest probability among tokens that `clip_high` counts (DAPO, figure 3a) |
 | `clip_dual` | share of tokens with A < 0 and r > dual_clip; only where that is set |
 | `importance_weight`, `importance_weight_max` | mean and maximum of w as applied, 0 for dropped tokens |
 | `is_oob_ratio` | share of tokens truncated (`tis`) or dropped (`icepop`), or of sequences (the other corrections) |
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from tasks.training.objective.surrogate import Clipped
 
 TOTALS = frozenset({"loss", "policy_loss", "kl_loss", "entropy_loss", "num_tokens", "num_sequences"})
-MAXIMA = frozenset({"ratio_max", "importance_weight_max", "mismatch_max"})
+MAXIMA = frozenset({"ratio_max", "importance_weight_max", "mismatch_max", "clip_high_probability_max"})
 OOB_COUNT = "is_oob_count"
 OFF_POLICY = "off_policy"
 
@@ -52,6 +54,7 @@ OFF_POLICY = "off_policy"
 class Measured:
     """Detached per-token quantities of one loss, all `[batch, seq]`."""
 
+    probability: Tensor
     log_mismatch: Tensor
     ratio: Tensor
     clipped: Clipped
@@ -82,6 +85,8 @@ def measure(tokens: Measured, config: ObjectiveConfig) -> dict[str, Tensor]:
         "ratio_max": largest(ratio),
         "clip_low": total(tokens.clipped.low),
         "clip_high": total(tokens.clipped.high),
+        "probability": total(tokens.probability),
+        "clip_high_probability_max": largest(tokens.probability * tokens.clipped.high),
         "importance_weight": total(tokens.weights),
         "importance_weight_max": largest(tokens.weights),
         "is_oob_ratio": total(tokens.out_of_bounds * (tokens.sequence_share if per_sequence else 1)),

@@ -132,6 +132,8 @@ def test_metrics_by_hand():
         "ratio_max": 1.5,
         "clip_low": 1 / 5,
         "clip_high": 1 / 5,
+        "probability": (exp(-1.0) + exp(-2.0) + exp(-0.5) + exp(-0.3) + exp(-1.7)) / 5,
+        "clip_high_probability_max": exp(-0.5),  # of the token whose ratio is 1.5
         "importance_weight": (1.0 + 2.0 + 0.5 + 2.0 + 0.8) / 5,
         "importance_weight_max": 2.0,
         "is_oob_ratio": 1 / 5,  # 3.0 was truncated; 2.0 lies on the bound

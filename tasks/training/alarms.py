@@ -1,0 +1,193 @@
+"""What goes wrong in training shows in its metrics first: thresholds, and what to do when one is crossed.
+
+The table in `docs/alarms.md` is made of this module.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from tasks.training.config import AlarmsConfig
+
+logger = logging.getLogger(__name__)
+
+REPEAT = 20
+"""Steps until an alarm that stays on is said again."""
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """A threshold.
+
+    Attributes:
+        option: of `AlarmsConfig`; its value is the threshold.
+        metric: what is compared, as its mean over the last `AlarmsConfig.window` steps.
+        when: on which side of the threshold something is wrong.
+        meaning, advice: for people.
+    """
+
+    option: str
+    metric: str
+    when: Literal["above", "below"]
+    meaning: str
+    advice: str
+
+    def rings(self, value: float, threshold: float) -> bool:
+        """Whether the value is on the wrong side."""
+        return value > threshold if self.when == "above" else value < threshold
+
+
+ALARMS = (
+    Alarm(
+        "min_entropy",
+        "entropy",
+        "below",
+        "the policy samples almost the same response each time: its entropy has collapsed",
+        "raise objective.clip_high (DAPO: 0.28), add objective.entropy_coefficient or a KL penalty, or stop here",
+    ),
+    Alarm(
+        "max_mismatch",
+        "mismatch",
+        "above",
+        "engine and learner disagree about the probability of what was sampled: every importance weight is off",
+        "give both the same type (learner.dtype, actors.engine.dtype), and lower max_staleness or async_steps",
+    ),
+    Alarm(
+        "max_truncated",
+        "truncated",
+        "above",
+        "many responses are cut off, and are judged by what they had no room to say",
+        "raise sampling.max_tokens, or penalise length softly (objective.shaping.overlong)",
+    ),
+    Alarm(
+        "max_zero_variance",
+        "zero_variance",
+        "above",
+        "most of what is generated teaches nothing: its prompts are too easy or too hard by now",
+        "filter the mixture by difficulty anew with this policy, or take other prompts",
+    ),
+    Alarm(
+        "max_clipped",
+        "clip_high",
+        "above",
+        "many tokens lie above the upper clip bound: the policy moves far within one batch",
+        "lower optimizer.learning_rate or updates.minibatches x updates.epochs",
+    ),
+    Alarm(
+        "max_staleness_dropped",
+        "stale_groups_share",
+        "above",
+        "groups are generated and then dropped, because they are older than max_staleness",
+        "raise max_staleness, or lower async_steps",
+    ),
+    Alarm(
+        "max_unjudged",
+        "unjudged_share",
+        "above",
+        "responses cannot be judged, and are lost",
+        "look at detail in the ledger: an endpoint that is away, or a verifier that fails",
+    ),
+    Alarm(
+        "max_length_growth",
+        "length_growth",
+        "above",
+        "responses have become many times as long as they were",
+        "see whether the reward grows as well; a length penalty is objective.shaping.overlong",
+    ),
+    Alarm(
+        "max_grad_norm",
+        "grad_norm_ratio",
+        "above",
+        "the gradient is many times what it was over the run",
+        "lower optimizer.learning_rate; one step is no reason for worry",
+    ),
+)
+
+
+def as_markdown() -> str:
+    """The text of `docs/alarms.md`."""
+    options = AlarmsConfig.model_fields
+    rows = [
+        f"| `alarms.{alarm.option}` | `{alarm.metric}` {alarm.when} {options[alarm.option].default:g} | "
+        f"{alarm.meaning} | {alarm.advice} |"
+        for alarm in ALARMS
+    ]
+    return "\n".join([_HEAD, *rows, ""])
+
+
+_HEAD = f"""# Alarms
+
+A run says what goes wrong while it goes: each threshold is compared with the mean of the last
+{AlarmsConfig.model_fields["window"].default} steps (`alarms.window`), and what stays wrong is said again every
+{REPEAT} steps. The metric `alarms` of each step counts those that ring. A threshold of `null` is off.
+This page is made by `python -m tasks.training alarms`.
+
+| option | rings where | what it means | what to do |
+|---|---|---|---|"""
+
+
+class Watch:
+    """Says once what goes wrong, and again while it stays wrong."""
+
+    def __init__(self, config: AlarmsConfig) -> None:
+        self._config = config
+        self._recent: dict[str, deque[float]] = {}
+        self._first_length: deque[float] = deque(maxlen=config.window)
+        self._norms: deque[float] = deque(maxlen=100)
+        self._said: dict[str, int] = {}
+
+    def observe(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Take in a step's metrics, say what is wrong; returns `alarms`, how many ring."""
+        ringing = 0
+        seen = {**metrics, **self._derived(metrics)}
+        for alarm in ALARMS:
+            threshold = getattr(self._config, alarm.option)
+            if threshold is None or alarm.metric not in seen:
+                continue
+            values = self._recent.setdefault(alarm.metric, deque(maxlen=self._config.window))
+            values.append(seen[alarm.metric])
+            value = statistics.fmean(values)
+            if len(values) == self._config.window and alarm.rings(value, threshold):
+                ringing += 1
+                self._say(alarm, int(metrics["step"]), value, threshold)
+            else:
+                self._said.pop(alarm.option, None)
+        return {"alarms": float(ringing)}
+
+    def _derived(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """What is compared with earlier steps, or with what else was sampled."""
+        found = {}
+        if groups := metrics.get("groups", 0.0):
+            found["stale_groups_share"] = metrics["stale_groups"] / groups
+        if samples := metrics.get("samples", 0.0):
+            found["unjudged_share"] = metrics["unjudged_samples"] / samples
+        if (length := metrics.get("response_length")) is not None:
+            if len(self._first_length) < self._config.window:
+                self._first_length.append(length)
+            found["length_growth"] = length / max(statistics.fmean(self._first_length), 1.0)
+        if (norm := metrics.get("grad_norm")) is not None:
+            if self._norms and (usual := statistics.median(self._norms)) > 0:
+                found["grad_norm_ratio"] = norm / usual
+            self._norms.append(norm)
+        return found
+
+    def _say(self, alarm: Alarm, step: int, value: float, threshold: float) -> None:
+        if step - self._said.get(alarm.option, -REPEAT) < REPEAT:
+            return
+        self._said[alarm.option] = step
+        logger.warning(
+            "step %d: %s is %.3g, %s alarms.%s = %g: %s. %s",
+            step,
+            alarm.metric,
+            value,
+            alarm.when,
+            alarm.option,
+            threshold,
+            alarm.meaning,
+            alarm.advice[0].upper() + alarm.advice[1:],
+        )
