@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tasks.generation.engine import Completion
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.client import Learner, StepReport
+from tasks.training.objective.config import ObjectiveConfig
 from tasks.training.packing import Sequence as TokenSequence
 from tasks.training.rollouts import Group
 
@@ -20,10 +22,12 @@ class TrainedBatch:
     advantages: list[list[float]]
 
 
-async def train_batch(batch: Sequence[Group], rate: float, learner: Learner, config: TrainingConfig) -> TrainedBatch:
-    """All optimizer steps on `batch`, at learning rate `rate`."""
+async def train_batch(
+    batch: Sequence[Group], version: int, rate: float, learner: Learner, config: TrainingConfig
+) -> TrainedBatch:
+    """All optimizer steps on `batch`, from policy `version`, at learning rate `rate`."""
     kl = config.objective.kl
-    sequences = await _with_old_logprobs(responses(batch, config), learner, config)
+    sequences = await _with_old_logprobs(responses(batch, version, config), learner, config)
     distances = await _distances(sequences, learner, config) if kl.in_reward else [0.0] * len(sequences)
     rows = advantages(batch, [kl.beta * distance for distance in distances], config)
     waiting = iter(sequences)
@@ -63,26 +67,50 @@ async def _update(
     reports = []
     for _ in range(config.updates.epochs):
         for start in range(0, len(groups), size):
-            part = [sequence for group in groups[start : start + size] for sequence in group]
-            denominator = config.objective.denominator(sequence.num_trained for sequence in part)
-            reports.append(await learner.step(part, denominator, rate))
+            part = groups[start : start + size]
+            denominator = config.objective.denominator(sequence.num_trained for group in part for sequence in group)
+            reports.append(await learner.step(with_gradient(part, config.objective), denominator, rate))
     return StepReport.of(reports)
 
 
-def responses(batch: Sequence[Group], config: TrainingConfig) -> list[TokenSequence]:
-    """All responses of a batch, group by group, their advantages still to come."""
-    filtering = config.objective.shaping.filter_truncated
+def with_gradient(groups: list[list[TokenSequence]], objective: ObjectiveConfig) -> list[TokenSequence]:
+    """The sequences of the groups that move the policy.
+
+    A group without an advantage needs neither forward nor backward pass, unless there is a penalty or a bonus on every
+    token; it still counts in the denominator. One sequence always stays, for a step that decays weights and moments.
+    """
+    if objective.kl.in_loss or objective.entropy_coefficient > 0:
+        return [sequence for group in groups for sequence in group]
+    moving = [sequence for group in groups if any(each.advantage for each in group) for sequence in group]
+    return moving or [min((sequence for group in groups for sequence in group), key=lambda each: each.length)]
+
+
+def responses(batch: Sequence[Group], version: int, config: TrainingConfig) -> list[TokenSequence]:
+    """All responses of a batch that policy `version` is trained on, group by group, their advantages still to come."""
     return [
         TokenSequence(
             group.prompt.token_ids,
             completion.token_ids,
             completion.logprobs,
             advantage=0.0,
-            mask=[False] * len(completion.token_ids) if filtering and completion.truncated else None,
+            mask=_mask(completion, version, config),
         )
         for group in batch
         for completion in group.completions
     ]
+
+
+def _mask(completion: Completion, version: int, config: TrainingConfig) -> list[bool] | None:
+    """Which tokens are trained; None: all."""
+    if config.objective.shaping.filter_truncated and completion.truncated:
+        return [False] * len(completion.token_ids)
+    too_old = [span for span in completion.versions if version - span.version > config.max_staleness]
+    if not too_old:
+        return None
+    mask = [True] * len(completion.token_ids)
+    for span in too_old:
+        mask[span.start : span.end] = [False] * (span.end - span.start)
+    return mask
 
 
 def advantages(batch: Sequence[Group], penalties: list[float], config: TrainingConfig) -> list[list[float]]:

@@ -242,12 +242,16 @@ class TrainingConfig(Config):
         deterministic: with `async_steps` 0, a run without GPUs can be repeated exactly on machines of one kind:
             responses are drawn from seeds, and each of them alone, because a kernel's rounding depends on what else is
             in its batch.
-        max_staleness: a group whose oldest token was sampled by a policy more than this many steps old is
-            dropped and replaced.
+        max_staleness: how many steps old the policy may be that sampled a token which is trained on.
+        beyond_staleness: what becomes of a group with older tokens. `drop`: another takes its place once it would be
+            trained on. `abort`: the same, and what of it is being generated is given up at once. `mask`: it is trained
+            on without those tokens.
         lora: train an adapter in place of all weights. None: all weights.
         objective, optimizer, learner, actors, rewards, alarms: see there.
         checkpoint_every: steps between checkpoints; the last step is always saved. The tokens of the steps since the
             newest one are held in memory, for a learner that is lost.
+        export_every: steps between policies that are handed over while the run goes on, as Hugging Face folders
+            `policies/step_<n>` of the run folder, each as large as the model. null: the last one alone, as `policy`.
         stall_seconds: no group decided for this long while the learner waits: the run fails with a diagnosis. A learner
             that needs as long for one thing counts as lost.
         trackers: services that get the metrics of each step beside `metrics.jsonl` and TensorBoard: Weights & Biases,
@@ -265,6 +269,7 @@ class TrainingConfig(Config):
     async_steps: int = Field(2, ge=0)
     deterministic: bool = False
     max_staleness: int = Field(4, ge=0)
+    beyond_staleness: Literal["drop", "abort", "mask"] = "drop"
     lora: LoraConfig | None = None
     objective: ObjectiveConfig = ObjectiveConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
@@ -273,6 +278,7 @@ class TrainingConfig(Config):
     rewards: RewardsConfig = RewardsConfig()
     alarms: RunTime[AlarmsConfig] = AlarmsConfig()
     checkpoint_every: RunTime[int] = Field(10, ge=1)
+    export_every: RunTime[int | None] = Field(None, ge=1)
     stall_seconds: RunTime[float] = Field(1800, gt=0)
     trackers: RunTime[list[Literal["wandb", "mlflow"]]] = Field([])
     seed: int = 0

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import shutil
 import statistics
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -61,6 +62,7 @@ class Crew:
     ledger: Ledger
     journal: Metrics
     checkpoints: Checkpoints
+    policies: Path
     on_step: Callable[[dict[str, float]], None] = field(default=lambda _: None)
 
 
@@ -142,6 +144,7 @@ class Controller:
             waited = 0.0
             if self.version % self._config.checkpoint_every == 0 or self.version == self._config.steps:
                 await self._save()
+            await self._export()
 
     async def _next_batch(self) -> list[Group]:
         """`groups_per_step` groups, none of them stale, in the order in which their prompts were drawn."""
@@ -206,7 +209,7 @@ class Controller:
         # The next groups are sampled while the learner works on these, unless both take turns.
         self._sampling.keep_full(config.groups_per_step * config.async_steps)
         rate = learning_rate(step, config.optimizer, config.steps)
-        trained = await train_batch(batch, rate, self._crew.learner, config)
+        trained = await train_batch(batch, step, rate, self._crew.learner, config)
         for group, row in zip(batch, trained.advantages, strict=True):
             self._crew.ledger.close_group(group, "trained", step=step, spread=statistics.pstdev(row))
         return trained.metrics
@@ -215,6 +218,14 @@ class Controller:
         if self.version > 0 or self._config.lora:
             await self._crew.learner.write_weights(self._crew.weights.path(self.version))
         await self._crew.weights.publish(self.version)
+
+    async def _export(self) -> None:
+        every = self._config.export_every
+        if every and self.version % every == 0:
+            folder = self._crew.policies / f"step_{self.version:08d}"
+            partial = folder.with_suffix(".partial")
+            await self._crew.learner.export(partial)
+            await asyncio.to_thread(_replace, partial, folder)
 
     async def _save(self) -> None:
         window = self._sampling.window
@@ -257,3 +268,10 @@ class Controller:
     def _elapsed(self) -> float:
         """Seconds of work on this run, over all its attempts."""
         return self._elapsed_before + self._loop.time() - self._started
+
+
+def _replace(partial: Path, folder: Path) -> None:
+    """A folder takes the place of what an earlier attempt left there."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    partial.rename(folder)

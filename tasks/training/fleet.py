@@ -214,7 +214,7 @@ class Fleet:
         return place.held is not None and place.held < self._weights.version
 
     def _start(self, place: Place, sample: Sample) -> None:
-        sample.actor = place.index
+        sample.actor, sample.began_under = place.index, place.held
         place.begin()
         place.running[sample] = asyncio.create_task(self._generate(place, sample))
 

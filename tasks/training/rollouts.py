@@ -45,6 +45,7 @@ class Sample:
     Attributes:
         index: its place within the group, from 0.
         actor: index of the actor that was given it last; -1 before.
+        began_under: version of the policy that generates it, or generated it, from its beginning; None before.
         completion: set once it is generated.
         score: set once it is judged; `Score.error` says that it cannot be.
     """
@@ -53,6 +54,7 @@ class Sample:
     index: int
     stage: Stage = Stage.WAITING
     actor: int = -1
+    began_under: int | None = None
     completion: Completion | None = None
     score: Score | None = None
 
@@ -104,8 +106,15 @@ class Group:
 
     @property
     def first_version(self) -> int:
-        """The oldest policy that sampled a token of this group."""
-        return min(self._versions(), default=self.policy_version)
+        """The oldest policy that sampled a token of this group, those that are being generated included."""
+        generating = (
+            sample.began_under
+            for sample in self.samples
+            if sample.stage is Stage.GENERATING and sample.began_under is not None
+        )
+        finished = (span.version for sample in self.samples if sample.completion for span in sample.completion.versions)
+        begun = [*generating, *finished] if self.finished_at is None else self._versions()
+        return min(begun, default=self.policy_version)
 
     @property
     def last_version(self) -> int:

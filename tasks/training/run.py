@@ -185,6 +185,7 @@ async def _train(
             ledger=Ledger(folder / "ledger.jsonl"),
             journal=journal,
             checkpoints=checkpoints,
+            policies=folder / "policies",
             on_step=on_step,
         )
         with trackers.following(config.trackers, folder, config.model_dump(mode="json")):

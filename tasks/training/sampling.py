@@ -108,9 +108,12 @@ class Sampling:
         self.keep_full(self._size)
 
     def drop_stale(self, version: int) -> None:
-        """Drop the ready groups that are older than `max_staleness` allows; their prompts are sampled again."""
-        for group in list(self.window.ready):
-            staleness = version - group.first_version
+        """Drop groups that are older than `max_staleness` allows, as configured; their prompts are sampled again."""
+        how = self._config.beyond_staleness
+        in_flight = self.window.in_flight.values() if how == "abort" else ()
+        for group in [*self.window.ready, *in_flight]:
+            # where older tokens are masked, a group goes when no other is left of it
+            staleness = version - (group.last_version if how == "mask" else group.first_version)
             if staleness > self._config.max_staleness:
                 self._prompts.put_back(group.prompt)
                 self.drop(group, "stale", f"{staleness} versions old")

@@ -56,6 +56,7 @@ def run(recipe, model, prompts, folder, *, kills=(), kill_driver_after=0):
     )
     process.start()
     process.join()
+    assert (folder / "processes.json").exists(), f"the driver ended with {process.exitcode} before it saved anything"
     pids = json.loads((folder / "processes.json").read_text())
     processes = [each for each in psutil.process_iter(["pid", "name"]) if each.pid in pids]
     assert [each.info["name"] for each in psutil.wait_procs(processes, EXIT_SECONDS)[1]] == []

@@ -194,7 +194,8 @@ class RecordingLearner:
         path.write_text(f"weights {self.version // self.steps_per_batch}")
 
     async def export(self, folder):
-        raise NotImplementedError
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "model").write_text(f"weights {self.version // self.steps_per_batch}")
 
     async def save(self, folder):
         folder.mkdir()
@@ -236,7 +237,16 @@ class Run:
         self.ledger = Ledger(self.folder / "ledger.jsonl")
         self.journal = Journal(self.folder)
         learner = LastingLearner(self.learner, self.config)
-        crew = Crew(self._new_actor, self.judge, learner, self.weights, self.ledger, self.journal, checkpoints)
+        crew = Crew(
+            self._new_actor,
+            self.judge,
+            learner,
+            self.weights,
+            self.ledger,
+            self.journal,
+            checkpoints,
+            self.folder / "policies",
+        )
         try:
             self.controller = Controller(self.config, PromptStream(self.prompts, self.config.seed), crew)
             if checkpoint:

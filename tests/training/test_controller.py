@@ -73,6 +73,37 @@ def test_a_stale_group_is_dropped_and_its_prompt_sampled_again(tmp_path):
     assert all(row["step"] - row["first_version"] <= 1 for row in run.rows("trained"))
 
 
+@pytest.mark.parametrize("beyond", ["abort", "mask"])
+def test_what_becomes_of_tokens_beyond_the_staleness_bound_is_configured(tmp_path, beyond):
+    learner = RecordingLearner(lambda _: settle())
+    asked = Counter()
+
+    async def first_prompt_is_slow(actor, prompt):
+        asked[prompt] += 1
+        if prompt == 1 and asked[prompt] == 1:
+            await until(lambda: actor.version >= 2)
+            if beyond == "abort":
+                await never()
+        return ["right", "wrong"]
+
+    options = config(steps=6, groups_per_step=1, async_steps=2, max_staleness=1, beyond_staleness=beyond)
+    run = Run(tmp_path, options, prompts(50), first_prompt_is_slow, learner).play()
+    if beyond == "abort":  # what would never have ended is given up, and its prompt sampled again
+        first, *_ = run.rows("stale")
+        assert (first["prompt_id"], first["first_version"], first["num_tokens"]) == ("p1", 0, [])
+        assert 1 in ids(run.rows("trained"))
+    else:  # its first token, of version 0, has no part in a step from version 2 on; the others, of version 2, have
+        assert 1 not in ids(run.rows("stale"))
+        step = next(row["step"] for row in run.rows("trained") if row["prompt_id"] == "p1")
+        assert [s.mask for s in learner.steps[step].sequences] == [[False] + [True] * 4] * 2
+
+
+def test_policies_leave_the_run_while_it_goes(tmp_path):
+    Run(tmp_path, config(steps=5, export_every=2), prompts(50)).play()
+    exported = {path.name: (path / "model").read_text() for path in (tmp_path / "policies").iterdir()}
+    assert exported == {"step_00000002": "weights 2", "step_00000004": "weights 4"}
+
+
 def test_the_window_bounds_how_far_sampling_runs_ahead_of_the_learner(tmp_path):
     ahead = []
 

@@ -90,9 +90,19 @@ def test_what_an_actor_loses_in_a_round_is_generated_by_another(tmp_path):
 
 def test_without_resampling_every_group_is_trained_on(tmp_path):
     run = Run(tmp_path, taking_turns(resampling={"kind": "none"}), prompts(50), only_fourths_teach).play()
-    assert [step.prompts for step in run.learner.steps] == [[1, 2], [3, 4], [5, 6]]
+    assert ids(run.rows("trained")) == [1, 2, 3, 4, 5, 6]
     assert [row["zero_variance"] for row in run.metrics()] == [1.0, 0.5, 1.0]
-    assert [{s.advantage for s in step.sequences} for step in run.learner.steps] == [{0.0}, {0.0, 0.5, -0.5}, {0.0}]
+    # what has no gradient is not computed, but for one response where nothing else is left; it counts all the same
+    assert [{s.advantage for s in step.sequences} for step in run.learner.steps] == [{0.0}, {0.5, -0.5}, {0.0}]
+    assert [len(step.sequences) for step in run.learner.steps] == [1, 2, 1]
+    assert len({step.denominator for step in run.learner.steps}) == 1
+
+
+@pytest.mark.parametrize("objective", [{"kl": {"beta": 0.1}}, {"entropy_coefficient": 0.1}])
+def test_what_has_no_advantage_is_computed_where_a_penalty_or_a_bonus_acts_on_it(tmp_path, objective):
+    options = taking_turns(steps=1, resampling={"kind": "none"}, objective=objective)
+    run = Run(tmp_path, options, prompts(50), only_fourths_teach).play()
+    assert run.learner.steps[0].prompts == [1, 2]
 
 
 def test_without_resampling_a_group_that_cannot_be_judged_is_replaced(tmp_path):
@@ -100,7 +110,7 @@ def test_without_resampling_a_group_that_cannot_be_judged_is_replaced(tmp_path):
         return ["right", "?"] if prompt == 1 else ["right", "right"]
 
     run = Run(tmp_path, taking_turns(steps=1, resampling={"kind": "none"}), prompts(50), first_is_unjudgeable).play()
-    assert run.learner.steps[0].prompts == [2, 3]
+    assert ids(run.rows("trained")) == [2, 3]
     assert ids(run.rows("failed")) == [1]
 
 

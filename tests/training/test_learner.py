@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from tasks.training.batch import with_gradient
 from tasks.training.config import TrainingConfig
 from tasks.training.packing import Sequence
 from tests.training.rank_processes import RankProcesses
@@ -429,6 +430,21 @@ def test_the_reference_of_an_adapter_is_the_model_without_it(learner, stage):
     assert kl[-1] > 1e-4
     assert values(trainer.reference_logprobs) == initial
     assert values(trainer.logprobs) != initial
+
+
+def test_leaving_out_what_has_no_gradient_changes_no_weight(learner, tiny_model, tmp_path):
+    from safetensors.torch import load_file
+
+    groups = [SEQUENCES[:2], [replace(each, advantage=0.0) for each in SEQUENCES[2:]]]
+    everything = [sequence for group in groups for sequence in group]
+    moving = with_gradient(groups, TrainingConfig().objective)
+    assert moving == SEQUENCES[:2]
+    found = []
+    for part in (everything, moving):
+        trainer = learner(dtype="float32")
+        asyncio.run(trainer.step(part, 15, RATE))
+        found.append(weights(trainer, tmp_path / f"{len(part)}.safetensors"))
+    assert disagreement(load_file(tiny_model / "model.safetensors"), *found) < 0.001
 
 
 def test_a_folder_without_a_checkpoint_is_named(learner, tmp_path):

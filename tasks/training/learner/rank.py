@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tasks.training.learner.reference import Reference, WithoutAdapter
 
 CHECKPOINT_TAG = "rlvr"
+SHARD = "5GB"
+"""The largest file of a policy."""
 
 
 @dataclass(frozen=True)
@@ -211,28 +213,31 @@ class LearnerRank:
         else:
             self._write_whole(path)
 
-    def _write_whole(self, path: str, *, like_checkpoint: bool = False) -> None:
+    def _write_whole(self, path: str) -> None:
         from safetensors.torch import save_file
 
+        tensors = self._whole()
+        if self._rank == 0:
+            partial = f"{path}.partial"
+            save_file(tensors, partial)
+            os.replace(partial, path)
+
+    def _whole(self) -> dict[str, Tensor]:
+        """The policy's tensors on rank 0, under the checkpoint's names; an adapter is merged."""
         tensors = self._on_rank_0(self._policy.checkpoint_parameters())
         if self._config.lora:
             from tasks.training.learner.adapter import merged
 
             tensors = merged(tensors, self._on_rank_0(self._policy.adapter_parameters()), self._config.lora)
-        if self._rank == 0:
-            if like_checkpoint:
-                tensors = _in_types_of(Path(self._folder), tensors)
-            partial = f"{path}.partial"
-            save_file(tensors, partial)
-            os.replace(partial, path)
+        return tensors
 
     def _on_rank_0(self, parameters: Iterable[tuple[str, Any]]) -> dict[str, Tensor]:
-        """Whole parameters in main memory; on other ranks nothing, though they help to gather them."""
+        """Whole parameters in main memory, each by itself; on other ranks nothing, though they help to gather them."""
         tensors: dict[str, Tensor] = {}
         for name, parameter in parameters:
             full = self._gathered(parameter)
             if self._rank == 0:
-                tensors[name] = full.detach().to("cpu").contiguous()
+                tensors[name] = full.detach().to("cpu", copy=True).contiguous()
         return tensors
 
     def _gathered(self, parameter: Any) -> Any:
@@ -244,16 +249,19 @@ class LearnerRank:
             return parameter.data.clone()
 
     def export(self, folder: str) -> None:
-        """Write the policy as a Hugging Face folder with its tokenizer. Collective; rank 0 writes.
+        """Write the policy as a Hugging Face folder with its tokenizer, in shards of 5 GB. Collective; rank 0 writes.
 
         Each tensor has the type that it has in the initial checkpoint.
 
         With `lora` it is the merged one, and the adapter stands beside it in `adapter/`.
         """
+        from huggingface_hub import save_torch_state_dict
+
+        tensors = self._whole()
         if self._rank == 0:
             Path(folder).mkdir(parents=True, exist_ok=True)
             _copy_all_but_weights(Path(self._folder), Path(folder))
-        self._write_whole(str(Path(folder) / "model.safetensors"), like_checkpoint=True)
+            save_torch_state_dict(_in_types_of(Path(self._folder), tensors), folder, max_shard_size=SHARD)
         if self._config.lora:
             self.write_weights(str(Path(folder) / "adapter"))
 

@@ -118,6 +118,7 @@ def simulate(
             ledger,
             metrics,
             Checkpoints(folder / "checkpoints"),
+            folder / "policies",
         )
         await Controller(config, PromptStream(prompts, seed), crew).run()
         ledger.close()
