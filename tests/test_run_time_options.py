@@ -51,7 +51,18 @@ RUN_TIME = [
     (SamplingConfig(), set()),
     (RolloutSpec(sampling=SamplingConfig(), engine=EngineConfig(), verifier_workers=1), {"verifier_workers"}),
     (EvaluationConfig(), {"verifier_workers", "pod"}),
-    (TrainingConfig(), {"checkpoint_every", "export_every", "stall_seconds", "trackers", "alarms"}),
+    (
+        TrainingConfig(),
+        {
+            "checkpoint_every",
+            "export_every",
+            "keep_rollouts",
+            "log_completions",
+            "stall_seconds",
+            "trackers",
+            "alarms",
+        },
+    ),
     (
         LearnerConfig(),
         {

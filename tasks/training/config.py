@@ -252,6 +252,9 @@ class TrainingConfig(Config):
             newest one are held in memory, for a learner that is lost.
         export_every: steps between policies that are handed over while the run goes on, as Hugging Face folders
             `policies/step_<n>` of the run folder, each as large as the model. null: the last one alone, as `policy`.
+        keep_rollouts: write every finished response, with its rewards and its fate, to compressed files
+            `rollouts/*.parquet` of the run folder.
+        log_completions: responses of each batch that are printed while training.
         stall_seconds: no group decided for this long while the learner waits: the run fails with a diagnosis. A learner
             that needs as long for one thing counts as lost.
         trackers: services that get the metrics of each step beside `metrics.jsonl` and TensorBoard: Weights & Biases,
@@ -279,6 +282,8 @@ class TrainingConfig(Config):
     alarms: RunTime[AlarmsConfig] = AlarmsConfig()
     checkpoint_every: RunTime[int] = Field(10, ge=1)
     export_every: RunTime[int | None] = Field(None, ge=1)
+    keep_rollouts: RunTime[bool] = True
+    log_completions: RunTime[int] = Field(0, ge=0)
     stall_seconds: RunTime[float] = Field(1800, gt=0)
     trackers: RunTime[list[Literal["wandb", "mlflow"]]] = Field([])
     seed: int = 0

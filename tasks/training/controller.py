@@ -32,6 +32,7 @@ from tasks.training.journal import Metrics
 from tasks.training.learner.lasting import LastingLearner, NotFiniteError
 from tasks.training.ledger import Ledger
 from tasks.training.rewards import Judge
+from tasks.training.rollout_files import print_responses
 from tasks.training.rollouts import Group
 from tasks.training.sampling import Sampling
 from tasks.training.saved_groups import groups_table, load_groups
@@ -123,6 +124,7 @@ class Controller:
                 task.cancel()
             await asyncio.gather(learning, sampling, return_exceptions=True)
         self._sampling.close()
+        await self._crew.ledger.rollouts.flush()
 
     async def _learn(self) -> None:
         waited = 0.0
@@ -144,6 +146,8 @@ class Controller:
             waited = 0.0
             if self.version % self._config.checkpoint_every == 0 or self.version == self._config.steps:
                 await self._save()
+            elif self._crew.ledger.rollouts.is_due:
+                await self._crew.ledger.rollouts.flush()
             await self._export()
 
     async def _next_batch(self) -> list[Group]:
@@ -236,10 +240,12 @@ class Controller:
             "prompts": self._prompts.state(),
             "unrecorded": self._sampling.tally.unrecorded(),
             "ledger_bytes": self._crew.ledger.sync(),
+            "rollout_files": 0,
             "journal_bytes": self._crew.journal.sync(),
             **made_under(self._config),
         }
         groups = groups_table([*window.ready, *window.in_flight.values()])  # of this moment, as all the rest
+        state["rollout_files"] = await self._crew.ledger.rollouts.flush()
         checkpoint = await self._crew.checkpoints.save(self.version, state, groups, self._crew.learner)
         self._crew.learner.saved(Checkpoints.learner_in(checkpoint))
 
@@ -263,6 +269,7 @@ class Controller:
         }
         metrics |= self._watch.observe(metrics)
         self._crew.journal.record(metrics)
+        print_responses(batch, step, self._config.log_completions)
         await asyncio.to_thread(self._crew.on_step, metrics)
 
     def _elapsed(self) -> float:

@@ -15,16 +15,23 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from tasks.schemas import LEDGER, canonical_json, table_from_rows
+from tasks.training.rollout_files import RolloutFiles
 from tasks.training.rollouts import Group, why_unjudged
 
 Fate = Literal["trained", "zero_variance", "stale", "failed", "unused"]
 
 
 class Ledger:
-    """Append-only record of groups. A group that enters leaves exactly once."""
+    """Append-only record of groups. A group that enters leaves exactly once.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: of the JSON-lines file.
+        rollouts: takes the responses of every group that leaves.
+    """
+
+    def __init__(self, path: Path, rollouts: RolloutFiles | None = None) -> None:
         self.path = path
+        self.rollouts = rollouts or RolloutFiles(path.parent / "rollouts", keep=False)
         self._file = path.open("ab")
         self._closed: set[int] = {row["group"] for row in _rows(path)}
         self.fates: Counter[str] = Counter(row["fate"] for row in _rows(path))
@@ -70,6 +77,7 @@ class Ledger:
         }
         self._file.write(canonical_json(row).encode() + b"\n")
         self._file.flush()
+        self.rollouts.add(group, fate, step)
 
     def sync(self) -> int:
         """Force the rows to disk and return the file's length in bytes, for a checkpoint."""

@@ -27,6 +27,7 @@ from tasks.training.learner.rank import LearnerRank
 from tasks.training.lease import Lease
 from tasks.training.ledger import Ledger, cut_back
 from tasks.training.rewards import RayJudge, RewardProcess
+from tasks.training.rollout_files import RolloutFiles
 from tasks.training.rollouts import Prompt, read_prompts
 from tasks.training.stream import PromptStream
 from tasks.training.watchdog import watched
@@ -170,11 +171,18 @@ async def _train(
             state = checkpoints.read_state(checkpoint)
             check_fits(state, config, checkpoint)
         else:
-            state = {"version": 0, "ledger_bytes": 0, "journal_bytes": 0, "dtype": config.learner.dtype}
+            state = {
+                "version": 0,
+                "ledger_bytes": 0,
+                "journal_bytes": 0,
+                "rollout_files": 0,
+                "dtype": config.learner.dtype,
+            }
         config = with_types(config, learner=state["dtype"], gpu=gpu)
         cut_back(folder / "ledger.jsonl", state["ledger_bytes"])
         cut_back(folder / "metrics.jsonl", state["journal_bytes"])
 
+        rollouts = RolloutFiles(folder / "rollouts", state["rollout_files"], keep=config.keep_rollouts)
         journal = Journal(folder)
         cluster = _Cluster(config, model, begins_at=state["version"])
         crew = Crew(
@@ -182,7 +190,7 @@ async def _train(
             judge=cluster.make_judge(verifiers, prompts),
             learner=LastingLearner(cluster.make_learner(), config),
             weights=WeightStore(exchange),
-            ledger=Ledger(folder / "ledger.jsonl"),
+            ledger=Ledger(folder / "ledger.jsonl", rollouts),
             journal=journal,
             checkpoints=checkpoints,
             policies=folder / "policies",

@@ -4,6 +4,7 @@
                                   /ledger.jsonl, metrics.jsonl     as long as they were when it was taken
                                   /tensorboard/...
                                   /manifest.json                   uploaded last: names, sizes and digests of the others
+           rollouts/00000000.parquet, ...                          each once; going on needs none of them
 
 What has no manifest is an upload that was cut short, and does not count. `<upload>` is drawn anew each time, so that
 two attempts that save the same step never write to the same object.
@@ -106,6 +107,7 @@ class RunStore:
         self._retry_seconds = retry_seconds
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="upload")
         self._upload: Future[None] | None = None
+        self._rollouts: set[str] = set()
         self.lease = Lease(filesystem, f"{place}/lease.json", lease_seconds)
 
     def __enter__(self) -> RunStore:
@@ -165,7 +167,14 @@ class RunStore:
 
         That one is for an attempt that is killed later, while its policy is on the way to where results are kept.
         """
-        self._worker.submit(self._tidy, 1).result()
+        self._worker.submit(self._finish).result()
+
+    def _finish(self) -> None:
+        try:
+            self._persistently(self._put_rollouts)
+        except Exception as error:  # the run is complete without them
+            logger.warning("the last responses were not uploaded to %s/rollouts: %s", self._place, error)
+        self._tidy(1)
 
     def _save(self, checkpoint: Path) -> None:
         try:
@@ -187,7 +196,14 @@ class RunStore:
         except Exception as error:  # they cost room, and go with the next
             logger.warning("older checkpoints in %s were not deleted: %s", self._place, error)
 
+    def _put_rollouts(self) -> None:
+        for path in sorted((self._folder / "rollouts").glob("*.parquet")):
+            if path.name not in self._rollouts:
+                self._fs.put_file(str(path), f"{self._place}/rollouts/{path.name}")
+                self._rollouts.add(path.name)
+
     def _put(self, checkpoint: Path) -> None:
+        self._put_rollouts()
         upload = f"{checkpoint.name}.{uuid.uuid4().hex[:8]}"
         files = {}
         for name, path, length in self._files(checkpoint):

@@ -14,7 +14,8 @@ import pytest
 
 from tasks.generation.config import SamplingConfig
 from tasks.generation.engine import Completion, EngineStatistics, UpdateTiming, VersionSpan
-from tasks.training.checkpoint import Checkpoints
+from tasks.schemas import read_table
+from tasks.training.checkpoint import STATE, Checkpoints
 from tasks.training.config import TrainingConfig
 from tasks.training.controller import Controller, Crew
 from tasks.training.journal import Journal
@@ -24,6 +25,7 @@ from tasks.training.ledger import Ledger, cut_back
 from tasks.training.objective import ShapingConfig
 from tasks.training.packing import Sequence
 from tasks.training.rewards import JudgementError
+from tasks.training.rollout_files import TRAINING_ROLLOUTS, RolloutFiles
 from tasks.training.rollouts import Prompt
 from tasks.training.saved_groups import load_groups
 from tasks.training.simulation.clock import run_in_virtual_time
@@ -230,11 +232,12 @@ class Run:
     async def run(self) -> None:
         checkpoints = Checkpoints(self.folder / "checkpoints")
         checkpoint = checkpoints.newest()
-        state = checkpoints.read_state(checkpoint) if checkpoint else {"ledger_bytes": 0, "journal_bytes": 0}
+        state = checkpoints.read_state(checkpoint) if checkpoint else dict.fromkeys(STATE, 0)
         cut_back(self.folder / "ledger.jsonl", state["ledger_bytes"])
         cut_back(self.folder / "metrics.jsonl", state["journal_bytes"])
         self.weights = WeightStore(self.folder / "weights")
-        self.ledger = Ledger(self.folder / "ledger.jsonl")
+        rollouts = RolloutFiles(self.folder / "rollouts", state["rollout_files"])
+        self.ledger = Ledger(self.folder / "ledger.jsonl", rollouts)
         self.journal = Journal(self.folder)
         learner = LastingLearner(self.learner, self.config)
         crew = Crew(
@@ -266,6 +269,11 @@ class Run:
         """The ledger's rows of these fates, or of all, by group number."""
         rows = [json.loads(line) for line in (self.folder / "ledger.jsonl").read_text().splitlines()]
         return sorted((row for row in rows if not fates or row["fate"] in fates), key=lambda row: row["group"])
+
+    def rollouts(self) -> list[dict]:
+        """The rows of all files of responses, in their order."""
+        files = sorted((self.folder / "rollouts").glob("*.parquet"))
+        return [row for file in files for row in read_table(file, TRAINING_ROLLOUTS).to_pylist()]
 
     def metrics(self) -> list[dict]:
         """The journal's rows."""

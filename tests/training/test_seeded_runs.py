@@ -140,6 +140,9 @@ def check(run):
     after_the_last_step = run.controller._sampling.tally.generated_tokens
     generated = sum(row["generated_tokens"] for row in run.metrics()) + after_the_last_step
     assert generated == sum(tokens for row in rows for tokens in row["num_tokens"])  # trained or dropped, to the token
+    kept = Counter((row["group"], row["fate"], row["step"]) for row in run.rollouts())
+    held = {(row["group"], row["fate"], row["step"]): len(row["num_tokens"]) for row in rows if row["num_tokens"]}
+    assert kept == held  # every finished response of every group, once
     again = Counter(row["prompt_id"] for row in rows if row["fate"] not in ("stale",))
     assert all(times <= 1 + len(rows) // PROMPTS for times in again.values())
     assert all(actor.killed for actor in run.actors)

@@ -13,6 +13,7 @@ import pytest
 import s3fs
 
 from tasks.training.checkpoint import STATE, Checkpoints
+from tasks.training.lease import RunInUseError
 from tasks.training.store import RunStore
 from tasks.training.task import run_place
 from tests.object_store import BUCKET, KEYS, object_store
@@ -115,6 +116,24 @@ def test_an_empty_machine_gets_what_the_checkpoint_knew(bucket, machines):
     assert (second / "metrics.jsonl").read_text() == "before 1\nafter 1\nbefore 2\n"
     assert (second / "tensorboard" / "events").read_text() == "2"
     assert restored(bucket, second) is None  # it is there
+
+
+def test_the_responses_of_a_run_are_kept_once_by_whichever_machine_it_went_on_on(bucket, machines):
+    for number, machine in enumerate(machines):
+        restored(bucket, machine)
+        (machine / "rollouts").mkdir()
+        (machine / "rollouts" / f"{number:08d}.parquet").write_text(f"responses {number}")
+        save(bucket, machine, number + 1)
+    assert bucket.keys("rlvr-runs/abc/rollouts") == [f"rlvr-runs/abc/rollouts/{n:08d}.parquet" for n in range(2)]
+
+
+def test_a_second_machine_does_not_work_on_a_run_that_is_going_on(bucket, machines):
+    first, second = machines
+    with RunStore(connect(bucket), PLACE, first, (), 1.0) as store:
+        with pytest.raises(RunInUseError, match=r"lease\.json: process \d+ on .* works on this run"):
+            RunStore(connect(bucket), PLACE, second, (), 1.0).__enter__()
+        store.lease.check()
+    assert bucket.keys("rlvr-runs/abc/lease") == []
 
 
 def test_only_the_newest_two_stay(bucket, machines):
