@@ -124,7 +124,7 @@ def test_the_responses_of_a_run_are_kept_once_by_whichever_machine_it_went_on_on
         (machine / "rollouts").mkdir()
         (machine / "rollouts" / f"{number:08d}.parquet").write_text(f"responses {number}")
         save(bucket, machine, number + 1)
-    assert bucket.keys("rlvr-runs/abc/rollouts") == [f"rlvr-runs/abc/rollouts/{n:08d}.parquet" for n in range(2)]
+    assert list(bucket.keys("rlvr-runs/abc/rollouts")) == [f"rlvr-runs/abc/rollouts/{n:08d}.parquet" for n in range(2)]
 
 
 def test_a_second_machine_does_not_work_on_a_run_that_is_going_on(bucket, machines):
@@ -133,7 +133,7 @@ def test_a_second_machine_does_not_work_on_a_run_that_is_going_on(bucket, machin
         with pytest.raises(RunInUseError, match=r"lease\.json: process \d+ on .* works on this run"):
             RunStore(connect(bucket), PLACE, second, (), 1.0).__enter__()
         store.lease.check()
-    assert bucket.keys("rlvr-runs/abc/lease") == []
+    assert not bucket.keys("rlvr-runs/abc/lease")
 
 
 def test_only_the_newest_two_stay(bucket, machines):
