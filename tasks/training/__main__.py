@@ -18,6 +18,9 @@ from tasks.provenance import made_from
 from tasks.quiet import hush
 from tasks.spec import DataFile, Recipe
 from tasks.training.alarms import as_markdown
+from tasks.training.simulation import roofline
+from tasks.training.simulation.plan import Machines
+from tasks.training.simulation.plan_table import table
 from tasks.training.tally import note
 from tasks.verifiers.config import DEFAULTS
 
@@ -67,6 +70,45 @@ def run(
         judged_by = verifiers.with_initial(model)
         result = train(config.run, model, mixture, folder, judged_by, lineage=lineage, on_step=on_step)
     click.echo(f"policy      {result.policy}\nledger      {result.ledger}\nmetrics     {result.metrics}")
+
+
+@main.command()
+@click.argument("recipe")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--gpu", type=click.Choice(list(roofline.GPUS)), default="H100", show_default=True)
+@click.option("--config", "shape", type=click.Path(path_type=Path), help="config.json of a model that is not known.")
+@click.option("--nodes", type=click.IntRange(min=2), help="Find the best split of so many nodes.")
+@click.option("--mean-tokens", type=float, help="Mean length of a response; without it: 45% of the limit.")
+@click.option("--zero-variance", default=0.3, show_default=True, help="Share of the groups that teach nothing.")
+@click.option("--mfu", default=Machines.mfu, show_default=True, help="Of a GPU's operations, what the learner reaches.")
+@click.option("--mbu", default=Machines.mbu, show_default=True, help="Of its bandwidth, what an engine reaches.")
+def plan(
+    recipe: str,
+    overrides: tuple[str, ...],
+    gpu: str,
+    shape: Path | None,
+    nodes: int | None,
+    mean_tokens: float | None,
+    zero_variance: float,
+    mfu: float,
+    mbu: float,
+) -> None:
+    """What RECIPE needs and does on GPUs, before anybody pays for them: memory, tokens/s, idle shares, days.
+
+    The controller and the fleet are the real ones, in virtual time; engines and learner are clocks by the roofline.
+    """
+    from tasks.training.simulation.plan import Prompts, best_split
+    from tasks.training.simulation.plan import plan as planned
+
+    config = with_overrides(recipe, overrides)
+    model = roofline.architecture(config.model.source.model_dump(), shape)
+    machines = Machines(roofline.GPUS[gpu], config.cluster.gpus_per_node or 8, mfu, mbu)
+    prompts = Prompts(mean_tokens, zero_variance)
+    if nodes:
+        found = best_split(config.run, model, machines, nodes, prompts)
+    else:
+        found = planned(config.run, model, machines, prompts)
+    click.echo(table(recipe, gpu, model, found))
 
 
 @main.command()

@@ -91,6 +91,7 @@ class Group:
     rewards: list[tuple[Reward, ...]] = field(default_factory=list)
     passed: list[bool] = field(default_factory=list)
     unjudged: list[Unjudged] = field(default_factory=list)
+    _first_version: int | None = None
 
     @classmethod
     def of(cls, number: int, prompt: Prompt, samples: int, *, sampled_at: float, policy_version: int) -> Group:
@@ -107,14 +108,13 @@ class Group:
     @property
     def first_version(self) -> int:
         """The oldest policy that sampled a token of this group, those that are being generated included."""
-        generating = (
-            sample.began_under
-            for sample in self.samples
-            if sample.stage is Stage.GENERATING and sample.began_under is not None
-        )
-        finished = (span.version for sample in self.samples if sample.completion for span in sample.completion.versions)
-        begun = [*generating, *finished] if self.finished_at is None else self._versions()
-        return min(begun, default=self.policy_version)
+        if self.finished_at is not None:
+            if self._first_version is None:  # asked for whenever a group is decided, for all that are ready
+                self._first_version = min(self._versions(), default=self.policy_version)
+            return self._first_version
+        begun = [sample.began_under for sample in self.samples if sample.stage is Stage.GENERATING]
+        done = [span.version for sample in self.samples if sample.completion for span in sample.completion.versions]
+        return min([*(version for version in begun if version is not None), *done], default=self.policy_version)
 
     @property
     def last_version(self) -> int:

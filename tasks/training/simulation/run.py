@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import statistics
 import tempfile
@@ -48,6 +49,7 @@ class Simulated:
         actors_idle: share of the time in which an engine had nothing to generate, or stood still, mean over engines.
         staleness: mean age of what is trained on, in versions.
         staleness_max: the oldest.
+        stale: share of the judged groups that were dropped, because they were older than `max_staleness`.
         step_seconds: mean.
     """
 
@@ -57,13 +59,19 @@ class Simulated:
     actors_idle: float
     staleness: float
     staleness_max: float
+    stale: float
     step_seconds: float
 
 
-class _Metrics:
-    """The metrics of a run, and how long learner and actors had been busy at each step."""
+class _EnoughError(Exception):
+    """All that is asked for is known; nothing is saved."""
 
-    def __init__(self, at_step: Callable[[], tuple[float, float]]) -> None:
+
+class _Metrics:
+    """The metrics of a run of `steps`, and how long learner and actors had been busy at each step."""
+
+    def __init__(self, steps: int, at_step: Callable[[], tuple[float, float]]) -> None:
+        self._steps = steps
         self.rows: list[dict[str, float]] = []
         self.busy: list[tuple[float, float]] = []
         self._at_step = at_step
@@ -71,6 +79,8 @@ class _Metrics:
     def record(self, metrics: dict[str, float]) -> None:
         self.rows.append(metrics)
         self.busy.append(self._at_step())
+        if len(self.rows) == self._steps:
+            raise _EnoughError
 
     def sync(self) -> int:
         return 0
@@ -101,7 +111,7 @@ def simulate(
             actor.advance()
         return learner.busy_seconds, sum(actor.busy_seconds for actor in actors)
 
-    metrics = _Metrics(busy)
+    metrics = _Metrics(config.steps, busy)
     prompt = [0] * workload.prompt_tokens
     prompts = [
         Prompt(str(number), "math", [], "math", None if chance.random() < workload.zero_variance else "1", prompt)
@@ -120,7 +130,8 @@ def simulate(
             Checkpoints(folder / "checkpoints"),
             folder / "policies",
         )
-        await Controller(config, PromptStream(prompts, seed), crew).run()
+        with contextlib.suppress(_EnoughError):
+            await Controller(config, PromptStream(prompts, seed), crew).run()
         ledger.close()
 
     with tempfile.TemporaryDirectory() as folder:
@@ -138,5 +149,6 @@ def simulate(
         actors_idle=1 - actors_busy / seconds / len(actors),
         staleness=statistics.fmean(row["staleness"] for row in rows),
         staleness_max=max(row["staleness_max"] for row in rows),
+        stale=sum(row["stale_groups"] for row in rows) / max(sum(row["groups"] for row in rows), 1),
         step_seconds=seconds / len(rows),
     )

@@ -1,0 +1,288 @@
+"""A capacity plan: what a recipe needs and does on given machines, before anybody pays for them.
+
+Memory comes from ZeRO's formula, the clocks of engines and learner from the roofline (`roofline`), and what they make
+of each other from a run in virtual time with the real controller and fleet (`run`).
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tasks.failures import InfrastructureError, MistakeError
+from tasks.training.config import TrainingConfig
+from tasks.training.simulation import roofline
+from tasks.training.simulation.actors import ClockLearner, EngineClock, drawn_lengths
+from tasks.training.simulation.roofline import GB, Architecture, Gpu, LearnerMemory
+from tasks.training.simulation.run import Simulated, Workload, simulate
+
+RESPONSES = 40_000
+"""About so many are simulated, of which the second half is measured: seconds, up to a minute of computing."""
+STEPS = (4, 24)
+"""At least, and at most."""
+MEAN_SHARE = 14_628 / 32_768
+"""Mean length over the limit of Olmo 3's responses."""
+RESERVED = 0.1
+"""Share of a GPU's memory that a learner rank leaves to libraries, buffers and fragments."""
+SPLITS = 3
+"""Candidates for the split of nodes that are simulated."""
+
+
+class PlanError(MistakeError):
+    """A plan that cannot work, and why."""
+
+
+@dataclass(frozen=True)
+class Machines:
+    """What is there.
+
+    Attributes:
+        gpus_per_node: GPUs of a machine.
+        mfu: share of a GPU's operations that the learner reaches.
+        mbu: share of a GPU's bandwidth that an engine reaches while it decodes.
+        storage: bytes/s at which weights go to shared storage and come from there.
+        layer_seconds: of each layer in a decoding step, for launching kernels and joining GPUs: eagerly, and as graphs.
+            Orders of magnitude, not measurements: an engine's own step time is better.
+    """
+
+    gpu: Gpu
+    gpus_per_node: int = 8
+    mfu: float = 0.4
+    mbu: float = 0.6
+    storage: float = 2 * GB
+    layer_seconds: tuple[float, float] = (2e-4, 3e-5)
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """What is sampled.
+
+    Attributes:
+        mean_tokens: mean length of a response; None: the share of the limit that Olmo 3 has.
+        zero_variance: share of the groups that teach nothing, and are replaced.
+    """
+
+    mean_tokens: float | None = None
+    zero_variance: float = 0.3
+
+    def mean(self, longest: int) -> float:
+        """Tokens, of responses of `longest` at most."""
+        mean = self.mean_tokens or MEAN_SHARE * longest
+        if not 0 < mean <= longest:
+            raise PlanError(f"a mean length of {mean:g} tokens is not within sampling.max_tokens = {longest}")
+        return mean
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a recipe needs and does.
+
+    Attributes:
+        learner, learner_room: memory that a rank needs, and has, bytes.
+        kv_tokens: tokens in the KV cache of an engine.
+        sequences: of mean length, that an engine holds at a time.
+        engine: its clock.
+        learner_rate: tokens/s of the learner while it computes.
+        simulated: what the clocks make of each other.
+        days, gpu_hours: of all steps.
+    """
+
+    config: TrainingConfig
+    nodes: int
+    learner: LearnerMemory
+    learner_room: float
+    kv_tokens: float
+    sequences: int
+    engine: EngineClock
+    learner_rate: float
+    simulated: Simulated
+    days: float
+    gpu_hours: float
+
+    @property
+    def bottleneck(self) -> str:
+        """Who sets the pace."""
+        if self.simulated.learner_idle > self.simulated.actors_idle:
+            return "generation: the learner waits for groups"
+        return "learning: actors wait for room in the window"
+
+
+def plan(config: TrainingConfig, model: Architecture, machines: Machines, prompts: Prompts = Prompts()) -> Plan:
+    """What `config` needs and does on `machines`, with learner and actors as the recipe says.
+
+    Raises:
+        PlanError: it does not fit, or most of what is generated is too old when its turn comes.
+    """
+    memory, room = _learner_memory(config, model, machines)
+    cache, clock = _engine(config, model, machines, prompts)
+    rate = _learner_rate(config, model, machines, prompts)
+    publish = roofline.WEIGHT * model.parameters / machines.storage
+    simulated = _simulated(config, clock, ClockLearner(rate, publish_seconds=publish), prompts)
+    seconds = config.steps * simulated.step_seconds
+    learner, actors = config.learner.ranks, config.actors.count * config.actors.engine.tensor_parallel_size
+    return Plan(
+        config=config,
+        nodes=-(-learner // machines.gpus_per_node) + -(-actors // machines.gpus_per_node),
+        learner=memory,
+        learner_room=room,
+        kv_tokens=cache,
+        sequences=clock.max_num_seqs,
+        engine=clock,
+        learner_rate=rate,
+        simulated=simulated,
+        days=seconds / 86_400,
+        gpu_hours=seconds / 3600 * (learner + actors),
+    )
+
+
+def _engine(
+    config: TrainingConfig, model: Architecture, machines: Machines, prompts: Prompts
+) -> tuple[float, EngineClock]:
+    """Tokens in an engine's KV cache, and its clock."""
+    engine = config.actors.engine
+    gpus, mean = engine.tensor_parallel_size, prompts.mean(config.sampling.max_tokens)
+    cache = roofline.kv_tokens(model, machines.gpu, gpus=gpus, utilization=engine.gpu_memory_utilization)
+    weights = roofline.WEIGHT * model.parameters
+    if cache < engine.max_model_len:
+        raise PlanError(
+            f"an engine on {gpus} GPUs has room for {max(cache, 0):,.0f} tokens beside the weights of "
+            f"{weights / GB:,.0f} GB, and one sequence may have actors.engine.max_model_len = "
+            f"{engine.max_model_len:,}: raise actors.engine.tensor_parallel_size"
+        )
+    base, each = roofline.decode_seconds(model, machines.gpu, gpus=gpus, context=mean / 2, efficiency=machines.mbu)
+    base += model.layers * machines.layer_seconds[0 if engine.enforce_eager else 1]
+    fitting = max(1, min(engine.max_num_seqs, int(cache / mean)))
+    return cache, EngineClock(base, each, fitting, update_seconds=weights / machines.storage)
+
+
+def _learner_rate(config: TrainingConfig, model: Architecture, machines: Machines, prompts: Prompts) -> float:
+    return roofline.learner_tokens_per_second(
+        model,
+        machines.gpu,
+        ranks=config.learner.ranks,
+        context=prompts.mean(config.sampling.max_tokens),
+        checkpointing=config.learner.gradient_checkpointing,
+        mfu=machines.mfu,
+    )
+
+
+def best_split(
+    config: TrainingConfig, model: Architecture, machines: Machines, nodes: int, prompts: Prompts = Prompts()
+) -> Plan:
+    """The plan with the shortest steps among the splits of `nodes` between learner and actors.
+
+    Learner's and actors' rates are balanced by the roofline first; the best few of these splits are simulated.
+
+    Raises:
+        PlanError: no split works; the reason of the last.
+    """
+    reasons, rated = [], []
+    for learner_nodes in range(1, nodes):
+        candidate = _split(config, machines, learner_nodes, nodes - learner_nodes)
+        try:
+            _learner_memory(candidate, model, machines)
+            rated.append((_balanced_rate(candidate, model, machines, prompts), candidate))
+        except PlanError as error:
+            reasons.append(error)
+    plans = []
+    for _, candidate in sorted(rated, key=lambda each: -each[0])[:SPLITS]:
+        try:
+            plans.append(plan(candidate, model, machines, prompts))
+        except PlanError as error:
+            reasons.append(error)
+    if not plans:
+        raise reasons[-1] if reasons else PlanError(f"{nodes} nodes are too few: learner and actors need one each")
+    return min(plans, key=lambda each: each.simulated.step_seconds)
+
+
+def _split(config: TrainingConfig, machines: Machines, learner_nodes: int, actor_nodes: int) -> TrainingConfig:
+    per_node = machines.gpus_per_node
+    count = max(1, actor_nodes * per_node // config.actors.engine.tensor_parallel_size)
+    return config.model_copy(
+        update={
+            "learner": config.learner.model_copy(update={"ranks": learner_nodes * per_node}),
+            "actors": config.actors.model_copy(update={"count": count}),
+        }
+    )
+
+
+def _balanced_rate(config: TrainingConfig, model: Architecture, machines: Machines, prompts: Prompts) -> float:
+    """Trained tokens/s of whoever is slower, if neither ever waited."""
+    _, clock = _engine(config, model, machines, prompts)
+    running = clock.max_num_seqs
+    generated = config.actors.count * running / (clock.step_seconds + clock.sequence_seconds * running)
+    return min((1 - prompts.zero_variance) * generated, _learner_rate(config, model, machines, prompts))
+
+
+def _learner_memory(config: TrainingConfig, model: Architecture, machines: Machines) -> tuple[LearnerMemory, float]:
+    learner = config.learner
+    memory = roofline.learner_memory(
+        model,
+        ranks=learner.ranks,
+        zero_stage=learner.zero_stage,
+        micro_batch_tokens=learner.micro_batch_tokens,
+        logprob_chunk_tokens=learner.logprob_chunk_tokens,
+        checkpointing=learner.gradient_checkpointing,
+        reference=config.objective.kl.beta > 0 and config.lora is None,
+        frozen=config.lora is not None,
+    )
+    room = (1 - RESERVED) * machines.gpu.memory
+    if memory.total > room:
+        largest = max(vars(memory), key=lambda name: vars(memory)[name])
+        remedy = {
+            "weights": "learner.zero_stage = 3, or more learner.ranks",
+            "gradients": "learner.zero_stage = 2 or 3, or more learner.ranks",
+            "optimizer": "more learner.ranks",
+            "reference": "objective.kl.beta = 0, or lora",
+            "activations": "learner.gradient_checkpointing = true, or fewer learner.micro_batch_tokens",
+            "logits": "fewer learner.logprob_chunk_tokens",
+        }[largest]
+        raise PlanError(
+            f"a learner rank needs {memory.total / GB:,.0f} GB and has {room / GB:,.0f}: the most, "
+            f"{vars(memory)[largest] / GB:,.0f} GB, is for {largest}. Way out: {remedy}"
+        )
+    return memory, room
+
+
+def _simulated(config: TrainingConfig, engine: EngineClock, learner: ClockLearner, prompts: Prompts) -> Simulated:
+    chance = random.Random(config.seed)  # noqa: S311 reproducibility, not secrecy
+    actors = config.actors.model_copy(
+        update={"engine": config.actors.engine.model_copy(update={"max_num_seqs": engine.max_num_seqs})}
+    )
+    fewest, most = STEPS
+    steps = min(most, max(fewest, RESPONSES // (config.groups_per_step * config.sampling.samples)))
+    config = config.model_copy(
+        update={
+            "steps": max(steps, 3 * config.async_steps),
+            "actors": actors,
+            "checkpoint_every": 10**9,
+            "stall_seconds": 10**9,
+        }
+    )
+    longest = config.sampling.max_tokens
+    lengths = drawn_lengths(chance, prompts.mean(longest), longest)
+    workload = Workload(lengths, zero_variance=prompts.zero_variance)
+    try:
+        with _silence():
+            found = simulate(config, engine, learner, workload, config.seed)
+    except InfrastructureError as error:
+        raise PlanError(f"the run would not go on: {error}") from None
+    if found.stale > 0.5 and not config.samples_in_rounds:  # the surplus of a round may well be discarded
+        raise PlanError(
+            f"{found.stale:.0%} of the groups would be older than max_staleness = {config.max_staleness} when their "
+            "turn comes: raise it, or lower async_steps"
+        )
+    return found
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """A simulated run waits for hours, and says so; nobody wants to know."""
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)

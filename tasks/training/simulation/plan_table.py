@@ -1,0 +1,44 @@
+"""A capacity plan for a terminal."""
+
+from __future__ import annotations
+
+from tasks.training.simulation.plan import Plan
+from tasks.training.simulation.roofline import GB, Architecture
+
+
+def table(recipe: str, gpu: str, model: Architecture, plan: Plan) -> str:
+    """The plan as lines of text."""
+    config, simulated, memory = plan.config, plan.simulated, plan.learner
+    engine = config.actors.engine
+    parts = ", ".join(f"{name} {size / GB:.1f}" for name, size in vars(memory).items() if size >= 0.05 * GB)
+    step = plan.engine.step_seconds + plan.engine.sequence_seconds * plan.sequences
+    window = config.groups_per_step * max(config.async_steps, 1) * config.sampling.samples
+    rows = [
+        ("model", f"{model.parameters / 1e9:.1f} billion parameters, {model.kv_bytes / 1024:.0f} KiB of cache a token"),
+        (
+            "machines",
+            f"{plan.nodes} nodes of {gpu}: {config.learner.ranks} learner ranks, {config.actors.count} engines of "
+            f"{engine.tensor_parallel_size} GPU{'s' if engine.tensor_parallel_size > 1 else ''} each",
+        ),
+        ("learner rank", f"{memory.total / GB:.1f} of {plan.learner_room / GB:.0f} GB ({parts})"),
+        (
+            "engine",
+            f"room for {plan.kv_tokens:,.0f} tokens: {plan.sequences} sequences at a time, {1000 * step:.0f} ms a step",
+        ),
+        ("in the window", f"{window:,} responses, {window / config.actors.count:,.0f} an engine"),
+        (
+            "tokens/s",
+            f"{simulated.tokens_per_second:,.0f} generated, {simulated.trained_tokens_per_second:,.0f} trained; the "
+            f"learner could take {plan.learner_rate:,.0f}",
+        ),
+        ("idle", f"learner {simulated.learner_idle:.0%}, actors {simulated.actors_idle:.0%}"),
+        ("staleness", f"{simulated.staleness:.1f} versions, {simulated.staleness_max:.0f} at most"),
+        (
+            "time",
+            f"{simulated.step_seconds:,.0f} s a step, {plan.days:,.1f} days for {config.steps:,} steps, "
+            f"{plan.gpu_hours:,.0f} GPU hours",
+        ),
+        ("bottleneck", plan.bottleneck),
+    ]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join([f"plan for {recipe}", *(f"  {name:<{width}}  {text}" for name, text in rows)])

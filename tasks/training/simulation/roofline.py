@@ -1,0 +1,231 @@
+"""What a model costs on GPUs: bytes, seconds and utilisation, from its shape and the datasheet.
+
+Sizes are bytes, rates per second. `P` is the number of parameters, bfloat16 weights are 2 P bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.failures import MistakeError
+
+GB = 1e9
+WEIGHT = 2
+"""Bytes of a weight, and of an element of the KV cache, in bfloat16."""
+OPTIMIZER = 12
+"""Bytes a parameter: float32 master weight, and AdamW's two moments (ZeRO, Rajbhandari et al. 2020, section 3.1)."""
+GRADIENT = 4
+"""Bytes a parameter: gradients are summed in float32 (`learner.rank.deepspeed_config`); 2 in the ZeRO paper."""
+ACTIVATIONS = 34
+"""Bytes a token, a layer and a hidden unit, without attention scores (Korthikanti et al. 2022, table 2)."""
+LOGITS = 12
+"""Bytes a logit: the logits, their softmax and their gradient in float32."""
+
+
+class ShapeError(MistakeError):
+    """A model whose shape is not known."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU by its datasheet: memory in bytes, bandwidth in bytes/s, dense bfloat16 operations/s."""
+
+    memory: float
+    bandwidth: float
+    flops: float
+
+
+GPUS: Mapping[str, Gpu] = {
+    "A100": Gpu(80 * GB, 2039 * GB, 312e12),
+    "H100": Gpu(80 * GB, 3350 * GB, 989e12),
+    "H200": Gpu(141 * GB, 4800 * GB, 989e12),
+    "B200": Gpu(180 * GB, 8000 * GB, 2250e12),
+    "L40S": Gpu(48 * GB, 864 * GB, 362e12),
+}
+"""NVIDIA's datasheets, of the SXM form where there are several."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The shape of a dense decoder with a gated MLP."""
+
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    vocabulary: int
+    tied: bool = False
+    attention_bias: bool = False
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Architecture:
+        """From a model's `config.json`.
+
+        Raises:
+            KeyError: it is not that of such a decoder.
+        """
+        heads = config["num_attention_heads"]
+        return cls(
+            layers=config["num_hidden_layers"],
+            hidden=config["hidden_size"],
+            intermediate=config["intermediate_size"],
+            heads=heads,
+            kv_heads=config.get("num_key_value_heads") or heads,
+            head_size=config.get("head_dim") or config["hidden_size"] // heads,
+            vocabulary=config["vocab_size"],
+            tied=bool(config.get("tie_word_embeddings", False)),
+            attention_bias=bool(config.get("attention_bias", config.get("model_type") == "qwen2")),
+        )
+
+    @property
+    def parameters(self) -> int:
+        """P."""
+        queries, keys = self.heads * self.head_size, self.kv_heads * self.head_size
+        attention = 2 * self.hidden * queries + 2 * self.hidden * keys
+        attention += (queries + 2 * keys) * self.attention_bias
+        layer = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
+        embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
+        return self.layers * layer + embeddings + self.hidden
+
+    @property
+    def kv_bytes(self) -> int:
+        """Of the KV cache, for one token."""
+        return 2 * self.layers * self.kv_heads * self.head_size * WEIGHT
+
+    def forward_flops(self, context: float) -> float:
+        """Operations for one token that attends to `context` others: 2 P, and 4 for each layer, unit and position."""
+        return 2 * self.parameters + 4 * self.layers * self.heads * self.head_size * context
+
+
+KNOWN: Mapping[str, Architecture] = {
+    "Olmo-3-7B": Architecture(32, 4096, 11008, 32, 32, 128, 100278),
+    "Olmo-3-32B": Architecture(64, 5120, 27648, 40, 8, 128, 100278),
+    "Qwen2.5-7B": Architecture(28, 3584, 18944, 28, 4, 128, 152064, attention_bias=True),
+    "Qwen2.5-32B": Architecture(64, 5120, 27648, 40, 8, 128, 152064, attention_bias=True),
+    "Qwen2.5-1.5B": Architecture(28, 1536, 8960, 12, 2, 128, 151936, tied=True, attention_bias=True),
+    "Qwen2.5-Math-1.5B": Architecture(28, 1536, 8960, 12, 2, 128, 151936, tied=True, attention_bias=True),
+    "deepseek-math-7b": Architecture(30, 4096, 11008, 32, 32, 128, 102400),
+    "DeepSeek-R1-Distill-Qwen-1.5B": Architecture(28, 1536, 8960, 12, 2, 128, 151936, attention_bias=True),
+}
+"""By the beginning of a model's name on the hub, from its `config.json`."""
+
+
+def architecture(source: Mapping[str, Any], config: Path | None) -> Architecture:
+    """The shape of the model that a recipe names, or that of a `config.json`.
+
+    Raises:
+        ShapeError: it is not known, or that of another kind of model.
+    """
+    if config is None and source.get("kind") == "folder":
+        config = Path(source["path"]) / "config.json"
+    if config is not None:
+        try:
+            return Architecture.of(json.loads(config.read_text()))
+        except (OSError, ValueError, KeyError) as error:
+            raise ShapeError(f"{config} is not the config.json of a dense decoder: {error!r}") from None
+    name = str(source.get("name", "")).rpartition("/")[2]
+    for beginning in sorted(KNOWN, key=len, reverse=True):
+        if name.startswith(beginning):
+            return KNOWN[beginning]
+    raise ShapeError(f"the shape of {name or 'this model'} is not known: give its config.json by --config")
+
+
+@dataclass(frozen=True)
+class LearnerMemory:
+    """Of one learner rank, bytes."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+    reference: float
+    activations: float
+    logits: float
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return sum(vars(self).values())
+
+
+def learner_memory(
+    model: Architecture,
+    *,
+    ranks: int,
+    zero_stage: int,
+    micro_batch_tokens: int,
+    logprob_chunk_tokens: int,
+    checkpointing: bool,
+    reference: bool,
+    frozen: bool = False,
+) -> LearnerMemory:
+    """Memory of a rank under ZeRO: stage 1 shards the optimizer's state, 2 the gradients too, 3 the weights too.
+
+    With `checkpointing`, activations are the inputs of all layers and everything of the one that is recomputed. A
+    `reference` policy is whole on every rank. Of a `frozen` model an adapter is trained, whose own state is left out.
+    """
+    share = {stage: 1 / ranks if zero_stage >= stage else 1.0 for stage in (1, 2, 3)}
+    trained = 0 if frozen else model.parameters
+    unit = micro_batch_tokens * model.hidden
+    layers = 2 * unit * model.layers + ACTIVATIONS * unit if checkpointing else ACTIVATIONS * unit * model.layers
+    return LearnerMemory(
+        weights=WEIGHT * model.parameters * share[3],
+        gradients=GRADIENT * trained * share[2],
+        optimizer=OPTIMIZER * trained * share[1],
+        reference=WEIGHT * model.parameters if reference else 0,
+        activations=layers,
+        logits=LOGITS * min(logprob_chunk_tokens, micro_batch_tokens) * model.vocabulary,
+    )
+
+
+def kv_tokens(model: Architecture, gpu: Gpu, *, gpus: int, utilization: float) -> float:
+    """Tokens in the KV cache of one engine on `gpus`; below 0 where not even the weights fit."""
+    return (gpus * gpu.memory * utilization - WEIGHT * model.parameters) / model.kv_bytes
+
+
+def decode_seconds(
+    model: Architecture, gpu: Gpu, *, gpus: int, context: float, efficiency: float
+) -> tuple[float, float]:
+    """Seconds of a decoding step, whatever it runs, and for each sequence: `(a, b)` of a + b n.
+
+    Reading the weights takes a; each sequence reads its KV cache of `context` tokens, or computes if that takes longer.
+    """
+    bandwidth, flops = gpus * gpu.bandwidth * efficiency, gpus * gpu.flops * efficiency
+    reading = model.kv_bytes * context / bandwidth
+    return WEIGHT * model.parameters / bandwidth, max(reading, model.forward_flops(context) / flops)
+
+
+def learner_tokens_per_second(
+    model: Architecture, gpu: Gpu, *, ranks: int, context: float, checkpointing: bool, mfu: float
+) -> float:
+    """Three forward passes' worth of operations a token, and a fourth where activations are recomputed."""
+    passes = 4 if checkpointing else 3
+    return ranks * gpu.flops * mfu / (passes * model.forward_flops(context / 2))
+
+
+def model_flops_utilization(
+    tokens_per_second: float, model: Architecture, gpu: Gpu, *, gpus: int, context: float, training: bool = False
+) -> float:
+    """MFU: operations that the tokens need over those that the GPUs could do (PaLM, Chowdhery et al. 2022, appendix B).
+
+    What is computed again does not count. `context` is the mean number of tokens attended to.
+    """
+    needed = (3 if training else 1) * model.forward_flops(context) * tokens_per_second
+    return needed / (gpus * gpu.flops)
+
+
+def model_bandwidth_utilization(
+    tokens_per_second: float, model: Architecture, gpu: Gpu, *, gpus: int, sequences: float, context: float
+) -> float:
+    """MBU: bytes that decoding must read over those that the GPUs could (Databricks 2023).
+
+    A step makes a token of each of `sequences`, reads the weights once, and the KV cache of all of them.
+    """
+    steps = tokens_per_second / sequences
+    read = WEIGHT * model.parameters + sequences * context * model.kv_bytes
+    return steps * read / (gpus * gpu.bandwidth)

@@ -1,0 +1,183 @@
+"""The capacity planner: its formulas by hand, its plans against the paper, and what it refuses."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from tasks.training.__main__ import main, with_overrides
+from tasks.training.simulation import roofline
+from tasks.training.simulation.plan import Machines, PlanError, Prompts, best_split, plan
+from tasks.training.simulation.roofline import GB, GPUS, KNOWN, Architecture, ShapeError
+
+H100 = GPUS["H100"]
+TINY = Architecture(layers=2, hidden=4, intermediate=8, heads=2, kv_heads=1, head_size=2, vocabulary=10)
+
+
+# Formulas
+
+
+def test_parameters_by_hand():
+    layer = 4 * 4 + 2 * 4 * 2 + 4 * 4 + 3 * 4 * 8 + 2 * 4  # q, k and v, o, gated MLP, two norms
+    assert TINY.parameters == 2 * 10 * 4 + 2 * layer + 4
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [("Qwen2.5-7B", 7_615_616_512), ("Qwen2.5-1.5B", 1_543_714_304), ("deepseek-math-7b", 6_910_365_696)],
+)
+def test_parameters_are_those_of_the_published_checkpoints(name, published):
+    assert KNOWN[name].parameters == published
+
+
+def test_the_cache_of_a_token_by_hand():
+    assert TINY.kv_bytes == 2 * 2 * 1 * 2 * 2  # keys and values, layers, heads, their size, bytes
+
+
+def memory(**changes):
+    options = {
+        "ranks": 4,
+        "zero_stage": 2,
+        "micro_batch_tokens": 100,
+        "logprob_chunk_tokens": 50,
+        "checkpointing": True,
+        "reference": False,
+    }
+    return roofline.learner_memory(KNOWN["Qwen2.5-7B"], **{**options, **changes})
+
+
+def test_each_stage_of_zero_shards_what_the_last_did_and_more():
+    p = KNOWN["Qwen2.5-7B"].parameters
+    assert [memory(zero_stage=stage).optimizer / p for stage in (1, 2, 3)] == [3, 3, 3]
+    assert [memory(zero_stage=stage).gradients / p for stage in (1, 2, 3)] == [4, 1, 1]
+    assert [memory(zero_stage=stage).weights / p for stage in (1, 2, 3)] == [2, 2, 0.5]
+
+
+def test_activations_logits_and_reference_by_hand():
+    model = KNOWN["Qwen2.5-7B"]
+    assert memory(checkpointing=False).activations == 34 * 100 * 3584 * 28
+    assert memory().activations == 2 * 100 * 3584 * 28 + 34 * 100 * 3584
+    assert memory().logits == 12 * 50 * 152_064
+    assert memory(reference=True).total - memory().total == 2 * model.parameters
+    assert memory(frozen=True).optimizer == memory(frozen=True).gradients == 0
+
+
+def test_decoding_reads_the_weights_once_a_step_and_a_cache_for_each_sequence():
+    model = KNOWN["Qwen2.5-7B"]
+    base, each = roofline.decode_seconds(model, H100, gpus=2, context=1000, efficiency=0.5)
+    assert base == pytest.approx(2 * model.parameters / 3350e9)
+    assert each == pytest.approx(1000 * model.kv_bytes / 3350e9)
+
+
+def test_utilisation_is_one_where_nothing_is_lost():
+    model = KNOWN["Qwen2.5-7B"]
+    base, each = roofline.decode_seconds(model, H100, gpus=1, context=5000, efficiency=1.0)
+    rate = 16 / (base + 16 * each)
+    found = roofline.model_bandwidth_utilization(rate, model, H100, gpus=1, sequences=16, context=5000)
+    assert found == pytest.approx(1)
+    learned = roofline.learner_tokens_per_second(model, H100, ranks=8, context=2000, checkpointing=False, mfu=1.0)
+    found = roofline.model_flops_utilization(learned, model, H100, gpus=8, context=1000, training=True)
+    assert found == pytest.approx(1)
+
+
+def test_utilisation_by_hand():
+    model = KNOWN["Qwen2.5-7B"]
+    # 2 x 7.616e9 operations a token, 1,000 tokens/s, of 989e12
+    assert roofline.model_flops_utilization(1000, model, H100, gpus=1, context=0) == pytest.approx(0.0154, abs=1e-4)
+    # 10 steps/s of 15.23 GB, of 3,350 GB/s
+    found = roofline.model_bandwidth_utilization(100, model, H100, gpus=1, sequences=10, context=0)
+    assert found == pytest.approx(0.0455, abs=1e-4)
+
+
+# Shapes
+
+
+def test_a_shape_comes_from_the_models_name_or_its_config(tmp_path):
+    hub = {"kind": "hub", "name": "allenai/Olmo-3-32B-Think-DPO"}
+    assert roofline.architecture(hub, None) == KNOWN["Olmo-3-32B"]
+    config = {
+        "model_type": "qwen2",
+        "num_hidden_layers": 28,
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "vocab_size": 152064,
+        "tie_word_embeddings": False,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert roofline.architecture({}, tmp_path / "config.json") == KNOWN["Qwen2.5-7B"]
+    with pytest.raises(ShapeError, match=r"the shape of unheard-of is not known: give its config\.json by --config"):
+        roofline.architecture({"kind": "hub", "name": "someone/unheard-of"}, None)
+    (tmp_path / "config.json").write_text('{"hidden_size": 8}')
+    with pytest.raises(ShapeError, match=r"is not the config\.json of a dense decoder: KeyError"):
+        roofline.architecture({}, tmp_path / "config.json")
+
+
+# Plans
+
+
+def olmo(*overrides):
+    return with_overrides("olmo3_think_32b", overrides).run
+
+
+def planned(*overrides, zero_variance=0.3, **machines):
+    return plan(olmo(*overrides), KNOWN["Olmo-3-32B"], Machines(H100, **machines), Prompts(None, zero_variance))
+
+
+@pytest.mark.long
+def test_the_papers_machines_wait_as_the_paper_says_where_two_thirds_of_the_groups_teach_nothing():
+    """Olmo 3: 8 nodes learn, 20 generate, and the learner waits for 75% of the time."""
+    idle = {share: planned(zero_variance=share).simulated.learner_idle for share in (0.0, 0.68)}
+    assert idle[0.0] < 0.5
+    assert idle[0.68] == pytest.approx(0.75, abs=0.05)
+
+
+@pytest.mark.long
+def test_the_best_split_is_better_than_the_recipes_own():
+    small = ("groups_per_step=16",)
+    own, best = planned(*small), best_split(olmo(*small), KNOWN["Olmo-3-32B"], Machines(H100), 28)
+    assert best.simulated.step_seconds <= own.simulated.step_seconds
+    assert best.nodes <= 28
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["learner.ranks=8"],
+            r"a learner rank needs 103 GB and has 72: .* for optimizer\. Way out: more learner",
+        ),
+        (["learner.zero_stage=1"], r"for (weights|gradients)\. Way out: "),
+        (
+            ["learner.gradient_checkpointing=false"],
+            r"for activations\. Way out: learner\.gradient_checkpointing",
+        ),
+        (
+            ["actors.engine.tensor_parallel_size=1"],
+            r"actors\.engine\.max_model_len = 34,816: raise actors",
+        ),
+        (["max_staleness=1", "groups_per_step=16"], r"older than max_staleness = 1|would not go on"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_the_way_out(overrides, message):
+    with pytest.raises(PlanError, match=message):
+        planned(*overrides)
+
+
+def test_a_mean_beyond_the_limit_is_refused():
+    with pytest.raises(PlanError, match=r"a mean length of 99999 tokens is not within sampling\.max_tokens = 32768"):
+        plan(olmo(), KNOWN["Olmo-3-32B"], Machines(H100), Prompts(99_999))
+
+
+def test_the_command_prints_what_one_would_ask():
+    done = CliRunner().invoke(main, ["plan", "olmo3_think_32b", "groups_per_step=8", "async_steps=4"])
+    assert done.exit_code == 0, done.output
+    for name in ("learner rank", "engine", "tokens/s", "idle", "staleness", "GPU hours", "bottleneck"):
+        assert name in done.output
+    assert "28 nodes of H100: 64 learner ranks, 20 engines of 8 GPUs each" in done.output
+    assert done.output.count("\n") == 11
+
+
+def test_the_datasheets_memory_is_in_bytes():
+    assert all(40 * GB < gpu.memory < 200 * GB for gpu in GPUS.values())
