@@ -147,7 +147,7 @@ def test_the_summary_and_the_report_are_in_the_output_folder(run, tmp_path):
     assert latest.is_symlink()
     assert summary["report"] == str(latest.resolve() / "report.html")
     assert "training ran" in (latest / "report.html").read_text()
-    for name in ("evaluation", "mixture", "heldout", "ledger", "rejected_sourcing", "rejected_rollouts"):
+    for name in ("evaluation", "mixture", "heldout", "ledger", "set_aside", "set_aside_evaluation"):
         assert (latest / f"{name}.parquet").is_file()
     assert "base_model" not in (latest / "policy" / "README.md").read_text()  # a package's model is none of the hub's
     assert f'href="{latest.resolve().name}/report.html"' in (tmp_path / "outputs" / "index.html").read_text()

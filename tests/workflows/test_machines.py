@@ -107,7 +107,7 @@ def test_where_training_has_gpus_difficulty_and_evaluation_have_one_for_each_tha
 
 def test_small_sources_are_read_in_one_pod_and_a_hub_data_set_in_its_own(nodes):
     found, _ = nodes(curate)
-    assert list(found) == ["source-6-sources", "merge", "roll-out", "select", "mix"]
+    assert list(found) == ["source-6-sources", "merge", "check", "roll-out", "select", "mix"]
     spec = quickstart()[0].model_dump(mode="json", exclude_unset=True)
     hub = {"kind": "huggingface", "dataset": "openai/gsm8k", "revision": "0" * 40, "config": "main"}
     spec["sources"].append({"name": "gsm8k", "domain": "math", "verifier": "math", "loader": hub})
