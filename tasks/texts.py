@@ -19,7 +19,8 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _NOT_WORDS = r"[^\p{L}\p{M}\p{N}]+"
 _ALONE = r"([\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}])"
 """Scripts that put no spaces between words: there each letter is one."""
-_NOT_ARITHMETIC = r"[^\p{N}+*/=<>^]+"
+_HYPHEN = r"(\p{L})-(\p{L})"
+_NOT_ARITHMETIC = r"[^\p{N}\p{Sm}*/^!%()\[\]{}-]+"
 
 
 def prompt_keys(messages: pa.ChunkedArray) -> list[bytes]:
@@ -89,8 +90,9 @@ def ngrams(hashes: Hashes, offsets: Offsets, n: int) -> tuple[Hashes, Offsets]:
 
 
 def arithmetic(texts: pa.Array) -> Hashes:
-    """A hash of the numbers and operators of each text in their order: texts that differ in it ask different things."""
+    """A hash of the numbers, operators and brackets of each text, in their order: a formula without its letters."""
     plain = pc.replace_substring_regex(texts, r"(\p{N}),(\p{N}{3})", r"\1\2")
+    plain = pc.replace_substring_regex(plain, _HYPHEN, r"\1\2")
     signs = pc.utf8_trim_whitespace(pc.replace_substring_regex(plain, _NOT_ARITHMETIC, " "))
     return np.array([_hash(text) for text in signs.to_pylist()], np.uint64)
 

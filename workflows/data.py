@@ -86,7 +86,7 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
     sampled = roll_out(
         prompts=merged.prompts, model=model, spec=data.difficulty.rollouts, verifiers=verifiers
     ).with_overrides(node_name="roll-out", **overrides(sampling_pod))
-    checked >> sampled
+    checked >> sampled.rollouts
     graded = select_prompts(
         prompts=merged.prompts,
         rollouts=sampled.rollouts,

@@ -63,7 +63,7 @@ class Languages:
                 "cleaning.filters.languages: py3langid is not installed; pip install '.[data]' installs it"
             ) from None
         self._model: LanguageIdentifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-        known = sorted(map(str, self._model.nb_classes))
+        known = sorted(set(map(str, self._model.nb_classes)))
         for language in accepted:
             if language not in known:
                 raise SpecError(f"cleaning.filters.languages: {language!r} is none of {', '.join(known)}")

@@ -22,7 +22,7 @@ class NearDuplicates(Config):
     Attributes:
         ngram: words in a run. Shorter prompts are alike when they have the same words.
         threshold: the Jaccard similarity of the sets of runs.
-        same_numbers: prompts with other numbers or operators (`+ * / = < > ^`) are other questions, however alike.
+        same_numbers: prompts with other numbers, operators or brackets are other questions, however alike.
         action: `set_aside` keeps the first of those that are alike; `keep_together` keeps all of them, on one side of
             the split into training and held-out.
     """

@@ -1,12 +1,18 @@
 """Prompts by hand, and cleaning them in one call."""
 
+import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from tasks.cleaning.merging import Merger
 from tasks.cleaning.spec import DuplicatesSpec
 from tasks.schemas import PROMPTS, canonical_json, prompt_id, table_from_rows, write_table
+
+DATA = Path(os.environ.get("RLVR_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data at {DATA} (set RLVR_TEST_DATA)")
 
 
 def prompt(text, *, source="s", row=0, truth="1", verifier="math", domain="math", system=None):
@@ -40,3 +46,9 @@ def merged(folder: Path, tables, order, **spec):
     parts = list(Merger(files, order, DuplicatesSpec.model_validate(spec)).parts())
     kept = pa.concat_tables([PROMPTS.empty_table(), *(part for part, _ in parts)])
     return kept, [row for _, gone in parts for row in gone.to_pylist()]
+
+
+def gsm8k(split):
+    """The questions of GSM8K as a source."""
+    lines = (DATA / f"gsm8k_{split}.jsonl").read_text().splitlines()
+    return source(split, *(json.loads(line)["question"] for line in lines))

@@ -130,7 +130,7 @@ def test_help_says_in_a_few_lines_what_each_file_is_for():
     said, code = pyflyte("workflows/rlvr.py", "rlvr", "--help")
     assert code == 0
     for words in (
-        "The sources, how responses are judged",
+        "The sources, how they are cleaned",
         "tasks.spec.Recipe",
         "[default: (the quickstart's)]",
         "[default: (the recipe's)]",
