@@ -59,7 +59,7 @@ class Comparison:
         """
         self._near, self._by_text = near, by_text
         self._keys: list[bytes] = []
-        self._signatures: list[Signatures] = []
+        self._signatures = bytearray()  # grows in place, where an array would be there twice
         self._apart: list[texts.Hashes] = []
 
     def add(self, prompts: pa.Table) -> None:
@@ -70,7 +70,7 @@ class Comparison:
             self._keys += [identity.encode() for identity in prompts.column("prompt_id").to_pylist()]
         if self._near is not None and prompts.num_rows:
             asked = texts.questions(prompts.column("messages"))
-            self._signatures.append(signatures(*texts.ngrams(*texts.words(asked), self._near.ngram)))
+            self._signatures += signatures(*texts.ngrams(*texts.words(asked), self._near.ngram)).tobytes()
             self._apart.append(_apart(prompts, asked, self._near))
 
     def found(self, order: Places) -> Likeness:
@@ -83,7 +83,8 @@ class Comparison:
         leader = same.copy()
         if self._near is not None and self._signatures:
             alone = order[same[order] == order]
-            near = _Near(np.concatenate(self._signatures), np.concatenate(self._apart), self._near.threshold)
+            found = np.frombuffer(self._signatures, np.uint32).reshape(-1, HASHES)
+            near = _Near(found, np.concatenate(self._apart), self._near.threshold)
             for place, other, share in near.pairs(alone):
                 leader[place], similarity[place] = other, share
             # What is the same as a prompt that has a leader has that one.
@@ -138,7 +139,7 @@ class _Near:
     def pairs(self, order: Places) -> list[tuple[int, int, float]]:
         """Place, the place of the prompt that stays, and how alike they are, for each that is like an earlier one."""
         # Texts without a word have no runs, and are like nothing.
-        order = order[(self._signatures[order] != np.iinfo(np.uint32).max).any(axis=1)]
+        order = order[self._signatures[order, 0] != np.iinfo(np.uint32).max]
         groups = self._groups(order)
         members = np.flatnonzero((groups >= 0).any(axis=1))
         leaders: dict[int, list[int]] = defaultdict(list)

@@ -116,6 +116,23 @@ def test_small_sources_are_read_in_one_pod_and_a_hub_data_set_in_its_own(nodes):
     assert asked(found["mix"])["MEMORY"] == "5Gi"
 
 
+def test_sources_are_screened_each_by_itself_where_something_is_asked_of_them(nodes, tmp_path):
+    spec = quickstart()[0].model_dump(mode="json", exclude_unset=True)
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text('{"prompt": "What is half of 1?"}')
+    named = {"name": "halves", "loader": {"kind": "jsonl", "path": str(questions)}}
+    found, _ = nodes(curate, data=DataFile.model_validate(spec | {"evaluation_sets": [named]}))
+    assert {"evaluation-halves", "source-6-sources", "screen-6-sources"} <= set(found)
+    assert set(found["screen-6-sources"].upstream_node_ids) == {"evaluation-halves", "source-6-sources"}
+    assert "screen-6-sources" in found["merge"].upstream_node_ids
+    found, _ = nodes(curate, data=DataFile.model_validate(spec | {"cleaning": {"filters": {"max_words": 9}}}))
+    assert "screen-6-sources" in found
+
+
+def test_no_rollout_is_sampled_before_it_is_known_that_the_mixture_can_be_filled(nodes):
+    assert set(nodes(curate)[0]["roll-out"].upstream_node_ids) == {"merge", "check"}
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
