@@ -4,14 +4,16 @@ import json
 from collections import Counter
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks import contents as contents_module
 from tasks.cleaning.duplicates import HASHES, LEADERS, RECALL, rows_of_a_band, signatures
 from tasks.cleaning.merging import Merger
 from tasks.cleaning.spec import DuplicatesSpec, NearDuplicates
-from tasks.schemas import CLUSTER, PROMPTS, write_batches, write_table
+from tasks.schemas import CLUSTER, PROMPTS, read_batches, read_table, write_batches, write_table
 from tasks.texts import ngrams, questions, words
 from tests.cleaning.prompts import gsm8k, merged, needs_data, prompt, source, table
 
@@ -164,11 +166,15 @@ def test_equal_prompts_give_equal_bytes_however_they_are_spread_over_files(tmp_p
     assert len(set(found)) == 1
 
 
-def test_a_file_is_the_same_in_whatever_parts_it_is_written(tmp_path):
+@pytest.mark.parametrize("row_group", [1, 16, contents_module.ROW_GROUP])
+def test_a_file_is_the_same_in_whatever_parts_it_is_written(tmp_path, monkeypatch, row_group):
+    monkeypatch.setattr(contents_module, "ROW_GROUP", row_group)
     rows = table(*(prompt(f"{number}?", row=number) for number in range(50)))
     parts = [rows.slice(0, 7), rows.slice(7, 0), rows.slice(7)]
     first, second = tmp_path / "whole", tmp_path / "parts"
     assert write_table(first, rows, PROMPTS).read_bytes() == write_batches(second, parts, PROMPTS).read_bytes()
+    assert read_table(second, PROMPTS).equals(rows)
+    assert pa.concat_tables(read_batches(second, PROMPTS)).equals(rows)
 
 
 TEXTS = st.lists(
@@ -188,6 +194,17 @@ def test_every_row_stays_or_is_set_aside_once_for_a_prompt_that_stays(tmp_path_f
     assert before == after + Counter((row["source"], row["row"]) for row in gone)
     assert {row["clashed_with"] for row in gone} <= set(ids(kept))
     assert len(set(ids(kept))) == len(kept)
+
+
+@settings(max_examples=40, deadline=None)
+@given(sources=st.lists(TEXTS, min_size=3, max_size=3), order=st.permutations(["0", "1", "2"]))
+def test_with_a_priority_the_order_of_the_sources_moves_rows_and_nothing_else(tmp_path_factory, sources, order):
+    tables = [source(str(number), *texts) for number, texts in enumerate(sources)]
+    folder, names = tmp_path_factory.mktemp("tables"), ["0", "1", "2"]
+    kept, gone = merged(folder, tables, names, priority=names)
+    moved, same = merged(folder, tables, order, priority=names)
+    assert set(ids(kept)) == set(ids(moved))
+    assert sorted(gone, key=str) == sorted(same, key=str)
 
 
 @settings(max_examples=40, deadline=None)
