@@ -144,9 +144,10 @@ EVALUATION = pa.schema(
 
 
 CLUSTER = "cluster"
-"""The key of a prompt's `metadata` by which prompts that are alike stay on one side of the split (`tasks.mixing`)."""
+"""The key of a prompt's `metadata` by which prompts that are alike stay on one side of the split (`tasks.mixing`): its
+value is that of the first of them in `tasks.texts.prompt_keys`, in hex digits."""
 
-BATCH_ROWS = 8192
+BATCH_ROWS = 4096
 """Rows that `read_batches` reads at a time."""
 
 VALUE_CHARS = 200

@@ -59,14 +59,14 @@ class Comparison:
         """
         self._near, self._by_text = near, by_text
         self._keys: list[bytes] = []
+        self._texts = self._keys if by_text else []
         self._signatures = bytearray()  # grows in place, where an array would be there twice
         self._apart: list[texts.Hashes] = []
 
     def add(self, prompts: pa.Table) -> None:
         """Take in some prompts: a table of `PROMPTS`."""
-        if self._by_text:
-            self._keys += texts.prompt_keys(prompts.column("messages"))
-        else:
+        self._texts += texts.prompt_keys(prompts.column("messages"))
+        if not self._by_text:
             self._keys += [identity.encode() for identity in prompts.column("prompt_id").to_pylist()]
         if self._near is not None and prompts.num_rows:
             asked = texts.questions(prompts.column("messages"))
@@ -92,9 +92,13 @@ class Comparison:
         together = self._near is not None and self._near.action == "keep_together"
         return Likeness(same if together else leader, leader, similarity)
 
-    def key(self, place: int) -> bytes:
-        """What a prompt is the same by."""
-        return self._keys[place]
+    def are_the_same(self, place: int, other: int) -> bool:
+        """Whether two prompts are the same, and not only alike."""
+        return self._keys[place] == self._keys[other]
+
+    def text_key(self, place: int) -> bytes:
+        """The key of a prompt's text (`tasks.texts.prompt_keys`)."""
+        return self._texts[place]
 
 
 def signatures(ngrams: texts.Hashes, offsets: texts.Offsets) -> Signatures:

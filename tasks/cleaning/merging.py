@@ -91,7 +91,7 @@ class Merger:
         other = int(self._likeness.stays[place])
         kind: Kind = "duplicate"
         how = "the same prompt as one"
-        if self._comparison.key(place) != self._comparison.key(other):
+        if not self._comparison.are_the_same(place, other):
             kind, how = "near_duplicate", f"{self._likeness.similarity[place]:.0%} like a prompt"
         return set_aside_row(
             "cleaning",
@@ -112,7 +112,7 @@ class Merger:
             return kept
         metadata = kept.column("metadata").to_pylist()
         for row in clustered.tolist():
-            entries = json.loads(metadata[row]) | {CLUSTER: self._comparison.key(int(leader[row])).hex()}
+            entries = json.loads(metadata[row]) | {CLUSTER: self._comparison.text_key(int(leader[row])).hex()}
             metadata[row] = json.dumps(entries, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         column = PROMPTS.get_field_index("metadata")
         return kept.set_column(column, PROMPTS.field("metadata"), pa.array(metadata, pa.string()))

@@ -12,9 +12,10 @@ from tasks.config import Config, RunTime
 class NearDuplicates(Config):
     """Prompts that share most of their runs of words.
 
-    The defaults are those of Lee et al. 2022 (https://arxiv.org/abs/2107.06499, section 4.2): MinHash over runs of five
-    words, duplicates from a Jaccard similarity of 0.8 on. The similarity is estimated from 126 hashes, with a standard
-    error of 0.04 at 0.8. System messages are not compared.
+    MinHash over runs of five words, as in Lee et al. 2022 (https://arxiv.org/abs/2107.06499, appendix A), which calls
+    documents duplicates from an edit similarity of 0.8 on, and in FineWeb (https://arxiv.org/abs/2406.17557), which
+    aims at a Jaccard similarity of 0.75. Here that is estimated from 126 hashes, with a standard error of 0.04 at 0.8.
+    System messages are not compared.
 
     Prompts of the domain precise_if are compared with those of the same constraints alone: data sets put many
     constraints to one text.
@@ -36,10 +37,11 @@ class NearDuplicates(Config):
 class Contamination(Config):
     """Prompts that hold a question of an evaluation set (`evaluation_sets`).
 
-    As Tulu 3 does it (https://arxiv.org/abs/2411.15124, section 3.2; open-instruct's decontamination): a word of the
-    question is found in a prompt when it is part of a run of 8 words that both have, and the prompt is contaminated
-    when more than half of the question's words are found. Tulu 3 takes spaCy's tokens, punctuation among them; here it
-    is words alone. Of a question shorter than `ngram` all words must be a whole prompt of its own.
+    As Tulu 3 does it (https://arxiv.org/abs/2411.15124, prompt decontamination; open-instruct's decontamination/
+    search.py): a word of the question is found in a prompt when it is part of a run of 8 words that both have, and the
+    prompt is contaminated when more than half of the question's words are found. Tulu 3 takes spaCy's tokens,
+    punctuation among them, and leaves a training set out as a whole where more than 2% of an evaluation set are found;
+    here it is words alone, and prompts. A question shorter than `ngram` must be the whole prompt.
 
     Attributes:
         ngram: words in a run.

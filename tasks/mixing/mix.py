@@ -136,7 +136,7 @@ def _clusters(prompts: pa.Table) -> list[bytes]:
         table = pa.Table.from_batches([batch])
         keys = prompt_keys(table.column("messages"))
         found += [
-            bytes.fromhex(json.loads(text)[CLUSTER]) if marked else key
+            bytes.fromhex(json.loads(text).get(CLUSTER, key.hex())) if marked else key
             for key, text, marked in zip(
                 keys,
                 table.column("metadata").to_pylist(),

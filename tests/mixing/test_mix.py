@@ -15,6 +15,7 @@ from tasks.mixing.mix import check, mix
 from tasks.mixing.shares import apportion
 from tasks.mixing.spec import MixtureSpec
 from tasks.schemas import GRADED, MIXTURE, PROMPTS, TableError, prompt_id, table_from_rows, write_table
+from tasks.texts import prompt_keys
 
 
 def graded(sizes):
@@ -300,6 +301,22 @@ def test_near_duplicates_that_cleaning_keeps_together_are_on_one_side():
     )
     sides = [{name in column(table, "source") for table in (mixed.train, mixed.heldout)} for name in ("gsm", "sums")]
     assert sides == [{True, False}, {True}]
+
+
+def test_the_first_of_those_that_are_alike_stays_on_its_side_when_another_joins_it():
+    alone = with_texts("gsm", *(f"Take {number}." for number in range(40)))
+    keys = prompt_keys(alone.column("messages"))
+    joined = [
+        row | {"metadata": json.dumps({"cluster": key.hex()})} for row, key in zip(alone.to_pylist(), keys, strict=True)
+    ]
+    before, after = (run(table, heldout=0.5) for table in (alone, table_from_rows(joined, GRADED, "test")))
+    assert set(column(before.heldout, "prompt_id")) == set(column(after.heldout, "prompt_id"))
+
+
+def test_a_column_of_the_users_that_is_called_cluster_decides_nothing():
+    rows = [row | {"metadata": '{"columns":{"cluster":"x"},"row":0}'} for row in graded(SIZES).to_pylist()]
+    table = table_from_rows(rows, GRADED, "test")
+    assert column(run(table, heldout=9).heldout, "prompt_id") == column(run(SIZES, heldout=9).heldout, "prompt_id")
 
 
 def contents(table):
