@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from tasks.config import Config, RunTime
+
+Language = Annotated[str, Field(pattern=r"^[a-z]{2,3}$", description="a code of ISO 639 such as en")]
 
 
 class NearDuplicates(Config):
@@ -65,7 +67,7 @@ class Filters(Config):
 
     min_words: int | None = Field(default=None, ge=1)
     max_words: int | None = Field(default=None, ge=1)
-    languages: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
+    languages: list[Language] = []  # noqa: RUF012 (pydantic copies defaults)
     ground_truths: bool = False
 
     @model_validator(mode="after")

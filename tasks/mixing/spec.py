@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from tasks.config import Config
 from tasks.schemas import Domain
@@ -30,7 +30,17 @@ class Share(Config):
 
 Count = Annotated[int, Field(ge=0, strict=True)]
 Portion = Annotated[float, Field(gt=0, lt=1)]
-HeldOut = Count | Portion
+
+
+def _number_or_share(value: Any) -> Any:
+    """One sentence for what is neither."""
+    is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if is_number or (isinstance(value, float) and 0 < value < 1):
+        return value
+    raise ValueError("must be a number of prompts (a whole number from 0 on) or a share of them (between 0 and 1)")
+
+
+HeldOut = Annotated[Count | Portion, BeforeValidator(_number_or_share)]
 """So many prompts (a whole number), or those whose hash is below this share (a number between 0 and 1).
 
 A number of prompts is met exactly, and so a source that grows moves some across. By a share each prompt's side is its

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from string import ascii_lowercase
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
@@ -66,8 +67,7 @@ def main(count: int, folder: Path) -> dict[str, float]:
     from tasks.cleaning.spec import CleaningSpec
     from tasks.schemas import SET_ASIDE, read_batches
 
-    folder.mkdir(parents=True, exist_ok=True)
-    file = write_batches(folder / f"made-{count}.parquet", prompts(count), PROMPTS)
+    file = write_batches(folder / "made.parquet", prompts(count), PROMPTS)
     questions = next(prompts(1000))
     spec = CleaningSpec().screening(evaluated=True)
     assert spec is not None
@@ -85,12 +85,10 @@ def main(count: int, folder: Path) -> dict[str, float]:
         return path, sum(table.num_rows for table in [SET_ASIDE.empty_table(), *aside])
 
     started = time.perf_counter()
-    merged, duplicates = written(
-        Merger([file], ["made"], CleaningSpec().duplication).parts(), f"merged-{count}.parquet"
-    )
+    merged, duplicates = written(Merger([file], ["made"], CleaningSpec().duplication).parts(), "merged.parquet")
     merging = time.perf_counter() - started
     started = time.perf_counter()
-    _, contaminated = written(screen(read_batches(merged, PROMPTS), questions, spec), f"screened-{count}.parquet")
+    _, contaminated = written(screen(read_batches(merged, PROMPTS), questions, spec), "screened.parquet")
     return {
         "merging_seconds": merging,
         "screening_seconds": time.perf_counter() - started,
@@ -102,4 +100,5 @@ def main(count: int, folder: Path) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(int(sys.argv[1]), Path(sys.argv[2]))))
+    with TemporaryDirectory(dir=sys.argv[2]) as scratch:
+        print(json.dumps(main(int(sys.argv[1]), Path(scratch))))

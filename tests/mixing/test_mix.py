@@ -323,7 +323,10 @@ def contents(table):
     return [messages[-1]["content"] for messages in column(table, "messages")]
 
 
-@pytest.mark.parametrize("heldout", [-1, 1.0, 1.5, -0.5, "half"])
+@pytest.mark.parametrize("heldout", [-1, 1.0, 1.5, -0.5, True, "half"])
 def test_what_is_held_out_is_a_number_or_a_share(heldout):
-    with pytest.raises(ValidationError, match="heldout"):
-        MixtureSpec(heldout=heldout)
+    with pytest.raises(ValidationError) as caught:
+        MixtureSpec.model_validate({"heldout": heldout})
+    [said] = explain(caught.value, "m", MixtureSpec).splitlines()
+    assert said.startswith(f"m: heldout = {heldout!r}: ")
+    assert "must be a number of prompts (a whole number from 0 on) or a share of them (between 0 and 1)" in said
