@@ -65,28 +65,29 @@ def words(texts: pa.Array) -> tuple[Hashes, Offsets]:
     return hashes, _offsets(counts)
 
 
-def ngrams(hashes: Hashes, offsets: Offsets, n: int) -> tuple[Hashes, Offsets]:
+def ngrams(hashes: Hashes, offsets: Offsets, n: int, *, open_ends: bool = False) -> tuple[Hashes, Offsets]:
     """A hash of each run of `n` words of each text, in their order; of a shorter text, one of all of it.
 
     Args:
         hashes, offsets: what `words` gives.
         n: words.
+        open_ends: a text's first and last words are in `n` runs as well, of which some reach beyond its ends.
     """
     counts = np.diff(offsets)
-    padded = np.where(counts, np.maximum(counts, n), 0)
-    starts = _offsets(padded)
+    beyond = n - 1 if open_ends else 0
+    sizes = np.where(counts, np.maximum(counts + 2 * beyond, n), 0)
+    starts = _offsets(sizes)
     flat = np.zeros(int(starts[-1]) + n, np.uint64)
-    places = np.repeat(starts[:-1] - offsets[:-1], counts) + np.arange(len(hashes))
-    flat[places] = hashes
+    flat[np.repeat(starts[:-1] + beyond - offsets[:-1], counts) + np.arange(len(hashes))] = hashes
     runs = np.zeros(int(starts[-1]), np.uint64)
     for step in range(n):
         runs = runs * _MULTIPLIER + flat[step : step + len(runs)]
     runs ^= runs >> np.uint64(31)
     runs *= _MULTIPLIER
     runs ^= runs >> np.uint64(29)
-    sizes = np.where(padded, padded - n + 1, 0)
-    first = _offsets(sizes)
-    return runs[np.repeat(starts[:-1] - first[:-1], sizes) + np.arange(int(first[-1]))], first
+    each = np.where(counts, sizes - n + 1, 0)
+    first = _offsets(each)
+    return runs[np.repeat(starts[:-1] - first[:-1], each) + np.arange(int(first[-1]))], first
 
 
 def arithmetic(texts: pa.Array) -> Hashes:

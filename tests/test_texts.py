@@ -33,6 +33,18 @@ def test_words_and_their_runs_are_those_of_each_text_alone(texts, n):
         assert len(set(found)) == len(set(expected))
 
 
+@given(st.lists(ALPHABET, max_size=8), st.integers(1, 4))
+def test_with_open_ends_each_word_is_in_as_many_runs_as_a_run_has_words(texts, n):
+    hashes, offsets = words(questions(column(*texts)))
+    runs, starts = ngrams(hashes, offsets, n, open_ends=True)
+    counts = np.diff(offsets)
+    assert np.diff(starts).tolist() == np.where(counts, counts + n - 1, 0).tolist()
+    closed, inner = ngrams(hashes, offsets, n)
+    for row in np.flatnonzero(counts >= n):
+        own = runs[starts[row] + n - 1 : starts[row + 1] - (n - 1)]
+        assert own.tolist() == closed[inner[row] : inner[row + 1]].tolist()
+
+
 @given(st.lists(ALPHABET, max_size=8))
 def test_a_prompts_key_depends_on_its_own_text_alone(texts):
     keys = prompt_keys(column(*texts))

@@ -70,7 +70,9 @@ class Comparison:
             self._keys += [identity.encode() for identity in prompts.column("prompt_id").to_pylist()]
         if self._near is not None and prompts.num_rows:
             asked = texts.questions(prompts.column("messages"))
-            self._signatures += signatures(*texts.ngrams(*texts.words(asked), self._near.ngram)).tobytes()
+            self._signatures += signatures(
+                *texts.ngrams(*texts.words(asked), self._near.ngram, open_ends=True)
+            ).tobytes()
             self._apart.append(_apart(prompts, asked, self._near))
 
     def found(self, order: Places) -> Likeness:

@@ -17,13 +17,15 @@ class NearDuplicates(Config):
     MinHash over runs of five words, as in Lee et al. 2022 (https://arxiv.org/abs/2107.06499, appendix A), which calls
     documents duplicates from an edit similarity of 0.8 on, and in FineWeb (https://arxiv.org/abs/2406.17557), which
     aims at a Jaccard similarity of 0.75. Here that is estimated from 126 hashes, with a standard error of 0.04 at 0.8.
-    System messages are not compared.
+    Prompts are shorter than those documents, and in a short one each word may be the question (the sum of two squares,
+    or their product): every word, those at the ends too, is in five runs, so that prompts which differ in one word are
+    alike from 41 words on. System messages are not compared.
 
     Prompts of the domain precise_if are compared with those of the same constraints alone: data sets put many
     constraints to one text.
 
     Attributes:
-        ngram: words in a run. Shorter prompts are alike when they have the same words.
+        ngram: words in a run.
         threshold: the Jaccard similarity of the sets of runs.
         same_numbers: prompts with other numbers, operators or brackets are other questions, however alike.
         action: `set_aside` keeps the first of those that are alike; `keep_together` keeps all of them, on one side of

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks import contents as contents_module
-from tasks.cleaning.duplicates import HASHES, LEADERS, RECALL, rows_of_a_band, signatures
+from tasks.cleaning.duplicates import HASHES, RECALL, rows_of_a_band, signatures
 from tasks.cleaning.merging import Merger
 from tasks.cleaning.spec import DuplicatesSpec, NearDuplicates
 from tasks.schemas import CLUSTER, PROMPTS, read_batches, read_table, write_batches, write_table
@@ -19,7 +19,9 @@ from tests.cleaning.prompts import gsm8k, merged, needs_data, prompt, source, ta
 
 LONG = (
     "A farmer takes apples to the market in three carts . Each cart holds a number of boxes that the farmer packed in "
-    "the morning , and each box holds as many apples as there are days in a week . How many apples are there ?"
+    "the morning , and each box holds as many apples as there are days in a week . On the way a wheel of one cart "
+    "breaks , and some of the boxes fall into the river , where nobody finds them again . The farmer sells all of the "
+    "others before the evening comes and goes home with an empty purse . How many apples are there ?"
 )
 
 
@@ -106,6 +108,21 @@ def test_a_prompt_that_shares_most_runs_of_words_is_a_near_duplicate_unless_its_
     assert [row["kind"] for row in gone] == ([kind] if kind else [])
     if kind:
         assert gone[0]["reason"].endswith("% like a prompt of source 'a'")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (
+            "Write a function to find the perimeter of a triangle .",
+            "Write a function to find the perimeter of a square .",
+        ),
+        ("Is it the sum of two squares or not ?", "Is it the product of two squares or not ?"),
+        ("Sort the given list by merge sort .", "Sort the given list by merge sort in place ."),
+    ],
+)
+def test_in_a_short_prompt_each_word_counts(tmp_path, one, other):
+    assert merged(tmp_path, [source("s", one, other)], ["s"])[1] == []
 
 
 @pytest.mark.parametrize(
@@ -231,14 +248,10 @@ def test_the_bands_miss_at_most_one_pair_of_a_hundred_at_the_threshold(threshold
     assert rows_of_a_band(0.8) == 6
 
 
-def test_a_thousand_prompts_of_one_template_are_compared_with_a_few_each(tmp_path):
-    names = [f"{a}{b}" for a in "abcdefghijklmnopqrstuvwxyzäöüßéèêáàâíó" for b in "bcdfghjklmnpqrstvwxyzçñšžćđłřťů"][
-        :1000
-    ]
-    texts = [" ".join([*LONG.split()[:9], *(f"{name}{n}" for n in range(3)), *LONG.split()[9:]]) for name in names]
-    kept, gone = merged(tmp_path, [source("s", *texts)], ["s"])
-    assert len(kept) + len(gone) == 1000
-    assert len(gone) < 1000 // LEADERS
+def test_of_hundreds_of_prompts_that_differ_in_one_word_one_stays(tmp_path):
+    names = [a + b for a in "abcdefghijklmnopqrst" for b in "uvwxyzåäöæøéèê"]
+    kept, gone = merged(tmp_path, [source("s", *(LONG.replace("wheel", name) for name in names))], ["s"])
+    assert (len(kept), len(gone)) == (1, 279)
 
 
 @pytest.mark.parametrize(
@@ -259,8 +272,10 @@ def test_a_setting_that_makes_no_sense_is_refused(spec, said):
 @needs_data
 def test_near_duplicates_of_gsm8k_are_those_of_a_comparison_of_all_pairs(tmp_path):
     train, test = gsm8k("train"), gsm8k("test")
-    # All 38.6 million pairs compared without hashes: one of 0.93, and the next of 0.63. None is across the files.
-    _, [gone] = merged(tmp_path, [train, test], ["train", "test"], near_duplicates={"same_numbers": False})
+    assert merged(tmp_path, [train, test], ["train", "test"])[1] == []
+    # All 38.6 million pairs compared without hashes: one of 0.75, no other above 0.6, and none across the files.
+    loose = {"threshold": 0.7, "same_numbers": False}
+    _, [gone] = merged(tmp_path, [train, test], ["train", "test"], near_duplicates=loose)
     assert (gone["source"], gone["row"], gone["kind"]) == ("train", 6691, "near_duplicate")
     assert gone["clashed_with"] == ids(train)[2483]
 
