@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,6 +33,8 @@ MANIFEST = "sha256.json"
 CARD = "README.md"
 """The file of a folder that is for people alone, and no part of its digest."""
 MAGIC = b"PAR1"
+ROW_GROUP = 1 << 15
+"""Rows that are written, and read again, together."""
 _BLOCK = 1 << 20
 _OTHER_FILES = f"{MANIFEST} was written for other files; delete it, and they count as they are"
 
@@ -40,16 +43,24 @@ class ContentError(MistakeError):
     """A file or folder that is not what its own digest says: names it, and what to do."""
 
 
-def write_parquet(path: Path, table: pa.Table) -> None:
-    """Write `table` to one Parquet file with its claim; equal tables give equal bytes.
+def write_parquet(path: Path, tables: Iterable[pa.Table], schema: pa.Schema) -> None:
+    """Write `tables`, one after the other, to one Parquet file with its claim; equal rows give equal bytes.
 
-    The digest is of columns' names and pages and leaves the table's own metadata out, so that what a table was made
+    However the rows are divided into `tables`, the file has row groups of `ROW_GROUP`, and memory holds one of them.
+    The digest is of columns' names and pages and leaves the schema's own metadata out, so that what a table was made
     from does not change it.
     """
-    with pa.OSFile(str(path), "wb") as sink, pq.ParquetWriter(sink, table.schema, compression="zstd") as writer:
-        writer.write_table(table)
+    with pa.OSFile(str(path), "wb") as sink, pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+        waiting = schema.empty_table()
+        for table in tables:
+            waiting = pa.concat_tables([waiting, table.replace_schema_metadata(schema.metadata)])
+            while waiting.num_rows >= ROW_GROUP:
+                writer.write_table(waiting.slice(0, ROW_GROUP).combine_chunks())
+                waiting = waiting.slice(ROW_GROUP)
+        if waiting.num_rows or not sink.tell() > len(MAGIC):
+            writer.write_table(waiting.combine_chunks())
         size = sink.tell()  # the footer comes with the end of the block
-        claim = {"bytes": size, "sha256": _pages_digest(path, size, table.column_names)}
+        claim = {"bytes": size, "sha256": _pages_digest(path, size, schema.names)}
         writer.add_key_value_metadata({CLAIM: json.dumps(claim, sort_keys=True)})
 
 

@@ -113,8 +113,15 @@ def _per_token(operations: float, rate: float, cost: Cost) -> float:
 def held_out(data: DataFile) -> int:
     """Prompts that the mixture keeps for evaluation."""
     domains = {domain for source in data.sources for domain in source.domains}
-    shares = [data.mixture.domains.get(each, DomainShare()) for each in domains]
-    return sum(data.mixture.heldout if share.heldout is None else share.heldout for share in shares)
+    found = 0
+    for domain in domains:
+        own = data.mixture.domains.get(domain, DomainShare()).heldout
+        asked = data.mixture.heldout if own is None else own
+        if isinstance(asked, float):
+            read = (rows.count(source) or 0 for source in data.sources if domain in source.domains)
+            asked = round(asked * sum(read))
+        found += asked
+    return found
 
 
 def size_of(data: DataFile, training: Recipe) -> Size | None:

@@ -42,7 +42,14 @@ def plan(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Plan
     """
     from tasks import charts
 
-    planned = data.model_copy(update={"sources": [loaders.pinned(source) for source in data.sources]})
+    planned = data.model_copy(
+        update={
+            "sources": [loaders.pinned(source) for source in data.sources],
+            "evaluation_sets": [
+                each.model_copy(update={"loader": loaders.pinned(each.source).loader}) for each in data.evaluation_sets
+            ],
+        }
+    )
     check(planned, training, evaluation)
     if _is_here():
         trackers.check(training.trackers)
@@ -83,6 +90,7 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Non
     for source in data.sources:
         loaders.check(source)
         _check_judges(source, data)
+    _check_cleaning(data, names)
     for name in data.mixture.sources:
         if name not in names:
             raise SpecError(
@@ -105,6 +113,18 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Non
                 f"engine.max_model_len ({engine.max_model_len})"
             )
     fingerprinted_model(training.model)
+
+
+def _check_cleaning(data: DataFile, names: list[str]) -> None:
+    for each in data.evaluation_sets:
+        loaders.check(each.source)
+    if data.cleaning.filters.ground_truths and not any("math" in source.verifiers for source in data.sources):
+        raise SpecError(f"{data.name}: cleaning.filters.ground_truths: no source has the verifier 'math'")
+    for name in data.cleaning.priority:
+        if name not in names:
+            raise SpecError(
+                f"{data.name}: cleaning.priority: no source is called {name!r}; there are: {', '.join(names)}"
+            )
 
 
 def fingerprinted_model(spec: ModelSpec) -> ModelSpec:

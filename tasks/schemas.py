@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -45,15 +46,38 @@ PROMPTS = pa.schema(
 )
 """One prompt a row. `ground_truth` and `metadata` are JSON text; `prompt_id` comes from `prompt_id()`."""
 
-REJECTED = pa.schema(
+Stage = Literal["sourcing", "cleaning", "difficulty", "mixing", "evaluation"]
+Kind = Literal[
+    "malformed",
+    "unusable",
+    "length",
+    "language",
+    "ground_truth",
+    "contaminated",
+    "duplicate",
+    "near_duplicate",
+    "unjudged",
+]
+"""Why a row was set aside: it is no row; it has no prompt or ground truth that could be used; too long or too short; of
+another language; its ground truth is none for its own verifier; it stands in an evaluation set; its prompt stands
+elsewhere, or nearly so; none of its rollouts could be judged."""
+
+SET_ASIDE = pa.schema(
     [
+        _column("stage", pa.string()),
+        _column("kind", pa.string()),
         _column("source", pa.string()),
         _column("row", pa.int64()),
+        _column("prompt_id", pa.string(), nullable=True),
+        _column("clashed_with", pa.string(), nullable=True),
         _column("reason", pa.string()),
         _column("value", pa.string()),
     ]
 )
-"""One set-aside row a row: where it stood in its source (0-based), why it cannot be used, the value at fault."""
+"""One set-aside row a row: the `Stage` and `Kind`, where it stood in its source (0-based), why, the value at fault.
+
+`prompt_id` is null for what became no prompt, `clashed_with` is the prompt that was kept in its place, where one was.
+"""
 
 ROLLOUTS = pa.schema(
     [
@@ -119,8 +143,15 @@ EVALUATION = pa.schema(
 """One figure a row with its 95% confidence interval; `policy` is `before`, `after` or `gain`, `n` counts prompts."""
 
 
+CLUSTER = "cluster"
+"""The key of a prompt's `metadata` by which prompts that are alike stay on one side of the split (`tasks.mixing`): its
+value is that of the first of them in `tasks.texts.prompt_keys`, in hex digits."""
+
+BATCH_ROWS = 4096
+"""Rows that `read_batches` reads at a time."""
+
 VALUE_CHARS = 200
-"""Of the value at fault, a `REJECTED` row holds so much."""
+"""Of the value at fault, a `SET_ASIDE` row holds so much."""
 
 
 class TableError(MistakeError):
@@ -138,13 +169,32 @@ def prompt_id(messages: Iterable[Mapping[str, str]], verifier: str, ground_truth
     return hashlib.sha256(canonical_json([turns, verifier, ground_truth]).encode()).hexdigest()[:32]
 
 
-def rejection(source: str, row: int, reason: str, value: Any) -> dict[str, Any]:
-    """A row of `REJECTED`; a long `value` is shortened, and one that is no text becomes JSON."""
+def set_aside_row(
+    stage: Stage,
+    kind: Kind,
+    source: str,
+    row: int,
+    reason: str,
+    value: Any,
+    *,
+    prompt_id: str | None = None,
+    clashed_with: str | None = None,
+) -> dict[str, Any]:
+    """A row of `SET_ASIDE`; a long `value` is shortened, and one that is no text becomes JSON."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     text = text if len(text) <= VALUE_CHARS else text[: VALUE_CHARS - 3] + "..."
     # What is set aside may be the very text that no file can hold.
     reason, text = (each.encode(errors="backslashreplace").decode() for each in (reason, text))
-    return {"source": source, "row": row, "reason": reason, "value": text}
+    return {
+        "stage": stage,
+        "kind": kind,
+        "source": source,
+        "row": row,
+        "prompt_id": prompt_id,
+        "clashed_with": clashed_with,
+        "reason": reason,
+        "value": text,
+    }
 
 
 def table_from_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema, where: str) -> pa.Table:
@@ -186,10 +236,17 @@ def write_table(
 
     `metadata` values are stored as JSON text in the file's key-value metadata (`read_metadata` reads them back).
     """
+    return write_batches(path, [table], schema, metadata)
+
+
+def write_batches(
+    path: str | Path, tables: Iterable[pa.Table], schema: pa.Schema, metadata: Mapping[str, Any] | None = None
+) -> Path:
+    """As `write_table`, for a table that comes in parts; equal rows give equal bytes, whatever the parts are."""
     path = Path(path)
-    table = validate(table, schema, str(path))
     entries = {key: canonical_json(value) for key, value in sorted((metadata or {}).items())}
-    write_parquet(path, table.replace_schema_metadata(entries or None))
+    checked = (validate(table, schema, str(path)) for table in tables)
+    write_parquet(path, checked, schema.with_metadata(entries or None))
     return path
 
 
@@ -200,8 +257,30 @@ def read_table(path: str | Path, schema: pa.Schema) -> pa.Table:
         TableError: it is not such a table, or not the one that its own digest was made for; names the file.
     """
     path = Path(path)
-    try:
+    with _readable(path):
         table = pq.read_table(path)
+    return validate(table, schema, str(path))
+
+
+def read_batches(path: str | Path, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Read a Parquet file as `schema` in parts of `BATCH_ROWS` rows; raises as `read_table` does.
+
+    `schema` may have some of the table's columns alone.
+    """
+    path = Path(path)
+    with _readable(path):
+        file = pq.ParquetFile(path)
+    with file:
+        present = [name for name in schema.names if name in file.schema_arrow.names]
+        for batch in file.iter_batches(BATCH_ROWS, columns=present):
+            yield validate(pa.Table.from_batches([batch]), schema, str(path))
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turns what goes wrong with a file inside into a `TableError`, and then compares its pages with their digest."""
+    try:
+        yield
     except FileNotFoundError:
         raise TableError(f"{path}: no such file") from None
     except (pa.ArrowInvalid, OSError) as error:
@@ -210,7 +289,6 @@ def read_table(path: str | Path, schema: pa.Schema) -> pa.Table:
         check_pages(path)
     except ContentError as error:
         raise TableError(str(error)) from None
-    return validate(table, schema, str(path))
 
 
 def read_metadata(file: str | Path | BinaryIO) -> dict[str, Any]:

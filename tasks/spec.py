@@ -7,6 +7,7 @@ from typing import ClassVar, Self, TypeVar
 
 from pydantic import model_validator
 
+from tasks.cleaning.spec import CleaningSpec
 from tasks.config import Extendable, RunTime, load_yaml
 from tasks.difficulty.spec import DifficultySpec
 from tasks.evaluation.spec import EvaluationConfig
@@ -25,15 +26,16 @@ DATA_SPECS = ROOT / "data_specs"
 
 
 class DataFile(Extendable, DataSpec):
-    """The sources, how responses are judged, how difficulty is measured, and the mixture.
+    """The sources, how they are cleaned, how responses are judged, how difficulty is measured, and the mixture.
 
     Attributes:
-        verifiers, difficulty, mixture: see there.
+        cleaning, verifiers, difficulty, mixture: see there.
         pod: where sources are read and prompts are selected and mixed on a cluster.
     """
 
     folder: ClassVar[Path] = DATA_SPECS
 
+    cleaning: CleaningSpec = CleaningSpec()
     verifiers: VerifiersConfig = VerifiersConfig()
     difficulty: DifficultySpec = DifficultySpec()
     mixture: MixtureSpec = MixtureSpec()

@@ -26,7 +26,7 @@ TABLE = pa.table({"name": ["a", "b", None], "score": [0.5, 1.0, 0.0]})
 @pytest.fixture
 def written(tmp_path):
     path = tmp_path / "t.parquet"
-    write_parquet(path, TABLE)
+    write_parquet(path, [TABLE], TABLE.schema)
     return path
 
 
@@ -65,10 +65,10 @@ def elsewhere():
 
 def test_a_tables_digest_is_of_its_rows_and_not_of_what_it_was_made_from(tmp_path, written):
     other = tmp_path / "other.parquet"
-    write_parquet(other, TABLE.replace_schema_metadata({"sources": "x"}))
+    write_parquet(other, [TABLE], TABLE.schema.with_metadata({"sources": "x"}))
     assert file_digest(other) == file_digest(written)
     for changed in (TABLE.slice(0, 2), TABLE.rename_columns(["name", "rate"]), TABLE.slice(0, 0)):
-        write_parquet(other, changed)
+        write_parquet(other, [changed], changed.schema)
         assert file_digest(other) != file_digest(written)
 
 

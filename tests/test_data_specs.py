@@ -52,8 +52,8 @@ def test_every_data_file_is_here():
 def test_a_data_file_has_the_counts_of_its_source(name):
     data = load_yaml(DataFile, DATA_SPECS / f"{name}.yaml")
     assert {source.name: source.limit for source in data.sources} == COUNTS[name]
-    for source in data.sources:
-        revision = source.loader.revision
+    for read in (*data.sources, *data.evaluation_sets):
+        revision = read.loader.revision
         assert revision == "main" or COMMIT.fullmatch(revision)
 
 

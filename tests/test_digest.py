@@ -8,7 +8,7 @@ import pytest
 
 from tasks import digest
 
-STAGES = ("sourcing", "difficulty", "mixing", "training", "evaluation", "reporting", "generation")
+STAGES = ("sourcing", "cleaning", "difficulty", "mixing", "training", "evaluation", "reporting", "generation")
 
 
 def forget():

@@ -82,6 +82,11 @@ def test_domains_without_a_source_hold_nothing_out():
     assert held_out(DATA) == 20 + 5
 
 
+def test_of_a_share_the_rows_of_the_domain_are_held_out():
+    mixture = DATA.mixture.model_copy(update={"heldout": 0.5, "domains": {}})
+    assert held_out(DATA.model_copy(update={"mixture": mixture})) == 45 + 5
+
+
 def test_the_longest_stage_names_what_makes_it_shorter():
     options = {"difficulty": "samples (8)", "training": "steps (14)", "evaluation": "samples (4)"}
     assert said({"difficulty": 130.0, "training": 400.0, "evaluation": 45.0}, 2, {"float32"}, options) == (

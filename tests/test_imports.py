@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-STAGES = ("sourcing", "difficulty", "mixing", "training", "evaluation", "reporting")
+STAGES = ("sourcing", "cleaning", "difficulty", "mixing", "training", "evaluation", "reporting")
 HEAVY = {"torch": "torch._C", "vllm": "vllm.config", "ray": "ray._raylet", "deepspeed": "deepspeed.runtime"}
 """A submodule that only a real import loads: flytekit leaves lazy placeholders under the names themselves."""
 

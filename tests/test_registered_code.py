@@ -3,12 +3,12 @@
 import pytest
 from flytekit import Secret
 
+from tasks.cleaning.task import merge_sources
 from tasks.digest import code_digest
-from tasks.mixing.task import merge_sources
 from tasks.registration import CODE, SECRETS, OtherCodeError, check_code, options
 from workflows.data import data
 
-MODULE = "tasks.mixing.task"
+MODULE = "tasks.cleaning.task"
 
 
 def test_a_pod_with_other_code_than_was_registered_runs_nothing(monkeypatch):

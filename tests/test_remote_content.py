@@ -51,7 +51,7 @@ def is_here(value):
 
 
 def test_a_tables_digest_needs_its_footer_alone(storage, tmp_path):
-    write_parquet(tmp_path / "t.parquet", TABLE)
+    write_parquet(tmp_path / "t.parquet", [TABLE], TABLE.schema)
     value, address = in_a_pod(storage, tmp_path / "t.parquet", Parquet)
     assert content_digest(value) == file_digest(tmp_path / "t.parquet")
     assert not is_here(value)

@@ -1,4 +1,4 @@
-"""From sources to a mixture: read, merge, roll out, select, mix.
+"""From sources to a mixture: read, clean, roll out, select, mix.
 
 pyflyte run workflows/data.py data --model FOLDER [--data FILE] [--training FILE]
 """
@@ -8,8 +8,9 @@ from typing import NamedTuple
 from flytekit import Resources
 
 from images import DATA
+from tasks.cleaning.task import merge_sources, screen_prompts
 from tasks.difficulty.task import roll_out, select_prompts
-from tasks.mixing.task import merge_sources, mix_prompts
+from tasks.mixing.task import check_mixture, mix_prompts
 from tasks.platform import Folder, Parquet, composed
 from tasks.pods import overrides
 from tasks.preflight import fingerprinted
@@ -19,6 +20,9 @@ from tasks.sourcing.task import source_prompts
 from tasks.spec import DataFile, Recipe, quickstart
 
 FILES = quickstart()
+
+ANY_LENGTH = 2**40
+"""Characters of a question of an evaluation set."""
 
 
 class Curated(NamedTuple):
@@ -30,10 +34,8 @@ class Curated(NamedTuple):
     kept: Parquet
     mixture: Parquet
     heldout: Parquet
-    rejected_sourcing: Parquet
-    rejected_rollouts: Parquet
-    rejected_difficulty: Parquet
-    sourcing: StageSummary
+    set_aside: Parquet
+    cleaning: StageSummary
     rolling_out: StageSummary
     selecting: StageSummary
     mixing: StageSummary
@@ -50,25 +52,50 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
     """
     pod = overrides(data.pod)
     sampling_pod = data.difficulty.pod.with_gpus(training.cluster.gpus_of(data.difficulty.engine))
-    sourced = [
-        source_prompts(batch=batch, max_prompt_chars=data.max_prompt_chars).with_overrides(
+    verifiers = fingerprinted(data.verifiers)
+    evaluated = [
+        source_prompts(batch=batch, max_prompt_chars=ANY_LENGTH).with_overrides(
+            node_name=f"evaluation-{batch.name}", **pod
+        )
+        for batch in batches([each.source for each in data.evaluation_sets])
+    ]
+    screening = data.cleaning.screening(evaluated=bool(evaluated))
+    prompts, set_aside = [], []
+    for batch in batches(data.sources):
+        sourced = source_prompts(batch=batch, max_prompt_chars=data.max_prompt_chars).with_overrides(
             node_name=f"source-{batch.name}", **pod
         )
-        for batch in batches(data.sources)
-    ]
+        prompts.append(sourced.prompts)
+        set_aside.append(sourced.set_aside)
+        if screening is not None:
+            screened = screen_prompts(
+                prompts=sourced.prompts,
+                evaluation_sets=[each.prompts for each in evaluated],
+                spec=screening,
+                verifiers=verifiers,
+            ).with_overrides(node_name=f"screen-{batch.name}", **pod)
+            prompts[-1] = screened.prompts
+            set_aside.append(screened.set_aside)
     merged = merge_sources(
-        prompts=[each.prompts for each in sourced],
-        rejected=[each.rejected for each in sourced],
+        prompts=prompts,
+        set_aside=set_aside,
         sources=[source.name for source in data.sources],
-        spec=data.mixture,
+        spec=data.cleaning.duplication,
     ).with_overrides(node_name="merge", **pod)
+    checked = check_mixture(prompts=merged.prompts, spec=data.mixture).with_overrides(node_name="check", **pod)
     sampled = roll_out(
-        prompts=merged.prompts, model=model, spec=data.difficulty.rollouts, verifiers=fingerprinted(data.verifiers)
+        prompts=merged.prompts, model=model, spec=data.difficulty.rollouts, verifiers=verifiers
     ).with_overrides(node_name="roll-out", **overrides(sampling_pod))
+    checked >> sampled.rollouts
     graded = select_prompts(
-        prompts=merged.prompts, rollouts=sampled.rollouts, max_pass_rate=data.difficulty.max_pass_rate
+        prompts=merged.prompts,
+        rollouts=sampled.rollouts,
+        set_aside=sampled.set_aside,
+        max_pass_rate=data.difficulty.max_pass_rate,
     ).with_overrides(node_name="select", **pod)
-    mixed = mix_prompts(graded=graded.kept, spec=data.mixture).with_overrides(node_name="mix", **pod)
+    mixed = mix_prompts(
+        graded=graded.kept, spec=data.mixture, set_aside=[merged.set_aside, sampled.set_aside, graded.set_aside]
+    ).with_overrides(node_name="mix", **pod)
     return Curated(
         prompts=merged.prompts,
         rollouts=sampled.rollouts,
@@ -76,10 +103,8 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
         kept=graded.kept,
         mixture=mixed.mixture,
         heldout=mixed.heldout,
-        rejected_sourcing=merged.rejected,
-        rejected_rollouts=sampled.rejected,
-        rejected_difficulty=graded.rejected,
-        sourcing=merged.summary,
+        set_aside=mixed.set_aside,
+        cleaning=merged.summary,
         rolling_out=sampled.summary,
         selecting=graded.summary,
         mixing=mixed.summary,

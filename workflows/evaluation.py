@@ -25,7 +25,7 @@ class BeforeAndAfter(NamedTuple):
     before: Parquet
     after: Parquet
     evaluation: Parquet
-    rejected_evaluation: Parquet
+    set_aside_evaluation: Parquet
     evaluating_before: StageSummary
     evaluating_after: StageSummary
     comparing: StageSummary
@@ -65,7 +65,7 @@ def evaluation(
         before=before.rollouts,
         after=after.rollouts,
         evaluation=compared.evaluation,
-        rejected_evaluation=before.rejected,
+        set_aside_evaluation=before.set_aside,
         evaluating_before=before.summary,
         evaluating_after=after.summary,
         comparing=compared.summary,

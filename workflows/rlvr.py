@@ -40,10 +40,8 @@ class Results(NamedTuple):
     before: Parquet
     after: Parquet
     evaluation: Parquet
-    rejected_sourcing: Parquet
-    rejected_rollouts: Parquet
-    rejected_difficulty: Parquet
-    rejected_evaluation: Parquet
+    set_aside: Parquet
+    set_aside_evaluation: Parquet
 
 
 @workflow
@@ -72,10 +70,8 @@ def rlvr(
         "before": evaluated.before,
         "after": evaluated.after,
         "evaluation": evaluated.evaluation,
-        "rejected_sourcing": curated.rejected_sourcing,
-        "rejected_rollouts": curated.rejected_rollouts,
-        "rejected_difficulty": curated.rejected_difficulty,
-        "rejected_evaluation": evaluated.rejected_evaluation,
+        "set_aside": curated.set_aside,
+        "set_aside_evaluation": evaluated.set_aside_evaluation,
     }
     reported = report(
         **files,
@@ -85,7 +81,7 @@ def rlvr(
         metrics=trained.metrics,
         summaries=[
             initial.summary,
-            curated.sourcing,
+            curated.cleaning,
             curated.rolling_out,
             curated.selecting,
             curated.mixing,

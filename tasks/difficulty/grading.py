@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import json
+
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.failures import MistakeError
-from tasks.schemas import GRADED, REJECTED, table_from_rows, validate
+from tasks.schemas import GRADED, SET_ASIDE, set_aside_row, table_from_rows, validate
 
 
 class GradingError(MistakeError):
     """Nothing is left to train on, or the tables do not belong together."""
 
 
-def grade(prompts: pa.Table, rollouts: pa.Table) -> tuple[pa.Table, pa.Table]:
+def grade(prompts: pa.Table, rollouts: pa.Table, set_aside: pa.Table) -> tuple[pa.Table, pa.Table]:
     """The prompts with the pass rates that their judged rollouts give.
 
     Args:
         prompts: table of `PROMPTS`.
         rollouts: table of `ROLLOUTS` of these prompts.
+        set_aside: table of `SET_ASIDE`: those that were not sampled.
 
     Returns:
-        `GRADED` in the order of `prompts`, and `REJECTED` for prompts without a judged rollout.
+        `GRADED` in the order of `prompts`, and `SET_ASIDE` for the other prompts without a judged rollout.
 
     Raises:
         GradingError: the rollouts are of other prompts.
@@ -37,6 +40,7 @@ def grade(prompts: pa.Table, rollouts: pa.Table) -> tuple[pa.Table, pa.Table]:
         {"pass_rate": judged["score"].mean(), "num_rollouts": judged.size(), "mean_tokens": judged["num_tokens"].mean()}
     )
     known = pc.is_in(prompts.column("prompt_id"), pa.array(stats.index, pa.string()))
+    unsampled = pc.is_in(prompts.column("prompt_id"), set_aside.column("prompt_id").combine_chunks())
     kept = prompts.filter(known)
     stats = stats.loc[kept.column("prompt_id").to_pylist()]
     graded = kept
@@ -44,15 +48,18 @@ def grade(prompts: pa.Table, rollouts: pa.Table) -> tuple[pa.Table, pa.Table]:
         graded = graded.append_column(GRADED.field(name), pa.array(stats[name], type=GRADED.field(name).type))
     errors = frame[frame["error"].notna()].groupby("prompt_id")["error"].first().to_dict()
     aside = [
-        {
-            "source": row["source"],
-            "row": -1,
-            "reason": f"no rollout could be judged: {errors.get(row['prompt_id'], 'none was sampled')}",
-            "value": row["prompt_id"],
-        }
-        for row in prompts.filter(pc.invert(known)).select(["prompt_id", "source"]).to_pylist()
+        set_aside_row(
+            "difficulty",
+            "unjudged",
+            row["source"],
+            json.loads(row["metadata"]).get("row", -1),
+            f"no rollout could be judged: {errors.get(row['prompt_id'], 'none was sampled')}",
+            row["messages"][-1]["content"],
+            prompt_id=row["prompt_id"],
+        )
+        for row in prompts.filter(pc.invert(pc.or_(known, unsampled))).to_pylist()
     ]
-    return validate(graded, GRADED, "graded prompts"), table_from_rows(aside, REJECTED, "ungraded prompts")
+    return validate(graded, GRADED, "graded prompts"), table_from_rows(aside, SET_ASIDE, "ungraded prompts")
 
 
 def select(graded: pa.Table, max_pass_rate: float) -> pa.Table:

@@ -23,20 +23,20 @@ from tasks.platform import (
     shown_stage,
 )
 from tasks.provenance import made_from
-from tasks.schemas import GRADED, PROMPTS, REJECTED, ROLLOUTS, StageSummary, read_table, write_table
+from tasks.schemas import GRADED, PROMPTS, ROLLOUTS, SET_ASIDE, StageSummary, read_table, write_table
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 
 class Sampled(NamedTuple):
     rollouts: Parquet
-    rejected: Parquet
+    set_aside: Parquet
     summary: StageSummary
 
 
 class Graded(NamedTuple):
     graded: Parquet
     kept: Parquet
-    rejected: Parquet
+    set_aside: Parquet
     summary: StageSummary
 
 
@@ -63,6 +63,7 @@ def roll_out(
             spec.engine,
             spec.sampling,
             policy="initial",
+            stage="difficulty",
             verifiers=verifiers.with_initial(local(model)),
             verifier_workers=spec.verifier_workers,
             on_judged=judged,
@@ -100,19 +101,26 @@ def roll_out(
     )
     return Sampled(
         FlyteFile(str(write_table(scratch("rollouts.parquet"), sampled.table, ROLLOUTS, lineage))),
-        FlyteFile(str(write_table(scratch("rejected.parquet"), sampled.rejected, REJECTED, lineage))),
+        FlyteFile(str(write_table(scratch("set_aside.parquet"), sampled.set_aside, SET_ASIDE, lineage))),
         summary,
     )
 
 
 @shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
-def select_prompts(prompts: Parquet, rollouts: Parquet, max_pass_rate: float) -> Graded:
-    """Pass rates from the rollouts, and the prompts that are not too easy: pass rate strictly below `max_pass_rate`."""
+def select_prompts(prompts: Parquet, rollouts: Parquet, set_aside: Parquet, max_pass_rate: float) -> Graded:
+    """Pass rates from the rollouts, and the prompts that are not too easy: pass rate strictly below `max_pass_rate`.
+
+    `set_aside` are the prompts that were not sampled.
+    """
     from tasks import charts
     from tasks.difficulty.grading import grade, select
 
     watch = Stopwatch("difficulty")
-    graded, rejected = grade(read_table(local(prompts), PROMPTS), read_table(local(rollouts), ROLLOUTS))
+    graded, unjudged = grade(
+        read_table(local(prompts), PROMPTS),
+        read_table(local(rollouts), ROLLOUTS),
+        read_table(local(set_aside), SET_ASIDE),
+    )
     kept = select(graded, max_pass_rate)
     lineage = made_from(
         __name__,
@@ -131,12 +139,12 @@ def select_prompts(prompts: Parquet, rollouts: Parquet, max_pass_rate: float) ->
         graded=graded.num_rows,
         kept=kept.num_rows,
         too_easy=graded.num_rows - kept.num_rows,
-        ungraded=rejected.num_rows,
+        ungraded=unjudged.num_rows,
         max_pass_rate=max_pass_rate,
     )
     return Graded(
         FlyteFile(str(write_table(scratch("graded.parquet"), graded, GRADED, lineage))),
         FlyteFile(str(write_table(scratch("kept.parquet"), kept, GRADED, lineage))),
-        FlyteFile(str(write_table(scratch("rejected.parquet"), rejected, REJECTED, lineage))),
+        FlyteFile(str(write_table(scratch("set_aside.parquet"), unjudged, SET_ASIDE, lineage))),
         summary,
     )

@@ -23,13 +23,13 @@ from tasks.platform import (
     shown_stage,
 )
 from tasks.provenance import made_from
-from tasks.schemas import EVALUATION, GRADED, PROMPTS, REJECTED, ROLLOUTS, StageSummary, read_table, write_table
+from tasks.schemas import EVALUATION, GRADED, PROMPTS, ROLLOUTS, SET_ASIDE, StageSummary, read_table, write_table
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 
 class Evaluated(NamedTuple):
     rollouts: Parquet
-    rejected: Parquet
+    set_aside: Parquet
     summary: StageSummary
 
 
@@ -67,6 +67,7 @@ def evaluate_policy(
             config.engine,
             config.sampling,
             policy=digest,
+            stage="evaluation",
             verifiers=verifiers.with_initial(local(initial)),
             verifier_workers=config.verifier_workers,
             on_judged=judged,
@@ -94,7 +95,7 @@ def evaluate_policy(
     )
     return Evaluated(
         FlyteFile(str(write_table(scratch("rollouts.parquet"), sampled.table, ROLLOUTS, lineage))),
-        FlyteFile(str(write_table(scratch("rejected.parquet"), sampled.rejected, REJECTED, lineage))),
+        FlyteFile(str(write_table(scratch("set_aside.parquet"), sampled.set_aside, SET_ASIDE, lineage))),
         watch.summary(
             f"{sampled.table.num_rows:,} responses at {speed:,.0f} tokens/s",
             on=here(),
@@ -103,7 +104,7 @@ def evaluate_policy(
             engine_start_seconds=sampled.start_seconds,
             unjudged=sampled.table.column("score").null_count,
             verifiers=sampled.verifiers,
-            too_long=sampled.rejected.num_rows,
+            too_long=sampled.set_aside.num_rows,
         ),
     )
 

@@ -17,7 +17,7 @@ from tasks import precision
 from tasks.failures import MistakeError
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.engine import Completion, Engine, EngineError, has_gpu, running_engine, sample_seed
-from tasks.schemas import REJECTED, ROLLOUTS, table_from_rows
+from tasks.schemas import ROLLOUTS, SET_ASIDE, Stage, set_aside_row, table_from_rows
 from tasks.verifiers import (
     VerifierPool,
     VerifiersConfig,
@@ -39,7 +39,7 @@ class Rollouts:
 
     Attributes:
         table: `ROLLOUTS`, by prompt in the order of the prompts table and by sample.
-        rejected: `REJECTED`: prompts that do not fit the context.
+        set_aside: `SET_ASIDE`: prompts that do not fit the context.
         start_seconds: wall time until the engine took requests.
         seconds: wall time of generation and judging.
         output_tokens: sampled tokens.
@@ -47,7 +47,7 @@ class Rollouts:
     """
 
     table: pa.Table
-    rejected: pa.Table
+    set_aside: pa.Table
     start_seconds: float
     seconds: float
     output_tokens: int
@@ -77,6 +77,7 @@ def sample_and_score(
     sampling: SamplingConfig,
     *,
     policy: str,
+    stage: Stage,
     verifiers: VerifiersConfig = DEFAULTS,
     verifier_workers: int = 1,
     on_judged: Callable[[dict[str, Any]], None] = lambda _: None,
@@ -90,6 +91,7 @@ def sample_and_score(
         model: Hugging Face folder of the policy.
         engine, sampling: how to generate.
         policy: name for the `policy` column.
+        stage: that asks, for the rows set aside.
         verifiers: how responses are judged.
         verifier_workers: judging processes.
         on_judged: called with each row of the table when its response has been judged.
@@ -103,13 +105,16 @@ def sample_and_score(
     token_ids = _tokenise(rows, model)
     room = engine.max_model_len - sampling.max_tokens
     fitting = [(row, ids) for row, ids in zip(rows, token_ids, strict=True) if len(ids) <= room]
-    rejected = [
-        {
-            "source": row["source"],
-            "row": json.loads(row["metadata"]).get("row", -1),
-            "reason": f"too long: {len(ids)} tokens; {room} fit beside a response of {sampling.max_tokens}",
-            "value": row["messages"][-1]["content"][:200],
-        }
+    set_aside = [
+        set_aside_row(
+            stage,
+            "length",
+            row["source"],
+            json.loads(row["metadata"]).get("row", -1),
+            f"too long: {len(ids)} tokens; {room} fit beside a response of {sampling.max_tokens}",
+            row["messages"][-1]["content"],
+            prompt_id=row["prompt_id"],
+        )
         for row, ids in zip(rows, token_ids, strict=True)
         if len(ids) > room
     ]
@@ -123,7 +128,7 @@ def sample_and_score(
     )
     return Rollouts(
         table=table_from_rows(records, ROLLOUTS, f"rollouts of {policy}"),
-        rejected=table_from_rows(rejected, REJECTED, f"rejected for {policy}"),
+        set_aside=table_from_rows(set_aside, SET_ASIDE, f"set-aside for {policy}"),
         start_seconds=start_seconds,
         seconds=seconds,
         output_tokens=sum(record["num_tokens"] for record in records),

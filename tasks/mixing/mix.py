@@ -1,28 +1,47 @@
 """Graded prompts into a training mixture and a held-out set.
 
-Which prompts are held out or taken is decided by a seeded hash of their id: each source has its prompts in a fixed
-order, the first are held out, the next are taken. So a prompt changes sides only when its source's counts change, by
-a new spec or because another source of its domain takes over part of the domain's numbers; never because rows of
-another source came or went under counts that stay the same.
+Which prompts are held out or taken is decided by a seeded hash of their text (of that of the prompt that they are like,
+where cleaning keeps those together): each source has its prompts in that order, the first are held out, the next are
+taken. How many are held out is a number, or all whose hash is below a share. By a share, a prompt's side depends on
+nothing but its text and the seed. By a number, it changes only when its source's counts change, by a new spec or
+because another source of its domain takes over part of the domain's numbers; never because rows of another source came
+or went under counts that stay the same.
 """
 
 from __future__ import annotations
 
+import bisect
 import hashlib
+import json
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.config import SpecError
 from tasks.mixing.shares import Claim, divide
-from tasks.mixing.spec import DomainShare, MixtureSpec, SourceShare
-from tasks.schemas import GRADED, MIXTURE, PROMPTS, TableError, validate
+from tasks.mixing.spec import DomainShare, HeldOut, MixtureSpec, SourceShare
+from tasks.schemas import (
+    BATCH_ROWS,
+    CLUSTER,
+    GRADED,
+    MIXTURE,
+    PROMPTS,
+    SET_ASIDE,
+    TableError,
+    set_aside_row,
+    table_from_rows,
+    validate,
+)
+from tasks.texts import prompt_keys
 
 Strata = dict[str, dict[str, list[int]]]
 """Domain -> source -> rows of the graded table."""
+
+_HASHES = 2**64
 
 
 @dataclass(frozen=True)
@@ -34,11 +53,13 @@ class Mixed:
             draws the row: the counts already hold the proportions, so it is the same for all and adds up to 1.
         heldout: table of `GRADED`, by domain, source and seeded hash; shares no `prompt_id` with `train`.
         counts: per domain and source, `{domain, source, available, heldout, taken}`.
+        set_aside: table of `SET_ASIDE`: prompts like one that is held out, which therefore are not trained on.
     """
 
     train: pa.Table
     heldout: pa.Table
     counts: list[dict[str, Any]]
+    set_aside: pa.Table
 
 
 def mix(graded: pa.Table, spec: MixtureSpec) -> Mixed:
@@ -49,7 +70,7 @@ def mix(graded: pa.Table, spec: MixtureSpec) -> Mixed:
         spec: what to take; a share that `graded` cannot fill is a `SpecError`.
     """
     graded = validate(graded, GRADED, "graded prompts")
-    strata, heldout, train = _choose(graded, spec, "graded prompts")
+    strata, heldout, train, like_heldout = _choose(graded, spec, "graded prompts")
     return Mixed(
         train=_train_table(graded, train, spec.seed),
         heldout=graded.take(pa.array(_rows(heldout), pa.int64())).combine_chunks(),
@@ -64,6 +85,7 @@ def mix(graded: pa.Table, spec: MixtureSpec) -> Mixed:
             for domain, sources in strata.items()
             for source, rows in sources.items()
         ],
+        set_aside=_set_aside(graded, like_heldout),
     )
 
 
@@ -77,27 +99,69 @@ def check(prompts: pa.Table, spec: MixtureSpec) -> None:
     _choose(validate(prompts, PROMPTS, "prompts"), spec, "prompts")
 
 
-def _choose(prompts: pa.Table, spec: MixtureSpec, name: str) -> tuple[Strata, Strata, Strata]:
-    """All rows, those held out and those trained on; `name` is what errors call the table."""
+def _choose(prompts: pa.Table, spec: MixtureSpec, name: str) -> tuple[Strata, Strata, Strata, dict[int, int]]:
+    """All rows, those held out and those trained on, and which are like which of those held out.
+
+    `name` is what errors call the table.
+    """
     ids = prompts.column("prompt_id").to_pylist()
     if len(set(ids)) < len(ids):
         raise TableError(f"{name}: a prompt_id stands in several rows")
-    strata = _strata(prompts, ids, spec.seed)
+    clusters = _clusters(prompts)
+    ranks = [_rank(spec.seed, cluster) for cluster in clusters]
+    strata = _strata(prompts, ids, ranks)
     _check_names(spec, strata, name)
-    heldout, train = _split(strata, spec, name)
-    assert not set(_rows(heldout)) & set(_rows(train)), "a prompt is both held out and trained on"
-    return strata, heldout, train
+    heldout = {domain: _held_out(domain, sources, ranks, spec, name) for domain, sources in strata.items()}
+    holder = {clusters[row]: row for row in _rows(heldout)}
+    rest = {
+        domain: {
+            source: [row for row in rows[len(heldout[domain][source]) :] if clusters[row] not in holder]
+            for source, rows in sources.items()
+        }
+        for domain, sources in strata.items()
+    }
+    train = _trained_on(rest, spec)
+    chosen = set(_rows(heldout))
+    assert not chosen & set(_rows(train)), "a prompt is both held out and trained on"
+    like_heldout = {
+        row: holder[clusters[row]] for row in _rows(strata) if clusters[row] in holder and row not in chosen
+    }
+    return strata, heldout, train, like_heldout
 
 
-def _strata(prompts: pa.Table, ids: list[str], seed: int) -> Strata:
-    """The rows of each domain and source, in the order of the seeded hash of their prompt's id."""
+def _clusters(prompts: pa.Table) -> list[bytes]:
+    """What decides the side of each prompt: its text, or what it shares with those that it is kept together with."""
+    found: list[bytes] = []
+    for batch in prompts.select(["messages", "metadata"]).to_batches(BATCH_ROWS):
+        table = pa.Table.from_batches([batch])
+        keys = prompt_keys(table.column("messages"))
+        found += [
+            bytes.fromhex(json.loads(text).get(CLUSTER, key.hex())) if marked else key
+            for key, text, marked in zip(
+                keys,
+                table.column("metadata").to_pylist(),
+                pc.match_substring(table.column("metadata"), f'"{CLUSTER}"').to_pylist(),
+                strict=True,
+            )
+        ]
+    return found
+
+
+def _rank(seed: int, cluster: bytes) -> int:
+    return int.from_bytes(hashlib.sha256(b"%d:%b" % (seed, cluster)).digest()[:8])
+
+
+def _strata(prompts: pa.Table, ids: list[str], ranks: list[int]) -> Strata:
+    """The rows of each domain and source, in the order of their ranks; those of one rank by their id."""
     found: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    ranks = [hashlib.sha256(f"{seed}:{each}".encode()).digest() for each in ids]
     names = zip(prompts.column("domain").to_pylist(), prompts.column("source").to_pylist(), strict=True)
     for row, (domain, source) in enumerate(names):
         found[domain][source].append(row)
     return {
-        domain: {source: sorted(found[domain][source], key=ranks.__getitem__) for source in sorted(found[domain])}
+        domain: {
+            source: sorted(found[domain][source], key=lambda row: (ranks[row], ids[row]))
+            for source in sorted(found[domain])
+        }
         for domain in sorted(found)
     }
 
@@ -112,24 +176,37 @@ def _check_names(spec: MixtureSpec, strata: Strata, prompts: str) -> None:
                 raise SpecError(f"mixture: {field}.{name}: no {prompts} of that name; there are {present}")
 
 
-def _split(strata: Strata, spec: MixtureSpec, prompts: str) -> tuple[Strata, Strata]:
-    """The rows that are held out and those that are trained on."""
-    heldout: Strata = {}
-    rest: Strata = {}
-    for domain, sources in strata.items():
-        claims = {
-            name: Claim(f"mixture: sources.{name}: heldout", len(rows), quota=_source(spec, name).heldout)
-            for name, rows in sources.items()
-        }
-        available = sum(map(len, sources.values()))
-        own = _domain(spec, domain).heldout
-        held = spec.heldout if own is None else own
-        if held > available:
-            raise SpecError(f"mixture: heldout = {held}: domain {domain!r} has only {available} {prompts} in all")
-        counts = divide(held, claims, f"mixture: heldout of domain {domain!r}")
-        heldout[domain] = {name: rows[: counts[name]] for name, rows in sources.items()}
-        rest[domain] = {name: rows[counts[name] :] for name, rows in sources.items()}
+def _held_out(
+    domain: str, sources: dict[str, list[int]], ranks: list[int], spec: MixtureSpec, prompts: str
+) -> dict[str, list[int]]:
+    """The rows of a domain that are held out."""
 
+    def below(source: str, asked: HeldOut) -> int:
+        """Prompts of a source that `asked` is: it is a number, or the share that their hash is below."""
+        if isinstance(asked, int):
+            return asked
+        rows = sources[source]
+        return bisect.bisect_left(rows, asked * _HASHES, key=ranks.__getitem__)
+
+    own = _domain(spec, domain).heldout
+    held = spec.heldout if own is None else own
+    quotas = {name: None if (asked := _source(spec, name).heldout) is None else below(name, asked) for name in sources}
+    if isinstance(held, float):
+        quotas = {name: below(name, held) if quota is None else quota for name, quota in quotas.items()}
+        held = sum(quota for quota in quotas.values() if quota is not None)
+    available = sum(map(len, sources.values()))
+    if held > available:
+        raise SpecError(f"mixture: heldout = {held}: domain {domain!r} has only {available} {prompts} in all")
+    claims = {
+        name: Claim(f"mixture: sources.{name}: heldout", len(rows), quota=quotas[name])
+        for name, rows in sources.items()
+    }
+    counts = divide(held, claims, f"mixture: heldout of domain {domain!r}")
+    return {name: rows[: counts[name]] for name, rows in sources.items()}
+
+
+def _trained_on(rest: Strata, spec: MixtureSpec) -> Strata:
+    """Of the rows that are left, those to train on."""
     claims = {domain: _domain_claim(domain, sources, spec) for domain, sources in rest.items()}
     totals = divide(spec.size, claims, "mixture: size")
     train = {domain: _take(totals[domain], domain, sources, spec) for domain, sources in rest.items()}
@@ -142,7 +219,29 @@ def _split(strata: Strata, spec: MixtureSpec, prompts: str) -> tuple[Strata, Str
                 "smaller heldout or the weight 0"
             )
         raise SpecError(f"mixture: no prompt is left to train on: {why}")
-    return heldout, train
+    return train
+
+
+def _set_aside(graded: pa.Table, like_heldout: dict[int, int]) -> pa.Table:
+    ids = graded.column("prompt_id")
+    rows = sorted(like_heldout)
+    return table_from_rows(
+        [
+            set_aside_row(
+                "mixing",
+                "near_duplicate",
+                row["source"],
+                json.loads(row["metadata"]).get("row", -1),
+                "like a prompt that is held out",
+                row["messages"][-1]["content"],
+                prompt_id=row["prompt_id"],
+                clashed_with=ids[like_heldout[place]].as_py(),
+            )
+            for place, row in zip(rows, graded.take(pa.array(rows, pa.int64())).to_pylist(), strict=True)
+        ],
+        SET_ASIDE,
+        "prompts like held-out ones",
+    )
 
 
 def _domain_claim(domain: str, sources: dict[str, list[int]], spec: MixtureSpec) -> Claim:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, model_validator
 
 from tasks.config import Config
 from tasks.schemas import Domain
@@ -26,25 +28,44 @@ class Share(Config):
         return self
 
 
+Count = Annotated[int, Field(ge=0, strict=True)]
+Portion = Annotated[float, Field(gt=0, lt=1)]
+
+
+def _number_or_share(value: Any) -> Any:
+    """One sentence for what is neither."""
+    is_number = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if is_number or (isinstance(value, float) and 0 < value < 1):
+        return value
+    raise ValueError("must be a number of prompts (a whole number from 0 on) or a share of them (between 0 and 1)")
+
+
+HeldOut = Annotated[Count | Portion, BeforeValidator(_number_or_share)]
+"""So many prompts (a whole number), or those whose hash is below this share (a number between 0 and 1).
+
+A number of prompts is met exactly, and so a source that grows moves some across. By a share each prompt's side is its
+own, whatever comes or goes beside it, and the number follows.
+"""
+
+
 class DomainShare(Share):
     """A domain's share of the mixture.
 
     Attributes:
-        heldout: so many of its prompts are held out, in place of the mixture's `heldout`.
+        heldout: of its prompts, in place of the mixture's `heldout`.
     """
 
-    heldout: int | None = Field(default=None, ge=0)
+    heldout: HeldOut | None = None
 
 
 class SourceShare(Share):
     """A source's share of its domain.
 
     Attributes:
-        heldout: exactly this many of its prompts are held out, as part of its domain's. Without it, the
-            source gives in proportion to its size.
+        heldout: of its prompts, as part of its domain's. Without it, the source gives in proportion to its size.
     """
 
-    heldout: int | None = Field(default=None, ge=0)
+    heldout: HeldOut | None = None
 
 
 class MixtureSpec(Config):
@@ -54,17 +75,20 @@ class MixtureSpec(Config):
     weight, in proportion to what they have. Weights are given to all that have no quota, or to none of them. A share
     larger than what is available is an error that names it.
 
+    Prompts that are alike (`cleaning.near_duplicates.action: keep_together`, and those of the same text) have one hash,
+    and none of them is trained on where another is held out.
+
     Attributes:
         seed: chooses the prompts that are held out and taken, and their order.
         size: how many prompts to train on. None takes all that there are, as far as the weights' proportions allow.
-        heldout: how many prompts of each domain, unless it says otherwise, are held out for evaluation and never
-            trained on.
+        heldout: how many prompts of each domain, or which share of them, unless it says otherwise, are held out for
+            evaluation and never trained on. By a share a source that grows moves no prompt across; a number is exact.
         domains: shares of domains.
         sources: shares of sources within their domain.
     """
 
     seed: int = 0
     size: int | None = Field(default=None, ge=1)
-    heldout: int = Field(default=0, ge=0)
+    heldout: HeldOut = 0
     domains: dict[Domain, DomainShare] = Field(default={})
     sources: dict[str, SourceShare] = Field(default={})

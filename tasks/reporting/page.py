@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from tasks import charts
 from tasks.reporting import formats, sections
-from tasks.schemas import EVALUATION, GRADED, LEDGER, MIXTURE, REJECTED, ROLLOUTS, StageSummary, validate
+from tasks.schemas import EVALUATION, GRADED, LEDGER, MIXTURE, ROLLOUTS, SET_ASIDE, StageSummary, validate
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -31,7 +31,7 @@ class ReportInputs:
         spec_yaml: the data spec as it was run.
         training_yaml: the training recipe as it was run.
         evaluation_yaml: the evaluation file as it was run.
-        rejected: `REJECTED` rows of all sources.
+        set_aside: `SET_ASIDE` rows of all sources.
         graded: `GRADED` prompts of all sources, before the threshold.
         max_pass_rate: a prompt is kept for training when its pass rate is below this.
         mixture: the `MIXTURE` that was trained on.
@@ -50,7 +50,7 @@ class ReportInputs:
     title: str
     spec_yaml: str
     training_yaml: str
-    rejected: pa.Table
+    set_aside: pa.Table
     graded: pa.Table
     max_pass_rate: float
     mixture: pa.Table
@@ -89,7 +89,7 @@ def render(inputs: ReportInputs) -> str:
 
 def _validate(inputs: ReportInputs) -> None:
     for name, schema in (
-        ("rejected", REJECTED),
+        ("set_aside", SET_ASIDE),
         ("graded", GRADED),
         ("mixture", MIXTURE),
         ("heldout", GRADED),
@@ -103,7 +103,7 @@ def _validate(inputs: ReportInputs) -> None:
 
 def _context(inputs: ReportInputs) -> dict[str, Any]:
     """Everything that the templates name."""
-    funnels = sections.funnels(inputs.rejected, inputs.graded, inputs.mixture, inputs.heldout, inputs.max_pass_rate)
+    funnels = sections.funnels(inputs.set_aside, inputs.graded, inputs.mixture, inputs.heldout, inputs.max_pass_rate)
     figures = sections.benchmarks(inputs.evaluation)
     headline = [row for row in figures if row["metric"] == "pass_rate" and row["benchmark"] == "all"]
     return {
@@ -123,7 +123,7 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "training_yaml": inputs.training_yaml,
         "evaluation_yaml": inputs.evaluation_yaml,
         "funnels": funnels,
-        "rejections": sections.rejections(inputs.rejected),
+        "set_aside_kinds": sections.set_aside_kinds(inputs.set_aside),
         "max_pass_rate": inputs.max_pass_rate,
         "mixture": sections.mixture_rows(inputs.mixture),
         "fates": sections.fates(inputs.ledger),

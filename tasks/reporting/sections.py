@@ -28,19 +28,22 @@ _FATE_COLORS = {"trained": "after", "zero_variance": "muted", "stale": "orange",
 EVALUATION_STAGE = "evaluation"
 _RESPONSE_LIMIT = 1_500  # characters of a completion that the report shows
 _NUMBER = re.compile(r"\d[\d,.]*")
-_VALUE_LIMIT = 160  # characters of a rejected value that the report shows
+BEFORE_GRADING = ("sourcing", "cleaning", "difficulty")
+"""Stages whose set-aside rows are not among the graded prompts."""
+
+_VALUE_LIMIT = 160  # characters of the value at fault that the report shows
 
 
 @dataclass
 class Funnel:
-    """What became of one source's rows; the counts after `rejected` are of prompts.
+    """What became of one source's rows; the counts after `set_aside` are of prompts.
 
     `rows` is what was read. A kept prompt trains, is held out, or is left over by the mixture's quotas.
     """
 
     source: str
     rows: int = 0
-    rejected: int = 0
+    set_aside: int = 0
     graded: int = 0
     never_passed: int = 0
     too_easy: int = 0
@@ -51,13 +54,13 @@ class Funnel:
 
 
 def funnels(
-    rejected: pa.Table, graded: pa.Table, mixture: pa.Table, heldout: pa.Table, max_pass_rate: float
+    set_aside: pa.Table, graded: pa.Table, mixture: pa.Table, heldout: pa.Table, max_pass_rate: float
 ) -> list[Funnel]:
     """One funnel for each source, in the order of their names, and their total last when there are several."""
     found: dict[str, Funnel] = defaultdict(lambda: Funnel(""))
     train, aside = (set(table.column("prompt_id").to_pylist()) for table in (mixture, heldout))
-    for source in rejected.column("source").to_pylist():
-        found[source].rejected += 1
+    for source, stage in zip(*(set_aside.column(name).to_pylist() for name in ("source", "stage")), strict=True):
+        found[source].set_aside += stage in BEFORE_GRADING
     for row in graded.select(["prompt_id", "source", "pass_rate"]).to_pylist():
         funnel, keep = found[row["source"]], row["pass_rate"] < max_pass_rate
         funnel.graded += 1
@@ -68,7 +71,7 @@ def funnels(
         funnel.heldout += row["prompt_id"] in aside
         funnel.left_over += keep and row["prompt_id"] not in train | aside
     for source, funnel in found.items():
-        funnel.source, funnel.rows = source, funnel.rejected + funnel.graded
+        funnel.source, funnel.rows = source, funnel.set_aside + funnel.graded
     listed = [found[source] for source in sorted(found)]
     return [*listed, _total(listed)] if len(listed) > 1 else listed
 
@@ -81,20 +84,20 @@ def funnel_chart(listed: Sequence[Funnel]) -> str:
         ("held out", "heldout", "blue"),
         ("kept, left over", "left_over", "before"),
         ("too easy", "too_easy", "muted"),
-        ("rejected", "rejected", "red"),
+        ("set aside", "set_aside", "red"),
     )
     stacks = [Stack(label, [getattr(funnel, name) for funnel in sources], color) for label, name, color in parts]
     return shares("Where the rows went", "rows per source", [funnel.source for funnel in sources], stacks)
 
 
-def rejections(rejected: pa.Table) -> list[dict[str, Any]]:
-    """Rejected rows by source and kind of reason, most frequent first, each with its first row as an example.
+def set_aside_kinds(set_aside: pa.Table) -> list[dict[str, Any]]:
+    """Rows set aside by source and kind of reason, most frequent first, each with its first row as an example.
 
     The kind is the reason up to its first colon, without its numbers.
     """
     examples: dict[tuple[str, str], dict[str, Any]] = {}
     counts: Counter[tuple[str, str]] = Counter()
-    for row in sorted(rejected.to_pylist(), key=lambda row: (row["source"], row["row"])):
+    for row in sorted(set_aside.to_pylist(), key=lambda row: (row["source"], row["row"])):
         key = (row["source"], _NUMBER.sub("…", row["reason"].partition(":")[0]))
         counts[key] += 1
         example = {"row": row["row"], "reason": row["reason"], "value": shorten(row["value"], _VALUE_LIMIT)}

@@ -32,8 +32,8 @@ from tasks.schemas import (
     GRADED,
     LEDGER,
     MIXTURE,
-    REJECTED,
     ROLLOUTS,
+    SET_ASIDE,
     StageSummary,
     read_table,
 )
@@ -69,7 +69,7 @@ def report(
         data: the sources and the difficulty filter.
         training: the recipe.
         shown: the three specifications as they were given, by `data`, `training` and `evaluation`.
-        tables: every table of the run, by name; those called `rejected_*` hold set-aside rows.
+        tables: every table of the run, by name; those called `set_aside*` hold set-aside rows.
         folders: the initial model and the policy.
         metrics: of training, a line a step.
         summaries: of all stages, in pipeline order.
@@ -103,7 +103,7 @@ def report(
             spec_yaml=_yaml(shown["data"]),
             training_yaml=_yaml(shown["training"]),
             evaluation_yaml=_yaml(shown["evaluation"]),
-            rejected=pa.concat_tables([table(name, REJECTED) for name in tables if name.startswith("rejected_")]),
+            set_aside=pa.concat_tables([table(name, SET_ASIDE) for name in tables if name.startswith("set_aside")]),
             graded=table("graded", GRADED),
             max_pass_rate=data.difficulty.max_pass_rate,
             mixture=table("mixture", MIXTURE),

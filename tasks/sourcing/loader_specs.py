@@ -15,7 +15,7 @@ Setting = Scalar | list[Scalar]
 
 
 class JsonlLoader(Config):
-    """Lines of JSON objects. Blank lines are passed over; a malformed line is set aside as a rejected row."""
+    """Lines of JSON objects. Blank lines are passed over; a malformed line is set aside."""
 
     kind: Literal["jsonl"]
     path: Paths = Field(description="a path, a glob or a list of them, as fsspec reads it; relative to the working dir")

@@ -1,4 +1,4 @@
-"""Rows into the prompts table. Every row that is read ends as a prompt or, with a reason, among the rejected."""
+"""Rows into the prompts table. Every row that is read ends as a prompt or, with a reason, among those set aside."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.config import SpecError
-from tasks.schemas import PROMPTS, REJECTED, canonical_json, prompt_id, rejection, table_from_rows
+from tasks.schemas import PROMPTS, SET_ASIDE, Kind, canonical_json, prompt_id, set_aside_row, table_from_rows
 from tasks.sourcing.columns import DOMAIN_OF
 from tasks.sourcing.ground_truths import asked_instead, graded, verifier_of
 from tasks.sourcing.loaders import Malformed, Row, open_rows
@@ -21,6 +21,10 @@ from tasks.sourcing.values import UnusableError, value_at
 
 BATCH = 4096
 
+LONG, TWICE = "prompt longer than max_prompt_chars", "duplicate"
+KINDS: dict[str, Kind] = {LONG: "length", TWICE: "duplicate"}
+"""Kinds of set-aside rows by kinds of reasons; all else is `unusable`."""
+
 
 @dataclass(frozen=True)
 class SourcedPrompts:
@@ -28,14 +32,14 @@ class SourcedPrompts:
 
     Attributes:
         prompts: table of `PROMPTS`, in the order of the source.
-        rejected: table of `REJECTED`, in the order of the source.
-        counts: `read` rows, of which `usable` became prompts and `rejected` did not, `duplicates` among the latter;
+        set_aside: table of `SET_ASIDE`, in the order of the source.
+        counts: `read` rows, of which `usable` became prompts and `set_aside` did not, `duplicates` among the latter;
             `answers_left_off` are the prompts that a turn of the assistant followed.
-        reasons: how many rows were rejected for each kind of reason, the most common first.
+        reasons: how many rows were set aside for each kind of reason, the most common first.
     """
 
     prompts: pa.Table
-    rejected: pa.Table
+    set_aside: pa.Table
     counts: dict[str, int]
     reasons: dict[str, int]
 
@@ -45,7 +49,7 @@ def build_prompts(source: SourceSpec, max_prompt_chars: int) -> SourcedPrompts:
 
     Raises `SpecError` where the source cannot be opened, or where none of its rows is usable.
     """
-    kept, rejected = _Rows(PROMPTS, source.name), _Rows(REJECTED, source.name)
+    kept, set_aside = _Rows(PROMPTS, source.name), _Rows(SET_ASIDE, source.name)
     row_of: dict[str, int] = {}
     reasons: Counter[str] = Counter()
     answered = 0
@@ -54,10 +58,23 @@ def build_prompts(source: SourceSpec, max_prompt_chars: int) -> SourcedPrompts:
             prompt = _prompt(row, source, max_prompt_chars)
             earlier = row_of.setdefault(prompt["prompt_id"], row.index)
             if earlier != row.index:
-                raise UnusableError(f"duplicate of row {earlier}", prompt["messages"][-1]["content"], "duplicate")
+                raise UnusableError(f"duplicate of row {earlier}", prompt["messages"][-1]["content"], TWICE)
         except UnusableError as error:
             reasons[error.kind] += 1
-            rejected.append(rejection(source.name, row.index, error.reason, error.value))
+            kind = "malformed" if isinstance(row, Malformed) else KINDS.get(error.kind, "unusable")
+            identity = prompt["prompt_id"] if kind == "duplicate" else None
+            set_aside.append(
+                set_aside_row(
+                    "sourcing",
+                    kind,
+                    source.name,
+                    row.index,
+                    error.reason,
+                    error.value,
+                    prompt_id=identity,
+                    clashed_with=identity,
+                )
+            )
         else:
             kept.append(prompt)
             answered += "answers_left_off" in json.loads(prompt["metadata"])
@@ -66,11 +83,11 @@ def build_prompts(source: SourceSpec, max_prompt_chars: int) -> SourcedPrompts:
     counts = {
         "read": len(row_of) + reasons.total(),
         "usable": len(row_of),
-        "rejected": reasons.total(),
-        "duplicates": reasons["duplicate"],
+        "set_aside": reasons.total(),
+        "duplicates": reasons[TWICE],
         "answers_left_off": answered,
     }
-    return SourcedPrompts(kept.table(), rejected.table(), counts, dict(reasons.most_common()))
+    return SourcedPrompts(kept.table(), set_aside.table(), counts, dict(reasons.most_common()))
 
 
 class _Rows:
@@ -107,7 +124,7 @@ def _prompt(row: Row | Malformed, source: SourceSpec, max_prompt_chars: int) -> 
     chars = sum(len(message["content"]) for message in messages)
     if chars > max_prompt_chars:
         reason = f"prompt of {chars} characters, more than max_prompt_chars {max_prompt_chars}"
-        raise UnusableError(reason, messages[-1]["content"], "prompt longer than max_prompt_chars")
+        raise UnusableError(reason, messages[-1]["content"], LONG)
     kept = {name: _kept(row.columns, name) for name in columns.keep}
     try:
         truth_text = canonical_json(truth)

@@ -182,6 +182,40 @@ class SourceSpec(Config):
         return [name for name in dict.fromkeys(every) if name is not None]
 
 
+class EvaluationSet(Config):
+    """Questions that no policy may be trained on: prompts that hold one are set aside (`cleaning.contamination`).
+
+    Attributes:
+        name: unique among evaluation sets and sources.
+        loader: where the questions come from.
+        prompt: the column that holds them, or the path into one.
+        where: which rows are read, as for a source.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="a name without spaces")
+    loader: Loader = Field(description="a mapping with a key kind and what that loader needs")
+    prompt: str = "prompt"
+    where: dict[str, Any] = {}  # noqa: RUF012 (pydantic copies defaults)
+
+    @property
+    def source(self) -> SourceSpec:
+        """The questions as a source, whose answers nobody reads."""
+        return SourceSpec(
+            name=self.name,
+            domain="chat",
+            verifier="chat_open",
+            loader=self.loader,
+            where=self.where,
+            columns=Columns(prompt=self.prompt),
+        )
+
+    @model_validator(mode="after")
+    def _is_a_source(self) -> EvaluationSet:
+        if self.loader.kind in {*VERIFIER_OF_LOADER, "reasoning_gym"}:
+            raise ValueError(f"the loader {self.loader.kind!r} makes prompts up; an evaluation set is read")
+        return self
+
+
 class DataSpec(Config):
     """The sources of one data set.
 
@@ -189,21 +223,24 @@ class DataSpec(Config):
         name: of the data set.
         seed: for the sources that do not give their own.
         max_prompt_chars: a longer prompt, all messages counted, is set aside.
+        evaluation_sets: what must not be among the prompts.
         sources: at least one, with unique names.
     """
 
     name: str = Field(description="a name for the data set")
     seed: int = 0
     max_prompt_chars: int = Field(default=16_000, ge=1)
+    evaluation_sets: list[EvaluationSet] = []  # noqa: RUF012 (pydantic copies defaults)
     sources: list[SourceSpec] = Field(min_length=1, description="a list of at least one source")
 
     @field_validator("sources")
     @classmethod
     def _unique_and_seeded(cls, sources: list[SourceSpec], info: ValidationInfo) -> list[SourceSpec]:
-        names = [source.name for source in sources]
+        evaluated: list[EvaluationSet] = info.data.get("evaluation_sets", [])
+        names = [*(each.name for each in evaluated), *(source.name for source in sources)]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"source names must be unique; {twice} stand more than once")
+            raise ValueError(f"names of sources and evaluation sets must be unique; {twice} stand more than once")
         seed = info.data.get("seed", 0)
         return [
             source if "seed" in source.model_fields_set else source.model_copy(update={"seed": seed})

@@ -11,13 +11,13 @@ from flytekit.types.file import FlyteFile
 from images import DATA
 from tasks.platform import Parquet, Stopwatch, scratch, show, shown_stage
 from tasks.provenance import made_from
-from tasks.schemas import PROMPTS, REJECTED, StageSummary, write_table
+from tasks.schemas import PROMPTS, SET_ASIDE, StageSummary, write_table
 from tasks.sourcing.spec import SourceBatch
 
 
 class Sourced(NamedTuple):
     prompts: Parquet
-    rejected: Parquet
+    set_aside: Parquet
     summary: StageSummary
 
 
@@ -36,7 +36,7 @@ def source_prompts(batch: SourceBatch, max_prompt_chars: int) -> Sourced:
     watch = Stopwatch(f"sourcing: {names}")
     built = {source.name: build_prompts(source, max_prompt_chars) for source in batch.sources}
     found = pa.concat_tables([each.prompts for each in built.values()])
-    aside = pa.concat_tables([each.rejected for each in built.values()])
+    aside = pa.concat_tables([each.set_aside for each in built.values()])
     lineage = made_from(
         __name__,
         inputs={"contents": batch.contents},
@@ -45,7 +45,7 @@ def source_prompts(batch: SourceBatch, max_prompt_chars: int) -> Sourced:
         max_prompt_chars=max_prompt_chars,
     )
     prompts = write_table(scratch("prompts.parquet"), found, PROMPTS, lineage)
-    rejected = write_table(scratch("rejected.parquet"), aside, REJECTED, lineage)
+    set_aside = write_table(scratch("set_aside.parquet"), aside, SET_ASIDE, lineage)
     read = sum(each.counts["read"] for each in built.values())
     figures = {"prompts": f"{found.num_rows:,}", "rows read": f"{read:,}", "set aside": f"{aside.num_rows:,}"}
     reasons = [
@@ -56,7 +56,7 @@ def source_prompts(batch: SourceBatch, max_prompt_chars: int) -> Sourced:
     show("prompts", charts.page(figures, charts.table(reasons, "Set aside"), charts.prompt_samples(found)))
     return Sourced(
         FlyteFile(str(prompts)),
-        FlyteFile(str(rejected)),
+        FlyteFile(str(set_aside)),
         watch.summary(
             f"{found.num_rows:,} prompts from {read:,} rows; {aside.num_rows:,} set aside",
             counts={name: each.counts for name, each in built.items()},

@@ -98,6 +98,21 @@ def chat() -> list[Figure]:
     return [*figures, Figure.below("talk to the grader, 20,000 characters", found["long_ms"], "ms", 100)]
 
 
+def cleaning() -> list[Figure]:
+    """Seconds and memory of a million prompts, and whether time grows as their number does."""
+    fewer, many = (measure("cleaning", count) for count in ("100000", "1000000"))
+    name = "cleaning, 1M prompts"
+    return [
+        *(
+            Figure.at_most(
+                f"{name}: {what}", many[f"{what}_seconds"], "s", "10 x 100k", 10 * fewer[f"{what}_seconds"], 1.3
+            )
+            for what in ("merging", "screening")
+        ),
+        Figure.below(f"{name}: memory", many["mib"], "MiB", 4096),
+    ]
+
+
 def _latency(name: str, found: Mapping[str, float]) -> list[Figure]:
     return [
         Figure.stated(f"{name}: p99", found["p99_ms"], "ms", "p50", found["p50_ms"]),
@@ -110,7 +125,7 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     pyflyte = str(Path(sys.executable).with_name("pyflyte"))
     run = [pyflyte, "run", "workflows/rlvr.py", "rlvr"]
-    figures = [*verifiers(), *chat()]
+    figures = [*verifiers(), *chat(), *cleaning()]
 
     ours, trl = measure("training", "ours"), measure("training", "trl")
     figures.append(

@@ -22,7 +22,12 @@ def stage(folder: Path) -> dict[str, float]:
 
     spec = quickstart()[0].difficulty
     done = sample_and_score(
-        inputs.prompts().slice(0, PROMPTS), inputs.model(folder), spec.engine, spec.sampling, policy="bench"
+        inputs.prompts().slice(0, PROMPTS),
+        inputs.model(folder),
+        spec.engine,
+        spec.sampling,
+        policy="bench",
+        stage="difficulty",
     )
     return {"tokens_per_second": done.output_tokens / done.seconds}
 

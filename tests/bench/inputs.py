@@ -7,7 +7,6 @@ from pathlib import Path
 import pyarrow as pa
 
 from tasks.generation.models import ModelSpec, prepare_model
-from tasks.mixing.merge import merge
 from tasks.mixing.mix import mix
 from tasks.mixing.spec import MixtureSpec
 from tasks.schemas import GRADED, MIXTURE, canonical_json, table_from_rows, write_table
@@ -24,11 +23,7 @@ def model(folder: Path) -> Path:
 def prompts() -> pa.Table:
     """The quickstart's prompts."""
     data, *_ = quickstart()
-    merged, _ = merge(
-        [build_prompts(source, data.max_prompt_chars).prompts for source in data.sources],
-        [source.name for source in data.sources],
-    )
-    return merged
+    return pa.concat_tables([build_prompts(source, data.max_prompt_chars).prompts for source in data.sources])
 
 
 VARIES = {

@@ -5,7 +5,9 @@ import pytest
 
 from tasks.difficulty.grading import GradingError, grade, select
 from tasks.difficulty.spec import DifficultySpec
-from tasks.schemas import PROMPTS, ROLLOUTS, table_from_rows
+from tasks.schemas import PROMPTS, ROLLOUTS, SET_ASIDE, set_aside_row, table_from_rows
+
+ALL_SAMPLED = SET_ASIDE.empty_table()
 
 
 def prompts(*names: str) -> pa.Table:
@@ -49,7 +51,7 @@ def rollouts(**scores: list[float | None]) -> pa.Table:
 
 
 def test_the_pass_rate_is_the_mean_score_of_the_judged_rollouts():
-    graded, aside = grade(prompts("a", "b"), rollouts(b=[1.0, 0.0, None, 1.0], a=[0.5, 0.0]))
+    graded, aside = grade(prompts("a", "b"), rollouts(b=[1.0, 0.0, None, 1.0], a=[0.5, 0.0]), ALL_SAMPLED)
     rows = graded.to_pylist()
     assert [(row["prompt_id"], row["pass_rate"], row["num_rollouts"]) for row in rows] == [
         ("a", 0.25, 2),
@@ -60,7 +62,7 @@ def test_the_pass_rate_is_the_mean_score_of_the_judged_rollouts():
 
 
 def test_a_prompt_without_a_judged_rollout_is_set_aside_and_not_graded_zero():
-    graded, aside = grade(prompts("a", "b", "c"), rollouts(a=[1.0], b=[None, None]))
+    graded, aside = grade(prompts("a", "b", "c"), rollouts(a=[1.0], b=[None, None]), ALL_SAMPLED)
     assert graded.column("prompt_id").to_pylist() == ["a"]
     assert {row["value"]: row["reason"] for row in aside.to_pylist()} == {
         "b": "no rollout could be judged: no judge",
@@ -69,17 +71,27 @@ def test_a_prompt_without_a_judged_rollout_is_set_aside_and_not_graded_zero():
 
 
 def test_five_of_eight_is_too_easy_because_the_bound_is_strict():
-    graded, _ = grade(prompts("four", "five"), rollouts(four=[1.0] * 4 + [0.0] * 4, five=[1.0] * 5 + [0.0] * 3))
+    graded, _ = grade(
+        prompts("four", "five"), rollouts(four=[1.0] * 4 + [0.0] * 4, five=[1.0] * 5 + [0.0] * 3), ALL_SAMPLED
+    )
     kept = select(graded, DifficultySpec().max_pass_rate)
     assert kept.column("prompt_id").to_pylist() == ["four"]
 
 
 def test_nothing_left_is_an_error_that_says_how_far_off_it_is():
-    graded, _ = grade(prompts("a"), rollouts(a=[1.0]))
+    graded, _ = grade(prompts("a"), rollouts(a=[1.0]), ALL_SAMPLED)
     with pytest.raises(GradingError, match=r"below 0\.625 .*lowest is 1 of 1"):
         select(graded, 0.625)
 
 
 def test_rollouts_of_other_prompts_are_an_error():
     with pytest.raises(GradingError, match="not among the prompts"):
-        grade(prompts("a"), rollouts(z=[1.0]))
+        grade(prompts("a"), rollouts(z=[1.0]), ALL_SAMPLED)
+
+
+def test_a_prompt_that_was_set_aside_before_sampling_is_not_set_aside_again():
+    too_long = set_aside_row("difficulty", "length", "s", 0, "too long", "b", prompt_id="b")
+    _, aside = grade(
+        prompts("a", "b", "c"), rollouts(a=[1.0]), table_from_rows([too_long], SET_ASIDE, "too long prompts")
+    )
+    assert [(row["prompt_id"], row["kind"]) for row in aside.to_pylist()] == [("c", "unjudged")]

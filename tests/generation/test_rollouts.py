@@ -57,12 +57,14 @@ def test_a_prompt_that_cannot_be_judged_is_an_error_before_any_engine_starts(tin
     with pytest.raises(RolloutError, match=message):
         check_prompts(prompts)
     with pytest.raises(RolloutError, match=message):
-        sample_and_score(prompts, tiny_model, ENGINE, SAMPLING, policy="initial")
+        sample_and_score(prompts, tiny_model, ENGINE, SAMPLING, policy="initial", stage="difficulty")
 
 
 def test_prompts_of_which_none_fits_are_an_error_before_any_engine_starts(tiny_model, no_engine):
     with pytest.raises(RolloutError, match="none of 2 prompts fits the context of 128 tokens"):
-        sample_and_score(table("#" * 200, "#" * 300), tiny_model, ENGINE, SAMPLING, policy="initial")
+        sample_and_score(
+            table("#" * 200, "#" * 300), tiny_model, ENGINE, SAMPLING, policy="initial", stage="difficulty"
+        )
 
 
 class BrokenEngine:
@@ -81,14 +83,16 @@ class BrokenEngine:
 def test_an_engine_that_dies_is_an_engine_error(tiny_model, monkeypatch):
     monkeypatch.setattr(rollouts, "running_engine", lambda *_: BrokenEngine())
     with pytest.raises(EngineError, match="the engine died"):
-        sample_and_score(table("Answer"), tiny_model, ENGINE, SAMPLING, policy="initial")
+        sample_and_score(table("Answer"), tiny_model, ENGINE, SAMPLING, policy="initial", stage="difficulty")
 
 
 @pytest.mark.engine
 def test_every_fitting_prompt_gets_its_scored_samples_and_the_others_a_reason(tiny_model):
     prompts = table("What is the sea?", "#" * 120, "Answer in one word", "Write a sentence")
     finished = []
-    result = sample_and_score(prompts, tiny_model, ENGINE, SAMPLING, policy="initial", on_judged=finished.append)
+    result = sample_and_score(
+        prompts, tiny_model, ENGINE, SAMPLING, policy="initial", stage="evaluation", on_judged=finished.append
+    )
     rows = result.table.to_pylist()
     fitting = [name for i, name in enumerate(prompts["prompt_id"].to_pylist()) if i != 1]
     assert [(row["prompt_id"], row["sample"]) for row in rows] == [(name, i) for name in fitting for i in range(4)]
@@ -102,8 +106,8 @@ def test_every_fitting_prompt_gets_its_scored_samples_and_the_others_a_reason(ti
     assert all(row["num_tokens"] == 16 for row in rows if row["finish_reason"] == "length")
     assert result.output_tokens == sum(row["num_tokens"] for row in rows)
     assert sorted(finished, key=str) == sorted(rows, key=str)
-    [rejected] = result.rejected.to_pylist()
-    assert (rejected["source"], rejected["row"], rejected["value"]) == ("test", 1, "#" * 120)
-    assert rejected["reason"].endswith("112 fit beside a response of 16")
+    [set_aside] = result.set_aside.to_pylist()
+    assert (set_aside["source"], set_aside["row"], set_aside["value"]) == ("test", 1, "#" * 120)
+    assert set_aside["reason"].endswith("112 fit beside a response of 16")
     running = [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
     assert not [p for p in running if "VLLM" in " ".join(p.cmdline())]

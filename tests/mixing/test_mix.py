@@ -1,5 +1,6 @@
 """The mixture holds what its spec says, and nothing that is held out is trained on."""
 
+import json
 from collections import Counter
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from tasks.mixing.mix import check, mix
 from tasks.mixing.shares import apportion
 from tasks.mixing.spec import MixtureSpec
 from tasks.schemas import GRADED, MIXTURE, PROMPTS, TableError, prompt_id, table_from_rows, write_table
+from tasks.texts import prompt_keys
 
 
 def graded(sizes):
@@ -224,3 +226,107 @@ def test_a_mixture_that_its_sources_could_never_fill_is_found_before_grading():
     check(prompts, MixtureSpec(heldout=2))
     with pytest.raises(SpecError, match="9"):
         check(prompts, MixtureSpec(heldout=9))
+
+
+def with_texts(source, *texts, cluster=None):
+    """A graded table of a source with these prompts."""
+    table = graded({"math": {source: len(texts)}})
+    rows = [
+        row
+        | {
+            "messages": [{"role": "user", "content": text}],
+            "metadata": "{}" if cluster is None else json.dumps({"cluster": cluster.hex()}),
+        }
+        for row, text in zip(table.to_pylist(), texts, strict=True)
+    ]
+    return table_from_rows(rows, GRADED, "test")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    share=st.floats(0.05, 0.9),
+    sizes=st.tuples(st.integers(20, 60), st.integers(0, 30)),
+    growth=st.tuples(st.integers(0, 60), st.integers(0, 60)),
+)
+def test_by_a_share_no_prompt_changes_sides_when_sources_grow(share, sizes, growth):
+    def sides(gsm, sums):
+        sources = {name: size for name, size in (("gsm", gsm), ("sums", sums)) if size}
+        mixed = run({"math": sources, "chat": {"more": 30}}, heldout=share, domains={"chat": {"heldout": 0}})
+        return set(column(mixed.train, "prompt_id")), set(column(mixed.heldout, "prompt_id"))
+
+    train, heldout = sides(*sizes)
+    later_train, later_heldout = sides(*(size + more for size, more in zip(sizes, growth, strict=True)))
+    assert train <= later_train
+    assert heldout <= later_heldout
+
+
+def test_a_share_holds_out_about_that_many():
+    assert 250 <= len(run({"math": {"gsm": 3000}}, heldout=0.1).heldout) <= 350
+
+
+def test_a_domain_and_a_source_may_have_shares_or_numbers_of_their_own():
+    sizes = {"math": {"gsm": 200, "sums": 100}, "precise_if": {"made": 40}}
+    mixed = run(sizes, heldout=0.5, domains={"precise_if": {"heldout": 7}}, sources={"sums": {"heldout": 3}})
+    found = Counter(column(mixed.heldout, "source"))
+    assert (found["sums"], found["made"]) == (3, 7)
+    assert 70 <= found["gsm"] <= 130
+
+
+def test_one_text_is_on_one_side_whatever_its_source_and_answer():
+    texts = [f"What is {number}?" for number in range(200)]
+    shared = pa.concat_tables([with_texts("gsm", *texts), with_texts("sums", *map(str.upper, texts))])
+    mixed = run(shared, heldout=0.5)
+    train, held = ({text.lower() for text in contents(table)} for table in (mixed.train, mixed.heldout))
+    assert not train & held
+    assert len(mixed.heldout) == 2 * len(held)
+    assert len(mixed.set_aside) == 0
+
+
+def test_by_a_number_what_is_like_a_held_out_prompt_is_set_aside_from_training():
+    texts = [f"What is {number}?" for number in range(50)]
+    shared = pa.concat_tables([with_texts("gsm", *texts), with_texts("sums", *map(str.upper, texts))])
+    mixed = run(shared, heldout=20, sources={"sums": {"heldout": 0}})
+    train, held = ({text.lower() for text in contents(table)} for table in (mixed.train, mixed.heldout))
+    assert not train & held
+    assert len(mixed.heldout) == 20
+    assert len(mixed.set_aside) == 20
+    [clash] = {row["clashed_with"] for row in mixed.set_aside.to_pylist()[:1]}
+    assert clash in column(mixed.heldout, "prompt_id")
+
+
+def test_near_duplicates_that_cleaning_keeps_together_are_on_one_side():
+    together = with_texts("gsm", *(f"Take {number}." for number in range(30)), cluster=b"0123456789abcdef")
+    mixed = run(
+        pa.concat_tables([together, with_texts("sums", *(f"Add {number}." for number in range(60)))]), heldout=0.5
+    )
+    sides = [{name in column(table, "source") for table in (mixed.train, mixed.heldout)} for name in ("gsm", "sums")]
+    assert sides == [{True, False}, {True}]
+
+
+def test_the_first_of_those_that_are_alike_stays_on_its_side_when_another_joins_it():
+    alone = with_texts("gsm", *(f"Take {number}." for number in range(40)))
+    keys = prompt_keys(alone.column("messages"))
+    joined = [
+        row | {"metadata": json.dumps({"cluster": key.hex()})} for row, key in zip(alone.to_pylist(), keys, strict=True)
+    ]
+    before, after = (run(table, heldout=0.5) for table in (alone, table_from_rows(joined, GRADED, "test")))
+    assert set(column(before.heldout, "prompt_id")) == set(column(after.heldout, "prompt_id"))
+
+
+def test_a_column_of_the_users_that_is_called_cluster_decides_nothing():
+    rows = [row | {"metadata": '{"columns":{"cluster":"x"},"row":0}'} for row in graded(SIZES).to_pylist()]
+    table = table_from_rows(rows, GRADED, "test")
+    assert column(run(table, heldout=9).heldout, "prompt_id") == column(run(SIZES, heldout=9).heldout, "prompt_id")
+
+
+def contents(table):
+    return [messages[-1]["content"] for messages in column(table, "messages")]
+
+
+@pytest.mark.parametrize("heldout", [-1, 1.0, 1.5, -0.5, True, "half"])
+def test_what_is_held_out_is_a_number_or_a_share(heldout):
+    with pytest.raises(ValidationError) as caught:
+        MixtureSpec.model_validate({"heldout": heldout})
+    [said] = explain(caught.value, "m", MixtureSpec).splitlines()
+    assert said.startswith(f"m: heldout = {heldout!r}: ")
+    assert "must be a number of prompts (a whole number from 0 on) or a share of them (between 0 and 1)" in said

@@ -14,11 +14,12 @@ from tasks.schemas import (
     GRADED,
     LEDGER,
     MIXTURE,
-    REJECTED,
     ROLLOUTS,
+    SET_ASIDE,
     StageSummary,
     canonical_json,
     prompt_id,
+    set_aside_row,
     table_from_rows,
 )
 
@@ -209,17 +210,21 @@ def report_inputs(*, per_source: int = 60, steps: int = 14) -> ReportInputs:
     kept = [row for row in rows if row["pass_rate"] < THRESHOLD]
     generator.shuffle(kept)
     heldout, train = kept[:24], kept[24:-10]
-    rejected = [
-        {"source": "products", "row": 7, "reason": "exact duplicate of an earlier row", "value": "What is 3 times 4?"},
-        {"source": "products", "row": 3, "reason": "exact duplicate of an earlier row", "value": "What is 2 times 4?"},
-        {"source": "sums", "row": 12, "reason": "'question' is null", "value": "null"},
+    set_aside = [
+        set_aside_row(
+            "sourcing", "duplicate", "products", 7, "exact duplicate of an earlier row", "What is 3 times 4?"
+        ),
+        set_aside_row(
+            "sourcing", "duplicate", "products", 3, "exact duplicate of an earlier row", "What is 2 times 4?"
+        ),
+        set_aside_row("sourcing", "unusable", "sums", 12, "'question' is null", "null"),
     ]
     return ReportInputs(
         title="RLVR quickstart",
         spec_yaml="sources:\n  - name: products\n    domain: math\n    limit: 400\n",
         evaluation_yaml="sampling:\n  samples: 4\n",
         training_yaml="steps: 14\nlearning_rate: 1.0e-5\ngroups_per_step: 8\n",
-        rejected=table_from_rows(rejected, REJECTED, "rejected"),
+        set_aside=table_from_rows(set_aside, SET_ASIDE, "set_aside"),
         graded=table_from_rows(rows, GRADED, "graded"),
         max_pass_rate=THRESHOLD,
         mixture=table_from_rows([row | {"weight": 1.0, "order": i} for i, row in enumerate(train)], MIXTURE, "mixture"),

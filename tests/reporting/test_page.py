@@ -9,7 +9,7 @@ import pytest
 
 from tasks.reporting import sections
 from tasks.reporting.page import ReportInputs, render
-from tasks.schemas import REJECTED, ROLLOUTS, TableError, table_from_rows
+from tasks.schemas import ROLLOUTS, SET_ASIDE, TableError, set_aside_row, table_from_rows
 from tests.reporting.synthetic_run import THRESHOLD, evaluation, metrics, report_inputs
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -54,7 +54,7 @@ def page(inputs) -> str:
 
 
 def emptied(inputs: ReportInputs) -> ReportInputs:
-    tables = ("rejected", "graded", "mixture", "heldout", "ledger", "evaluation", "before", "after")
+    tables = ("set_aside", "graded", "mixture", "heldout", "ledger", "evaluation", "before", "after")
     empty = {name: getattr(inputs, name).slice(0, 0) for name in tables}
     return dataclasses.replace(
         inputs, **empty, metrics=[], summaries=[], lineage={}, spec_yaml="", training_yaml="", title="Nothing"
@@ -122,7 +122,7 @@ def test_charts_have_a_title_and_a_description(page):
 def test_hostile_text_is_escaped_everywhere(inputs):
     hostile = "<script>alert('$x$')</script>"
     rollouts = [row | {"response": hostile, "policy": hostile} for row in inputs.after.to_pylist()]
-    rejected = [{"source": hostile, "row": 1, "reason": hostile, "value": hostile * 20}]
+    set_aside = [set_aside_row("sourcing", "unusable", hostile, 1, hostile, hostile * 20)]
     metric = {"step": 1, "reward": 0.5, f"reward/{hostile}": 0.5}
     page = render(
         dataclasses.replace(
@@ -130,7 +130,7 @@ def test_hostile_text_is_escaped_everywhere(inputs):
             title=hostile,
             spec_yaml=hostile,
             after=table_from_rows(rollouts, ROLLOUTS, "after"),
-            rejected=table_from_rows(rejected, REJECTED, "rejected"),
+            set_aside=table_from_rows(set_aside, SET_ASIDE, "set_aside"),
             metrics=[metric],
             lineage={hostile: hostile},
         )
@@ -154,7 +154,7 @@ def test_a_run_without_anything_still_gives_a_page(inputs):
     for sentence in (
         "No held-out prompt was evaluated",
         "No stage left a summary",
-        "No row was rejected",
+        "No row was set aside",
         "No optimizer step was taken",
         "Fate of every sampled group: nothing to show",
         "No lineage was recorded",
@@ -183,17 +183,17 @@ def test_partial_runs_give_a_page(inputs, changes):
 
 def test_a_table_of_another_schema_is_named(inputs):
     with pytest.raises(TableError, match="report input 'ledger'"):
-        render(dataclasses.replace(inputs, ledger=inputs.rejected))
+        render(dataclasses.replace(inputs, ledger=inputs.set_aside))
 
 
 def test_funnels_account_for_every_row(inputs):
     *sources, total = sections.funnels(
-        inputs.rejected, inputs.graded, inputs.mixture, inputs.heldout, inputs.max_pass_rate
+        inputs.set_aside, inputs.graded, inputs.mixture, inputs.heldout, inputs.max_pass_rate
     )
-    assert total.rows == inputs.graded.num_rows + inputs.rejected.num_rows
+    assert total.rows == inputs.graded.num_rows + inputs.set_aside.num_rows
     assert (total.train, total.heldout) == (inputs.mixture.num_rows, inputs.heldout.num_rows)
     for funnel in (*sources, total):
-        assert funnel.rows == funnel.rejected + funnel.too_easy + funnel.kept
+        assert funnel.rows == funnel.set_aside + funnel.too_easy + funnel.kept
         assert funnel.kept == funnel.train + funnel.heldout + funnel.left_over
         assert funnel.never_passed <= funnel.kept
     easy = sum(rate >= THRESHOLD for rate in inputs.graded.column("pass_rate").to_pylist())
@@ -201,7 +201,7 @@ def test_funnels_account_for_every_row(inputs):
 
 
 def test_rejections_show_the_most_frequent_reason_with_its_first_row(inputs):
-    first = sections.rejections(inputs.rejected)[0]
+    first = sections.set_aside_kinds(inputs.set_aside)[0]
     assert (first["count"], first["row"], first["value"]) == (2, 3, "What is 2 times 4?")
 
 

@@ -155,8 +155,8 @@ def test_rows_of_a_published_mixture_name_their_verifiers(tmp_path):
         ("chat", "chat_reference", {"reference": "Paris"}),
         ("chat", "chat_open", None),
     ]
-    [rejected] = built.rejected.to_pylist()
-    assert rejected["reason"].startswith("dataset = 'puzzle' is none of math, ifeval")
+    [set_aside] = built.set_aside.to_pylist()
+    assert set_aside["reason"].startswith("dataset = 'puzzle' is none of math, ifeval")
 
 
 def test_where_chooses_rows_before_the_limit_is_drawn(tmp_path):

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.config import SpecError, load_yaml
-from tasks.mixing.merge import merge
 from tasks.schemas import PROMPTS, prompt_id, write_table
 from tasks.sourcing.loaders import check, fingerprint
 from tasks.sourcing.prompts import build_prompts
 from tasks.sourcing.spec import SourceSpec
 from tasks.spec import DataFile
+from tests.cleaning.prompts import merged
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("RLVR_TEST_DATA", ROOT.parent / "shared" / "data"))
@@ -68,11 +68,11 @@ def precise_if(ids, kwargs):
 def test_an_unusable_row_is_set_aside_with_its_place_reason_and_value(tmp_path, bad, reason):
     got = build_prompts(jsonl(tmp_path, GOOD, bad), 50)
     assert len(got.prompts) == 1
-    (rejected,) = got.rejected.to_pylist()
-    assert (rejected["source"], rejected["row"]) == ("src", 1)
-    assert reason in rejected["reason"]
+    (set_aside,) = got.set_aside.to_pylist()
+    assert (set_aside["source"], set_aside["row"]) == ("src", 1)
+    assert reason in set_aside["reason"]
     duplicates = int(bad is GOOD)
-    assert got.counts == {"read": 2, "usable": 1, "rejected": 1, "duplicates": duplicates, "answers_left_off": 0}
+    assert got.counts == {"read": 2, "usable": 1, "set_aside": 1, "duplicates": duplicates, "answers_left_off": 0}
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_constraints_that_no_checker_takes_are_set_aside(tmp_path, ids, kwargs, 
     good = precise_if(["detectable_format:number_bullet_lists"], [{"num_bullets": 3.0, "num_words": None}])
     source = jsonl(tmp_path, good, precise_if(ids, kwargs), domain="precise_if", verifier="precise_if")
     got = build_prompts(source, 50)
-    assert reason in got.rejected.to_pylist()[0]["reason"]
+    assert reason in got.set_aside.to_pylist()[0]["reason"]
     assert json.loads(got.prompts.to_pylist()[0]["ground_truth"])["kwargs"] == [{"num_bullets": 3}]
 
 
@@ -99,7 +99,7 @@ def test_constraints_that_no_checker_takes_are_set_aside(tmp_path, ids, kwargs, 
 def test_code_without_tests_is_set_aside(tmp_path, tests):
     rows = [{"prompt": "a", "tests": ["assert 1"]}, {"prompt": "b", "tests": tests}]
     got = build_prompts(jsonl(tmp_path, *rows, domain="code", verifier="code"), 50)
-    assert got.counts["rejected"] == 1
+    assert got.counts["set_aside"] == 1
     assert json.loads(got.prompts.to_pylist()[0]["ground_truth"]) == {"tests": ["assert 1"], "setup": ""}
 
 
@@ -224,18 +224,13 @@ def test_the_fingerprint_changes_with_the_content_and_not_with_the_time(tmp_path
     assert fingerprint(source) != before
 
 
-def test_equal_sources_give_equal_bytes_and_merging_drops_what_an_earlier_source_had(tmp_path):
+def test_equal_sources_give_equal_bytes(tmp_path):
     def make(name, size):
         loader = {"kind": "instructions", "size": size}
         return build_prompts(spec(loader, name=name, domain="precise_if", verifier="precise_if"), 900).prompts
 
     first = write_table(tmp_path / "a", make("one", 30), PROMPTS).read_bytes()
     assert first == write_table(tmp_path / "a", make("one", 30), PROMPTS).read_bytes()
-    prompts, rejected = merge([make("one", 30), make("two", 40)], ["one", "two"])
-    assert len(prompts) == 40
-    assert len(set(prompts.column("prompt_id").to_pylist())) == 40
-    assert {each["reason"] for each in rejected.to_pylist()} == {"duplicate of a prompt of source 'one'"}
-    assert [each["row"] for each in rejected.to_pylist()] == list(range(30))
 
 
 def test_several_rewards_become_one_weighted_ground_truth(tmp_path):
@@ -297,16 +292,16 @@ def test_a_changed_reward_function_changes_the_fingerprint(tmp_path, monkeypatch
     assert before[1] != after[1]
 
 
-def test_the_quickstart_has_prompts_of_all_domains():
+def test_the_quickstart_has_prompts_of_all_domains_and_cleaning_takes_none_of_them(tmp_path):
     spec = load_yaml(DataFile, ROOT / "data_specs" / "quickstart.yaml")
     tables = [build_prompts(each, spec.max_prompt_chars).prompts for each in spec.sources]
-    prompts, rejected = merge(tables, [each.name for each in spec.sources])
+    prompts, set_aside = merged(tmp_path, tables, [each.name for each in spec.sources])
     domains = prompts.column("domain").to_pylist()
     assert domains.count("precise_if") == sum(each.loader.size for each in spec.sources if each.domain == "precise_if")
     assert 60 <= domains.count("math") <= 88
     assert domains.count("code") == 24
     assert domains.count("chat") == 10
-    assert len(rejected) == 0
+    assert len(set_aside) == 0
 
 
 @needs_data

@@ -38,7 +38,7 @@ def module(tmp_path, monkeypatch):
 def test_a_transform_rewrites_rows_and_what_it_sets_aside_is_kept_with_its_reason(tmp_path, module):
     built = build_prompts(source(tmp_path, {"n": 2}, {"n": 3}, {"n": 0}, transform=f"{module.stem}.half"), 99)
     assert [each["messages"][0]["content"] for each in built.prompts.to_pylist()] == ["Half of 2?"]
-    aside = [(each["row"], each["reason"], json.loads(each["value"])) for each in built.rejected.to_pylist()]
+    aside = [(each["row"], each["reason"], json.loads(each["value"])) for each in built.set_aside.to_pylist()]
     assert aside == [
         (1, "transforms_for_a_test.half set it aside", {"n": 3}),
         (2, "transforms_for_a_test.half raised ZeroDivisionError: division by zero", {"n": 0}),

@@ -108,7 +108,7 @@ def offline(table, model, config, monkeypatch, **sampling):
 
     monkeypatch.setattr(rollouts, "running_engine", replaying)
     options = SamplingConfig(samples=SAMPLES, max_tokens=16, **sampling)
-    sampled = sample_and_score(table, model, ENGINE, options, policy="p", verifiers=config)
+    sampled = sample_and_score(table, model, ENGINE, options, policy="p", stage="difficulty", verifiers=config)
     assert sampled.table.column("error").null_count == sampled.table.num_rows == 500
     return {(row["prompt_id"], row["response"]): row["score"] for row in sampled.table.to_pylist()}
 

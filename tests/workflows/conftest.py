@@ -19,7 +19,7 @@ from tasks.evaluation.task import Evaluated, evaluate_policy
 from tasks.generation.task import PreparedModel, prepare_model
 from tasks.platform import run_id
 from tasks.ray_job import RayJobTask
-from tasks.schemas import LEDGER, PROMPTS, REJECTED, ROLLOUTS, StageSummary, read_table, table_from_rows, write_table
+from tasks.schemas import LEDGER, PROMPTS, ROLLOUTS, SET_ASIDE, StageSummary, read_table, table_from_rows, write_table
 from tasks.training.task import Trained, train_policy
 from tests.workflows.containers import image_environments, registered
 
@@ -47,7 +47,7 @@ class StandIns:
     @property
     def none(self) -> Path:
         """A table of no set-aside rows."""
-        return write_table(self.folder / "none.parquet", table_from_rows([], REJECTED, "none"), REJECTED)
+        return write_table(self.folder / "none.parquet", table_from_rows([], SET_ASIDE, "none"), SET_ASIDE)
 
     def new(self, name: str) -> Path:
         self.ran[name.split(".", maxsplit=1)[0]] += 1

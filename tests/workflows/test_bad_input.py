@@ -48,6 +48,34 @@ def test_a_reward_function_that_is_not_there_is_named():
         check(data(sources=[source], mixture={}), *quickstart()[1:])
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"cleaning": {"priority": ["nobody"]}}, "cleaning.priority: no source is called 'nobody'; there are: talk"),
+        ({"cleaning": {"filters": {"ground_truths": True}}}, "cleaning.filters.ground_truths: no source has"),
+        ({"evaluation_sets": [{"name": "e", "loader": {"kind": "jsonl", "path": "nowhere.jsonl"}}]}, "nowhere.jsonl"),
+    ],
+)
+def test_what_cleaning_needs_is_looked_for(changes, said):
+    with pytest.raises(SpecError, match=re.escape(said)):
+        check(data(sources=[TALK], mixture={}, **changes), *quickstart()[1:])
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ({"name": "talk", "loader": {"kind": "jsonl", "path": "x"}}, "['talk'] stand more than once"),
+        (
+            {"name": "e", "loader": {"kind": "topics", "size": 3}},
+            "'topics' makes prompts up; an evaluation set",
+        ),
+    ],
+)
+def test_an_evaluation_set_is_a_file_with_a_name_of_its_own(named, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        data(sources=[TALK], mixture={}, evaluation_sets=[named])
+
+
 def test_a_mixture_of_sources_that_are_not_there_is_an_error(tmp_path):
     with pytest.raises(SpecError, match="no source is called 'nobody'"):
         check(data(mixture={"sources": {"nobody": {"weight": 1}}}), *quickstart()[1:])
@@ -130,7 +158,7 @@ def test_help_says_in_a_few_lines_what_each_file_is_for():
     said, code = pyflyte("workflows/rlvr.py", "rlvr", "--help")
     assert code == 0
     for words in (
-        "The sources, how responses are judged",
+        "The sources, how they are cleaned",
         "tasks.spec.Recipe",
         "[default: (the quickstart's)]",
         "[default: (the recipe's)]",

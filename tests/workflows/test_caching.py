@@ -3,10 +3,15 @@
 import json
 import re
 import shutil
+from collections import Counter
 
 import pytest
 
+from tasks.cleaning import merging, screening
+from tasks.cleaning.spec import CleaningSpec, Filters
 from tasks.pods import PodConfig
+from tasks.schemas import SET_ASIDE, read_table
+from tasks.sourcing import loaders, prompts
 from tasks.spec import quickstart
 from tasks.training.config import OptimizerConfig
 from tasks.verifiers.chat.config import JudgeConfig
@@ -53,6 +58,64 @@ def test_another_mixture_runs_everything_from_mixing_on_again(run):
     data = quickstart()[0]
     ran, _ = run(data=data.model_copy(update={"mixture": data.mixture.model_copy(update={"seed": 99})}))
     assert ran == {"train_policy": 1, "evaluate_policy": 2}
+
+
+@pytest.fixture
+def worked(monkeypatch):
+    """Which sources were read, how many times prompts were screened, and how many times merged."""
+    found = Counter()
+
+    def counted(module, name, label):
+        work = getattr(module, name)
+
+        def counting(*args):
+            found[label(*args)] += 1
+            return work(*args)
+
+        monkeypatch.setattr(module, name, counting)
+
+    counted(prompts, "build_prompts", lambda source, _: source.name)
+    counted(screening, "screen", lambda *_: "screened")
+    counted(merging, "Merger", lambda *_: "merged")
+    return found
+
+
+def test_another_filter_reads_no_source_again_and_another_mixture_cleans_nothing_again(run, worked):
+    data = quickstart()[0]
+    run()
+    assert worked == {source.name: 1 for source in data.sources} | {"merged": 1}
+    worked.clear()
+    run(data=data.model_copy(update={"mixture": data.mixture.model_copy(update={"seed": 98})}))
+    assert worked == {}
+    ran, _ = run(data=data.model_copy(update={"cleaning": CleaningSpec(filters=Filters(min_words=1))}))
+    assert worked == {"screened": 1, "merged": 1}
+    assert ran == {}, "it took no prompt"
+
+
+def test_a_source_that_grew_is_the_only_one_that_is_read_and_screened_again(run, worked, tmp_path, monkeypatch):
+    monkeypatch.setattr(loaders, "SMALL_BYTES", 0)
+    questions = [f"What comes after the number {word}?" for word in ("ten", "nine", "six")]
+
+    def lines(name, *texts):
+        (tmp_path / name).write_text("".join(json.dumps({"prompt": text, "answer": "1"}) + "\n" for text in texts))
+        return {"loader": {"kind": "jsonl", "path": str(tmp_path / name)}, "name": name.partition(".")[0]}
+
+    def data():
+        judged = {"domain": "math", "verifier": "math", "columns": {"ground_truth": "answer"}}
+        spec = {"name": "d", "sources": [a | judged, b | judged], "evaluation_sets": [e], "mixture": {"heldout": 0.3}}
+        return quickstart()[0].model_validate(spec)
+
+    a = lines("a.jsonl", *(f"{number}?" for number in range(20)))
+    b = lines("b.jsonl", *(f"{number}+1?" for number in range(20)), questions[0])
+    e = lines("e.jsonl", *questions)
+    run(data=data())
+    assert worked == {"a": 1, "b": 1, "e": 1, "screened": 2, "merged": 1}
+    worked.clear()
+    lines("b.jsonl", *(f"{number}+1?" for number in range(30)), *questions)
+    run(data=data())
+    assert worked == {"b": 1, "screened": 1, "merged": 1}
+    rows = read_table(tmp_path / "outputs" / "latest" / "set_aside.parquet", SET_ASIDE).to_pylist()
+    assert [(row["source"], row["kind"]) for row in rows] == [("b", "contaminated")] * 3
 
 
 def test_another_threshold_keeps_the_rollouts(run):
@@ -147,7 +210,7 @@ def test_the_summary_and_the_report_are_in_the_output_folder(run, tmp_path):
     assert latest.is_symlink()
     assert summary["report"] == str(latest.resolve() / "report.html")
     assert "training ran" in (latest / "report.html").read_text()
-    for name in ("evaluation", "mixture", "heldout", "ledger", "rejected_sourcing", "rejected_rollouts"):
+    for name in ("evaluation", "mixture", "heldout", "ledger", "set_aside", "set_aside_evaluation"):
         assert (latest / f"{name}.parquet").is_file()
     assert "base_model" not in (latest / "policy" / "README.md").read_text()  # a package's model is none of the hub's
     assert f'href="{latest.resolve().name}/report.html"' in (tmp_path / "outputs" / "index.html").read_text()

@@ -107,13 +107,30 @@ def test_where_training_has_gpus_difficulty_and_evaluation_have_one_for_each_tha
 
 def test_small_sources_are_read_in_one_pod_and_a_hub_data_set_in_its_own(nodes):
     found, _ = nodes(curate)
-    assert list(found) == ["source-6-sources", "merge", "roll-out", "select", "mix"]
+    assert list(found) == ["source-6-sources", "merge", "check", "roll-out", "select", "mix"]
     spec = quickstart()[0].model_dump(mode="json", exclude_unset=True)
     hub = {"kind": "huggingface", "dataset": "openai/gsm8k", "revision": "0" * 40, "config": "main"}
     spec["sources"].append({"name": "gsm8k", "domain": "math", "verifier": "math", "loader": hub})
     found, _ = nodes(curate, data=DataFile.model_validate(spec | {"pod": {"memory_gib": 5}}))
     assert {"source-6-sources", "source-gsm8k"} <= set(found)
     assert asked(found["mix"])["MEMORY"] == "5Gi"
+
+
+def test_sources_are_screened_each_by_itself_where_something_is_asked_of_them(nodes, tmp_path):
+    spec = quickstart()[0].model_dump(mode="json", exclude_unset=True)
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text('{"prompt": "What is half of 1?"}')
+    named = {"name": "halves", "loader": {"kind": "jsonl", "path": str(questions)}}
+    found, _ = nodes(curate, data=DataFile.model_validate(spec | {"evaluation_sets": [named]}))
+    assert {"evaluation-halves", "source-6-sources", "screen-6-sources"} <= set(found)
+    assert set(found["screen-6-sources"].upstream_node_ids) == {"evaluation-halves", "source-6-sources"}
+    assert "screen-6-sources" in found["merge"].upstream_node_ids
+    found, _ = nodes(curate, data=DataFile.model_validate(spec | {"cleaning": {"filters": {"max_words": 9}}}))
+    assert "screen-6-sources" in found
+
+
+def test_no_rollout_is_sampled_before_it_is_known_that_the_mixture_can_be_filled(nodes):
+    assert set(nodes(curate)[0]["roll-out"].upstream_node_ids) == {"merge", "check"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,72 @@
+"""Which prompts hold a question of an evaluation set."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tasks import texts
+from tasks.cleaning.spec import Contamination
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """What a prompt has of a question.
+
+    Attributes:
+        row: the prompt's, in its table.
+        evaluation_set: by name.
+        question: its `prompt_id`.
+        share: of the question's words.
+    """
+
+    row: int
+    evaluation_set: str
+    question: str
+    share: float
+
+
+class Questions:
+    """The questions of evaluation sets, to be found in prompts by their runs of words (`Contamination`)."""
+
+    def __init__(self, prompts: pa.Table, spec: Contamination) -> None:
+        """Take in the questions.
+
+        Args:
+            prompts: a table of `PROMPTS`: the questions, by the sets' names as sources.
+            spec: how they are found.
+        """
+        self._spec = spec
+        self._names, self._ids = (prompts.column(name).to_pylist() for name in ("source", "prompt_id"))
+        hashes, offsets = texts.words(texts.questions(prompts.column("messages")))
+        self._words = np.diff(offsets)
+        runs, starts = texts.ngrams(hashes, offsets, spec.ngram)
+        owners = np.repeat(np.arange(len(self._words)), np.diff(starts))
+        order = np.argsort(runs, kind="stable")
+        self._runs, self._owners = runs[order], owners[order]
+        self._at = (np.arange(len(runs)) - np.repeat(starts[:-1], np.diff(starts)))[order]
+
+    def overlaps(self, prompts: pa.Table) -> Iterator[Overlap]:
+        """For each contaminated prompt, the question that it has most of, in the order of the rows."""
+        hashes, offsets = texts.words(texts.questions(prompts.column("messages")))
+        runs, starts = texts.ngrams(hashes, offsets, self._spec.ngram)
+        rows = np.repeat(np.arange(prompts.num_rows), np.diff(starts))
+        low, high = (np.searchsorted(self._runs, runs, side) for side in ("left", "right"))
+        found: dict[tuple[int, int], set[int]] = defaultdict(set)
+        for hit in np.flatnonzero(high > low).tolist():
+            for entry in range(low[hit], high[hit]):
+                question = int(self._owners[entry])
+                at = int(self._at[entry])
+                found[int(rows[hit]), question].update(range(at, min(at + self._spec.ngram, self._words[question])))
+        best: dict[int, tuple[float, int]] = {}
+        for (row, question), covered in found.items():
+            share = len(covered) / int(self._words[question])
+            if share > self._spec.overlap and (share, -question) > best.get(row, (0.0, 0)):
+                best[row] = (share, -question)
+        for row in sorted(best):
+            share, question = best[row][0], -best[row][1]
+            yield Overlap(row, self._names[question], self._ids[question], share)

@@ -1,0 +1,126 @@
+"""Prompts as texts that can be compared: which are the same, and what words they have.
+
+Everything here is over Arrow and numpy arrays, for tables of a million prompts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Hashes = np.ndarray[tuple[int], np.dtype[np.uint64]]
+Offsets = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+KEY_BYTES = 16
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+_NOT_WORDS = r"[^\p{L}\p{M}\p{N}]+"
+_ALONE = r"([\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}])"
+"""Scripts that put no spaces between words: there each letter is one."""
+_HYPHEN = r"(\p{L})-(\p{L})"
+_NOT_ARITHMETIC = r"[^\p{N}\p{Sm}*/^!%()\[\]{}-]+"
+
+
+def prompt_keys(messages: pa.ChunkedArray) -> list[bytes]:
+    """`KEY_BYTES` bytes for each prompt, the same for the same turns whatever their case, white space and verifier.
+
+    Args:
+        messages: the column of that name of a table of `PROMPTS`.
+    """
+    found: list[bytes] = []
+    for chunk in messages.chunks:
+        content = pc.utf8_lower(pc.utf8_normalize(_contents(chunk), "NFC"))
+        content = pc.utf8_trim_whitespace(pc.replace_substring_regex(content, r"[\s\p{Z}]+", " "))
+        turns = pc.binary_join_element_wise(pc.struct_field(chunk.flatten(), "role"), content, ": ")
+        found += [
+            hashlib.blake2b(text.encode(), digest_size=KEY_BYTES).digest()
+            for text in _joined(chunk, turns, "\n").to_pylist()
+        ]
+    return found
+
+
+def questions(messages: pa.ChunkedArray) -> pa.Array:
+    """The text of each prompt without its system message, which is rarely a prompt's own; in lower case."""
+    chunks = []
+    for chunk in messages.chunks:
+        is_system = pc.equal(pc.struct_field(chunk.flatten(), "role"), "system")
+        content = pc.if_else(is_system, "", _contents(chunk))
+        chunks.append(_joined(chunk, pc.utf8_lower(pc.utf8_normalize(content, "NFKC")), "\n"))
+    return pa.chunked_array(chunks, pa.string()).combine_chunks()
+
+
+def words(texts: pa.Array) -> tuple[Hashes, Offsets]:
+    """A hash of each word of each text: word i of text t is `hashes[offsets[t] + i]`, as in an Arrow list array."""
+    spaced = pc.replace_substring_regex(texts, _ALONE, r" \1 ")
+    spaced = pc.utf8_trim_whitespace(pc.replace_substring_regex(spaced, _NOT_WORDS, " "))
+    listed = pc.utf8_split_whitespace(spaced)
+    flat = listed.flatten()
+    counts = np.where(pc.utf8_length(spaced).to_numpy() > 0, np.diff(listed.offsets.to_numpy()), 0)
+    flat = flat.filter(pc.not_equal(flat, ""))
+    coded = flat.dictionary_encode()
+    known = np.array([_hash(word) for word in coded.dictionary.to_pylist()], np.uint64)
+    hashes = known[coded.indices.to_numpy()] if len(flat) else np.empty(0, np.uint64)
+    return hashes, _offsets(counts)
+
+
+def ngrams(hashes: Hashes, offsets: Offsets, n: int, *, open_ends: bool = False) -> tuple[Hashes, Offsets]:
+    """A hash of each run of `n` words of each text, in their order; of a shorter text, one of all of it.
+
+    Args:
+        hashes, offsets: what `words` gives.
+        n: words.
+        open_ends: a text's first and last words are in `n` runs as well, of which some reach beyond its ends.
+    """
+    counts = np.diff(offsets)
+    beyond = n - 1 if open_ends else 0
+    sizes = np.where(counts, np.maximum(counts + 2 * beyond, n), 0)
+    starts = _offsets(sizes)
+    flat = np.zeros(int(starts[-1]) + n, np.uint64)
+    flat[np.repeat(starts[:-1] + beyond - offsets[:-1], counts) + np.arange(len(hashes))] = hashes
+    runs = np.zeros(int(starts[-1]), np.uint64)
+    for step in range(n):
+        runs = runs * _MULTIPLIER + flat[step : step + len(runs)]
+    runs ^= runs >> np.uint64(31)
+    runs *= _MULTIPLIER
+    runs ^= runs >> np.uint64(29)
+    each = np.where(counts, sizes - n + 1, 0)
+    first = _offsets(each)
+    return runs[np.repeat(starts[:-1] - first[:-1], each) + np.arange(int(first[-1]))], first
+
+
+def arithmetic(texts: pa.Array) -> Hashes:
+    """A hash of the numbers, operators and brackets of each text, in their order: a formula without its letters."""
+    plain = pc.replace_substring_regex(texts, r"(\p{N}),(\p{N}{3})", r"\1\2")
+    plain = pc.replace_substring_regex(plain, _HYPHEN, r"\1\2")
+    signs = pc.utf8_trim_whitespace(pc.replace_substring_regex(plain, _NOT_ARITHMETIC, " "))
+    return np.array([_hash(text) for text in signs.to_pylist()], np.uint64)
+
+
+def combined(first: Hashes, second: Hashes) -> Hashes:
+    """One hash of two."""
+    return (first * _MULTIPLIER) ^ second
+
+
+def text_hashes(texts: pa.Array) -> Hashes:
+    """A hash of each text."""
+    return np.array([_hash(text) for text in texts.to_pylist()], np.uint64)
+
+
+def _contents(messages: pa.ListArray) -> pa.Array:
+    return pc.struct_field(messages.flatten(), "content")
+
+
+def _joined(messages: pa.ListArray, turns: pa.Array, separator: str) -> pa.Array:
+    """The turns of each prompt as one text."""
+    counts = pc.list_value_length(messages).to_numpy()
+    return pc.binary_join(pa.ListArray.from_arrays(pa.array(_offsets(counts), pa.int32()), turns), separator)
+
+
+def _offsets(counts: Offsets) -> Offsets:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())

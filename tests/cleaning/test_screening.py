@@ -1,0 +1,151 @@
+"""What holds a question of an evaluation set, and what the filters do not take, is set aside with its reason."""
+
+import pyarrow as pa
+import pytest
+
+from tasks.cleaning.contamination import Questions
+from tasks.cleaning.screening import screen
+from tasks.cleaning.spec import CleaningSpec, Contamination, Filters
+from tasks.config import SpecError
+from tasks.schemas import PROMPTS
+from tests.cleaning.prompts import gsm8k, needs_data, prompt, source, table
+
+QUESTION = "A plane flies nine hundred miles in two hours . How long does it need for five hundred miles more ?"
+NONE = PROMPTS.empty_table()
+
+
+def screened(prompts, questions=NONE, *, batches=1, overlap=0.5, **filters):
+    """What stays, and the rows set aside."""
+    spec = CleaningSpec(filters=Filters(**filters), contamination=Contamination(overlap=overlap))
+    size = -(-prompts.num_rows // batches)
+    parts = [prompts.slice(start, size) for start in range(0, prompts.num_rows, size)]
+    found = list(screen(parts, questions, spec.screening(evaluated=True)))
+    return pa.concat_tables([kept for kept, _ in found]), [row for _, gone in found for row in gone.to_pylist()]
+
+
+def test_nothing_is_asked_where_nothing_is_given():
+    assert CleaningSpec().screening(evaluated=False) is None
+    assert CleaningSpec().screening(evaluated=True) is not None
+    assert CleaningSpec(filters=Filters(min_words=1)).screening(evaluated=False) is not None
+
+
+def test_a_prompt_with_an_evaluation_question_in_it_is_set_aside_for_that_question():
+    questions = source("planes", QUESTION, "What else is there ?", verifier="chat_open", domain="chat", truth=None)
+    prompts = source("s", "Count to nine .", f"Solve this. {QUESTION.upper()} Show your work.")
+    kept, [gone] = screened(prompts, questions)
+    assert len(kept) == 1
+    assert (gone["stage"], gone["kind"], gone["row"]) == ("cleaning", "contaminated", 1)
+    assert gone["reason"] == "100% of the words of a question of 'planes'"
+    assert gone["clashed_with"] == questions.column("prompt_id")[0].as_py()
+
+
+@pytest.mark.parametrize(("taken", "contaminated"), [(19, True), (10, True), (9, False), (7, False)])
+def test_more_than_half_of_the_questions_words_must_stand_in_runs_of_eight(taken, contaminated):
+    words = [word for word in QUESTION.split() if word.isalpha()]
+    assert len(words) == 19
+    prompts = source("s", "Before it . " + " ".join(words[:taken]) + " and something else after it .")
+    assert bool(screened(prompts, source("e", QUESTION))[1]) == contaminated
+
+
+def test_words_that_stand_apart_are_no_contamination():
+    words = QUESTION.split()
+    scattered = " ".join(f"{word} so" if number % 7 == 6 else word for number, word in enumerate(words))
+    assert screened(source("s", scattered), source("e", QUESTION))[1] == []
+
+
+def test_a_question_shorter_than_a_run_contaminates_only_the_prompt_that_is_that_question():
+    prompts = source("s", "what is love?", "What is love? Baby don't hurt me", "Tell me: what is love?")
+    _, gone = screened(prompts, source("e", "What is love ?"))
+    assert [row["row"] for row in gone] == [0]
+
+
+def test_a_prompt_names_the_question_that_it_has_most_of():
+    half = " ".join(QUESTION.split()[:14]) + " it takes in winter"
+    _, [gone] = screened(
+        source("s", QUESTION), table(*source("a", half).to_pylist(), *source("b", QUESTION).to_pylist())
+    )
+    assert gone["reason"] == "100% of the words of a question of 'b'"
+
+
+def test_a_system_message_contaminates_nothing():
+    prompts = table(prompt("Go on .", system=QUESTION))
+    assert screened(prompts, source("e", QUESTION))[1] == []
+
+
+@needs_data
+def test_gsm8ks_training_questions_that_hold_a_test_question_are_three():
+    train, test = gsm8k("train"), gsm8k("test")
+    found = list(Questions(test, Contamination()).overlaps(train))
+    texts = [train.column("messages")[each.row].as_py()[0]["content"] for each in found]
+    assert [" ".join(text.split()[:4]) for text in texts] == [
+        "Bella bought stamps at",
+        "A train travels 270",
+        "A train travels 360",
+    ]
+    assert [each.evaluation_set for each in found] == ["test"] * 3
+
+
+def test_prompts_with_too_few_or_too_many_words_are_set_aside():
+    kept, gone = screened(source("s", "Go", "Go on now", "Go on and on and on"), min_words=2, max_words=5)
+    assert len(kept) == 1
+    assert [(row["row"], row["kind"], row["reason"]) for row in gone] == [
+        (0, "length", "prompt of 1 words, fewer than min_words 2"),
+        (2, "length", "prompt of 6 words, more than max_words 5"),
+    ]
+
+
+def test_words_are_counted_where_there_are_no_spaces_between_them():
+    _, gone = screened(source("s", "這是一個問題", "これは何ですか"), max_words=6)
+    assert [row["reason"] for row in gone] == ["prompt of 7 words, more than max_words 6"]
+
+
+def test_prompts_of_other_languages_are_set_aside():
+    prompts = source(
+        "s", "How many apples does she have left in the end?", "Wie viele Äpfel hat sie am Ende noch übrig?",
+        "Combien de pommes lui reste-t-il à la fin ?",
+    )  # fmt: skip
+    kept, [gone] = screened(prompts, languages=["en", "fr"])
+    assert len(kept) == 2
+    assert (gone["row"], gone["kind"]) == (1, "language")
+    assert gone["reason"].startswith("its language is de with probability 1.00, none of en, fr")
+
+
+def test_a_language_that_is_not_known_is_one_sentence():
+    with pytest.raises(SpecError, match=r"cleaning\.filters\.languages: 'xx' is none of ace, af, am, "):
+        screened(source("s", "a"), languages=["xx"])
+    with pytest.raises(ValueError, match="languages"):
+        Filters(languages=["english"])
+
+
+def test_a_range_the_wrong_way_round_is_refused():
+    with pytest.raises(ValueError, match="min_words 3 is larger than max_words 2"):
+        Filters(min_words=3, max_words=2)
+
+
+def test_ground_truths_that_their_own_verifier_rejects_are_set_aside():
+    truths = [
+        "1/2",
+        "x^2 + 1",
+        {"answer": "72", "mode": "gsm8k"},
+        {"answer": "Paris", "mode": "exact"},
+        ["It cannot be said; see the figure below for why", "2"],
+        "\\frac{1}{2",
+    ]
+    rows = [prompt(f"{number}?", row=number, truth=truth) for number, truth in enumerate(truths)]
+    rows.append(prompt("f?", row=6, truth={"tests": ["assert f(1) == 2"]}, verifier="code", domain="code"))
+    wrong = {"rewards": [{"verifier": "math", "weight": 1.0, "ground_truth": truths[-1]}]}
+    rows.append(prompt("w?", row=7, truth=wrong, verifier="weighted"))
+    kept, gone = screened(table(*rows), batches=3, ground_truths=True)
+    assert [(row["row"], row["kind"]) for row in gone] == [(5, "ground_truth"), (7, "ground_truth")]
+    assert gone[0]["reason"].startswith("its own verifier rejects it: ")
+    assert gone[0]["value"] == '"\\\\frac{1}{2"'
+    assert len(kept) == 6
+
+
+def test_a_prompt_is_set_aside_for_one_reason_and_batches_make_no_difference():
+    prompts = source("s", "kurz", *(f"{QUESTION} {word}" for word in "abc"), "This one stays where it is .")
+    whole = screened(prompts, source("e", QUESTION), min_words=2, languages=["en"])
+    assert [row["kind"] for row in whole[1]] == ["length", *["contaminated"] * 3]
+    parts = screened(prompts, source("e", QUESTION), batches=5, min_words=2, languages=["en"])
+    assert whole[0].equals(parts[0])
+    assert whole[1] == parts[1]
