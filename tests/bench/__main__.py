@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tasks import cores
+from tasks.training.simulation.ladder import PUBLISHED
 from tasks.verifiers import VerifiersConfig
 from tests.bench.figures import Figure, publish
+from tests.bench.simulation import SHARES
 from tests.bench.verifiers_chat import ALL
 
 FOLDER = Path("outputs/bench")
@@ -113,6 +115,44 @@ def cleaning() -> list[Figure]:
     ]
 
 
+def simulation() -> list[Figure]:
+    """OlmoRL's ladder, and what active sampling saves, with the real controller and fleet in virtual time."""
+    found, sampled = measure("simulation", "ladder"), measure("simulation", "sampling")
+    rungs = list(PUBLISHED)
+    first, wide = found[rungs[0]], found["synchronous, wide"]
+    total = PUBLISHED[rungs[-1]] / PUBLISHED[rungs[0]]
+    return [
+        Figure.at_least("ladder, total", found[rungs[-1]], "trained tokens/s", rungs[0], first, total),
+        *(
+            Figure.stated(f"ladder, {rung}", found[rung], "trained tokens/s", "synchronous, as wide", wide)
+            for rung in rungs
+        ),
+        Figure.stated("ladder, the learner's idle share on the last rung", found["idle"], "", "Olmo 3, 32B", 0.75),
+        *(
+            Figure.at_most(
+                f"active sampling, {share:.0%} teach nothing",
+                sampled[f"active {share}"],
+                "generated / trained",
+                "DAPO's rounds of 3",
+                sampled[f"dynamic {share}"],
+                1.0,
+            )
+            for share in SHARES
+        ),
+        *(
+            Figure.at_most(
+                f"active sampling, {share:.0%} teach nothing",
+                sampled[f"active {share}"],
+                "generated / trained",
+                "the bound",
+                1 / (1 - share),
+                1.1,
+            )
+            for share in SHARES
+        ),
+    ]
+
+
 def _latency(name: str, found: Mapping[str, float]) -> list[Figure]:
     return [
         Figure.stated(f"{name}: p99", found["p99_ms"], "ms", "p50", found["p50_ms"]),
@@ -125,7 +165,7 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     pyflyte = str(Path(sys.executable).with_name("pyflyte"))
     run = [pyflyte, "run", "workflows/rlvr.py", "rlvr"]
-    figures = [*verifiers(), *chat(), *cleaning()]
+    figures = [*verifiers(), *chat(), *cleaning(), *simulation()]
 
     ours, trl = measure("training", "ours"), measure("training", "trl")
     figures.append(

@@ -113,3 +113,24 @@ def test_each_rung_of_the_published_ladder_is_above_the_last():
     assert all(low < high for low, high in pairwise(ours))
     assert ours[-1] / ours[0] > 3.35  # 2,949 / 881
     assert ours[-1] / rungs["synchronous, wide"] > 1.5
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("share", [0.3, 0.6])
+def test_active_sampling_generates_little_more_than_what_teaches_nothing_costs_where_rounds_discard_a_surplus(share):
+    """Generated over trained tokens, at a share of zero-variance groups; the bound is 1 / (1 - share)."""
+
+    def generated_over_trained(**options):
+        workload = Workload(drawn_lengths(chance(2), 500, 2000), zero_variance=share)
+        config = recipe(steps=60, groups_per_step=16, actors={"count": 4}, **options)
+        found = simulate(config, ENGINE, ClockLearner(1e9), workload, seed=3)
+        return found.tokens_per_second / found.trained_tokens_per_second
+
+    bound = 1 / (1 - share)
+    active = generated_over_trained(async_steps=4)
+    # DAPO generates batches of 3 times the size, and discards what is left of a round
+    dynamic = generated_over_trained(
+        async_steps=0, max_staleness=0, resampling={"kind": "dynamic", "batch_multiplier": 3}
+    )
+    assert active == pytest.approx(bound, rel=0.1)
+    assert dynamic > 1.1 * active

@@ -2,6 +2,11 @@
 
 Each rung is a configuration of the real controller and fleet. Engines are clocks of one size, responses have the
 paper's mean and limit, and the learner is as fast as leaves it idle three quarters of the time on the last rung.
+
+Where it differs from the paper's 1 : 1.11 : 1.54 : 3.35: synchronous training has one batch in flight, a quarter of the
+others' window, so that all later rungs stand higher above it. Beside a batch as wide as the window they are at 1.1, 1.4
+and 2.1: continuous batching and threading as in the paper, and in-flight updates above draining by a factor of 1.5 in
+the place of 2.2, as a drained actor here begins its next responses at once, with what it has in stock.
 """
 
 from __future__ import annotations
