@@ -246,3 +246,12 @@ def test_the_examples_of_the_readme_run(laptop, example):
     words = example.replace("outputs/latest", str(laptop.outputs)).replace("my_", f"{laptop.home}/my_").split()
     laptop.run(PYFLYTE, *words)
     assert " so far" not in laptop.log, "only the mixture is another: no long stage runs again"
+
+
+def test_a_prompts_life_is_told_from_its_source_to_the_steps_that_trained_on_it(laptop):
+    ledger = read_table(laptop.outputs / "ledger.parquet", LEDGER).to_pylist()
+    trained = next(row for row in ledger if row["fate"] == "trained")
+    identity, folder = trained["prompt_id"][:12], str(laptop.outputs)
+    told = laptop.run(sys.executable, "-m", "tasks.reporting", "trace", identity, "--run", folder)
+    for words in ("from        row ", "difficulty  ", "mixture     trained on", f"trained at step {trained['step']}"):
+        assert words in told

@@ -1,0 +1,159 @@
+"""A prompt's life: where it came from, what each stage made of it, and what training and evaluation did with it.
+
+It is read from the tables of a run's folder (`outputs/<run>`). `docs/tracing.md` has the same as a query.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tasks.failures import MistakeError
+
+SHOWN_CHARS = 300
+"""Of a prompt, and of a value that was set aside."""
+
+
+class TraceError(MistakeError):
+    """A prompt or a run that cannot be found, or more than one prompt of that name."""
+
+
+@dataclass
+class Life:
+    """What a run holds of one prompt.
+
+    Attributes:
+        prompt: its row in `PROMPTS`; None for a row that became no prompt.
+        set_aside: the rows that were set aside: this one, and those for which it was kept.
+        graded: its row in `GRADED`.
+        kept, mixed, held_out: whether it passed the difficulty filter, is trained on, is held out.
+        rollouts: scores under the initial checkpoint.
+        groups: its rows in `LEDGER`, by number.
+        before, after: held-out scores of both policies.
+    """
+
+    prompt: dict[str, Any] | None
+    set_aside: list[dict[str, Any]] = field(default_factory=list)
+    graded: dict[str, Any] | None = None
+    kept: bool = False
+    mixed: bool = False
+    held_out: bool = False
+    rollouts: list[float | None] = field(default_factory=list)
+    groups: list[dict[str, Any]] = field(default_factory=list)
+    before: list[float | None] = field(default_factory=list)
+    after: list[float | None] = field(default_factory=list)
+
+
+def find(run: Path, prompt_id: str) -> Life:
+    """The life of the prompt whose id begins with `prompt_id`.
+
+    Raises:
+        TraceError: the run's folder is none, or it holds no such prompt, or several.
+    """
+    if not (run / "prompts.parquet").is_file():
+        raise TraceError(f"{run} holds no prompts.parquet: --run names a folder such as outputs/latest")
+    if len(prompt_id) < 4:
+        raise TraceError(f"{prompt_id!r}: give at least four digits of a prompt's id")
+    known = {each for name in ("prompts", "set_aside") for each in _ids(run, name) if each.startswith(prompt_id)}
+    if len(known) != 1:
+        found = f"{len(known)} prompts: {', '.join(sorted(known)[:5])}" if known else "no prompt"
+        raise TraceError(f"{run}: {found} whose id begins with {prompt_id!r}")
+    return _life(run, known.pop())
+
+
+def find_row(run: Path, source: str, row: int) -> Life:
+    """The life of what stood in row `row` (counted from 0) of a source.
+
+    Raises:
+        TraceError: the run holds nothing of it.
+    """
+    for prompt in _rows(run, "prompts", "source", source):
+        if json.loads(prompt["metadata"]).get("row") == row:
+            return _life(run, prompt["prompt_id"])
+    aside = [each for each in _rows(run, "set_aside", "source", source) if each["row"] == row]
+    if not aside:
+        raise TraceError(f"{run}: nothing is known of row {row} of source {source!r}")
+    identity = aside[0]["prompt_id"]
+    return _life(run, identity) if identity else Life(None, aside)
+
+
+def _life(run: Path, identity: str) -> Life:
+    def scores(name: str) -> list[float | None]:
+        return [row["score"] for row in _rows(run, name, "prompt_id", identity)]
+
+    aside = [*_rows(run, "set_aside", "prompt_id", identity), *_rows(run, "set_aside", "clashed_with", identity)]
+    return Life(
+        prompt=next(_rows(run, "prompts", "prompt_id", identity), None),
+        set_aside=aside,
+        graded=next(_rows(run, "graded", "prompt_id", identity), None),
+        kept=any(_rows(run, "kept", "prompt_id", identity)),
+        mixed=any(_rows(run, "mixture", "prompt_id", identity)),
+        held_out=any(_rows(run, "heldout", "prompt_id", identity)),
+        rollouts=scores("rollouts"),
+        groups=sorted(_rows(run, "ledger", "prompt_id", identity), key=lambda row: row["group"]),
+        before=scores("before"),
+        after=scores("after"),
+    )
+
+
+def _ids(run: Path, name: str) -> set[str]:
+    path = run / f"{name}.parquet"
+    if not path.is_file():
+        return set()
+    column = pq.read_table(path, columns=["prompt_id"]).column("prompt_id")
+    return set(pc.unique(column.drop_null()).to_pylist())
+
+
+def _rows(run: Path, name: str, column: str, value: str) -> Iterator[dict[str, Any]]:
+    """Rows of a table with this value; none where the run has no such table. Only what is read counts in memory."""
+    path = run / f"{name}.parquet"
+    if path.is_file():
+        table: pa.Table = pq.read_table(path, filters=[(column, "=", value)])
+        yield from table.to_pylist()
+
+
+def told(life: Life) -> Iterator[str]:
+    """The life as lines of text, in the order of the pipeline."""
+    if prompt := life.prompt:
+        row = json.loads(prompt["metadata"]).get("row")
+        yield f"prompt      {prompt['prompt_id']}, {prompt['domain']}, judged by {prompt['verifier']}"
+        yield f"from        row {row} of source {prompt['source']}"
+        yield f"            {_short(prompt['messages'][-1]['content'])}"
+    for row in life.set_aside:
+        yield (
+            f"set aside   row {row['row']} of {row['source']} by {row['stage']} ({row['kind']}): {row['reason']}"
+            + (f", kept: {row['clashed_with'][:8]}" if row["clashed_with"] else "")
+        )
+    if graded := life.graded:
+        yield (
+            f"difficulty  {graded['pass_rate']:.1%} of {graded['num_rollouts']} rollouts pass, "
+            f"{_scores(life.rollouts)}, {graded['mean_tokens']:.0f} tokens: {'kept' if life.kept else 'not kept'}"
+        )
+    if life.kept:
+        sides = [name for name, holds in (("trained on", life.mixed), ("held out", life.held_out)) if holds]
+        yield f"mixture     {', '.join(sides) or 'not taken'}"
+    for group in life.groups:
+        step = f" at step {group['step']}" if group["step"] is not None else ""
+        yield (
+            f"group {group['group']:<5} {group['fate']}{step}, policy {group['first_version']} to "
+            f"{group['last_version']}, {_scores(group['scores'])}, {sum(group['num_tokens']):,} tokens"
+            + (f": {group['detail']}" if group["detail"] else "")
+        )
+    if life.before or life.after:
+        yield f"evaluation  before {_scores(life.before)}, after {_scores(life.after)}"
+
+
+def _scores(scores: list[float | None]) -> str:
+    return "scores " + " ".join("?" if score is None else f"{score:g}" for score in scores)
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= SHOWN_CHARS else f"{line[:SHOWN_CHARS]} […]"
