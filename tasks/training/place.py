@@ -1,0 +1,96 @@
+"""The place of one actor: what is known of who is in it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import deque
+
+from tasks.generation.engine import EngineStatistics
+from tasks.training.actors import Actor
+from tasks.training.concurrency import Concurrency
+from tasks.training.config import ActorsConfig
+from tasks.training.rollouts import Group, Sample
+
+
+class Place:
+    """The place of one actor: who is in it, and what that generates.
+
+    Attributes:
+        held: version of the weights that its actor holds; None while nobody serves here.
+        running: what is being generated, and the call that waits for it.
+        reserved: whether it is for a suspect group, and takes nothing else.
+        suspect: the suspect group that it generates for.
+        losses: when its actors were lost, seconds of the event loop's clock.
+        resting: why it stays empty for a while; empty where it does not.
+        concurrency: sequences that its engine is given at a time; those beyond wait in the engine.
+    """
+
+    def __init__(self, index: int, actors: ActorsConfig) -> None:
+        self.index = index
+        self.concurrency = Concurrency(actors.engine.max_num_seqs, actors.min_num_seqs)
+        self._in_stock = sys.maxsize // 2 if actors.updates == "static" else actors.prefetch
+        self.actor: Actor | None = None
+        self.held: int | None = None
+        self.running: dict[Sample, asyncio.Task[None]] = {}
+        self.reserved = False
+        self.suspect: Group | None = None
+        self.attempts = 0
+        self.losses: deque[float] = deque()
+        self.resting = ""
+        self.statistics = EngineStatistics()
+        self.preemptions = 0
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self.idle_seconds = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._idle_since = self._loop.time()
+        self.broken: asyncio.Future[None] = self._loop.create_future()
+
+    @property
+    def serves(self) -> bool:
+        """Whether its actor can be given samples, for all that it knows itself."""
+        return self.held is not None
+
+    @property
+    def starts(self) -> bool:
+        """Whether its actor will serve soon."""
+        return not self.serves and not self.resting
+
+    @property
+    def room(self) -> int:
+        """Samples that it can be given on top."""
+        return self.concurrency.limit + self._in_stock - len(self.running) if self.serves else 0
+
+    def begin(self) -> None:
+        """It is given something to generate."""
+        if self.idle.is_set():
+            self.count_idle()
+            self.idle.clear()
+
+    def end(self) -> None:
+        """It has nothing to generate any more."""
+        if not self.idle.is_set():
+            self._idle_since = self._loop.time()
+            self.idle.set()
+
+    def count_idle(self) -> None:
+        """Bring `idle_seconds` up to now."""
+        now = self._loop.time()
+        if self.idle.is_set():
+            self.idle_seconds += now - self._idle_since
+        self._idle_since = now
+
+    def observe(self, statistics: EngineStatistics) -> None:
+        """What its engine says of itself; one that was replaced counts from 0."""
+        preempted = max(statistics.preemptions - self.statistics.preemptions, 0)
+        self.preemptions += preempted
+        self.concurrency.observe(statistics.running, statistics.kv_cache_usage, preempted)
+        self.statistics = statistics
+
+    @property
+    def state(self) -> str:
+        """How it stands, for a message."""
+        if self.resting:
+            return self.resting
+        return f"generates {len(self.running)} samples" if self.serves else "is starting"
