@@ -115,8 +115,10 @@ def _written(
 
     path = write_batches(scratch("prompts.parquet"), staying(), PROMPTS, lineage)
     here = pa.concat_tables(aside)
-    by_source = here.group_by(["source", "kind"]).aggregate([([], "count_all")]).sort_by("source").to_pylist()
-    rows = [{"source": row["source"], "kind": row["kind"], "rows": row["count_all"]} for row in by_source]
+    counted = (
+        here.group_by(["source", "kind"]).aggregate([([], "count_all")]).rename_columns(["source", "kind", "rows"])
+    )
+    rows = counted.sort_by([("source", "ascending"), ("kind", "ascending")]).to_pylist()
     kinds = {
         kind: sum(row["rows"] for row in rows if row["kind"] == kind) for kind in sorted({row["kind"] for row in rows})
     }
