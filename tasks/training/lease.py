@@ -171,9 +171,11 @@ class Lease:
         return content
 
     def _write(self) -> None:
+        from fsspec.implementations.local import LocalFileSystem
+
         self._beats += 1
         content = json.dumps({**self._holder, "beats": self._beats}).encode()
-        if self._fs.protocol == ("file", "local"):  # whole at any moment, as objects on blob storage are
+        if isinstance(self._fs, LocalFileSystem):  # whole at any moment, as objects on blob storage are
             partial = f"{self._path}.{self._holder['id']}"
             self._fs.pipe_file(partial, content)
             os.replace(partial, self._path)

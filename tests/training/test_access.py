@@ -100,6 +100,8 @@ class Outage:
         return list(self.content)
 
     def cat_file(self, path):
+        if path not in self.content:
+            raise FileNotFoundError(path)
         return self.content[path]
 
     def rm_file(self, path):

@@ -96,7 +96,9 @@ def test_a_run_from_its_plan_to_its_report_passes_everything_through_blob_storag
         with files.open(getattr(results, name)) as file:
             assert pq.read_table(file).num_rows > 0, name
             assert read_metadata(file)["image"] == IMAGE.format(RAN_IN.get(name, "data")), name
-    [checkpoint] = {name.split("/")[2].split(".")[0] for name in cluster.store.keys("rlvr-runs/")}
+    kept = {name.split("/")[2].split(".")[0] for name in cluster.store.keys("rlvr-runs/")}
+    assert "rollouts" in kept
+    [checkpoint] = kept - {"rollouts"}
     assert checkpoint == "step_00000002"
     tasks = {name.removeprefix("task/") for name in cluster.entities if name.startswith("task/")}
     assert {each.rpartition(": ")[2] for each in cluster.ran} == tasks
