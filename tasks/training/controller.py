@@ -86,6 +86,7 @@ class Controller:
             config, prompts, crew.make_actor, crew.judge, crew.weights, crew.ledger, clock=self._elapsed
         )
         self._watch = Watch(config.alarms)
+        self._made_under = made_under(config)  # reads all of the code, for which a running loop has no time
         self.version = 0
 
     async def resume(self, checkpoint: Path) -> None:
@@ -242,7 +243,7 @@ class Controller:
             "ledger_bytes": self._crew.ledger.sync(),
             "rollout_files": 0,
             "journal_bytes": self._crew.journal.sync(),
-            **made_under(self._config),
+            **self._made_under,
         }
         groups = groups_table([*window.ready, *window.in_flight.values()])  # of this moment, as all the rest
         state["rollout_files"] = await self._crew.ledger.rollouts.flush()
