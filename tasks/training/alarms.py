@@ -54,7 +54,8 @@ ALARMS = (
         "max_mismatch",
         "mismatch",
         "above",
-        "engine and learner disagree about the probability of what was sampled: every importance weight is off",
+        "the policy that sampled is far from the one that learns, by its age or by rounding: importance weights are far "
+        "from 1",
         "give both the same type (learner.dtype, actors.engine.dtype), and lower max_staleness or async_steps",
     ),
     Alarm(

@@ -177,7 +177,7 @@ class AlarmsConfig(Config):
 
     window: int = Field(5, ge=1)
     min_entropy: float | None = Field(0.05, ge=0)
-    max_mismatch: float | None = Field(0.05, gt=0)
+    max_mismatch: float | None = Field(0.2, gt=0)
     max_truncated: float | None = Field(0.5, gt=0)
     max_zero_variance: float | None = Field(0.9, gt=0)
     max_clipped: float | None = Field(0.2, gt=0)

@@ -22,7 +22,7 @@ WELL = {
 }
 WRONG = {
     "min_entropy": {"entropy": 0.01},
-    "max_mismatch": {"mismatch": 0.2},
+    "max_mismatch": {"mismatch": 0.4},
     "max_truncated": {"truncated": 0.9},
     "max_zero_variance": {"zero_variance": 0.97},
     "max_clipped": {"clip_high": 0.5},
