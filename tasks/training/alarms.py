@@ -54,8 +54,8 @@ ALARMS = (
         "max_mismatch",
         "mismatch",
         "above",
-        "the policy that sampled is far from the one that learns, by its age or by rounding: importance weights are far "
-        "from 1",
+        "the policy that sampled is far from the one that learns, by age or by rounding: importance weights are not "
+        "near 1",
         "give both the same type (learner.dtype, actors.engine.dtype), and lower max_staleness or async_steps",
     ),
     Alarm(
