@@ -57,6 +57,7 @@ class CrowdedActor(ClockActor):
         return statistics
 
 
+@pytest.mark.long
 def test_a_fleet_gives_each_engine_about_what_fits():
     given = []
 

@@ -30,6 +30,7 @@ def run(engine, **options):
     return simulate(recipe(**options), engine, ClockLearner(1e9), Workload(lengths))
 
 
+@pytest.mark.long
 def test_an_actor_that_is_ten_times_slower_costs_no_more_than_what_it_lacks():
     slow = EngineClock(step_seconds=0.1, max_num_seqs=16)
     without = run(ENGINE, async_steps=8).tokens_per_second

@@ -31,6 +31,7 @@ def holder(folder, **changes):
     (folder / "lease.json").write_text(json.dumps(content))
 
 
+@pytest.mark.long
 def test_a_second_process_of_this_machine_is_refused_at_once(tmp_path):
     with lease(tmp_path):
         with pytest.raises(RunInUseError, match=r"lease\.json: process \d+ on .* works on this run"), lease(tmp_path):

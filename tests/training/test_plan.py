@@ -157,7 +157,11 @@ def test_the_best_split_is_better_than_the_recipes_own():
             ["actors.engine.tensor_parallel_size=1"],
             r"actors\.engine\.max_model_len = 34,816: raise actors",
         ),
-        (["max_staleness=1", "groups_per_step=16"], r"older than max_staleness = 1|would not go on"),
+        pytest.param(
+            ["max_staleness=1", "groups_per_step=16"],
+            r"older than max_staleness = 1|would not go on",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_with_the_way_out(overrides, message):
