@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -43,12 +43,17 @@ class ContentError(MistakeError):
     """A file or folder that is not what its own digest says: names it, and what to do."""
 
 
-def write_parquet(path: Path, tables: Iterable[pa.Table], schema: pa.Schema) -> None:
+def write_parquet(
+    path: Path,
+    tables: Iterable[pa.Table],
+    schema: pa.Schema,
+    last: Callable[[], dict[str, str]] = dict,
+) -> None:
     """Write `tables`, one after the other, to one Parquet file with its claim; equal rows give equal bytes.
 
     However the rows are divided into `tables`, the file has row groups of `ROW_GROUP`, and memory holds one of them.
     The digest is of columns' names and pages and leaves the schema's own metadata out, so that what a table was made
-    from does not change it.
+    from does not change it. `last` is asked for further entries of the metadata once all rows are written.
     """
     with pa.OSFile(str(path), "wb") as sink, pq.ParquetWriter(sink, schema, compression="zstd") as writer:
         waiting = schema.empty_table()
@@ -61,7 +66,7 @@ def write_parquet(path: Path, tables: Iterable[pa.Table], schema: pa.Schema) -> 
             writer.write_table(waiting.combine_chunks())
         size = sink.tell()  # the footer comes with the end of the block
         claim = {"bytes": size, "sha256": _pages_digest(path, size, schema.names)}
-        writer.add_key_value_metadata({CLAIM: json.dumps(claim, sort_keys=True)})
+        writer.add_key_value_metadata({**last(), CLAIM: json.dumps(claim, sort_keys=True)})
 
 
 def check_pages(path: Path) -> str | None:

@@ -57,36 +57,45 @@ _NAME = re.compile(r"\w+(\.\w+)*")
 class CodeDigest:
     """A flytekit cache policy: the version of a task is `code_digest` of the module that defines it."""
 
+    def __init__(self, apart_from: tuple[str, ...] = ()) -> None:
+        """See `code_digest`."""
+        self._apart_from = apart_from
+
     def get_version(self, salt: str, params: VersionParameters[Any, Any]) -> str:
         """Called by flytekit when the task is declared."""
         assert params.func is not None
-        return hashlib.sha256(f"{salt}{code_digest(params.func.__module__)}".encode()).hexdigest()
+        return hashlib.sha256(f"{salt}{code_digest(params.func.__module__, self._apart_from)}".encode()).hexdigest()
 
 
 @cache
-def code_digest(module: str) -> str:
+def code_digest(module: str, apart_from: tuple[str, ...] = ()) -> str:
     """64 hex digits over `module`, all that it reaches within the project, and the distributions that those import.
+
+    `apart_from` names packages or modules of the project that do not count.
 
     Raises:
         ValueError: `images/constraints.txt` is missing, or lacks a distribution that is imported.
     """
     digest = hashlib.sha256()
-    for name in sorted(reachable(module)):
+    for name in sorted(reachable(module, apart_from)):
         digest.update(f"{name}\n{_code(name, _draws(module)).text}\n".encode())
         for path in _data_files(_file(name)):
             digest.update(path.name.encode() + path.read_bytes())
-    for distribution, version in sorted(distributions(module).items()):
+    for distribution, version in sorted(distributions(module, apart_from).items()):
         digest.update(f"{distribution}=={version}\n".encode())
     return digest.hexdigest()
 
 
-def reachable(module: str) -> set[str]:
-    """`module` and the project's modules that it imports, directly or not, their packages included; without `SHOWN`."""
+def reachable(module: str, apart_from: tuple[str, ...] = ()) -> set[str]:
+    """`module` and the project's modules that it imports, directly or not, their packages included.
+
+    Without `SHOWN`, and `apart_from` these packages or modules.
+    """
     found: set[str] = set()
     waiting = [module]
     while waiting:
         name = waiting.pop()
-        if name in found or not _exists(name):
+        if name in found or _is_in(name, apart_from) or not _exists(name):
             continue
         found.add(name)
         waiting += [name.rsplit(".", level)[0] for level in range(1, name.count(".") + 1)]
@@ -95,7 +104,7 @@ def reachable(module: str) -> set[str]:
     return found
 
 
-def distributions(module: str) -> dict[str, str]:
+def distributions(module: str, apart_from: tuple[str, ...] = ()) -> dict[str, str]:
     """The distributions that `module` and what it reaches import, and their versions in `images/constraints.txt`.
 
     Raises:
@@ -103,7 +112,7 @@ def distributions(module: str) -> dict[str, str]:
     """
     versions = _versions(ROOT / CONSTRAINTS)
     found = {}
-    for name in reachable(module):
+    for name in reachable(module, apart_from):
         code = _code(name, _draws(module))
         named = {root for root in _roots(code.strings) if _called(root) in versions}
         for root in (_roots(code.imports) | named) - UNCOUNTED - sys.stdlib_module_names:
@@ -236,7 +245,11 @@ class _WithoutShown(ast.NodeTransformer):
 
 
 def _is_shown(name: str) -> bool:
-    return any(f"{name}.".startswith(f"{shown}.") for shown in SHOWN)
+    return _is_in(name, SHOWN)
+
+
+def _is_in(name: str, packages: Iterable[str]) -> bool:
+    return any(f"{name}.".startswith(f"{package}.") for package in packages)
 
 
 def _dump(node: object) -> str:

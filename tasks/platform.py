@@ -28,6 +28,7 @@ from tasks.config import Config, decisive
 from tasks.contents import claimed, file_digest
 from tasks.digest import CodeDigest
 from tasks.failures import cause_in_infrastructure
+from tasks.kept import address_of, folder_of
 from tasks.machine import Machine, without_gpus
 from tasks.provenance import image
 from tasks.quiet import hush
@@ -72,7 +73,11 @@ def config_digest(config: Config) -> str:
 RESULT = HashMethod(config_digest)
 """Annotates a configuration that a stage takes or gives: its run-time options have no part in cache keys."""
 
+RUN_TIME = HashMethod(lambda _: "run-time")
+"""Annotates an input on which what a stage gives does not depend, but only how."""
+
 if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
     from pyarrow import Table
 
     Parquet = Html = JsonLines = FlyteFile
@@ -138,14 +143,17 @@ def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def stage(function: Callable[..., Any] | None = None, *, retries: int = 2, **given: Any) -> Any:
+def stage(
+    function: Callable[..., Any] | None = None, *, retries: int = 2, apart_from: tuple[str, ...] = (), **given: Any
+) -> Any:
     """A task whose result is kept for as long as its inputs and all code that it depends on stay the same.
 
-    It is repeated where the infrastructure failed (`tasks.failures`), by Flyte and so on a cluster alone.
+    It is repeated where the infrastructure failed (`tasks.failures`), by Flyte and so on a cluster alone. `apart_from`
+    names packages that it uses, and on which what it gives does not depend.
     """
     if function is None:
-        return partial(stage, retries=retries, **given)
-    cache = Cache(policies=[CodeDigest()], serialize=True)
+        return partial(stage, retries=retries, apart_from=apart_from, **given)
+    cache = Cache(policies=[CodeDigest(apart_from)], serialize=True)
     return uncached_stage(function, cache=cache, retries=retries, **given)
 
 
@@ -172,6 +180,13 @@ def local(value: Any) -> Path:
 def scratch(name: str) -> Path:
     """A new path called `name` in the task's working directory, for an output."""
     return Path(tempfile.mkdtemp(dir=current_context().working_directory)) / name
+
+
+def kept_place(name: str) -> tuple[AbstractFileSystem, str]:
+    """The file system that keeps what is called `name` (`tasks.kept`), and the path or address of that on it."""
+    access = FlyteContextManager.current_context().file_access
+    place = address_of(name, access.raw_output_prefix) or str(folder_of(name))
+    return access.get_filesystem_for_path(place), place
 
 
 def run_id() -> str:

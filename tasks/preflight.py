@@ -11,6 +11,7 @@ from flytekit import FlyteContextManager, Resources
 from images import DATA
 from tasks.config import SpecError
 from tasks.contents import file_digest
+from tasks.difficulty.spec import DifficultySpec
 from tasks.digest import CONSTRAINTS, pinned_version
 from tasks.estimate import estimate
 from tasks.evaluation.spec import EvaluationConfig
@@ -22,6 +23,7 @@ from tasks.sourcing.hub import resolve_revision
 from tasks.sourcing.spec import SourceSpec
 from tasks.spec import DataFile, Recipe
 from tasks.training import trackers
+from tasks.training.config import TrainingConfig
 from tasks.verifiers import VerifiersConfig, functions
 
 
@@ -112,7 +114,36 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Non
                 f"{where}: sampling.max_tokens ({sampling.max_tokens}) leaves no room for a prompt in "
                 f"engine.max_model_len ({engine.max_model_len})"
             )
+    _check_alike(data, training)
     fingerprinted_model(training.model)
+
+
+def _check_alike(data: DataFile, training: Recipe) -> None:
+    """Pass rates tell what training will see where both sample alike (OlmoRL, data construction step 2)."""
+    if data.difficulty.unlike_training:
+        return
+    for name in ("temperature", "top_p", "top_k", "min_p"):
+        there, here = (getattr(each.sampling, name) for each in (training, data.difficulty))
+        if there != here:
+            raise SpecError(
+                f"{data.name}: difficulty.sampling.{name} is {here:g}, and training samples with {there:g}: pass rates "
+                "would not be those of training; make them equal, or say difficulty.unlike_training: true"
+            )
+
+
+def longest_prompt(difficulty: DifficultySpec, training: TrainingConfig) -> tuple[int, str]:
+    """How many tokens a prompt may have in difficulty and in training, and what sets that bound."""
+    limits = {
+        "difficulty.engine.max_model_len": (difficulty.engine.max_model_len, difficulty.sampling.max_tokens),
+        "actors.engine.max_model_len of training": (
+            training.actors.engine.max_model_len,
+            training.sampling.max_tokens,
+        ),
+        "learner.micro_batch_tokens of training": (training.learner.micro_batch_tokens, training.sampling.max_tokens),
+    }
+    name, (limit, response) = min(limits.items(), key=lambda item: item[1][0] - item[1][1])
+    room = limit - response
+    return room, f"{room} fit beside a response of {response} ({name} is {limit})"
 
 
 def _check_cleaning(data: DataFile, names: list[str]) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, get_args
+from typing import Any, BinaryIO, Literal, Self, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -79,13 +79,20 @@ SET_ASIDE = pa.schema(
 `prompt_id` is null for what became no prompt, `clashed_with` is the prompt that was kept in its place, where one was.
 """
 
-ROLLOUTS = pa.schema(
+RESPONSES = pa.schema(
     [
         _column("prompt_id", pa.string()),
         _column("sample", pa.int32()),
         _column("response", pa.string()),
         _column("num_tokens", pa.int32()),
         _column("finish_reason", pa.string()),
+    ]
+)
+"""One completion a row, before it is judged."""
+
+ROLLOUTS = pa.schema(
+    [
+        *RESPONSES,
         _column("score", pa.float64(), nullable=True),
         _column("error", pa.string(), nullable=True),
         _column("policy", pa.string()),
@@ -165,8 +172,20 @@ def canonical_json(value: Any) -> str:
 
 def prompt_id(messages: Iterable[Mapping[str, str]], verifier: str, ground_truth: Any) -> str:
     """The identity of a prompt: 32 hex digits over its messages, verifier and ground truth (a JSON value)."""
-    turns = [[turn["role"], turn["content"]] for turn in messages]
-    return hashlib.sha256(canonical_json([turns, verifier, ground_truth]).encode()).hexdigest()[:32]
+    return _digest([_turns(messages), verifier, ground_truth])
+
+
+def messages_key(messages: Iterable[Mapping[str, str]]) -> str:
+    """The identity of what a policy sees of a prompt: 32 hex digits over its messages."""
+    return _digest(_turns(messages))
+
+
+def _turns(messages: Iterable[Mapping[str, str]]) -> list[list[str]]:
+    return [[turn["role"], turn["content"]] for turn in messages]
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:32]
 
 
 def set_aside_row(
@@ -240,14 +259,24 @@ def write_table(
 
 
 def write_batches(
-    path: str | Path, tables: Iterable[pa.Table], schema: pa.Schema, metadata: Mapping[str, Any] | None = None
+    path: str | Path,
+    tables: Iterable[pa.Table],
+    schema: pa.Schema,
+    metadata: Mapping[str, Any] | None = None,
+    last: Callable[[], Mapping[str, Any]] = dict,
 ) -> Path:
-    """As `write_table`, for a table that comes in parts; equal rows give equal bytes, whatever the parts are."""
+    """As `write_table`, for a table that comes in parts; equal rows give equal bytes, whatever the parts are.
+
+    `last` gives what is only known once all parts were taken, as further metadata.
+    """
     path = Path(path)
-    entries = {key: canonical_json(value) for key, value in sorted((metadata or {}).items())}
     checked = (validate(table, schema, str(path)) for table in tables)
-    write_parquet(path, checked, schema.with_metadata(entries or None))
+    write_parquet(path, checked, schema.with_metadata(_entries(metadata or {}) or None), lambda: _entries(last()))
     return path
+
+
+def _entries(metadata: Mapping[str, Any]) -> dict[str, str]:
+    return {key: canonical_json(value) for key, value in sorted(metadata.items())}
 
 
 def read_table(path: str | Path, schema: pa.Schema) -> pa.Table:
@@ -324,3 +353,12 @@ class StageSummary:
 
     def __str__(self) -> str:
         return self.headline
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON values, for the metadata of a table."""
+        return asdict(self) | {"started_at": self.started_at.isoformat()}
+
+    @classmethod
+    def of_json(cls, values: Mapping[str, Any]) -> Self:
+        """What `as_json` gave."""
+        return cls(**{**values, "started_at": datetime.fromisoformat(values["started_at"])})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import sys
+import sysconfig
 import tomllib
 import venv
 from collections import defaultdict
@@ -28,7 +29,7 @@ def required(*extras: str) -> set[str]:
 
     What is required and not installed is passed over: pyproject.toml overrides some requirements of others.
     """
-    installed = {canonicalize_name(each.name) for each in importlib.metadata.distributions()}
+    installed = _installed()
     found: set[tuple[str, str]] = set()
     waiting = [(PROJECT, extra) for extra in ("", *extras)]
     while waiting:
@@ -42,6 +43,12 @@ def required(*extras: str) -> set[str]:
     return {name for name, _ in found} - {PROJECT}
 
 
+def _installed() -> dict[str, Distribution]:
+    """By name; not those that setuptools brings for itself, and puts on the path of a process that imports it."""
+    here = sysconfig.get_path("purelib")
+    return {canonicalize_name(each.name): each for each in importlib.metadata.distributions(path=[here])}
+
+
 def _requires(name: str, extra: str) -> list[str]:
     if name != PROJECT:
         return importlib.metadata.requires(name) or []
@@ -53,7 +60,7 @@ def build(folder: Path, *extras: str) -> Path:
     """The environment of an image at `folder`: its folder of programs, `bin`."""
     venv.create(folder, symlinks=True)
     site = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
-    installed = {canonicalize_name(each.name): each for each in importlib.metadata.distributions()}
+    installed = _installed()
     kept = required(*extras)
     owners: dict[PurePath, set[str]] = defaultdict(set)
     for name, distribution in installed.items():

@@ -7,7 +7,8 @@ from flytekit.interaction import click_types
 
 from tasks.config import Config, decisive
 from tasks.difficulty.spec import RolloutSpec
-from tasks.difficulty.task import roll_out
+from tasks.difficulty.stopping import Bounds
+from tasks.difficulty.task import judge_rollouts, roll_out
 from tasks.evaluation.spec import EvaluationConfig
 from tasks.evaluation.task import evaluate_policy
 from tasks.generation.config import EngineConfig, SamplingConfig
@@ -97,6 +98,7 @@ RUN_TIME = [
     (ActiveSampling(), {"max_dropped_groups"}),
     (DynamicSampling(), {"max_rounds"}),
     (NoResampling(), {"max_dropped_groups"}),
+    (Bounds(), set()),
     (OptimizerConfig(), set()),
     (UpdatesConfig(), set()),
     (LoraConfig(rank=8, alpha=16), set()),
@@ -161,7 +163,7 @@ def literal(task, name, value):
 
 CONFIGS = [
     (roll_out, "spec", RolloutSpec(sampling=SamplingConfig(), engine=EngineConfig(), verifier_workers=1)),
-    (roll_out, "verifiers", VerifiersConfig()),
+    (judge_rollouts, "verifiers", VerifiersConfig()),
     (evaluate_policy, "config", EvaluationConfig()),
     (evaluate_policy, "verifiers", VerifiersConfig()),
     (train_policy, "config", TrainingConfig()),

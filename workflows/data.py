@@ -3,17 +3,19 @@
 pyflyte run workflows/data.py data --model FOLDER [--data FILE] [--training FILE]
 """
 
+from functools import partial
 from typing import NamedTuple
 
-from flytekit import Resources
+from flytekit import Resources, map_task
 
 from images import DATA
 from tasks.cleaning.task import merge_sources, screen_prompts
-from tasks.difficulty.task import roll_out, select_prompts
+from tasks.difficulty.task import collect_rollouts, judge_rollouts, roll_out, select_prompts, split_prompts
+from tasks.generation.kept_rollouts import judging_digest
 from tasks.mixing.task import check_mixture, mix_prompts
 from tasks.platform import Folder, Parquet, composed
 from tasks.pods import overrides
-from tasks.preflight import fingerprinted
+from tasks.preflight import fingerprinted, longest_prompt
 from tasks.schemas import StageSummary
 from tasks.sourcing.loaders import batches
 from tasks.sourcing.task import source_prompts
@@ -37,6 +39,7 @@ class Curated(NamedTuple):
     set_aside: Parquet
     cleaning: StageSummary
     rolling_out: StageSummary
+    judging: StageSummary
     selecting: StageSummary
     mixing: StageSummary
 
@@ -83,29 +86,45 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
         spec=data.cleaning.duplication,
     ).with_overrides(node_name="merge", **pod)
     checked = check_mixture(prompts=merged.prompts, spec=data.mixture).with_overrides(node_name="check", **pod)
-    sampled = roll_out(
-        prompts=merged.prompts, model=model, spec=data.difficulty.rollouts, verifiers=verifiers
-    ).with_overrides(node_name="roll-out", **overrides(sampling_pod))
-    checked >> sampled.rollouts
+    difficulty = data.difficulty
+    room, within = longest_prompt(difficulty, training)
+    split = split_prompts(
+        prompts=merged.prompts, model=model, rows=difficulty.shard_prompts, room=room, within=within
+    ).with_overrides(node_name="split", **pod)
+    checked >> split.shards
+    sampled = map_task(
+        partial(
+            roll_out,
+            model=model,
+            spec=difficulty.rollouts,
+            judging=judging_digest(verifiers, "initial") if difficulty.early_stopping else "",
+            verifiers=verifiers,
+        ),
+        concurrency=difficulty.shards_at_once,
+    )(prompts=split.shards).with_overrides(node_name="roll-out", **overrides(sampling_pod))
+    judged = map_task(partial(judge_rollouts, model=model, spec=difficulty.rollouts, verifiers=verifiers))(
+        prompts=split.shards, responses=sampled
+    ).with_overrides(node_name="judge", **(overrides(sampling_pod) if verifiers.serves else pod))
+    collected = collect_rollouts(
+        responses=sampled, rollouts=judged, spec=difficulty.rollouts, verifiers=verifiers
+    ).with_overrides(node_name="collect", **pod)
     graded = select_prompts(
-        prompts=merged.prompts,
-        rollouts=sampled.rollouts,
-        set_aside=sampled.set_aside,
-        max_pass_rate=data.difficulty.max_pass_rate,
+        prompts=merged.prompts, rollouts=collected.rollouts, set_aside=split.set_aside, bounds=difficulty.bounds
     ).with_overrides(node_name="select", **pod)
     mixed = mix_prompts(
-        graded=graded.kept, spec=data.mixture, set_aside=[merged.set_aside, sampled.set_aside, graded.set_aside]
+        graded=graded.kept, spec=data.mixture, set_aside=[merged.set_aside, split.set_aside, graded.set_aside]
     ).with_overrides(node_name="mix", **pod)
     return Curated(
         prompts=merged.prompts,
-        rollouts=sampled.rollouts,
+        rollouts=collected.rollouts,
         graded=graded.graded,
         kept=graded.kept,
         mixture=mixed.mixture,
         heldout=mixed.heldout,
         set_aside=mixed.set_aside,
         cleaning=merged.summary,
-        rolling_out=sampled.summary,
+        rolling_out=collected.sampling,
+        judging=collected.judging,
         selecting=graded.summary,
         mixing=mixed.summary,
     )

@@ -83,6 +83,7 @@ def rlvr(
             initial.summary,
             curated.cleaning,
             curated.rolling_out,
+            curated.judging,
             curated.selecting,
             curated.mixing,
             trained.summary,

@@ -8,6 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tasks.difficulty.stopping import Bounds
 from tasks.failures import MistakeError
 from tasks.schemas import GRADED, SET_ASIDE, set_aside_row, table_from_rows, validate
 
@@ -62,17 +63,21 @@ def grade(prompts: pa.Table, rollouts: pa.Table, set_aside: pa.Table) -> tuple[p
     return validate(graded, GRADED, "graded prompts"), table_from_rows(aside, SET_ASIDE, "ungraded prompts")
 
 
-def select(graded: pa.Table, max_pass_rate: float) -> pa.Table:
-    """The prompts whose pass rate is strictly below `max_pass_rate`.
+def select(graded: pa.Table, bounds: Bounds) -> pa.Table:
+    """The prompts whose pass rate is within `bounds`.
 
     Raises:
         GradingError: none is.
     """
-    kept = graded.filter(pc.less(graded.column("pass_rate"), max_pass_rate))
+    rates = graded.column("pass_rate")
+    keep = pc.less(rates, bounds.max_pass_rate)
+    if bounds.min_pass_rate is not None:
+        keep = pc.and_(keep, pc.greater(rates, bounds.min_pass_rate))
+    kept = graded.filter(keep)
     if not kept.num_rows:
-        lowest = pc.min(graded.column("pass_rate")).as_py()
+        extremes = pc.min_max(rates).as_py()
         raise GradingError(
-            f"no prompt has a pass rate below {max_pass_rate:g} (max_pass_rate); the lowest is {lowest:g} of "
-            f"{graded.num_rows} prompts"
+            f"no prompt has a pass rate {bounds} (difficulty.max_pass_rate, min_pass_rate); those of {graded.num_rows} "
+            f"prompts lie between {extremes['min']:g} and {extremes['max']:g}"
         )
     return kept

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from tasks.config import Config, RunTime
+from tasks.difficulty.stopping import Bounds
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.pods import PodConfig
 
@@ -16,27 +19,65 @@ class DifficultySpec(Config):
         max_pass_rate: a prompt is kept when its pass rate is strictly below this. The paper excludes "samples that the
             model easily solves (pass rate > 62.5%)"; this project's bound is strict, so that of 8 rollouts 5 passed
             (62.5% exactly) is excluded too.
+        min_pass_rate: and strictly above this: 0 drops what the model never solves. None: no bound, as in the paper.
         sampling: 8 rollouts at temperature 1.0 and top-p 1.0, as in training.
+        unlike_training: whether `sampling` may differ from training's in temperature, top-p, top-k or min-p. Pass rates
+            are then not those that training will see.
+        early_stopping: whether a prompt's sampling ends once the remaining rollouts cannot change whether it is kept.
+            The same prompts are kept; their pass rates come from fewer rollouts (`num_rollouts`).
         engine: how the engine runs.
+        shard_prompts: prompts of one source are sampled in shards of so many, small sources together; each shard is a
+            pod of its own on a cluster, retried and cached by itself.
+        shards_at_once: shards that are sampled at the same time on a cluster; 0: as many as there are.
         verifier_workers: processes that judge.
         pod: where it runs on a cluster.
     """
 
     max_pass_rate: float = Field(0.625, gt=0)
+    min_pass_rate: float | None = Field(None, ge=0, lt=1)
     sampling: SamplingConfig = SamplingConfig(samples=8)
+    unlike_training: RunTime[bool] = False
+    early_stopping: bool = False
     engine: EngineConfig = EngineConfig()
+    shard_prompts: RunTime[int] = Field(10_000, gt=0)
+    shards_at_once: RunTime[int] = Field(0, ge=0)
     verifier_workers: RunTime[int] = Field(1, gt=0)
     pod: RunTime[PodConfig] = PodConfig()
 
+    @model_validator(mode="after")
+    def _something_is_kept(self) -> Self:
+        if self.min_pass_rate is not None and self.min_pass_rate >= self.max_pass_rate:
+            raise ValueError(
+                f"min_pass_rate ({self.min_pass_rate:g}) must be below max_pass_rate ({self.max_pass_rate:g}): nothing "
+                "would be kept"
+            )
+        return self
+
+    @property
+    def bounds(self) -> Bounds:
+        """What is kept."""
+        return Bounds(max_pass_rate=self.max_pass_rate, min_pass_rate=self.min_pass_rate)
+
     @property
     def rollouts(self) -> RolloutSpec:
-        """The part that costs a GPU, apart from the threshold."""
-        return RolloutSpec(**{name: getattr(self, name) for name in RolloutSpec.model_fields})
+        """The part that costs a GPU; without the bounds, unless they end the sampling."""
+        return RolloutSpec(
+            sampling=self.sampling,
+            engine=self.engine,
+            verifier_workers=self.verifier_workers,
+            stop_at=self.bounds if self.early_stopping else None,
+        )
 
 
 class RolloutSpec(Config):
-    """What the rollouts depend on: `DifficultySpec` without the threshold and the pod."""
+    """What the rollouts depend on.
+
+    Attributes:
+        sampling, engine, verifier_workers: see `DifficultySpec`.
+        stop_at: bounds that end the sampling of a prompt once its fate is decided; None: all samples are drawn.
+    """
 
     sampling: SamplingConfig
     engine: EngineConfig
     verifier_workers: RunTime[int]
+    stop_at: Bounds | None = None

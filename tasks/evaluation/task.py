@@ -16,6 +16,7 @@ from tasks.platform import (
     Parquet,
     Stopwatch,
     content_digest,
+    kept_place,
     local,
     sampling,
     scratch,
@@ -55,11 +56,13 @@ def evaluate_policy(
     the checkpoint that training began with: the judge of every policy, where `verifiers` says so.
     """
     from tasks import charts
+    from tasks.generation.kept_rollouts import Kept, judging_digest
     from tasks.generation.rollouts import sample_and_score
 
     watch = Stopwatch("evaluation")
     table = read_table(local(prompts), PROMPTS)
     digest = content_digest(policy)
+    judging = judging_digest(verifiers, content_digest(initial))
     with sampling("evaluation", table, config.sampling.samples) as judged:
         sampled = sample_and_score(
             table,
@@ -68,6 +71,7 @@ def evaluate_policy(
             config.sampling,
             policy=digest,
             stage="evaluation",
+            kept=Kept.at(*kept_place("rollouts"), digest, config.engine, config.sampling, judging),
             verifiers=verifiers.with_initial(local(initial)),
             verifier_workers=config.verifier_workers,
             on_judged=judged,
@@ -79,7 +83,7 @@ def evaluate_policy(
         evaluation=config,
         verifiers=verifiers,
     )
-    speed = sampled.output_tokens / sampled.seconds
+    speed = sampled.sampled.tokens_per_second
     scores = [score for score in sampled.table.column("score").to_pylist() if score is not None]
     show(
         "evaluation",
@@ -99,11 +103,11 @@ def evaluate_policy(
         watch.summary(
             f"{sampled.table.num_rows:,} responses at {speed:,.0f} tokens/s",
             on=here(),
-            output_tokens=sampled.output_tokens,
+            output_tokens=sampled.sampled.output_tokens,
             tokens_per_second=speed,
-            engine_start_seconds=sampled.start_seconds,
+            engine_start_seconds=sampled.sampled.start_seconds,
             unjudged=sampled.table.column("score").null_count,
-            verifiers=sampled.verifiers,
+            verifiers=sampled.sampled.verifiers,
             too_long=sampled.set_aside.num_rows,
         ),
     )

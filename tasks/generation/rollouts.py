@@ -1,36 +1,69 @@
-"""k scored responses to each prompt of a table: what the difficulty filter and the evaluation both do."""
+"""k scored responses to each prompt of a table: what the difficulty filter and the evaluation both do.
+
+    sample   prompts ──► engine ──► responses ──► kept by (model, sampling, prompt, sample)
+                                        └──► judged meanwhile ──► verdicts, kept by (judging, prompt, sample)
+    judge    prompts + responses ──► the verdicts that are kept, and the others now ──► scored rollouts
+
+What is kept is neither generated nor judged again: further prompts or samples cost themselves alone, a mended verifier
+costs judgements and no generation, and what is killed goes on where it was. Slow judges work while the engine does.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks import precision
-from tasks.failures import MistakeError
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.engine import Completion, Engine, EngineError, has_gpu, running_engine, sample_seed
-from tasks.schemas import ROLLOUTS, SET_ASIDE, Stage, set_aside_row, table_from_rows
-from tasks.verifiers import (
-    VerifierPool,
-    VerifiersConfig,
-    check_ground_truth,
-    missing_resources,
-    open_pool,
-    verifiers_of,
-)
+from tasks.generation.engine import Engine, EngineError, has_gpu, running_engine, sample_seed
+from tasks.generation.judging import Judged, RolloutError, call_of, check_prompts, judge, verifiers_for
+from tasks.generation.kept_rollouts import Kept, known_scores, responses, verdict
+from tasks.schemas import ROLLOUTS, SET_ASIDE, Stage, messages_key, set_aside_row, table_from_rows
+from tasks.verifiers import VerifierPool, VerifiersConfig, open_pool
 from tasks.verifiers.config import DEFAULTS
 
+BACKLOG = 4
+"""Prompts are taken up while fewer than this many times `max_num_seqs` responses are on their way."""
 
-class RolloutError(MistakeError):
-    """The prompts cannot be sampled or judged as asked; found before an engine is started."""
+Remaining = Callable[[Sequence[float | None]], int]
+"""How many samples of a prompt to draw next, by the scores of those that there are; 0: no more."""
+
+
+@dataclass
+class Sampled:
+    """What `sample` did.
+
+    Attributes:
+        responses: responses generated now.
+        reused: responses that were kept already.
+        output_tokens: sampled now.
+        start_seconds: wall time until the engine took requests.
+        seconds: wall time of generation.
+        verifiers: counters and latencies by verifier (`VerifierPool.figures`).
+        counts: of each prompt, how many of its first responses count.
+    """
+
+    responses: int = 0
+    reused: int = 0
+    output_tokens: int = 0
+    start_seconds: float = 0.0
+    seconds: float = 0.0
+    verifiers: dict[str, float] = field(default_factory=dict)
+    counts: list[int] = field(default_factory=list)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of generation; 0 where nothing was generated."""
+        return self.output_tokens / self.seconds if self.seconds else 0.0
 
 
 @dataclass(frozen=True)
@@ -40,34 +73,41 @@ class Rollouts:
     Attributes:
         table: `ROLLOUTS`, by prompt in the order of the prompts table and by sample.
         set_aside: `SET_ASIDE`: prompts that do not fit the context.
-        start_seconds: wall time until the engine took requests.
-        seconds: wall time of generation and judging.
-        output_tokens: sampled tokens.
-        verifiers: counters and latencies by verifier (`VerifierPool.figures`).
+        sampled: what of it was done now.
     """
 
     table: pa.Table
     set_aside: pa.Table
-    start_seconds: float
-    seconds: float
-    output_tokens: int
-    verifiers: dict[str, float]
+    sampled: Sampled
 
 
-def check_prompts(prompts: pa.Table, verifiers: VerifiersConfig = DEFAULTS) -> None:
-    """Raise `RolloutError` for a prompt that no verifier here can judge: names the prompt, the verifier and why."""
-    for row in prompts.select(["prompt_id", "source", "verifier", "ground_truth"]).to_pylist():
-        where = f"prompt {row['prompt_id']} of source {row['source']!r}"
-        truth = json.loads(row["ground_truth"])
-        try:
-            problem = check_ground_truth(row["verifier"], truth)
-        except ValueError as error:
-            raise RolloutError(f"{where}: {error}") from None
-        if problem:
-            raise RolloutError(f"{where}: ground truth {row['ground_truth'][:80]}: {problem}")
-        missing = missing_resources(row["verifier"], truth, verifiers)
-        if missing:
-            raise RolloutError(f"{where}: verifier {row['verifier']!r} lacks {', '.join(missing)}")
+def fitting(prompts: pa.Table, model: Path, room: int, within: str, stage: Stage) -> tuple[pa.Table, pa.Table]:
+    """The prompts of at most `room` tokens, chat template applied, and `SET_ASIDE` for the others.
+
+    Args:
+        prompts: a table of `PROMPTS` (or with more columns).
+        model: Hugging Face folder of a policy.
+        room: tokens.
+        within: what sets the bound, for the reason.
+        stage: that asks.
+    """
+    rows = prompts.to_pylist()
+    lengths = [len(ids) for ids in _tokenise(rows, model)]
+    set_aside = [
+        set_aside_row(
+            stage,
+            "length",
+            row["source"],
+            json.loads(row["metadata"]).get("row", -1),
+            f"too long: {length} tokens; {within}",
+            row["messages"][-1]["content"],
+            prompt_id=row["prompt_id"],
+        )
+        for row, length in zip(rows, lengths, strict=True)
+        if length > room
+    ]
+    fits = pc.less_equal(pa.array(lengths, pa.int64()), room)
+    return prompts.filter(fits), table_from_rows(set_aside, SET_ASIDE, f"set aside by {stage}")
 
 
 def sample_and_score(
@@ -78,11 +118,12 @@ def sample_and_score(
     *,
     policy: str,
     stage: Stage,
+    kept: Kept,
     verifiers: VerifiersConfig = DEFAULTS,
     verifier_workers: int = 1,
-    on_judged: Callable[[dict[str, Any]], None] = lambda _: None,
+    on_judged: Judged = lambda _: None,
 ) -> Rollouts:
-    """Sample and judge `sampling.samples` responses to each prompt, all of them in flight together.
+    """Sample and judge `sampling.samples` responses to each prompt, and hold them all in memory.
 
     Responses are judged while others are still being generated, by the same verifiers as in training.
 
@@ -92,94 +133,190 @@ def sample_and_score(
         engine, sampling: how to generate.
         policy: name for the `policy` column.
         stage: that asks, for the rows set aside.
+        kept: what is there already, and takes what is made now.
         verifiers: how responses are judged.
         verifier_workers: judging processes.
-        on_judged: called with each row of the table when its response has been judged.
+        on_judged: called for each response that is judged now.
 
     Raises:
         RolloutError: a prompt that cannot be judged.
         EngineError, EngineOptionsError: see `Engine`.
     """
     check_prompts(prompts, verifiers)
-    rows = prompts.to_pylist()
-    token_ids = _tokenise(rows, model)
     room = engine.max_model_len - sampling.max_tokens
-    fitting = [(row, ids) for row, ids in zip(rows, token_ids, strict=True) if len(ids) <= room]
-    set_aside = [
-        set_aside_row(
-            stage,
-            "length",
-            row["source"],
-            json.loads(row["metadata"]).get("row", -1),
-            f"too long: {len(ids)} tokens; {room} fit beside a response of {sampling.max_tokens}",
-            row["messages"][-1]["content"],
-            prompt_id=row["prompt_id"],
-        )
-        for row, ids in zip(rows, token_ids, strict=True)
-        if len(ids) > room
-    ]
-    if not fitting:
-        raise RolloutError(f"none of {len(rows)} prompts fits the context of {engine.max_model_len} tokens")
-
-    names = {name for row in rows for name in verifiers_of(row["verifier"], json.loads(row["ground_truth"]))}
-    judges = open_pool(verifier_workers, verifiers, names)
-    records, figures, start_seconds, seconds = asyncio.run(
-        _run(fitting, model, engine, sampling, policy, judges, on_judged)
+    beside = f"{room} fit beside a response of {sampling.max_tokens}"
+    fits, set_aside = fitting(prompts, model, room, beside, stage)
+    if not fits.num_rows:
+        raise RolloutError(f"none of {prompts.num_rows} prompts fits the context of {engine.max_model_len} tokens")
+    sampled = sample(
+        fits,
+        model,
+        engine,
+        sampling,
+        kept=kept,
+        verifiers=verifiers,
+        verifier_workers=verifier_workers,
+        on_judged=on_judged,
     )
-    return Rollouts(
-        table=table_from_rows(records, ROLLOUTS, f"rollouts of {policy}"),
-        set_aside=table_from_rows(set_aside, SET_ASIDE, f"set-aside for {policy}"),
-        start_seconds=start_seconds,
-        seconds=seconds,
-        output_tokens=sum(record["num_tokens"] for record in records),
-        verifiers=figures,
-    )
+    parts = judge(fits, responses(fits, sampled.counts, kept), kept, verifiers, verifier_workers, policy=policy)
+    return Rollouts(pa.concat_tables([ROLLOUTS.empty_table(), *parts]), set_aside, sampled)
 
 
-async def _run(
-    prompts: list[tuple[dict[str, Any], list[int]]],
+def sample(
+    prompts: pa.Table,
+    model: Path,
+    engine: EngineConfig,
+    sampling: SamplingConfig,
+    *,
+    kept: Kept,
+    verifiers: VerifiersConfig = DEFAULTS,
+    verifier_workers: int = 1,
+    remaining: Remaining | None = None,
+    on_judged: Judged = lambda _: None,
+) -> Sampled:
+    """Have `kept` hold `sampling.samples` responses to each prompt; starts no engine where it does already.
+
+    At most `BACKLOG` times `max_num_seqs` responses are in memory. Each is judged as it comes, and its verdict kept;
+    one that cannot be judged is left to `judge`.
+
+    Args:
+        prompts, model, engine, sampling, verifiers, verifier_workers, on_judged: as for `sample_and_score`; every
+            prompt fits.
+        kept: what is there already, and takes what is made now.
+        remaining: ends the sampling of a prompt before it has all of its samples, whose number this holds, too.
+
+    Raises:
+        EngineError, EngineOptionsError: see `Engine`. What was generated until then is kept.
+    """
+    samples = sampling.samples
+    keys = [messages_key(messages) for messages in prompts.column("messages").to_pylist()]
+    kept.responses.find(keys)
+    if remaining is not None:
+        there = responses(prompts, [samples] * len(keys), kept)
+        for _ in judge(prompts, there, kept, verifiers, verifier_workers, policy=""):
+            pass  # so that each response that is there counts with its score
+    done = Sampled()
+    jobs = [_Job(row, key, samples, remaining) for row, key in zip(prompts.to_pylist(), keys, strict=True)]
+    for job in jobs:
+        job.present = {number for number in range(samples) if (job.key, number) in kept.responses}
+        done.reused += len(job.present)
+        if remaining is not None and job.present:
+            job.scores = known_scores(job.row["prompt_id"], job.key, sorted(job.present), kept)
+        job.take_present()
+    waiting = [job for job in jobs if job.missing]
+    if waiting:
+        for job, ids in zip(waiting, _tokenise([job.row for job in waiting], model), strict=True):
+            job.ids = ids
+        judges = open_pool(verifier_workers, verifiers, verifiers_for(prompts))
+        try:
+            asyncio.run(_generate(waiting, model, engine, sampling, kept, judges, on_judged, done))
+        finally:
+            kept.responses.flush()
+            kept.verdicts.flush()
+    done.counts = [job.taken for job in jobs]
+    return done
+
+
+@dataclass
+class _Job:
+    """A prompt that is being sampled.
+
+    Attributes:
+        row: of `PROMPTS`.
+        key: of its responses.
+        samples: at most.
+        remaining: how many to draw next.
+        ids: its tokens.
+        present: the numbers of the responses that are there.
+        scores: of those that were judged.
+        taken: the first so many responses count.
+    """
+
+    row: dict[str, Any]
+    key: str
+    samples: int
+    remaining: Remaining | None
+    ids: list[int] = field(default_factory=list)
+    present: set[int] = field(default_factory=set)
+    scores: dict[int, float | None] = field(default_factory=dict)
+    taken: int = 0
+
+    def next(self) -> range:
+        """The numbers of the samples that come next; none where there are enough."""
+        if self.remaining is None or self.taken == self.samples:
+            return range(self.taken, self.samples)
+        count = self.remaining([self.scores.get(number) for number in range(self.taken)])
+        return range(self.taken, self.taken + count)
+
+    @property
+    def missing(self) -> list[int]:
+        """Those of the next ones that are not there."""
+        return [number for number in self.next() if number not in self.present]
+
+    def take_present(self) -> None:
+        """Count those that are there, until one is missing or there are enough."""
+        while self.next() and not self.missing:
+            self.taken = self.next().stop
+
+
+async def _generate(
+    jobs: list[_Job],
     model: Path,
     config: EngineConfig,
     sampling: SamplingConfig,
-    policy: str,
+    kept: Kept,
     judges: AbstractContextManager[VerifierPool],
-    on_judged: Callable[[dict[str, Any]], None],
-) -> tuple[list[dict[str, Any]], dict[str, float], float, float]:
-    async def one(
-        engine: Engine, pool: VerifierPool, row: dict[str, Any], ids: list[int], sample: int
-    ) -> dict[str, Any]:
-        seed = None if sampling.seed is None else sample_seed(sampling.seed, row["prompt_id"], sample)
-        completion: Completion = await engine.generate(ids, sampling, seed=seed, with_logprobs=False)
-        score = await pool.score(row["verifier"], completion.text, json.loads(row["ground_truth"]), row["messages"])
-        record = {
-            "prompt_id": row["prompt_id"],
-            "sample": sample,
-            "response": completion.text,
-            "num_tokens": len(completion.token_ids),
-            "finish_reason": completion.finish_reason,
-            "score": None if score.error else score.value,
-            "error": score.error,
-            "policy": policy,
-        }
-        on_judged(record)
-        return record
+    on_judged: Judged,
+    done: Sampled,
+) -> None:
+    async def draw(engine: Engine, pool: VerifierPool, job: _Job, number: int) -> None:
+        seed = None if sampling.seed is None else sample_seed(sampling.seed, job.key, number)
+        completion = await engine.generate(job.ids, sampling, seed=seed, with_logprobs=False)
+        done.responses += 1
+        done.output_tokens += len(completion.token_ids)
+        kept.responses.append(
+            {
+                "key": job.key,
+                "sample": number,
+                "response": completion.text,
+                "num_tokens": len(completion.token_ids),
+                "finish_reason": completion.finish_reason,
+            }
+        )
+        score = await pool.score(*call_of(job.row, completion.text))
+        job.present.add(number)
+        job.scores[number] = None if score.error else score.value
+        if not score.error:
+            kept.verdicts.append(verdict(job.row["prompt_id"], number, completion.text, score.value))
+        on_judged({"prompt_id": job.row["prompt_id"], "score": job.scores[number]})
+        for store in (kept.responses, kept.verdicts):
+            if store.due:
+                await asyncio.to_thread(store.flush)
+
+    async def run(engine: Engine, pool: VerifierPool, job: _Job) -> None:
+        try:
+            while missing := job.missing:
+                await asyncio.gather(*(draw(engine, pool, job, number) for number in missing))
+                job.take_present()
+        finally:
+            places.release()
 
     precision.say(config.dtype, precision.resolve(config.dtype, gpu=has_gpu()))
+    places = asyncio.Semaphore(max(1, BACKLOG * config.max_num_seqs // sampling.samples))
     began = time.perf_counter()
     async with _opened(judges) as opening, running_engine(model, config) as engine:
         pool = await opening
         ready = time.perf_counter()
         try:
             async with asyncio.TaskGroup() as group:
-                jobs = [
-                    group.create_task(one(engine, pool, row, ids, sample))
-                    for row, ids in prompts
-                    for sample in range(sampling.samples)
-                ]
+                for job in jobs:
+                    await places.acquire()
+                    group.create_task(run(engine, pool, job))
         except* EngineError as failed:
             raise failed.exceptions[0] from None
-        done, figures = time.perf_counter(), pool.figures()
-    return [job.result() for job in jobs], figures, ready - began, done - ready
+        finally:
+            done.start_seconds, done.seconds = ready - began, time.perf_counter() - ready
+        done.verifiers = pool.figures()
 
 
 @asynccontextmanager
@@ -194,7 +331,7 @@ async def _opened(judges: AbstractContextManager[VerifierPool]) -> AsyncIterator
             await asyncio.to_thread(judges.__exit__, None, None, None)
 
 
-def _tokenise(rows: list[dict[str, Any]], model: Path) -> list[list[int]]:
+def _tokenise(rows: Sequence[Mapping[str, Any]], model: Path) -> list[list[int]]:
     from transformers import AutoTokenizer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(model)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from flytekit.types.file import FlyteFile
 
 from images import TRAINING
 from tasks.contents import seal
+from tasks.kept import address_of, folder_of
 from tasks.machine import of_ray
 from tasks.platform import (
     DECK_SECONDS,
@@ -40,15 +40,6 @@ from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 if TYPE_CHECKING:
     from tasks.training.lease import Lease
-
-RUNS = "RLVR_RUNS"
-"""Environment variable: where runs are kept. An address on blob storage, or a folder that every attempt sees.
-
-Without it: the bucket of the raw outputs on a cluster, `RUNS_HERE` on a laptop.
-"""
-
-RUNS_HERE = "outputs/runs"
-"""The folder of run folders on this machine."""
 
 CLUSTER = RayJobConfig(HeadNodeConfig(Resources(cpu="4", mem="32Gi")), [], shutdown_after_job_finishes=True)
 """The machine of the task alone; in the pipeline it has those that its recipe asks for (`workflows/training.py`)."""
@@ -92,7 +83,7 @@ def train_policy(
 
     watch = Stopwatch("training")
     inputs = {"model": content_digest(model), "mixture": content_digest(mixture)}
-    folder = run_folder(run_name(inputs["model"], inputs["mixture"], config, verifiers))
+    folder = folder_of(run_name(inputs["model"], inputs["mixture"], config, verifiers))
     lineage = made_from(__name__, inputs=inputs, seed=config.seed, training=config, verifiers=verifiers)
     initial = seen_by_all(local(model), folder)
     judged_by = verifiers.with_initial(initial)
@@ -154,12 +145,6 @@ def rows_of(metrics: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in metrics.read_text().splitlines()]
 
 
-def run_folder(name: str) -> Path:
-    """Where the run of this name keeps its memory on this machine."""
-    runs = os.environ.get(RUNS, RUNS_HERE)
-    return Path(RUNS_HERE if _is_address(runs) else runs).absolute() / name
-
-
 @contextlib.contextmanager
 def kept(folder: Path) -> Iterator[tuple[Lease, Callable[[Path], None]]]:
     """Restore the run in `folder` from blob storage, where it is kept there.
@@ -177,7 +162,7 @@ def kept(folder: Path) -> Iterator[tuple[Lease, Callable[[Path], None]]]:
     from tasks.training.store import RunStore
 
     access = FlyteContextManager.current_context().file_access
-    place = run_place(folder.name, access.raw_output_prefix)
+    place = address_of(folder.name, access.raw_output_prefix)
     folder.mkdir(parents=True, exist_ok=True)
     if place is None:
         with Lease.of_folder(folder) as lease:
@@ -187,22 +172,3 @@ def kept(folder: Path) -> Iterator[tuple[Lease, Callable[[Path], None]]]:
         store.restore()
         yield store.lease, store.save
         store.finish()
-
-
-def run_place(name: str, raw_output_prefix: str) -> str | None:
-    """The address of run `name` on blob storage; None where the run folder itself is kept.
-
-    Without `RLVR_RUNS` it is in the bucket of the raw outputs, but not below their prefix: that names the execution and
-    the attempt, and another execution with the same inputs must find the run.
-    """
-    runs = os.environ.get(RUNS)
-    if runs is None and not raw_output_prefix.startswith("file:") and _is_address(raw_output_prefix):
-        scheme, _, path = raw_output_prefix.partition("://")
-        runs = f"{scheme}://{path.partition('/')[0]}/rlvr-runs"
-    return f"{runs.rstrip('/')}/{name}" if runs is not None and _is_address(runs) else None
-
-
-def _is_address(runs: str) -> bool:
-    if runs.startswith("file:"):
-        raise ValueError(f"{RUNS} = {runs}: a folder is given by its path, without file:")
-    return "://" in runs

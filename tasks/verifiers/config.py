@@ -45,6 +45,11 @@ class VerifiersConfig(Config):
         """How many processes a lane has where `workers` are asked for: two lanes of them keep within the memory."""
         return min(workers, self.total_memory_mib // (2 * self.memory_mib))
 
+    @property
+    def serves(self) -> bool:
+        """Whether the judge is a model that is served beside the verifiers, and needs the GPU that there is."""
+        return self.judge is not None and getattr(self.judge, "url", None) is None
+
     def with_initial(self, checkpoint: Path) -> Self:
         """The same with a judge of `model: initial` told where that checkpoint lies."""
         if self.judge is None or self.judge.model != INITIAL or getattr(self.judge, "url", None) is not None:

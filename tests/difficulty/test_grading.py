@@ -5,6 +5,7 @@ import pytest
 
 from tasks.difficulty.grading import GradingError, grade, select
 from tasks.difficulty.spec import DifficultySpec
+from tasks.difficulty.stopping import Bounds
 from tasks.schemas import PROMPTS, ROLLOUTS, SET_ASIDE, set_aside_row, table_from_rows
 
 ALL_SAMPLED = SET_ASIDE.empty_table()
@@ -74,14 +75,14 @@ def test_five_of_eight_is_too_easy_because_the_bound_is_strict():
     graded, _ = grade(
         prompts("four", "five"), rollouts(four=[1.0] * 4 + [0.0] * 4, five=[1.0] * 5 + [0.0] * 3), ALL_SAMPLED
     )
-    kept = select(graded, DifficultySpec().max_pass_rate)
+    kept = select(graded, DifficultySpec().bounds)
     assert kept.column("prompt_id").to_pylist() == ["four"]
 
 
 def test_nothing_left_is_an_error_that_says_how_far_off_it_is():
     graded, _ = grade(prompts("a"), rollouts(a=[1.0]), ALL_SAMPLED)
-    with pytest.raises(GradingError, match=r"below 0\.625 .*lowest is 1 of 1"):
-        select(graded, 0.625)
+    with pytest.raises(GradingError, match=r"below 62\.5% .*those of 1 prompts lie between 1 and 1"):
+        select(graded, Bounds())
 
 
 def test_rollouts_of_other_prompts_are_an_error():
@@ -95,3 +96,13 @@ def test_a_prompt_that_was_set_aside_before_sampling_is_not_set_aside_again():
         prompts("a", "b", "c"), rollouts(a=[1.0]), table_from_rows([too_long], SET_ASIDE, "too long prompts")
     )
     assert [(row["prompt_id"], row["kind"]) for row in aside.to_pylist()] == [("c", "unjudged")]
+
+
+def test_with_a_lower_bound_what_is_never_solved_goes_as_well():
+    graded, _ = grade(prompts("never", "once"), rollouts(never=[0.0] * 8, once=[1.0] + [0.0] * 7), ALL_SAMPLED)
+    assert select(graded, Bounds(min_pass_rate=0.0)).column("prompt_id").to_pylist() == ["once"]
+
+
+def test_bounds_that_keep_nothing_are_a_mistake():
+    with pytest.raises(ValueError, match=r"min_pass_rate \(0\.7\) must be below max_pass_rate \(0\.625\)"):
+        DifficultySpec(min_pass_rate=0.7)

@@ -1,17 +1,24 @@
 """k scored responses to each prompt of a table, and what is refused before an engine is started."""
 
+import fsspec
 import psutil
 import pytest
 
 from tasks.generation import rollouts
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.engine import EngineError
-from tasks.generation.rollouts import RolloutError, check_prompts, sample_and_score
+from tasks.generation.judging import RolloutError, check_prompts
+from tasks.generation.kept_rollouts import Kept
+from tasks.generation.rollouts import sample_and_score
 from tasks.schemas import PROMPTS, ROLLOUTS, canonical_json, prompt_id, table_from_rows
 
 NO_COMMA = {"instruction_ids": ["punctuation:no_comma"], "kwargs": [{}]}
 ENGINE = EngineConfig(max_model_len=128)
 SAMPLING = SamplingConfig(samples=4, max_tokens=16, seed=5)
+
+
+def kept_in(folder, judging="judging", sampling=SAMPLING):
+    return Kept.at(fsspec.filesystem("file"), str(folder / "kept"), "policy", ENGINE, sampling, judging)
 
 
 def table(*contents, verifier="precise_if", truth=NO_COMMA):
@@ -53,17 +60,27 @@ def no_engine(monkeypatch):
         (table("Answer", truth="no commas"), "prompt .* of source 'test': ground truth \"no commas\""),
     ],
 )
-def test_a_prompt_that_cannot_be_judged_is_an_error_before_any_engine_starts(tiny_model, no_engine, prompts, message):
+def test_a_prompt_that_cannot_be_judged_is_an_error_before_any_engine_starts(
+    tiny_model, no_engine, tmp_path, prompts, message
+):
     with pytest.raises(RolloutError, match=message):
         check_prompts(prompts)
     with pytest.raises(RolloutError, match=message):
-        sample_and_score(prompts, tiny_model, ENGINE, SAMPLING, policy="initial", stage="difficulty")
+        sample_and_score(
+            prompts, tiny_model, ENGINE, SAMPLING, policy="initial", stage="difficulty", kept=kept_in(tmp_path)
+        )
 
 
-def test_prompts_of_which_none_fits_are_an_error_before_any_engine_starts(tiny_model, no_engine):
+def test_prompts_of_which_none_fits_are_an_error_before_any_engine_starts(tiny_model, no_engine, tmp_path):
     with pytest.raises(RolloutError, match="none of 2 prompts fits the context of 128 tokens"):
         sample_and_score(
-            table("#" * 200, "#" * 300), tiny_model, ENGINE, SAMPLING, policy="initial", stage="difficulty"
+            table("#" * 200, "#" * 300),
+            tiny_model,
+            ENGINE,
+            SAMPLING,
+            policy="initial",
+            stage="difficulty",
+            kept=kept_in(tmp_path),
         )
 
 
@@ -80,18 +97,27 @@ class BrokenEngine:
         raise EngineError("the engine died")
 
 
-def test_an_engine_that_dies_is_an_engine_error(tiny_model, monkeypatch):
+def test_an_engine_that_dies_is_an_engine_error(tiny_model, monkeypatch, tmp_path):
     monkeypatch.setattr(rollouts, "running_engine", lambda *_: BrokenEngine())
     with pytest.raises(EngineError, match="the engine died"):
-        sample_and_score(table("Answer"), tiny_model, ENGINE, SAMPLING, policy="initial", stage="difficulty")
+        sample_and_score(
+            table("Answer"), tiny_model, ENGINE, SAMPLING, policy="initial", stage="difficulty", kept=kept_in(tmp_path)
+        )
 
 
 @pytest.mark.engine
-def test_every_fitting_prompt_gets_its_scored_samples_and_the_others_a_reason(tiny_model):
+def test_every_fitting_prompt_gets_its_scored_samples_and_the_others_a_reason(tiny_model, tmp_path):
     prompts = table("What is the sea?", "#" * 120, "Answer in one word", "Write a sentence")
     finished = []
     result = sample_and_score(
-        prompts, tiny_model, ENGINE, SAMPLING, policy="initial", stage="evaluation", on_judged=finished.append
+        prompts,
+        tiny_model,
+        ENGINE,
+        SAMPLING,
+        policy="initial",
+        stage="evaluation",
+        kept=kept_in(tmp_path),
+        on_judged=finished.append,
     )
     rows = result.table.to_pylist()
     fitting = [name for i, name in enumerate(prompts["prompt_id"].to_pylist()) if i != 1]
@@ -104,8 +130,10 @@ def test_every_fitting_prompt_gets_its_scored_samples_and_the_others_a_reason(ti
     assert len({row["response"] for row in rows[:4]}) > 1
     assert all(0 < row["num_tokens"] <= 16 for row in rows)
     assert all(row["num_tokens"] == 16 for row in rows if row["finish_reason"] == "length")
-    assert result.output_tokens == sum(row["num_tokens"] for row in rows)
-    assert sorted(finished, key=str) == sorted(rows, key=str)
+    assert result.sampled.output_tokens == sum(row["num_tokens"] for row in rows)
+    assert sorted((row["prompt_id"], row["score"]) for row in finished) == sorted(
+        (row["prompt_id"], row["score"]) for row in rows
+    )
     [set_aside] = result.set_aside.to_pylist()
     assert (set_aside["source"], set_aside["row"], set_aside["value"]) == ("test", 1, "#" * 120)
     assert set_aside["reason"].endswith("112 fit beside a response of 16")

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import s3fs
 
+from tasks.kept import address_of
 from tasks.training.checkpoint import STATE, Checkpoints
 from tasks.training.lease import RunInUseError
 from tasks.training.store import RunStore
-from tasks.training.task import run_place
 from tests.object_store import BUCKET, KEYS, object_store
 
 PLACE = f"s3://{BUCKET}/rlvr-runs/abc"
@@ -250,16 +250,16 @@ def test_of_a_run_that_has_ended_the_last_checkpoint_stays_alone(bucket, machine
 
 def test_executions_and_attempts_share_the_place_of_a_run(monkeypatch):
     monkeypatch.delenv("RLVR_RUNS", raising=False)
-    places = {run_place("abc", f"s3://bucket/{each}/") for each in ("x1/f3a-n0-0", "x1/f3a-n0-1", "zz/g88-n0-0")}
+    places = {address_of("abc", f"s3://bucket/{each}/") for each in ("x1/f3a-n0-0", "x1/f3a-n0-1", "zz/g88-n0-0")}
     assert places == {"s3://bucket/rlvr-runs/abc"}
-    assert run_place("abc", "/home/raw/") is None
+    assert address_of("abc", "/home/raw/") is None
     monkeypatch.setenv("RLVR_RUNS", "gs://mine/runs/")
-    assert run_place("abc", "s3://bucket/x1/") == "gs://mine/runs/abc"
+    assert address_of("abc", "s3://bucket/x1/") == "gs://mine/runs/abc"
     monkeypatch.setenv("RLVR_RUNS", str(os.sep))
-    assert run_place("abc", "s3://bucket/x1/") is None
+    assert address_of("abc", "s3://bucket/x1/") is None
     monkeypatch.setenv("RLVR_RUNS", "file:///data/runs")
     with pytest.raises(ValueError, match="RLVR_RUNS = file:///data/runs: a folder is given by its path"):
-        run_place("abc", "s3://bucket/x1/")
+        address_of("abc", "s3://bucket/x1/")
 
 
 def test_looking_for_a_run_touches_nothing_that_another_writes(bucket, machines):

@@ -5,11 +5,13 @@ import contextlib
 import hashlib
 import random
 
+import fsspec
 import pytest
 
 from tasks.generation import rollouts
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.engine import Completion
+from tasks.generation.kept_rollouts import Kept
 from tasks.generation.rollouts import sample_and_score
 from tasks.schemas import PROMPTS, canonical_json, prompt_id, table_from_rows
 from tasks.training.config import RewardsConfig
@@ -98,7 +100,7 @@ def config():
         )
 
 
-def offline(table, model, config, monkeypatch, **sampling):
+def offline(table, model, config, monkeypatch, folder, **sampling):
     """Scores as difficulty and evaluation take them, by prompt and sample."""
 
     @contextlib.asynccontextmanager
@@ -108,7 +110,10 @@ def offline(table, model, config, monkeypatch, **sampling):
 
     monkeypatch.setattr(rollouts, "running_engine", replaying)
     options = SamplingConfig(samples=SAMPLES, max_tokens=16, **sampling)
-    sampled = sample_and_score(table, model, ENGINE, options, policy="p", stage="difficulty", verifiers=config)
+    kept = Kept.at(fsspec.filesystem("file"), str(folder), "p", ENGINE, options, "judging")
+    sampled = sample_and_score(
+        table, model, ENGINE, options, policy="p", stage="difficulty", verifiers=config, kept=kept
+    )
     assert sampled.table.column("error").null_count == sampled.table.num_rows == 500
     return {(row["prompt_id"], row["response"]): row["score"] for row in sampled.table.to_pylist()}
 
@@ -146,10 +151,10 @@ def online(table, config):
 @pytest.mark.engine
 @pytest.mark.complete
 def test_500_responses_get_the_same_score_in_difficulty_training_and_evaluation(
-    table, tiny_model, config, online, monkeypatch
+    table, tiny_model, config, online, monkeypatch, tmp_path
 ):
-    difficulty = offline(table, tiny_model, config, monkeypatch)
-    evaluation = offline(table, tiny_model, config, monkeypatch, seed=11)
+    difficulty = offline(table, tiny_model, config, monkeypatch, tmp_path)
+    evaluation = offline(table, tiny_model, config, monkeypatch, tmp_path, seed=11)
     assert difficulty == evaluation == {key: score.value for key, score in online.items()}
     assert 0.2 < sum(difficulty.values()) / len(difficulty) < 0.8
     for content, (verifier, truth, responses) in list(MADE.items())[::10]:

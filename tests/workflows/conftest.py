@@ -1,12 +1,14 @@
 """The pipeline with its own local cache, and with light stand-ins for the tasks that need an engine."""
 
 import json
+import shutil
 import zlib
 from collections import Counter
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from flytekit import current_context
 from flytekit.core import local_cache
@@ -14,16 +16,27 @@ from flytekit.core.testing import task_mock
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
-from tasks.difficulty.task import Sampled, roll_out
+from tasks.difficulty.task import SUMMARY, Split, judge_rollouts, roll_out, split_prompts
 from tasks.evaluation.task import Evaluated, evaluate_policy
 from tasks.generation.task import PreparedModel, prepare_model
 from tasks.platform import run_id
 from tasks.ray_job import RayJobTask
-from tasks.schemas import LEDGER, PROMPTS, ROLLOUTS, SET_ASIDE, StageSummary, read_table, table_from_rows, write_table
+from tasks.schemas import (
+    LEDGER,
+    PROMPTS,
+    RESPONSES,
+    ROLLOUTS,
+    SET_ASIDE,
+    StageSummary,
+    read_table,
+    table_from_rows,
+    validate,
+    write_table,
+)
 from tasks.training.task import Trained, train_policy
 from tests.workflows.containers import image_environments, registered
 
-HEAVY = (prepare_model, roll_out, train_policy, evaluate_policy)
+HEAVY = (prepare_model, split_prompts, roll_out, judge_rollouts, train_policy, evaluate_policy)
 
 
 def summary(stage: str) -> StageSummary:
@@ -42,6 +55,7 @@ class StandIns:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.ran: Counter[str] = Counter()
+        self.made = 0
         self.learns = True
 
     @property
@@ -51,7 +65,8 @@ class StandIns:
 
     def new(self, name: str) -> Path:
         self.ran[name.split(".", maxsplit=1)[0]] += 1
-        return self.folder / f"{sum(self.ran.values())}-{name}"
+        self.made += 1
+        return self.folder / f"{self.made}-{name}"
 
     def prepare_model(self, spec):
         folder = self.new("prepare_model")
@@ -59,7 +74,7 @@ class StandIns:
         (folder / "weights").write_text("initial")
         return PreparedModel(FlyteDirectory(str(folder)), summary("model"))
 
-    def rollouts(self, prompts, samples: int, policy: str, path: Path, *, able: bool = False) -> FlyteFile:
+    def rollouts(self, prompts, samples: int, policy: str, *, able: bool = False) -> pa.Table:
         rows = [
             {
                 "prompt_id": row["prompt_id"],
@@ -74,11 +89,28 @@ class StandIns:
             for row in read_table(prompts.path, PROMPTS).to_pylist()
             for sample in range(samples)
         ]
-        return FlyteFile(str(write_table(path, table_from_rows(rows, ROLLOUTS, "stand-in"), ROLLOUTS)))
+        return table_from_rows(rows, ROLLOUTS, "stand-in")
 
-    def roll_out(self, prompts, model, spec, verifiers):
-        table = self.rollouts(prompts, spec.sampling.samples, "initial", self.new("roll_out.parquet"))
-        return Sampled(table, FlyteFile(str(self.none)), summary("rollouts"))
+    def shard(self, stage: str, table: pa.Table, schema: pa.Schema, **facts: float) -> FlyteFile:
+        """A table of a mapped task, with its summary."""
+        made = summary(stage)
+        made.facts |= facts | {"verifiers": {}}
+        path = self.new(f"{stage}.parquet")
+        return FlyteFile(str(write_table(path, validate(table, schema, stage), schema, {SUMMARY: made.as_json()})))
+
+    def split_prompts(self, prompts, model, rows, room, within):
+        path = shutil.copy(prompts.path, self.new("split_prompts.parquet"))
+        return Split([FlyteFile(str(path))], FlyteFile(str(self.none)))
+
+    def roll_out(self, prompts, model, spec, judging, verifiers):
+        table = self.rollouts(prompts, spec.sampling.samples, "initial")
+        facts = {"generated": 0, "spared": 0, "output_tokens": 0, "generation_seconds": 1.0}
+        return self.shard("roll_out", table, RESPONSES, **facts)
+
+    def judge_rollouts(self, prompts, responses, model, spec, verifiers):
+        return self.shard(
+            "judge_rollouts", self.rollouts(prompts, spec.sampling.samples, "initial"), ROLLOUTS, judged=0
+        )
 
     def train_policy(self, model, mixture, config, verifiers):
         folder = self.new("train_policy")
@@ -98,8 +130,10 @@ class StandIns:
     def evaluate_policy(self, policy, prompts, config, initial, verifiers):
         weights = (Path(policy.path) / "weights").read_text()
         path = self.new("evaluate_policy.parquet")
-        table = self.rollouts(prompts, config.sampling.samples, weights, path, able=weights.startswith("trained"))
-        return Evaluated(table, FlyteFile(str(self.none)), summary("evaluation"))
+        table = self.rollouts(prompts, config.sampling.samples, weights, able=weights.startswith("trained"))
+        return Evaluated(
+            FlyteFile(str(write_table(path, table, ROLLOUTS))), FlyteFile(str(self.none)), summary("evaluation")
+        )
 
 
 @pytest.fixture

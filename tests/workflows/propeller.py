@@ -2,8 +2,8 @@
 
 A node's inputs come from its bindings, its container's command runs as a process of its own in a new folder, and its
 outputs are read from blob storage. Nothing else passes from node to node, or from attempt to attempt, and the folder is
-deleted. Nodes that are ready run in the order of `first`. Known are tasks and dynamic tasks; another kind of node is an
-error.
+deleted. Nodes that are ready run in the order of `first`. Known are tasks, dynamic tasks and array nodes, whose items
+run one after the other; another kind of node is an error.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ KINDS = {
 """Numbers in the names of a package's files."""
 
 IMAGE = "registry.example/{}:v1"
+_MAPPED = re.compile(r"map_(\w+)_[0-9a-f]{32}-arraynode$")
+"""What flytekit calls a mapped task."""
 
 
 def package(bin_folder: Path, output: Path, cwd: Path, environment: Mapping[str, str]) -> dict[str, Message]:
@@ -157,13 +159,38 @@ class Propeller:
                 <= known.keys()
             ]
             assert ready, f"{where}: nodes wait for each other: {sorted(waiting)}"
-            assert all(node.HasField("task_node") for node in ready), f"{where}: a node that is no task"
-            templates = {node.id: self._template(node.task_node.reference_id.name, dynamic) for node in ready}
+            templates = {node.id: self._template(_task_of(node, where), dynamic) for node in ready}
             node = min(ready, key=lambda node: templates[node.id].container.image not in self.first)
             del waiting[node.id]
             bound = {each.var: _resolve(each.binding, known) for each in node.inputs}
-            known[node.id] = self._run_task(f"{where}/{node.id}", templates[node.id], bound)
+            if node.HasField("array_node"):
+                fixed = node.array_node.bound_inputs
+                known[node.id] = self._run_array(f"{where}/{node.id}", templates[node.id], bound, fixed)
+            else:
+                known[node.id] = self._run_task(f"{where}/{node.id}", templates[node.id], bound)
         return {each.var: _resolve(each.binding, known) for each in outputs}
+
+    def _run_array(
+        self, where: str, template: tasks_pb2.TaskTemplate, inputs: Literals, bound: Iterable[str]
+    ) -> Literals:
+        """The outputs of all items of an array node, as collections; `bound` are the inputs that every item is given.
+
+        A container finds all items' inputs, and in its environment which of them are its own.
+        """
+        (size,) = {len(each.collection.literals) for name, each in inputs.items() if name not in bound}
+        found: dict[str, list[literals_pb2.Literal]] = {each: [] for each in template.interface.outputs.variables}
+        for index in range(size):
+            item = tasks_pb2.TaskTemplate()
+            item.CopyFrom(template)
+            item.id.name = _MAPPED.sub(r"\1", template.id.name)
+            for key, value in (("BATCH_JOB_ARRAY_INDEX_VAR_NAME", "FLYTE_INDEX"), ("FLYTE_INDEX", str(index))):
+                item.container.env.add(key=key, value=value)
+            for name, literal in self._run_task(f"{where}[{index}]", item, inputs).items():
+                found[name].append(literal)
+        return {
+            name: literals_pb2.Literal(collection=literals_pb2.LiteralCollection(literals=each))
+            for name, each in found.items()
+        }
 
     def _run_task(
         self,
@@ -259,6 +286,13 @@ def _lives_in(process: psutil.Process, pod: Path) -> bool:
     with suppress(psutil.Error):
         return process.environ().get("HOME") == str(pod / "home") and process.status() != psutil.STATUS_ZOMBIE
     return False
+
+
+def _task_of(node: graph_pb2.Node, where: str) -> str:
+    """The name of a node's task, or of the one that it maps."""
+    inner = node.array_node.node if node.HasField("array_node") else node
+    assert inner.HasField("task_node"), f"{where}: {node.id} is no task"
+    return inner.task_node.reference_id.name
 
 
 def _promised(binding: literals_pb2.BindingData) -> set[str]:

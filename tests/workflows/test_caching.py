@@ -17,7 +17,8 @@ from tasks.training.config import OptimizerConfig
 from tasks.verifiers.chat.config import JudgeConfig
 from workflows.rlvr import rlvr
 
-EVERYTHING = {"prepare_model": 1, "roll_out": 1, "train_policy": 1, "evaluate_policy": 2}
+SAMPLED = {"split_prompts": 1, "roll_out": 1, "judge_rollouts": 1}
+EVERYTHING = SAMPLED | {"prepare_model": 1, "train_policy": 1, "evaluate_policy": 2}
 
 
 @pytest.fixture
@@ -125,6 +126,27 @@ def test_another_threshold_keeps_the_rollouts(run):
     assert ran == {"train_policy": 1, "evaluate_policy": 2}
 
 
+def test_another_way_to_judge_keeps_the_responses(run):
+    run()
+    data = quickstart()[0]
+    verifiers = data.verifiers.model_copy(update={"time_limit_seconds": 5.0})
+    ran, _ = run(data=data.model_copy(update={"verifiers": verifiers}))
+    assert ran == {"judge_rollouts": 1, "train_policy": 1, "evaluate_policy": 2}
+
+
+def test_early_stopping_depends_on_the_judges_and_on_the_threshold(run):
+    data = quickstart()[0]
+
+    def with_early_stopping(max_pass_rate, time_limit):
+        update = {"early_stopping": True, "max_pass_rate": max_pass_rate}
+        verifiers = data.verifiers.model_copy(update={"time_limit_seconds": time_limit})
+        return data.model_copy(update={"difficulty": data.difficulty.model_copy(update=update), "verifiers": verifiers})
+
+    run(data=with_early_stopping(0.625, 10.0))
+    for changed in (with_early_stopping(0.5, 10.0), with_early_stopping(0.5, 5.0)):
+        assert run(data=changed)[0].items() >= {"roll_out": 1, "judge_rollouts": 1}.items()
+
+
 def test_a_local_file_that_changed_is_read_again(run, tmp_path):
     rows = [{"question": f"{i}+1?", "answer": str(i + 1)} for i in range(40)]
     path = tmp_path / "sums.jsonl"
@@ -147,7 +169,7 @@ def test_a_local_file_that_changed_is_read_again(run, tmp_path):
     assert run(data=data)[0] == EVERYTHING
     assert run(data=data)[0] == {}
     path.write_text("\n".join(json.dumps(row) for row in rows[1:]))
-    assert run(data=data)[0] == {"roll_out": 1, "train_policy": 1, "evaluate_policy": 2}
+    assert run(data=data)[0] == SAMPLED | {"train_policy": 1, "evaluate_policy": 2}
 
 
 def test_a_result_whose_files_are_gone_is_made_again_and_what_depends_on_it_is_kept(run, tmp_path):

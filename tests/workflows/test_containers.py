@@ -16,7 +16,7 @@ from workflows.rlvr import Results
 
 pytestmark = pytest.mark.pipeline
 
-RAN_IN = {"rollouts": "generation", "ledger": "training"}
+RAN_IN = {"ledger": "training"}
 """The image of the task that makes a table, where it is not data's."""
 ENGINE = {"max_model_len": 256, "max_num_seqs": 32}
 
@@ -96,9 +96,9 @@ def test_a_run_from_its_plan_to_its_report_passes_everything_through_blob_storag
         with files.open(getattr(results, name)) as file:
             assert pq.read_table(file).num_rows > 0, name
             assert read_metadata(file)["image"] == IMAGE.format(RAN_IN.get(name, "data")), name
-    kept = {name.split("/")[2].split(".")[0] for name in cluster.store.keys("rlvr-runs/")}
-    assert "rollouts" in kept
-    [checkpoint] = kept - {"rollouts"}
-    assert checkpoint == "step_00000002"
+    kept = [name.split("/") for name in cluster.store.keys("rlvr-runs/")]
+    assert {parts[3].partition("-")[0] for parts in kept if parts[1] == "rollouts"} == {"responses", "verdicts"}
+    of_run = {parts[2].partition(".")[0] for parts in kept if parts[1] != "rollouts"}
+    assert of_run == {"rollouts", "step_00000002"}
     tasks = {name.removeprefix("task/") for name in cluster.entities if name.startswith("task/")}
     assert {each.rpartition(": ")[2] for each in cluster.ran} == tasks

@@ -12,6 +12,7 @@ from google.protobuf.json_format import MessageToDict
 from tasks.config import load_yaml
 from tasks.spec import RECIPES, DataFile, Recipe, quickstart
 from tasks.training.task import train_policy
+from tasks.verifiers.chat.config import JudgeConfig
 from workflows.data import data as curate
 from workflows.evaluation import evaluation as evaluate
 from workflows.training import train
@@ -50,6 +51,7 @@ def nodes(monkeypatch, tmp_path):
 
 
 def asked(node):
+    node = node.array_node.node if node.HasField("array_node") else node  # of each shard
     requests = node.task_node.overrides.resources.requests
     assert requests == node.task_node.overrides.resources.limits
     return {MessageToDict(each)["name"]: each.value for each in requests}
@@ -105,9 +107,27 @@ def test_where_training_has_gpus_difficulty_and_evaluation_have_one_for_each_tha
     assert "GPU" not in asked(nodes(curate)[0]["roll-out"])
 
 
+def test_judging_has_a_gpu_only_where_it_serves_the_judge(nodes):
+    data, _, _ = quickstart()
+    elsewhere = data.verifiers.model_copy(update={"judge": JudgeConfig(model="m", url="https://judge.example/v1")})
+    by_url = data.model_copy(update={"verifiers": elsewhere})
+    assert asked(nodes(curate, training=recipe("grpo"))[0]["judge"])["GPU"] == "1"
+    assert "GPU" not in asked(nodes(curate, data=by_url, training=recipe("grpo"))[0]["judge"])
+
+
 def test_small_sources_are_read_in_one_pod_and_a_hub_data_set_in_its_own(nodes):
     found, _ = nodes(curate)
-    assert list(found) == ["source-6-sources", "merge", "check", "roll-out", "select", "mix"]
+    assert list(found) == [
+        "source-6-sources",
+        "merge",
+        "check",
+        "split",
+        "roll-out",
+        "judge",
+        "collect",
+        "select",
+        "mix",
+    ]
     spec = quickstart()[0].model_dump(mode="json", exclude_unset=True)
     hub = {"kind": "huggingface", "dataset": "openai/gsm8k", "revision": "0" * 40, "config": "main"}
     spec["sources"].append({"name": "gsm8k", "domain": "math", "verifier": "math", "loader": hub})
@@ -120,7 +140,9 @@ def test_sources_are_screened_each_by_itself_where_something_is_asked_of_them(no
     spec = quickstart()[0].model_dump(mode="json", exclude_unset=True)
     questions = tmp_path / "questions.jsonl"
     questions.write_text('{"prompt": "What is half of 1?"}')
-    named = {"name": "halves", "loader": {"kind": "jsonl", "path": str(questions)}}
+    found, _ = nodes(curate)
+    assert set(found["split"].upstream_node_ids) == {"merge", "check"}
+    assert set(found["roll-out"].upstream_node_ids) == {"split"}
     found, _ = nodes(curate, data=DataFile.model_validate(spec | {"evaluation_sets": [named]}))
     assert {"evaluation-halves", "source-6-sources", "screen-6-sources"} <= set(found)
     assert set(found["screen-6-sources"].upstream_node_ids) == {"evaluation-halves", "source-6-sources"}
