@@ -110,8 +110,11 @@ GRADED = pa.schema(
 )
 """Prompts with what the initial checkpoint makes of them. `pass_rate` is the mean score of the judged rollouts."""
 
-MIXTURE = pa.schema([*GRADED, _column("weight", pa.float64()), _column("order", pa.int64())])
-"""Graded prompts in the order in which training visits them (`order` counts from 0), with their sampling weight."""
+MIXTURE = pa.schema([*GRADED, _column("repeat", pa.int32()), _column("order", pa.int64())])
+"""Graded prompts in the order in which training visits them (`order` counts from 0).
+
+A prompt that is up-sampled has several rows; `repeat` is how often it stood before.
+"""
 
 LEDGER = pa.schema(
     [

@@ -11,28 +11,48 @@ from tasks.config import SpecError
 
 @dataclass(frozen=True)
 class Claim:
-    """What one member of a division has and asks for. `name` is how an error speaks of it."""
+    """What one member of a division has and asks for.
+
+    Attributes:
+        name: how an error speaks of it.
+        available: places that it can fill, repetitions included.
+        weight, quota, emphasis: see `tasks.mixing.spec.Share`.
+        size: prompts that it has; None: as many as are available.
+    """
 
     name: str
     available: int
     weight: float | None = None
     quota: int | None = None
+    size: int | None = None
+    emphasis: float | None = None
+
+    @property
+    def distinct(self) -> int:
+        """Places that it can fill without repeating a prompt."""
+        return self.available if self.size is None else min(self.size, self.available)
 
 
-def divide(total: int | None, claims: Mapping[str, Claim], whole: str) -> dict[str, int]:
+def divide(
+    total: int | None, claims: Mapping[str, Claim], whole: str, temperature: float = 1.0, *, repeating: bool = False
+) -> dict[str, int]:
     """How many of `total` each claim gets; None divides as many as the claims allow. `whole` names what is divided.
 
-    Quotas are met exactly. The rest is apportioned by weight, or by what is available where no weight is given, with
-    largest remainders, so that it adds up. Raises `SpecError` for a share that is larger than what is available, for
-    quotas that do not add up to `total`, and for weights given to some but not all of those without a quota.
+    Quotas are met exactly. The rest is apportioned by weight, with largest remainders, so that it adds up. Where no
+    weight is given, one of n prompts weighs n^(1 / temperature) times its emphasis. Without a `total`, the mixture is
+    the largest one of these proportions in which not every member repeats its prompts, or `repeating` the largest.
+
+    Raises:
+        SpecError: a share that is larger than what is available, quotas that do not add up to `total`, weights given
+            to some but not all of those without a quota, a weight beside an emphasis.
     """
     counts = {key: claim.quota for key, claim in claims.items() if claim.quota is not None}
     for key, quota in counts.items():
         _check_available(claims[key], quota, "quota")
     open_claims = {key: claim for key, claim in claims.items() if claim.quota is None}
-    weights = _weights(open_claims, whole)
+    weights = _weights(open_claims, whole, temperature)
     if total is None:
-        return counts | _most(open_claims, weights)
+        return counts | _most(open_claims, weights, repeating)
     rest = total - sum(counts.values())
     if rest < 0 or (rest > 0 and not any(weights.values())):
         raise SpecError(f"{whole}: {total} prompts, but the quotas within add up to {sum(counts.values())}")
@@ -55,20 +75,28 @@ def apportion(total: int, weights: Mapping[str, float]) -> dict[str, int]:
     return counts
 
 
-def _weights(claims: Mapping[str, Claim], whole: str) -> dict[str, float]:
+def _weights(claims: Mapping[str, Claim], whole: str, temperature: float) -> dict[str, float]:
     given = {key: claim.weight for key, claim in claims.items() if claim.weight is not None}
     if not given:
-        return {key: float(claim.available) for key, claim in claims.items()}
+        return {
+            key: tempered(claim.distinct, temperature) * (1.0 if claim.emphasis is None else claim.emphasis)
+            for key, claim in claims.items()
+        }
+    for key in given:
+        if claims[key].emphasis is not None:
+            raise SpecError(f"{claims[key].name}: give a weight or an emphasis, not both")
     without = [claim.name for key, claim in claims.items() if key not in given]
     if without:
         raise SpecError(f"{whole}: give a weight or a quota to all or a weight to none; without: {', '.join(without)}")
     return given
 
 
-def _most(claims: Mapping[str, Claim], weights: Mapping[str, float]) -> dict[str, int]:
+def _most(claims: Mapping[str, Claim], weights: Mapping[str, float], repeating: bool) -> dict[str, int]:
     """The largest counts that keep the weights' proportions."""
-    scales = [claims[key].available / weight for key, weight in weights.items() if weight > 0]
-    scale = min(scales, default=0.0)
+    weighed = {key: weight for key, weight in weights.items() if weight > 0}
+    scale = min((claims[key].available / weight for key, weight in weighed.items()), default=0.0)
+    if not repeating:
+        scale = min(scale, max((claims[key].distinct / weight for key, weight in weighed.items()), default=0.0))
     # A hair above, because 3 / 0.1 * 0.1 must still count as 3.
     return {
         key: min(math.floor(scale * weight * (1 + 1e-12)), claims[key].available) for key, weight in weights.items()
@@ -77,4 +105,16 @@ def _most(claims: Mapping[str, Claim], weights: Mapping[str, float]) -> dict[str
 
 def _check_available(claim: Claim, count: int, what: str) -> None:
     if count > claim.available:
-        raise SpecError(f"{claim.name}: its {what} is {count} prompts, but {claim.available} are available")
+        repeated = f", of {claim.distinct} prompts" if claim.available > claim.distinct else ""
+        raise SpecError(
+            f"{claim.name}: its {what} is {count} prompts, but {claim.available} are available{repeated}: "
+            f"{count - claim.available} too many; lower it, or raise max_repeats"
+        )
+
+
+def tempered(size: int, temperature: float) -> float:
+    """What `size` prompts weigh at this temperature: size^(1/T), the same for all where T is infinite.
+
+    Temperature sampling over data sets of different sizes (Arivazhagan et al. 2019, arXiv:1907.05019, section 4.1).
+    """
+    return math.pow(size, 1 / temperature) if size else 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -11,15 +11,17 @@ from tasks.schemas import Domain
 
 
 class Share(Config):
-    """How much of the training prompts one domain, or one source within its domain, makes up.
+    """How much of the training prompts one domain makes up, one source within its domain, or one stratum of a source.
 
     Attributes:
         weight: its share relative to the weights beside it; 0 leaves it out of training (not out of the held-out).
         quota: exactly this many prompts. Fewer available ones are an error, never a smaller mixture.
+        emphasis: its share relative to what it would be by the mixture's `temperature`: 1.2 for a fifth more.
     """
 
     weight: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     quota: int | None = Field(default=None, ge=1)
+    emphasis: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _weight_or_quota(self) -> Share:
@@ -53,9 +55,23 @@ class DomainShare(Share):
 
     Attributes:
         heldout: of its prompts, in place of the mixture's `heldout`.
+        max_repeats: of its prompts, in place of the mixture's.
     """
 
     heldout: HeldOut | None = None
+    max_repeats: int | None = Field(default=None, ge=1)
+
+
+class Strata(Config):
+    """How a source is divided.
+
+    Attributes:
+        by: the column that names each prompt's stratum, one that the source keeps (`columns.keep`).
+        shares: of strata within the source, by that column's values.
+    """
+
+    by: str
+    shares: dict[str, Share] = Field(default={})
 
 
 class SourceShare(Share):
@@ -63,17 +79,28 @@ class SourceShare(Share):
 
     Attributes:
         heldout: of its prompts, as part of its domain's. Without it, the source gives in proportion to its size.
+        max_repeats: of its prompts, in place of its domain's.
+        strata: how it is divided in turn; None: not at all.
     """
 
     heldout: HeldOut | None = None
+    max_repeats: int | None = Field(default=None, ge=1)
+    strata: Strata | None = None
+
+
+Temperature = Annotated[float, Field(gt=0, allow_inf_nan=False)] | Literal["inf"]
+"""Of shares without weights; text for the infinite one, which JSON has no number for."""
 
 
 class MixtureSpec(Config):
-    """The mixture: held out first, then shared among domains, then within each domain among its sources.
+    """The mixture: held out first, then shared among domains, within each domain among its sources, and so on.
 
     A quota is taken as it stands. What is left of `size` goes to the others by weight; where none of them has a
-    weight, in proportion to what they have. Weights are given to all that have no quota, or to none of them. A share
-    larger than what is available is an error that names it.
+    weight, by what they have, `temperature` and `emphasis`. Weights are given to all that have no quota, or to none of
+    them. A share larger than what is available is an error that names it.
+
+    Roughly equal across domains with some emphasis, as Olmo 3 mixes: `temperature: inf` and, say,
+    `domains: {math: {emphasis: 1.2}, precise_if: {emphasis: 1.2}}`.
 
     Prompts that are alike (`cleaning.near_duplicates.action: keep_together`, and those of the same text) have one hash,
     and none of them is trained on where another is held out.
@@ -83,6 +110,9 @@ class MixtureSpec(Config):
         size: how many prompts to train on. None takes all that there are, as far as the weights' proportions allow.
         heldout: how many prompts of each domain, or which share of them, unless it says otherwise, are held out for
             evaluation and never trained on. By a share a source that grows moves no prompt across; a number is exact.
+        temperature: T of shares without weights, at each level: one of n prompts weighs n^(1/T). 1: in proportion to
+            what there is; inf: the same for all; between: the small ones are up-sampled relative to the large.
+        max_repeats: how often a prompt may stand in the mixture, so that a share may be larger than what there is.
         domains: shares of domains.
         sources: shares of sources within their domain.
     """
@@ -90,5 +120,7 @@ class MixtureSpec(Config):
     seed: int = 0
     size: int | None = Field(default=None, ge=1)
     heldout: HeldOut = 0
+    temperature: Temperature = 1.0
+    max_repeats: int = Field(default=1, ge=1)
     domains: dict[Domain, DomainShare] = Field(default={})
     sources: dict[str, SourceShare] = Field(default={})

@@ -107,18 +107,17 @@ def set_aside_kinds(set_aside: pa.Table) -> list[dict[str, Any]]:
 
 
 def mixture_rows(mixture: pa.Table) -> list[dict[str, Any]]:
-    """Training prompts by domain and source, with their shares of the prompts and of the sampling weight."""
+    """Training prompts by domain and source, each counted once, and their shares of the mixture."""
     groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for row in mixture.select(["domain", "source", "pass_rate", "mean_tokens", "weight"]).to_pylist():
+    for row in mixture.select(["domain", "source", "pass_rate", "mean_tokens", "repeat"]).to_pylist():
         groups[row["domain"], row["source"]].append(row)
-    weight = sum(mixture.column("weight").to_pylist()) or 1.0
     return [
         {
             "domain": domain,
             "source": source,
-            "prompts": len(rows),
+            "prompts": sum(row["repeat"] == 0 for row in rows),
+            "taken": len(rows),
             "share": len(rows) / mixture.num_rows,
-            "weight": sum(row["weight"] for row in rows) / weight,
             "pass_rate": statistics.fmean(row["pass_rate"] for row in rows),
             "mean_tokens": statistics.fmean(row["mean_tokens"] for row in rows),
         }

@@ -11,7 +11,7 @@ from tasks.training.rollouts import Prompt
 
 
 class PromptStream:
-    """An endless stream of prompts.
+    """An endless stream of prompts; one that is up-sampled stands in it several times an epoch.
 
     The first epoch follows the mixture's order; each later one is a shuffle seeded by (seed, epoch). A prompt whose
     group was lost or dropped for staleness is put back and comes first.
@@ -46,7 +46,7 @@ class PromptStream:
         """
         if self._returned:
             return self._returned.popleft()
-        if len(self._excluded) == len(self._prompts):
+        if len(self._excluded) == len(self._by_id):
             raise ValueError("every prompt of the mixture is excluded: there is nothing left to train on")
         while True:
             epoch, position = divmod(self._drawn, len(self._prompts))

@@ -1,11 +1,12 @@
 """The mixture holds what its spec says, and nothing that is held out is trained on."""
 
 import json
+import re
 from collections import Counter
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -130,8 +131,107 @@ def test_any_window_of_the_order_holds_roughly_the_proportions():
         assert abs(window["code"] - 10) <= 2
 
 
-def test_the_rows_weights_are_a_probability():
-    assert sum(column(run(SIZES).train, "weight")) == pytest.approx(1)
+def test_a_share_larger_than_what_there_is_repeats_every_prompt_before_any_comes_again():
+    mixed = run(SIZES, size=90, domains={"precise_if": {"quota": 50, "max_repeats": 2}})
+    assert Counter(column(mixed.train, "domain")) == {"math": 40, "precise_if": 50}
+    made = [(row["repeat"], row["prompt_id"]) for row in mixed.train.to_pylist() if row["domain"] == "precise_if"]
+    assert [repeat for repeat, _ in made] == [0] * 40 + [1] * 10
+    assert len(set(made[:40])) == 40
+    assert {prompt for _, prompt in made[40:]} <= {prompt for _, prompt in made[:40]}
+    assert [(row["prompts"], row["taken"]) for row in mixed.counts if row["source"] == "made"] == [(40, 50)]
+
+
+def test_an_infinite_temperature_makes_domains_equal_and_an_emphasis_one_larger():
+    equal = run(SIZES, size=60, temperature="inf")
+    assert Counter(column(equal.train, "domain")) == {"math": 30, "precise_if": 30}
+    emphasised = run(SIZES, size=50, temperature="inf", domains={"math": {"emphasis": 1.5}})
+    assert Counter(column(emphasised.train, "domain")) == {"math": 30, "precise_if": 20}
+
+
+def test_a_temperature_of_two_weighs_by_the_square_root():
+    sizes = {"math": {"large": 400, "small": 100}}
+    assert Counter(column(run(sizes, size=90, temperature=2).train, "source")) == {"large": 60, "small": 30}
+    assert Counter(column(run(sizes, size=100).train, "source")) == {"large": 80, "small": 20}
+
+
+def test_without_a_size_equal_shares_stop_where_the_largest_would_repeat():
+    sizes = {"math": {"gsm": 80}, "code": {"mbpp": 30}}
+    once = run(sizes, temperature="inf")
+    assert Counter(column(once.train, "domain")) == {"math": 30, "code": 30}
+    twice = run(sizes, temperature="inf", max_repeats=2)
+    assert Counter(column(twice.train, "domain")) == {"math": 60, "code": 60}
+    often = run(sizes, temperature="inf", max_repeats=9)
+    assert Counter(column(often.train, "domain")) == {"math": 80, "code": 80}
+    assert len(run(sizes, max_repeats=9).train) == 110
+
+
+def with_levels(sizes):
+    """A source `omega` whose prompts have a level."""
+    rows = graded({"math": {"omega": sum(sizes.values())}}).to_pylist()
+    levels = [name for name, size in sizes.items() for _ in range(size)]
+    kept = [
+        row | {"metadata": json.dumps({"columns": {"level": level}, "row": 0})}
+        for row, level in zip(rows, levels, strict=True)
+    ]
+    return pa.concat_tables([table_from_rows(kept, GRADED, "test"), graded({"math": {"gsm": 40}})])
+
+
+def level(row):
+    return json.loads(row["metadata"]).get("columns", {}).get("level")
+
+
+def test_a_source_is_divided_by_a_column_that_it_keeps():
+    table = with_levels({"easy": 50, "hard": 20})
+    strata = {"by": "level", "shares": {"easy": {"weight": 1}, "hard": {"weight": 2}}}
+    mixed = run(table, sources={"omega": {"quota": 30, "strata": strata}})
+    assert Counter(map(level, mixed.train.to_pylist())) == {None: 40, "easy": 10, "hard": 20}
+    assert {(row["stratum"], row["taken"]) for row in mixed.counts} == {("easy", 10), ("hard", 20), (None, 40)}
+    exact = run(table, sources={"omega": {"strata": {"by": "level", "shares": {"easy": {"quota": 7}}}}})
+    assert Counter(map(level, exact.train.to_pylist()))["easy"] == 7
+
+
+@pytest.mark.parametrize(
+    ("strata", "said"),
+    [
+        ({"by": "level", "shares": {"middle": {"weight": 1}}}, r"strata\.middle: there is none; there are .*'easy'"),
+        ({"by": "colour"}, r"has None in 'colour'; it must be text or a number, and a column that the source keeps"),
+        (
+            {"by": "level", "shares": {"easy": {"quota": 51}}},
+            r"strata\.easy: its quota is 51 prompts, but 50 .*1 too many",
+        ),
+    ],
+)
+def test_a_stratum_that_is_not_there_is_one_error(strata, said):
+    with pytest.raises(SpecError, match=said):
+        run(with_levels({"easy": 50, "hard": 20}), sources={"omega": {"strata": strata}})
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.tuples(st.integers(1, 30), st.integers(1, 30), st.integers(1, 30)),
+    size=st.none() | st.integers(1, 120),
+    temperature=st.sampled_from([0.5, 1.0, 3.0, "inf"]),
+    repeats=st.integers(1, 3),
+    window=st.integers(5, 40),
+)
+def test_rows_are_conserved_and_every_window_holds_its_proportions(sizes, size, temperature, repeats, window):
+    table = graded({"math": {"a": sizes[0], "b": sizes[1]}, "chat": {"c": sizes[2]}})
+    try:
+        mixed = run(table, size=size, temperature=temperature, max_repeats=repeats)
+    except SpecError as refused:
+        event(re.sub(r"\d+", "n", str(refused)))  # quotas exact or an error that says by how much: another test's
+        return
+    places = mixed.train.to_pylist()
+    assert size is None or len(places) == size
+    assert all(row["prompts"] <= row["taken"] <= repeats * row["available"] for row in mixed.counts)
+    assert sum(row["taken"] for row in mixed.counts) == len(places)
+    assert sum(row["prompts"] for row in mixed.counts) == len({row["prompt_id"] for row in places})
+    assert len({(row["prompt_id"], row["repeat"]) for row in places}) == len(places)
+    sources = [row["source"] for row in places]
+    for row in mixed.counts:
+        share = row["taken"] / len(places)
+        for start in range(0, len(places) - window + 1, 7):
+            assert abs(sources[start : start + window].count(row["source"]) - window * share) <= len(mixed.counts)
 
 
 def test_equal_inputs_give_equal_bytes_whatever_the_order_of_the_rows(tmp_path):
@@ -199,7 +299,10 @@ def test_a_share_that_cannot_be_filled_is_one_error_that_names_it(spec, said):
     [
         ({"sources": {"gsm": {"weight": -1}}}, "m: sources.gsm.weight = -1: must be greater than or equal to 0"),
         ({"sources": {"gsm": {"quota": 0}}}, "m: sources.gsm.quota = 0: must be greater than or equal to 1"),
-        ({"sources": {"gsm": {"quotta": 1}}}, "unknown key (did you mean 'quota'?); accepted: heldout, quota, weight"),
+        (
+            {"sources": {"gsm": {"quotta": 1}}},
+            "unknown key (did you mean 'quota'?); accepted: emphasis, heldout, max_repeats, quota, strata, weight",
+        ),
         ({"domains": {"maths": {"quota": 1}}}, "m: domains.maths = 'maths': must be 'math', 'code'"),
         ({"domains": {"math": {"quota": 1, "weight": 2}}}, "give a weight (2.0) or a quota (1), not both"),
     ],

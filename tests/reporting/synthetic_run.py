@@ -227,7 +227,7 @@ def report_inputs(*, per_source: int = 60, steps: int = 14) -> ReportInputs:
         set_aside=table_from_rows(set_aside, SET_ASIDE, "set_aside"),
         graded=table_from_rows(rows, GRADED, "graded"),
         max_pass_rate=THRESHOLD,
-        mixture=table_from_rows([row | {"weight": 1.0, "order": i} for i, row in enumerate(train)], MIXTURE, "mixture"),
+        mixture=table_from_rows([row | {"repeat": 0, "order": i} for i, row in enumerate(train)], MIXTURE, "mixture"),
         heldout=table_from_rows(heldout, GRADED, "heldout"),
         metrics=metrics(steps, generator),
         ledger=ledger(train, generator),

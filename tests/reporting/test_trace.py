@@ -97,7 +97,7 @@ def run(tmp_path):
         "rollouts": (ROLLOUTS, [rollout(ID, 0, 1.0), rollout(ID, 1, None)]),
         "graded": (GRADED, [graded(FIRST), graded(SECOND)]),
         "kept": (GRADED, [graded(FIRST)]),
-        "mixture": (MIXTURE, [{**graded(FIRST), "weight": 1.0, "order": 0}]),
+        "mixture": (MIXTURE, [{**graded(FIRST), "repeat": 0, "order": 0}]),
         "ledger": (LEDGER, [group(8, "trained", 6), group(2, "stale", None)]),
     }
     for name, (schema, rows) in tables.items():

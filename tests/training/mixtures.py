@@ -26,7 +26,7 @@ def mixture(folder, contents, order=None, verifier="precise_if", truth=HAS_AN_E)
                 "pass_rate": 0.5,
                 "num_rollouts": 8,
                 "mean_tokens": 16.0,
-                "weight": 1.0,
+                "repeat": 0,
                 "order": order[i] if order else i,
             }
         )
