@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Literal, Self, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.contents import ContentError, check_pages, write_parquet
+from tasks.contents import CLAIM, ContentError, check_pages, write_parquet
 from tasks.failures import MistakeError
 
 Domain = Literal["math", "code", "precise_if", "chat"]
@@ -160,6 +160,9 @@ value is that of the first of them in `tasks.texts.prompt_keys`, in hex digits."
 BATCH_ROWS = 4096
 """Rows that `read_batches` reads at a time."""
 
+SCHEMA_VERSION = 1
+"""Of all tables; in the metadata of each. It grows with a change that a reader of the version before cannot read."""
+
 VALUE_CHARS = 200
 """Of the value at fault, a `SET_ASIDE` row holds so much."""
 
@@ -236,8 +239,13 @@ def table_from_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema, where:
 def validate(table: pa.Table, schema: pa.Schema, where: str) -> pa.Table:
     """The table with `schema`'s columns, in its order and types; metadata of the file is kept.
 
+    A column that may be null, and that an older version of the schema did not have, is filled with nulls.
+
     Raises `TableError` for a missing column, a column of another type, or a null where none may be.
     """
+    for column in schema:
+        if column.nullable and column.name not in table.column_names:
+            table = table.append_column(column, pa.nulls(table.num_rows, column.type))
     missing = [name for name in schema.names if name not in table.column_names]
     if missing:
         raise TableError(f"{where}: missing columns {missing}; found {table.column_names}")
@@ -274,8 +282,13 @@ def write_batches(
     """
     path = Path(path)
     checked = (validate(table, schema, str(path)) for table in tables)
-    write_parquet(path, checked, schema.with_metadata(_entries(metadata or {}) or None), lambda: _entries(last()))
+    entries = _entries({**(metadata or {}), VERSION: SCHEMA_VERSION})
+    write_parquet(path, checked, schema.with_metadata(entries), lambda: _entries(last()))
     return path
+
+
+VERSION = "schema_version"
+"""The entry of a table's metadata with its `SCHEMA_VERSION`."""
 
 
 def _entries(metadata: Mapping[str, Any]) -> dict[str, str]:
@@ -313,10 +326,16 @@ def _readable(path: Path) -> Iterator[None]:
     """Turns what goes wrong with a file inside into a `TableError`, and then compares its pages with their digest."""
     try:
         yield
+        version = json.loads((pq.read_metadata(path).metadata or {}).get(VERSION.encode(), b"0"))
     except FileNotFoundError:
         raise TableError(f"{path}: no such file") from None
     except (pa.ArrowInvalid, OSError) as error:
         raise TableError(f"{path}: not a readable Parquet file: {error}") from None
+    if version > SCHEMA_VERSION:
+        raise TableError(
+            f"{path}: its schema is of version {version}, and this code reads versions up to {SCHEMA_VERSION}: it was "
+            "written by a newer one"
+        )
     try:
         check_pages(path)
     except ContentError as error:
@@ -324,9 +343,9 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def read_metadata(file: str | Path | BinaryIO) -> dict[str, Any]:
-    """The key-value metadata that `write_table` stored, without Arrow's own entry."""
-    entries = pq.read_schema(file).metadata or {}
-    return {key.decode(): json.loads(value) for key, value in entries.items() if key != b"ARROW:schema"}
+    """The key-value metadata that `write_table` stored, without Arrow's entry, the digest and the version."""
+    entries = {key.decode(): value for key, value in (pq.read_metadata(file).metadata or {}).items()}
+    return {key: json.loads(value) for key, value in entries.items() if key not in ("ARROW:schema", CLAIM, VERSION)}
 
 
 @dataclass

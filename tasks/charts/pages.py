@@ -12,6 +12,7 @@ from html import escape
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _LIMIT = 1_200  # characters of a text that a deck shows
 _COLUMNS = ("prompt_id", "source", "domain", "messages", "ground_truth")
@@ -57,22 +58,25 @@ def table(rows: Sequence[Mapping[str, Any]], title: str = "") -> str:
 def prompt_samples(prompts: pa.Table, per_source: int = 3) -> str:
     """The first prompts of every source, with their ground truth."""
     parts = []
-    for source, rows in _by_source(prompts).items():
+    for source, rows in _by_source(prompts, per_source).items():
         parts.append(f"<h3>{escape(source)}</h3>")
-        for row in rows[:per_source]:
+        for row in rows:
             parts.append(_sample("", [("prompt", _prompt(row)), ("ground truth", row["ground_truth"])]))
     return "".join(parts)
 
 
 def rollout_samples(prompts: pa.Table, rollouts: pa.Table, per_source: int = 2) -> str:
     """For the first prompts of every source a response that passed and one that did not, where there are such."""
+    answered = prompts.filter(pc.is_in(prompts.column("prompt_id"), rollouts.column("prompt_id").unique()))
+    by_source = _by_source(answered, per_source)
+    shown = pa.array([row["prompt_id"] for rows in by_source.values() for row in rows], pa.string())
     responses: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
-    for row in rollouts.to_pylist():
+    for row in rollouts.filter(pc.is_in(rollouts.column("prompt_id"), shown)).to_pylist():
         responses[row["prompt_id"]].setdefault(_verdict(row), row)
     parts = []
-    for source, rows in _by_source(prompts).items():
+    for source, rows in by_source.items():
         parts.append(f"<h3>{escape(source)}</h3>")
-        for row in [row for row in rows if row["prompt_id"] in responses][:per_source]:
+        for row in rows:
             parts.append(_sample("", [("prompt", _prompt(row)), ("ground truth", row["ground_truth"])]))
             for verdict, response in sorted(responses[row["prompt_id"]].items()):
                 parts.append(_sample(verdict, [(_why(response), response["response"])]))
@@ -89,11 +93,13 @@ def rates_so_far(scores: Mapping[str, Sequence[float]], unjudged: int) -> str:
     return table(rows) + note
 
 
-def _by_source(prompts: pa.Table) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in prompts.select(_COLUMNS).to_pylist():
-        found[row["source"]].append(row)
-    return dict(sorted(found.items()))
+def _by_source(prompts: pa.Table, count: int) -> dict[str, list[dict[str, Any]]]:
+    """The first prompts of every source."""
+    table = prompts.select(_COLUMNS)
+    return {
+        source: table.filter(pc.equal(table.column("source"), source)).slice(0, count).to_pylist()
+        for source in sorted(table.column("source").unique().to_pylist())
+    }
 
 
 def _prompt(row: Mapping[str, Any]) -> str:

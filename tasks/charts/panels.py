@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.charts.drawing import Interval, Series, Stack, absent, color_of, curves, grid, histogram, intervals
+from tasks.charts.drawing import Interval, Series, Stack, absent, color_of, curves, grid, histogram, intervals, shares
 
 _MOST_BINS = 16
 _BUCKETS = 150  # stretches of a long curve
@@ -163,3 +163,12 @@ def thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
 def _number(value: Any) -> float:
     """A metric as a float; what is missing is NaN, which a curve shows as a gap."""
     return math.nan if value is None else float(value)
+
+
+def mixture_difference(sources: Sequence[Mapping[str, Any]]) -> str:
+    """The shares of sources in two mixtures, a bar for each; `sources` have `source`, `share_before`, `share_after`."""
+    stacks = [
+        Stack(row["source"], [100 * row["share_before"], 100 * row["share_after"]], color_of(row["source"], index))
+        for index, row in enumerate(sources)
+    ]
+    return shares("The two mixtures", "% of places, by source", ["before", "after"], stacks)

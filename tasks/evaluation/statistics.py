@@ -36,6 +36,8 @@ from tasks.schemas import DOMAINS, EVALUATION, table_from_rows
 
 CONFIDENCE = 0.95
 FLIPS = 9_999
+FLIPPED_AT_ONCE = 1 << 24
+"""Differences whose signs are drawn at one time: 16 bytes each."""
 FLIP_SEED = 0
 EVERYTHING = "all"
 
@@ -196,7 +198,13 @@ def sign_flip_p_value(differences: np.ndarray, seed: int = FLIP_SEED) -> float:
         return np.sum(flipped, axis=axis)
 
     outcome = stats.permutation_test(
-        (differences,), total, permutation_type="samples", n_resamples=FLIPS, vectorized=True, rng=seed
+        (differences,),
+        total,
+        permutation_type="samples",
+        n_resamples=FLIPS,
+        vectorized=True,
+        rng=seed,
+        batch=max(1, FLIPPED_AT_ONCE // len(differences)),
     )
     return float(outcome.pvalue)
 

@@ -34,6 +34,7 @@ class ReportInputs:
         set_aside: `SET_ASIDE` rows of all sources.
         graded: `GRADED` prompts of all sources, before the threshold.
         max_pass_rate: a prompt is kept for training when its pass rate is below this.
+        min_pass_rate: and above this; None where there is no such bound.
         mixture: the `MIXTURE` that was trained on.
         heldout: `GRADED` prompts of the evaluation.
         metrics: one mapping for each step, as the training task logs them.
@@ -65,6 +66,7 @@ class ReportInputs:
     outputs: list[dict[str, str]] = field(default_factory=list)
     lineage: dict[str, str] = field(default_factory=dict)
     evaluation_yaml: str = ""
+    min_pass_rate: float | None = None
 
 
 def render(inputs: ReportInputs) -> str:
@@ -103,7 +105,9 @@ def _validate(inputs: ReportInputs) -> None:
 
 def _context(inputs: ReportInputs) -> dict[str, Any]:
     """Everything that the templates name."""
-    funnels = sections.funnels(inputs.set_aside, inputs.graded, inputs.mixture, inputs.heldout, inputs.max_pass_rate)
+    funnels = sections.funnels(
+        inputs.set_aside, inputs.graded, inputs.mixture, inputs.heldout, inputs.max_pass_rate, inputs.min_pass_rate
+    )
     figures = sections.benchmarks(inputs.evaluation)
     headline = [row for row in figures if row["metric"] == "pass_rate" and row["benchmark"] == "all"]
     return {
@@ -125,6 +129,7 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "funnels": funnels,
         "set_aside_kinds": sections.set_aside_kinds(inputs.set_aside),
         "max_pass_rate": inputs.max_pass_rate,
+        "min_pass_rate": inputs.min_pass_rate,
         "mixture": sections.mixture_rows(inputs.mixture),
         "fates": sections.fates(inputs.ledger),
         "figures": figures,

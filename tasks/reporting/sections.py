@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.charts import Stack, color_of, shares
 from tasks.schemas import StageSummary
@@ -27,7 +27,7 @@ FATES = {
 _FATE_COLORS = {"trained": "after", "zero_variance": "muted", "stale": "orange", "failed": "red", "unused": "before"}
 EVALUATION_STAGE = "evaluation"
 _RESPONSE_LIMIT = 1_500  # characters of a completion that the report shows
-_NUMBER = re.compile(r"\d[\d,.]*")
+_NUMBER = r"\d[\d,.]*"
 BEFORE_GRADING = ("sourcing", "cleaning", "difficulty")
 """Stages whose set-aside rows are not among the graded prompts."""
 
@@ -47,6 +47,7 @@ class Funnel:
     graded: int = 0
     never_passed: int = 0
     too_easy: int = 0
+    too_hard: int = 0
     kept: int = 0
     train: int = 0
     heldout: int = 0
@@ -54,24 +55,41 @@ class Funnel:
 
 
 def funnels(
-    set_aside: pa.Table, graded: pa.Table, mixture: pa.Table, heldout: pa.Table, max_pass_rate: float
+    set_aside: pa.Table,
+    graded: pa.Table,
+    mixture: pa.Table,
+    heldout: pa.Table,
+    max_pass_rate: float,
+    min_pass_rate: float | None = None,
 ) -> list[Funnel]:
     """One funnel for each source, in the order of their names, and their total last when there are several."""
-    found: dict[str, Funnel] = defaultdict(lambda: Funnel(""))
-    train, aside = (set(table.column("prompt_id").to_pylist()) for table in (mixture, heldout))
-    for source, stage in zip(*(set_aside.column(name).to_pylist() for name in ("source", "stage")), strict=True):
-        found[source].set_aside += stage in BEFORE_GRADING
-    for row in graded.select(["prompt_id", "source", "pass_rate"]).to_pylist():
-        funnel, keep = found[row["source"]], row["pass_rate"] < max_pass_rate
-        funnel.graded += 1
-        funnel.never_passed += row["pass_rate"] == 0
-        funnel.too_easy += not keep
-        funnel.kept += keep
-        funnel.train += row["prompt_id"] in train
-        funnel.heldout += row["prompt_id"] in aside
-        funnel.left_over += keep and row["prompt_id"] not in train | aside
-    for source, funnel in found.items():
-        funnel.source, funnel.rows = source, funnel.set_aside + funnel.graded
+    before = set_aside.filter(pc.is_in(set_aside.column("stage"), pa.array(BEFORE_GRADING)))
+    ids, rates = graded.column("prompt_id"), graded.column("pass_rate")
+    too_easy = pc.greater_equal(rates, max_pass_rate)
+    too_hard = pc.less_equal(rates, -1.0 if min_pass_rate is None else min_pass_rate)
+    keep = pc.invert(pc.or_(too_easy, too_hard))
+    is_in = {
+        name: pc.is_in(ids, table.column("prompt_id").unique())
+        for name, table in (("train", mixture), ("heldout", heldout))
+    }
+    flags = {
+        "never_passed": pc.equal(rates, 0),
+        "too_easy": too_easy,
+        "too_hard": too_hard,
+        "kept": keep,
+        **is_in,
+        "left_over": pc.and_(keep, pc.invert(pc.or_(is_in["train"], is_in["heldout"]))),
+    }
+    counted = pa.table({"source": graded.column("source"), **{n: pc.cast(f, pa.int64()) for n, f in flags.items()}})
+    sums = counted.group_by("source").aggregate([([], "count_all"), *((name, "sum") for name in flags)]).to_pylist()
+    found = {
+        row["source"]: Funnel(row["source"], graded=row["count_all"], **{name: row[f"{name}_sum"] for name in flags})
+        for row in sums
+    }
+    for row in before.group_by("source").aggregate([([], "count_all")]).to_pylist():
+        found.setdefault(row["source"], Funnel(row["source"])).set_aside = row["count_all"]
+    for funnel in found.values():
+        funnel.rows = funnel.set_aside + funnel.graded
     listed = [found[source] for source in sorted(found)]
     return [*listed, _total(listed)] if len(listed) > 1 else listed
 
@@ -84,6 +102,7 @@ def funnel_chart(listed: Sequence[Funnel]) -> str:
         ("held out", "heldout", "blue"),
         ("kept, left over", "left_over", "before"),
         ("too easy", "too_easy", "muted"),
+        ("too hard", "too_hard", "orange"),
         ("set aside", "set_aside", "red"),
     )
     stacks = [Stack(label, [getattr(funnel, name) for funnel in sources], color) for label, name, color in parts]
@@ -95,33 +114,41 @@ def set_aside_kinds(set_aside: pa.Table) -> list[dict[str, Any]]:
 
     The kind is the reason up to its first colon, without its numbers.
     """
-    examples: dict[tuple[str, str], dict[str, Any]] = {}
-    counts: Counter[tuple[str, str]] = Counter()
-    for row in sorted(set_aside.to_pylist(), key=lambda row: (row["source"], row["row"])):
-        key = (row["source"], _NUMBER.sub("…", row["reason"].partition(":")[0]))
-        counts[key] += 1
-        example = {"row": row["row"], "reason": row["reason"], "value": shorten(row["value"], _VALUE_LIMIT)}
-        examples.setdefault(key, example)
-    ordered = sorted(counts, key=lambda key: (-counts[key], key))
-    return [{"source": key[0], "kind": key[1], "count": counts[key], **examples[key]} for key in ordered]
+    reasons = pc.list_element(pc.split_pattern(set_aside.column("reason"), ":", max_splits=1), 0)
+    kinds = set_aside.append_column("shown", pc.replace_substring_regex(reasons, _NUMBER, "…"))
+    ordered = kinds.sort_by([("source", "ascending"), ("row", "ascending")])
+    first = [(name, "first") for name in ("row", "reason", "value")]
+    counted = ordered.group_by(["source", "shown"], use_threads=False).aggregate([([], "count_all"), *first])
+    rows = sorted(counted.to_pylist(), key=lambda row: (-row["count_all"], row["source"], row["shown"]))
+    return [
+        {
+            "source": row["source"],
+            "kind": row["shown"],
+            "count": row["count_all"],
+            "row": row["row_first"],
+            "reason": row["reason_first"],
+            "value": shorten(row["value_first"], _VALUE_LIMIT),
+        }
+        for row in rows
+    ]
 
 
 def mixture_rows(mixture: pa.Table) -> list[dict[str, Any]]:
     """Training prompts by domain and source, each counted once, and their shares of the mixture."""
-    groups: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for row in mixture.select(["domain", "source", "pass_rate", "mean_tokens", "repeat"]).to_pylist():
-        groups[row["domain"], row["source"]].append(row)
+    once = mixture.append_column("once", pc.cast(pc.equal(mixture.column("repeat"), 0), pa.int64()))
+    sums = [([], "count_all"), ("once", "sum"), ("pass_rate", "mean"), ("mean_tokens", "mean")]
+    counted = once.group_by(["domain", "source"]).aggregate(sums)
     return [
         {
-            "domain": domain,
-            "source": source,
-            "prompts": sum(row["repeat"] == 0 for row in rows),
-            "taken": len(rows),
-            "share": len(rows) / mixture.num_rows,
-            "pass_rate": statistics.fmean(row["pass_rate"] for row in rows),
-            "mean_tokens": statistics.fmean(row["mean_tokens"] for row in rows),
+            "domain": row["domain"],
+            "source": row["source"],
+            "prompts": row["once_sum"],
+            "taken": row["count_all"],
+            "share": row["count_all"] / mixture.num_rows,
+            "pass_rate": row["pass_rate_mean"],
+            "mean_tokens": row["mean_tokens_mean"],
         }
-        for (domain, source), rows in sorted(groups.items())
+        for row in counted.sort_by([("domain", "ascending"), ("source", "ascending")]).to_pylist()
     ]
 
 

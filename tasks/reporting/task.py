@@ -106,6 +106,7 @@ def report(
             set_aside=pa.concat_tables([table(name, SET_ASIDE) for name in tables if name.startswith("set_aside")]),
             graded=table("graded", GRADED),
             max_pass_rate=data.difficulty.max_pass_rate,
+            min_pass_rate=data.difficulty.min_pass_rate,
             mixture=table("mixture", MIXTURE),
             heldout=table("heldout", GRADED),
             metrics=[json.loads(line) for line in local(metrics).read_text().splitlines()],

@@ -1,0 +1,75 @@
+"""`python -m tasks.mixing diff BEFORE AFTER`: what changed from one mixture to another."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tasks.failures import MistakeError
+from tasks.mixing.diff import difference
+
+
+@click.group()
+def main() -> None:
+    """Questions about mixtures."""
+
+
+@main.command()
+@click.argument("before", type=click.Path(path_type=Path))
+@click.argument("after", type=click.Path(path_type=Path))
+@click.option("--page", type=click.Path(path_type=Path), help="An HTML file for the table and its chart.")
+def diff(before: Path, after: Path, page: Path | None) -> None:
+    """How the mixtures BEFORE and AFTER (Parquet files) differ, source by source."""
+    from rich.console import Console
+    from rich.table import Table
+
+    rows = difference(before, after)
+    shown = Table(box=None, pad_edge=False)
+    shown.add_column("domain")
+    shown.add_column("source")
+    for name in ("places", "share", "pass rate", "came", "went"):
+        shown.add_column(name, justify="right")
+    for row in rows:
+        shown.add_row(
+            row["domain"],
+            row["source"],
+            f"{row['places_before']:,} -> {row['places_after']:,}",
+            f"{row['share_before']:.1%} -> {row['share_after']:.1%}",
+            f"{_rate(row['pass_rate_before'])} -> {_rate(row['pass_rate_after'])}",
+            f"+{row['came']:,}",
+            f"-{row['went']:,}",
+        )
+    Console().print(shown)
+    if page is not None:
+        page.write_text(_page(before, after, rows))
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _page(before: Path, after: Path, rows: list[dict[str, Any]]) -> str:
+    from tasks import charts
+
+    everything = rows[-1]
+    figures = {
+        "before": f"{everything['places_before']:,}",
+        "after": f"{everything['places_after']:,}",
+        "came": f"{everything['came']:,}",
+        "went": f"{everything['went']:,}",
+    }
+    named = f"<p>{escape(str(before))} and {escape(str(after))}</p>"
+    chart = charts.mixture_difference(rows[:-1])
+    body = charts.page(figures, named, charts.deck(chart), charts.table(rows, "By source"))
+    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Two mixtures</title>'
+    return f'<!DOCTYPE html><html lang="en"><head>{head}</head><body>{body}</body></html>'
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except MistakeError as mistake:
+        raise SystemExit(f"Error: {mistake}") from None
