@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from fsspec import AbstractFileSystem
 
 from tasks.failures import MistakeError
+from tasks.row_groups import row_groups
 
 CLAIM = "content"
 """The entry of a table's footer: the digest of its columns' names and pages, and how many bytes the pages are."""
@@ -33,8 +34,6 @@ MANIFEST = "sha256.json"
 CARD = "README.md"
 """The file of a folder that is for people alone, and no part of its digest."""
 MAGIC = b"PAR1"
-ROW_GROUP = 1 << 15
-"""Rows that are written, and read again, together."""
 _BLOCK = 1 << 20
 _OTHER_FILES = f"{MANIFEST} was written for other files; delete it, and they count as they are"
 
@@ -51,19 +50,14 @@ def write_parquet(
 ) -> None:
     """Write `tables`, one after the other, to one Parquet file with its claim; equal rows give equal bytes.
 
-    However the rows are divided into `tables`, the file has row groups of `ROW_GROUP`, and memory holds one of them.
+    However the rows are divided into `tables`, the file has the same row groups
+    (`tasks.row_groups`), and memory holds one of them.
     The digest is of columns' names and pages and leaves the schema's own metadata out, so that what a table was made
     from does not change it. `last` is asked for further entries of the metadata once all rows are written.
     """
     with pa.OSFile(str(path), "wb") as sink, pq.ParquetWriter(sink, schema, compression="zstd") as writer:
-        waiting = schema.empty_table()
-        for table in tables:
-            waiting = pa.concat_tables([waiting, table.replace_schema_metadata(schema.metadata)])
-            while waiting.num_rows >= ROW_GROUP:
-                writer.write_table(waiting.slice(0, ROW_GROUP).combine_chunks())
-                waiting = waiting.slice(ROW_GROUP)
-        if waiting.num_rows or not sink.tell() > len(MAGIC):
-            writer.write_table(waiting.combine_chunks())
+        for group in row_groups(tables, schema):
+            writer.write_table(group.combine_chunks())
         size = sink.tell()  # the footer comes with the end of the block
         claim = {"bytes": size, "sha256": _pages_digest(path, size, schema.names)}
         writer.add_key_value_metadata({**last(), CLAIM: json.dumps(claim, sort_keys=True)})

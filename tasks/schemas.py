@@ -31,7 +31,10 @@ def _column(name: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field
     return pa.field(name, kind, nullable=nullable)
 
 
-MESSAGES = pa.list_(pa.struct([_column("role", pa.string()), _column("content", pa.string())]))
+TEXT = pa.large_string()
+"""Of columns that may hold more than 2 GiB in one piece, where the offsets of Arrow's other type of text overflow."""
+
+MESSAGES = pa.list_(pa.struct([_column("role", pa.string()), _column("content", TEXT)]))
 
 PROMPTS = pa.schema(
     [
@@ -40,8 +43,8 @@ PROMPTS = pa.schema(
         _column("source", pa.string()),
         _column("messages", MESSAGES),
         _column("verifier", pa.string()),
-        _column("ground_truth", pa.string()),
-        _column("metadata", pa.string()),
+        _column("ground_truth", TEXT),
+        _column("metadata", TEXT),
     ]
 )
 """One prompt a row. `ground_truth` and `metadata` are JSON text; `prompt_id` comes from `prompt_id()`."""
@@ -83,7 +86,7 @@ RESPONSES = pa.schema(
     [
         _column("prompt_id", pa.string()),
         _column("sample", pa.int32()),
-        _column("response", pa.string()),
+        _column("response", TEXT),
         _column("num_tokens", pa.int32()),
         _column("finish_reason", pa.string()),
     ]

@@ -109,7 +109,7 @@ def text_hashes(texts: pa.Array) -> Hashes:
 
 
 def _contents(messages: pa.ListArray) -> pa.Array:
-    return pc.struct_field(messages.flatten(), "content")
+    return pc.struct_field(messages.flatten(), "content").cast(pa.string())  # kernels that join know no other
 
 
 def _joined(messages: pa.ListArray, turns: pa.Array, separator: str) -> pa.Array:

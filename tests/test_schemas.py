@@ -1,9 +1,14 @@
 """Tables are checked where they are written and where they are read."""
 
+import duckdb
+import pandas as pd
+import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datasets import load_dataset
 
+from tasks import schemas
 from tasks.contents import file_digest
 from tasks.schemas import (
     PROMPTS,
@@ -68,6 +73,54 @@ def test_a_file_that_is_not_such_a_table_is_one_error_that_names_it(tmp_path):
     pq.write_table(pa.table({"x": [1]}), path)
     with pytest.raises(TableError, match="missing columns"):
         read_table(path, PROMPTS)
+
+
+def test_a_table_of_an_older_version_has_nulls_in_the_columns_that_came_later(tmp_path):
+    later = pa.schema([*PROMPTS, pa.field("note", pa.string())])
+    path = write_table(tmp_path / "t.parquet", table_from_rows([ROW], PROMPTS, "here"), PROMPTS)
+    assert read_table(path, later).to_pylist() == [{**ROW, "note": None}]
+
+
+def test_a_table_of_a_newer_version_is_refused_in_one_sentence(tmp_path, monkeypatch):
+    table = table_from_rows([ROW], PROMPTS, "here")
+    monkeypatch.setattr(schemas, "SCHEMA_VERSION", 99)
+    path = write_table(tmp_path / "t.parquet", table, PROMPTS)
+    monkeypatch.undo()
+    with pytest.raises(TableError, match=r"t\.parquet: its schema is of version 99, and this code reads"):
+        read_table(path, PROMPTS)
+
+
+def test_a_row_of_50_megabytes_is_written_and_read(tmp_path):
+    row = {**ROW, "metadata": '"' + "x" * 50_000_000 + '"'}
+    path = write_table(tmp_path / "t.parquet", table_from_rows([ROW, row, ROW], PROMPTS, "here"), PROMPTS)
+    assert pq.ParquetFile(path).num_row_groups == 1
+    assert [len(each["metadata"]) for each in read_table(path, PROMPTS).to_pylist()] == [2, 50_000_002, 2]
+
+
+TABLES = {
+    name: value for name, value in vars(schemas).items() if isinstance(value, pa.Schema) and name not in ("RESPONSES",)
+}
+
+
+def example(kind):
+    """A value of this type."""
+    if pa.types.is_list(kind):
+        return [example(kind.value_type)] * 2
+    if pa.types.is_struct(kind):
+        return {field.name: example(field.type) for field in kind}
+    return "text" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", TABLES)
+def test_datasets_pandas_polars_and_duckdb_read_every_table(tmp_path, name):
+    schema = TABLES[name]
+    rows = [{field.name: example(field.type) for field in schema}] * 3
+    path = str(write_table(tmp_path / "t.parquet", table_from_rows(rows, schema, "here"), schema, {"seed": 1}))
+    assert load_dataset("parquet", data_files=path, split="train", cache_dir=str(tmp_path)).to_list() == rows
+    assert list(pd.read_parquet(path).columns) == schema.names
+    assert polars.read_parquet(path).to_dicts() == rows
+    assert duckdb.sql(f"SELECT * FROM '{path}'").to_arrow_table().to_pylist() == rows  # noqa: S608
 
 
 def test_a_prompts_identity_is_its_messages_verifier_and_ground_truth():

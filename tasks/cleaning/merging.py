@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from tasks.cleaning.duplicates import Comparison, Places
 from tasks.cleaning.spec import DuplicatesSpec
-from tasks.schemas import CLUSTER, PROMPTS, SET_ASIDE, Kind, read_batches, set_aside_row, table_from_rows
+from tasks.schemas import CLUSTER, PROMPTS, SET_ASIDE, TEXT, Kind, read_batches, set_aside_row, table_from_rows
 
 _NAMES = pa.schema([PROMPTS.field("source")])
 
@@ -115,7 +115,7 @@ class Merger:
             entries = json.loads(metadata[row]) | {CLUSTER: self._comparison.text_key(int(leader[row])).hex()}
             metadata[row] = json.dumps(entries, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         column = PROMPTS.get_field_index("metadata")
-        return kept.set_column(column, PROMPTS.field("metadata"), pa.array(metadata, pa.string()))
+        return kept.set_column(column, PROMPTS.field("metadata"), pa.array(metadata, TEXT))
 
 
 def _sources_of(table: Path) -> set[str]:

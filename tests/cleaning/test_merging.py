@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks import contents as contents_module
+from tasks import row_groups
 from tasks.cleaning.duplicates import HASHES, RECALL, rows_of_a_band, signatures
 from tasks.cleaning.merging import Merger
 from tasks.cleaning.spec import DuplicatesSpec, NearDuplicates
@@ -183,9 +183,9 @@ def test_equal_prompts_give_equal_bytes_however_they_are_spread_over_files(tmp_p
     assert len(set(found)) == 1
 
 
-@pytest.mark.parametrize("row_group", [1, 16, contents_module.ROW_GROUP])
+@pytest.mark.parametrize("row_group", [1, 16, row_groups.ROW_GROUP])
 def test_a_file_is_the_same_in_whatever_parts_it_is_written(tmp_path, monkeypatch, row_group):
-    monkeypatch.setattr(contents_module, "ROW_GROUP", row_group)
+    monkeypatch.setattr(row_groups, "ROW_GROUP", row_group)
     rows = table(*(prompt(f"{number}?", row=number) for number in range(50)))
     parts = [rows.slice(0, 7), rows.slice(7, 0), rows.slice(7)]
     first, second = tmp_path / "whole", tmp_path / "parts"

@@ -1,0 +1,59 @@
+"""Rows into the row groups of a Parquet file: what is written, and read again, together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+ROW_GROUP = 1 << 15
+"""Rows that are written, and read again, together."""
+ROW_GROUP_BYTES = 128 << 20
+"""Bytes of their text, before it is compressed: responses may have 100 KB each."""
+
+
+def row_groups(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.Table]:
+    """The rows in groups whose ends depend on nothing but the rows; at least one group, which may be empty."""
+    waiting = schema.empty_table()
+    sizes = np.empty(0, np.int64)
+    written = False
+    for table in tables:
+        waiting = pa.concat_tables([waiting, table.replace_schema_metadata(schema.metadata)])
+        sizes = np.concatenate([sizes, _text_bytes(table)])
+        while (end := _end_of_group(sizes)) is not None:
+            yield waiting.slice(0, end)
+            written, waiting, sizes = True, waiting.slice(end), sizes[end:]
+    if waiting.num_rows or not written:
+        yield waiting
+
+
+def _end_of_group(sizes: NDArray[np.int64]) -> int | None:
+    """The rows of the first group, once it is full: the row that fills it is its last."""
+    full = int(np.searchsorted(np.cumsum(sizes[:ROW_GROUP]), ROW_GROUP_BYTES)) + 1
+    end = min(full, ROW_GROUP)
+    return end if end <= len(sizes) else None
+
+
+def _text_bytes(table: pa.Table) -> NDArray[np.int64]:
+    """Bytes of text in each row, those in lists included."""
+    found = np.zeros(table.num_rows, np.int64)
+    for column in table.columns:
+        sizes = [_sizes(chunk) for chunk in column.chunks]
+        found += np.concatenate([np.empty(0, np.int64), *sizes])
+    return found
+
+
+def _sizes(array: pa.Array) -> NDArray[np.int64]:
+    if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
+        return pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    if pa.types.is_struct(array.type):
+        return np.sum([_sizes(field) for field in array.flatten()], axis=0, dtype=np.int64)
+    if pa.types.is_list(array.type):
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(_sizes(array.flatten()))])
+        counts = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+        last = np.cumsum(counts)
+        return ends[last] - ends[last - counts]
+    return np.zeros(len(array), np.int64)
