@@ -9,6 +9,7 @@ from typing import Any
 
 import fsspec
 import fsspec.utils
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.config import SpecError
@@ -65,7 +66,10 @@ def jsonl(file: File) -> Iterator[Item]:
 def parquet(file: File, columns: Iterable[str] | None) -> Iterator[Item]:
     """The rows of a file: of `columns` alone where it has all of them, so that whoever misses one sees the others."""
     with file.filesystem.open(file.path, "rb") as stream, pq.ParquetFile(stream) as table:
-        wanted = columns_to_read(columns, table.schema_arrow.names)
+        names = table.schema_arrow.names
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise pa.ArrowInvalid(f"column {twice[0]!r} occurs twice")
+        wanted = columns_to_read(columns, names)
         for batch in table.iter_batches(BATCH, columns=wanted):
             yield from batch.to_pylist()
 
@@ -95,12 +99,20 @@ def _expand(path: str, field: str) -> list[File]:
 
 def _parse(line: bytes) -> Item:
     try:
-        row = json.loads(line, parse_constant=_no_constant)
+        row = json.loads(line, parse_constant=_no_constant, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
         return f"not valid JSON: {error}", line.decode(errors="replace").strip()
     if not isinstance(row, dict):
         return f"a JSON {type(row).__name__}, not an object", line.decode(errors="replace").strip()
     return row
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice")
+    return found
 
 
 def _no_constant(name: str) -> None:

@@ -115,6 +115,29 @@ def cleaning() -> list[Figure]:
     ]
 
 
+def mixing() -> list[Figure]:
+    """Seconds and memory of a million graded prompts, and whether time grows as their number does."""
+    found = {count: measure("mixing", str(count)) for count in (10_000, 100_000, 1_000_000)}
+    most = found[1_000_000]
+    return [
+        *(
+            Figure.at_most(
+                f"mixing, {count:,} prompts",
+                found[count]["seconds"],
+                "s",
+                f"10 x {count // 10:,}",
+                10 * found[count // 10]["seconds"],
+                1.3,
+            )
+            for count in (100_000, 1_000_000)
+        ),
+        Figure.at_most(
+            "mixing, 1M prompts", most["seconds"], "s", "polars: read, shuffle, write", most["bare_seconds"], 3
+        ),
+        Figure.below("mixing, 1M prompts: memory", most["mib"], "MiB", 4096),
+    ]
+
+
 def simulation() -> list[Figure]:
     """OlmoRL's ladder, and what active sampling saves, with the real controller and fleet in virtual time."""
     found, sampled = measure("simulation", "ladder"), measure("simulation", "sampling")
@@ -165,7 +188,7 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     pyflyte = str(Path(sys.executable).with_name("pyflyte"))
     run = [pyflyte, "run", "workflows/rlvr.py", "rlvr"]
-    figures = [*verifiers(), *chat(), *cleaning(), *simulation()]
+    figures = [*verifiers(), *chat(), *cleaning(), *mixing(), *simulation()]
 
     ours, trl = measure("training", "ours"), measure("training", "trl")
     figures.append(

@@ -6,8 +6,11 @@ import asyncio
 import json
 import statistics
 import sys
+import tempfile
 import time
 from pathlib import Path
+
+import fsspec
 
 from tests.bench import inputs
 
@@ -16,11 +19,13 @@ UPDATES = 7
 
 
 def stage(folder: Path) -> dict[str, float]:
-    """The difficulty stage: generation, judging, tables."""
+    """The difficulty stage: generation, judging, tables, and what is kept of them."""
+    from tasks.generation.kept_rollouts import Kept
     from tasks.generation.rollouts import sample_and_score
     from tasks.spec import quickstart
 
     spec = quickstart()[0].difficulty
+    place = tempfile.mkdtemp(dir=folder)
     done = sample_and_score(
         inputs.prompts().slice(0, PROMPTS),
         inputs.model(folder),
@@ -28,8 +33,9 @@ def stage(folder: Path) -> dict[str, float]:
         spec.sampling,
         policy="bench",
         stage="difficulty",
+        kept=Kept.at(fsspec.filesystem("file"), place, "bench", spec.engine, spec.sampling, "bench"),
     )
-    return {"tokens_per_second": done.output_tokens / done.seconds}
+    return {"tokens_per_second": done.sampled.tokens_per_second}
 
 
 def bare(folder: Path) -> dict[str, float]:
