@@ -72,3 +72,10 @@ def test_marks_divide_words_and_do_not_belong_to_them():
 def test_arithmetic_is_a_text_without_its_letters():
     same = arithmetic(pa.array(["add 1,000 to (2)", "take 1000 and well-known (2)", "1000 (2)", "1000 2"]))
     assert same[0] == same[1] == same[2] != same[3]
+
+
+def test_white_space_of_any_kind_counts_as_one_space():
+    texts = [" What  is\t1?\r\n", "What is 1?", "what\u00a0is\u20031?", "WHAT\u3000IS 1?\u2028", "What\x0bis\x0c1?"]
+    assert len(set(prompt_keys(column(*texts)))) == 1
+    assert prompt_keys(column("Whatis 1?")) != prompt_keys(column("What is 1?"))
+    assert prompt_keys(column(" ")) == prompt_keys(column(""))
