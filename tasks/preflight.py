@@ -122,11 +122,11 @@ def _check_alike(data: DataFile, training: Recipe) -> None:
     """Pass rates tell what training will see where both sample alike (OlmoRL, data construction step 2)."""
     if data.difficulty.unlike_training:
         return
-    for name in ("temperature", "top_p", "top_k", "min_p"):
+    for name in ("temperature", "top_p", "top_k", "min_p", "stop", "regex", "chat_template_kwargs"):
         there, here = (getattr(each.sampling, name) for each in (training, data.difficulty))
         if there != here:
             raise SpecError(
-                f"{data.name}: difficulty.sampling.{name} is {here:g}, and training samples with {there:g}: pass rates "
+                f"{data.name}: difficulty.sampling.{name} is {here!r}, and training samples with {there!r}: pass rates "
                 "would not be those of training; make them equal, or say difficulty.unlike_training: true"
             )
 

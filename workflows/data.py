@@ -89,7 +89,12 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
     difficulty = data.difficulty
     room, within = longest_prompt(difficulty, training)
     split = split_prompts(
-        prompts=merged.prompts, model=model, rows=difficulty.shard_prompts, room=room, within=within
+        prompts=merged.prompts,
+        model=model,
+        spec=difficulty.rollouts,
+        rows=difficulty.shard_prompts,
+        room=room,
+        within=within,
     ).with_overrides(node_name="split", **pod)
     checked >> split.shards
     sampled = map_task(

@@ -73,12 +73,15 @@ class Graded(NamedTuple):
 
 
 @shown_stage(container_image=GENERATION, requests=Resources(cpu="2", mem="8Gi"))
-def split_prompts(prompts: Parquet, model: Folder, rows: int, room: int, within: str) -> Split:
+def split_prompts(
+    prompts: Parquet, model: Folder, spec: Annotated[RolloutSpec, RESULT], rows: int, room: int, within: str
+) -> Split:
     """The prompts that fit, in shards, and the others.
 
     Args:
         prompts: of all sources.
         model: whose tokens count.
+        spec: how they are sampled.
         rows: of a shard at most.
         room: tokens that a prompt may have in difficulty and in training.
         within: what sets this bound, for the reason.
@@ -94,7 +97,7 @@ def split_prompts(prompts: Parquet, model: Folder, rows: int, room: int, within:
     files, aside = [], [SET_ASIDE.empty_table()]
     for shard in shards(table.column("source").to_pylist(), rows):
         part = table.slice(shard.start, shard.end - shard.start)
-        fits, too_long = fitting(part, local(model), room, within, "difficulty")
+        fits, too_long = fitting(part, local(model), spec.sampling, room, within, "difficulty")
         aside.append(too_long)
         if fits.num_rows:
             files.append(FlyteFile(str(write_table(scratch("prompts.parquet"), fits, PROMPTS, lineage))))

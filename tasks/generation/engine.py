@@ -162,7 +162,7 @@ class Engine:
             EngineError: the engine died.
         """
         from vllm.inputs import TokensPrompt
-        from vllm.sampling_params import RequestOutputKind, SamplingParams
+        from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
         if self._adapted and self._adapter is None:
             raise EngineError("the engine has no adapter yet: update_weights comes before the first request")
@@ -172,6 +172,9 @@ class Engine:
             top_p=sampling.top_p,
             top_k=sampling.top_k,
             min_p=sampling.min_p,
+            stop=list(sampling.stop),
+            include_stop_str_in_output=True,  # a verifier sees what was sampled
+            structured_outputs=StructuredOutputsParams(regex=sampling.regex) if sampling.regex is not None else None,
             max_tokens=sampling.max_tokens,
             seed=seed,
             logprobs=0 if with_logprobs else None,

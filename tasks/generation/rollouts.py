@@ -81,18 +81,21 @@ class Rollouts:
     sampled: Sampled
 
 
-def fitting(prompts: pa.Table, model: Path, room: int, within: str, stage: Stage) -> tuple[pa.Table, pa.Table]:
+def fitting(
+    prompts: pa.Table, model: Path, sampling: SamplingConfig, room: int, within: str, stage: Stage
+) -> tuple[pa.Table, pa.Table]:
     """The prompts of at most `room` tokens, chat template applied, and `SET_ASIDE` for the others.
 
     Args:
         prompts: a table of `PROMPTS` (or with more columns).
         model: Hugging Face folder of a policy.
+        sampling: says what the chat template takes.
         room: tokens.
         within: what sets the bound, for the reason.
         stage: that asks.
     """
     rows = prompts.to_pylist()
-    lengths = [len(ids) for ids in _tokenise(rows, model)]
+    lengths = [len(ids) for ids in _tokenise(rows, model, sampling)]
     set_aside = [
         set_aside_row(
             stage,
@@ -145,7 +148,7 @@ def sample_and_score(
     check_prompts(prompts, verifiers)
     room = engine.max_model_len - sampling.max_tokens
     beside = f"{room} fit beside a response of {sampling.max_tokens}"
-    fits, set_aside = fitting(prompts, model, room, beside, stage)
+    fits, set_aside = fitting(prompts, model, sampling, room, beside, stage)
     if not fits.num_rows:
         raise RolloutError(f"none of {prompts.num_rows} prompts fits the context of {engine.max_model_len} tokens")
     sampled = sample(
@@ -205,7 +208,7 @@ def sample(
         job.take_present()
     waiting = [job for job in jobs if job.missing]
     if waiting:
-        for job, ids in zip(waiting, _tokenise([job.row for job in waiting], model), strict=True):
+        for job, ids in zip(waiting, _tokenise([job.row for job in waiting], model, sampling), strict=True):
             job.ids = ids
         judges = open_pool(verifier_workers, verifiers, verifiers_for(prompts))
         try:
@@ -331,11 +334,8 @@ async def _opened(judges: AbstractContextManager[VerifierPool]) -> AsyncIterator
             await asyncio.to_thread(judges.__exit__, None, None, None)
 
 
-def _tokenise(rows: Sequence[Mapping[str, Any]], model: Path) -> list[list[int]]:
+def _tokenise(rows: Sequence[Mapping[str, Any]], model: Path, sampling: SamplingConfig) -> list[list[int]]:
     from transformers import AutoTokenizer
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(model)
-    return [
-        list(tokenizer.apply_chat_template(row["messages"], add_generation_prompt=True, return_dict=False))
-        for row in rows
-    ]
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    return [sampling.tokenised(tokenizer, row["messages"]) for row in rows]

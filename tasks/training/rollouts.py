@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from tasks.generation.config import SamplingConfig
 from tasks.generation.engine import Completion
 from tasks.schemas import Message
 from tasks.training.objective import ObjectiveConfig, ShapingConfig, shaped_reward
@@ -170,12 +171,13 @@ def why_unjudged(reasons: Sequence[str], samples: int) -> str:
     return f"{len(reasons)} of {samples} responses could not be judged: {reasons[0]}" if reasons else ""
 
 
-def read_prompts(mixture: pa.Table, tokenizer: Any) -> list[Prompt]:
+def read_prompts(mixture: pa.Table, tokenizer: Any, sampling: SamplingConfig) -> list[Prompt]:
     """The rows of a mixture as prompts, in their order, with the chat template applied.
 
     Args:
         mixture: a table of `schemas.MIXTURE`.
         tokenizer: a Hugging Face tokenizer with a chat template.
+        sampling: says what the template takes besides.
     """
     return [
         Prompt(
@@ -184,7 +186,7 @@ def read_prompts(mixture: pa.Table, tokenizer: Any) -> list[Prompt]:
             messages=row["messages"],
             verifier=row["verifier"],
             ground_truth=json.loads(row["ground_truth"]),
-            token_ids=tokenizer.apply_chat_template(row["messages"], add_generation_prompt=True, return_dict=False),
+            token_ids=sampling.tokenised(tokenizer, row["messages"]),
         )
         for row in mixture.sort_by("order").to_pylist()
     ]

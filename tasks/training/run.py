@@ -111,7 +111,7 @@ def load_prompts(
 
     table = read_table(mixture, MIXTURE)
     check_prompts(table, verifiers)
-    prompts = read_prompts(table, AutoTokenizer.from_pretrained(model))
+    prompts = read_prompts(table, AutoTokenizer.from_pretrained(model), config.sampling)
     for name, limit in (
         ("actors.engine.max_model_len", config.actors.engine.max_model_len),
         ("learner.micro_batch_tokens", config.learner.micro_batch_tokens),
