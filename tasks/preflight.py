@@ -11,7 +11,7 @@ from flytekit import FlyteContextManager, Resources
 from images import DATA
 from tasks.config import SpecError
 from tasks.contents import file_digest
-from tasks.difficulty.spec import DifficultySpec
+from tasks.difficulty.spec import DifficultySpec, Variant
 from tasks.digest import CONSTRAINTS, pinned_version
 from tasks.estimate import estimate
 from tasks.evaluation.spec import EvaluationConfig
@@ -47,6 +47,7 @@ def plan(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Plan
     planned = data.model_copy(
         update={
             "sources": [loaders.pinned(source) for source in data.sources],
+            "difficulty": data.difficulty.model_copy(update={"compared": _fingerprinted_variants(data)}),
             "evaluation_sets": [
                 each.model_copy(update={"loader": loaders.pinned(each.source).loader}) for each in data.evaluation_sets
             ],
@@ -144,6 +145,16 @@ def longest_prompt(difficulty: DifficultySpec, training: TrainingConfig) -> tupl
     name, (limit, response) = min(limits.items(), key=lambda item: item[1][0] - item[1][1])
     room = limit - response
     return room, f"{room} fit beside a response of {response} ({name} is {limit})"
+
+
+def _fingerprinted_variants(data: DataFile) -> dict[str, Variant]:
+    """Those that difficulty compares, with what tells the content of their models."""
+    return {
+        name: variant
+        if variant.model is None
+        else variant.model_copy(update={"model": fingerprinted_model(variant.model)})
+        for name, variant in data.difficulty.compared.items()
+    }
 
 
 def _check_cleaning(data: DataFile, names: list[str]) -> None:

@@ -113,6 +113,19 @@ GRADED = pa.schema(
 )
 """Prompts with what the initial checkpoint makes of them. `pass_rate` is the mean score of the judged rollouts."""
 
+COMPARED = pa.schema(
+    [
+        _column("prompt_id", pa.string()),
+        _column("domain", pa.string()),
+        _column("source", pa.string()),
+        _column("variant", pa.string()),
+        _column("pass_rate", pa.float64()),
+        _column("num_rollouts", pa.int32()),
+        _column("mean_tokens", pa.float64()),
+    ]
+)
+"""What several checkpoints, or ways to use one, make of the same prompts: one row for each prompt and variant."""
+
 MIXTURE = pa.schema([*GRADED, _column("repeat", pa.int32()), _column("order", pa.int64())])
 """Graded prompts in the order in which training visits them (`order` counts from 0).
 

@@ -4,14 +4,23 @@ pyflyte run workflows/data.py data --model FOLDER [--data FILE] [--training FILE
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flytekit import Resources, map_task
 
 from images import DATA
 from tasks.cleaning.task import merge_sources, screen_prompts
-from tasks.difficulty.task import collect_rollouts, judge_rollouts, roll_out, select_prompts, split_prompts
+from tasks.difficulty.spec import RolloutSpec
+from tasks.difficulty.task import (
+    collect_rollouts,
+    compare_variants,
+    judge_rollouts,
+    roll_out,
+    select_prompts,
+    split_prompts,
+)
 from tasks.generation.kept_rollouts import judging_digest
+from tasks.generation.task import prepare_model
 from tasks.mixing.task import check_mixture, mix_prompts
 from tasks.platform import Folder, Parquet, composed
 from tasks.pods import overrides
@@ -34,6 +43,7 @@ class Curated(NamedTuple):
     rollouts: Parquet
     graded: Parquet
     kept: Parquet
+    compared: Parquet
     mixture: Parquet
     heldout: Parquet
     set_aside: Parquet
@@ -87,32 +97,46 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
     ).with_overrides(node_name="merge", **pod)
     checked = check_mixture(prompts=merged.prompts, spec=data.mixture).with_overrides(node_name="check", **pod)
     difficulty = data.difficulty
-    room, within = longest_prompt(difficulty, training)
-    split = split_prompts(
+
+    def rolled_out(name: str, checkpoint: Folder, spec: RolloutSpec) -> tuple[Any, Any]:
+        """The prompts in shards, and the judged rollouts of all of them."""
+        room, within = longest_prompt(difficulty, training)
+        split = split_prompts(
+            prompts=merged.prompts,
+            model=checkpoint,
+            spec=spec,
+            rows=difficulty.shard_prompts,
+            room=room,
+            within=within,
+        ).with_overrides(node_name=f"split{name}", **pod)
+        checked >> split.shards
+        judging = judging_digest(verifiers, "initial") if spec.stop_at is not None else ""
+        sampled = map_task(
+            partial(roll_out, model=checkpoint, spec=spec, judging=judging, initial=model, verifiers=verifiers),
+            concurrency=difficulty.shards_at_once,
+        )(prompts=split.shards).with_overrides(node_name=f"roll-out{name}", **overrides(sampling_pod))
+        judged = map_task(partial(judge_rollouts, model=checkpoint, spec=spec, initial=model, verifiers=verifiers))(
+            prompts=split.shards, responses=sampled
+        ).with_overrides(node_name=f"judge{name}", **(overrides(sampling_pod) if verifiers.serves else pod))
+        collected = collect_rollouts(responses=sampled, rollouts=judged, spec=spec, verifiers=verifiers).with_overrides(
+            node_name=f"collect{name}", **pod
+        )
+        return split, collected
+
+    split, collected = rolled_out("", model, difficulty.rollouts)
+    variants = []
+    for name, variant in difficulty.compared.items():
+        checkpoint = (
+            model
+            if variant.model is None
+            else prepare_model(spec=variant.model).with_overrides(node_name=f"model-{name}").model
+        )
+        variants.append(rolled_out(f"-{name}", checkpoint, difficulty.rollouts_of(variant))[1].rollouts)
+    compared = compare_variants(
         prompts=merged.prompts,
-        model=model,
-        spec=difficulty.rollouts,
-        rows=difficulty.shard_prompts,
-        room=room,
-        within=within,
-    ).with_overrides(node_name="split", **pod)
-    checked >> split.shards
-    sampled = map_task(
-        partial(
-            roll_out,
-            model=model,
-            spec=difficulty.rollouts,
-            judging=judging_digest(verifiers, "initial") if difficulty.early_stopping else "",
-            verifiers=verifiers,
-        ),
-        concurrency=difficulty.shards_at_once,
-    )(prompts=split.shards).with_overrides(node_name="roll-out", **overrides(sampling_pod))
-    judged = map_task(partial(judge_rollouts, model=model, spec=difficulty.rollouts, verifiers=verifiers))(
-        prompts=split.shards, responses=sampled
-    ).with_overrides(node_name="judge", **(overrides(sampling_pod) if verifiers.serves else pod))
-    collected = collect_rollouts(
-        responses=sampled, rollouts=judged, spec=difficulty.rollouts, verifiers=verifiers
-    ).with_overrides(node_name="collect", **pod)
+        rollouts=[collected.rollouts, *variants] if variants else [],
+        variants=["initial", *difficulty.compared] if variants else [],
+    ).with_overrides(node_name="compare", **pod)
     graded = select_prompts(
         prompts=merged.prompts, rollouts=collected.rollouts, set_aside=split.set_aside, bounds=difficulty.bounds
     ).with_overrides(node_name="select", **pod)
@@ -124,6 +148,7 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
         rollouts=collected.rollouts,
         graded=graded.graded,
         kept=graded.kept,
+        compared=compared,
         mixture=mixed.mixture,
         heldout=mixed.heldout,
         set_aside=mixed.set_aside,

@@ -32,6 +32,7 @@ class Results(NamedTuple):
     rollouts: Parquet
     graded: Parquet
     kept: Parquet
+    compared: Parquet
     mixture: Parquet
     heldout: Parquet
     ledger: Parquet
@@ -64,6 +65,7 @@ def rlvr(
         "rollouts": curated.rollouts,
         "graded": curated.graded,
         "kept": curated.kept,
+        "compared": curated.compared,
         "mixture": curated.mixture,
         "heldout": curated.heldout,
         "ledger": trained.ledger,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pandas as pd
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pyarrow.compute as pc
 
 from tasks.difficulty.stopping import Bounds
 from tasks.failures import MistakeError
-from tasks.schemas import GRADED, SET_ASIDE, set_aside_row, table_from_rows, validate
+from tasks.schemas import COMPARED, GRADED, SET_ASIDE, set_aside_row, table_from_rows, validate
 
 
 class GradingError(MistakeError):
@@ -61,6 +62,29 @@ def grade(prompts: pa.Table, rollouts: pa.Table, set_aside: pa.Table) -> tuple[p
         for row in prompts.filter(pc.invert(pc.or_(known, unsampled))).to_pylist()
     ]
     return validate(graded, GRADED, "graded prompts"), table_from_rows(aside, SET_ASIDE, "ungraded prompts")
+
+
+def compare(graded: Sequence[pa.Table], variants: Sequence[str]) -> pa.Table:
+    """`COMPARED` for the prompts that are graded under every variant.
+
+    Args:
+        graded: tables of `GRADED`, one for each variant.
+        variants: their names.
+
+    Raises:
+        GradingError: no prompt is graded under all of them.
+    """
+    common = graded[0].column("prompt_id").unique()
+    for table in graded[1:]:
+        common = common.filter(pc.is_in(common, table.column("prompt_id").unique()))
+    if not len(common):
+        raise GradingError(f"no prompt has judged rollouts under all of {', '.join(variants)}")
+    parts = []
+    for table, name in zip(graded, variants, strict=True):
+        rows = table.filter(pc.is_in(table.column("prompt_id"), common))
+        named = pa.array([name] * rows.num_rows, pa.string())
+        parts.append(rows.append_column(COMPARED.field("variant"), named).select(COMPARED.names).cast(COMPARED))
+    return pa.concat_tables(parts)
 
 
 def select(graded: pa.Table, bounds: Bounds) -> pa.Table:

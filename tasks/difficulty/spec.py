@@ -9,7 +9,26 @@ from pydantic import Field, model_validator
 from tasks.config import Config, RunTime
 from tasks.difficulty.stopping import Bounds
 from tasks.generation.config import EngineConfig, SamplingConfig
+from tasks.generation.models import ModelSpec
 from tasks.pods import PodConfig
+
+
+class Variant(Config):
+    """Another way to answer the same prompts, whose pass rates are compared with those that select.
+
+    Attributes:
+        model: another checkpoint: of another stage of training, say. None: the recipe's.
+        chat_template_kwargs: in place of those of `sampling`: `{enable_thinking: true}`, say.
+    """
+
+    model: ModelSpec | None = None
+    chat_template_kwargs: dict[str, bool | int | float | str] | None = None
+
+    @model_validator(mode="after")
+    def _differs(self) -> Self:
+        if self.model is None and self.chat_template_kwargs is None:
+            raise ValueError("give a model or chat_template_kwargs: it differs in nothing")
+        return self
 
 
 class DifficultySpec(Config):
@@ -30,6 +49,8 @@ class DifficultySpec(Config):
             pod of its own on a cluster, retried and cached by itself.
         shards_at_once: shards that are sampled at the same time on a cluster; 0: as many as there are.
         verifier_workers: processes that judge.
+        compared: other checkpoints, or other ways to use the template, by name; their pass rates are a table of their
+            own (`compared`) and select nothing.
         pod: where it runs on a cluster.
     """
 
@@ -42,6 +63,7 @@ class DifficultySpec(Config):
     shard_prompts: RunTime[int] = Field(10_000, gt=0)
     shards_at_once: RunTime[int] = Field(0, ge=0)
     verifier_workers: RunTime[int] = Field(1, gt=0)
+    compared: dict[str, Variant] = Field(default={})
     pod: RunTime[PodConfig] = PodConfig()
 
     @model_validator(mode="after")
@@ -67,6 +89,13 @@ class DifficultySpec(Config):
             verifier_workers=self.verifier_workers,
             stop_at=self.bounds if self.early_stopping else None,
         )
+
+    def rollouts_of(self, variant: Variant) -> RolloutSpec:
+        """The same for a variant, of which all samples are drawn: only whole pass rates can be compared."""
+        sampling = self.sampling
+        if variant.chat_template_kwargs is not None:
+            sampling = sampling.model_copy(update={"chat_template_kwargs": variant.chat_template_kwargs})
+        return self.rollouts.model_copy(update={"sampling": sampling, "stop_at": None})
 
 
 class RolloutSpec(Config):

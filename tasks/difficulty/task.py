@@ -14,6 +14,7 @@ from typing import Annotated, Any, NamedTuple
 
 import pyarrow as pa
 from flytekit import Resources
+from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
 from images import DATA, GENERATION
@@ -37,6 +38,7 @@ from tasks.platform import (
 )
 from tasks.provenance import made_from
 from tasks.schemas import (
+    COMPARED,
     GRADED,
     PROMPTS,
     RESPONSES,
@@ -118,18 +120,20 @@ def roll_out(
     prompts: Parquet,
     model: Folder,
     spec: Annotated[RolloutSpec, RESULT],
-    judging: str = "",
+    judging: str,
+    initial: Annotated[FlyteDirectory, RUN_TIME],
     verifiers: Annotated[VerifiersConfig, RUN_TIME] = DEFAULTS,
 ) -> Parquet:
-    """Responses to every prompt of a shard from the initial checkpoint; what is kept of them is not generated again.
+    """Responses to every prompt of a shard from one checkpoint; what is kept of them is not generated again.
 
     They are judged meanwhile, and the verdicts kept for `judge_rollouts`.
 
     Args:
         prompts: a shard, all of which fit.
-        model: the initial checkpoint.
+        model: the checkpoint.
         spec: how to sample.
         judging: the digest of how is judged, where that has a part in what is sampled (`spec.stop_at`).
+        initial: the checkpoint that training begins with, which judges where `verifiers` says so.
         verifiers: how to judge.
     """
     from functools import partial
@@ -142,9 +146,9 @@ def roll_out(
 
     watch = Stopwatch("rollouts")
     table = read_table(local(prompts), PROMPTS)
-    judged_by = verifiers.with_initial(local(model))
+    judged_by = verifiers.with_initial(local(initial))
     check_prompts(table, judged_by)
-    kept = _kept(spec, model, verifiers)
+    kept = _kept(spec, model, initial, verifiers)
     samples = spec.sampling.samples
     with sampling("difficulty: rollouts", table, samples) as judged:
         sampled = sample(
@@ -198,6 +202,7 @@ def judge_rollouts(
     responses: Parquet,
     model: Folder,
     spec: Annotated[RolloutSpec, RESULT],
+    initial: Folder,
     verifiers: Annotated[VerifiersConfig, RESULT] = DEFAULTS,
 ) -> Parquet:
     """The responses of a shard with their scores: the verdicts that are kept, and those that are missing, made now."""
@@ -223,8 +228,8 @@ def judge_rollouts(
         for part in judge(
             table,
             read_batches(local(responses), RESPONSES),
-            _kept(spec, model, verifiers),
-            verifiers.with_initial(local(model)),
+            _kept(spec, model, initial, verifiers),
+            verifiers.with_initial(local(initial)),
             spec.verifier_workers,
             policy="initial",
             on_judged=count,
@@ -348,16 +353,45 @@ def select_prompts(prompts: Parquet, rollouts: Parquet, set_aside: Parquet, boun
     )
 
 
+@shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
+def compare_variants(prompts: Parquet, rollouts: list[Parquet], variants: list[str]) -> Parquet:
+    """The pass rates of several checkpoints, or of ways to use one, on the prompts that all of them answered.
+
+    Args:
+        prompts: of all rollouts.
+        rollouts: one table for each variant.
+        variants: their names; without any, the table is empty.
+    """
+    from tasks import charts
+    from tasks.difficulty.grading import compare, grade
+
+    table = read_table(local(prompts), PROMPTS)
+    scored = (pa.concat_tables([_SCORED.empty_table(), *read_batches(local(each), _SCORED)]) for each in rollouts)
+    graded = [grade(table, each, SET_ASIDE.empty_table())[0] for each in scored]
+    compared = compare(graded, variants) if variants else COMPARED.empty_table()
+    digests = [content_digest(each) for each in rollouts]
+    lineage = made_from(__name__, inputs={"prompts": content_digest(prompts), "rollouts": digests}, variants=variants)
+    sums = [([], "count_all"), ("pass_rate", "mean"), ("mean_tokens", "mean")]
+    rows = (
+        compared.group_by(["domain", "variant"])
+        .aggregate(sums)
+        .rename_columns(["domain", "variant", "prompts", "pass_rate", "mean_tokens"])
+    )
+    ordered = rows.sort_by([("domain", "ascending"), ("variant", "ascending")]).to_pylist()
+    show("checkpoints compared", charts.page({"variants": f"{len(variants):,}"}, charts.table(ordered, "By domain")))
+    return FlyteFile(str(write_table(scratch("compared.parquet"), compared, COMPARED, lineage)))
+
+
 _SCORED = pa.schema([ROLLOUTS.field(name) for name in ("prompt_id", "score", "num_tokens", "error")])
 """What grading asks of rollouts: no text, which is most of them."""
 
 
-def _kept(spec: RolloutSpec, model: Folder, verifiers: VerifiersConfig) -> Any:
+def _kept(spec: RolloutSpec, model: Folder, initial: Folder, verifiers: VerifiersConfig) -> Any:
     """What was paid for of these rollouts and their verdicts."""
     from tasks.generation.kept_rollouts import Kept, judging_digest
 
-    digest = content_digest(model)
-    return Kept.at(*kept_place("rollouts"), digest, spec.engine, spec.sampling, judging_digest(verifiers, digest))
+    judging = judging_digest(verifiers, content_digest(initial))
+    return Kept.at(*kept_place("rollouts"), content_digest(model), spec.engine, spec.sampling, judging)
 
 
 def _joined(shards: list[Parquet]) -> StageSummary:

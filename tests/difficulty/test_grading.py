@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from tasks.difficulty.grading import GradingError, grade, select
+from tasks.difficulty.grading import GradingError, compare, grade, select
 from tasks.difficulty.spec import DifficultySpec
 from tasks.difficulty.stopping import Bounds
 from tasks.schemas import PROMPTS, ROLLOUTS, SET_ASIDE, set_aside_row, table_from_rows
@@ -106,3 +106,16 @@ def test_with_a_lower_bound_what_is_never_solved_goes_as_well():
 def test_bounds_that_keep_nothing_are_a_mistake():
     with pytest.raises(ValueError, match=r"min_pass_rate \(0\.7\) must be below max_pass_rate \(0\.625\)"):
         DifficultySpec(min_pass_rate=0.7)
+
+
+def test_variants_are_compared_on_the_prompts_that_all_of_them_answered():
+    every = prompts("a", "b", "c")
+    first, _ = grade(every, rollouts(a=[1.0, 0.0], b=[0.0, 0.0]), ALL_SAMPLED)
+    second, _ = grade(every, rollouts(b=[1.0, 1.0], c=[1.0, 1.0]), ALL_SAMPLED)
+    compared = compare([first, second], ["initial", "thinking"])
+    assert [(row["prompt_id"], row["variant"], row["pass_rate"]) for row in compared.to_pylist()] == [
+        ("b", "initial", 0.0),
+        ("b", "thinking", 1.0),
+    ]
+    with pytest.raises(GradingError, match="under all of initial, other"):
+        compare([first.slice(0, 1), second], ["initial", "other"])

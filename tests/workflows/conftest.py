@@ -102,12 +102,12 @@ class StandIns:
         path = shutil.copy(prompts.path, self.new("split_prompts.parquet"))
         return Split([FlyteFile(str(path))], FlyteFile(str(self.none)))
 
-    def roll_out(self, prompts, model, spec, judging, verifiers):
+    def roll_out(self, prompts, model, spec, judging, initial, verifiers):
         table = self.rollouts(prompts, spec.sampling.samples, "initial")
         facts = {"generated": 0, "spared": 0, "output_tokens": 0, "generation_seconds": 1.0}
         return self.shard("roll_out", table, RESPONSES, **facts)
 
-    def judge_rollouts(self, prompts, responses, model, spec, verifiers):
+    def judge_rollouts(self, prompts, responses, model, spec, initial, verifiers):
         return self.shard(
             "judge_rollouts", self.rollouts(prompts, spec.sampling.samples, "initial"), ROLLOUTS, judged=0
         )

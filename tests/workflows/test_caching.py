@@ -9,8 +9,9 @@ import pytest
 
 from tasks.cleaning import merging, screening
 from tasks.cleaning.spec import CleaningSpec, Filters
+from tasks.difficulty.spec import Variant
 from tasks.pods import PodConfig
-from tasks.schemas import SET_ASIDE, read_table
+from tasks.schemas import COMPARED, GRADED, SET_ASIDE, read_table
 from tasks.sourcing import loaders, prompts
 from tasks.spec import quickstart
 from tasks.training.config import OptimizerConfig
@@ -132,6 +133,18 @@ def test_another_way_to_judge_keeps_the_responses(run):
     verifiers = data.verifiers.model_copy(update={"time_limit_seconds": 5.0})
     ran, _ = run(data=data.model_copy(update={"verifiers": verifiers}))
     assert ran == {"judge_rollouts": 1, "train_policy": 1, "evaluate_policy": 2}
+
+
+def test_a_variant_costs_itself_alone_and_selects_nothing(run, tmp_path):
+    run()
+    data = quickstart()[0]
+    variant = Variant(chat_template_kwargs={"enable_thinking": True})
+    difficulty = data.difficulty.model_copy(update={"compared": {"thinking": variant}})
+    ran, _ = run(data=data.model_copy(update={"difficulty": difficulty}))
+    assert ran == SAMPLED
+    compared = read_table(tmp_path / "outputs" / "latest" / "compared.parquet", COMPARED)
+    assert set(compared.column("variant").to_pylist()) == {"initial", "thinking"}
+    assert compared.num_rows == 2 * read_table(tmp_path / "outputs" / "latest" / "graded.parquet", GRADED).num_rows
 
 
 def test_early_stopping_depends_on_the_judges_and_on_the_threshold(run):

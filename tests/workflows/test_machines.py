@@ -125,6 +125,7 @@ def test_small_sources_are_read_in_one_pod_and_a_hub_data_set_in_its_own(nodes):
         "roll-out",
         "judge",
         "collect",
+        "compare",
         "select",
         "mix",
     ]

@@ -40,6 +40,7 @@ IMAGES = {
     "roll_out": "generation",
     "judge_rollouts": "generation",
     "collect_rollouts": "data",
+    "compare_variants": "data",
     "select_prompts": "data",
     "mix_prompts": "data",
     "train_policy": "training",
