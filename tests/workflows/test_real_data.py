@@ -1,0 +1,168 @@
+"""GSM8K, MBPP, IFEval's prompts and self-instruct's tasks through all data stages, with real rollouts on a sample."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tasks.schemas import COMPARED, GRADED, MIXTURE, PROMPTS, ROLLOUTS, SET_ASIDE, read_table
+from tests.sourcing.conftest import DATA
+from tests.tiny_model import build
+
+pytestmark = [
+    pytest.mark.pipeline,
+    pytest.mark.engine,
+    pytest.mark.complete,
+    pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data at {DATA} (set RLVR_TEST_DATA)"),
+]
+
+ROOT = Path(__file__).parent.parent.parent
+ROWS = 24
+JUDGE = {
+    "model": "initial",
+    "reasons": False,
+    "max_tokens": 8,
+    "concurrency": 16,
+    "server": {"max_model_len": 512, "max_num_seqs": 16, "cpu_threads": 1, "enforce_eager": True},
+}
+"""Says nothing that is a verdict, so that its responses cannot be judged."""
+
+
+def source(name, domain, verifier, file, **columns):
+    return {
+        "name": name,
+        "domain": domain,
+        "verifier": verifier,
+        "limit": ROWS,
+        "loader": {"kind": "jsonl", "path": str(DATA / file)},
+        "columns": columns,
+    }
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    """The outputs of the data stages, of a tiny model whose answers are random."""
+    home = tmp_path_factory.mktemp("data")
+    other = str(build(home / "other", seed=1))
+    data = {
+        "name": "real",
+        "sources": [
+            source(
+                "gsm8k",
+                "math",
+                "math",
+                "gsm8k_train.jsonl",
+                prompt="question",
+                ground_truth="answer",
+                ground_truth_pattern="#### (.+)",
+            ),
+            source("mbpp", "code", "code", "mbpp.jsonl", prompt="text", tests="test_list"),
+            source(
+                "ifeval",
+                "precise_if",
+                "precise_if",
+                "ifeval_prompts.jsonl",
+                prompt="prompt",
+                instruction_ids="instruction_id_list",
+                kwargs="kwargs",
+            ),
+            source("self-instruct", "chat", "chat_open", "self_instruct_seed_tasks.jsonl", prompt="instruction"),
+        ],
+        "evaluation_sets": [
+            {
+                "name": "gsm8k-test",
+                "loader": {"kind": "jsonl", "path": str(DATA / "gsm8k_test.jsonl")},
+                "prompt": "question",
+            }
+        ],
+        "verifiers": {"judge": JUDGE},
+        "difficulty": {
+            "max_pass_rate": 1.0,
+            "early_stopping": True,
+            "shard_prompts": 40,
+            "sampling": {"samples": 4, "max_tokens": 16, "seed": 3},
+            "engine": {"max_model_len": 256, "max_num_seqs": 64},
+            "compared": {
+                "other": {"model": {"source": {"kind": "folder", "path": str(build(home / "other", seed=1))}}}
+            },
+        },
+        "mixture": {"heldout": 0.1, "temperature": "inf", "max_repeats": 2},
+    }
+    training = {"sampling": {"max_tokens": 16}, "actors": {"engine": {"max_model_len": 240}}}
+    for name, content in (("data", data), ("training", training)):
+        (home / f"{name}.yaml").write_text(yaml.safe_dump(content))
+    command = [str(Path(sys.executable).with_name("pyflyte")), "run", "workflows/data.py", "data"]
+    options = ["--data", str(home / "data.yaml"), "--training", str(home / "training.yaml")]
+    environment = os.environ | {
+        "HOME": str(home),
+        "RLVR_RUNS": str(home / "runs"),
+        "FLYTE_SDK_LOCAL_SANDBOX": str(home / "flyte"),
+    }
+    done = subprocess.run(
+        [*command, *options, "--model", str(build(home / "model"))],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=540,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    schemas = {
+        "prompts": PROMPTS,
+        "rollouts": ROLLOUTS,
+        "graded": GRADED,
+        "kept": GRADED,
+        "compared": COMPARED,
+        "mixture": MIXTURE,
+        "heldout": GRADED,
+        "set_aside": SET_ASIDE,
+    }
+    found = {}
+    for word in done.stdout.split():
+        name, _, path = word.partition("=")
+        if name in schemas and path:
+            found[name] = path
+    return {name: read_table(found[name], schema) for name, schema in schemas.items()}
+
+
+def by_source(table):
+    return Counter(table.column("source").to_pylist())
+
+
+def test_every_row_is_graded_or_set_aside(tables):
+    assert by_source(tables["graded"]) + by_source(tables["set_aside"]) == Counter(
+        dict.fromkeys(("gsm8k", "mbpp", "ifeval", "self-instruct"), ROWS)
+    )
+
+
+def test_what_does_not_fit_training_is_set_aside_before_it_is_sampled(tables):
+    long = [row for row in tables["set_aside"].to_pylist() if row["stage"] == "difficulty"]
+    assert long
+    assert all("actors.engine.max_model_len of training is 240" in row["reason"] for row in long)
+    assert not {row["prompt_id"] for row in long} & set(tables["rollouts"].column("prompt_id").to_pylist())
+
+
+def test_a_prompt_whose_fate_is_decided_has_fewer_rollouts(tables):
+    # Below 1.0 of four is decided by the first failure.
+    drawn = Counter(tables["rollouts"].column("prompt_id").to_pylist())
+    assert set(drawn.values()) <= {1, 2, 3, 4}
+    assert 1 in drawn.values()
+
+
+def test_the_mixture_has_domains_in_equal_shares_and_nothing_that_is_held_out(tables):
+    mixture = tables["mixture"]
+    counts = Counter(mixture.column("domain").to_pylist())
+    assert max(counts.values()) - min(counts.values()) <= 1
+    ids = set(mixture.column("prompt_id").to_pylist())
+    assert not ids & set(tables["heldout"].column("prompt_id").to_pylist())
+
+
+def test_another_checkpoint_answers_the_same_prompts(tables):
+    compared = tables["compared"].to_pylist()
+    variants = Counter(row["variant"] for row in compared)
+    assert variants["initial"] == variants["other"] > 0
+    assert {row["num_rollouts"] for row in compared if row["variant"] == "other"} == {4}
