@@ -13,18 +13,16 @@ from tasks.evaluation.task import evaluate_policy
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.platform import config_digest
 from tasks.training.config import (
-    ActiveSampling,
     ActorsConfig,
-    DynamicSampling,
     LearnerConfig,
     LoraConfig,
-    NoResampling,
     OptimizerConfig,
     RewardsConfig,
     TrainingConfig,
     UpdatesConfig,
 )
 from tasks.training.objective.config import ObjectiveConfig
+from tasks.training.prompts import ActiveSampling, DynamicSampling, NoResampling
 from tasks.training.task import train_policy
 from tasks.verifiers.chat.config import JudgeConfig, RewardModelConfig, ServerConfig
 from tasks.verifiers.code.config import CodeConfig, RemoteConfig

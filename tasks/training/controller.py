@@ -26,11 +26,12 @@ from tasks.training.actors import Actor
 from tasks.training.alarms import Watch
 from tasks.training.batch import train_batch
 from tasks.training.checkpoint import Checkpoints
-from tasks.training.config import ActiveSampling, DynamicSampling, NoResampling, TrainingConfig, learning_rate
+from tasks.training.config import TrainingConfig, learning_rate
 from tasks.training.identity import made_under
 from tasks.training.journal import Metrics
 from tasks.training.learner.lasting import LastingLearner, NotFiniteError
 from tasks.training.ledger import Ledger
+from tasks.training.prompts import ActiveSampling, DynamicSampling, NoResampling
 from tasks.training.rewards import Judge
 from tasks.training.rollout_files import print_responses
 from tasks.training.rollouts import Group
@@ -140,7 +141,8 @@ class Controller:
                     self._sampling.fail(group, str(error))
                 continue
             self.version = step + 1
-            await self._publish()
+            if self.version % self._config.actors.sync_every == 0 or self.version == self._config.steps:
+                await self._publish()
             figures = await self._within("the controller asks the judge for its figures", self._crew.judge.figures())
             judges = {f"verifiers/{name}": value for name, value in figures.items()}
             await self._record(step, batch, {**learned, **judges, "wait_seconds": waited})

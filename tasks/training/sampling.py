@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable
 
 from tasks.generation.engine import Completion, UpdateTiming
 from tasks.training.actors import Actor
-from tasks.training.config import DynamicSampling, TrainingConfig
+from tasks.training.config import TrainingConfig
 from tasks.training.fleet import Fleet, first_failure
 from tasks.training.ledger import Fate, Ledger
+from tasks.training.prompts import DynamicSampling
 from tasks.training.rewards import MIN_JUDGED, Judge, judge_response
 from tasks.training.rollouts import Group, Sample, why_unjudged
 from tasks.training.stream import PromptStream

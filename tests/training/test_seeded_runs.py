@@ -89,6 +89,7 @@ def drawn_config(chance):
             count=chance.choice([1, 2, 5]),
             engine={"max_num_seqs": chance.choice([1, 4, 64])},
             prefetch=chance.choice([0, 2]),
+            sync_every=chance.choice([1, 1, 2]),
             updates=chance.choice(["in_flight", "in_flight", "drained", "barrier", "static"]),
             max_restarts=1000,
             hang_seconds=200,
