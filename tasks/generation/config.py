@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from tasks.config import Config, RunTime
+
+FALSIFYING = {
+    *("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "bad_words", "allowed_token_ids"),
+    *("min_tokens", "ignore_eos"),
+}
+"""Options of vLLM that change what each token is drawn from, by rules of the engine that the learner has not."""
 
 
 class EngineConfig(Config):
@@ -44,6 +51,11 @@ class SamplingConfig(Config):
         max_tokens: response length at most, in tokens.
         temperature, top_p, top_k, min_p: as in vLLM. The offline filter and training both use temperature 1.0 and
             top-p 1.0 (OlmoRL, data construction step 2), so that the engine's log-probabilities are the policy's.
+        stop: texts that end a response, which ends with the text; all of its tokens were drawn from the policy.
+        stop_token_ids: tokens that do so, beside the model's own (vLLM's option, in Axolotl's `generation_kwargs`).
+        guided_regex: responses match this regular expression (Axolotl's `vllm_guided_decoding_regex`): only tokens are
+            drawn that can go on to a match, and log-probabilities are those among them.
+        chat_template_kwargs: variables of the model's chat template, such as `enable_thinking: false` (Axolotl).
         seed: with a seed, sample i of a prompt is drawn with a seed derived from it, whatever else is in flight.
     """
 
@@ -53,4 +65,27 @@ class SamplingConfig(Config):
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=0)
     min_p: float = Field(0.0, ge=0, le=1)
+    stop: list[Annotated[str, StringConstraints(min_length=1)]] = Field([])
+    stop_token_ids: list[Annotated[int, Field(ge=0)]] = Field([])
+    guided_regex: str | None = Field(None, min_length=1)
+    chat_template_kwargs: dict[str, bool | int | float | str] = Field({})
     seed: int | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_what_falsifies(cls, options: Any) -> Any:
+        for name in sorted(FALSIFYING & set(options if isinstance(options, dict) else ())):
+            raise ValueError(
+                f"{name} is not offered: tokens would be drawn from another distribution than the one that the learner "
+                "computes, and every importance weight would be wrong; leave it out"
+            )
+        return options
+
+    @field_validator("guided_regex")
+    @classmethod
+    def _is_a_regex(cls, value: str | None) -> str | None:
+        try:
+            re.compile(value or "")
+        except re.error as error:
+            raise ValueError(f"{value!r} is no regular expression: {error}") from None
+        return value

@@ -162,7 +162,7 @@ class Engine:
             EngineError: the engine died.
         """
         from vllm.inputs import TokensPrompt
-        from vllm.sampling_params import RequestOutputKind, SamplingParams
+        from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
         if self._adapted and self._adapter is None:
             raise EngineError("the engine has no adapter yet: update_weights comes before the first request")
@@ -173,6 +173,10 @@ class Engine:
             top_k=sampling.top_k,
             min_p=sampling.min_p,
             max_tokens=sampling.max_tokens,
+            stop=sampling.stop,
+            stop_token_ids=sampling.stop_token_ids,
+            include_stop_str_in_output=True,  # the text is what the tokens say; the model's own end is no text
+            structured_outputs=StructuredOutputsParams(regex=sampling.guided_regex) if sampling.guided_regex else None,
             seed=seed,
             logprobs=0 if with_logprobs else None,
             output_kind=RequestOutputKind.FINAL_ONLY,

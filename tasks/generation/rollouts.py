@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from tasks import precision
 from tasks.failures import MistakeError
+from tasks.generation import chat_template
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.engine import Completion, Engine, EngineError, has_gpu, running_engine, sample_seed
 from tasks.schemas import ROLLOUTS, SET_ASIDE, Stage, set_aside_row, table_from_rows
@@ -98,11 +99,12 @@ def sample_and_score(
 
     Raises:
         RolloutError: a prompt that cannot be judged.
+        ChatTemplateError: see `chat_template.encode`.
         EngineError, EngineOptionsError: see `Engine`.
     """
     check_prompts(prompts, verifiers)
     rows = prompts.to_pylist()
-    token_ids = _tokenise(rows, model)
+    token_ids = _tokenise(rows, model, sampling)
     room = engine.max_model_len - sampling.max_tokens
     fitting = [(row, ids) for row, ids in zip(rows, token_ids, strict=True) if len(ids) <= room]
     set_aside = [
@@ -194,11 +196,8 @@ async def _opened(judges: AbstractContextManager[VerifierPool]) -> AsyncIterator
             await asyncio.to_thread(judges.__exit__, None, None, None)
 
 
-def _tokenise(rows: list[dict[str, Any]], model: Path) -> list[list[int]]:
+def _tokenise(rows: list[dict[str, Any]], model: Path, sampling: SamplingConfig) -> list[list[int]]:
     from transformers import AutoTokenizer
 
     tokenizer: Any = AutoTokenizer.from_pretrained(model)
-    return [
-        list(tokenizer.apply_chat_template(row["messages"], add_generation_prompt=True, return_dict=False))
-        for row in rows
-    ]
+    return chat_template.encode(tokenizer, (row["messages"] for row in rows), sampling.chat_template_kwargs)
