@@ -22,7 +22,16 @@ from tasks.training.config import (
     UpdatesConfig,
 )
 from tasks.training.objective.config import ObjectiveConfig
-from tasks.training.prompts import ActiveSampling, DynamicSampling, NoResampling
+from tasks.training.prompts import (
+    ActiveSampling,
+    CurriculumConfig,
+    DynamicSampling,
+    NoResampling,
+    PromptsConfig,
+    ReplayConfig,
+    RerollConfig,
+    RetirementConfig,
+)
 from tasks.training.task import train_policy
 from tasks.verifiers.chat.config import JudgeConfig, RewardModelConfig, ServerConfig
 from tasks.verifiers.code.config import CodeConfig, RemoteConfig
@@ -95,6 +104,11 @@ RUN_TIME = [
     (ActiveSampling(), {"max_dropped_groups"}),
     (DynamicSampling(), {"max_rounds"}),
     (NoResampling(), {"max_dropped_groups"}),
+    (PromptsConfig(), set()),
+    (RetirementConfig(), set()),
+    (ReplayConfig(), set()),
+    (RerollConfig(), set()),
+    (CurriculumConfig(), set()),
     (OptimizerConfig(), set()),
     (UpdatesConfig(), set()),
     (LoraConfig(rank=8, alpha=16), set()),

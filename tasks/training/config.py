@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from tasks.config import Config, RunTime
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.training.objective.config import ObjectiveConfig
-from tasks.training.prompts import ActiveSampling, DynamicSampling, Resampling
+from tasks.training.prompts import ActiveSampling, DynamicSampling, PromptsConfig, ReplayConfig, Resampling
 
 
 class OptimizerConfig(Config):
@@ -199,6 +199,8 @@ class TrainingConfig(Config):
         updates: optimizer steps of a batch.
         groups_per_step: prompts whose groups make one batch.
         resampling: what becomes of a group that teaches nothing, because its rewards are all equal.
+        replay: with `resampling.kind = none`, groups that were trained on take the place of those that teach nothing.
+        prompts: which prompts are sampled, and when: retirement, deferred re-rolling, curriculum.
         sampling: group size, limits and temperature; the learner's probabilities are taken at the same temperature.
         async_steps: batches of groups that may be sampled ahead of the learner, in flight or waiting. 0: actors and
             learner take turns, and an actor takes new weights before it samples for the next batch.
@@ -230,6 +232,8 @@ class TrainingConfig(Config):
     groups_per_step: int = Field(8, gt=0)
     sampling: SamplingConfig = SamplingConfig()
     resampling: Resampling = ActiveSampling()
+    replay: ReplayConfig | None = None
+    prompts: PromptsConfig = PromptsConfig()
     async_steps: int = Field(2, ge=0)
     deterministic: bool = False
     max_staleness: int = Field(4, ge=0)
@@ -260,7 +264,7 @@ class TrainingConfig(Config):
         return isinstance(self.resampling, DynamicSampling)
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _samples_from_the_policy(self) -> Self:
         if self.sampling.samples < 2:
             raise ValueError(
                 f"sampling.samples is {self.sampling.samples}: a group needs at least 2 to compare with each other"
@@ -274,10 +278,29 @@ class TrainingConfig(Config):
                 f"sampling.max_tokens ({self.sampling.max_tokens}) leaves no room for a prompt in "
                 f"actors.engine.max_model_len ({self.actors.engine.max_model_len})"
             )
+        if self.sampling.top_p != 1.0 or self.sampling.top_k or self.sampling.min_p or self.sampling.temperature == 0:
+            raise ValueError(
+                "sampling: training needs temperature above 0, top_p 1.0, top_k 0 and min_p 0; a truncated "
+                "distribution is not the policy's, and every importance weight would be wrong"
+            )
+        if self.sampling.guided_regex and self.objective.correction.kind == "none":
+            raise ValueError(
+                "sampling.guided_regex: responses are drawn from the policy's tokens that can match, which is not the "
+                "policy; objective.correction weighs the one against the other, kind = none does not"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
         if self.samples_in_rounds and not self.takes_turns:
             raise ValueError(
                 f"resampling.kind = dynamic samples in rounds and needs async_steps = 0, not {self.async_steps}; "
                 "resampling.kind = active samples ahead of the learner"
+            )
+        if self.replay and self.resampling.kind != "none":
+            raise ValueError(
+                f"replay: with resampling.kind = {self.resampling.kind}, new groups take the place of those that teach "
+                "nothing, and none is left for replayed ones; set resampling.kind = none, or leave replay out"
             )
         if self.lora and self.objective.kl.sync_every:
             raise ValueError(
@@ -304,11 +327,6 @@ class TrainingConfig(Config):
             raise ValueError(
                 f"objective.shaping.overlong penalises from {overlong.max_length - overlong.cache} tokens on, which "
                 f"sampling.max_tokens ({self.sampling.max_tokens}) never exceeds"
-            )
-        if self.sampling.top_p != 1.0 or self.sampling.top_k or self.sampling.min_p or self.sampling.temperature == 0:
-            raise ValueError(
-                "sampling: training needs temperature above 0, top_p 1.0, top_k 0 and min_p 0; a truncated "
-                "distribution is not the policy's, and every importance weight would be wrong"
             )
         return self
 

@@ -50,4 +50,77 @@ class NoResampling(Config):
     max_dropped_groups: RunTime[int] = Field(256, ge=1)
 
 
+class RetirementConfig(Config):
+    """Prompts that the policy has solved are sampled no more: their groups carry no gradient.
+
+    Attributes:
+        pass_rate: share of a group's judged responses that pass, from which on its prompt counts as solved.
+        visits: groups of the prompt in a row that must.
+        when_all_solved: what becomes of a run of which no prompt is left: it fails, or it ends early (`stop`).
+    """
+
+    pass_rate: float = Field(1.0, gt=0, le=1)
+    visits: int = Field(1, ge=1)
+    when_all_solved: Literal["fail", "stop"] = "fail"
+
+
+class RerollConfig(Config):
+    """Deferred re-rolling (Axolotl): prompts of which no response passes wait for a policy that may have improved.
+
+    They are noted from the first step on. A prompt that its epoch draws meanwhile waits no longer.
+
+    Attributes:
+        start_fraction: share of `steps` after which they are sampled again (Axolotl's `reroll_start_fraction`).
+        max_groups: how many for one batch (Axolotl's `reroll_max_groups`).
+        max_tries: groups of a prompt without a response that passes, after which it waits for its epoch alone.
+    """
+
+    start_fraction: float = Field(0.5, ge=0, lt=1)
+    max_groups: int = Field(1, ge=1)
+    max_tries: int = Field(3, ge=2)
+
+
+class CurriculumConfig(Config):
+    """Prompts from easy to hard, by their pass rates under the initial checkpoint (the difficulty stage's).
+
+    Attributes:
+        band: share of the mixture within which a prompt's place varies, drawn from the run's seed. With 0, the order is
+            that of pass rates, and of the epoch's shuffle where those are equal.
+        epochs: epochs that are ordered so; later ones are shuffled. null: every one.
+    """
+
+    band: float = Field(0.1, ge=0, lt=1)
+    epochs: int | None = Field(1, ge=1)
+
+
+class ReplayConfig(Config):
+    """Replay buffer (Axolotl): groups that were trained on take the place of groups that teach nothing.
+
+    The learner's log-probabilities of a replayed group are those of the policy that is trained now, as of any group
+    (Axolotl's `replay_recompute_logps: true`); the engine's are those under which it was sampled, and
+    `objective.correction` weighs the one against the other. A group leaves the buffer when `max_staleness` would drop
+    it.
+
+    Attributes:
+        size: groups that are kept, those with the largest spread of rewards (Axolotl's `replay_buffer_size`). Their
+            tokens are held in memory, and are in checkpoints.
+        max_replays: how often a group is trained on again.
+    """
+
+    size: int = Field(100, ge=1)
+    max_replays: int = Field(1, ge=1)
+
+
+class PromptsConfig(Config):
+    """Which prompts are sampled, and when. null: the option is off.
+
+    Attributes:
+        retirement, reroll, curriculum: see there.
+    """
+
+    retirement: RetirementConfig | None = None
+    reroll: RerollConfig | None = None
+    curriculum: CurriculumConfig | None = None
+
+
 Resampling = Annotated[ActiveSampling | DynamicSampling | NoResampling, Field(discriminator="kind")]
