@@ -24,7 +24,7 @@ from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.mixing.spec import DomainShare
 from tasks.sourcing import rows
 from tasks.spec import DataFile, Recipe
-from tasks.training.config import NoResampling
+from tasks.training.prompts import NoResampling
 
 
 class Cost(NamedTuple):

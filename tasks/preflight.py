@@ -123,7 +123,16 @@ def _check_alike(data: DataFile, training: Recipe) -> None:
     """Pass rates tell what training will see where both sample alike (OlmoRL, data construction step 2)."""
     if data.difficulty.unlike_training:
         return
-    for name in ("temperature", "top_p", "top_k", "min_p", "stop", "regex", "chat_template_kwargs"):
+    for name in (
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "stop",
+        "stop_token_ids",
+        "guided_regex",
+        "chat_template_kwargs",
+    ):
         there, here = (getattr(each.sampling, name) for each in (training, data.difficulty))
         if there != here:
             raise SpecError(

@@ -14,18 +14,25 @@ from tasks.evaluation.task import evaluate_policy
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.platform import config_digest
 from tasks.training.config import (
-    ActiveSampling,
     ActorsConfig,
-    DynamicSampling,
     LearnerConfig,
     LoraConfig,
-    NoResampling,
     OptimizerConfig,
     RewardsConfig,
     TrainingConfig,
     UpdatesConfig,
 )
 from tasks.training.objective.config import ObjectiveConfig
+from tasks.training.prompts import (
+    ActiveSampling,
+    CurriculumConfig,
+    DynamicSampling,
+    NoResampling,
+    PromptsConfig,
+    ReplayConfig,
+    RerollConfig,
+    RetirementConfig,
+)
 from tasks.training.task import train_policy
 from tasks.verifiers.chat.config import JudgeConfig, RewardModelConfig, ServerConfig
 from tasks.verifiers.code.config import CodeConfig, RemoteConfig
@@ -99,6 +106,11 @@ RUN_TIME = [
     (DynamicSampling(), {"max_rounds"}),
     (NoResampling(), {"max_dropped_groups"}),
     (Bounds(), set()),
+    (PromptsConfig(), set()),
+    (RetirementConfig(), set()),
+    (ReplayConfig(), set()),
+    (RerollConfig(), set()),
+    (CurriculumConfig(), set()),
     (OptimizerConfig(), set()),
     (UpdatesConfig(), set()),
     (LoraConfig(rank=8, alpha=16), set()),

@@ -52,6 +52,16 @@ PANELS = (
         "fraction of sampled groups",
         {"zero_variance": "all scores equal", "solved": "all right", "unsolved": "none right"},
     ),
+    Panel(
+        "Hard and solved prompts",
+        "number",
+        {
+            "retired_prompts": "retired as solved",
+            "deferred_prompts": "wait for another try",
+            "recovered_groups": "solved on another try",
+            "replayed_groups": "groups trained on again",
+        },
+    ),
     Panel("Rounds of prompts for a batch", "dynamic sampling", {"sampling_rounds": "rounds"}),
     Panel(
         "Throughput",

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from tasks.config import Config, RunTime
+
+FALSIFYING = {
+    *("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "bad_words", "allowed_token_ids"),
+    *("min_tokens", "ignore_eos"),
+}
+"""Options of vLLM that change what each token is drawn from, by rules of the engine that the learner has not."""
 
 
 class EngineConfig(Config):
@@ -45,16 +51,12 @@ class SamplingConfig(Config):
         max_tokens: response length at most, in tokens.
         temperature, top_p, top_k, min_p: as in vLLM. The offline filter and training both use temperature 1.0 and
             top-p 1.0 (OlmoRL, data construction step 2), so that the engine's log-probabilities are the policy's.
-        stop: texts that end a response, which keeps them: `["</answer>"]`, say. It ends by itself then, as by its end
-            token.
-        regex: what a whole response must match; each token is drawn among those that can still lead there. The engine's
-            log-probabilities are those of that restricted distribution, so that training corrects for it as for any
-            other difference between engine and learner (`objective.correction`).
-        chat_template_kwargs: what the chat template takes besides the messages: `{enable_thinking: false}`, say.
+        stop: texts that end a response, which ends with the text; all of its tokens were drawn from the policy.
+        stop_token_ids: tokens that do so, beside the model's own (vLLM's option, in Axolotl's `generation_kwargs`).
+        guided_regex: responses match this regular expression (Axolotl's `vllm_guided_decoding_regex`): only tokens are
+            drawn that can go on to a match, and log-probabilities are those among them.
+        chat_template_kwargs: variables of the model's chat template, such as `enable_thinking: false` (Axolotl).
         seed: with a seed, sample i of a prompt is drawn with a seed derived from it, whatever else is in flight.
-
-    What changes the distribution and leaves no trace in the log-probabilities is no option: penalties of repetition,
-    biases of logits, bad words and minimum lengths would falsify every importance weight.
     """
 
     samples: int = Field(8, gt=0)
@@ -63,33 +65,27 @@ class SamplingConfig(Config):
     top_p: float = Field(1.0, gt=0, le=1)
     top_k: int = Field(0, ge=0)
     min_p: float = Field(0.0, ge=0, le=1)
-    stop: tuple[str, ...] = ()
-    regex: str | None = Field(None, min_length=1)
-    chat_template_kwargs: dict[str, bool | int | float | str] = Field(default={})
+    stop: list[Annotated[str, StringConstraints(min_length=1)]] = Field([])
+    stop_token_ids: list[Annotated[int, Field(ge=0)]] = Field([])
+    guided_regex: str | None = Field(None, min_length=1)
+    chat_template_kwargs: dict[str, bool | int | float | str] = Field({})
     seed: int | None = None
 
-    @field_validator("stop")
+    @model_validator(mode="before")
     @classmethod
-    def _some_text(cls, stop: tuple[str, ...]) -> tuple[str, ...]:
-        if not all(stop):
-            raise ValueError("an empty text would end every response at once")
-        return stop
+    def _refuse_what_falsifies(cls, options: Any) -> Any:
+        for name in sorted(FALSIFYING & set(options if isinstance(options, dict) else ())):
+            raise ValueError(
+                f"{name} is not offered: tokens would be drawn from another distribution than the one that the learner "
+                "computes, and every importance weight would be wrong; leave it out"
+            )
+        return options
 
-    @field_validator("chat_template_kwargs")
+    @field_validator("guided_regex")
     @classmethod
-    def _not_ours(cls, given: dict[str, bool | int | float | str]) -> dict[str, bool | int | float | str]:
-        for name in ("add_generation_prompt", "return_dict", "tokenize", "chat_template", "continue_final_message"):
-            if name in given:
-                raise ValueError(f"{name} is no matter of the template, and set by the pipeline")
-        return given
-
-    def tokenised(self, tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """The tokens of a prompt, up to where its response begins.
-
-        Args:
-            tokenizer: a Hugging Face tokenizer with a chat template.
-            messages: role and content of each turn.
-        """
-        chat = [dict(turn) for turn in messages]
-        kwargs = self.chat_template_kwargs
-        return list(tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False, **kwargs))
+    def _is_a_regex(cls, value: str | None) -> str | None:
+        try:
+            re.compile(value or "")
+        except re.error as error:
+            raise ValueError(f"{value!r} is no regular expression: {error}") from None
+        return value

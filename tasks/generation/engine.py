@@ -172,10 +172,11 @@ class Engine:
             top_p=sampling.top_p,
             top_k=sampling.top_k,
             min_p=sampling.min_p,
-            stop=list(sampling.stop),
-            include_stop_str_in_output=True,  # a verifier sees what was sampled
-            structured_outputs=StructuredOutputsParams(regex=sampling.regex) if sampling.regex is not None else None,
             max_tokens=sampling.max_tokens,
+            stop=sampling.stop,
+            stop_token_ids=sampling.stop_token_ids,
+            include_stop_str_in_output=True,  # the text is what the tokens say; the model's own end is no text
+            structured_outputs=StructuredOutputsParams(regex=sampling.guided_regex) if sampling.guided_regex else None,
             seed=seed,
             logprobs=0 if with_logprobs else None,
             output_kind=RequestOutputKind.FINAL_ONLY,

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks import precision
+from tasks.generation import chat_template
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.engine import Engine, EngineError, has_gpu, running_engine, sample_seed
 from tasks.generation.judging import Judged, RolloutError, call_of, check_prompts, judge, verifiers_for
@@ -143,6 +144,7 @@ def sample_and_score(
 
     Raises:
         RolloutError: a prompt that cannot be judged.
+        ChatTemplateError: see `chat_template.encode`.
         EngineError, EngineOptionsError: see `Engine`.
     """
     check_prompts(prompts, verifiers)
@@ -338,4 +340,4 @@ def _tokenise(rows: Sequence[Mapping[str, Any]], model: Path, sampling: Sampling
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)
-    return [sampling.tokenised(tokenizer, row["messages"]) for row in rows]
+    return chat_template.encode(tokenizer, (row["messages"] for row in rows), sampling.chat_template_kwargs)

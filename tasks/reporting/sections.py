@@ -17,14 +17,22 @@ from tasks.schemas import StageSummary
 
 FATES = {
     "trained": "the learner took a step with it",
-    "zero_variance": "every completion scored the same, so its advantages are 0; another prompt was sampled instead",
+    "replayed": "trained on once more, in place of a group that teaches nothing; its tokens are those of its first row",
+    "zero_variance": "every completion scored the same, so its advantages are 0; another group took its place",
     "stale": "too many policy versions passed before its turn",
     "failed": "generation or judging failed for good",
     "unused": "finished or under way when the last step was taken",
 }
 """Every fate of a sampled group, in the order in which the report lists them, and what it means."""
 
-_FATE_COLORS = {"trained": "after", "zero_variance": "muted", "stale": "orange", "failed": "red", "unused": "before"}
+_FATE_COLORS = {
+    "trained": "after",
+    "zero_variance": "muted",
+    "stale": "orange",
+    "failed": "red",
+    "unused": "before",
+    "replayed": "violet",
+}
 EVALUATION_STAGE = "evaluation"
 _RESPONSE_LIMIT = 1_500  # characters of a completion that the report shows
 _NUMBER = r"\d[\d,.]*"

@@ -17,7 +17,17 @@ from tasks.training.saved_groups import SAVED_GROUPS
 
 KEEP = 2
 STATE = {
-    *("version", "elapsed", "next_group", "prompts", "unrecorded", "rollout_files", "ledger_bytes", "journal_bytes"),
+    *(
+        "version",
+        "elapsed",
+        "next_group",
+        "prompts",
+        "replays",
+        "unrecorded",
+        "rollout_files",
+        "ledger_bytes",
+        "journal_bytes",
+    ),
     *("format", "code", "ranks", "zero_stage", "dtype"),
 }
 """What `state.json` holds."""

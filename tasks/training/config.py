@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from tasks.config import Config, RunTime
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.training.objective.config import ObjectiveConfig
+from tasks.training.prompts import ActiveSampling, DynamicSampling, PromptsConfig, ReplayConfig, Resampling
 
 
 class OptimizerConfig(Config):
@@ -116,6 +117,8 @@ class ActorsConfig(Config):
             OlmoRL). `drained`: once its responses are finished, and it begins none before. `barrier`: all engines
             together, once all have finished theirs. `static`: as `drained`, and it begins no response before all that
             it was given together are finished (static batching, Olmo 2).
+        sync_every: steps between weights that engines are given (Axolotl's `vllm_sync_interval`). More make fewer
+            updates, and responses whose policy is up to so many steps older; the last step's are always given.
         keep_cache: whether responses go on with the KV cache of older weights; without, an update computes it again.
         min_num_seqs: an engine whose KV cache overflows is given fewer sequences at a time than `engine.max_num_seqs`,
             and more again where there is room; never fewer than this (`tasks.training.concurrency`).
@@ -132,6 +135,7 @@ class ActorsConfig(Config):
     count: RunTime[int] = Field(1, gt=0)
     engine: EngineConfig = EngineConfig()
     updates: Literal["in_flight", "drained", "barrier", "static"] = "in_flight"
+    sync_every: int = Field(1, ge=1)
     keep_cache: bool = True
     min_num_seqs: RunTime[int] = Field(1, ge=1)
     prefetch: RunTime[int] = Field(8, ge=0)
@@ -187,47 +191,6 @@ class AlarmsConfig(Config):
     max_grad_norm: float | None = Field(10.0, gt=0)
 
 
-class ActiveSampling(Config):
-    """Active sampling (OlmoRL): the next prompt takes the place of a group that teaches nothing, at once.
-
-    Attributes:
-        max_dropped_groups: groups that teach nothing and are replaced for one batch before the run fails, as the
-            prompts give no signal; and as many that failed or grew stale.
-    """
-
-    kind: Literal["active"] = "active"
-    max_dropped_groups: RunTime[int] = Field(256, ge=1)
-
-
-class DynamicSampling(Config):
-    """Dynamic sampling (DAPO, section 3.2; ProRLv2): rounds of prompts until enough groups teach something.
-
-    What a round gives beyond the batch waits for the next one, as long as `max_staleness` allows.
-
-    Attributes:
-        batch_multiplier: prompts of a round, in batches of `groups_per_step`, rounded up.
-        max_rounds: rounds for one batch before the run fails: the prompts give no signal.
-        metric: what must differ within a group that is kept: `reward`, as it is after shaping (NeMo RL), or `passed`,
-            whether the response is right (DAPO, eq. 11; verl's `filter_groups.metric: acc`).
-    """
-
-    kind: Literal["dynamic"] = "dynamic"
-    batch_multiplier: float = Field(1.0, ge=1)
-    max_rounds: RunTime[int] = Field(10, ge=1)
-    metric: Literal["reward", "passed"] = "reward"
-
-
-class NoResampling(Config):
-    """Every group is trained on, those that teach nothing included (GRPO, Dr GRPO, ProRL v2.1).
-
-    Attributes:
-        max_dropped_groups: groups that failed or grew stale, and were replaced, before the run fails.
-    """
-
-    kind: Literal["none"] = "none"
-    max_dropped_groups: RunTime[int] = Field(256, ge=1)
-
-
 class TrainingConfig(Config):
     """One training run, OlmoRL-style: asynchronous, group-relative, with verifiable rewards.
 
@@ -236,6 +199,8 @@ class TrainingConfig(Config):
         updates: optimizer steps of a batch.
         groups_per_step: prompts whose groups make one batch.
         resampling: what becomes of a group that teaches nothing, because its rewards are all equal.
+        replay: with `resampling.kind = none`, groups that were trained on take the place of those that teach nothing.
+        prompts: which prompts are sampled, and when: retirement, deferred re-rolling, curriculum.
         sampling: group size, limits and temperature; the learner's probabilities are taken at the same temperature.
         async_steps: batches of groups that may be sampled ahead of the learner, in flight or waiting. 0: actors and
             learner take turns, and an actor takes new weights before it samples for the next batch.
@@ -266,9 +231,9 @@ class TrainingConfig(Config):
     updates: UpdatesConfig = UpdatesConfig()
     groups_per_step: int = Field(8, gt=0)
     sampling: SamplingConfig = SamplingConfig()
-    resampling: Annotated[ActiveSampling | DynamicSampling | NoResampling, Field(discriminator="kind")] = (
-        ActiveSampling()
-    )
+    resampling: Resampling = ActiveSampling()
+    replay: ReplayConfig | None = None
+    prompts: PromptsConfig = PromptsConfig()
     async_steps: int = Field(2, ge=0)
     deterministic: bool = False
     max_staleness: int = Field(4, ge=0)
@@ -299,7 +264,7 @@ class TrainingConfig(Config):
         return isinstance(self.resampling, DynamicSampling)
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _samples_from_the_policy(self) -> Self:
         if self.sampling.samples < 2:
             raise ValueError(
                 f"sampling.samples is {self.sampling.samples}: a group needs at least 2 to compare with each other"
@@ -313,14 +278,38 @@ class TrainingConfig(Config):
                 f"sampling.max_tokens ({self.sampling.max_tokens}) leaves no room for a prompt in "
                 f"actors.engine.max_model_len ({self.actors.engine.max_model_len})"
             )
+        if self.sampling.top_p != 1.0 or self.sampling.top_k or self.sampling.min_p or self.sampling.temperature == 0:
+            raise ValueError(
+                "sampling: training needs temperature above 0, top_p 1.0, top_k 0 and min_p 0; a truncated "
+                "distribution is not the policy's, and every importance weight would be wrong"
+            )
+        if self.sampling.guided_regex and self.objective.correction.kind == "none":
+            raise ValueError(
+                "sampling.guided_regex: responses are drawn from the policy's tokens that can match, which is not the "
+                "policy; objective.correction weighs the one against the other, kind = none does not"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
         if self.samples_in_rounds and not self.takes_turns:
             raise ValueError(
                 f"resampling.kind = dynamic samples in rounds and needs async_steps = 0, not {self.async_steps}; "
                 "resampling.kind = active samples ahead of the learner"
             )
+        if self.replay and self.resampling.kind != "none":
+            raise ValueError(
+                f"replay: with resampling.kind = {self.resampling.kind}, new groups take the place of those that teach "
+                "nothing, and none is left for replayed ones; set resampling.kind = none, or leave replay out"
+            )
         if self.lora and self.objective.kl.sync_every:
             raise ValueError(
                 "lora and objective.kl.sync_every: the reference is the model without its adapter; give one"
+            )
+        if self.actors.sync_every > self.max_staleness + 1:
+            raise ValueError(
+                f"actors.sync_every = {self.actors.sync_every}: before engines are given new weights, every group is "
+                f"older than max_staleness = {self.max_staleness}; raise it to {self.actors.sync_every - 1} or more"
             )
         self._check_deterministic()
         if self.groups_per_step % self.updates.minibatches:
@@ -339,11 +328,6 @@ class TrainingConfig(Config):
                 f"objective.shaping.overlong penalises from {overlong.max_length - overlong.cache} tokens on, which "
                 f"sampling.max_tokens ({self.sampling.max_tokens}) never exceeds"
             )
-        if self.sampling.top_p != 1.0 or self.sampling.top_k or self.sampling.min_p or self.sampling.temperature == 0:
-            raise ValueError(
-                "sampling: training needs temperature above 0, top_p 1.0, top_k 0 and min_p 0; a truncated "
-                "distribution is not the policy's, and every importance weight would be wrong"
-            )
         return self
 
     def _check_deterministic(self) -> None:
@@ -359,6 +343,11 @@ class TrainingConfig(Config):
                 raise ValueError(
                     f"deterministic: what is sampled depends on timing with {name} = {value}; set {needed}"
                 )
+        if self.checkpoint_every % self.actors.sync_every:
+            raise ValueError(
+                f"deterministic: a run that goes on from a checkpoint gives its weights to engines; checkpoint_every = "
+                f"{self.checkpoint_every} must be a multiple of actors.sync_every = {self.actors.sync_every}"
+            )
 
 
 def learning_rate(step: int, config: OptimizerConfig, steps: int) -> float:

@@ -13,6 +13,7 @@ so that the groups of a batch differ in size. The controller sees token ids and 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import shutil
 import statistics
@@ -26,11 +27,12 @@ from tasks.training.actors import Actor
 from tasks.training.alarms import Watch
 from tasks.training.batch import train_batch
 from tasks.training.checkpoint import Checkpoints
-from tasks.training.config import ActiveSampling, DynamicSampling, NoResampling, TrainingConfig, learning_rate
+from tasks.training.config import TrainingConfig, learning_rate
 from tasks.training.identity import made_under
 from tasks.training.journal import Metrics
 from tasks.training.learner.lasting import LastingLearner, NotFiniteError
 from tasks.training.ledger import Ledger
+from tasks.training.prompts import ActiveSampling, DynamicSampling, NoResampling
 from tasks.training.rewards import Judge
 from tasks.training.rollout_files import print_responses
 from tasks.training.rollouts import Group
@@ -41,11 +43,17 @@ from tasks.training.tally import batch_metrics
 from tasks.training.timeouts import within
 from tasks.training.weights import WeightStore
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 
 class NoSignalError(MistakeError):
     """The prompts give the policy nothing to learn from: almost every group's scores are all equal."""
+
+
+class NoPromptsLeftError(MistakeError):
+    """No prompt is left to sample: all are retired as solved, or excluded because engines cannot answer them."""
 
 
 class LostGroupsError(InfrastructureError):
@@ -87,6 +95,7 @@ class Controller:
         )
         self._watch = Watch(config.alarms)
         self._made_under = made_under(config)  # reads all of the code, for which a running loop has no time
+        self._saved: int | None = None
         self.version = 0
 
     async def resume(self, checkpoint: Path) -> None:
@@ -98,17 +107,17 @@ class Controller:
         state = Checkpoints.read_state(checkpoint)
         self._prompts.restore(state["prompts"])
         groups = load_groups(Checkpoints.groups_in(checkpoint), self._prompts.by_id, self._config.objective.shaping)
-        self._sampling.restore(*groups, state["next_group"])
+        self._sampling.restore(*groups, state["next_group"], state["replays"])
         self._sampling.tally.restore(state["unrecorded"])
         self._elapsed_before = self._recorded_at = state["elapsed"]
-        self.version = state["version"]
+        self.version = self._saved = state["version"]
         await self._crew.learner.load(Checkpoints.learner_in(checkpoint))
 
     async def run(self) -> None:
         """Train up to the last step.
 
         Raises:
-            NoSignalError, StalledError: see there.
+            NoSignalError, NoPromptsLeftError, StalledError: see there.
             ActorLostError: more actors were lost than `actors.max_restarts` allows.
             LearnerLostError: a learner rank was lost.
         """
@@ -132,6 +141,8 @@ class Controller:
         while (step := self.version) < self._config.steps:
             waiting = self._loop.time()
             batch = await self._next_batch()
+            if batch is None:
+                break
             waited += self._loop.time() - waiting
             try:
                 learned = await self._train(step, batch)
@@ -140,7 +151,8 @@ class Controller:
                     self._sampling.fail(group, str(error))
                 continue
             self.version = step + 1
-            await self._publish()
+            if self.version % self._config.actors.sync_every == 0 or self.version == self._config.steps:
+                await self._publish()
             figures = await self._within("the controller asks the judge for its figures", self._crew.judge.figures())
             judges = {f"verifiers/{name}": value for name, value in figures.items()}
             await self._record(step, batch, {**learned, **judges, "wait_seconds": waited})
@@ -150,17 +162,27 @@ class Controller:
             elif self._crew.ledger.rollouts.is_due:
                 await self._crew.ledger.rollouts.flush()
             await self._export()
+        if self._saved != self.version:
+            await self._save()
 
-    async def _next_batch(self) -> list[Group]:
-        """`groups_per_step` groups, none of them stale, in the order in which their prompts were drawn."""
+    async def _next_batch(self) -> list[Group] | None:
+        """`groups_per_step` groups, none of them stale, in the order in which their prompts were drawn.
+
+        None where the run ends here, because its prompts are solved.
+        """
         sampling, window, wanted = self._sampling, self._sampling.window, self._config.groups_per_step
         before = dict(self._crew.ledger.fates)
+        self._prompts.visits.begin(self.version)
         while True:
             sampling.decided.clear()
             sampling.drop_stale(self.version)
-            complete = not self._config.samples_in_rounds or window.undecided == 0
+            over = self._prompts.is_exhausted and not window.in_flight
+            complete = over or not self._config.samples_in_rounds or window.undecided == 0
             if complete and len(window.ready) >= wanted:
-                return sampling.take_batch(wanted)
+                return sampling.take_batch(wanted, self.version)
+            if over:
+                self._end_without_prompts()
+                return None
             self._ask({fate: count - before.get(fate, 0) for fate, count in self._crew.ledger.fates.items()})
             await within(
                 sampling.decided.wait(), self._what_is_missing, limit=self._config.stall_seconds, option="stall_seconds"
@@ -187,6 +209,19 @@ class Controller:
                         f"step {self.version}: too many groups failed or grew stale {limit}: {dropped}"
                     )
                 sampling.keep_full(wanted * max(self._config.async_steps, 1))
+
+    def _end_without_prompts(self) -> None:
+        retired, total = len(self._prompts.visits.retired), len(self._prompts.by_id)
+        what = (
+            f"step {self.version} of {self._config.steps}: no prompt is left to sample; {retired} of {total} are "
+            f"solved (prompts.retirement), {total - retired} were left out because no engine can answer them"
+        )
+        retirement = self._config.prompts.retirement
+        if not retired or not retirement or retirement.when_all_solved == "fail":
+            raise NoPromptsLeftError(
+                f"{what}. Way out: other prompts, fewer steps, or prompts.retirement.when_all_solved = stop"
+            )
+        logger.warning("%s: the run ends here", what)
 
     def _no_signal(self, dropped: dict[str, int], limit: str) -> NoSignalError:
         return NoSignalError(
@@ -216,7 +251,7 @@ class Controller:
         rate = learning_rate(step, config.optimizer, config.steps)
         trained = await train_batch(batch, step, rate, self._crew.learner, config)
         for group, row in zip(batch, trained.advantages, strict=True):
-            self._crew.ledger.close_group(group, "trained", step=step, spread=statistics.pstdev(row))
+            self._sampling.trained(group, step, statistics.pstdev(row))
         return trained.metrics
 
     async def _publish(self) -> None:
@@ -233,22 +268,26 @@ class Controller:
             await asyncio.to_thread(_replace, partial, folder)
 
     async def _save(self) -> None:
-        window = self._sampling.window
+        window, kept = self._sampling.window, self._sampling.replay.groups
         state = {
             "version": self.version,
             "elapsed": self._elapsed(),
             "next_group": self._sampling.next_group,
             "prompts": self._prompts.state(),
+            "replays": {number: group.replays for number, group in kept.items()},
             "unrecorded": self._sampling.tally.unrecorded(),
             "ledger_bytes": self._crew.ledger.sync(),
             "rollout_files": 0,
             "journal_bytes": self._crew.journal.sync(),
             **self._made_under,
         }
-        groups = groups_table([*window.ready, *window.in_flight.values()])  # of this moment, as all the rest
+        groups = groups_table(
+            [*window.ready, *window.in_flight.values(), *kept.values()]
+        )  # of this moment, as all the rest
         state["rollout_files"] = await self._crew.ledger.rollouts.flush()
         checkpoint = await self._crew.checkpoints.save(self.version, state, groups, self._crew.learner)
         self._crew.learner.saved(Checkpoints.learner_in(checkpoint))
+        self._saved = state["version"]
 
     async def _record(self, step: int, batch: list[Group], learned: dict[str, float]) -> None:
         now = self._elapsed()
@@ -261,6 +300,7 @@ class Controller:
             "step_seconds": seconds,
             "epoch": self._prompts.epoch,
             **self._sampling.take_tally().metrics(seconds),
+            **self._prompts.visits.take_figures(),
             **batch_metrics(batch, version=step),
             "trained_tokens": trained,
             "trained_tokens_per_second": trained / seconds,

@@ -18,11 +18,13 @@ from tasks.schemas import LEDGER, canonical_json, table_from_rows
 from tasks.training.rollout_files import RolloutFiles
 from tasks.training.rollouts import Group, why_unjudged
 
-Fate = Literal["trained", "zero_variance", "stale", "failed", "unused"]
+Fate = Literal["trained", "zero_variance", "stale", "failed", "unused", "replayed"]
 
 
 class Ledger:
     """Append-only record of groups. A group that enters leaves exactly once.
+
+    One that is trained on again has a row for that too, of fate `replayed`, which repeats neither scores nor tokens.
 
     Args:
         path: of the JSON-lines file.
@@ -60,14 +62,7 @@ class Ledger:
         judged = [len(completion.token_ids) for completion in group.completions]
         left_out = why_unjudged([each.reason for each in group.unjudged], len(judged) + len(group.unjudged))
         row = {
-            "group": group.number,
-            "prompt_id": group.prompt.prompt_id,
-            "domain": group.prompt.domain,
-            "actors": group.actors,
-            "sampled_at": group.sampled_at,
-            "finished_at": group.finished_at,
-            "first_version": group.first_version,
-            "last_version": group.last_version,
+            **_identity(group),
             "scores": [*group.scores, *(None for _ in group.unjudged)],
             "num_tokens": [*judged, *(each.num_tokens for each in group.unjudged)],
             "advantage_spread": spread,
@@ -75,9 +70,33 @@ class Ledger:
             "step": step,
             "detail": "; ".join(filter(None, (detail, left_out))) or None,
         }
+        self._write(row)
+        self.rollouts.add(group, fate, step)
+
+    def add_replay(self, group: Group, *, step: int, spread: float) -> None:
+        """Record that `group`, which was trained on before, was trained on again at `step`.
+
+        Raises:
+            ValueError: the group has no fate yet: it is no replay.
+        """
+        if group.number not in self._closed:
+            raise ValueError(f"group {group.number} has not left the ledger; it cannot be replayed")
+        self.fates["replayed"] += 1
+        self._write(
+            {
+                **_identity(group),
+                "scores": [],
+                "num_tokens": [],
+                "advantage_spread": spread,
+                "fate": "replayed",
+                "step": step,
+                "detail": f"trained on again, time {group.replays}; scores and tokens are in its row of fate trained",
+            }
+        )
+
+    def _write(self, row: dict[str, Any]) -> None:
         self._file.write(canonical_json(row).encode() + b"\n")
         self._file.flush()
-        self.rollouts.add(group, fate, step)
 
     def sync(self) -> int:
         """Force the rows to disk and return the file's length in bytes, for a checkpoint."""
@@ -93,6 +112,19 @@ class Ledger:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _identity(group: Group) -> dict[str, Any]:
+    return {
+        "group": group.number,
+        "prompt_id": group.prompt.prompt_id,
+        "domain": group.prompt.domain,
+        "actors": group.actors,
+        "sampled_at": group.sampled_at,
+        "finished_at": group.finished_at,
+        "first_version": group.first_version,
+        "last_version": group.last_version,
+    }
 
 
 def cut_back(path: Path, length: int) -> None:

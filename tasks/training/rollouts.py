@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from tasks.generation.config import SamplingConfig
+from tasks.generation import chat_template
 from tasks.generation.engine import Completion
 from tasks.schemas import Message
 from tasks.training.objective import ObjectiveConfig, ShapingConfig, shaped_reward
@@ -19,7 +19,10 @@ from tasks.verifiers import Reward, Score
 
 @dataclass(frozen=True)
 class Prompt:
-    """A row of the mixture, tokenised. `ground_truth` is the parsed JSON value."""
+    """A row of the mixture, tokenised.
+
+    `ground_truth` is the parsed JSON value, `pass_rate` the prompt's under the initial checkpoint.
+    """
 
     prompt_id: str
     domain: str
@@ -27,6 +30,7 @@ class Prompt:
     verifier: str
     ground_truth: Any
     token_ids: list[int]
+    pass_rate: float = 0.0
 
 
 class Stage(Enum):
@@ -78,6 +82,7 @@ class Group:
 
     Attributes:
         losses: how often an actor was lost that generated for this group.
+        replays: how often it was taken out of the replay buffer; its fate was decided before.
     """
 
     number: int
@@ -86,6 +91,7 @@ class Group:
     policy_version: int
     samples: list[Sample] = field(default_factory=list)
     losses: int = 0
+    replays: int = 0
     completions: list[Completion] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)
     finished_at: float | None = None
@@ -171,14 +177,19 @@ def why_unjudged(reasons: Sequence[str], samples: int) -> str:
     return f"{len(reasons)} of {samples} responses could not be judged: {reasons[0]}" if reasons else ""
 
 
-def read_prompts(mixture: pa.Table, tokenizer: Any, sampling: SamplingConfig) -> list[Prompt]:
+def read_prompts(mixture: pa.Table, tokenizer: Any, variables: Mapping[str, Any]) -> list[Prompt]:
     """The rows of a mixture as prompts, in their order, with the chat template applied.
 
     Args:
         mixture: a table of `schemas.MIXTURE`.
         tokenizer: a Hugging Face tokenizer with a chat template.
-        sampling: says what the template takes besides.
+        variables: of the template.
+
+    Raises:
+        ChatTemplateError: it has no such variable.
     """
+    rows = mixture.sort_by("order").to_pylist()
+    token_ids = chat_template.encode(tokenizer, (row["messages"] for row in rows), variables)
     return [
         Prompt(
             prompt_id=row["prompt_id"],
@@ -186,7 +197,8 @@ def read_prompts(mixture: pa.Table, tokenizer: Any, sampling: SamplingConfig) ->
             messages=row["messages"],
             verifier=row["verifier"],
             ground_truth=json.loads(row["ground_truth"]),
-            token_ids=sampling.tokenised(tokenizer, row["messages"]),
+            token_ids=tokens,
+            pass_rate=row["pass_rate"],
         )
-        for row in mixture.sort_by("order").to_pylist()
+        for row, tokens in zip(rows, token_ids, strict=True)
     ]

@@ -106,12 +106,13 @@ def load_prompts(
     Raises:
         ValueError: a prompt leaves no room for a response, in the engine's context or in a micro-batch, or cannot be
             judged by `verifiers`.
+        ChatTemplateError: the chat template has no variable of `sampling.chat_template_kwargs`.
     """
     from transformers import AutoTokenizer
 
     table = read_table(mixture, MIXTURE)
     check_prompts(table, verifiers)
-    prompts = read_prompts(table, AutoTokenizer.from_pretrained(model), config.sampling)
+    prompts = read_prompts(table, AutoTokenizer.from_pretrained(model), config.sampling.chat_template_kwargs)
     for name, limit in (
         ("actors.engine.max_model_len", config.actors.engine.max_model_len),
         ("learner.micro_batch_tokens", config.learner.micro_batch_tokens),
@@ -198,7 +199,7 @@ async def _train(
         )
         with trackers.following(config.trackers, folder, config.model_dump(mode="json")):
             try:
-                controller = Controller(config, PromptStream(prompts, config.seed), crew)
+                controller = Controller(config, PromptStream(prompts, config.seed, config.prompts, config.steps), crew)
                 cluster.start_actors()
                 await crew.learner.start()
                 if checkpoint is not None:

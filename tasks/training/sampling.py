@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from tasks.generation.engine import Completion, UpdateTiming
 from tasks.training.actors import Actor
-from tasks.training.config import DynamicSampling, TrainingConfig
+from tasks.training.config import TrainingConfig
 from tasks.training.fleet import Fleet, first_failure
 from tasks.training.ledger import Fate, Ledger
+from tasks.training.prompts import DynamicSampling
+from tasks.training.replay import ReplayBuffer
 from tasks.training.rewards import MIN_JUDGED, Judge, judge_response
 from tasks.training.rollouts import Group, Sample, why_unjudged
 from tasks.training.stream import PromptStream
@@ -31,6 +33,7 @@ class Sampling:
     Attributes:
         window: where each group stands.
         fleet: who generates.
+        replay: groups that were trained on, for another time.
         decided: set whenever a group became ready or was dropped.
         tally: what happened since the last `take_tally`.
     """
@@ -53,6 +56,7 @@ class Sampling:
         self._clock = clock
         self.window = Window(self._open)
         self.fleet = Fleet(config, self.window, make_actor, weights, self)
+        self.replay = ReplayBuffer(config.replay)
         self._judging: dict[Sample, asyncio.Task[None]] = {}
         self._defect: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._size = 0
@@ -60,9 +64,17 @@ class Sampling:
         self.decided = asyncio.Event()
         self.tally = self._empty_tally()
 
-    def restore(self, ready: Iterable[Group], in_flight: Iterable[Group], next_group: int) -> None:
-        """Go on with the groups of a checkpoint."""
+    def restore(
+        self, ready: Iterable[Group], in_flight: Iterable[Group], next_group: int, replays: Mapping[str, int]
+    ) -> None:
+        """Go on with the groups of a checkpoint; those whose numbers `replays` holds were trained on so often again."""
         self.next_group = next_group
+        ready, kept = list(ready), {int(number): count for number, count in replays.items()}
+        for group in ready:
+            if group.number in kept:
+                group.replays = kept[group.number]
+                self.replay.add(group)
+        ready = [group for group in ready if group.number not in kept]
         for sample in self.window.restore(ready, in_flight):
             self._start_judging(sample)
 
@@ -72,7 +84,9 @@ class Sampling:
         return tally
 
     def _empty_tally(self) -> Tally:
-        return Tally(rounds=0 if self._config.samples_in_rounds else None)
+        return Tally(
+            rounds=0 if self._config.samples_in_rounds else None, replayed_groups=0 if self._config.replay else None
+        )
 
     def ask(self, groups: int) -> None:
         """Sample this many more groups; none takes the place of one that is dropped."""
@@ -85,12 +99,35 @@ class Sampling:
         self.window.fill(size)
         self.fleet.dispatch()
 
-    def take_batch(self, groups: int) -> list[Group]:
-        """The oldest groups that are ready."""
-        return self.window.pop(groups)
+    def take_batch(self, groups: int, version: int) -> list[Group]:
+        """The oldest groups that are ready; replayed ones for those that teach nothing, for policy `version`."""
+        self.replay.drop(lambda group: self._staleness(group, version) > self._config.max_staleness)
+        return [self._replayed(group) for group in self.window.pop(groups)]
+
+    def _replayed(self, group: Group) -> Group:
+        if not self._config.replay or not (reason := self._nothing_to_learn(group)):
+            return group
+        substitute = self.replay.take()
+        if substitute is None:
+            return group
+        self._ledger.close_group(group, "zero_variance", detail=f"{reason}; group {substitute.number} is replayed")
+        self.tally.dropped["zero_variance"] += 1
+        self.tally.replayed_groups = (self.tally.replayed_groups or 0) + 1
+        return substitute
+
+    def trained(self, group: Group, step: int, spread: float) -> None:
+        """`group`, which `take_batch` gave out, was trained on at `step`."""
+        if group.replays:
+            self._ledger.add_replay(group, step=step, spread=spread)
+        else:
+            self._ledger.close_group(group, "trained", step=step, spread=spread)
+        if self._config.replay and not self._nothing_to_learn(group):
+            self.replay.add(group)
 
     def fail(self, group: Group, detail: str) -> None:
         """`group`, which `take_batch` gave out, was not trained on."""
+        if group.replays:
+            return  # its fate was decided before
         self._ledger.close_group(group, "failed", detail=detail)
         self.tally.dropped["failed"] += 1
 
@@ -112,11 +149,14 @@ class Sampling:
         how = self._config.beyond_staleness
         in_flight = self.window.in_flight.values() if how == "abort" else ()
         for group in [*self.window.ready, *in_flight]:
-            # where older tokens are masked, a group goes when no other is left of it
-            staleness = version - (group.last_version if how == "mask" else group.first_version)
-            if staleness > self._config.max_staleness:
+            if (staleness := self._staleness(group, version)) > self._config.max_staleness:
                 self._prompts.put_back(group.prompt)
                 self.drop(group, "stale", f"{staleness} versions old")
+
+    def _staleness(self, group: Group, version: int) -> int:
+        # where older tokens are masked, a group goes when no other is left of it
+        masks = self._config.beyond_staleness == "mask"
+        return version - (group.last_version if masks else group.first_version)
 
     async def run(self) -> None:
         """Keep actors and judge at work until cancelled; raises when no more replacements are allowed."""
@@ -136,7 +176,9 @@ class Sampling:
     async def _failed(self) -> None:
         await self._defect
 
-    def _open(self) -> Group:
+    def _open(self) -> Group | None:
+        if self._prompts.is_exhausted:
+            return None
         group = Group.of(
             self.next_group,
             self._prompts.next(),
@@ -198,10 +240,11 @@ class Sampling:
         group.take_judgements(self._config.objective.shaping)
         group.finished_at = self._clock()
         self.tally.judged(group)
+        prospect = self._prompts.visits.judged(group.prompt.prompt_id, group.passed)
         if reason := self._nothing_to_learn(group):
             self.tally.zero_variance_groups += 1
             if self._config.resampling.kind != "none":
-                self.drop(group, "zero_variance", reason)
+                self.drop(group, "zero_variance", "; ".join(filter(None, (reason, prospect))))
                 return
         self.window.keep(group)
         self.decided.set()

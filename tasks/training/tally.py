@@ -20,6 +20,7 @@ class Tally:
     scores: dict[str, list[float]] = field(default_factory=dict)
     rewards: dict[str, list[float]] = field(default_factory=dict)
     rounds: int | None = None
+    replayed_groups: int | None = None
     judged_groups: int = 0
     zero_variance_groups: int = 0
     solved_groups: int = 0
@@ -56,6 +57,7 @@ class Tally:
         `unsolved` none does. `unjudged_samples` counts responses that could not be judged, those of failed groups
         included; no other figure of judgements counts them.
         `samples` and `generated_tokens` are those of all responses that were finished.
+        `replayed_groups` were trained on before, and took the place of groups that teach nothing.
         `sampling_rounds` counts the rounds of prompts that dynamic sampling took, 0 where a surplus was enough.
         Where prompts have several rewards, `rewards/<name>/mean` and `/std` are those of each, before its weight.
 
@@ -77,6 +79,7 @@ class Tally:
             **rewards,
             **_by_name(self.rewards),
             **({"sampling_rounds": self.rounds} if self.rounds is not None else {}),
+            **({"replayed_groups": self.replayed_groups} if self.replayed_groups is not None else {}),
             "groups": self.judged_groups,
             "zero_variance": self.zero_variance_groups / max(self.judged_groups, 1),
             "solved": self.solved_groups / max(self.judged_groups, 1),

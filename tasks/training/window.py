@@ -25,7 +25,7 @@ class Window:
     """Groups from the asking to the batch.
 
     Args:
-        open_group: draws a prompt, and makes a group of samples that wait.
+        open_group: draws a prompt, and makes a group of samples that wait; None where no prompt is left.
         suspect_after: a group for which so many actors were lost is generated apart from all others (`take_suspects`),
             so that the next loss says whether its prompt is the cause.
 
@@ -35,7 +35,7 @@ class Window:
         ready: groups that wait for a batch, oldest first.
     """
 
-    open_group: Callable[[], Group]
+    open_group: Callable[[], Group | None]
     suspect_after: int = 2
     asked: int = 0
     in_flight: dict[int, Group] = field(default_factory=dict)
@@ -75,9 +75,8 @@ class Window:
 
         What was lost comes first. Samples of a group go together, as they share their prompt's KV cache.
         """
-        if not self._waiting and self.asked:
+        if not self._waiting and self.asked and (group := self.open_group()):
             self.asked -= 1
-            group = self.open_group()
             self.in_flight[group.number] = group
             self._waiting.extend(group.samples)
         return self._first_group(self._waiting, room)

@@ -5,7 +5,6 @@ The tests share an engine and stand in the order of its life: generation, an upd
 
 import asyncio
 import os
-import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -76,29 +75,6 @@ def policy_logprobs(folder, prompt, response):
     with torch.no_grad():
         logits = model(torch.tensor([[*prompt, *response]])).logits[0, len(prompt) - 1 : -1]
     return logits.log_softmax(-1).gather(1, torch.tensor(response, dtype=torch.long)[:, None])[:, 0].tolist()
-
-
-def test_a_stop_text_ends_a_response_and_stays_in_it(engine, loop):
-    sampling = SamplingConfig(max_tokens=200, stop=("e", "t"))
-    for completion in loop.run(all_of(engine, 6, sampling)):
-        assert completion.finish_reason == "stop"
-        assert completion.text[-1] in "et"
-        assert not {"e", "t"} & set(completion.text[:-1])
-        assert len(completion.logprobs) == len(completion.token_ids)
-
-
-def test_a_response_matches_its_regex_and_its_log_probabilities_are_those_of_the_restricted_policy(
-    engine, loop, tiny_model
-):
-    sampling = SamplingConfig(max_tokens=20, regex="(yes|no), [0-9]{2}")
-    for prompt, completion in zip(PROMPTS[:2], loop.run(all_of(engine, 2, sampling)), strict=True):
-        assert re.fullmatch(r"(yes|no), [0-9]{2}", completion.text)
-        free = policy_logprobs(tiny_model, prompt, completion.token_ids.tolist())
-        # After "y" or "n" only one letter is allowed, which then has probability 1; no token has less than without.
-        assert completion.logprobs[1] == pytest.approx(0.0, abs=1e-4)
-        assert all(ours >= theirs - 1e-3 for ours, theirs in zip(completion.logprobs, free, strict=True))
-        digits = completion.text.index(",") + 2
-        assert all(logprob > -4 for logprob in completion.logprobs[digits : digits + 2]), "one of ten digits"
 
 
 def test_more_requests_than_places_all_finish(engine, loop):

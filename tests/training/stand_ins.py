@@ -99,7 +99,7 @@ class ScriptedActor:
             answer = asyncio.ensure_future(self.answer(self, number))
             self.unanswered[number] = [(answer, place) for place in range(sampling.samples)]
         answer, place = self.unanswered[number].pop(0)
-        texts = await answer
+        texts = await asyncio.shield(answer)  # that one sample is given up is no end of the others
         assert len(texts) == sampling.samples
         return self.completion(texts[place], began)
 
@@ -251,7 +251,8 @@ class Run:
             self.folder / "policies",
         )
         try:
-            self.controller = Controller(self.config, PromptStream(self.prompts, self.config.seed), crew)
+            stream = PromptStream(self.prompts, self.config.seed, self.config.prompts, self.config.steps)
+            self.controller = Controller(self.config, stream, crew)
             if checkpoint:
                 await self.controller.resume(checkpoint)
             await self.controller.run()

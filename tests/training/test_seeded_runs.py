@@ -77,6 +77,9 @@ class SlowJudge(TableJudge):
 
 def drawn_config(chance):
     steps_ahead = chance.choice([0, 1, 2, 3])
+    resampling = (
+        "dynamic" if steps_ahead == 0 and chance.random() < 0.5 else chance.choice(["active", "active", "none"])
+    )
     return config(
         steps=5,
         groups_per_step=chance.choice([1, 2, 4]),
@@ -84,16 +87,22 @@ def drawn_config(chance):
         async_steps=steps_ahead,
         max_staleness=chance.choice([1, 2, 4]),
         checkpoint_every=chance.choice([1, 2]),
-        resampling={"kind": "dynamic" if steps_ahead == 0 and chance.random() < 0.5 else "active"},
+        resampling={"kind": resampling},
+        replay={"size": 3, "max_replays": 2} if resampling == "none" else None,
         actors=ActorsConfig(
             count=chance.choice([1, 2, 5]),
             engine={"max_num_seqs": chance.choice([1, 4, 64])},
             prefetch=chance.choice([0, 2]),
+            sync_every=chance.choice([1, 1, 2]),
             updates=chance.choice(["in_flight", "in_flight", "drained", "barrier", "static"]),
             max_restarts=1000,
             hang_seconds=200,
         ),
         learner={"max_restarts": 1000},
+        prompts={
+            "retirement": chance.choice([None, None, {"pass_rate": 0.6, "visits": 2}]),
+            "reroll": chance.choice([None, None, {"start_fraction": 0.2, "max_groups": 2}]),
+        },
         stall_seconds=20_000,
     )
 
@@ -129,10 +138,16 @@ def played(folder, seed):
 
 
 def check(run):
-    options, rows = run.config, run.rows()
+    options, rows = run.config, run.rows("trained", "zero_variance", "stale", "failed", "unused")
+    again = run.rows("replayed")
     trained = [row for row in rows if row["fate"] == "trained"]
+    first = {row["group"]: row["step"] for row in trained}
+    assert all(first[row["group"]] < row["step"] <= row["first_version"] + options.max_staleness for row in again)
+    assert sum(row.get("replayed_groups", 0) for row in run.metrics()) == len(again)
     assert [row["step"] for row in run.metrics()] == list(range(options.steps))
-    assert Counter(row["step"] for row in trained) == dict.fromkeys(range(options.steps), options.groups_per_step)
+    assert Counter(row["step"] for row in trained + again) == dict.fromkeys(
+        range(options.steps), options.groups_per_step
+    )
     assert [row["group"] for row in rows] == list(range(len(rows)))  # every group one fate, and none is missing
     for row in trained:
         assert len(row["scores"]) == 3
@@ -143,8 +158,10 @@ def check(run):
     kept = Counter((row["group"], row["fate"], row["step"]) for row in run.rollouts())
     held = {(row["group"], row["fate"], row["step"]): len(row["num_tokens"]) for row in rows if row["num_tokens"]}
     assert kept == held  # every finished response of every group, once
-    again = Counter(row["prompt_id"] for row in rows if row["fate"] not in ("stale",))
-    assert all(times <= 1 + len(rows) // PROMPTS for times in again.values())
+    drawn = Counter(row["prompt_id"] for row in rows if row["fate"] not in ("stale",))
+    tries = options.prompts.reroll.max_tries if options.prompts.reroll else 0
+    if not options.prompts.retirement:  # where prompts retire, the others' turn comes sooner
+        assert all(times <= 1 + tries + len(rows) // PROMPTS for times in drawn.values())
     assert all(actor.killed for actor in run.actors)
 
 

@@ -1,5 +1,6 @@
 """GSM8K, MBPP, IFEval's prompts and self-instruct's tasks through all data stages, with real rollouts on a sample."""
 
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import yaml
 from tasks.schemas import COMPARED, GRADED, MIXTURE, PROMPTS, ROLLOUTS, SET_ASIDE, read_table
 from tests.sourcing.conftest import DATA
 from tests.tiny_model import build
+from tests.verifiers.fake_endpoint import FakeEndpoint, graded
 
 pytestmark = [
     pytest.mark.pipeline,
@@ -22,14 +24,28 @@ pytestmark = [
 
 ROOT = Path(__file__).parent.parent.parent
 ROWS = 24
-JUDGE = {
-    "model": "initial",
-    "reasons": False,
-    "max_tokens": 8,
-    "concurrency": 16,
-    "server": {"max_model_len": 512, "max_num_seqs": 16, "cpu_threads": 1, "enforce_eager": True},
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from flytekit.types.directory import FlyteDirectory
+from tasks.config import load_yaml
+from tasks.spec import DataFile, Recipe
+from workflows.data import data
+home = Path(sys.argv[1])
+files = {"data": load_yaml(DataFile, home / "data.yaml"), "training": load_yaml(Recipe, home / "training.yaml")}
+made = data(model=FlyteDirectory(str(home / "model")), **files)
+print(json.dumps({name: str(getattr(made, name)) for name in sys.argv[2:]}))
+"""
+SCHEMAS = {
+    "prompts": PROMPTS,
+    "rollouts": ROLLOUTS,
+    "graded": GRADED,
+    "kept": GRADED,
+    "compared": COMPARED,
+    "mixture": MIXTURE,
+    "heldout": GRADED,
+    "set_aside": SET_ASIDE,
 }
-"""Says nothing that is a verdict, so that its responses cannot be judged."""
 
 
 def source(name, domain, verifier, file, **columns):
@@ -79,54 +95,28 @@ def tables(tmp_path_factory):
                 "prompt": "question",
             }
         ],
-        "verifiers": {"judge": JUDGE},
         "difficulty": {
             "max_pass_rate": 1.0,
             "early_stopping": True,
             "shard_prompts": 40,
             "sampling": {"samples": 4, "max_tokens": 16, "seed": 3},
             "engine": {"max_model_len": 256, "max_num_seqs": 64},
-            "compared": {
-                "other": {"model": {"source": {"kind": "folder", "path": str(build(home / "other", seed=1))}}}
-            },
+            "compared": {"other": {"model": {"source": {"kind": "folder", "path": other}}}},
         },
         "mixture": {"heldout": 0.1, "temperature": "inf", "max_repeats": 2},
     }
     training = {"sampling": {"max_tokens": 16}, "actors": {"engine": {"max_model_len": 240}}}
-    for name, content in (("data", data), ("training", training)):
-        (home / f"{name}.yaml").write_text(yaml.safe_dump(content))
-    command = [str(Path(sys.executable).with_name("pyflyte")), "run", "workflows/data.py", "data"]
-    options = ["--data", str(home / "data.yaml"), "--training", str(home / "training.yaml")]
-    environment = os.environ | {
-        "HOME": str(home),
-        "RLVR_RUNS": str(home / "runs"),
-        "FLYTE_SDK_LOCAL_SANDBOX": str(home / "flyte"),
-    }
-    done = subprocess.run(
-        [*command, *options, "--model", str(build(home / "model"))],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=540,
-    )
+    environment = os.environ | {"RLVR_RUNS": str(home / "runs"), "FLYTE_SDK_LOCAL_SANDBOX": str(home / "flyte")}
+    build(home / "model")
+    with FakeEndpoint(lambda _: graded(3)) as endpoint:
+        data["verifiers"] = {"judge": {"url": endpoint.url, "model": "judge"}}
+        for name, content in (("data", data), ("training", training)):
+            (home / f"{name}.yaml").write_text(yaml.safe_dump(content))
+        command = [sys.executable, "-c", PROGRAM, str(home), *SCHEMAS]
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=540)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    schemas = {
-        "prompts": PROMPTS,
-        "rollouts": ROLLOUTS,
-        "graded": GRADED,
-        "kept": GRADED,
-        "compared": COMPARED,
-        "mixture": MIXTURE,
-        "heldout": GRADED,
-        "set_aside": SET_ASIDE,
-    }
-    found = {}
-    for word in done.stdout.split():
-        name, _, path = word.partition("=")
-        if name in schemas and path:
-            found[name] = path
-    return {name: read_table(found[name], schema) for name, schema in schemas.items()}
+    paths = json.loads(done.stdout.splitlines()[-1])
+    return {name: read_table(paths[name], schema) for name, schema in SCHEMAS.items()}
 
 
 def by_source(table):

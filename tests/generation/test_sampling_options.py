@@ -1,0 +1,140 @@
+"""Where responses end and what they may be: the engine's log-probabilities say what each token was drawn from."""
+
+import asyncio
+import math
+
+import pytest
+from pydantic import ValidationError
+
+from tasks.generation.chat_template import ChatTemplateError, encode
+from tasks.generation.config import EngineConfig, SamplingConfig
+from tasks.generation.engine import Engine, VersionSpan
+
+PROMPT = [5, 6, 7]
+
+
+@pytest.fixture(scope="module")
+def loop():
+    """The event loop in which the engine lives."""
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_model, loop):
+    """In float32, so that log-probabilities can be compared closely."""
+    engine = loop.run(Engine.start(tiny_model, EngineConfig(max_model_len=160, max_num_seqs=32, dtype="float32")))
+    yield engine
+    engine.shutdown()
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tiny_model)
+
+
+@pytest.fixture(scope="module")
+def policy(tiny_model):
+    """Log-probabilities of all tokens after each one of a response."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+
+    def logprobs(response):
+        with torch.no_grad():
+            logits = model(torch.tensor([[*PROMPT, *response]])).logits[0, len(PROMPT) - 1 : -1]
+        return logits.log_softmax(-1)
+
+    return logprobs
+
+
+async def drawn(engine, count, sampling):
+    return await asyncio.gather(*(engine.generate(PROMPT, sampling, seed=seed) for seed in range(count)))
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("by", ["text", "token"])
+def test_a_response_ends_with_what_stops_it_and_its_tokens_are_the_policys(engine, loop, tokenizer, policy, by):
+    token = tokenizer.encode("e", add_special_tokens=False)[0]
+    stops = {"stop": ["e"]} if by == "text" else {"stop_token_ids": [token]}
+    sampling = SamplingConfig(max_tokens=100, **stops)
+    responses = loop.run(drawn(engine, 40, sampling))
+    stopped = [each for each in responses if each.token_ids[-1] != tokenizer.eos_token_id and not each.truncated]
+    assert stopped
+    for each in stopped:
+        if by == "text":
+            assert each.text.endswith("e")
+            assert "e" not in each.text[:-1]
+        else:
+            assert each.text.endswith("e")  # it is no special token, and so is part of the text
+            assert each.token_ids[-1] == token
+            assert token not in each.token_ids[:-1]
+        assert each.versions == [VersionSpan(0, 0, len(each.token_ids))]
+        expected = [row[token].item() for row, token in zip(policy(each.token_ids), each.token_ids, strict=True)]
+        assert each.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.engine
+def test_a_text_of_several_tokens_stops_a_response_too(engine, loop, tokenizer):
+    responses = loop.run(drawn(engine, 20, SamplingConfig(max_tokens=100)))
+    text = next(each.text for each in responses if len(each.text) > 8)
+    several = text[1:5]
+    cut = loop.run(drawn(engine, 20, SamplingConfig(max_tokens=100, stop=[several])))
+    ended = [each for each in cut if several in each.text]
+    assert ended
+    for each in ended:
+        assert each.text.endswith(several)
+        assert len(each.token_ids) == len(each.logprobs) == each.versions[-1].end
+
+
+@pytest.mark.engine
+def test_under_a_regex_log_probabilities_are_those_among_the_tokens_that_can_match(engine, loop, policy):
+    """They sum to 1 over what is possible, and each is the policy's but for one constant: the weight is known."""
+    responses = loop.run(drawn(engine, 300, SamplingConfig(max_tokens=8, guided_regex="[0-9]")))
+    assert {each.text for each in responses} == set("0123456789")
+    first = {int(each.token_ids[0]): float(each.logprobs[0]) for each in responses}
+    assert len(first) == 10
+    assert sum(math.exp(value) for value in first.values()) == pytest.approx(1, abs=1e-4)
+    plain = policy([next(iter(first))])[0]
+    constants = [value - plain[token].item() for token, value in first.items()]
+    assert constants == pytest.approx([constants[0]] * 10, abs=1e-4)
+    assert constants[0] == pytest.approx(-math.log(sum(math.exp(plain[token].item()) for token in first)), abs=1e-4)
+    for each in responses:  # after a digit, nothing but the end is possible
+        assert each.logprobs[1:] == pytest.approx([0.0] * (len(each.token_ids) - 1), abs=1e-6)
+
+
+THINKING = (
+    "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+    "{% if enable_thinking is defined and not enable_thinking %} no thoughts{% endif %}"
+)
+
+
+def test_variables_of_the_chat_template_reach_it(tokenizer):
+    tokenizer.chat_template = THINKING
+    conversation = [[{"role": "user", "content": "Sea?"}]]
+
+    def text(**variables):
+        return tokenizer.decode(encode(tokenizer, conversation, variables)[0])
+
+    assert text() == text(enable_thinking=True) == "Sea?"
+    assert text(enable_thinking=False) == "Sea? no thoughts"
+    with pytest.raises(
+        ChatTemplateError, match=r"chat_template_kwargs: thinking: the template of .* has no such variab"
+    ):
+        text(thinking=False)
+    with pytest.raises(ChatTemplateError, match="add_generation_prompt: it is set here"):
+        text(add_generation_prompt=False)
+
+
+@pytest.mark.parametrize("name", ["repetition_penalty", "logit_bias", "min_tokens"])
+def test_an_option_that_falsifies_importance_weights_is_refused_with_the_reason(name):
+    with pytest.raises(ValidationError, match=f"{name} is not offered: .* every importance weight would be wrong"):
+        SamplingConfig.model_validate({name: 1})
+
+
+def test_what_is_no_regular_expression_is_refused_before_anything_starts():
+    with pytest.raises(ValidationError, match=r"'\[0-9' is no regular expression: unterminated character set"):
+        SamplingConfig(guided_regex="[0-9")
