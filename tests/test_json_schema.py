@@ -8,7 +8,7 @@ import pytest
 from tasks.config import read_yaml
 from tasks.json_schema import attributes, json_schema, write
 from tasks.spec import DATA_SPECS, RECIPES, Recipe
-from tasks.training.config import OptimizerConfig
+from tasks.training.learner.config import OptimizerConfig
 
 SCHEMAS = RECIPES.parent / "schemas"
 FILES = sorted([*DATA_SPECS.glob("*.yaml"), *RECIPES.glob("*.yaml")])

@@ -13,15 +13,8 @@ from tasks.evaluation.spec import EvaluationConfig
 from tasks.evaluation.task import evaluate_policy
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.platform import config_digest
-from tasks.training.config import (
-    ActorsConfig,
-    LearnerConfig,
-    LoraConfig,
-    OptimizerConfig,
-    RewardsConfig,
-    TrainingConfig,
-    UpdatesConfig,
-)
+from tasks.training.config import ActorsConfig, RewardsConfig, TrainingConfig
+from tasks.training.learner.config import LearnerConfig, LoraConfig, OptimizerConfig, UpdatesConfig
 from tasks.training.objective.config import ObjectiveConfig
 from tasks.training.prompts import (
     ActiveSampling,

@@ -17,7 +17,8 @@ from tasks.generation.engine import (
     RequestRefusedError,
     UpdateTiming,
 )
-from tasks.training.config import ActorsConfig, LoraConfig
+from tasks.training.config import ActorsConfig
+from tasks.training.learner.config import LoraConfig
 from tasks.training.timeouts import within
 
 STOP_SECONDS = 10.0

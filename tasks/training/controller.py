@@ -27,9 +27,10 @@ from tasks.training.actors import Actor
 from tasks.training.alarms import Watch
 from tasks.training.batch import train_batch
 from tasks.training.checkpoint import Checkpoints
-from tasks.training.config import TrainingConfig, learning_rate
+from tasks.training.config import TrainingConfig
 from tasks.training.identity import made_under
 from tasks.training.journal import Metrics
+from tasks.training.learner.config import learning_rate
 from tasks.training.learner.lasting import LastingLearner, NotFiniteError
 from tasks.training.ledger import Ledger
 from tasks.training.prompts import ActiveSampling, DynamicSampling, NoResampling

@@ -20,8 +20,8 @@ def policies(tiny_model, tmp_path_factory):
     import torch
     from transformers import AutoModelForCausalLM
 
-    from tasks.training.config import LoraConfig
     from tasks.training.learner import adapter
+    from tasks.training.learner.config import LoraConfig
 
     config = LoraConfig(rank=RANK, alpha=6)
 
@@ -76,8 +76,8 @@ def test_a_first_adapter_is_version_0_and_may_change_nothing(engine, loop, tiny_
     import torch
     from transformers import AutoModelForCausalLM
 
-    from tasks.training.config import LoraConfig
     from tasks.training.learner import adapter
+    from tasks.training.learner.config import LoraConfig
 
     config = LoraConfig(rank=RANK, alpha=6)
     model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)

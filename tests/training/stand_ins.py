@@ -99,7 +99,11 @@ class ScriptedActor:
             answer = asyncio.ensure_future(self.answer(self, number))
             self.unanswered[number] = [(answer, place) for place in range(sampling.samples)]
         answer, place = self.unanswered[number].pop(0)
-        texts = await asyncio.shield(answer)  # that one sample is given up is no end of the others
+        try:
+            texts = await answer
+        except asyncio.CancelledError:  # the group is given up: what waits of its answer is no other group's
+            self.unanswered.pop(number, None)
+            raise
         assert len(texts) == sampling.samples
         return self.completion(texts[place], began)
 

@@ -32,6 +32,13 @@ def test_prompts_come_in_the_mixtures_order_with_the_chat_template_applied(tiny_
     assert sea.ground_truth["instruction_ids"] == ["keywords:letter_frequency"]
 
 
+def test_a_variable_that_the_chat_template_lacks_is_an_error_before_anything_starts(tiny_model, tmp_path):
+    path = mixture(tmp_path, ["Answer"])
+    recipe_with = recipe(sampling={"max_tokens": 20, "chat_template_kwargs": {"enable_thinking": False}})
+    with pytest.raises(ValueError, match=r"sampling.chat_template_kwargs: enable_thinking: the template of .* has no"):
+        load_prompts(recipe_with, tiny_model, path)
+
+
 def test_a_mixture_that_needs_a_judge_is_an_error_without_one(tiny_model, tmp_path):
     path = mixture(tmp_path, ["Tell me a story."], verifier="chat_open", truth=None)
     with pytest.raises(ValueError, match=r"prompt .* of source 'test': verifier 'chat_open' lacks a judge"):

@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 
 from tasks.schemas import LEDGER, read_table
-from tasks.training.config import LoraConfig, TrainingConfig
+from tasks.training.config import TrainingConfig
+from tasks.training.learner.config import LoraConfig
 from tasks.training.run import ResourceError, check_resources, train
 from tests import tiny_model
 from tests.training.driven import ENGINE, LEARNER, metrics, run

@@ -8,7 +8,8 @@ from pydantic import ValidationError
 
 from tasks.config import SpecError, load_yaml
 from tasks.spec import Recipe
-from tasks.training.config import OptimizerConfig, TrainingConfig, learning_rate
+from tasks.training.config import TrainingConfig
+from tasks.training.learner.config import OptimizerConfig, learning_rate
 
 RECIPES = Path(__file__).parents[2] / "workflows" / "recipes"
 
@@ -31,6 +32,11 @@ RECIPES = Path(__file__).parents[2] / "workflows" / "recipes"
                 "sampling": {"max_tokens": 512},
             },
             r"overlong penalises from 16384 tokens on, which sampling.max_tokens \(512\) never exceeds",
+        ),
+        ({"sampling": {"repetition_penalty": 1.1}}, "repetition_penalty is not offered: .* every importance weight"),
+        (
+            {"sampling": {"guided_regex": "[ab]"}, "objective": {"correction": {"kind": "none"}}},
+            "guided_regex: .* which is not the policy; objective.correction weighs .* kind = none does not",
         ),
         ({"updates": {"minibatches": 3}}, r"groups_per_step \(8\) is no multiple of updates.minibatches \(3\)"),
         (

@@ -14,7 +14,7 @@ from tasks.pods import PodConfig
 from tasks.schemas import COMPARED, GRADED, SET_ASIDE, read_table
 from tasks.sourcing import loaders, prompts
 from tasks.spec import quickstart
-from tasks.training.config import OptimizerConfig
+from tasks.training.learner.config import OptimizerConfig
 from tasks.verifiers.chat.config import JudgeConfig
 from workflows.rlvr import rlvr
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.training.config import LoraConfig
+from tasks.training.learner.config import LoraConfig
 
 if TYPE_CHECKING:
     import peft

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoModelForCausalLM, PreTrainedModel
 
-from tasks.training.config import LoraConfig
 from tasks.training.learner.adapter import adapter_parameters, add_adapter, base_parameters, switched_off
 from tasks.training.learner.attention import NAME, Layout, packed_attention
+from tasks.training.learner.config import LoraConfig
 from tasks.training.logprobs import DEFAULT_CHUNK, token_logprobs
 
 
