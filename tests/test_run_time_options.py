@@ -6,9 +6,9 @@ from flytekit.core.type_engine import TypeEngine
 from flytekit.interaction import click_types
 
 from tasks.config import Config, decisive
+from tasks.difficulty.rollout_task import judge_rollouts, roll_out
 from tasks.difficulty.spec import RolloutSpec
 from tasks.difficulty.stopping import Bounds
-from tasks.difficulty.task import judge_rollouts, roll_out
 from tasks.evaluation.spec import EvaluationConfig
 from tasks.evaluation.task import evaluate_policy
 from tasks.generation.config import EngineConfig, SamplingConfig

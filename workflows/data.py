@@ -10,15 +10,9 @@ from flytekit import Resources, map_task
 
 from images import DATA
 from tasks.cleaning.task import merge_sources, screen_prompts
+from tasks.difficulty.rollout_task import collect_rollouts, judge_rollouts, roll_out, split_prompts
 from tasks.difficulty.spec import RolloutSpec
-from tasks.difficulty.task import (
-    collect_rollouts,
-    compare_variants,
-    judge_rollouts,
-    roll_out,
-    select_prompts,
-    split_prompts,
-)
+from tasks.difficulty.task import compare_variants, select_prompts
 from tasks.generation.kept_rollouts import judging_digest
 from tasks.generation.task import prepare_model
 from tasks.mixing.task import check_mixture, mix_prompts

@@ -16,7 +16,7 @@ from flytekit.core.testing import task_mock
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
-from tasks.difficulty.task import SUMMARY, Split, judge_rollouts, roll_out, split_prompts
+from tasks.difficulty.rollout_task import SUMMARY, Split, judge_rollouts, roll_out, split_prompts
 from tasks.evaluation.task import Evaluated, evaluate_policy
 from tasks.generation.task import PreparedModel, prepare_model
 from tasks.platform import run_id

@@ -10,7 +10,7 @@ from flytekit.exceptions.user import FlyteUserRuntimeException
 
 from tasks.config import SpecError
 from tasks.generation.models import ModelError
-from tasks.preflight import check
+from tasks.preflight import check, longest_prompt
 from tasks.spec import DataFile, Recipe, quickstart
 
 
@@ -165,3 +165,21 @@ def test_help_says_in_a_few_lines_what_each_file_is_for():
     ):
         assert words in said
     assert len(said) < 2000
+
+
+def test_difficulty_samples_as_training_does_or_says_that_it_does_not():
+    files = quickstart()
+    warm = files[0].difficulty.model_copy(
+        update={"sampling": files[0].difficulty.sampling.model_copy(update={"temperature": 0.7})}
+    )
+    with pytest.raises(SpecError, match=r"difficulty\.sampling\.temperature is 0\.7, and training samples with 1\.0"):
+        check(files[0].model_copy(update={"difficulty": warm}), *files[1:])
+    check(files[0].model_copy(update={"difficulty": warm.model_copy(update={"unlike_training": True})}), *files[1:])
+
+
+def test_the_longest_prompt_is_what_difficulty_and_training_both_hold():
+    data, training, _ = quickstart()
+    room, within = longest_prompt(data.difficulty, training)
+    assert (room, within) == (456, "456 fit beside a response of 56 (difficulty.engine.max_model_len is 512)")
+    small = training.model_copy(update={"learner": training.learner.model_copy(update={"micro_batch_tokens": 256})})
+    assert longest_prompt(data.difficulty, small)[1].endswith("(learner.micro_batch_tokens of training is 256)")
