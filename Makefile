@@ -20,7 +20,7 @@ RUN := $(BIN)/pyflyte run workflows/rlvr.py rlvr
 IMAGES := data generation  # training has the image of generation
 PUBLISHED = $(shell sed -n 's/^published = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",')
 
-.PHONY: demo test test-fast test-all test-images chaos check schemas format bench images register registry-is-named code-server clean
+.PHONY: demo test test-fast test-all test-images chaos soak check schemas format bench images register registry-is-named code-server clean
 
 demo: $(VENV)/.ready  ## the whole pipeline on the quickstart
 	@$(RUN)
@@ -37,8 +37,12 @@ test-all: $(VENV)/.all-ready  ## every test: complete tables, and the published 
 test-images: $(VENV)/.ready $(IMAGES:%=.images/%/.ready)  ## every task's container command in an environment of its image
 	@RLVR_IMAGES=$(CURDIR)/.images $(BIN)/pytest tests/workflows/test_containers.py
 
-chaos: $(VENV)/.ready  ## training's container command, killed at random moments and continued on empty machines
+chaos: $(VENV)/.ready  ## processes of each kind killed at random moments (CHAOS_SEEDS=20), and training's container command
+	@$(BIN)/pytest -s tests/training/chaos.py
 	@$(BIN)/pytest tests/workflows/test_kills.py
+
+soak: $(VENV)/.ready  ## thousands of steps (SOAK_STEPS=2000): flat memory, and nothing left behind
+	@$(BIN)/pytest -s tests/training/soak.py
 
 check: $(VENV)/.ready  ## lint, format, types
 	@$(BIN)/ruff check .

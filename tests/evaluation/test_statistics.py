@@ -97,6 +97,14 @@ def test_gain_interval_equals_a_case_worked_by_hand():
     assert found.high == pytest.approx(min(1.0, 1 / 3 + half), abs=1e-6)
 
 
+@pytest.mark.parametrize("prompts", [13, 14, 50])
+def test_sign_flips_in_chunks_give_the_p_value_of_all_at_once(monkeypatch, prompts):
+    differences = np.random.default_rng(prompts).integers(-4, 6, prompts) / 8
+    at_once = sign_flip_p_value(differences)
+    monkeypatch.setattr("tasks.evaluation.statistics.FLIPPED_AT_ONCE", 1 << 10)
+    assert sign_flip_p_value(differences) == at_once
+
+
 def test_sign_flips_are_exact_for_few_prompts():
     # Only 2 of 2^8 sign patterns are as extreme as eight gains out of eight.
     assert sign_flip_p_value(np.full(8, 0.25)) == pytest.approx(2 / 2**8)

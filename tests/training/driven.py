@@ -30,11 +30,12 @@ def process_of(name):
     raise AssertionError(f"there is no {name}")
 
 
-def drive(recipe, model, prompts, folder, kills, kill_driver_after):
+def drive(recipe, model, prompts, folder, kills, kill_driver_after, watch):
     """The driver of a training run, to be run in a process of its own; after step n it kills a process `kills[n]`."""
     import ray
 
     def on_step(metrics):
+        watch(folder, metrics)
         if name := kills.get(metrics["step"]):
             process_of(name).kill()
 
@@ -49,10 +50,17 @@ def drive(recipe, model, prompts, folder, kills, kill_driver_after):
     (folder / "resumed_from").write_text(str(result.resumed_from))
 
 
-def run(recipe, model, prompts, folder, *, kills=(), kill_driver_after=0):
-    """Drive a run to its end; returns the exit code, when no process of the run is left."""
+def no_one(_folder, _metrics):
+    """Watches nothing."""
+
+
+def run(recipe, model, prompts, folder, *, kills=(), kill_driver_after=0, watch=no_one):
+    """Drive a run to its end; returns the exit code, when no process of the run is left.
+
+    `watch`, a function of a module, is called in the driver with the run folder and the metrics of each step.
+    """
     process = multiprocessing.get_context("spawn").Process(
-        target=drive, args=(recipe, model, prompts, folder, dict(kills), kill_driver_after)
+        target=drive, args=(recipe, model, prompts, folder, dict(kills), kill_driver_after, watch)
     )
     process.start()
     process.join()

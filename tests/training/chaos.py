@@ -1,0 +1,155 @@
+"""`make chaos`: real runs in which processes of each kind are killed at random moments.
+
+Each seed is a run of its own, with two kills. What can be replaced is, in place; after the death of the driver, or of
+Ray itself, the next start goes on from the newest checkpoint. `CHAOS_SEEDS` is another number of seeds than 20.
+"""
+
+import contextlib
+import functools
+import itertools
+import math
+import os
+import random
+import threading
+import time
+import uuid
+from collections import Counter
+
+import psutil
+import pytest
+
+from tasks.schemas import LEDGER, read_table
+from tasks.training.config import TrainingConfig
+from tasks.training.rollout_files import TRAINING_ROLLOUTS
+from tests.training.driven import metrics, run
+from tests.training.mixtures import HAS_AN_E, mixture
+from tests.training.processes import role
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
+
+SEEDS = int(os.environ.get("CHAOS_SEEDS", "20"))
+REPLACED = ("engine's actor", "vLLM's engine core", "learner rank", "judge", "verifier worker", "code sandbox")
+"""What is replaced while the run goes on."""
+ENDING = ("driver", "raylet", "ray's gcs")
+"""With whom the run ends, and goes on at the next start."""
+KINDS = (*REPLACED, *ENDING)
+RECIPE = TrainingConfig.model_validate(
+    {
+        "steps": 24,
+        "groups_per_step": 2,
+        "sampling": {"samples": 4, "max_tokens": 16},
+        "optimizer": {"learning_rate": 1e-6},
+        "learner": {"cpu_threads": 1, "micro_batch_tokens": 256},
+        "actors": {"engine": {"max_model_len": 64, "max_num_seqs": 16}},
+        "alarms": {"max_truncated": None},
+        "checkpoint_every": 4,
+        "stall_seconds": 240,
+    }
+)
+FIRST_SAVED = 4
+WORDS = ("sea", "river", "rain", "dog", "fox", "sum", "word", "answer")
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory):
+    """Prompts whose responses are judged for their letters, and run as programs."""
+    truth = {
+        "rewards": [
+            {"verifier": "precise_if", "weight": 1.0, "ground_truth": HAS_AN_E},
+            {"verifier": "code", "weight": 0.5, "ground_truth": {"tests": ["assert answer() == 2"]}},
+        ]
+    }
+    contents = [f"Write a sentence about the {word}" for word in WORDS]
+    return mixture(tmp_path_factory.mktemp("mixture"), contents, verifier="weighted", truth=truth)
+
+
+def kills_of(seed):
+    """Two kills: the step after which, seconds after that, and the kind; each kind is first in every ninth seed."""
+    draw = random.Random(seed)  # noqa: S311 moments, not secrets
+    kinds = [draw.choice(REPLACED), KINDS[seed % len(KINDS)]]
+    steps = sorted(draw.sample(range(FIRST_SAVED, RECIPE.steps - 2), len(kinds)))
+    return {step: (draw.uniform(0, 1), kind) for step, kind in zip(steps, kinds, strict=True)}
+
+
+def strike(kills, folder, figures):
+    """Arrange for the kill that follows this step."""
+    if figures["step"] in kills:
+        seconds, kind = kills[figures["step"]]
+        threading.Timer(seconds, kill_one, [kind, folder]).start()
+
+
+def kill_one(kind, folder):
+    """SIGKILL to a process of this kind; one that has just been killed and is not there yet is waited for."""
+    me = psutil.Process()
+    while True:
+        for process in itertools.chain([me] if kind == "driver" else [], me.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                if process is me or role(process) == kind:
+                    with (folder / "killed").open("a") as file:
+                        file.write(f"{kind}\n")
+                    process.kill()
+                    return
+        time.sleep(0.05)
+
+
+def played(seed, model, prompts, folder):
+    """Play a run to its end; returns how many starts it took, and who was killed."""
+    folder.mkdir()
+    kills = kills_of(seed) if seed is not None else {}
+    for start in range(1, 4):
+        if run(RECIPE, model, prompts, folder, watch=functools.partial(strike, kills)) == 0:
+            return start, (folder / "killed").read_text().split("\n")[:-1] if kills else []
+        kills = {}
+    raise AssertionError(f"{folder}: three starts, and no end")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tiny_model, prompts, tmp_path_factory):
+    """The figures of a run in which nobody is killed."""
+    folder = tmp_path_factory.mktemp("runs") / uuid.uuid4().hex
+    assert played(None, tiny_model, prompts, folder) == (1, [])
+    check_groups(folder)
+    return metrics(folder)
+
+
+def check_groups(folder):
+    """Every group has one fate, every step its groups, and each response is kept with the fate of its group."""
+    rows = read_table(folder / "ledger.parquet", LEDGER).to_pylist()
+    assert [row["group"] for row in rows] == list(range(len(rows)))
+    trained = Counter(row["step"] for row in rows if row["fate"] == "trained")
+    assert trained == dict.fromkeys(range(RECIPE.steps), RECIPE.groups_per_step)
+    assert [row["step"] for row in metrics(folder)] == list(range(RECIPE.steps))
+    files = sorted((folder / "rollouts").glob("*.parquet"))
+    kept = Counter(
+        (row["group"], row["fate"], row["step"])
+        for file in files
+        for row in read_table(file, TRAINING_ROLLOUTS).to_pylist()
+    )
+    assert kept == {(row["group"], row["fate"], row["step"]): len(row["scores"]) for row in rows if row["scores"]}
+    for row in rows:
+        assert row["fate"] in ("trained", "zero_variance", "stale", "unused"), row
+
+
+def check_alike(rows, others):
+    """Rewards of two runs differ by no more than chance would have them, and engine and learner agree in both."""
+    for name in ("batch_reward", "response_length"):
+        mine, theirs = ([row[name] for row in each] for each in (rows, others))
+        error = math.sqrt((variance(mine) + variance(theirs)) / len(mine))
+        assert abs(sum(mine) - sum(theirs)) / len(mine) <= 4 * error, name
+    assert all(row["mismatch"] < 0.02 for row in rows if row["staleness_max"] == 0)
+
+
+def variance(values):
+    mean = sum(values) / len(values)
+    return sum((value - mean) ** 2 for value in values) / (len(values) - 1)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_run_outlives_the_death_of_any_of_its_processes(seed, undisturbed, tiny_model, prompts, tmp_path):
+    folder = tmp_path / uuid.uuid4().hex
+    starts, killed = played(seed, tiny_model, prompts, folder)
+    print(f"\nseed {seed}: killed {', '.join(killed)}; {starts} starts")
+    assert killed
+    assert starts == 1 + any(kind in ENDING for kind in killed)
+    check_groups(folder)
+    check_alike(metrics(folder), undisturbed)
