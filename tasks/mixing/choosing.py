@@ -37,7 +37,8 @@ class Chosen(NamedTuple):
 
     Attributes:
         all: of each domain and source.
-        heldout: those held out.
+        heldout: those held out, which come first.
+        rest: those that may be trained on.
         strata: of each row of a source that has strata, the name of its own.
         train: those that are trained on, by member, and how many places of the mixture each member has.
         like_heldout: those that are like a row held out, and which.
@@ -45,6 +46,7 @@ class Chosen(NamedTuple):
 
     all: Sources
     heldout: Sources
+    rest: Sources
     strata: dict[int, str]
     train: list[tuple[Member, int]]
     like_heldout: dict[int, int]
@@ -61,21 +63,17 @@ def choose(prompts: pa.Table, spec: MixtureSpec, name: str) -> Chosen:
     _check_names(spec, every, name)
     heldout = {domain: _held_out(domain, sources, ranks, spec, name) for domain, sources in every.items()}
     holder = {clusters[row]: row for row in rows_of(heldout)}
-    rest = {
-        domain: {
-            source: [row for row in rows[len(heldout[domain][source]) :] if clusters[row] not in holder]
-            for source, rows in sources.items()
-        }
-        for domain, sources in every.items()
-    }
-    strata = _strata(prompts, rest, spec)
-    train = _trained_on(rest, strata, spec)
-    chosen = set(rows_of(heldout))
-    assert chosen.isdisjoint(row for member, _ in train for row in member.rows), "a prompt is held out and trained on"
-    like_heldout = {
-        row: holder[clusters[row]] for row in rows_of(every) if clusters[row] in holder and row not in chosen
-    }
-    return Chosen(every, heldout, strata, train, like_heldout)
+    rest: Sources = {domain: {source: [] for source in sources} for domain, sources in every.items()}
+    like_heldout = {}
+    for domain, sources in every.items():
+        for source, rows in sources.items():
+            for row in rows[len(heldout[domain][source]) :]:
+                if (held := holder.get(clusters[row])) is None:
+                    rest[domain][source].append(row)
+                else:
+                    like_heldout[row] = held
+    strata = _strata(prompts, every, spec)
+    return Chosen(every, heldout, rest, strata, _trained_on(rest, strata, spec), like_heldout)
 
 
 def _clusters(prompts: pa.Table) -> list[bytes]:
@@ -154,14 +152,14 @@ def _held_out(
     return {name: rows[: counts[name]] for name, rows in sources.items()}
 
 
-def _strata(prompts: pa.Table, rest: Sources, spec: MixtureSpec) -> dict[int, str]:
-    """The stratum of each row of `rest` whose source is divided into strata.
+def _strata(prompts: pa.Table, every: Sources, spec: MixtureSpec) -> dict[int, str]:
+    """The stratum of each row whose source is divided into strata.
 
     Raises:
         SpecError: such a row has none, or a share is for a stratum that there is not.
     """
     found: dict[int, str] = {}
-    for sources in rest.values():
+    for sources in every.values():
         for source, rows in sources.items():
             if (divided := _source(spec, source).strata) is None:
                 continue

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import defaultdict
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,27 +76,30 @@ def _counts(chosen: Chosen) -> list[dict[str, Any]]:
     taken = {member.path: count for member, count in chosen.train}
     found = []
     for domain, sources in chosen.all.items():
-        for source, rows in sources.items():
-            held = set(chosen.heldout[domain][source])
-            by_stratum: dict[str | None, list[int]] = defaultdict(list)
-            for row in rows:
-                by_stratum[chosen.strata.get(row)].append(row)
-            for stratum, inside in by_stratum.items():
+        for source in sources:
+            available, heldout, rest = (
+                _by_stratum(each[domain][source], chosen.strata) for each in (chosen.all, chosen.heldout, chosen.rest)
+            )
+            for stratum, count in available.items():
                 path = (domain, source) if stratum is None else (domain, source, stratum)
                 places = taken.get(path, 0)
-                left = sum(row not in held and row not in chosen.like_heldout for row in inside)
                 found.append(
                     {
                         "domain": domain,
                         "source": source,
                         "stratum": stratum,
-                        "available": len(inside),
-                        "heldout": sum(row in held for row in inside),
-                        "prompts": min(places, left),
+                        "available": count,
+                        "heldout": heldout.get(stratum, 0),
+                        "prompts": min(places, rest.get(stratum, 0)),
                         "taken": places,
                     }
                 )
     return found
+
+
+def _by_stratum(rows: list[int], strata: Mapping[int, str]) -> dict[str | None, int]:
+    """How many of a source's rows there are of each stratum; of a source without strata, of none."""
+    return Counter(map(strata.get, rows)) if rows and rows[0] in strata else {None: len(rows)}
 
 
 def _set_aside(graded: pa.Table, like_heldout: dict[int, int]) -> pa.Table:

@@ -186,6 +186,9 @@ def test_a_source_is_divided_by_a_column_that_it_keeps():
     mixed = run(table, sources={"omega": {"quota": 30, "strata": strata}})
     assert Counter(map(level, mixed.train.to_pylist())) == {None: 40, "easy": 10, "hard": 20}
     assert {(row["stratum"], row["taken"]) for row in mixed.counts} == {("easy", 10), ("hard", 20), (None, 40)}
+    held = run(table, heldout=0.3, sources={"omega": {"strata": {"by": "level"}}}).counts
+    assert {row["stratum"]: row["available"] for row in held} == {"easy": 50, "hard": 20, None: 40}
+    assert all(0 < row["heldout"] == row["available"] - row["prompts"] for row in held)
     exact = run(table, sources={"omega": {"strata": {"by": "level", "shares": {"easy": {"quota": 7}}}}})
     assert Counter(map(level, exact.train.to_pylist()))["easy"] == 7
 
