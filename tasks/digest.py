@@ -16,9 +16,10 @@ import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from flytekit.core.cache import VersionParameters
+if TYPE_CHECKING:
+    from flytekit.core.cache import VersionParameters
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("tasks", "workflows")

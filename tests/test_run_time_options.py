@@ -13,7 +13,7 @@ from tasks.evaluation.spec import EvaluationConfig
 from tasks.evaluation.task import evaluate_policy
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.platform import config_digest
-from tasks.training.config import ActorsConfig, RewardsConfig, TrainingConfig
+from tasks.training.config import ActorsConfig, RewardsConfig, TrainingConfig, ValidationConfig
 from tasks.training.learner.config import LearnerConfig, LoraConfig, OptimizerConfig, UpdatesConfig
 from tasks.training.objective.config import ObjectiveConfig
 from tasks.training.prompts import (
@@ -94,6 +94,7 @@ RUN_TIME = [
             "hang_seconds",
         },
     ),
+    (ValidationConfig(), set()),
     (RewardsConfig(), {"workers", "retries", "patience_seconds"}),
     (ActiveSampling(), {"max_dropped_groups"}),
     (DynamicSampling(), {"max_rounds"}),

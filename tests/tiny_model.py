@@ -14,15 +14,15 @@ SENTENCES = [
 ]
 
 
-def build(folder: Path, seed: int = 0, *, tied: bool = True) -> Path:
+def build(folder: Path, seed: int = 0, *, tied: bool = True, ends: bool = True, context: int = 512) -> Path:
     """Save a Llama of some 150,000 random bfloat16 weights, its tokenizer and chat template; equal for equal seeds.
 
-    Where it is `tied`, the head is the embedding.
+    Where it is `tied`, the head is the embedding; unless it `ends`, every response goes on up to its limit.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    tokenizer = _tokenizer()
+    tokenizer = _tokenizer(ends=ends)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=64,
@@ -31,7 +31,7 @@ def build(folder: Path, seed: int = 0, *, tied: bool = True) -> Path:
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=32,  # the smallest that the engine's CPU kernels take
-        max_position_embeddings=512,
+        max_position_embeddings=context,
         initializer_range=0.1,
         tie_word_embeddings=tied,
         bos_token_id=None,
@@ -46,7 +46,7 @@ def build(folder: Path, seed: int = 0, *, tied: bool = True) -> Path:
     return folder
 
 
-def _tokenizer():
+def _tokenizer(*, ends):
     from tokenizers import ByteLevelBPETokenizer
     from transformers import PreTrainedTokenizerFast
 
@@ -55,7 +55,7 @@ def _tokenizer():
     bpe.train_from_iterator(SENTENCES, vocab_size=300, min_frequency=2, special_tokens=special, show_progress=False)
     return PreTrainedTokenizerFast(
         tokenizer_object=bpe._tokenizer,
-        eos_token="<|im_end|>",  # noqa: S106 a token of text
+        eos_token="<|im_end|>" if ends else None,
         pad_token="<|pad|>",  # noqa: S106 a token of text
         chat_template=TEMPLATE,
     )

@@ -17,17 +17,27 @@ _BUCKETS = 150  # stretches of a long curve
 
 @dataclass(frozen=True)
 class Panel:
-    """One chart of the training curves: which metrics it shows, under which names."""
+    """One chart of the training curves: which metrics it shows, under which names.
+
+    Metrics that not every step has stand at `x`, another metric, and steps without it are left out.
+    """
 
     title: str
     unit: str
     metrics: Mapping[str, str]
     per_domain: str = ""
     from_zero: bool = True
+    x: str = "step"
 
 
 PANELS = (
     Panel("Reward", "mean score, 0 to 1", {"reward": "all domains"}, per_domain="reward/"),
+    Panel(
+        "Validation",
+        "prompts kept out of training, mean",
+        {"validation/score": "score", "validation/pass_rate": "right"},
+        x="validation/version",
+    ),
     Panel("Response length", "tokens, mean", {"response_length": "length"}),
     Panel("Truncated responses", "fraction", {"truncated": "truncated"}),
     Panel("Entropy", "nats per token", {"entropy": "entropy"}),
@@ -146,7 +156,8 @@ def _series(panel: Panel, metrics: Sequence[Mapping[str, Any]]) -> list[Series]:
         names |= {key: key.removeprefix(panel.per_domain) for key in found}
     series = []
     for position, (key, label) in enumerate(names.items()):
-        points = [(_number(row.get("step", i + 1)), _number(row.get(key))) for i, row in enumerate(metrics)]
+        rows = [row for row in metrics if panel.x in row] if panel.x != "step" else metrics
+        points = [(_number(row.get(panel.x, i + 1)), _number(row.get(key))) for i, row in enumerate(rows)]
         points = [(x, y) for x, y in points if math.isfinite(x)]
         if any(math.isfinite(y) for _, y in points):
             color = "ink" if panel.per_domain and key in panel.metrics else color_of(label, position)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import tempfile
 import time
 import zlib
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -109,9 +110,16 @@ class Engine:
     """A vLLM `AsyncLLM`. Every request enters at once; continuous batching and queueing are the engine's."""
 
     def __init__(
-        self, llm: AsyncLLM, config: EngineConfig, statistics: EngineStatistics, *, adapted: bool = False
+        self,
+        llm: AsyncLLM,
+        config: EngineConfig,
+        statistics: EngineStatistics,
+        sockets: tempfile.TemporaryDirectory[str],
+        *,
+        adapted: bool = False,
     ) -> None:
         self._llm = llm
+        self._sockets = sockets
         self.statistics = statistics
         self._adapted = adapted
         self._adapter: LoRARequest | None = None
@@ -137,9 +145,10 @@ class Engine:
             EngineError: vLLM could not start, with its own reason.
             EngineOptionsError: it takes no such model or options.
         """
-        with _environment(config):
+        sockets = tempfile.TemporaryDirectory(prefix="vllm-")  # through which its processes talk; vLLM removes none
+        with _environment(config, sockets.name):
             llm, statistics = _load(str(model), config, updatable=updatable, adapter_rank=adapter_rank)
-            return cls(llm, config, statistics, adapted=adapter_rank is not None)
+            return cls(llm, config, statistics, sockets, adapted=adapter_rank is not None)
 
     async def generate(
         self,
@@ -267,6 +276,7 @@ class Engine:
         self._llm.shutdown()
         # Its finaliser shuts down again when the interpreter exits and its modules are gone, and complains about that.
         self._llm.shutdown = lambda *_, **__: None  # type: ignore[method-assign]
+        self._sockets.cleanup()
 
 
 @contextlib.asynccontextmanager
@@ -351,10 +361,11 @@ def _load(
 
 
 @contextlib.contextmanager
-def _environment(config: EngineConfig) -> Iterator[None]:
+def _environment(config: EngineConfig, sockets: str) -> Iterator[None]:
     """What vLLM's process finds in its environment; later children of this process, a learner among them, do not."""
     settings = {
         "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_RPC_BASE_PATH": sockets,
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would inherit our threads and their locks
     }
     if not has_gpu():

@@ -24,6 +24,7 @@ STATE = {
         "prompts",
         "replays",
         "unrecorded",
+        "validated",
         "rollout_files",
         "ledger_bytes",
         "journal_bytes",

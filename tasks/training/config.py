@@ -69,6 +69,25 @@ class RewardsConfig(Config):
     patience_seconds: RunTime[float] = Field(900, ge=0)
 
 
+class ValidationConfig(Config):
+    """Prompts that are kept out of training, and answered by the policy as it is every so many steps.
+
+    One actor keeps that policy until it has answered all of them, while the others and the learner go on.
+
+    Attributes:
+        every: steps between two validations; the initial and the last policy are validated besides.
+        prompts: how many of the mixture are kept out of training, chosen by their ids and `seed`.
+        samples: responses to each, sampled as in training.
+        hand_over: the policy that the run ends in: the `last`, or the validated one with the highest mean score
+            (`best`), which is kept in `policies/` of the run folder in any case.
+    """
+
+    every: int = Field(50, ge=1)
+    prompts: int = Field(64, gt=0)
+    samples: int = Field(4, gt=0)
+    hand_over: Literal["last", "best"] = "last"
+
+
 class AlarmsConfig(Config):
     """Thresholds beyond which a run says what goes wrong, and what to do (`docs/alarms.md`). null: never.
 
@@ -118,7 +137,7 @@ class TrainingConfig(Config):
             trained on. `abort`: the same, and what of it is being generated is given up at once. `mask`: it is trained
             on without those tokens.
         lora: train an adapter in place of all weights. None: all weights.
-        objective, optimizer, learner, actors, rewards, alarms: see there.
+        objective, optimizer, learner, actors, rewards, validation, alarms: see there. `validation: null`: none.
         checkpoint_every: steps between checkpoints; the last step is always saved. The tokens of the steps since the
             newest one are held in memory, for a learner that is lost.
         export_every: steps between policies that are handed over while the run goes on, as Hugging Face folders
@@ -150,6 +169,7 @@ class TrainingConfig(Config):
     learner: LearnerConfig = LearnerConfig()
     actors: ActorsConfig = ActorsConfig()
     rewards: RewardsConfig = RewardsConfig()
+    validation: ValidationConfig | None = None
     alarms: RunTime[AlarmsConfig] = AlarmsConfig()
     checkpoint_every: RunTime[int] = Field(10, ge=1)
     export_every: RunTime[int | None] = Field(None, ge=1)
@@ -216,6 +236,11 @@ class TrainingConfig(Config):
             raise ValueError(
                 f"actors.sync_every = {self.actors.sync_every}: before engines are given new weights, every group is "
                 f"older than max_staleness = {self.max_staleness}; raise it to {self.actors.sync_every - 1} or more"
+            )
+        if self.validation and self.validation.every % self.actors.sync_every:
+            raise ValueError(
+                f"validation.every = {self.validation.every}: engines have only every actors.sync_every = "
+                f"{self.actors.sync_every}th policy; give a multiple of it"
             )
         self._check_deterministic()
         if self.groups_per_step % self.updates.minibatches:

@@ -17,7 +17,7 @@ import logging
 import math
 import shutil
 import statistics
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -36,17 +36,21 @@ from tasks.training.ledger import Ledger
 from tasks.training.prompts import ActiveSampling, DynamicSampling, NoResampling
 from tasks.training.rewards import Judge
 from tasks.training.rollout_files import print_responses
-from tasks.training.rollouts import Group
+from tasks.training.rollouts import Group, Prompt
 from tasks.training.sampling import Sampling
 from tasks.training.saved_groups import groups_table, load_groups
 from tasks.training.stream import PromptStream
 from tasks.training.tally import batch_metrics
 from tasks.training.timeouts import within
+from tasks.training.validation import Validation
 from tasks.training.weights import WeightStore
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+VALIDATED = "validated_"
+"""Policies that are named so are validation's, and go when a better one is there."""
 
 
 class NoSignalError(MistakeError):
@@ -74,6 +78,7 @@ class Crew:
     checkpoints: Checkpoints
     policies: Path
     on_step: Callable[[dict[str, float]], None] = field(default=lambda _: None)
+    kept_out: Sequence[Prompt] = ()
 
 
 class Controller:
@@ -81,6 +86,7 @@ class Controller:
 
     Attributes:
         version: steps taken; the policy that the learner holds.
+        validation: what is measured on the prompts that are kept out of training.
     """
 
     def __init__(self, config: TrainingConfig, prompts: PromptStream, crew: Crew) -> None:
@@ -94,6 +100,7 @@ class Controller:
         self._sampling = Sampling(
             config, prompts, crew.make_actor, crew.judge, crew.weights, crew.ledger, clock=self._elapsed
         )
+        self.validation = Validation(config, crew.kept_out, self._sampling.fleet, crew.judge)
         self._watch = Watch(config.alarms)
         self._made_under = made_under(config)  # reads all of the code, for which a running loop has no time
         self._saved: int | None = None
@@ -110,6 +117,7 @@ class Controller:
         groups = load_groups(Checkpoints.groups_in(checkpoint), self._prompts.by_id, self._config.objective.shaping)
         self._sampling.restore(*groups, state["next_group"], state["replays"])
         self._sampling.tally.restore(state["unrecorded"])
+        self.validation.restore(state["validated"])
         self._elapsed_before = self._recorded_at = state["elapsed"]
         self.version = self._saved = state["version"]
         await self._crew.learner.load(Checkpoints.learner_in(checkpoint))
@@ -134,6 +142,7 @@ class Controller:
             for task in (learning, sampling):
                 task.cancel()
             await asyncio.gather(learning, sampling, return_exceptions=True)
+            await self.validation.close()
         self._sampling.close()
         await self._crew.ledger.rollouts.flush()
 
@@ -154,15 +163,19 @@ class Controller:
             self.version = step + 1
             if self.version % self._config.actors.sync_every == 0 or self.version == self._config.steps:
                 await self._publish()
+            if self.version >= self._config.steps - 1:  # a row of metrics holds one, and the last row the last policy's
+                await self._validated()
             figures = await self._within("the controller asks the judge for its figures", self._crew.judge.figures())
             judges = {f"verifiers/{name}": value for name, value in figures.items()}
-            await self._record(step, batch, {**learned, **judges, "wait_seconds": waited})
+            await self._record(
+                step, batch, {**learned, **judges, **self.validation.take_metrics(), "wait_seconds": waited}
+            )
             waited = 0.0
+            await self._export()
             if self.version % self._config.checkpoint_every == 0 or self.version == self._config.steps:
                 await self._save()
             elif self._crew.ledger.rollouts.is_due:
                 await self._crew.ledger.rollouts.flush()
-            await self._export()
         if self._saved != self.version:
             await self._save()
 
@@ -256,17 +269,28 @@ class Controller:
         return trained.metrics
 
     async def _publish(self) -> None:
+        await self._within("no actor takes the policy that is to be validated", self.validation.begun())
         if self.version > 0 or self._config.lora:
             await self._crew.learner.write_weights(self._crew.weights.path(self.version))
         await self._crew.weights.publish(self.version)
+        if self.validation.is_due(self.version):
+            await self.validation.begin(self.version)
+
+    async def _validated(self) -> None:
+        await within(self.validation.finish(), "a policy is being validated", limit=math.inf, option="")
 
     async def _export(self) -> None:
+        """The policy, where it is asked for and where it is, or may turn out to be, the best that was validated."""
         every = self._config.export_every
         if every and self.version % every == 0:
-            folder = self._crew.policies / f"step_{self.version:08d}"
-            partial = folder.with_suffix(".partial")
-            await self._crew.learner.export(partial)
-            await asyncio.to_thread(_replace, partial, folder)
+            await self._export_to(self._crew.policies / f"step_{self.version:08d}")
+        if self.version in self.validation.needed:
+            await self._export_to(validated_policy(self._crew.policies, self.version))
+
+    async def _export_to(self, folder: Path) -> None:
+        partial = folder.with_suffix(".partial")
+        await self._crew.learner.export(partial)
+        await asyncio.to_thread(_replace, partial, folder)
 
     async def _save(self) -> None:
         window, kept = self._sampling.window, self._sampling.replay.groups
@@ -277,6 +301,7 @@ class Controller:
             "prompts": self._prompts.state(),
             "replays": {number: group.replays for number, group in kept.items()},
             "unrecorded": self._sampling.tally.unrecorded(),
+            "validated": self.validation.state(),
             "ledger_bytes": self._crew.ledger.sync(),
             "rollout_files": 0,
             "journal_bytes": self._crew.journal.sync(),
@@ -285,10 +310,14 @@ class Controller:
         groups = groups_table(
             [*window.ready, *window.in_flight.values(), *kept.values()]
         )  # of this moment, as all the rest
+        needed = self.validation.needed
         state["rollout_files"] = await self._crew.ledger.rollouts.flush()
         checkpoint = await self._crew.checkpoints.save(self.version, state, groups, self._crew.learner)
         self._crew.learner.saved(Checkpoints.learner_in(checkpoint))
         self._saved = state["version"]
+        for folder in self._crew.policies.glob(f"{VALIDATED}*"):  # an attempt that resumes knows no better one now
+            if int(folder.stem.removeprefix(VALIDATED)) not in needed:
+                await asyncio.to_thread(shutil.rmtree, folder)
 
     async def _record(self, step: int, batch: list[Group], learned: dict[str, float]) -> None:
         now = self._elapsed()
@@ -317,6 +346,11 @@ class Controller:
     def _elapsed(self) -> float:
         """Seconds of work on this run, over all its attempts."""
         return self._elapsed_before + self._loop.time() - self._started
+
+
+def validated_policy(policies: Path, version: int) -> Path:
+    """The folder of a policy that was validated, below that of all policies of a run."""
+    return policies / f"{VALIDATED}{version:08d}"
 
 
 def _replace(partial: Path, folder: Path) -> None:

@@ -7,16 +7,18 @@ late one gets its share at once. A lost actor costs what it had not finished.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
 
+from tasks.generation.config import SamplingConfig
 from tasks.generation.engine import Completion, EngineStatistics, RequestRefusedError, UpdateTiming, sample_seed
 from tasks.training.actors import Actor, ActorLostError
 from tasks.training.config import TrainingConfig
 from tasks.training.place import Place
 from tasks.training.rollouts import Group, Sample
-from tasks.training.timeouts import within
+from tasks.training.timeouts import awaited, first_failure, within
 from tasks.training.weights import WeightStore
 from tasks.training.window import Window
 
@@ -63,6 +65,7 @@ class Fleet:
         self._weights = weights
         self._receiver = receiver
         self._closing = False
+        self._changed = asyncio.Event()
         actors = config.actors
         self._updates = "drained" if config.takes_turns and actors.updates == "in_flight" else actors.updates
         # A group that is spread over actors is as slow as the slowest of them; it goes to one that has room for all of
@@ -93,13 +96,14 @@ class Fleet:
     # Handing out
 
     def dispatch(self) -> None:
-        """Hand out what waits, as far as there is room."""
+        """Hand out what waits, as far as there is room; called whenever that may have changed."""
+        self._changed.set()
         fresh = {place for place in self.places if not place.running}
         while not self._closing:
             places = [place for place in self.places if self._takes(place, fresh)]
             if not places:
                 return
-            place = min(places, key=lambda place: (not place.reserved, len(place.running), place.index))
+            place = min(places, key=lambda place: (not place.reserved, place.load, place.index))
             if self._window.has_suspects and not any(place.reserved for place in self.places):
                 place.reserved = True  # it takes nothing more, and once it is empty, it is the suspect's turn
                 continue
@@ -167,7 +171,62 @@ class Fleet:
     def _end(self, place: Place, sample: Sample) -> None:
         del place.running[sample]
         if not place.running:
-            self._is_idle(place)
+            place.is_idle()
+
+    # Beside training
+
+    def is_beyond(self, version: int) -> bool:
+        """Whether there is a newer version of the policy."""
+        return self._weights.version > version
+
+    @contextlib.asynccontextmanager
+    async def held(self, version: int) -> AsyncIterator[Place]:
+        """The least loaded actor that has this version of the policy; it keeps it for the length of the block.
+
+        It goes on with samples of training, as far as it may under weights that are not the newest.
+
+        Raises:
+            ActorLostError: none has it, nor will have it: there is a newer one.
+        """
+        while not (places := [place for place in self.places if place.held == version and not place.keeps_out]):
+            if self.is_beyond(version):
+                raise ActorLostError(f"no actor has version {version} of the policy any more")
+            self._changed.clear()
+            await self._changed.wait()
+        place = min(places, key=lambda place: (place.load, place.index))
+        place.free.clear()
+        try:
+            yield place
+        finally:
+            place.free.set()
+
+    async def generate_apart(
+        self, place: Place, prompt_ids: list[int], sampling: SamplingConfig, seed: int
+    ) -> Completion:
+        """A response that belongs to no sample of training; samples of training wait until there is room beside it.
+
+        Raises:
+            ActorLostError: the actor was lost.
+            RequestRefusedError: the engine takes no such request.
+        """
+        actor = place.actor
+        if actor is None:
+            raise ActorLostError(f"actor {place.index} {place.state}")
+        place.begin()
+        call = asyncio.create_task(actor.generate(prompt_ids, sampling, seed))
+        place.apart.add(call)
+        try:
+            return await call
+        except asyncio.CancelledError:
+            if place.actor is not actor:
+                raise ActorLostError(f"actor {place.index} was lost") from None
+            raise
+        finally:
+            call.cancel()
+            place.apart.discard(call)
+            if not place.running:
+                place.is_idle()
+            self.dispatch()
 
     # The life of an actor
 
@@ -225,19 +284,29 @@ class Fleet:
             held = await self._update(actor)
         place.held = held
         self.dispatch()
-        await first_failure([self._keep_current(place, actor), self._watch(place, actor), _awaited(place.broken)])
+        await first_failure([self._keep_current(place, actor), self._watch(place, actor), awaited(place.broken)])
 
     async def _keep_current(self, place: Place, actor: Actor) -> None:
         while True:
             assert place.held is not None
             await self._weights.newer_than(place.held)
+            await self._until_it_may(place)
+            place.updating = True
+            place.held = await self._update(actor)
+            place.updating = False
+            self.dispatch()
+
+    async def _until_it_may(self, place: Place) -> None:
+        """Wait until the actor in `place` may take new weights."""
+        while True:
+            await place.free.wait()
             if self._updates in ("barrier", "static"):
                 for other in self.places:
                     await other.idle.wait()
             elif self._updates != "in_flight":
                 await place.idle.wait()
-            place.held = await self._update(actor)
-            self.dispatch()
+            if place.free.is_set():  # still
+                return
 
     async def _update(self, actor: Actor) -> int:
         limit = self._config.actors.update_timeout_seconds
@@ -286,34 +355,12 @@ class Fleet:
 
     def _empty(self, place: Place) -> None:
         """Nobody is in `place` any more; what it had not finished waits again."""
-        place.actor, place.held, place.statistics = None, None, EngineStatistics()
+        place.actor, place.held, place.updating, place.statistics = None, None, False, EngineStatistics()
         unfinished = list(place.running)
-        for task in place.running.values():
+        for task in (*place.running.values(), *place.apart):
             task.cancel()
         place.running.clear()
-        self._is_idle(place)
+        place.apart.clear()
+        place.is_idle()
         self._window.lost(unfinished)
         self.dispatch()
-
-    @staticmethod
-    def _is_idle(place: Place) -> None:
-        if place.suspect:
-            place.reserved, place.suspect = False, None
-        place.end()
-
-
-async def first_failure(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run jobs that never end by themselves; when one fails, cancel the others and raise its error."""
-    tasks = [asyncio.create_task(job) for job in jobs]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _awaited(future: asyncio.Future[None]) -> None:
-    await future

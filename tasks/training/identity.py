@@ -16,7 +16,7 @@ from tasks.verifiers.config import VerifiersConfig
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 2
+FORMAT = 3
 """Of checkpoints. It changes when this code cannot read what other code has written."""
 
 

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections import deque
 
-from tasks.generation.engine import EngineStatistics
+from tasks.generation.engine import Completion, EngineStatistics
 from tasks.training.actors import Actor
 from tasks.training.concurrency import Concurrency
 from tasks.training.config import ActorsConfig
@@ -19,6 +19,9 @@ class Place:
     Attributes:
         held: version of the weights that its actor holds; None while nobody serves here.
         running: what is being generated, and the call that waits for it.
+        apart: responses that are being generated and belong to no sample of training.
+        updating: whether its actor is taking new weights.
+        free: set unless its actor is to keep the weights that it has.
         reserved: whether it is for a suspect group, and takes nothing else.
         suspect: the suspect group that it generates for.
         losses: when its actors were lost, seconds of the event loop's clock.
@@ -33,6 +36,10 @@ class Place:
         self.actor: Actor | None = None
         self.held: int | None = None
         self.running: dict[Sample, asyncio.Task[None]] = {}
+        self.apart: set[asyncio.Task[Completion]] = set()
+        self.updating = False
+        self.free = asyncio.Event()
+        self.free.set()
         self.reserved = False
         self.suspect: Group | None = None
         self.attempts = 0
@@ -58,9 +65,19 @@ class Place:
         return not self.serves and not self.resting
 
     @property
+    def keeps_out(self) -> bool:
+        """Whether it has no use for responses that are no samples of training."""
+        return self.updating or self.reserved
+
+    @property
+    def load(self) -> int:
+        """Responses that it has to generate."""
+        return len(self.running) + len(self.apart)
+
+    @property
     def room(self) -> int:
         """Samples that it can be given on top."""
-        return self.concurrency.limit + self._in_stock - len(self.running) if self.serves else 0
+        return self.concurrency.limit + self._in_stock - self.load if self.serves else 0
 
     def begin(self) -> None:
         """It is given something to generate."""
@@ -73,6 +90,13 @@ class Place:
         if not self.idle.is_set():
             self._idle_since = self._loop.time()
             self.idle.set()
+
+    def is_idle(self) -> None:
+        """It has nothing of training to generate any more: a suspect group has had its turn."""
+        if self.suspect:
+            self.reserved, self.suspect = False, None
+        if not self.load:
+            self.end()
 
     def count_idle(self) -> None:
         """Bring `idle_seconds` up to now."""
@@ -93,4 +117,4 @@ class Place:
         """How it stands, for a message."""
         if self.resting:
             return self.resting
-        return f"generates {len(self.running)} samples" if self.serves else "is starting"
+        return f"generates {self.load} samples" if self.serves else "is starting"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +20,7 @@ from tasks.training import trackers
 from tasks.training.actors import ActorProcess, RayActor
 from tasks.training.checkpoint import Checkpoints
 from tasks.training.config import TrainingConfig
-from tasks.training.controller import Controller, Crew
+from tasks.training.controller import Controller, Crew, validated_policy
 from tasks.training.identity import check_fits
 from tasks.training.journal import Journal
 from tasks.training.learner.client import RayLearner
@@ -30,10 +32,13 @@ from tasks.training.rewards import RayJudge, RewardProcess
 from tasks.training.rollout_files import RolloutFiles
 from tasks.training.rollouts import Prompt, read_prompts
 from tasks.training.stream import PromptStream
+from tasks.training.validation import kept_out
 from tasks.training.watchdog import watched
 from tasks.training.weights import WeightStore, weights_folder
 from tasks.verifiers import VerifiersConfig, verifiers_of
 from tasks.verifiers.config import DEFAULTS
+
+logger = logging.getLogger(__name__)
 
 
 class ResourceError(MistakeError):
@@ -82,6 +87,7 @@ def train(
 
     Raises:
         ResourceError: the cluster is too small for the configuration.
+        MistakeError: validation would leave no prompt to train on.
         TrackerError: a tracker cannot be used here.
         ValueError: a prompt that does not fit or that no verifier here can judge.
         OtherRunError: the run folder holds a run that this one cannot go on from.
@@ -186,6 +192,7 @@ async def _train(
         rollouts = RolloutFiles(folder / "rollouts", state["rollout_files"], keep=config.keep_rollouts)
         journal = Journal(folder)
         cluster = _Cluster(config, model, begins_at=state["version"])
+        trained, validated = kept_out(prompts, config)
         crew = Crew(
             make_actor=cluster.make_actor,
             judge=cluster.make_judge(verifiers, prompts),
@@ -196,17 +203,18 @@ async def _train(
             checkpoints=checkpoints,
             policies=folder / "policies",
             on_step=on_step,
+            kept_out=validated,
         )
         with trackers.following(config.trackers, folder, config.model_dump(mode="json")):
             try:
-                controller = Controller(config, PromptStream(prompts, config.seed, config.prompts, config.steps), crew)
+                controller = Controller(config, PromptStream(trained, config.seed, config.prompts, config.steps), crew)
                 cluster.start_actors()
                 await crew.learner.start()
                 if checkpoint is not None:
                     await controller.resume(checkpoint)
                 async with lease.kept():
                     await controller.run()
-                await crew.learner.export(folder / "policy")
+                await _hand_over(controller, crew, config, model, folder / "policy")
                 write_table(folder / "ledger.parquet", crew.ledger.table(), LEDGER, lineage)
             finally:
                 crew.ledger.close()
@@ -220,6 +228,17 @@ async def _train(
         tensorboard=folder / "tensorboard",
         resumed_from=state["version"],
     )
+
+
+async def _hand_over(controller: Controller, crew: Crew, config: TrainingConfig, initial: Path, folder: Path) -> None:
+    """Write the policy that the run ends in: the last one, or the best of those that were validated."""
+    best = controller.validation.best if config.validation and config.validation.hand_over == "best" else None
+    if best is None or best == controller.version:
+        await crew.learner.export(folder)
+        return
+    logger.warning("the run ends in the policy of step %d of %d, the best that was validated", best, controller.version)
+    source = validated_policy(crew.policies, best) if best else initial
+    await asyncio.to_thread(shutil.copytree, source, folder, dirs_exist_ok=True)
 
 
 def with_types(config: TrainingConfig, *, learner: precision.Dtype | precision.Auto, gpu: bool) -> TrainingConfig:
@@ -240,7 +259,10 @@ def with_types(config: TrainingConfig, *, learner: precision.Dtype | precision.A
 
 
 class _Cluster:
-    """The Ray actors of one run."""
+    """The Ray actors of one run.
+
+    Ray keeps no record of the calls to them: by default its store remembers 100,000 of them.
+    """
 
     def __init__(self, config: TrainingConfig, model: Path, begins_at: int) -> None:
         import ray
@@ -272,6 +294,7 @@ class _Cluster:
                 num_cpus=options.cpus,
                 num_gpus=options.engine.tensor_parallel_size if self._gpus else 0,
                 max_concurrency=10_000,
+                enable_task_events=False,
             )
             return self._keep(remote.remote(self._model, options, self._config.lora))
 
@@ -285,6 +308,7 @@ class _Cluster:
                 num_cpus=self._config.learner.cpus,
                 num_gpus=1 if self._gpus else 0,
                 runtime_env={} if self._gpus else {"env_vars": cores.LEARNER},
+                enable_task_events=False,
             )
             return self._keep(remote.remote(self._config, self._model))
 
@@ -294,7 +318,7 @@ class _Cluster:
         """The reward workers; Ray replaces them when they die, and repeats what they were judging."""
         names = {name for prompt in prompts for name in verifiers_of(prompt.verifier, prompt.ground_truth)}
         remote = self._ray.remote(RewardProcess).options(
-            num_cpus=0, max_concurrency=10_000, max_restarts=-1, max_task_retries=3
+            num_cpus=0, max_concurrency=10_000, max_restarts=-1, max_task_retries=3, enable_task_events=False
         )
         return RayJudge(self._keep(remote.remote(self._config.rewards, verifiers, sorted(names))), self._config.rewards)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from tasks.generation.engine import Completion, UpdateTiming
 from tasks.training.actors import Actor
 from tasks.training.config import TrainingConfig
-from tasks.training.fleet import Fleet, first_failure
+from tasks.training.fleet import Fleet
 from tasks.training.ledger import Fate, Ledger
 from tasks.training.prompts import DynamicSampling
 from tasks.training.replay import ReplayBuffer
@@ -21,6 +21,7 @@ from tasks.training.rewards import MIN_JUDGED, Judge, judge_response
 from tasks.training.rollouts import Group, Sample, why_unjudged
 from tasks.training.stream import PromptStream
 from tasks.training.tally import Tally
+from tasks.training.timeouts import first_failure
 from tasks.training.weights import WeightStore
 from tasks.training.window import Window
 

@@ -1,11 +1,11 @@
-"""Waiting that is seen: who waits for what, said after a while, and ended in an error after a limit."""
+"""Waiting that is seen: who waits for what, said after a while, ended in an error after a limit or by a failure."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, TypeVar
 
 from tasks.failures import InfrastructureError
 
@@ -56,3 +56,21 @@ async def within(
             logger.warning("%s, since %.0f s", said, passed)
     finally:
         task.cancel()
+
+
+async def first_failure(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run jobs that never end by themselves; when one fails, cancel the others and raise its error."""
+    tasks = [asyncio.create_task(job) for job in jobs]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def awaited(future: asyncio.Future[None]) -> None:
+    """What the future says, as a coroutine."""
+    await future

@@ -15,7 +15,14 @@ def test_training_curves_name_what_no_step_recorded():
     assert fragment.count("<svg") == 1
     assert "all domains: from 0.1 at 1 to 0.4 at 2" in fragment
     assert "math: from 0.2 at 1 to 0.2 at 1" in fragment
-    assert "Not recorded: response length," in fragment
+    assert "Not recorded: validation, response length," in fragment
+
+
+def test_validations_stand_at_the_version_that_was_validated():
+    rows = [{"step": step, "reward": 0.5} for step in range(6)]
+    rows[3] |= {"validation/version": 2.0, "validation/score": 0.25}
+    rows[5] |= {"validation/version": 6.0, "validation/score": 0.75}
+    assert "score: from 0.25 at 2 to 0.75 at 6" in training_curves(rows)
 
 
 def test_a_deck_carries_the_style():

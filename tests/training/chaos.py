@@ -35,7 +35,7 @@ ENDING = ("driver", "raylet", "ray's gcs")
 KINDS = (*REPLACED, *ENDING)
 RECIPE = TrainingConfig.model_validate(
     {
-        "steps": 24,
+        "steps": 40,
         "groups_per_step": 2,
         "sampling": {"samples": 4, "max_tokens": 16},
         "optimizer": {"learning_rate": 1e-6},
@@ -47,6 +47,8 @@ RECIPE = TrainingConfig.model_validate(
     }
 )
 FIRST_SAVED = 4
+LATEST = 0.5
+"""Seconds after a step: some steps, and well before the end of the run."""
 WORDS = ("sea", "river", "rain", "dog", "fox", "sum", "word", "answer")
 
 
@@ -67,8 +69,8 @@ def kills_of(seed):
     """Two kills: the step after which, seconds after that, and the kind; each kind is first in every ninth seed."""
     draw = random.Random(seed)  # noqa: S311 moments, not secrets
     kinds = [draw.choice(REPLACED), KINDS[seed % len(KINDS)]]
-    steps = sorted(draw.sample(range(FIRST_SAVED, RECIPE.steps - 2), len(kinds)))
-    return {step: (draw.uniform(0, 1), kind) for step, kind in zip(steps, kinds, strict=True)}
+    steps = sorted(draw.sample(range(FIRST_SAVED, RECIPE.steps // 2), len(kinds)))
+    return {step: (draw.uniform(0, LATEST), kind) for step, kind in zip(steps, kinds, strict=True)}
 
 
 def strike(kills, folder, figures):
@@ -96,9 +98,10 @@ def played(seed, model, prompts, folder):
     """Play a run to its end; returns how many starts it took, and who was killed."""
     folder.mkdir()
     kills = kills_of(seed) if seed is not None else {}
+    killed = folder / "killed"
     for start in range(1, 4):
         if run(RECIPE, model, prompts, folder, watch=functools.partial(strike, kills)) == 0:
-            return start, (folder / "killed").read_text().split("\n")[:-1] if kills else []
+            return start, killed.read_text().splitlines() if killed.exists() else []
         kills = {}
     raise AssertionError(f"{folder}: three starts, and no end")
 

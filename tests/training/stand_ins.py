@@ -30,6 +30,7 @@ from tasks.training.rollouts import Prompt
 from tasks.training.saved_groups import load_groups
 from tasks.training.simulation.clock import run_in_virtual_time
 from tasks.training.stream import PromptStream
+from tasks.training.validation import kept_out
 from tasks.training.weights import WeightStore
 from tasks.verifiers import Score
 
@@ -244,6 +245,7 @@ class Run:
         self.ledger = Ledger(self.folder / "ledger.jsonl", rollouts)
         self.journal = Journal(self.folder)
         learner = LastingLearner(self.learner, self.config)
+        trained, validated = kept_out(self.prompts, self.config)
         crew = Crew(
             self._new_actor,
             self.judge,
@@ -253,9 +255,10 @@ class Run:
             self.journal,
             checkpoints,
             self.folder / "policies",
+            kept_out=validated,
         )
         try:
-            stream = PromptStream(self.prompts, self.config.seed, self.config.prompts, self.config.steps)
+            stream = PromptStream(trained, self.config.seed, self.config.prompts, self.config.steps)
             self.controller = Controller(self.config, stream, crew)
             if checkpoint:
                 await self.controller.resume(checkpoint)

@@ -39,7 +39,7 @@ def state(version=7, **made):
 @pytest.mark.parametrize(
     ("before", "message"),
     [
-        (state(format=0), r"step_00000007 has format 0, and this code reads format 2"),
+        (state(format=0), r"step_00000007 has format 0, and this code reads format 3"),
         (state(version=21), r"the run has taken 21 steps, steps = 20; `seed` with another value is a run of its own"),
         (state(ranks=4), r"holds the learner's state for learner\.ranks = 4, not 1: go on with 4"),
         (state(zero_stage=3), r"holds the learner's state for learner\.zero_stage = 3, not 2"),

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from tasks.schemas import LEDGER, read_table
-from tasks.training.config import TrainingConfig
+from tasks.training.config import TrainingConfig, ValidationConfig
 from tasks.training.learner.config import LoraConfig
 from tasks.training.run import ResourceError, check_resources, train
 from tests import tiny_model
@@ -83,6 +83,7 @@ def killed(untied_model, prompts, tmp_path_factory):
             "learner": RECIPE.learner.model_copy(update=sharded),
             "actors": RECIPE.actors.model_copy(update={"count": 2, "cpus": 0.5}),
             "checkpoint_every": 2,
+            "validation": ValidationConfig(every=3, prompts=2, samples=2),
         }
     )
     assert run(recipe, untied_model, prompts, folder, kills={0: ENGINE, 2: LEARNER}) == 0
@@ -116,15 +117,36 @@ def test_a_run_hands_over_a_policy(untied_model, killed):
     assert any(not torch.equal(before[name], after[name]) for name in before)
 
 
+def validated(folder):
+    """Mean scores by version."""
+    rows = [row for row in metrics(folder) if "validation/version" in row]
+    return {int(row["validation/version"]): row["validation/score"] for row in rows}
+
+
+def test_policies_are_validated_on_prompts_that_are_kept_out(killed):
+    assert validated(killed).keys() <= {0, 3, 6}  # with the engine that kept it, a version may be lost
+    assert 6 in validated(killed)
+    assert all(0 <= score <= 1 for score in validated(killed).values())
+    trained_on = {row["prompt_id"] for row in check_ledger(killed)}
+    assert len(trained_on) == len(CONTENTS) - 2
+
+
 @pytest.mark.complete
-def test_a_killed_driver_is_resumed_from_its_checkpoint(tiny_model, prompts, folder):
-    assert run(RECIPE, tiny_model, prompts, folder, kill_driver_after=4) == -signal.SIGKILL
+def test_a_killed_driver_is_resumed_from_its_checkpoint_and_hands_over_the_best_policy(tiny_model, prompts, folder):
+    validation = ValidationConfig(every=2, prompts=2, samples=2, hand_over="best")
+    recipe = RECIPE.model_copy(update={"validation": validation})
+    assert run(recipe, tiny_model, prompts, folder, kill_driver_after=4) == -signal.SIGKILL
     assert [row["step"] for row in metrics(folder)] == [0, 1, 2, 3]
     lines = (folder / "metrics.jsonl").read_text()
-    assert run(RECIPE, tiny_model, prompts, folder) == 0
+    assert run(recipe, tiny_model, prompts, folder) == 0
     assert (folder / "resumed_from").read_text() == "4"
     assert (folder / "metrics.jsonl").read_text().startswith(lines)  # what was trained is not trained again
     check_run(folder)
+    scores = validated(folder)
+    best = max(scores, key=lambda version: (scores[version], -version))
+    source = folder / "policies" / f"validated_{best:08d}" if best else tiny_model
+    assert [path.name for path in (folder / "policies").iterdir()] == ([source.name] if best else [])
+    assert (folder / "policy" / "model.safetensors").read_bytes() == (source / "model.safetensors").read_bytes()
 
 
 @pytest.mark.complete

@@ -16,6 +16,7 @@ from tasks.training.actors import ActorLostError
 from tasks.training.config import ActorsConfig
 from tasks.training.learner.client import LearnerLostError
 from tasks.training.rewards import JudgementError
+from tasks.training.validation import kept_out
 from tests.training.stand_ins import RecordingLearner, Run, ScriptedActor, TableJudge, config, never, prompts
 
 RUNS = 1000
@@ -103,6 +104,7 @@ def drawn_config(chance):
             "retirement": chance.choice([None, None, {"pass_rate": 0.6, "visits": 2}]),
             "reroll": chance.choice([None, None, {"start_fraction": 0.2, "max_groups": 2}]),
         },
+        validation=chance.choice([None, None, {"every": 2, "prompts": 2, "samples": 3}]),
         stall_seconds=20_000,
     )
 
@@ -160,9 +162,30 @@ def check(run):
     assert kept == held  # every finished response of every group, once
     drawn = Counter(row["prompt_id"] for row in rows if row["fate"] not in ("stale",))
     tries = options.prompts.reroll.max_tries if options.prompts.reroll else 0
+    number = PROMPTS - (options.validation.prompts if options.validation else 0)
     if not options.prompts.retirement:  # where prompts retire, the others' turn comes sooner
-        assert all(times <= 1 + tries + len(rows) // PROMPTS for times in drawn.values())
+        assert all(times <= 1 + tries + len(rows) // number for times in drawn.values())
+    check_validation(run, drawn)
     assert all(actor.killed for actor in run.actors)
+
+
+def check_validation(run, drawn):
+    validation, policies = run.controller.validation, run.folder / "policies"
+    best = validation.best
+    if run.config.validation:
+        kept = {prompt.prompt_id for prompt in kept_out(run.prompts, run.config)[1]}
+        assert len(kept) == run.config.validation.prompts
+        assert not kept & set(drawn)  # never trained on
+        assert all(row["validation/version"] % 2 == 0 or row["step"] == 4 for row in validated_rows(run))
+        assert best is None or validation.state()[str(best)] == max(validation.state().values())
+        for row in validated_rows(run):
+            assert validation.state()[f"{row['validation/version']:.0f}"] == row["validation/score"]
+    kept_policies = [(path.name, (path / "model").read_text()) for path in policies.glob("*")]
+    assert kept_policies == ([(f"validated_{best:08d}", f"weights {best}")] if best else [])
+
+
+def validated_rows(run):
+    return [row for row in run.metrics() if "validation/version" in row]
 
 
 @pytest.mark.long

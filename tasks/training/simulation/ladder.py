@@ -54,10 +54,14 @@ def ladder(steps: int = 48, seed: int = 0) -> list[Rung]:
     Synchronous training has one batch in flight, and nothing while it learns. Given a batch of four times the size,
     for four optimizer steps, its engines are as full as the others' can be: `synchronous, wide`.
     """
-    wide = WINDOW // BATCH
-    rungs: dict[str, dict[str, Any]] = {
+    return [_rung(name, options, steps, seed) for name, options in rungs(BATCH, WINDOW // BATCH, steps).items()]
+
+
+def rungs(batch: int, wide: int, steps: int) -> dict[str, dict[str, Any]]:
+    """Options of each rung, for steps of `batch` groups and windows of `wide` batches."""
+    return {
         "synchronous, wide": {
-            "groups_per_step": WINDOW,
+            "groups_per_step": wide * batch,
             "updates": {"minibatches": wide},
             "async_steps": 0,
             "steps": max(steps // wide, 4),
@@ -68,7 +72,6 @@ def ladder(steps: int = 48, seed: int = 0) -> list[Rung]:
         "+ better threading": {"async_steps": wide, "actors": {"updates": "drained"}},
         "+ in-flight updates": {"async_steps": wide, "actors": {"updates": "in_flight"}},
     }
-    return [_rung(name, options, steps, seed) for name, options in rungs.items()]
 
 
 def _rung(name: str, options: dict[str, Any], steps: int, seed: int) -> Rung:
