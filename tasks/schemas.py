@@ -275,14 +275,42 @@ def validate(table: pa.Table, schema: pa.Schema, where: str) -> pa.Table:
         raise TableError(f"{where}: {error}") from None
 
 
+def with_user_columns(schema: pa.Schema, *others: pa.Schema) -> pa.Schema:
+    """`schema`, and after it the columns of `others` that are named in none of this module's: a user has added them.
+
+    They may be null: not every table has them.
+
+    Raises:
+        TableError: a name has different types.
+    """
+    tables = (PROMPTS, SET_ASIDE, RESPONSES, ROLLOUTS, COMPARED, MIXTURE, LEDGER)
+    ours = {name for table in tables for name in table.names}
+    found: dict[str, pa.DataType] = {}
+    for column in (column for other in others for column in other if column.name not in ours):
+        if found.setdefault(column.name, column.type) != column.type:
+            raise TableError(f"column {column.name!r} is {found[column.name]} in one table, {column.type} in another")
+    return pa.schema([*schema, *(_column(name, kind, nullable=True) for name, kind in found.items())])
+
+
+def columns_of(path: str | Path) -> pa.Schema:
+    """The columns of a Parquet file.
+
+    Raises:
+        TableError: it is not such a file.
+    """
+    with _readable(Path(path)):
+        return pq.read_schema(path)
+
+
 def write_table(
     path: str | Path, table: pa.Table, schema: pa.Schema, metadata: Mapping[str, Any] | None = None
 ) -> Path:
     """Write `table` to one Parquet file with its digest; equal tables and metadata give equal bytes.
 
     `metadata` values are stored as JSON text in the file's key-value metadata (`read_metadata` reads them back).
+    Columns that a user has added stay (`with_user_columns`).
     """
-    return write_batches(path, [table], schema, metadata)
+    return write_batches(path, [table], with_user_columns(schema, table.schema), metadata)
 
 
 def write_batches(

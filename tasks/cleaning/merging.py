@@ -15,13 +15,28 @@ import pyarrow.compute as pc
 
 from tasks.cleaning.duplicates import Comparison, Places
 from tasks.cleaning.spec import DuplicatesSpec
-from tasks.schemas import CLUSTER, PROMPTS, SET_ASIDE, TEXT, Kind, read_batches, set_aside_row, table_from_rows
+from tasks.schemas import (
+    CLUSTER,
+    PROMPTS,
+    SET_ASIDE,
+    TEXT,
+    Kind,
+    columns_of,
+    read_batches,
+    set_aside_row,
+    table_from_rows,
+    with_user_columns,
+)
 
 _NAMES = pa.schema([PROMPTS.field("source")])
 
 
 class Merger:
-    """Tables of several sources, compared."""
+    """Tables of several sources, compared.
+
+    Attributes:
+        columns: of the merged table: `PROMPTS`, and those that users have added to any of the tables.
+    """
 
     def __init__(self, tables: Sequence[Path], sources: Sequence[str], spec: DuplicatesSpec) -> None:
         """Read the tables, and find who is like whom.
@@ -32,8 +47,9 @@ class Merger:
             spec: what counts as alike, and which source keeps it.
 
         Raises:
-            TableError: a table that is none of `PROMPTS`.
+            TableError: a table that is none of `PROMPTS`, or two in which a user's column has different types.
         """
+        self.columns = with_user_columns(PROMPTS, *map(columns_of, tables))
         held = {table: _sources_of(table) for table in tables}
         self._tables = [(table, source) for source in sources for table in tables if source in held[table]]
         self._spec = spec
@@ -51,7 +67,7 @@ class Merger:
         self._likeness = self._comparison.found(self._order())
 
     def parts(self) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """The merged table and the rows set aside, batch after batch: of `PROMPTS`, and of `SET_ASIDE`."""
+        """The merged table and the rows set aside, batch after batch: of `columns`, and of `SET_ASIDE`."""
         likeness, start = self._likeness, 0
         leads = np.zeros(len(likeness.leader), bool)
         leads[likeness.leader[likeness.leader != np.arange(len(leads))]] = True
@@ -75,7 +91,7 @@ class Merger:
 
     def _batches(self) -> Iterator[pa.Table]:
         for table, source in self._tables:
-            for batch in read_batches(table, PROMPTS):
+            for batch in read_batches(table, self.columns):
                 own = batch.filter(pc.equal(batch.column("source"), source))
                 if own.num_rows:
                     yield own

@@ -19,8 +19,10 @@ from tasks.schemas import (
     PROMPTS,
     SET_ASIDE,
     StageSummary,
+    columns_of,
     read_batches,
     read_table,
+    with_user_columns,
     write_batches,
 )
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
@@ -62,8 +64,9 @@ def screen_prompts(
         screening=spec,
         verifiers=verifiers,
     )
-    parts = screen(read_batches(local(prompts), PROMPTS), questions, spec, verifiers)
-    return _written(parts, [], lineage, watch, questions=questions.num_rows)
+    columns = with_user_columns(PROMPTS, columns_of(local(prompts)))
+    parts = screen(read_batches(local(prompts), columns), questions, spec, verifiers)
+    return _written(parts, columns, [], lineage, watch, questions=questions.num_rows)
 
 
 @shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
@@ -88,11 +91,13 @@ def merge_sources(
         duplicates=spec,
     )
     merger = Merger([local(table) for table in prompts], sources, spec)
-    return _written(merger.parts(), [local(table) for table in set_aside], lineage, watch, sources=len(sources))
+    earlier = [local(table) for table in set_aside]
+    return _written(merger.parts(), merger.columns, earlier, lineage, watch, sources=len(sources))
 
 
 def _written(
     parts: Iterable[tuple[pa.Table, pa.Table]],
+    columns: pa.Schema,
     earlier: list[Path],
     lineage: dict,
     watch: Stopwatch,
@@ -102,7 +107,7 @@ def _written(
     from tasks import charts
 
     aside: list[pa.Table] = [SET_ASIDE.empty_table()]
-    sample: list[pa.Table] = [PROMPTS.empty_table()]
+    sample: list[pa.Table] = [columns.empty_table()]
     count = 0
 
     def staying() -> Iterator[pa.Table]:
@@ -113,7 +118,7 @@ def _written(
             sample.append(kept.slice(0, 3))
             yield kept
 
-    path = write_batches(scratch("prompts.parquet"), staying(), PROMPTS, lineage)
+    path = write_batches(scratch("prompts.parquet"), staying(), columns, lineage)
     here = pa.concat_tables(aside)
     counted = (
         here.group_by(["source", "kind"]).aggregate([([], "count_all")]).rename_columns(["source", "kind", "rows"])

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from tasks.difficulty.stopping import Bounds
 from tasks.failures import MistakeError
-from tasks.schemas import COMPARED, GRADED, SET_ASIDE, set_aside_row, table_from_rows, validate
+from tasks.schemas import COMPARED, GRADED, SET_ASIDE, set_aside_row, table_from_rows, validate, with_user_columns
 
 
 class GradingError(MistakeError):
@@ -61,7 +61,8 @@ def grade(prompts: pa.Table, rollouts: pa.Table, set_aside: pa.Table) -> tuple[p
         )
         for row in prompts.filter(pc.invert(pc.or_(known, unsampled))).to_pylist()
     ]
-    return validate(graded, GRADED, "graded prompts"), table_from_rows(aside, SET_ASIDE, "ungraded prompts")
+    graded = validate(graded, with_user_columns(GRADED, graded.schema), "graded prompts")
+    return graded, table_from_rows(aside, SET_ASIDE, "ungraded prompts")
 
 
 def compare(graded: Sequence[pa.Table], variants: Sequence[str]) -> pa.Table:

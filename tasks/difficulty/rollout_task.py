@@ -42,8 +42,10 @@ from tasks.schemas import (
     ROLLOUTS,
     SET_ASIDE,
     StageSummary,
+    columns_of,
     read_batches,
     read_table,
+    with_user_columns,
     write_batches,
     write_table,
 )
@@ -82,7 +84,7 @@ def split_prompts(
     from tasks.difficulty.sharding import shards
     from tasks.generation.rollouts import RolloutError, fitting
 
-    table = read_table(local(prompts), PROMPTS)
+    table = read_table(local(prompts), with_user_columns(PROMPTS, columns_of(local(prompts))))
     lineage = made_from(
         __name__, inputs={"prompts": content_digest(prompts), "model": content_digest(model)}, room=room, rows=rows
     )

@@ -19,8 +19,10 @@ from tasks.schemas import (
     ROLLOUTS,
     SET_ASIDE,
     StageSummary,
+    columns_of,
     read_batches,
     read_table,
+    with_user_columns,
     write_table,
 )
 
@@ -46,7 +48,7 @@ def select_prompts(prompts: Parquet, rollouts: Parquet, set_aside: Parquet, boun
 
     watch = Stopwatch("difficulty")
     graded, unjudged = grade(
-        read_table(local(prompts), PROMPTS),
+        read_table(local(prompts), with_user_columns(PROMPTS, columns_of(local(prompts)))),
         pa.concat_tables(
             [_SCORED.empty_table(), *(read_batches(local(rollouts), _SCORED))],
         ),

@@ -23,6 +23,7 @@ from tasks.schemas import (
     set_aside_row,
     table_from_rows,
     validate,
+    with_user_columns,
 )
 
 
@@ -51,7 +52,7 @@ def mix(graded: pa.Table, spec: MixtureSpec) -> Mixed:
         graded: table of `GRADED`; a prompt with several rows is a `TableError`.
         spec: what to take; a share that `graded` cannot fill is a `SpecError`.
     """
-    graded = validate(graded, GRADED, "graded prompts")
+    graded = validate(graded, with_user_columns(GRADED, graded.schema), "graded prompts")
     chosen = choose(graded, spec, "graded prompts")
     return Mixed(
         train=_train_table(graded, chosen.train, spec.seed),
@@ -134,4 +135,5 @@ def _train_table(graded: pa.Table, train: list[tuple[Member, int]], seed: int) -
     placed.sort(key=lambda each: each[:2])
     table = graded.take(pa.array([row for *_, row, _ in placed], pa.int64())).combine_chunks()
     table = table.append_column("repeat", pa.array([repeat for *_, repeat in placed], pa.int32()))
-    return validate(table.append_column("order", pa.array(np.arange(len(placed)))), MIXTURE, "mixture")
+    table = table.append_column("order", pa.array(np.arange(len(placed))))
+    return validate(table, with_user_columns(MIXTURE, table.schema), "mixture")

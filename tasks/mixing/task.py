@@ -18,8 +18,10 @@ from tasks.schemas import (
     PROMPTS,
     SET_ASIDE,
     StageSummary,
+    columns_of,
     read_batches,
     read_table,
+    with_user_columns,
     write_batches,
     write_table,
 )
@@ -55,7 +57,7 @@ def mix_prompts(graded: Parquet, spec: MixtureSpec, set_aside: list[Parquet] = N
     from tasks.mixing.mix import mix
 
     watch = Stopwatch("mixing")
-    mixed = mix(read_table(local(graded), GRADED), spec)
+    mixed = mix(read_table(local(graded), with_user_columns(GRADED, columns_of(local(graded)))), spec)
     lineage = made_from(__name__, inputs={"kept": content_digest(graded)}, seed=spec.seed, mixture=spec)
     aside = chain(*(read_batches(local(table), SET_ASIDE) for table in set_aside), [mixed.set_aside])
     figures = {"to train on": f"{mixed.train.num_rows:,}", "held out": f"{mixed.heldout.num_rows:,}"}
