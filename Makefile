@@ -20,7 +20,7 @@ RUN := $(BIN)/pyflyte run workflows/rlvr.py rlvr
 IMAGES := data generation  # training has the image of generation
 PUBLISHED = $(shell sed -n 's/^published = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",')
 
-.PHONY: demo test test-fast test-all test-images chaos soak check schemas format bench images register registry-is-named code-server clean
+.PHONY: demo test test-fast test-all test-images chaos soak check schemas format bench bench-learning images register registry-is-named code-server clean
 
 demo: $(VENV)/.ready  ## the whole pipeline on the quickstart
 	@$(RUN)
@@ -58,6 +58,9 @@ format: $(VENV)/.ready
 
 bench: $(VENV)/.bench-ready  ## performance tables, and benchmarks.json
 	@$(BIN)/python -m tests.bench
+
+bench-learning: $(VENV)/.bench-ready  ## held-out pass rate over wall time, beside TRL's: half an hour, and the README's chart
+	@$(BIN)/python -m tests.bench.learning
 
 REGISTRY =
 TAG = $(shell git describe --always --dirty)

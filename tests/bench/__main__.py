@@ -176,6 +176,29 @@ def simulation() -> list[Figure]:
     ]
 
 
+def ladder() -> list[Figure]:
+    """OlmoRL's ladder with real engines of a tiny model, each rung beside its simulation."""
+    found = measure("ladder", "rungs")
+    rungs = [name.removesuffix("/trained") for name in found if name.endswith("/trained")]
+    first, last = "synchronous", rungs[-1]
+    steps = sorted((int(name.removeprefix("curve/")), value) for name, value in found.items() if "curve/" in name)
+    (_, one), (most, many) = steps[0], steps[-1]
+    rates = {rung: found[f"{rung}/trained"] for rung in rungs}
+    return [
+        Figure.stated(f"real engines: a decoding step of {most} sequences", 1000 * many, "ms", "of one", 1000 * one),
+        Figure.at_least("real engines: ladder, total", rates[last], "trained tokens/s", first, rates[first], 2),
+        *(
+            Figure.stated(f"real engines: {rung}", rates[rung], "trained tokens/s", first, rates[first])
+            for rung in rungs
+        ),
+        *(
+            Figure.stated(f"simulated: {rung}", found[f"{rung}/simulated"], "trained tokens/s", "measured", rates[rung])
+            for rung in rungs
+        ),
+        Figure.stated("real engines: the learner's idle share, last rung", found[f"{last}/idle"], "", "paper", 0.75),
+    ]
+
+
 def _latency(name: str, found: Mapping[str, float]) -> list[Figure]:
     return [
         Figure.stated(f"{name}: p99", found["p99_ms"], "ms", "p50", found["p50_ms"]),
@@ -188,7 +211,7 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     pyflyte = str(Path(sys.executable).with_name("pyflyte"))
     run = [pyflyte, "run", "workflows/rlvr.py", "rlvr"]
-    figures = [*verifiers(), *chat(), *cleaning(), *mixing(), *simulation()]
+    figures = [*verifiers(), *chat(), *cleaning(), *mixing(), *simulation(), *ladder()]
 
     ours, trl = measure("training", "ours"), measure("training", "trl")
     figures.append(

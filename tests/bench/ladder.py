@@ -1,0 +1,195 @@
+"""OlmoRL's ladder with real engines: `python -m tests.bench.ladder rungs FOLDER`.
+
+The controller, the fleet, Ray, vLLM and its weight updates are the real ones. The model is so small that a decoding
+step costs about the same for any batch, as on a GPU that reads its weights; response lengths are drawn, a 16th of the
+paper's; the learner is a clock, and writes the initial weights again. Each rung is also simulated, with clocks of the
+measured step time, so that the simulation that plans runs is compared with runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import random
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.generation.config import SamplingConfig
+from tasks.generation.engine import Completion
+from tasks.training.actors import ActorProcess, RayActor
+from tasks.training.checkpoint import Checkpoints
+from tasks.training.config import TrainingConfig
+from tasks.training.controller import Controller, Crew
+from tasks.training.learner.lasting import LastingLearner
+from tasks.training.ledger import Ledger
+from tasks.training.rollouts import Prompt
+from tasks.training.simulation.actors import ChanceJudge, ClockLearner, EngineClock, drawn_lengths
+from tasks.training.simulation.ladder import LONGEST, MEAN_TOKENS, rungs
+from tasks.training.simulation.run import Workload, simulate
+from tasks.training.stream import PromptStream
+from tasks.training.weights import WeightStore
+from tests.tiny_model import build
+
+SCALE = 16
+ENGINES, SEQUENCES = 2, 16
+BATCH, WIDE, SAMPLES = 2, 4, 8
+"""Groups of a step, steps of a window, and samples of a group: twice as much in flight as the engines run."""
+STEPS = 40
+LEARNER_TOKENS_PER_SECOND = 48_000.0
+PROMPT = list(range(5, 9))
+CURVE = (1, 2, 4, 8, 16)
+"""Sequences of an engine, of which the time of a step is measured."""
+
+
+class DrawingActor(ActorProcess):
+    """An actor whose responses have drawn lengths."""
+
+    def __init__(self, model: str, config: Any, seed: int) -> None:
+        super().__init__(model, config)
+        chance = random.Random(seed)  # noqa: S311 reproducibility, not secrecy
+        self._draw = drawn_lengths(chance, MEAN_TOKENS / SCALE, LONGEST // SCALE)
+
+    async def generate(self, prompt_ids: list[int], sampling: SamplingConfig, seed: int | None) -> Completion:
+        """See `ActorProcess`."""
+        drawn = sampling.model_copy(update={"max_tokens": self._draw()})
+        return await super().generate(prompt_ids, drawn, seed)
+
+
+class WritingLearner(ClockLearner):
+    """A clock that hands out weights: always the same."""
+
+    def __init__(self, weights: Path) -> None:
+        super().__init__(LEARNER_TOKENS_PER_SECOND)
+        self._weights = weights
+
+    async def write_weights(self, path: Path) -> None:
+        """See `Learner`."""
+        await asyncio.to_thread(shutil.copyfile, self._weights, path)
+
+
+class Rows:
+    """Keeps the metrics of each step."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+
+    def record(self, metrics: dict[str, float]) -> None:
+        """See `Metrics`."""
+        self.rows.append(metrics)
+
+    def sync(self) -> int:
+        """See `Metrics`."""
+        return 0
+
+
+def config_of(options: dict[str, Any]) -> TrainingConfig:
+    """A rung's, of this benchmark's size."""
+    engine = {"max_model_len": 4096, "max_num_seqs": SEQUENCES, "cpu_threads": 1}
+    actors = {"count": ENGINES, "engine": engine, **options.get("actors", {})}
+    common = {
+        "steps": STEPS,
+        "groups_per_step": BATCH,
+        "sampling": {"samples": SAMPLES, "max_tokens": LONGEST // SCALE},
+        "max_staleness": 100,
+        "checkpoint_every": 10_000,
+        "keep_rollouts": False,
+        "alarms": {"max_truncated": None},
+    }
+    return TrainingConfig.model_validate({**common, **options, "actors": actors})
+
+
+def actor_maker(model: Path, config: TrainingConfig) -> Callable[[int, int], RayActor]:
+    """Makes real actors whose responses have drawn lengths."""
+    import ray
+
+    remote = ray.remote(DrawingActor).options(num_cpus=1, max_concurrency=10_000)
+    return lambda index, _: RayActor(lambda: remote.remote(str(model), config.actors, index), config.actors)
+
+
+async def curve(model: Path) -> dict[int, float]:
+    """Seconds of a decoding step by the number of sequences of each engine, all engines at work."""
+    config = config_of({})
+    make = actor_maker(model, config)
+    actors = [make(index, 0) for index in range(ENGINES)]
+    await asyncio.gather(*(actor.start() for actor in actors))
+    seconds = {}
+    for count in (CURVE[-1], *CURVE):  # once to warm up
+        before = time.perf_counter()
+        sampling = SamplingConfig(max_tokens=LONGEST // SCALE)
+        done = await asyncio.gather(*(actor.generate(PROMPT, sampling, None) for actor in actors for _ in range(count)))
+        tokens = sum(len(each.token_ids) for each in done)
+        longest = max(len(each.token_ids) for each in done)
+        seconds[count] = (time.perf_counter() - before) / longest
+        assert tokens
+    await asyncio.gather(*(actor.kill() for actor in actors))
+    return seconds
+
+
+async def measured(config: TrainingConfig, model: Path, folder: Path) -> list[dict[str, float]]:
+    """The metrics of each step of a rung with real engines."""
+    chance = random.Random(0)  # noqa: S311 reproducibility, not secrecy
+    prompts = [Prompt(str(number), "math", [], "math", "1", [*PROMPT, number % 200 + 9]) for number in range(5000)]
+    rows = Rows()
+    ledger = Ledger(folder / "ledger.jsonl")
+    crew = Crew(
+        actor_maker(model, config),
+        ChanceJudge(chance),
+        LastingLearner(WritingLearner(model / "model.safetensors"), config),
+        WeightStore(folder / "weights"),
+        ledger,
+        rows,
+        Checkpoints(folder / "checkpoints"),
+        folder / "policies",
+    )
+    await Controller(config, PromptStream(prompts, 0), crew).run()
+    ledger.close()
+    return rows.rows
+
+
+def of_second_half(rows: list[dict[str, float]]) -> dict[str, float]:
+    """As `simulate` has it."""
+    rows = rows[len(rows) // 2 :]
+    seconds = sum(row["step_seconds"] for row in rows)
+    return {
+        "trained": sum(row["trained_tokens"] for row in rows) / seconds,
+        "idle": statistics.fmean(row["learner_idle"] for row in rows),
+        "staleness": statistics.fmean(row["staleness"] for row in rows),
+    }
+
+
+def ladder(folder: Path) -> dict[str, Any]:
+    """The curve, and for each rung what was measured and what clocks of that curve make of it."""
+    import ray
+
+    model = build(folder / "ladder-model", ends=False, context=4096)
+    ray.init(address="local", num_cpus=ENGINES, include_dashboard=False, log_to_driver=False)
+    seconds = asyncio.run(curve(model))
+    each, once = np.polyfit(list(seconds), list(seconds.values()), 1)
+    clock = EngineClock(float(once), max(float(each), 0.0), SEQUENCES, update_seconds=0.02)
+    found: dict[str, Any] = {f"curve/{count}": value for count, value in seconds.items()}
+    for name, options in rungs(BATCH, WIDE, STEPS).items():
+        config = config_of(options)
+        with tempfile.TemporaryDirectory() as run, contextlib.redirect_stdout(sys.stderr):
+            real = of_second_half(asyncio.run(measured(config, model, Path(run))))
+        chance = random.Random(0)  # noqa: S311 reproducibility, not secrecy
+        work = Workload(drawn_lengths(chance, MEAN_TOKENS / SCALE, LONGEST // SCALE), prompt_tokens=len(PROMPT) + 1)
+        simulated = simulate(config, clock, ClockLearner(LEARNER_TOKENS_PER_SECOND), work)
+        found |= {f"{name}/{key}": value for key, value in real.items()}
+        found[f"{name}/simulated"] = simulated.trained_tokens_per_second
+    ray.shutdown()
+    return found
+
+
+if __name__ == "__main__":
+    logging.disable(logging.WARNING)
+    print(json.dumps({"rungs": ladder}[sys.argv[1]](Path(sys.argv[2]))))

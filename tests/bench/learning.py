@@ -1,0 +1,274 @@
+"""`make bench-learning`: held-out pass rate over wall time, ours and that of TRL's `GRPOTrainer`, as a chart.
+
+Both start from the quickstart's model, train on the same prompts with the same rewards, batch, limits and learning
+rate, one after the other on the same cores, and write their policies down on the way. The clock starts before the model
+is loaded. Afterwards one engine answers the held-out prompts as each of these policies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow.compute as pc
+
+from tests.bench import inputs
+
+STEPS, EVERY = 36, 6
+"""Of ours; TRL takes as many as it can in the same time."""
+TRL_EVERY = 2
+HELD_OUT, SAMPLES = 64, 8
+FOLDER = Path("outputs/bench/learning")
+CHART = Path("docs/learning.svg")
+PEER = "TRL GRPOTrainer"
+
+
+def prompts() -> Path:
+    """The mixture: the quickstart's prompts, but chat, with pass rates under 62.5%; some are kept out of training."""
+    from tasks.difficulty.grading import grade, select
+    from tasks.generation.kept_rollouts import Kept
+    from tasks.generation.rollouts import sample_and_score
+    from tasks.mixing.mix import mix
+    from tasks.mixing.spec import MixtureSpec
+    from tasks.schemas import MIXTURE, write_table
+    from tasks.spec import quickstart
+
+    path = FOLDER / "mixture.parquet"
+    if path.exists():
+        return path
+    spec, all_prompts = quickstart()[0].difficulty, inputs.prompts()
+    all_prompts = all_prompts.filter(
+        pc.not_equal(all_prompts.column("domain"), "chat")
+    )  # a judge would be a third party
+    kept = Kept.at(fsspec.filesystem("file"), str(FOLDER / "kept"), "bench", spec.engine, spec.sampling, "bench")
+    done = sample_and_score(
+        all_prompts,
+        inputs.model(FOLDER),
+        spec.engine,
+        spec.sampling,
+        policy="initial",
+        stage="difficulty",
+        kept=kept,
+    )
+    graded, _ = grade(all_prompts, done.table, done.set_aside)
+    return write_table(path, mix(select(graded, spec.bounds), MixtureSpec()).train, MIXTURE)
+
+
+def config() -> Any:
+    """The quickstart recipe, for longer, with its policies on the way and prompts kept out."""
+    from tasks.spec import quickstart
+
+    recipe = quickstart()[1].run.model_dump()
+    more = {"steps": STEPS, "export_every": EVERY, "checkpoint_every": STEPS}
+    validation = {"every": 10_000, "prompts": HELD_OUT}  # which prompts they are; they are answered afterwards
+    return type(quickstart()[1].run).model_validate({**recipe, **more, "validation": validation})
+
+
+def split() -> tuple[list[Any], list[Any]]:
+    """Prompts to train on, and those to answer afterwards."""
+    from tasks.training.run import load_prompts
+    from tasks.training.validation import kept_out
+
+    return kept_out(load_prompts(config(), inputs.model(FOLDER), prompts()), config())
+
+
+def ours() -> dict[str, Any]:
+    """Policies by seconds since the start."""
+    import ray
+
+    from tasks.schemas import MIXTURE, read_table, write_table
+    from tasks.training.run import train
+
+    path, folder = FOLDER / "trained.parquet", FOLDER / "ours"
+    shutil.rmtree(folder, ignore_errors=True)
+    held_out = {prompt.prompt_id for prompt in split()[1]}
+    table = read_table(prompts(), MIXTURE)
+    trained = [row for row in table.to_pylist() if row["prompt_id"] not in held_out]
+    write_table(path, type(table).from_pylist(trained, schema=table.schema), MIXTURE)
+    started = time.time()
+    ray.init(include_dashboard=False)
+    train(config().model_copy(update={"validation": None}), inputs.model(FOLDER), path, folder)
+    policies = sorted((folder / "policies").glob("step_*"))
+    return {str(each): (each / "model.safetensors").stat().st_mtime - started for each in policies}
+
+
+def trl(seconds: float) -> dict[str, Any]:
+    """Policies by seconds since the start, of as many steps as `seconds` allow."""
+    started = time.time()
+    import torch
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    from tasks.verifiers import verify
+
+    recipe, folder = config(), FOLDER / "trl"
+    shutil.rmtree(folder, ignore_errors=True)
+    policies: dict[str, float] = {}
+
+    def reward(completions: list[list[dict[str, str]]], verifier: list[str], truth: list[str], **_: object) -> list:
+        judged = zip(completions, verifier, truth, strict=True)
+        return [verify(name, chat[-1]["content"], json.loads(each)).reward for chat, name, each in judged]
+
+    class Keeper(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: object) -> None:
+            if state.global_step % TRL_EVERY == 0:
+                path = folder / f"step_{state.global_step:08d}"
+                model.save_pretrained(path)
+                policies[str(path)] = time.time() - started
+            control.should_training_stop = time.time() - started > seconds
+
+    path = inputs.model(FOLDER)
+    rows = [
+        {"prompt": each.messages, "verifier": each.verifier, "truth": json.dumps(each.ground_truth)}
+        for each in split()[0]
+    ]
+    trainer = GRPOTrainer(
+        model=AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16),
+        processing_class=AutoTokenizer.from_pretrained(path, padding_side="left"),
+        reward_funcs=reward,
+        train_dataset=Dataset.from_list(rows),
+        callbacks=[Keeper()],
+        args=GRPOConfig(
+            output_dir=str(folder),
+            per_device_train_batch_size=16,
+            gradient_accumulation_steps=recipe.groups_per_step * recipe.sampling.samples // 16,
+            num_generations=recipe.sampling.samples,
+            max_completion_length=recipe.sampling.max_tokens,
+            temperature=recipe.sampling.temperature,
+            max_steps=10_000,
+            beta=0.0,
+            epsilon=recipe.objective.clip_low,
+            epsilon_high=recipe.objective.clip_high,
+            scale_rewards="none",
+            loss_type="dapo",
+            learning_rate=recipe.optimizer.learning_rate,
+            lr_scheduler_type="constant",
+            max_grad_norm=recipe.optimizer.max_grad_norm,
+            bf16=True,
+            use_cpu=True,
+            gradient_checkpointing=False,
+            report_to=[],
+            save_strategy="no",
+            logging_strategy="no",
+            disable_tqdm=True,
+        ),
+    )
+    trainer.train()
+    return policies
+
+
+def answered(policies: Sequence[str]) -> dict[str, list[float]]:
+    """Pass rates of the held-out prompts, by policy; the same seeds for all of them."""
+    from tasks.generation.config import EngineConfig, SamplingConfig
+    from tasks.generation.engine import running_engine, sample_seed
+    from tasks.training.rollouts import Prompt
+    from tasks.verifiers import VerifiersConfig, open_pool
+
+    sampling = SamplingConfig(max_tokens=config().sampling.max_tokens)
+    held_out = split()[1]
+
+    async def run() -> dict[str, list[float]]:
+        found = {}
+        names = sorted({prompt.verifier for prompt in held_out})
+        with open_pool(1, VerifiersConfig(), names) as pool:
+            async with running_engine(inputs.model(FOLDER), EngineConfig(max_model_len=512), updatable=True) as engine:
+
+                async def one(prompt: Prompt, sample: int) -> bool:
+                    seed = sample_seed(0, prompt.prompt_id, sample)
+                    done = await engine.generate(prompt.token_ids, sampling, seed=seed, with_logprobs=False)
+                    score = await pool.score(prompt.verifier, done.text, prompt.ground_truth, prompt.messages)
+                    assert score.error is None, score.error
+                    return score.passed
+
+                for version, policy in enumerate(policies):
+                    if policy != str(inputs.model(FOLDER)):
+                        await engine.update_weights(Path(policy).absolute() / "model.safetensors", version)
+                    answers = [asyncio.gather(*(one(each, i) for i in range(SAMPLES))) for each in held_out]
+                    found[policy] = [statistics.fmean(passed) for passed in await asyncio.gather(*answers)]
+        return found
+
+    return asyncio.run(run())
+
+
+def draw(curves: Mapping[str, Sequence[tuple[float, float, float]]], path: Path) -> None:
+    """Curves of (minutes, pass rate, its standard error), each with its band, as an SVG file."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 3.6), layout="constrained", facecolor="white")
+    axes = figure.subplots()
+    for (name, points), color in zip(curves.items(), ("#179b8b", "#8a8f9c"), strict=True):
+        minutes, rates, errors = (list(column) for column in zip(*points, strict=True))
+        axes.plot(minutes, [100 * rate for rate in rates], "o-", color=color, linewidth=2, markersize=4)
+        low = [100 * (rate - error) for rate, error in zip(rates, errors, strict=True)]
+        high = [100 * (rate + error) for rate, error in zip(rates, errors, strict=True)]
+        axes.fill_between(minutes, low, high, color=color, alpha=0.15, linewidth=0)
+        axes.annotate(
+            name, (minutes[-1], 100 * rates[-1]), (6, 0), textcoords="offset points", color=color, va="center"
+        )
+    axes.set_xlabel("minutes since the start, the loading of the model included")
+    axes.set_ylabel(f"held-out pass rate, %\n({HELD_OUT} prompts, {SAMPLES} samples, ± standard error)")
+    axes.set_ylim(bottom=0)
+    axes.margins(x=0.02)
+    axes.set_xlim(right=axes.get_xlim()[1] * 1.22)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#9da3b0", alpha=0.3)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def measure(*what: str) -> Any:
+    """What this module prints as its last line, in a process of its own, when asked for `what`."""
+    print(f"{' '.join(what[:1])} ...", flush=True)
+    command = [sys.executable, "-m", "tests.bench.learning", *what]
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore", "TQDM_DISABLE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode:
+        raise SystemExit(f"{what[0]} failed:\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def main() -> None:
+    """Train both, answer, print the table, draw."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    measure("prompts")
+    initial = str(inputs.model(FOLDER))
+    found = {"rlvr-flyte": {initial: 0.0, **measure("ours")}}
+    found[PEER] = {initial: 0.0, **measure("trl", str(max(found["rlvr-flyte"].values())))}
+    rates = measure("answered", *{policy: None for times in found.values() for policy in times})
+    curves = {
+        name: [
+            (seconds / 60, statistics.fmean(rates[policy]), statistics.stdev(rates[policy]) / math.sqrt(HELD_OUT))
+            for policy, seconds in times.items()
+        ]
+        for name, times in found.items()
+    }
+    for name, points in curves.items():
+        for minutes, rate, error in points:
+            print(f"{name:16} {minutes:6.1f} min   {100 * rate:5.1f}% +- {100 * error:.1f}")
+    (FOLDER / "curves.json").write_text(json.dumps(curves, indent=1))
+    draw(curves, CHART)
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case []:
+            main()
+        case ["prompts"]:
+            print(json.dumps(str(prompts())))
+        case ["ours"]:
+            print(json.dumps(ours()))
+        case ["trl", seconds]:
+            print(json.dumps(trl(float(seconds))))
+        case ["answered", *policies]:
+            print(json.dumps(answered(policies)))
