@@ -283,7 +283,7 @@ def with_user_columns(schema: pa.Schema, *others: pa.Schema) -> pa.Schema:
     Raises:
         TableError: a name has different types.
     """
-    tables = (PROMPTS, SET_ASIDE, RESPONSES, ROLLOUTS, COMPARED, MIXTURE, LEDGER)
+    tables = (schema, PROMPTS, SET_ASIDE, RESPONSES, ROLLOUTS, COMPARED, MIXTURE, LEDGER)
     ours = {name for table in tables for name in table.names}
     found: dict[str, pa.DataType] = {}
     for column in (column for other in others for column in other if column.name not in ours):
@@ -308,9 +308,8 @@ def write_table(
     """Write `table` to one Parquet file with its digest; equal tables and metadata give equal bytes.
 
     `metadata` values are stored as JSON text in the file's key-value metadata (`read_metadata` reads them back).
-    Columns that a user has added stay (`with_user_columns`).
     """
-    return write_batches(path, [table], with_user_columns(schema, table.schema), metadata)
+    return write_batches(path, [table], schema, metadata)
 
 
 def write_batches(

@@ -84,7 +84,8 @@ def split_prompts(
     from tasks.difficulty.sharding import shards
     from tasks.generation.rollouts import RolloutError, fitting
 
-    table = read_table(local(prompts), with_user_columns(PROMPTS, columns_of(local(prompts))))
+    columns = with_user_columns(PROMPTS, columns_of(local(prompts)))
+    table = read_table(local(prompts), columns)
     lineage = made_from(
         __name__, inputs={"prompts": content_digest(prompts), "model": content_digest(model)}, room=room, rows=rows
     )
@@ -94,7 +95,7 @@ def split_prompts(
         fits, too_long = fitting(part, local(model), spec.sampling, room, within, "difficulty")
         aside.append(too_long)
         if fits.num_rows:
-            files.append(FlyteFile(str(write_table(scratch("prompts.parquet"), fits, PROMPTS, lineage))))
+            files.append(FlyteFile(str(write_table(scratch("prompts.parquet"), fits, columns, lineage))))
     set_aside = pa.concat_tables(aside)
     if not files:
         raise RolloutError(f"none of {table.num_rows} prompts fits: {within}")

@@ -14,7 +14,6 @@ from tasks.platform import Parquet, Stopwatch, content_digest, local, scratch, s
 from tasks.provenance import made_from
 from tasks.schemas import (
     COMPARED,
-    GRADED,
     PROMPTS,
     ROLLOUTS,
     SET_ASIDE,
@@ -78,8 +77,8 @@ def select_prompts(prompts: Parquet, rollouts: Parquet, set_aside: Parquet, boun
         max_pass_rate=bounds.max_pass_rate,
     )
     return Graded(
-        FlyteFile(str(write_table(scratch("graded.parquet"), graded, GRADED, lineage))),
-        FlyteFile(str(write_table(scratch("kept.parquet"), kept, GRADED, lineage))),
+        FlyteFile(str(write_table(scratch("graded.parquet"), graded, graded.schema, lineage))),
+        FlyteFile(str(write_table(scratch("kept.parquet"), kept, kept.schema, lineage))),
         FlyteFile(str(write_table(scratch("set_aside.parquet"), unjudged, SET_ASIDE, lineage))),
         summary,
     )

@@ -14,7 +14,6 @@ from tasks.platform import Parquet, Stopwatch, content_digest, local, scratch, s
 from tasks.provenance import made_from
 from tasks.schemas import (
     GRADED,
-    MIXTURE,
     PROMPTS,
     SET_ASIDE,
     StageSummary,
@@ -63,8 +62,8 @@ def mix_prompts(graded: Parquet, spec: MixtureSpec, set_aside: list[Parquet] = N
     figures = {"to train on": f"{mixed.train.num_rows:,}", "held out": f"{mixed.heldout.num_rows:,}"}
     show("mixture", charts.page(figures, charts.table(mixed.counts), charts.prompt_samples(mixed.train)))
     return Mixture(
-        FlyteFile(str(write_table(scratch("mixture.parquet"), mixed.train, MIXTURE, lineage))),
-        FlyteFile(str(write_table(scratch("heldout.parquet"), mixed.heldout, GRADED, lineage))),
+        FlyteFile(str(write_table(scratch("mixture.parquet"), mixed.train, mixed.train.schema, lineage))),
+        FlyteFile(str(write_table(scratch("heldout.parquet"), mixed.heldout, mixed.heldout.schema, lineage))),
         FlyteFile(str(write_batches(scratch("set_aside.parquet"), aside, SET_ASIDE, lineage))),
         watch.summary(
             f"{mixed.train.num_rows:,} prompts to train on, {mixed.heldout.num_rows:,} held out", counts=mixed.counts

@@ -9,7 +9,7 @@ HAS_AN_E = {
 """About half of the tiny model's responses of 16 to 24 tokens hold the letter e."""
 
 
-def mixture(folder, contents, order=None, verifier="precise_if", truth=HAS_AN_E):
+def mixture(folder, contents, order=None, verifier="precise_if", truth=HAS_AN_E, rates=None):
     """Write a mixture of one-turn prompts; returns its path."""
     rows = []
     for i, content in enumerate(contents):
@@ -23,7 +23,7 @@ def mixture(folder, contents, order=None, verifier="precise_if", truth=HAS_AN_E)
                 "verifier": verifier,
                 "ground_truth": canonical_json(truth),
                 "metadata": "{}",
-                "pass_rate": 0.5,
+                "pass_rate": rates[i] if rates else 0.5,
                 "num_rollouts": 8,
                 "mean_tokens": 16.0,
                 "repeat": 0,

@@ -1,15 +1,18 @@
 """Training for real: a tiny model, vLLM actors, DeepSpeed ranks, and what happens when processes are killed."""
 
 import math
+import re
 import signal
 import uuid
 from collections import Counter
 
 import pytest
 
-from tasks.schemas import LEDGER, read_table
+from tasks.generation.config import SamplingConfig
+from tasks.schemas import LEDGER, MIXTURE, read_table
 from tasks.training.config import TrainingConfig, ValidationConfig
 from tasks.training.learner.config import LoraConfig
+from tasks.training.rollout_files import TRAINING_ROLLOUTS
 from tasks.training.run import ResourceError, check_resources, train
 from tests import tiny_model
 from tests.training.driven import ENGINE, LEARNER, metrics, run
@@ -147,6 +150,49 @@ def test_a_killed_driver_is_resumed_from_its_checkpoint_and_hands_over_the_best_
     source = folder / "policies" / f"validated_{best:08d}" if best else tiny_model
     assert [path.name for path in (folder / "policies").iterdir()] == ([source.name] if best else [])
     assert (folder / "policy" / "model.safetensors").read_bytes() == (source / "model.safetensors").read_bytes()
+
+
+@pytest.mark.complete
+def test_easy_prompts_come_first_solved_ones_retire_and_hard_ones_wait(tiny_model, tmp_path, folder):
+    rates = [0.9, 0.1, 0.5, 0.7, 0.3, 0.2, 0.8, 0.6]
+    recipe = RECIPE.model_validate(
+        {
+            **RECIPE.model_dump(),
+            "steps": 12,
+            "async_steps": 1,
+            "resampling": {"kind": "none"},
+            "replay": {"size": 4, "max_replays": 2},
+            "prompts": {
+                "curriculum": {"band": 0.0},
+                "reroll": {"start_fraction": 0.2},
+                "retirement": {"pass_rate": 0.75, "visits": 2, "when_all_solved": "stop"},
+            },
+        }
+    )
+    prompts = mixture(tmp_path, CONTENTS, rates=rates)
+    assert run(recipe, tiny_model, prompts, folder) == 0
+    rows = read_table(folder / "ledger.parquet", LEDGER).to_pylist()
+    easiest = sorted(zip(rates, read_table(prompts, MIXTURE)["prompt_id"].to_pylist(), strict=True), reverse=True)
+    sampled = [row["prompt_id"] for row in sorted(rows, key=lambda row: row["group"]) if row["fate"] != "replayed"]
+    assert sampled[: len(rates)] == [prompt_id for _, prompt_id in easiest]
+    solved = [row for row in rows if row["fate"] != "replayed" and row["scores"] and sum(row["scores"]) / 4 >= 0.75]
+    assert metrics(folder)[-1]["retired_prompts"] <= len({row["prompt_id"] for row in solved})
+    assert sum(row["replayed_groups"] for row in metrics(folder)) == sum(row["fate"] == "replayed" for row in rows)
+
+
+@pytest.mark.complete
+def test_responses_follow_a_regular_expression_and_end_at_a_stop_text(tiny_model, prompts, folder):
+    sampling = SamplingConfig(samples=4, max_tokens=16, guided_regex="[a-z ]{1,40}", stop=["s"])
+    assert run(RECIPE.model_copy(update={"sampling": sampling}), tiny_model, prompts, folder) == 0
+    rows = [
+        row
+        for file in (folder / "rollouts").glob("*.parquet")
+        for row in read_table(file, TRAINING_ROLLOUTS).to_pylist()
+    ]
+    assert rows
+    assert all(re.fullmatch("[a-z ]{1,40}", row["response"]) for row in rows)
+    assert all("s" not in row["response"][:-1] for row in rows)
+    assert all(math.isfinite(value) for row in metrics(folder) for value in row.values())
 
 
 @pytest.mark.complete
