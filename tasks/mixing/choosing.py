@@ -10,14 +10,16 @@ or went under counts that stay the same.
 
 from __future__ import annotations
 
-import bisect
 import hashlib
 import json
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from tasks.config import SpecError
 from tasks.mixing.members import Member
@@ -26,8 +28,14 @@ from tasks.mixing.spec import DomainShare, HeldOut, MixtureSpec, Share, SourceSh
 from tasks.schemas import BATCH_ROWS, CLUSTER, TableError
 from tasks.texts import prompt_keys
 
-Sources = dict[str, dict[str, list[int]]]
-"""Domain -> source -> rows of the graded table."""
+Rows = NDArray[np.int64]
+"""Rows of the graded table."""
+
+Sources = dict[str, dict[str, Rows]]
+"""Domain -> source -> its rows."""
+
+Ranks = NDArray[np.uint64]
+"""The hash of each row; prompts that are kept together have the same."""
 
 _HASHES = 2**64
 
@@ -54,63 +62,56 @@ class Chosen(NamedTuple):
 
 def choose(prompts: pa.Table, spec: MixtureSpec, name: str) -> Chosen:
     """Divide the rows; `name` is what errors call the table."""
-    ids = prompts.column("prompt_id").to_pylist()
-    if len(set(ids)) < len(ids):
+    ids = prompts.column("prompt_id")
+    if pc.count_distinct(ids).as_py() < len(ids):
         raise TableError(f"{name}: a prompt_id stands in several rows")
-    clusters = _clusters(prompts)
-    ranks = [_rank(spec.seed, cluster) for cluster in clusters]
-    every = _sources(prompts, ids, ranks)
+    ranks = _ranks(prompts, spec.seed)
+    every = _sources(prompts, ranks)
     _check_names(spec, every, name)
     heldout = {domain: _held_out(domain, sources, ranks, spec, name) for domain, sources in every.items()}
-    holder = {clusters[row]: row for row in rows_of(heldout)}
-    rest: Sources = {domain: {source: [] for source in sources} for domain, sources in every.items()}
-    like_heldout = {}
+    held = rows_of(heldout)
+    holder = dict(zip(ranks[held].tolist(), held.tolist(), strict=True))
+    rest: Sources = {domain: {} for domain in every}
+    like_heldout: dict[int, int] = {}
     for domain, sources in every.items():
         for source, rows in sources.items():
-            for row in rows[len(heldout[domain][source]) :]:
-                if (held := holder.get(clusters[row])) is None:
-                    rest[domain][source].append(row)
-                else:
-                    like_heldout[row] = held
+            left = rows[len(heldout[domain][source]) :]
+            is_alike = np.isin(ranks[left], ranks[held])
+            rest[domain][source], alike = left[~is_alike], left[is_alike]
+            like_heldout |= {row: holder[rank] for row, rank in zip(alike.tolist(), ranks[alike].tolist(), strict=True)}
     strata = _strata(prompts, every, spec)
     return Chosen(every, heldout, rest, strata, _trained_on(rest, strata, spec), like_heldout)
 
 
-def _clusters(prompts: pa.Table) -> list[bytes]:
-    """What decides the side of each prompt: its text, or what it shares with those that it is kept together with."""
-    found: list[bytes] = []
+def _ranks(prompts: pa.Table, seed: int) -> Ranks:
+    """A seeded hash of what decides the side of each prompt: its text, or what it shares with those like it."""
+    prefix = b"%d:" % seed
+    hashes = (hashlib.sha256(prefix + cluster).digest()[:8] for cluster in _clusters(prompts))
+    return np.frombuffer(b"".join(hashes), ">u8").astype(np.uint64)
+
+
+def _clusters(prompts: pa.Table) -> Iterator[bytes]:
+    """The text of each prompt, or that of the first of those that it is kept together with."""
     for batch in prompts.select(["messages", "metadata"]).to_batches(BATCH_ROWS):
         table = pa.Table.from_batches([batch])
-        keys = prompt_keys(table.column("messages"))
-        found += [
-            bytes.fromhex(json.loads(text).get(CLUSTER, key.hex())) if marked else key
-            for key, text, marked in zip(
-                keys,
-                table.column("metadata").to_pylist(),
-                pc.match_substring(table.column("metadata"), f'"{CLUSTER}"').to_pylist(),
-                strict=True,
-            )
-        ]
-    return found
+        keys, metadata = prompt_keys(table.column("messages")), table.column("metadata")
+        for row in np.flatnonzero(pc.match_substring(metadata, f'"{CLUSTER}"')):
+            if (cluster := json.loads(metadata[row].as_py()).get(CLUSTER)) is not None:
+                keys[row] = bytes.fromhex(cluster)
+        yield from keys
 
 
-def _rank(seed: int, cluster: bytes) -> int:
-    return int.from_bytes(hashlib.sha256(b"%d:%b" % (seed, cluster)).digest()[:8])
-
-
-def _sources(prompts: pa.Table, ids: list[str], ranks: list[int]) -> Sources:
+def _sources(prompts: pa.Table, ranks: Ranks) -> Sources:
     """The rows of each domain and source, in the order of their ranks; those of one rank by their id."""
-    found: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-    names = zip(prompts.column("domain").to_pylist(), prompts.column("source").to_pylist(), strict=True)
-    for row, (domain, source) in enumerate(names):
-        found[domain][source].append(row)
-    return {
-        domain: {
-            source: sorted(found[domain][source], key=lambda row: (ranks[row], ids[row]))
-            for source in sorted(found[domain])
-        }
-        for domain in sorted(found)
-    }
+    keys = pa.table({"rank": ranks, "prompt_id": prompts.column("prompt_id")})
+    order = pc.sort_indices(keys, [("rank", "ascending"), ("prompt_id", "ascending")])
+    names = prompts.select(["domain", "source"]).take(order)
+    found: dict[str, dict[str, Rows]] = defaultdict(dict)
+    pairs = names.group_by(names.column_names).aggregate([])
+    for domain, source in sorted((row["domain"], row["source"]) for row in pairs.to_pylist()):
+        is_own = pc.and_(pc.equal(names.column("domain"), domain), pc.equal(names.column("source"), source))
+        found[domain][source] = order.filter(is_own.combine_chunks()).to_numpy().astype(np.int64)
+    return dict(found)
 
 
 def _check_names(spec: MixtureSpec, every: Sources, prompts: str) -> None:
@@ -123,9 +124,7 @@ def _check_names(spec: MixtureSpec, every: Sources, prompts: str) -> None:
                 raise SpecError(f"mixture: {field}.{name}: no {prompts} of that name; there are {present}")
 
 
-def _held_out(
-    domain: str, sources: dict[str, list[int]], ranks: list[int], spec: MixtureSpec, prompts: str
-) -> dict[str, list[int]]:
+def _held_out(domain: str, sources: dict[str, Rows], ranks: Ranks, spec: MixtureSpec, prompts: str) -> dict[str, Rows]:
     """The rows of a domain that are held out."""
 
     def below(source: str, asked: HeldOut) -> int:
@@ -133,7 +132,7 @@ def _held_out(
         if isinstance(asked, int):
             return asked
         rows = sources[source]
-        return bisect.bisect_left(rows, asked * _HASHES, key=ranks.__getitem__)
+        return int(np.searchsorted(ranks[rows], np.uint64(asked * _HASHES)))
 
     own = _domain(spec, domain).heldout
     held = spec.heldout if own is None else own
@@ -164,7 +163,7 @@ def _strata(prompts: pa.Table, every: Sources, spec: MixtureSpec) -> dict[int, s
             if (divided := _source(spec, source).strata) is None:
                 continue
             texts = prompts.column("metadata").take(pa.array(rows, pa.int64())).to_pylist()
-            for row, text in zip(rows, texts, strict=True):
+            for row, text in zip(rows.tolist(), texts, strict=True):
                 value = json.loads(text).get("columns", {}).get(divided.by)
                 if not isinstance(value, str | int | float):
                     raise SpecError(
@@ -172,7 +171,7 @@ def _strata(prompts: pa.Table, every: Sources, spec: MixtureSpec) -> dict[int, s
                         "text or a number, and a column that the source keeps (columns.keep)"
                     )
                 found[row] = str(value)
-            there = sorted({found[row] for row in rows})
+            there = sorted({found[row] for row in rows.tolist()})
             for name in divided.shares:
                 if name not in there:
                     raise SpecError(f"mixture: sources.{source}: strata.{name}: there is none; there are {there}")
@@ -190,7 +189,7 @@ def _trained_on(rest: Sources, strata: dict[int, str], spec: MixtureSpec) -> lis
         whole.parts[domain] = within
     train = [(member, count) for member, count in whole.take(spec.size) if count]
     if not train:
-        empty = [domain for domain, sources in rest.items() if not any(sources.values())]
+        empty = [domain for domain, sources in rest.items() if not any(map(len, sources.values()))]
         why = "all are held out or have weight 0"
         if empty and len(empty) < len(rest):
             why = (
@@ -201,14 +200,14 @@ def _trained_on(rest: Sources, strata: dict[int, str], spec: MixtureSpec) -> lis
     return train
 
 
-def _source_member(domain: str, source: str, rows: list[int], strata: dict[int, str], spec: MixtureSpec) -> Member:
+def _source_member(domain: str, source: str, rows: Rows, strata: dict[int, str], spec: MixtureSpec) -> Member:
     share, temperature = _source(spec, source), float(spec.temperature)
     repeats = share.max_repeats or _domain(spec, domain).max_repeats or spec.max_repeats
     name = f"mixture: sources.{source}"
     member = Member((domain, source), name, share, repeats, rows, temperature=temperature)
     if share.strata is not None:
         parts: dict[str, list[int]] = defaultdict(list)
-        for row in rows:
+        for row in rows.tolist():
             parts[strata[row]].append(row)
         member.parts = {
             each: Member(
@@ -216,7 +215,7 @@ def _source_member(domain: str, source: str, rows: list[int], strata: dict[int, 
                 f"{name}.strata.{each}",
                 share.strata.shares.get(each, Share()),
                 repeats,
-                parts[each],
+                np.array(parts[each], np.int64),
             )
             for each in sorted(parts)
         }
@@ -231,5 +230,5 @@ def _source(spec: MixtureSpec, name: str) -> SourceShare:
     return spec.sources.get(name, SourceShare())
 
 
-def rows_of(sources: Sources) -> list[int]:
-    return [row for each in sources.values() for rows in each.values() for row in rows]
+def rows_of(sources: Sources) -> Rows:
+    return np.concatenate([rows for each in sources.values() for rows in each.values()])

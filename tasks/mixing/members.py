@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tasks.config import SpecError
 from tasks.mixing.shares import Claim, divide
 from tasks.mixing.spec import Share
@@ -28,7 +31,7 @@ class Member:
     name: str
     share: Share
     repeats: int = 1
-    rows: list[int] = field(default_factory=list)
+    rows: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     parts: dict[str, Member] = field(default_factory=dict)
     temperature: float = 1.0
 
@@ -68,15 +71,15 @@ class Member:
             for name, count in self._divided(total).items():
                 yield from self.parts[name].take(count)
 
-    def placed(self, count: int, start: float) -> Iterator[tuple[float, int, int]]:
-        """`count` of its rows, spread evenly: where in the order (0 to 1), the row, and how often it stood before.
+    def placed(self, count: int, start: float) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+        """`count` of its rows, spread evenly: where in the order (0 to 1), the rows, how often each stood before.
 
         Prompt j of n stands at (j + start) / n of the way, so that any stretch of the order holds each member within
         two prompts of its proportion. All of its prompts stand once before any stands again.
         """
-        for position in range(count):
-            repeat, index = divmod(position, len(self.rows))
-            yield (position + start) / count, self.rows[index], repeat
+        positions = np.arange(count)
+        repeats, places = np.divmod(positions, len(self.rows))
+        return (positions + start) / count, self.rows[places], repeats
 
     def _divided(self, total: int | None, *, repeating: bool = False) -> dict[str, int]:
         claims = {name: part.claim for name, part in self.parts.items()}

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.mixing.choosing import Chosen, choose, rows_of
+from tasks.mixing.choosing import Chosen, Rows, choose, rows_of
 from tasks.mixing.members import Member
 from tasks.mixing.spec import MixtureSpec
 from tasks.schemas import (
@@ -56,7 +56,7 @@ def mix(graded: pa.Table, spec: MixtureSpec) -> Mixed:
     chosen = choose(graded, spec, "graded prompts")
     return Mixed(
         train=_train_table(graded, chosen.train, spec.seed),
-        heldout=graded.take(pa.array(rows_of(chosen.heldout), pa.int64())).combine_chunks(),
+        heldout=graded.take(pa.array(rows_of(chosen.heldout))).combine_chunks(),
         counts=_counts(chosen),
         set_aside=_set_aside(graded, chosen.like_heldout),
     )
@@ -98,9 +98,9 @@ def _counts(chosen: Chosen) -> list[dict[str, Any]]:
     return found
 
 
-def _by_stratum(rows: list[int], strata: Mapping[int, str]) -> dict[str | None, int]:
+def _by_stratum(rows: Rows, strata: Mapping[int, str]) -> dict[str | None, int]:
     """How many of a source's rows there are of each stratum; of a source without strata, of none."""
-    return Counter(map(strata.get, rows)) if rows and rows[0] in strata else {None: len(rows)}
+    return Counter(map(strata.get, rows.tolist())) if len(rows) and int(rows[0]) in strata else {None: len(rows)}
 
 
 def _set_aside(graded: pa.Table, like_heldout: dict[int, int]) -> pa.Table:
@@ -128,12 +128,14 @@ def _set_aside(graded: pa.Table, like_heldout: dict[int, int]) -> pa.Table:
 def _train_table(graded: pa.Table, train: list[tuple[Member, int]], seed: int) -> pa.Table:
     """The taken rows, each member spread evenly over the order from a seeded start."""
     placed = []
-    for member, count in train:
+    for member, count in sorted(train, key=lambda each: each[0].path):
         place = ":".join([str(seed), *member.path])
         start = int.from_bytes(hashlib.sha256(place.encode()).digest()[:8]) / 2**64
-        placed += [(where, member.path, row, repeat) for where, row, repeat in member.placed(count, start)]
-    placed.sort(key=lambda each: each[:2])
-    table = graded.take(pa.array([row for *_, row, _ in placed], pa.int64())).combine_chunks()
-    table = table.append_column("repeat", pa.array([repeat for *_, repeat in placed], pa.int32()))
-    table = table.append_column("order", pa.array(np.arange(len(placed))))
+        placed.append(member.placed(count, start))
+    where, rows, repeats = (np.concatenate(column) for column in zip(*placed, strict=True))
+    # Stable: members that meet at one place stand in the order of their paths.
+    order = np.argsort(where, kind="stable")
+    table = graded.take(pa.array(rows[order])).combine_chunks()
+    table = table.append_column("repeat", pa.array(repeats[order], pa.int32()))
+    table = table.append_column("order", pa.array(np.arange(table.num_rows)))
     return validate(table, with_user_columns(MIXTURE, table.schema), "mixture")
