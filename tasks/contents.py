@@ -6,7 +6,7 @@
 
 What a writer left is a claim, and this project's writers alone make one. A table's is of so many bytes of pages: a file
 with more or fewer was made from the table by a program that copied the entries of its footer, and counts as any other
-file. Pages are compared with the claim whenever the table is read (`tasks.schemas.read_table`) and where it lies on
+file. Pages are compared with the claim whenever the table is read (`tasks.tables.read_table`) and where it lies on
 this machine. A folder's claim is compared with the names and sizes of its files; where the folder lies on this machine,
 with the files themselves, once a process.
 """

@@ -33,7 +33,8 @@ from tasks.machine import Machine, without_gpus
 from tasks.provenance import image
 from tasks.quiet import hush
 from tasks.registration import check_code, options
-from tasks.schemas import StageSummary, read_metadata
+from tasks.schemas import StageSummary
+from tasks.tables import read_metadata
 
 hush()
 speak()
@@ -59,7 +60,7 @@ def content_digest(value: Any) -> str:
 
 
 def footer(value: Any) -> dict[str, Any]:
-    """What the writer of a table left in its footer (`tasks.schemas.write_table`); all else is not read."""
+    """What the writer of a table left in its footer (`tasks.tables.write_table`); all else is not read."""
     address, access = str(value.remote_source or value.path), FlyteContextManager.current_context().file_access
     with access.get_filesystem_for_path(address).open(address, "rb") as file:
         return read_metadata(file)

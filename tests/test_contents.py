@@ -18,7 +18,8 @@ from tasks.contents import (
     seal,
     write_parquet,
 )
-from tasks.schemas import PROMPTS, TableError, read_table
+from tasks.schemas import PROMPTS
+from tasks.tables import TableError, read_table
 
 TABLE = pa.table({"name": ["a", "b", None], "score": [0.5, 1.0, 0.0]})
 

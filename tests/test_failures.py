@@ -13,7 +13,7 @@ import workflows.rlvr  # noqa: F401 declares every task
 from tasks.failures import cause_in_infrastructure
 from tasks.generation.engine import EngineError, EngineOptionsError
 from tasks.platform import stage
-from tasks.schemas import TableError
+from tasks.tables import TableError
 from tasks.training.actors import ActorLostError
 from tasks.training.controller import NoSignalError
 from tasks.training.learner.client import LearnerLostError

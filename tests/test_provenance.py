@@ -5,7 +5,8 @@ import platform
 from tasks.digest import code_digest
 from tasks.evaluation.spec import EvaluationConfig
 from tasks.provenance import IMAGE, image, made_from
-from tasks.schemas import PROMPTS, read_metadata, table_from_rows, write_table
+from tasks.schemas import PROMPTS
+from tasks.tables import read_metadata, table_from_rows, write_table
 
 MODULE = "tasks.mixing.task"
 

@@ -8,17 +8,10 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import load_dataset
 
-from tasks import schemas
+from tasks import schemas, tables
 from tasks.contents import file_digest
-from tasks.schemas import (
-    PROMPTS,
-    TableError,
-    prompt_id,
-    read_metadata,
-    read_table,
-    table_from_rows,
-    write_table,
-)
+from tasks.schemas import PROMPTS, prompt_id
+from tasks.tables import TableError, read_metadata, read_table, table_from_rows, write_table
 
 ROW = {
     "prompt_id": "a" * 32,
@@ -83,7 +76,7 @@ def test_a_table_of_an_older_version_has_nulls_in_the_columns_that_came_later(tm
 
 def test_a_table_of_a_newer_version_is_refused_in_one_sentence(tmp_path, monkeypatch):
     table = table_from_rows([ROW], PROMPTS, "here")
-    monkeypatch.setattr(schemas, "SCHEMA_VERSION", 99)
+    monkeypatch.setattr(tables, "SCHEMA_VERSION", 99)
     path = write_table(tmp_path / "t.parquet", table, PROMPTS)
     monkeypatch.undo()
     with pytest.raises(TableError, match=r"t\.parquet: its schema is of version 99, and this code reads"):

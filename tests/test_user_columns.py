@@ -11,16 +11,8 @@ from tasks.difficulty.stopping import Bounds
 from tasks.difficulty.task import select_prompts
 from tasks.mixing.spec import MixtureSpec
 from tasks.mixing.task import mix_prompts
-from tasks.schemas import (
-    MIXTURE,
-    PROMPTS,
-    ROLLOUTS,
-    SET_ASIDE,
-    TableError,
-    table_from_rows,
-    with_user_columns,
-    write_table,
-)
+from tasks.schemas import MIXTURE, PROMPTS, ROLLOUTS, SET_ASIDE
+from tasks.tables import TableError, table_from_rows, with_user_columns, write_table
 from tests.cleaning.prompts import prompt, table
 
 WORDS = ("river", "harbour", "mountain", "forest")

@@ -36,19 +36,8 @@ from tasks.platform import (
     shown_stage,
 )
 from tasks.provenance import made_from
-from tasks.schemas import (
-    PROMPTS,
-    RESPONSES,
-    ROLLOUTS,
-    SET_ASIDE,
-    StageSummary,
-    columns_of,
-    read_batches,
-    read_table,
-    with_user_columns,
-    write_batches,
-    write_table,
-)
+from tasks.schemas import PROMPTS, RESPONSES, ROLLOUTS, SET_ASIDE, StageSummary
+from tasks.tables import columns_of, read_batches, read_table, with_user_columns, write_batches, write_table
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 SUMMARY = "summary"

@@ -12,18 +12,8 @@ from images import DATA
 from tasks.difficulty.stopping import Bounds
 from tasks.platform import Parquet, Stopwatch, content_digest, local, scratch, show, shown_stage
 from tasks.provenance import made_from
-from tasks.schemas import (
-    COMPARED,
-    PROMPTS,
-    ROLLOUTS,
-    SET_ASIDE,
-    StageSummary,
-    columns_of,
-    read_batches,
-    read_table,
-    with_user_columns,
-    write_table,
-)
+from tasks.schemas import COMPARED, PROMPTS, ROLLOUTS, SET_ASIDE, StageSummary
+from tasks.tables import columns_of, read_batches, read_table, with_user_columns, write_table
 
 _SCORED = pa.schema([ROLLOUTS.field(name) for name in ("prompt_id", "score", "num_tokens", "error")])
 """What grading asks of rollouts: no text, which is most of them."""

@@ -32,7 +32,8 @@ import pandas as pd
 import pyarrow as pa
 from scipy import stats
 
-from tasks.schemas import DOMAINS, EVALUATION, table_from_rows
+from tasks.schemas import DOMAINS, EVALUATION
+from tasks.tables import table_from_rows
 
 CONFIDENCE = 0.95
 FLIPS = 9_999

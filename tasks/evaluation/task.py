@@ -24,7 +24,8 @@ from tasks.platform import (
     shown_stage,
 )
 from tasks.provenance import made_from
-from tasks.schemas import EVALUATION, GRADED, PROMPTS, ROLLOUTS, SET_ASIDE, StageSummary, read_table, write_table
+from tasks.schemas import EVALUATION, GRADED, PROMPTS, ROLLOUTS, SET_ASIDE, StageSummary
+from tasks.tables import read_table, write_table
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 

@@ -28,7 +28,8 @@ from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.engine import Engine, EngineError, has_gpu, running_engine, sample_seed
 from tasks.generation.judging import Judged, RolloutError, call_of, check_prompts, judge, verifiers_for
 from tasks.generation.kept_rollouts import Kept, known_scores, responses, verdict
-from tasks.schemas import ROLLOUTS, SET_ASIDE, Stage, messages_key, set_aside_row, table_from_rows
+from tasks.schemas import ROLLOUTS, SET_ASIDE, Stage, messages_key, set_aside_row
+from tasks.tables import table_from_rows
 from tasks.verifiers import VerifierPool, VerifiersConfig, open_pool
 from tasks.verifiers.config import DEFAULTS
 

@@ -25,7 +25,8 @@ from tasks.config import SpecError
 from tasks.mixing.members import Member
 from tasks.mixing.shares import Claim, divide
 from tasks.mixing.spec import DomainShare, HeldOut, MixtureSpec, Share, SourceShare
-from tasks.schemas import BATCH_ROWS, CLUSTER, TableError
+from tasks.schemas import CLUSTER
+from tasks.tables import BATCH_ROWS, TableError
 from tasks.texts import prompt_keys
 
 Rows = NDArray[np.int64]

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.schemas import MIXTURE, read_batches
+from tasks.schemas import MIXTURE
+from tasks.tables import read_batches
 
 _COLUMNS = pa.schema([MIXTURE.field(name) for name in ("prompt_id", "domain", "source", "pass_rate", "repeat")])
 

@@ -12,18 +12,8 @@ from images import DATA
 from tasks.mixing.spec import MixtureSpec
 from tasks.platform import Parquet, Stopwatch, content_digest, local, scratch, show, shown_stage, stage
 from tasks.provenance import made_from
-from tasks.schemas import (
-    GRADED,
-    PROMPTS,
-    SET_ASIDE,
-    StageSummary,
-    columns_of,
-    read_batches,
-    read_table,
-    with_user_columns,
-    write_batches,
-    write_table,
-)
+from tasks.schemas import GRADED, PROMPTS, SET_ASIDE, StageSummary
+from tasks.tables import columns_of, read_batches, read_table, with_user_columns, write_batches, write_table
 
 NONE: list[Parquet] = []
 

@@ -27,17 +27,9 @@ from tasks.platform import (
     scratch,
     uncached_stage,
 )
-from tasks.schemas import (
-    EVALUATION,
-    GRADED,
-    LEDGER,
-    MIXTURE,
-    ROLLOUTS,
-    SET_ASIDE,
-    StageSummary,
-    read_table,
-)
+from tasks.schemas import EVALUATION, GRADED, LEDGER, MIXTURE, ROLLOUTS, SET_ASIDE, StageSummary
 from tasks.spec import DataFile, Recipe
+from tasks.tables import read_table
 
 OUTPUTS = "RLVR_OUTPUTS"
 """Environment variable: the folder in which each local run gets one, with its report, tables and policy."""

@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tasks.reporting import formats, sections
-from tasks.schemas import EVALUATION, StageSummary, validate
+from tasks.schemas import EVALUATION, StageSummary
+from tasks.tables import validate
 
 
 def summary_json(

@@ -11,8 +11,9 @@ from flytekit.types.file import FlyteFile
 from images import DATA
 from tasks.platform import Parquet, Stopwatch, scratch, show, shown_stage
 from tasks.provenance import made_from
-from tasks.schemas import PROMPTS, SET_ASIDE, StageSummary, write_table
+from tasks.schemas import PROMPTS, SET_ASIDE, StageSummary
 from tasks.sourcing.spec import SourceBatch
+from tasks.tables import write_table
 
 
 class Sourced(NamedTuple):

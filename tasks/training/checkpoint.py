@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from tasks.schemas import write_table
+from tasks.tables import write_table
 from tasks.training.saved_groups import SAVED_GROUPS
 
 KEEP = 2

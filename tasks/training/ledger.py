@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from tasks.schemas import LEDGER, canonical_json, table_from_rows
+from tasks.schemas import LEDGER, canonical_json
+from tasks.tables import table_from_rows
 from tasks.training.rollout_files import RolloutFiles
 from tasks.training.rollouts import Group, why_unjudged
 

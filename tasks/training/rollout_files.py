@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.schemas import table_from_rows, write_table
+from tasks.tables import table_from_rows, write_table
 from tasks.training.rollouts import Group, Sample
 
 TRAINING_ROLLOUTS = pa.schema(

@@ -15,7 +15,8 @@ from tasks import cores, precision
 from tasks.failures import MistakeError
 from tasks.generation.engine import sample_seed
 from tasks.generation.rollouts import check_prompts
-from tasks.schemas import LEDGER, MIXTURE, read_table, write_table
+from tasks.schemas import LEDGER, MIXTURE
+from tasks.tables import read_table, write_table
 from tasks.training import trackers
 from tasks.training.actors import ActorProcess, RayActor
 from tasks.training.checkpoint import Checkpoints

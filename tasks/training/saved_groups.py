@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.generation.engine import Completion, VersionSpan
-from tasks.schemas import read_table, table_from_rows
+from tasks.tables import read_table, table_from_rows
 from tasks.training.objective import ShapingConfig
 from tasks.training.rollouts import Group, Prompt, Stage
 from tasks.verifiers import Reward, Score

@@ -9,9 +9,10 @@ import pyarrow as pa
 from tasks.generation.models import ModelSpec, prepare_model
 from tasks.mixing.mix import mix
 from tasks.mixing.spec import MixtureSpec
-from tasks.schemas import GRADED, MIXTURE, canonical_json, table_from_rows, write_table
+from tasks.schemas import GRADED, MIXTURE, canonical_json
 from tasks.sourcing.prompts import build_prompts
 from tasks.spec import quickstart
+from tasks.tables import table_from_rows, write_table
 
 
 def model(folder: Path) -> Path:

@@ -41,8 +41,9 @@ def prompts() -> Path:
     from tasks.generation.rollouts import sample_and_score
     from tasks.mixing.mix import mix
     from tasks.mixing.spec import MixtureSpec
-    from tasks.schemas import MIXTURE, write_table
+    from tasks.schemas import MIXTURE
     from tasks.spec import quickstart
+    from tasks.tables import write_table
 
     path = FOLDER / "mixture.parquet"
     if path.exists():
@@ -87,7 +88,8 @@ def ours() -> dict[str, Any]:
     """Policies by seconds since the start."""
     import ray
 
-    from tasks.schemas import MIXTURE, read_table, write_table
+    from tasks.schemas import MIXTURE
+    from tasks.tables import read_table, write_table
     from tasks.training.run import train
 
     path, folder = FOLDER / "trained.parquet", FOLDER / "ours"

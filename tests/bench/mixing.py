@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 import polars
 import pyarrow as pa
 
-from tasks.schemas import GRADED, MIXTURE, read_table, write_batches, write_table
+from tasks.schemas import GRADED, MIXTURE
+from tasks.tables import read_table, write_batches, write_table
 from tests.bench.cleaning import prompts
 
 SOURCES = 15

@@ -9,7 +9,8 @@ import pytest
 
 from tasks.cleaning.merging import Merger
 from tasks.cleaning.spec import DuplicatesSpec
-from tasks.schemas import PROMPTS, canonical_json, prompt_id, table_from_rows, write_table
+from tasks.schemas import PROMPTS, canonical_json, prompt_id
+from tasks.tables import table_from_rows, write_table
 
 DATA = Path(os.environ.get("RLVR_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data at {DATA} (set RLVR_TEST_DATA)")

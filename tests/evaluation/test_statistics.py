@@ -13,7 +13,8 @@ from tasks.evaluation.statistics import (
     rate_interval,
     sign_flip_p_value,
 )
-from tasks.schemas import EVALUATION, PROMPTS, ROLLOUTS, table_from_rows, validate
+from tasks.schemas import EVALUATION, PROMPTS, ROLLOUTS
+from tasks.tables import table_from_rows, validate
 
 
 def prompts(**domains: str) -> pa.Table:

@@ -10,7 +10,8 @@ from tasks.generation.engine import EngineError
 from tasks.generation.judging import RolloutError, check_prompts
 from tasks.generation.kept_rollouts import Kept
 from tasks.generation.rollouts import sample_and_score
-from tasks.schemas import PROMPTS, ROLLOUTS, canonical_json, prompt_id, table_from_rows
+from tasks.schemas import PROMPTS, ROLLOUTS, canonical_json, prompt_id
+from tasks.tables import table_from_rows
 
 NO_COMMA = {"instruction_ids": ["punctuation:no_comma"], "kwargs": [{}]}
 ENGINE = EngineConfig(max_model_len=128)

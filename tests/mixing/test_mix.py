@@ -15,7 +15,8 @@ from tasks.contents import file_digest
 from tasks.mixing.mix import check, mix
 from tasks.mixing.shares import apportion
 from tasks.mixing.spec import MixtureSpec
-from tasks.schemas import GRADED, MIXTURE, PROMPTS, TableError, prompt_id, table_from_rows, write_table
+from tasks.schemas import GRADED, MIXTURE, PROMPTS, prompt_id
+from tasks.tables import TableError, table_from_rows, write_table
 from tasks.texts import prompt_keys
 
 

@@ -20,8 +20,8 @@ from tasks.schemas import (
     canonical_json,
     prompt_id,
     set_aside_row,
-    table_from_rows,
 )
+from tasks.tables import table_from_rows
 
 STARTED = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 THRESHOLD = 0.625

@@ -9,7 +9,8 @@ import pytest
 
 from tasks.reporting import sections
 from tasks.reporting.page import ReportInputs, render
-from tasks.schemas import ROLLOUTS, SET_ASIDE, TableError, set_aside_row, table_from_rows
+from tasks.schemas import ROLLOUTS, SET_ASIDE, set_aside_row
+from tasks.tables import TableError, table_from_rows
 from tests.reporting.synthetic_run import THRESHOLD, evaluation, metrics, report_inputs
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}

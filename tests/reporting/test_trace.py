@@ -8,18 +8,8 @@ import duckdb
 import pytest
 
 from tasks.reporting.trace import TraceError, find, find_row, told
-from tasks.schemas import (
-    GRADED,
-    LEDGER,
-    MIXTURE,
-    PROMPTS,
-    ROLLOUTS,
-    SET_ASIDE,
-    prompt_id,
-    set_aside_row,
-    table_from_rows,
-    write_table,
-)
+from tasks.schemas import GRADED, LEDGER, MIXTURE, PROMPTS, ROLLOUTS, SET_ASIDE, prompt_id, set_aside_row
+from tasks.tables import table_from_rows, write_table
 
 DOCS = Path(__file__).parents[2] / "docs" / "tracing.md"
 

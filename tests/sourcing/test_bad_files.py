@@ -11,10 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.config import SpecError
-from tasks.schemas import PROMPTS, TableError, read_table
+from tasks.schemas import PROMPTS
 from tasks.sourcing import files
 from tasks.sourcing.prompts import build_prompts
 from tasks.sourcing.spec import SourceSpec
+from tasks.tables import TableError, read_table
 
 
 def source(path, kind="jsonl"):
@@ -111,7 +112,8 @@ def test_a_disk_that_fills_in_mid_write_leaves_nothing_that_is_taken_for_a_table
     program = f"""
 import random
 from tests.generation.test_rollouts import table
-from tasks.schemas import PROMPTS, write_table
+from tasks.schemas import PROMPTS
+from tasks.tables import write_table
 write_table({str(path)!r}, table(*(str(random.random()) * 50 for _ in range(2000))), PROMPTS)
 """
 

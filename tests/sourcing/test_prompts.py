@@ -12,11 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.config import SpecError, load_yaml
-from tasks.schemas import PROMPTS, prompt_id, write_table
+from tasks.schemas import PROMPTS, prompt_id
 from tasks.sourcing.loaders import check, fingerprint
 from tasks.sourcing.prompts import build_prompts
 from tasks.sourcing.spec import SourceSpec
 from tasks.spec import DataFile
+from tasks.tables import write_table
 from tests.cleaning.prompts import merged
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,8 @@ from collections import Counter
 import psutil
 import pytest
 
-from tasks.schemas import LEDGER, read_table
+from tasks.schemas import LEDGER
+from tasks.tables import read_table
 from tasks.training.config import TrainingConfig
 from tasks.training.rollout_files import TRAINING_ROLLOUTS
 from tests.training.driven import metrics, run

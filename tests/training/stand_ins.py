@@ -14,7 +14,7 @@ import pytest
 
 from tasks.generation.config import SamplingConfig
 from tasks.generation.engine import Completion, EngineStatistics, UpdateTiming, VersionSpan
-from tasks.schemas import read_table
+from tasks.tables import read_table
 from tasks.training.checkpoint import STATE, Checkpoints
 from tasks.training.config import TrainingConfig
 from tasks.training.controller import Controller, Crew

@@ -9,7 +9,8 @@ from collections import Counter
 import pytest
 
 from tasks.generation.config import SamplingConfig
-from tasks.schemas import LEDGER, MIXTURE, read_table
+from tasks.schemas import LEDGER, MIXTURE
+from tasks.tables import read_table
 from tasks.training.config import TrainingConfig, ValidationConfig
 from tasks.training.learner.config import LoraConfig
 from tasks.training.rollout_files import TRAINING_ROLLOUTS

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tasks.generation.engine import Completion, VersionSpan
-from tasks.schemas import TableError, write_table
+from tasks.tables import TableError, write_table
 from tasks.training.objective import ShapingConfig
 from tasks.training.rollouts import Group, Stage
 from tasks.training.saved_groups import SAVED_GROUPS, groups_table, load_groups

@@ -13,7 +13,8 @@ from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.engine import Completion
 from tasks.generation.kept_rollouts import Kept
 from tasks.generation.rollouts import sample_and_score
-from tasks.schemas import PROMPTS, canonical_json, prompt_id, table_from_rows
+from tasks.schemas import PROMPTS, canonical_json, prompt_id
+from tasks.tables import table_from_rows
 from tasks.training.config import RewardsConfig
 from tasks.training.rewards import RayJudge, RewardProcess
 from tasks.verifiers import VerifiersConfig, verifiers_of, verify

@@ -21,18 +21,8 @@ from tasks.evaluation.task import Evaluated, evaluate_policy
 from tasks.generation.task import PreparedModel, prepare_model
 from tasks.platform import run_id
 from tasks.ray_job import RayJobTask
-from tasks.schemas import (
-    LEDGER,
-    PROMPTS,
-    RESPONSES,
-    ROLLOUTS,
-    SET_ASIDE,
-    StageSummary,
-    read_table,
-    table_from_rows,
-    validate,
-    write_table,
-)
+from tasks.schemas import LEDGER, PROMPTS, RESPONSES, ROLLOUTS, SET_ASIDE, StageSummary
+from tasks.tables import read_table, table_from_rows, validate, write_table
 from tasks.training.task import Trained, train_policy
 from tests.workflows.containers import image_environments, registered
 

@@ -9,7 +9,8 @@ from flyteidl.core import literals_pb2, types_pb2
 from flyteidl.service import dataproxy_pb2, dataproxy_pb2_grpc
 from flytekit.clis.sdk_in_container.pyflyte import main
 
-from tasks.schemas import GRADED, MIXTURE, read_table, write_table
+from tasks.schemas import GRADED, MIXTURE
+from tasks.tables import read_table, write_table
 from tests.mixing.test_mix import graded
 
 EXECUTION = "flyte://v1/rlvr/development/a1b2c3"

@@ -6,9 +6,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.evaluation.spec import EvaluationConfig
-from tasks.schemas import read_metadata
 from tasks.sourcing.loaders import batches
 from tasks.spec import DataFile, Recipe, quickstart
+from tasks.tables import read_metadata
 from tests.training.mixtures import HAS_AN_E
 from tests.workflows.containers import FOLDERS, files_of, literals, python
 from tests.workflows.propeller import IMAGE, FailedError

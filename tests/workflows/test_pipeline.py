@@ -15,7 +15,8 @@ import pytest
 import yaml
 
 from tasks.contents import file_digest
-from tasks.schemas import EVALUATION, GRADED, LEDGER, MIXTURE, read_metadata, read_table
+from tasks.schemas import EVALUATION, GRADED, LEDGER, MIXTURE
+from tasks.tables import read_metadata, read_table
 from tests.reporting.reader import Reader
 from tests.tiny_model import build
 from tests.training.mixtures import HAS_AN_E

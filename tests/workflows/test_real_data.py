@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks.schemas import COMPARED, GRADED, MIXTURE, PROMPTS, ROLLOUTS, SET_ASIDE, read_table
+from tasks.schemas import COMPARED, GRADED, MIXTURE, PROMPTS, ROLLOUTS, SET_ASIDE
+from tasks.tables import read_table
 from tests.sourcing.conftest import DATA
 from tests.tiny_model import build
 from tests.verifiers.fake_endpoint import FakeEndpoint, graded
