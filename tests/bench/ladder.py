@@ -52,17 +52,19 @@ CURVE = (1, 2, 4, 8, 16)
 
 
 class DrawingActor(ActorProcess):
-    """An actor whose responses have drawn lengths."""
+    """An actor whose responses have lengths drawn from `seed`; without one, the longest that may be."""
 
-    def __init__(self, model: str, config: Any, seed: int) -> None:
+    def __init__(self, model: str, config: Any, seed: int | None) -> None:
         super().__init__(model, config)
+        self._draws = seed is not None
         chance = random.Random(seed)  # noqa: S311 reproducibility, not secrecy
         self._draw = drawn_lengths(chance, MEAN_TOKENS / SCALE, LONGEST // SCALE)
 
     async def generate(self, prompt_ids: list[int], sampling: SamplingConfig, seed: int | None) -> Completion:
         """See `ActorProcess`."""
-        drawn = sampling.model_copy(update={"max_tokens": self._draw()})
-        return await super().generate(prompt_ids, drawn, seed)
+        if self._draws:
+            sampling = sampling.model_copy(update={"max_tokens": self._draw()})
+        return await super().generate(prompt_ids, sampling, seed)
 
 
 class WritingLearner(ClockLearner):
@@ -108,29 +110,29 @@ def config_of(options: dict[str, Any]) -> TrainingConfig:
     return TrainingConfig.model_validate({**common, **options, "actors": actors})
 
 
-def actor_maker(model: Path, config: TrainingConfig) -> Callable[[int, int], RayActor]:
-    """Makes real actors whose responses have drawn lengths."""
+def actor_maker(model: Path, config: TrainingConfig, *, draws: bool = True) -> Callable[[int, int], RayActor]:
+    """Makes real actors whose responses have drawn lengths, or all the longest."""
     import ray
 
     remote = ray.remote(DrawingActor).options(num_cpus=1, max_concurrency=10_000)
-    return lambda index, _: RayActor(lambda: remote.remote(str(model), config.actors, index), config.actors)
+    return lambda index, _: RayActor(
+        lambda: remote.remote(str(model), config.actors, index if draws else None), config.actors
+    )
 
 
 async def curve(model: Path) -> dict[int, float]:
     """Seconds of a decoding step by the number of sequences of each engine, all engines at work."""
     config = config_of({})
-    make = actor_maker(model, config)
+    make = actor_maker(model, config, draws=False)
     actors = [make(index, 0) for index in range(ENGINES)]
     await asyncio.gather(*(actor.start() for actor in actors))
     seconds = {}
+    sampling = SamplingConfig(max_tokens=LONGEST // SCALE)
     for count in (CURVE[-1], *CURVE):  # once to warm up
         before = time.perf_counter()
-        sampling = SamplingConfig(max_tokens=LONGEST // SCALE)
         done = await asyncio.gather(*(actor.generate(PROMPT, sampling, None) for actor in actors for _ in range(count)))
-        tokens = sum(len(each.token_ids) for each in done)
-        longest = max(len(each.token_ids) for each in done)
-        seconds[count] = (time.perf_counter() - before) / longest
-        assert tokens
+        seconds[count] = (time.perf_counter() - before) / sampling.max_tokens
+        assert all(len(each.token_ids) == sampling.max_tokens for each in done)
     await asyncio.gather(*(actor.kill() for actor in actors))
     return seconds
 
