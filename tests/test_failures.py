@@ -11,7 +11,7 @@ from flytekit.exceptions.user import FlyteRecoverableException
 
 import workflows.rlvr  # noqa: F401 declares every task
 from tasks.failures import cause_in_infrastructure
-from tasks.generation.engine import EngineError, EngineOptionsError
+from tasks.generation.interface import EngineError, EngineOptionsError
 from tasks.platform import stage
 from tasks.tables import TableError
 from tasks.training.actors import ActorLostError

@@ -25,7 +25,8 @@ import pyarrow.compute as pc
 from tasks import precision
 from tasks.generation import chat_template
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.engine import Engine, EngineError, has_gpu, running_engine, sample_seed
+from tasks.generation.engine import Engine, has_gpu, running_engine
+from tasks.generation.interface import EngineError, sample_seed
 from tasks.generation.judging import Judged, RolloutError, call_of, check_prompts, judge, verifiers_for
 from tasks.generation.kept_rollouts import Kept, known_scores, responses, verdict
 from tasks.schemas import ROLLOUTS, SET_ASIDE, Stage, messages_key, set_aside_row

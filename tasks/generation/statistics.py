@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from tasks.generation.engine import EngineStatistics
+from tasks.generation.interface import EngineStatistics
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig

@@ -9,14 +9,8 @@ from typing import Any, Protocol
 
 from tasks.failures import InfrastructureError
 from tasks.generation.config import SamplingConfig
-from tasks.generation.engine import (
-    Completion,
-    Engine,
-    EngineError,
-    EngineStatistics,
-    RequestRefusedError,
-    UpdateTiming,
-)
+from tasks.generation.engine import Engine
+from tasks.generation.interface import Completion, EngineError, EngineStatistics, RequestRefusedError, UpdateTiming
 from tasks.training.config import ActorsConfig
 from tasks.training.learner.config import LoraConfig
 from tasks.training.timeouts import within

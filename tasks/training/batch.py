@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tasks.generation.engine import Completion
+from tasks.generation.interface import Completion
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.client import Learner, StepReport
 from tasks.training.objective.config import ObjectiveConfig

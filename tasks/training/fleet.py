@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from tasks.generation.config import SamplingConfig
-from tasks.generation.engine import Completion, EngineStatistics, RequestRefusedError, UpdateTiming, sample_seed
+from tasks.generation.interface import Completion, EngineStatistics, RequestRefusedError, UpdateTiming, sample_seed
 from tasks.training.actors import Actor, ActorLostError
 from tasks.training.config import TrainingConfig
 from tasks.training.place import Place

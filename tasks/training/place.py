@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections import deque
 
-from tasks.generation.engine import Completion, EngineStatistics
+from tasks.generation.interface import Completion, EngineStatistics
 from tasks.training.actors import Actor
 from tasks.training.concurrency import Concurrency
 from tasks.training.config import ActorsConfig

@@ -10,7 +10,7 @@ from collections import Counter
 from contextlib import ExitStack
 from typing import Any, Protocol
 
-from tasks.generation.engine import Completion
+from tasks.generation.interface import Completion
 from tasks.schemas import Message
 from tasks.training.config import RewardsConfig
 from tasks.training.rollouts import Prompt

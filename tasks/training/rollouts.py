@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tasks.generation import chat_template
-from tasks.generation.engine import Completion
+from tasks.generation.interface import Completion
 from tasks.schemas import Message
 from tasks.training.objective import ObjectiveConfig, ShapingConfig, shaped_reward
 from tasks.verifiers import Reward, Score

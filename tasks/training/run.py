@@ -13,7 +13,7 @@ from typing import Any
 
 from tasks import cores, precision
 from tasks.failures import MistakeError
-from tasks.generation.engine import sample_seed
+from tasks.generation.interface import sample_seed
 from tasks.generation.rollouts import check_prompts
 from tasks.schemas import LEDGER, MIXTURE
 from tasks.tables import read_table, write_table

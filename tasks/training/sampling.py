@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
-from tasks.generation.engine import Completion, UpdateTiming
+from tasks.generation.interface import Completion, UpdateTiming
 from tasks.training.actors import Actor
 from tasks.training.config import TrainingConfig
 from tasks.training.fleet import Fleet

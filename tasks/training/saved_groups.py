@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.generation.engine import Completion, VersionSpan
+from tasks.generation.interface import Completion, VersionSpan
 from tasks.tables import read_table, table_from_rows
 from tasks.training.objective import ShapingConfig
 from tasks.training.rollouts import Group, Prompt, Stage

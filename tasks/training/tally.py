@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tasks.generation.engine import UpdateTiming
+from tasks.generation.interface import UpdateTiming
 from tasks.training.rollouts import Group
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.failures import MistakeError
-from tasks.generation.engine import Completion, RequestRefusedError, sample_seed
+from tasks.generation.interface import Completion, RequestRefusedError, sample_seed
 from tasks.training.actors import ActorLostError
 from tasks.training.config import TrainingConfig, ValidationConfig
 from tasks.training.fleet import Fleet

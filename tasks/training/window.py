@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from tasks.generation.engine import Completion
+from tasks.generation.interface import Completion
 from tasks.training.rollouts import Group, Sample, Stage
 from tasks.verifiers import Score
 

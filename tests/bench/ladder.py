@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from tasks.generation.config import SamplingConfig
-from tasks.generation.engine import Completion
+from tasks.generation.interface import Completion
 from tasks.training.actors import ActorProcess, RayActor
 from tasks.training.checkpoint import Checkpoints
 from tasks.training.config import TrainingConfig

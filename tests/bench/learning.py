@@ -174,7 +174,8 @@ def trl(seconds: float) -> dict[str, Any]:
 def answered(policies: Sequence[str]) -> dict[str, list[float]]:
     """Pass rates of the held-out prompts, by policy; the same seeds for all of them."""
     from tasks.generation.config import EngineConfig, SamplingConfig
-    from tasks.generation.engine import running_engine, sample_seed
+    from tasks.generation.engine import running_engine
+    from tasks.generation.interface import sample_seed
     from tasks.training.rollouts import Prompt
     from tasks.verifiers import VerifiersConfig, open_pool
 

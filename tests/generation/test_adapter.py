@@ -6,7 +6,8 @@ import pytest
 
 from tasks.generation.adapter import supported_rank
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.engine import Engine, EngineError
+from tasks.generation.engine import Engine
+from tasks.generation.interface import EngineError
 from tests.generation.test_engine import LONG, PROMPTS, SAMPLING, policy_logprobs
 
 pytestmark = pytest.mark.engine

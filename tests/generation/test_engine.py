@@ -14,14 +14,8 @@ import psutil
 import pytest
 
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.engine import (
-    Engine,
-    EngineError,
-    EngineOptionsError,
-    RequestRefusedError,
-    VersionSpan,
-    sample_seed,
-)
+from tasks.generation.engine import Engine
+from tasks.generation.interface import EngineError, EngineOptionsError, RequestRefusedError, VersionSpan, sample_seed
 from tests.tiny_model import build
 
 pytestmark = pytest.mark.engine

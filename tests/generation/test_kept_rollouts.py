@@ -10,7 +10,7 @@ import pytest
 from tasks.difficulty.stopping import Bounds, remaining
 from tasks.generation import rollouts
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.engine import Completion, EngineError
+from tasks.generation.interface import Completion, EngineError
 from tasks.generation.judging import judge
 from tasks.generation.kept_rollouts import judging_digest, responses
 from tasks.generation.rollouts import sample

@@ -6,7 +6,7 @@ import pytest
 
 from tasks.generation import rollouts
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.engine import EngineError
+from tasks.generation.interface import EngineError
 from tasks.generation.judging import RolloutError, check_prompts
 from tasks.generation.kept_rollouts import Kept
 from tasks.generation.rollouts import sample_and_score

@@ -8,7 +8,8 @@ from pydantic import ValidationError
 
 from tasks.generation.chat_template import ChatTemplateError, encode
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.engine import Engine, VersionSpan
+from tasks.generation.engine import Engine
+from tasks.generation.interface import VersionSpan
 
 PROMPT = [5, 6, 7]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tasks.generation.config import SamplingConfig
-from tasks.generation.engine import Completion, EngineStatistics, UpdateTiming, VersionSpan
+from tasks.generation.interface import Completion, EngineStatistics, UpdateTiming, VersionSpan
 from tasks.tables import read_table
 from tasks.training.checkpoint import STATE, Checkpoints
 from tasks.training.config import TrainingConfig

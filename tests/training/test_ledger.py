@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.generation.engine import Completion, VersionSpan
+from tasks.generation.interface import Completion, VersionSpan
 from tasks.schemas import LEDGER
 from tasks.training.ledger import Ledger, cut_back
 from tasks.training.objective import ShapingConfig

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tasks.generation.engine import Completion, VersionSpan
+from tasks.generation.interface import Completion, VersionSpan
 from tasks.training.batch import advantages
 from tasks.training.config import TrainingConfig
 from tasks.training.objective import ObjectiveConfig, ShapingConfig

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tasks.generation.engine import Completion, VersionSpan
+from tasks.generation.interface import Completion, VersionSpan
 from tasks.tables import TableError, write_table
 from tasks.training.objective import ShapingConfig
 from tasks.training.rollouts import Group, Stage

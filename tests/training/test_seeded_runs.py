@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 
-from tasks.generation.engine import EngineStatistics, RequestRefusedError
+from tasks.generation.interface import EngineStatistics, RequestRefusedError
 from tasks.training.actors import ActorLostError
 from tasks.training.config import ActorsConfig
 from tasks.training.learner.client import LearnerLostError

@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tasks.generation.engine import Completion, VersionSpan
+from tasks.generation.interface import Completion, VersionSpan
 from tasks.training.rollouts import Group, Stage
 from tasks.training.stream import PromptStream
 from tasks.training.window import Window

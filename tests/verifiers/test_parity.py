@@ -10,7 +10,7 @@ import pytest
 
 from tasks.generation import rollouts
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.engine import Completion
+from tasks.generation.interface import Completion
 from tasks.generation.kept_rollouts import Kept
 from tasks.generation.rollouts import sample_and_score
 from tasks.schemas import PROMPTS, canonical_json, prompt_id

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tasks.generation.config import SamplingConfig
-from tasks.generation.engine import Completion, EngineStatistics, UpdateTiming, VersionSpan
+from tasks.generation.interface import Completion, EngineStatistics, UpdateTiming, VersionSpan
 from tasks.schemas import Message
 from tasks.training.learner.client import StepReport
 from tasks.training.packing import Floats, Sequence
