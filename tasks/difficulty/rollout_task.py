@@ -124,7 +124,7 @@ def roll_out(
     from tasks.difficulty.stopping import remaining
     from tasks.generation.judging import check_prompts
     from tasks.generation.kept_rollouts import responses
-    from tasks.generation.rollouts import sample
+    from tasks.generation.sampling import sample
 
     watch = Stopwatch("rollouts")
     table = read_table(local(prompts), PROMPTS)

@@ -8,12 +8,11 @@ import pyarrow as pa
 import pytest
 
 from tasks.difficulty.stopping import Bounds, remaining
-from tasks.generation import rollouts
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.interface import Completion, EngineError
 from tasks.generation.judging import judge
 from tasks.generation.kept_rollouts import judging_digest, responses
-from tasks.generation.rollouts import sample
+from tasks.generation.sampling import BACKLOG, sample
 from tasks.schemas import ROLLOUTS
 from tasks.verifiers import VerifiersConfig
 from tests.generation.test_rollouts import kept_in, table
@@ -57,7 +56,7 @@ class CountingEngine:
 @pytest.fixture
 def engine(monkeypatch):
     made = CountingEngine()
-    monkeypatch.setattr(rollouts, "running_engine", made)
+    monkeypatch.setattr("tasks.generation.sampling.running_engine", made)
     return made
 
 
@@ -111,7 +110,7 @@ def test_a_mended_verifier_and_another_ground_truth_judge_anew_and_generate_noth
 def test_of_many_prompts_a_few_times_what_the_engine_runs_are_on_their_way(engine, draw):
     draw(table(*(f"Write sentence number {number}" for number in range(100))))
     assert len(engine.requests) == 400
-    assert ENGINE.max_num_seqs < engine.most_at_once <= rollouts.BACKLOG * ENGINE.max_num_seqs
+    assert ENGINE.max_num_seqs < engine.most_at_once <= BACKLOG * ENGINE.max_num_seqs
 
 
 def test_another_way_to_sample_finds_nothing(engine, draw):

@@ -4,7 +4,6 @@ import fsspec
 import psutil
 import pytest
 
-from tasks.generation import rollouts
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.interface import EngineError
 from tasks.generation.judging import RolloutError, check_prompts
@@ -47,7 +46,7 @@ def no_engine(monkeypatch):
     def started(*_args, **_options):
         pytest.fail("an engine was started")
 
-    monkeypatch.setattr(rollouts, "running_engine", started)
+    monkeypatch.setattr("tasks.generation.sampling.running_engine", started)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +98,7 @@ class BrokenEngine:
 
 
 def test_an_engine_that_dies_is_an_engine_error(tiny_model, monkeypatch, tmp_path):
-    monkeypatch.setattr(rollouts, "running_engine", lambda *_: BrokenEngine())
+    monkeypatch.setattr("tasks.generation.sampling.running_engine", lambda *_: BrokenEngine())
     with pytest.raises(EngineError, match="the engine died"):
         sample_and_score(
             table("Answer"), tiny_model, ENGINE, SAMPLING, policy="initial", stage="difficulty", kept=kept_in(tmp_path)

@@ -8,11 +8,11 @@ import random
 import fsspec
 import pytest
 
-from tasks.generation import rollouts
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.interface import Completion
 from tasks.generation.kept_rollouts import Kept
 from tasks.generation.rollouts import sample_and_score
+from tasks.generation.sampling import tokenise
 from tasks.schemas import PROMPTS, canonical_json, prompt_id
 from tasks.tables import table_from_rows
 from tasks.training.config import RewardsConfig
@@ -106,10 +106,10 @@ def offline(table, model, config, monkeypatch, folder, **sampling):
 
     @contextlib.asynccontextmanager
     async def replaying(_model, _config):
-        ids = rollouts._tokenise(table.to_pylist(), model)
+        ids = tokenise(table.to_pylist(), model, SamplingConfig())
         yield ReplayingEngine(dict(zip(map(tuple, ids), MADE, strict=True)))
 
-    monkeypatch.setattr(rollouts, "running_engine", replaying)
+    monkeypatch.setattr("tasks.generation.sampling.running_engine", replaying)
     options = SamplingConfig(samples=SAMPLES, max_tokens=16, **sampling)
     kept = Kept.at(fsspec.filesystem("file"), str(folder), "p", ENGINE, options, "judging")
     sampled = sample_and_score(
