@@ -75,7 +75,8 @@ class ValidationConfig(Config):
     One actor keeps that policy until it has answered all of them, while the others and the learner go on.
 
     Attributes:
-        every: steps between two validations; the initial and the last policy are validated besides.
+        every: steps between two validations; the initial and the last policy are validated besides. A policy that is
+            due while another is still being validated is left out, and the log says so.
         prompts: how many of the mixture are kept out of training, chosen by their ids and `seed`.
         samples: responses to each, sampled as in training.
         hand_over: the policy that the run ends in: the `last`, or the validated one with the highest mean score

@@ -131,6 +131,8 @@ class Controller:
             LearnerLostError: a learner rank was lost.
         """
         await self._publish()
+        if self.version:  # after a resume a policy may be validated that was left out before
+            await self._export()
         sampling = asyncio.create_task(self._sampling.run())
         learning = asyncio.create_task(self._learn())
         try:

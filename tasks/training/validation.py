@@ -102,18 +102,24 @@ class Validation:
         return {self._version} if self._task and not self._task.done() else set()
 
     async def begin(self, version: int) -> None:
-        """Validate `version`, which has just been published. The validation before has to end first.
+        """Validate `version`, which has just been published.
+
+        While another is under way it is left out, so that the learner never waits; the last one waits for that.
 
         Raises:
-            Exception: the defect that ended it.
+            Exception: the defect that ended the one before.
         """
-        if self._under_way:
+        if self._under_way and version < self._config.steps:
             logger.warning(
-                "the learner waits until version %d is validated, as version %d is due: validation.every = %d is short",
-                self._version,
+                "version %d is not validated, as version %d still is: raise validation.every = %d, or lower "
+                "validation.prompts = %d or validation.samples = %d",
                 version,
+                self._version,
                 self._options.every,
+                self._options.prompts,
+                self._options.samples,
             )
+            return
         await self.finish()
         self._version = version
         self._begun.clear()

@@ -141,6 +141,15 @@ def test_the_best_split_is_better_than_the_recipes_own():
     assert best.nodes <= 28
 
 
+@pytest.mark.long
+def test_validation_takes_its_tokens_from_training_and_the_learner_never_waits_for_it():
+    small = ("groups_per_step=16", "export_every=5")
+    without = planned(*small).simulated
+    often = planned(*small, "validation={every: 5, prompts: 500}").simulated
+    share = often.trained_tokens_per_second / without.trained_tokens_per_second
+    assert 0.85 < share < 1.05  # one of 20 engines has no time for anything else
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

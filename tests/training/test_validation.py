@@ -82,6 +82,20 @@ def test_training_goes_on_while_an_actor_validates(tmp_path):
     assert [row["step"] for row in run.metrics()] == [0, 1, 2, 3]
 
 
+def test_a_version_that_is_due_while_another_is_validated_is_left_out_but_for_the_last(tmp_path, caplog):
+    class Slow(Learning):
+        async def answers(self, actor, prompt):
+            if prompt in self.kept:
+                await asyncio.sleep(70)  # more than three steps
+            return ["right", "wrong"]
+
+    run = learning(tmp_path, options(steps=7), Slow)
+    run.play()
+    assert [version for version, _ in validated(run)] == [0.0, 4.0, 7.0]
+    assert "version 2 is not validated, as version 0 still is: raise validation.every = 2" in caplog.text
+    assert "version 6 is not validated" in caplog.text
+
+
 def test_what_is_validated_is_never_trained_on(tmp_path):
     run = learning(tmp_path, options()).play()
     kept = {prompt.prompt_id for prompt in kept_out(run.prompts, run.config)[1]}
@@ -124,7 +138,7 @@ def test_a_prompt_that_ends_engines_is_found_and_left_out_of_validation(tmp_path
     run = learning(tmp_path, options(steps=4), Poisoned).play()
     assert len(dead) == 2  # among others, and by itself
     unanswered = {row["validation/version"]: row["validation/unanswered"] for row in rows_of(run)}
-    assert unanswered == {2.0: 0.0, 4.0: 0.0}  # when it was found, no actor had version 0 any more
+    assert unanswered == {4.0: 0.0}  # when it was found, no actor had version 0 any more
 
 
 def test_a_resumed_run_remembers_what_was_validated(tmp_path):

@@ -202,6 +202,8 @@ class ClockLearner:
 
     async def export(self, folder: Path) -> None:
         """See `Learner`."""
+        folder.mkdir(parents=True)
+        await asyncio.sleep(self.publish_seconds)
 
     async def save(self, folder: Path) -> None:
         """See `Learner`."""

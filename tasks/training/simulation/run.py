@@ -19,6 +19,7 @@ from tasks.training.rollouts import Prompt
 from tasks.training.simulation.actors import ChanceJudge, ClockActor, ClockLearner, EngineClock
 from tasks.training.simulation.clock import run_in_virtual_time
 from tasks.training.stream import PromptStream
+from tasks.training.validation import kept_out
 from tasks.training.weights import WeightStore
 
 
@@ -118,6 +119,10 @@ def simulate(
         for number in range(workload.prompts)
     ]
 
+    trained, validated = kept_out(prompts, config)
+    # At its end a run waits for its last validation, which is no part of a step.
+    endless = config.model_copy(update={"steps": 1_000_000})
+
     async def run(folder: Path) -> None:
         ledger = Ledger(folder / "ledger.jsonl")
         crew = Crew(
@@ -129,9 +134,10 @@ def simulate(
             metrics,
             Checkpoints(folder / "checkpoints"),
             folder / "policies",
+            kept_out=validated,
         )
         with contextlib.suppress(_EnoughError):
-            await Controller(config, PromptStream(prompts, seed), crew).run()
+            await Controller(endless, PromptStream(trained, seed), crew).run()
         ledger.close()
 
     with tempfile.TemporaryDirectory() as folder:
