@@ -92,9 +92,10 @@ def measure(in_flight: int) -> dict[str, float]:
     )
     chance = random.Random(0)  # noqa: S311 reproducibility, not secrecy
     lengths = drawn_lengths(chance, TOKENS, LONGEST)
+    prompt = [0] * 256
     prompts = [
-        Prompt(str(number), "math", [], "math", None if chance.random() < ZERO_VARIANCE else "1", [0] * 256)
-        for number in range(100_000)
+        Prompt(str(number), "math", [], "math", None if chance.random() < ZERO_VARIANCE else "1", prompt)
+        for number in range(in_flight)
     ]
     clock = EngineClock(step_seconds=0.02, sequence_seconds=1e-4, max_num_seqs=in_flight // ACTORS)
     meter = Meter()
