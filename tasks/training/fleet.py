@@ -17,7 +17,7 @@ from tasks.generation.engine import Completion, EngineStatistics, RequestRefused
 from tasks.training.actors import Actor, ActorLostError
 from tasks.training.config import TrainingConfig
 from tasks.training.place import Place
-from tasks.training.rollouts import Group, Sample
+from tasks.training.rollouts import Group, Sample, Stage
 from tasks.training.timeouts import awaited, first_failure, within
 from tasks.training.weights import WeightStore
 from tasks.training.window import Window
@@ -163,10 +163,12 @@ class Fleet:
 
     def abort(self, group: Group) -> None:
         """Generate nothing more for a group."""
-        for place in self.places:
-            for sample in [sample for sample in place.running if sample.group is group]:
-                place.running[sample].cancel()
-                self._end(place, sample)
+        for sample in group.samples:
+            if sample.stage is Stage.GENERATING:
+                place = self.places[sample.actor]
+                if generating := place.running.get(sample):
+                    generating.cancel()
+                    self._end(place, sample)
 
     def _end(self, place: Place, sample: Sample) -> None:
         del place.running[sample]
