@@ -12,6 +12,7 @@ import logging
 import random
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -47,22 +48,23 @@ class WordyActor(ClockActor):
 
 
 class Meter:
-    """CPU time and completions of the steps after `WARM_UP`; see `tasks.training.journal.Metrics`."""
+    """What the steps after `WARM_UP` cost, as `clock` reads, and their completions; see `journal.Metrics`."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self._began = 0.0
         self.completions = 0.0
-        self.seconds = 0.0
+        self.cost = 0.0
 
     def record(self, metrics: dict[str, float]) -> None:
         """See `Metrics`."""
         step = int(metrics["step"]) + 1
         if step <= WARM_UP:
-            self._began = time.thread_time()
+            self._began = self._clock()
             return
         self.completions += metrics["samples"]
         if step == WARM_UP + STEPS:
-            self.seconds = time.thread_time() - self._began
+            self.cost = self._clock() - self._began
             raise EnoughError
 
     def sync(self) -> int:
@@ -70,9 +72,11 @@ class Meter:
         return 0
 
 
-def measure(in_flight: int) -> dict[str, float]:
-    """CPU milliseconds for each completion while the engines hold `in_flight` samples; twice as many are sampled ahead,
-    so that engines always have work."""
+def measure(in_flight: int, actors: int = ACTORS, clock: Callable[[], float] = time.thread_time) -> Meter:
+    """What completions cost while `actors` engines hold `in_flight` samples together.
+
+    Twice as many samples are ahead of the learner, so that the engines always have work.
+    """
     groups_per_step = in_flight // SAMPLES // 4
     config = TrainingConfig.model_validate(
         {
@@ -83,9 +87,9 @@ def measure(in_flight: int) -> dict[str, float]:
             "max_staleness": 100,
             "sampling": {"samples": SAMPLES, "max_tokens": LONGEST},
             "actors": {
-                "count": ACTORS,
+                "count": actors,
                 "prefetch": 0,
-                "engine": {"max_model_len": 2 * LONGEST, "max_num_seqs": in_flight // ACTORS},
+                "engine": {"max_model_len": 2 * LONGEST, "max_num_seqs": in_flight // actors},
             },
             "resampling": {"kind": "active", "max_dropped_groups": in_flight},
         }
@@ -97,20 +101,21 @@ def measure(in_flight: int) -> dict[str, float]:
         Prompt(str(number), "math", [], "math", None if chance.random() < ZERO_VARIANCE else "1", prompt)
         for number in range(in_flight)
     ]
-    clock = EngineClock(step_seconds=0.02, sequence_seconds=1e-4, max_num_seqs=in_flight // ACTORS)
-    meter = Meter()
+    engine = EngineClock(step_seconds=0.02, sequence_seconds=1e-4, max_num_seqs=in_flight // actors)
+    meter = Meter(clock)
     play(
         config,
         prompts,
-        lambda *_: WordyActor(clock, lengths),
+        lambda *_: WordyActor(engine, lengths),
         ChanceJudge(chance),
         ClockLearner(1e9),
         meter,
         keep_rollouts=True,
     )
-    return {"milliseconds": 1000 * meter.seconds / meter.completions, "completions": meter.completions}
+    return meter
 
 
 if __name__ == "__main__":
     logging.disable(logging.WARNING)
-    print(json.dumps(measure(int(sys.argv[1]))))
+    found = measure(int(sys.argv[1]))
+    print(json.dumps({"milliseconds": 1000 * found.cost / found.completions, "completions": found.completions}))

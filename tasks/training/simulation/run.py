@@ -15,7 +15,7 @@ from tasks.training.checkpoint import Checkpoints
 from tasks.training.config import TrainingConfig
 from tasks.training.controller import Controller, Crew
 from tasks.training.journal import Metrics
-from tasks.training.learner.client import Learner
+from tasks.training.learner.client import RestartableLearner
 from tasks.training.learner.lasting import LastingLearner
 from tasks.training.ledger import Ledger
 from tasks.training.rewards import Judge
@@ -96,7 +96,7 @@ def play(
     prompts: Sequence[Prompt],
     make_actor: Callable[[int, int], Actor],
     judge: Judge,
-    learner: Learner,
+    learner: RestartableLearner,
     metrics: Metrics,
     *,
     seed: int = 0,
