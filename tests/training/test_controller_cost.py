@@ -41,6 +41,7 @@ def imported():
     measure(160, 4)
 
 
+@pytest.mark.long
 def test_a_completion_costs_no_more_with_eight_times_as_many_in_flight():
     assert lines_per_completion(5120, 4) < 1.03 * lines_per_completion(640, 4)
 
