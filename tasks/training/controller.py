@@ -189,9 +189,9 @@ class Controller:
         sampling, window, wanted = self._sampling, self._sampling.window, self._config.groups_per_step
         before = dict(self._crew.ledger.fates)
         self._prompts.visits.begin(self.version)
+        sampling.drop_stale(self.version)
         while True:
             sampling.decided.clear()
-            sampling.drop_stale(self.version)
             over = self._prompts.is_exhausted and not window.in_flight
             complete = over or not self._config.samples_in_rounds or window.undecided == 0
             if complete and len(window.ready) >= wanted:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 from tasks.generation.config import SamplingConfig
@@ -17,7 +17,7 @@ from tasks.generation.interface import Completion, EngineStatistics, RequestRefu
 from tasks.training.actors import Actor, ActorLostError
 from tasks.training.config import TrainingConfig
 from tasks.training.place import Place
-from tasks.training.rollouts import Group, Sample
+from tasks.training.rollouts import Group, Sample, Stage
 from tasks.training.timeouts import awaited, first_failure, within
 from tasks.training.weights import WeightStore
 from tasks.training.window import Window
@@ -97,13 +97,17 @@ class Fleet:
 
     def dispatch(self) -> None:
         """Hand out what waits, as far as there is room; called whenever that may have changed."""
+        self._dispatch_among(self.places)
+
+    def _dispatch_among(self, places: Sequence[Place]) -> None:
+        """Hand out what waits to those of `places` that have room; the others have none, or nothing waits."""
         self._changed.set()
-        fresh = {place for place in self.places if not place.running}
+        fresh = {place for place in places if not place.running}
         while not self._closing:
-            places = [place for place in self.places if self._takes(place, fresh)]
-            if not places:
+            takers = [place for place in places if self._takes(place, fresh)]
+            if not takers:
                 return
-            place = min(places, key=lambda place: (not place.reserved, place.load, place.index))
+            place = min(takers, key=lambda place: (not place.reserved, place.load, place.index))
             if self._window.has_suspects and not any(place.reserved for place in self.places):
                 place.reserved = True  # it takes nothing more, and once it is empty, it is the suspect's turn
                 continue
@@ -153,7 +157,7 @@ class Fleet:
         else:
             self._end(place, sample)
             self._receiver.on_generated(sample, completion)
-        self.dispatch()
+        self._dispatch_among([place])
 
     def _seed(self, sample: Sample) -> int | None:
         if not self._config.deterministic:
@@ -163,10 +167,12 @@ class Fleet:
 
     def abort(self, group: Group) -> None:
         """Generate nothing more for a group."""
-        for place in self.places:
-            for sample in [sample for sample in place.running if sample.group is group]:
-                place.running[sample].cancel()
-                self._end(place, sample)
+        for sample in group.samples:
+            if sample.stage is Stage.GENERATING:
+                place = self.places[sample.actor]
+                if generating := place.running.get(sample):
+                    generating.cancel()
+                    self._end(place, sample)
 
     def _end(self, place: Place, sample: Sample) -> None:
         del place.running[sample]

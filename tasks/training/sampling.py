@@ -61,6 +61,7 @@ class Sampling:
         self._judging: dict[Sample, asyncio.Task[None]] = {}
         self._defect: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._size = 0
+        self._learner_version = 0
         self.next_group = 0
         self.decided = asyncio.Event()
         self.tally = self._empty_tally()
@@ -146,13 +147,19 @@ class Sampling:
         self.keep_full(self._size)
 
     def drop_stale(self, version: int) -> None:
-        """Drop groups that are older than `max_staleness` allows, as configured; their prompts are sampled again."""
-        how = self._config.beyond_staleness
-        in_flight = self.window.in_flight.values() if how == "abort" else ()
+        """The learner goes on from `version`: drop groups that are older than `max_staleness` allows, as configured.
+
+        Their prompts are sampled again. From now on a group that is as old when it becomes ready is dropped at once.
+        """
+        self._learner_version = version
+        in_flight = self.window.in_flight.values() if self._config.beyond_staleness == "abort" else ()
         for group in [*self.window.ready, *in_flight]:
-            if (staleness := self._staleness(group, version)) > self._config.max_staleness:
-                self._prompts.put_back(group.prompt)
-                self.drop(group, "stale", f"{staleness} versions old")
+            self._drop_if_stale(group)
+
+    def _drop_if_stale(self, group: Group) -> None:
+        if (staleness := self._staleness(group, self._learner_version)) > self._config.max_staleness:
+            self._prompts.put_back(group.prompt)
+            self.drop(group, "stale", f"{staleness} versions old")
 
     def _staleness(self, group: Group, version: int) -> int:
         # where older tokens are masked, a group goes when no other is left of it
@@ -248,6 +255,7 @@ class Sampling:
                 self.drop(group, "zero_variance", "; ".join(filter(None, (reason, prospect))))
                 return
         self.window.keep(group)
+        self._drop_if_stale(group)
         self.decided.set()
 
     def _nothing_to_learn(self, group: Group) -> str:

@@ -176,6 +176,21 @@ def simulation() -> list[Figure]:
     ]
 
 
+def controller() -> list[Figure]:
+    """CPU time that the controller takes for a completion, and whether it grows with what is in flight."""
+    few, more, most = (1_000, 10_000, 100_000)
+    found = {count: measure("controller", str(count))["milliseconds"] for count in (few, more, most)}
+    return [
+        Figure.below(f"controller, {most:,} in flight", found[most], "ms/completion", 1),
+        *(
+            Figure.stated(
+                f"controller, {count:,} in flight", found[count], "ms/completion", f"{few:,} in flight", found[few]
+            )
+            for count in (more, most)
+        ),
+    ]
+
+
 def ladder() -> list[Figure]:
     """OlmoRL's ladder with real engines of a tiny model, each rung beside its simulation."""
     found = measure("ladder", "rungs")
@@ -211,7 +226,7 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     pyflyte = str(Path(sys.executable).with_name("pyflyte"))
     run = [pyflyte, "run", "workflows/rlvr.py", "rlvr"]
-    figures = [*verifiers(), *chat(), *cleaning(), *mixing(), *simulation(), *ladder()]
+    figures = [*verifiers(), *chat(), *cleaning(), *mixing(), *simulation(), *controller(), *ladder()]
 
     ours, trl = measure("training", "ours"), measure("training", "trl")
     figures.append(

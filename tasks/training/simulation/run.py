@@ -6,15 +6,20 @@ import contextlib
 import random
 import statistics
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.training.actors import Actor
 from tasks.training.checkpoint import Checkpoints
 from tasks.training.config import TrainingConfig
 from tasks.training.controller import Controller, Crew
+from tasks.training.journal import Metrics
+from tasks.training.learner.client import RestartableLearner
 from tasks.training.learner.lasting import LastingLearner
 from tasks.training.ledger import Ledger
+from tasks.training.rewards import Judge
+from tasks.training.rollout_files import RolloutFiles
 from tasks.training.rollouts import Prompt
 from tasks.training.simulation.actors import ChanceJudge, ClockActor, ClockLearner, EngineClock
 from tasks.training.simulation.clock import run_in_virtual_time
@@ -64,7 +69,7 @@ class Simulated:
     step_seconds: float
 
 
-class _EnoughError(Exception):
+class EnoughError(Exception):
     """All that is asked for is known; nothing is saved."""
 
 
@@ -81,10 +86,45 @@ class _Metrics:
         self.rows.append(metrics)
         self.busy.append(self._at_step())
         if len(self.rows) == self._steps:
-            raise _EnoughError
+            raise EnoughError
 
     def sync(self) -> int:
         return 0
+
+
+def play(
+    config: TrainingConfig,
+    prompts: Sequence[Prompt],
+    make_actor: Callable[[int, int], Actor],
+    judge: Judge,
+    learner: RestartableLearner,
+    metrics: Metrics,
+    *,
+    seed: int = 0,
+    keep_rollouts: bool = False,
+) -> None:
+    """Run `config` in virtual time and a folder of its own, to its end or until `metrics` raises `EnoughError`."""
+    trained, validated = kept_out(prompts, config)
+
+    async def run(folder: Path) -> None:
+        ledger = Ledger(folder / "ledger.jsonl", RolloutFiles(folder / "rollouts", keep=keep_rollouts))
+        crew = Crew(
+            make_actor,
+            judge,
+            LastingLearner(learner, config),
+            WeightStore(folder / "weights"),
+            ledger,
+            metrics,
+            Checkpoints(folder / "checkpoints"),
+            folder / "policies",
+            kept_out=validated,
+        )
+        with contextlib.suppress(EnoughError):
+            await Controller(config, PromptStream(trained, seed), crew).run()
+        ledger.close()
+
+    with tempfile.TemporaryDirectory() as folder:
+        run_in_virtual_time(run(Path(folder)))
 
 
 def simulate(
@@ -119,30 +159,9 @@ def simulate(
         for number in range(workload.prompts)
     ]
 
-    trained, validated = kept_out(prompts, config)
     # At its end a run waits for its last validation, which is no part of a step.
     endless = config.model_copy(update={"steps": 1_000_000})
-
-    async def run(folder: Path) -> None:
-        ledger = Ledger(folder / "ledger.jsonl")
-        crew = Crew(
-            make_actor,
-            ChanceJudge(chance),
-            LastingLearner(learner, config),
-            WeightStore(folder / "weights"),
-            ledger,
-            metrics,
-            Checkpoints(folder / "checkpoints"),
-            folder / "policies",
-            kept_out=validated,
-        )
-        with contextlib.suppress(_EnoughError):
-            await Controller(endless, PromptStream(trained, seed), crew).run()
-        ledger.close()
-
-    with tempfile.TemporaryDirectory() as folder:
-        run_in_virtual_time(run(Path(folder)))
-
+    play(endless, prompts, make_actor, ChanceJudge(chance), learner, metrics, seed=seed)
     half = len(metrics.rows) // 2
     rows = metrics.rows[half:]
     seconds = sum(row["step_seconds"] for row in rows)
