@@ -66,8 +66,8 @@ def check_fits(state: dict[str, Any], config: TrainingConfig, checkpoint: Path) 
     if (state["zero_stage"] == 3) != (here["zero_stage"] == 3):
         raise OtherRunError(
             f"{checkpoint} holds the learner's state for learner.zero_stage = {state['zero_stage']}, not "
-            f"{here['zero_stage']}: DeepSpeed's universal checkpoints lead from 1 to 2 and back, and from 3 to 3. Go on "
-            f"with {state['zero_stage']}; {anew}"
+            f"{here['zero_stage']}: DeepSpeed's universal checkpoints lead from 1 to 2 and back, and from 3 to 3. Go "
+            f"on with {state['zero_stage']}; {anew}"
         )
     if state["code"] != here["code"]:
         logger.warning(

@@ -117,6 +117,6 @@ def test_a_conversion_that_was_cut_short_is_made_anew_and_a_whole_one_stays(lear
 
 def test_what_cannot_be_converted_is_an_error_in_deepspeeds_words(tmp_path):
     (tmp_path / "rlvr").mkdir()
-    with pytest.raises(ConversionError, match="could not be converted for other learner ranks: .*can't find"):
+    with pytest.raises(ConversionError, match=r"could not be converted for other learner ranks: .*can't find"):
         convert(tmp_path)
     assert not universal_in(tmp_path).exists()

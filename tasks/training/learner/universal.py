@@ -44,9 +44,8 @@ def convert(learner: Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)  # a conversion that was cut short
     command = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
     folders = ["--input_folder", str(learner / TAG), "--output_folder", str(partial / TAG)]
-    done = subprocess.run(
-        [*command, *folders, "--num_extract_workers", "1"], capture_output=True, text=True, check=False
-    )
+    workers = ["--num_extract_workers", "1"]  # each holds one rank's state
+    done = subprocess.run([*command, *folders, *workers], capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         raise ConversionError(f"{learner} could not be converted for other learner ranks: {said[-1]}")
