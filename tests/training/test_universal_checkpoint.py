@@ -48,6 +48,11 @@ def step(trainer, rate):
     return asyncio.run(trainer.step(SEQUENCES, denominator, rate)).metrics
 
 
+def save(trainer, folder):
+    asyncio.run(trainer.save(folder))
+    asyncio.run(trainer.written())
+
+
 def state(trainer):
     """Everything that the ranks hold together, by name."""
     [first, *_] = asyncio.run(trainer._all(lambda handle, _: handle.whole_state.remote()))
@@ -84,7 +89,7 @@ def test_other_ranks_go_on_from_what_these_saved(learner, tmp_path, before, afte
     first = learner(lora=lora, **before)
     for rate in (1e-3, 5e-4):
         step(first, rate)
-    asyncio.run(first.save(tmp_path / "saved"))
+    save(first, tmp_path / "saved")
     expected = state(first)
     convert(tmp_path / "saved")
 
@@ -104,7 +109,7 @@ def test_other_ranks_go_on_from_what_these_saved(learner, tmp_path, before, afte
 
 def test_a_conversion_that_was_cut_short_is_made_anew_and_a_whole_one_stays(learner, tmp_path):
     trainer = learner()
-    asyncio.run(trainer.save(tmp_path))
+    save(trainer, tmp_path)
     partial = universal_in(tmp_path).with_suffix(".partial")
     partial.mkdir()
     (partial / "half").touch()

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 from tasks.failures import InfrastructureError
+from tasks.training.durable import sync
 
 TAG = "rlvr"
 """DeepSpeed's name for what is in a folder; ours hold one checkpoint each."""
@@ -51,13 +52,3 @@ def convert(learner: Path) -> None:
         raise ConversionError(f"{learner} could not be converted for other learner ranks: {said[-1]}")
     sync(partial)
     os.replace(partial, final)
-
-
-def sync(folder: Path) -> None:
-    """Return when everything below `folder` is on the disk."""
-    for path in (folder, *folder.rglob("*")):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
