@@ -105,6 +105,7 @@ FAULTS = {
     "before the first checkpoint": lost(("step", 2)),
     "while it saves": lost(("save", 1)),
     "after the checkpoint": lost(("step", 5)),
+    "before its checkpoint is written": lost(("written", 1), ("step", 5)),
     "while it writes its weights": lost(("write_weights", 1)),
     "while it is asked for log-probabilities": lost(("logprobs", 1)),
     "again, while it starts": lost(("step", 5), ("restart", 1)),

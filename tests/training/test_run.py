@@ -153,6 +153,18 @@ def test_a_killed_driver_is_resumed_from_its_checkpoint_and_hands_over_the_best_
 
 
 @pytest.mark.complete
+def test_a_run_of_two_learner_ranks_is_resumed_by_one(tiny_model, prompts, folder):
+    def of_ranks(ranks):
+        learner = RECIPE.learner.model_copy(update={"ranks": ranks, "cpus": 0.5})
+        return RECIPE.model_copy(update={"learner": learner})
+
+    assert run(of_ranks(2), tiny_model, prompts, folder, kill_driver_after=3) == -signal.SIGKILL
+    assert run(of_ranks(1), tiny_model, prompts, folder) == 0
+    assert (folder / "resumed_from").read_text() == "3"
+    check_run(folder)
+
+
+@pytest.mark.complete
 def test_easy_prompts_come_first_solved_ones_retire_and_hard_ones_wait(tiny_model, tmp_path, folder):
     rates = [0.9, 0.1, 0.5, 0.7, 0.3, 0.2, 0.8, 0.6]
     recipe = RECIPE.model_validate(

@@ -125,7 +125,9 @@ class LastingLearner:
             async with asyncio.timeout(self._limit):
                 written = await self._learner.written()
         except (LearnerLostError, TimeoutError) as error:
-            logger.warning("the learner did not write its checkpoint: %s", error or f"{self._limit:g} s have passed")
+            logger.warning(
+                "the learner did not write its checkpoint: %s", str(error) or f"{self._limit:g} s have passed"
+            )
             return False
         return written and self._written_by == self._generation
 
