@@ -42,7 +42,7 @@ def share(folder: Path) -> dict[str, float]:
         trained = sum(sequence.num_trained for sequence in sequences)
         rows = pack(sequences, config.learner.micro_batch_tokens, share_prompts=True)[0]
 
-        def step(rows=rows, trained=trained) -> None:  # noqa: ANN001 bound for this batch
+        def step(rows=rows, trained=trained) -> None:
             learner.step(rows, trained, 1e-5)
 
         seconds["alone"].append(_seconds(step))

@@ -43,8 +43,8 @@ def state(version=7, **made):
         (state(version=21), r"the run has taken 21 steps, steps = 20; `seed` with another value is a run of its own"),
         (
             state(zero_stage=3),
-            r"holds the learner's state for learner\.zero_stage = 3, not 2: DeepSpeed's universal checkpoints lead from "
-            r"1 to 2 and back, and from 3 to 3\. Go on with 3",
+            r"holds the learner's state for learner\.zero_stage = 3, not 2: DeepSpeed's universal checkpoints lead "
+            r"from 1 to 2 and back, and from 3 to 3\. Go on with 3",
         ),
     ],
 )

@@ -125,9 +125,8 @@ class LastingLearner:
             async with asyncio.timeout(self._limit):
                 written = await self._learner.written()
         except (LearnerLostError, TimeoutError) as error:
-            logger.warning(
-                "the learner did not write its checkpoint: %s", str(error) or f"{self._limit:g} s have passed"
-            )
+            why = str(error) or f"stall_seconds = {self._limit:g} have passed"
+            logger.warning("the learner did not write its checkpoint: %s", why)
             return False
         return written and self._written_by == self._generation
 
