@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from tasks.tables import write_table
+from tasks.training.durable import sync
 from tasks.training.saved_groups import SAVED_GROUPS
 
 KEEP = 2
@@ -38,7 +38,7 @@ class Writer(Protocol):
     """Whoever has a part in a checkpoint: the learner."""
 
     async def save(self, folder: Path) -> None:
-        """Write everything that it needs to go on."""
+        """Begin to write everything that it needs to go on from here."""
 
 
 class Checkpoints:
@@ -60,31 +60,38 @@ class Checkpoints:
         self._folder = folder
         self._on_saved = on_saved
         self._may_replace = may_replace
-        for partial in folder.glob("*.partial"):
-            shutil.rmtree(partial)
+        self._clear()
 
-    async def save(self, version: int, state: dict[str, Any], groups: pa.Table, learner: Writer) -> Path:
-        """Write the learner and the controller's `state` and `groups`; returns the folder of the complete checkpoint.
+    async def begin(self, version: int, state: dict[str, Any], groups: pa.Table, learner: Writer) -> Path:
+        """Write the controller's `state` and `groups`, and let the learner begin with its part.
 
-        Older checkpoints beyond the newest few go.
+        Returns the folder, which is a checkpoint once the learner has written its part and `complete` has been called.
         """
-        final = self._folder / f"step_{version:08d}"
-        partial = final.with_suffix(".partial")
-        partial.mkdir(parents=True, exist_ok=True)
+        await asyncio.to_thread(self._clear)
+        partial = self._folder / f"step_{version:08d}.partial"
+        partial.mkdir()
         await asyncio.to_thread(write_table, self.groups_in(partial), groups, SAVED_GROUPS)
         await learner.save(self.learner_in(partial))
-        with (partial / "state.json").open("w") as file:
-            json.dump(state, file)
-            file.flush()
-            os.fsync(file.fileno())
+        (partial / "state.json").write_text(json.dumps(state))
+        return partial
+
+    async def complete(self, partial: Path) -> Path:
+        """Give what is written whole its name, and return it; older checkpoints beyond the newest few go."""
+        final = partial.with_suffix("")
+        await asyncio.to_thread(sync, partial)
         await asyncio.to_thread(self._may_replace)
         if final.exists():
-            shutil.rmtree(final)
+            await asyncio.to_thread(shutil.rmtree, final)
         partial.rename(final)
-        await asyncio.to_thread(self._on_saved, final)  # it may wait for an upload; sampling goes on
+        await asyncio.to_thread(self._on_saved, final)  # it may wait for an upload; training goes on
         for old in _complete(self._folder)[:-KEEP]:
-            shutil.rmtree(old)
+            await asyncio.to_thread(shutil.rmtree, old)
         return final
+
+    def _clear(self) -> None:
+        """Remove what was never completed."""
+        for partial in self._folder.glob("*.partial"):
+            shutil.rmtree(partial, ignore_errors=True)  # a rank that is about to be replaced may still write there
 
     @staticmethod
     def learner_in(checkpoint: Path) -> Path:

@@ -103,7 +103,9 @@ class Controller:
         self.validation = Validation(config, crew.kept_out, self._sampling.fleet, crew.judge)
         self._watch = Watch(config.alarms)
         self._made_under = made_under(config)  # reads all of the code, for which a running loop has no time
+        self._saving: asyncio.Task[None] | None = None
         self._saved: int | None = None
+        self._lacks_checkpoint = False
         self.version = 0
 
     async def resume(self, checkpoint: Path) -> None:
@@ -144,6 +146,8 @@ class Controller:
             for task in (learning, sampling):
                 task.cancel()
             await asyncio.gather(learning, sampling, return_exceptions=True)
+            if self._saving:  # what has been paid for is kept, whatever ends the run
+                await asyncio.gather(self._saving, return_exceptions=True)
             await self.validation.close()
         self._sampling.close()
         await self._crew.ledger.rollouts.flush()
@@ -174,12 +178,11 @@ class Controller:
             )
             waited = 0.0
             await self._export()
-            if self.version % self._config.checkpoint_every == 0 or self.version == self._config.steps:
-                await self._save()
-            elif self._crew.ledger.rollouts.is_due:
-                await self._crew.ledger.rollouts.flush()
-        if self._saved != self.version:
+            await self._save_if_due()
+        await self._saving_ended()
+        while self._saved != self.version:
             await self._save()
+            await self._saving_ended()
 
     async def _next_batch(self) -> list[Group] | None:
         """`groups_per_step` groups, none of them stale, in the order in which their prompts were drawn.
@@ -294,7 +297,18 @@ class Controller:
         await self._crew.learner.export(partial)
         await asyncio.to_thread(_replace, partial, folder)
 
+    async def _save_if_due(self) -> None:
+        if self._saving and self._saving.done():
+            self._saving.result()  # a disk that is full ends the run here
+        if self.version % self._config.checkpoint_every == 0 or self._lacks_checkpoint:
+            await self._save()
+        elif self._crew.ledger.rollouts.is_due:
+            await self._crew.ledger.rollouts.flush()
+
     async def _save(self) -> None:
+        """Begin a checkpoint of this moment, which is written while training goes on; one at a time."""
+        await self._saving_ended()
+        self._lacks_checkpoint = False
         window, kept = self._sampling.window, self._sampling.replay.groups
         state = {
             "version": self.version,
@@ -313,13 +327,29 @@ class Controller:
             [*window.ready, *window.in_flight.values(), *kept.values()]
         )  # of this moment, as all the rest
         needed = self.validation.needed
+        superseded = [
+            folder
+            for folder in self._crew.policies.glob(f"{VALIDATED}*")
+            if int(folder.stem.removeprefix(VALIDATED)) not in needed
+        ]
         state["rollout_files"] = await self._crew.ledger.rollouts.flush()
-        checkpoint = await self._crew.checkpoints.save(self.version, state, groups, self._crew.learner)
+        partial = await self._crew.checkpoints.begin(self.version, state, groups, self._crew.learner)
+        self._saving = asyncio.create_task(self._complete(partial, self.version, superseded))
+
+    async def _complete(self, partial: Path, version: int, superseded: list[Path]) -> None:
+        if not await self._crew.learner.written():
+            self._lacks_checkpoint = True
+            return
+        checkpoint = await self._crew.checkpoints.complete(partial)
         self._crew.learner.saved(Checkpoints.learner_in(checkpoint))
-        self._saved = state["version"]
-        for folder in self._crew.policies.glob(f"{VALIDATED}*"):  # an attempt that resumes knows no better one now
-            if int(folder.stem.removeprefix(VALIDATED)) not in needed:
-                await asyncio.to_thread(shutil.rmtree, folder)
+        self._saved = version
+        for folder in superseded:  # an attempt that resumes knows no better one now
+            await asyncio.to_thread(shutil.rmtree, folder)
+
+    async def _saving_ended(self) -> None:
+        """The checkpoint that was being written is complete, or its ranks were lost; raises what kept it from that."""
+        if self._saving:
+            await self._saving
 
     async def _record(self, step: int, batch: list[Group], learned: dict[str, float]) -> None:
         now = self._elapsed()

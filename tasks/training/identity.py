@@ -63,12 +63,12 @@ def check_fits(state: dict[str, Any], config: TrainingConfig, checkpoint: Path) 
         )
     if state["version"] > config.steps:
         raise OtherRunError(f"{checkpoint}: the run has taken {state['version']} steps, steps = {config.steps}; {anew}")
-    for name in ("ranks", "zero_stage"):
-        if state[name] != here[name]:
-            raise OtherRunError(
-                f"{checkpoint} holds the learner's state for learner.{name} = {state[name]}, not {here[name]}: go on "
-                f"with {state[name]}; {anew}"
-            )
+    if (state["zero_stage"] == 3) != (here["zero_stage"] == 3):
+        raise OtherRunError(
+            f"{checkpoint} holds the learner's state for learner.zero_stage = {state['zero_stage']}, not "
+            f"{here['zero_stage']}: DeepSpeed's universal checkpoints lead from 1 to 2 and back, and from 3 to 3. Go "
+            f"on with {state['zero_stage']}; {anew}"
+        )
     if state["code"] != here["code"]:
         logger.warning(
             "the run goes on from %s under other code than it was made by (%s, now %s); %s",
@@ -77,3 +77,11 @@ def check_fits(state: dict[str, Any], config: TrainingConfig, checkpoint: Path) 
             here["code"][:8],
             anew,
         )
+
+
+def needs_conversion(state: dict[str, Any], config: TrainingConfig) -> bool:
+    """Whether a checkpoint with this `state` was saved by learner ranks that are not those of `config`.
+
+    It then has to be converted (`tasks.training.learner.universal`).
+    """
+    return bool((state["ranks"], state["zero_stage"]) != (config.learner.ranks, config.learner.zero_stage))

@@ -22,11 +22,12 @@ from tasks.training.actors import ActorProcess, RayActor
 from tasks.training.checkpoint import Checkpoints
 from tasks.training.config import TrainingConfig
 from tasks.training.controller import Controller, Crew, validated_policy
-from tasks.training.identity import check_fits
+from tasks.training.identity import check_fits, needs_conversion
 from tasks.training.journal import Journal
 from tasks.training.learner.client import RayLearner
 from tasks.training.learner.lasting import LastingLearner
 from tasks.training.learner.rank import LearnerRank
+from tasks.training.learner.universal import convert
 from tasks.training.lease import Lease
 from tasks.training.ledger import Ledger, cut_back
 from tasks.training.rewards import RayJudge, RewardProcess
@@ -178,6 +179,8 @@ async def _train(
         if checkpoint is not None:
             state = checkpoints.read_state(checkpoint)
             check_fits(state, config, checkpoint)
+            if needs_conversion(state, config):
+                await _convert(state, config, checkpoint)
         else:
             state = {
                 "version": 0,
@@ -229,6 +232,18 @@ async def _train(
         tensorboard=folder / "tensorboard",
         resumed_from=state["version"],
     )
+
+
+async def _convert(state: dict[str, Any], config: TrainingConfig, checkpoint: Path) -> None:
+    logger.warning(
+        "%s was saved by learner.ranks = %d with learner.zero_stage = %d: it is converted for %d with %d",
+        checkpoint,
+        state["ranks"],
+        state["zero_stage"],
+        config.learner.ranks,
+        config.learner.zero_stage,
+    )
+    await asyncio.to_thread(convert, Checkpoints.learner_in(checkpoint))
 
 
 async def _hand_over(controller: Controller, crew: Crew, config: TrainingConfig, initial: Path, folder: Path) -> None:

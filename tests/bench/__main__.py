@@ -244,6 +244,12 @@ def main() -> None:
         Figure.at_least("learner alone", learner["shared"], "trained tokens/s", "TRL, padded", padded["trained"], 1.5),
     ]
     figures.append(Figure.at_most("objective", learner["objective"], "steps", "a learner step", 1.0, 0.03))
+    saving = measure("checkpoint", "share", cores.LEARNER)
+    figures += [
+        Figure.below("checkpoint, in the background", saving["background"], "of a step", 0.05),
+        Figure.stated("checkpoint, in the background", saving["background"], "of a step", "before", saving["before"]),
+        Figure.stated("checkpoint: the learner is held", saving["held"], "of a step", "before", saving["before"]),
+    ]
     chunked, whole = measure("logits", "chunked"), measure("logits", "whole")
     figures += [
         Figure.at_most(

@@ -7,6 +7,8 @@ one's results may not depend on; where a test asks what a new process knows, it 
 import gc
 from collections import defaultdict
 
+import numpy as np
+
 from tasks.training.learner.rank import LearnerRank
 
 
@@ -19,7 +21,24 @@ class RankProcess:
         self._rank = LearnerRank(config, folder)
 
     def call(self, method, *arguments):
-        return getattr(self._rank, method)(*arguments)
+        return getattr(self._rank if hasattr(self._rank, method) else self, method)(*arguments)
+
+    def whole_state(self):
+        """What all ranks hold together, as float32 arrays: parameters, moments, step, learning rate. Collective."""
+        from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+
+        engine = self._rank._engine
+        parameters = {name: each for name, each in engine.module.named_parameters() if each.requires_grad}
+        found = {name: safe_get_full_fp32_param(each) for name, each in parameters.items()}
+        for moment in ("exp_avg", "exp_avg_sq"):
+            found |= {
+                f"{name} {moment}": safe_get_full_optimizer_state(each, moment) for name, each in parameters.items()
+            }
+        optimizer = engine.optimizer.optimizer
+        [step] = {float(state["step"]) for state in optimizer.state.values()}
+        [rate] = {group["lr"] for group in optimizer.param_groups}
+        arrays = {name: tensor.cpu().numpy() for name, tensor in found.items()}
+        return arrays | {"step": np.array(step), "learning_rate": np.array(rate)}
 
 
 class RankHandle:
@@ -64,3 +83,9 @@ class RankProcesses:
         for world, rank, process in self._taken:
             self._free[world, rank].append(process)
         self._taken.clear()
+
+    def end(self):
+        """End every process that is free."""
+        for free in self._free.values():
+            while free:
+                self._ray.kill(free.pop())

@@ -27,7 +27,11 @@ def state(version):
 
 def save(checkpoints, version, learner=None):
     learner = learner or RecordingLearner(version=version)
-    asyncio.run(checkpoints.save(version, state(version), groups_table([]), learner))
+
+    async def main():
+        await checkpoints.complete(await checkpoints.begin(version, state(version), groups_table([]), learner))
+
+    asyncio.run(main())
 
 
 def test_a_checkpoint_holds_the_state_and_the_learner(tmp_path):

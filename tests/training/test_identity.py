@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tasks.training.config import TrainingConfig
-from tasks.training.identity import OtherRunError, check_fits, made_under, run_name
+from tasks.training.identity import OtherRunError, check_fits, made_under, needs_conversion, run_name
 from tasks.verifiers.config import VerifiersConfig
 from tests.training.stand_ins import Run, config, prompts
 
@@ -41,13 +41,23 @@ def state(version=7, **made):
     [
         (state(format=0), r"step_00000007 has format 0, and this code reads format 3"),
         (state(version=21), r"the run has taken 21 steps, steps = 20; `seed` with another value is a run of its own"),
-        (state(ranks=4), r"holds the learner's state for learner\.ranks = 4, not 1: go on with 4"),
-        (state(zero_stage=3), r"holds the learner's state for learner\.zero_stage = 3, not 2"),
+        (
+            state(zero_stage=3),
+            r"holds the learner's state for learner\.zero_stage = 3, not 2: DeepSpeed's universal checkpoints lead "
+            r"from 1 to 2 and back, and from 3 to 3\. Go on with 3",
+        ),
     ],
 )
 def test_what_a_run_cannot_go_on_from_is_named_with_the_way_out(before, message):
     with pytest.raises(OtherRunError, match=message):
         check_fits(before, TrainingConfig(steps=20), CHECKPOINT)
+
+
+@pytest.mark.parametrize(("changed", "expected"), [({}, False), ({"ranks": 4}, True), ({"zero_stage": 1}, True)])
+def test_what_other_ranks_saved_is_converted(changed, expected):
+    config = TrainingConfig(steps=20)
+    check_fits(state(**changed), config, CHECKPOINT)
+    assert needs_conversion(state(**changed), config) == expected
 
 
 def test_a_run_goes_on_under_other_code_and_says_so(caplog):

@@ -301,7 +301,8 @@ def test_a_saved_reference_goes_on_exactly(learner, tmp_path):
     first = learner(**options)
     step(first)
     asyncio.run(first.save(tmp_path / "saved"))
-    expected = step(first)
+    expected = step(first)  # while it is written
+    asyncio.run(first.written())
     learner.end()
     second = learner(fresh=True, **options)
     asyncio.run(second.load(tmp_path / "saved"))
@@ -333,7 +334,8 @@ def test_a_saved_learner_goes_on_exactly(learner, tmp_path, stage, lora):
     first = learner(zero_stage=stage, lora=lora)
     step(first)
     asyncio.run(first.save(tmp_path / "saved"))
-    step(first)
+    step(first)  # while it is written
+    asyncio.run(first.written())
     expected = exported(first, tmp_path / "expected")
     learner.end()
     second = learner(fresh=True, zero_stage=stage, lora=lora)

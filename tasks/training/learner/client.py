@@ -20,6 +20,8 @@ from tasks.training.timeouts import within
 
 NEWS_SECONDS = 10.0
 """So long after an error of one rank another's death is waited for."""
+WRITTEN_SECONDS = 0.2
+"""From one question whether a checkpoint is written to the next."""
 
 _SUMS = frozenset({"num_tokens", "num_sequences", "learn_seconds"})
 
@@ -80,7 +82,10 @@ class Learner(Protocol):
         """The current policy as a Hugging Face model folder."""
 
     async def save(self, folder: Path) -> None:
-        """Everything that the learner needs to go on."""
+        """Begin to write everything that the learner needs to go on from here; the next step need not wait for it."""
+
+    async def written(self) -> bool:
+        """Whether all that `save` began is on the disk, once it is or never will be."""
 
     async def load(self, folder: Path) -> None:
         """Go on from what `save` wrote."""
@@ -178,6 +183,12 @@ class RayLearner:
     async def save(self, folder: Path) -> None:
         """See `Learner`."""
         await self._all(lambda handle, _: handle.save.remote(str(folder)))
+
+    async def written(self) -> bool:
+        """See `Learner`. A rank that takes a step answers after it."""
+        while not all(await self._all(lambda handle, _: handle.is_written.remote())):
+            await asyncio.sleep(WRITTEN_SECONDS)
+        return True
 
     async def load(self, folder: Path) -> None:
         """See `Learner`."""

@@ -63,6 +63,8 @@ class LastingLearner:
         self._limit = config.stall_seconds
         self._checkpoint: Path | None = None
         self._steps: list[_Step] = []
+        self._in_writing = 0  # so many of them are in the checkpoint that is being written
+        self._generation = self._written_by = 0  # of ranks
         self._losses: deque[float] = deque()
         self._restarts = 0
         self._computed = 0.0
@@ -112,11 +114,27 @@ class LastingLearner:
             await learner.save(folder)
 
         await self._lasting("saves its checkpoint", anew)
+        self._in_writing, self._written_by = len(self._steps), self._generation
+
+    async def written(self) -> bool:
+        """See `Learner`; False also where ranks were lost or replaced before.
+
+        New ranks are the other calls' part, beside which this one waits.
+        """
+        try:
+            async with asyncio.timeout(self._limit):
+                written = await self._learner.written()
+        except (LearnerLostError, TimeoutError) as error:
+            why = str(error) or f"stall_seconds = {self._limit:g} have passed"
+            logger.warning("the learner did not write its checkpoint: %s", why)
+            return False
+        return written and self._written_by == self._generation
 
     def saved(self, folder: Path) -> None:
-        """What `save` wrote last is complete, and stays in `folder` until this is called again."""
+        """What `save` began last is complete, and stays in `folder` until this is called again."""
         self._checkpoint = folder
-        self._steps.clear()
+        del self._steps[: self._in_writing]
+        self._in_writing = 0
 
     async def load(self, folder: Path) -> None:
         """See `Learner`."""
@@ -166,7 +184,8 @@ class LastingLearner:
         """
         while True:
             self._count(reason)
-            folder, steps = self._checkpoint, self._steps
+            self._generation += 1  # what the old ranks were writing is lost
+            folder, steps = self._checkpoint, list(self._steps)
             logger.warning(
                 "%s. Actors go on; the learner goes back to %s, and takes %d steps again",
                 reason,

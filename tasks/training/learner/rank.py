@@ -11,11 +11,13 @@ import socket
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks import precision
 from tasks.training.config import TrainingConfig
+from tasks.training.learner.universal import TAG, universal_in
 from tasks.training.packing import MicroBatch
 
 if TYPE_CHECKING:
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
 
     from tasks.training.learner.reference import Reference, WithoutAdapter
 
-CHECKPOINT_TAG = "rlvr"
 SHARD = "5GB"
 """The largest file of a policy."""
 
@@ -97,6 +98,10 @@ class LearnerRank:
             model_parameters=[parameter for parameter in policy.parameters() if parameter.requires_grad],
             config=deepspeed_config(self._config, dtype),
         )
+        from tasks.training.learner.background import BackgroundCheckpointEngine
+
+        self._files = BackgroundCheckpointEngine(self._engine._config)
+        self._engine.checkpoint_engine = self._files
         self._policy = policy
         self._device = self._engine.device
         if self._config.objective.kl.beta > 0:
@@ -218,9 +223,9 @@ class LearnerRank:
 
         tensors = self._whole()
         if self._rank == 0:
-            partial = f"{path}.partial"
-            save_file(tensors, partial)
-            os.replace(partial, path)
+            unfinished = f"{path}.partial"
+            save_file(tensors, unfinished)
+            os.replace(unfinished, path)
 
     def _whole(self) -> dict[str, Tensor]:
         """The policy's tensors on rank 0, under the checkpoint's names; an adapter is merged."""
@@ -266,29 +271,47 @@ class LearnerRank:
             self.write_weights(str(Path(folder) / "adapter"))
 
     def save(self, folder: str) -> None:
-        """Write model, optimizer and random state below `folder`. Collective."""
+        """Write model, optimizer and reference below `folder`, as they are now, in the background. Collective."""
         frozen = self._config.lora is not None  # what is frozen is in the initial checkpoint
-        if not self._engine.save_checkpoint(folder, tag=CHECKPOINT_TAG, exclude_frozen_parameters=frozen):
-            raise RuntimeError(f"DeepSpeed could not write a checkpoint to {folder}")
+        self._engine.save_checkpoint(folder, tag=TAG, save_latest=False, exclude_frozen_parameters=frozen)
         moving = self._moving_reference()
         if moving and self._rank == 0:
-            moving.save(folder)
+            from safetensors.torch import save_file
+
+            from tasks.training.learner.reference import FILE
+
+            self._files.write(partial(save_file, moving.tensors()), Path(folder) / FILE)
+
+    def is_written(self) -> bool:
+        """Whether this rank's part of what `save` began is on the disk; raises what kept it from there."""
+        return self._files.is_written()
 
     def load(self, folder: str) -> None:
-        """Restore what `save` wrote. Collective.
+        """Restore what `save` wrote, of as many ranks or, where it was converted (`universal`), of any. Collective.
 
         Raises:
             RuntimeError: the folder holds no checkpoint for this number of ranks.
         """
-        here = (Path(folder) / CHECKPOINT_TAG).is_dir()
-        whole = self._config.lora is None
-        path = None
-        if here:
-            path = self._engine.load_checkpoint(folder, tag=CHECKPOINT_TAG, load_module_strict=whole)[0]
-        if path is None:
-            raise RuntimeError(f"{folder} holds no checkpoint for {self._world} learner ranks")
+        import torch
+
+        if (universal := universal_in(Path(folder))).is_dir():
+            self._engine._config.load_universal_checkpoint = True  # DeepSpeed's option, known only now
+            self._load(universal)
+            for state in self._engine.optimizer.optimizer.state.values():
+                # DeepSpeed leaves it in main memory, and a fused Adam wants it beside the moments
+                state["step"] = torch.as_tensor(state["step"], device=state["exp_avg"].device)
+        else:
+            self._load(Path(folder))
         if moving := self._moving_reference():
             moving.load(folder)
+
+    def _load(self, folder: Path) -> None:
+        path = None
+        if (folder / TAG).is_dir():
+            whole = self._config.lora is None
+            path = self._engine.load_checkpoint(str(folder), tag=TAG, load_module_strict=whole)[0]
+        if path is None:
+            raise RuntimeError(f"{folder} holds no checkpoint for {self._world} learner ranks")
 
 
 def deepspeed_config(config: TrainingConfig, dtype: str) -> dict[str, Any]:

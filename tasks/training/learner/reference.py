@@ -62,15 +62,13 @@ class Reference:
             mixed = ours[name].float().lerp(gathered(parameter).float(), alpha)
             ours[name].copy_(mixed)
 
-    def save(self, folder: str) -> None:
-        """Write it below `folder`."""
-        from safetensors.torch import save_file
-
-        tensors = {name: tensor.cpu().contiguous() for name, tensor in self._policy.checkpoint_parameters()}
-        save_file(tensors, Path(folder) / FILE)
+    def tensors(self) -> dict[str, Tensor]:
+        """A copy of it in main memory, under the checkpoint's names."""
+        parameters = self._policy.checkpoint_parameters()
+        return {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in parameters}
 
     def load(self, folder: str) -> None:
-        """Restore what `save` wrote; raises `RuntimeError` where there is nothing."""
+        """Become what is in `FILE` below `folder`; raises `RuntimeError` where there is nothing."""
         from safetensors.torch import load_file
 
         path = Path(folder) / FILE

@@ -209,6 +209,10 @@ class ClockLearner:
         """See `Learner`."""
         folder.mkdir()
 
+    async def written(self) -> bool:
+        """See `Learner`."""
+        return True
+
     async def load(self, folder: Path) -> None:
         """See `Learner`."""
 
