@@ -109,6 +109,18 @@ def drawn_config(chance):
     )
 
 
+class SlowDisk(RecordingLearner):
+    """Its checkpoints are written while it takes steps, and now and then one is lost."""
+
+    def __init__(self, learns, chance):
+        super().__init__(learns)
+        self.chance = chance
+
+    async def written(self):
+        await asyncio.sleep(self.chance.uniform(0, 150))
+        return self.chance.random() < 0.9
+
+
 def played(folder, seed):
     """A run with its faults, started again each time that its driver is killed."""
     chance = random.Random(seed)  # noqa: S311 reproducibility, not secrecy
@@ -129,7 +141,7 @@ def played(folder, seed):
             folder,
             options,
             prompts(PROMPTS),
-            learner=RecordingLearner(learns),
+            learner=SlowDisk(learns, chance),
             judge=SlowJudge(chance),
             make_actor=lambda _: FaultyActor(chance, poisoned),
         )
