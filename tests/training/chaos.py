@@ -13,16 +13,12 @@ import random
 import threading
 import time
 import uuid
-from collections import Counter
 
 import psutil
 import pytest
 
-from tasks.schemas import LEDGER
-from tasks.tables import read_table
 from tasks.training.config import TrainingConfig
-from tasks.training.rollout_files import TRAINING_ROLLOUTS
-from tests.training.driven import metrics, run
+from tests.training.driven import check_groups, metrics, run
 from tests.training.mixtures import HAS_AN_E, mixture
 from tests.training.processes import role
 
@@ -112,26 +108,8 @@ def undisturbed(tiny_model, prompts, tmp_path_factory):
     """The figures of a run in which nobody is killed."""
     folder = tmp_path_factory.mktemp("runs") / uuid.uuid4().hex
     assert played(None, tiny_model, prompts, folder) == (1, [])
-    check_groups(folder)
+    check_groups(folder, RECIPE)
     return metrics(folder)
-
-
-def check_groups(folder):
-    """Every group has one fate, every step its groups, and each response is kept with the fate of its group."""
-    rows = read_table(folder / "ledger.parquet", LEDGER).to_pylist()
-    assert [row["group"] for row in rows] == list(range(len(rows)))
-    trained = Counter(row["step"] for row in rows if row["fate"] == "trained")
-    assert trained == dict.fromkeys(range(RECIPE.steps), RECIPE.groups_per_step)
-    assert [row["step"] for row in metrics(folder)] == list(range(RECIPE.steps))
-    files = sorted((folder / "rollouts").glob("*.parquet"))
-    kept = Counter(
-        (row["group"], row["fate"], row["step"])
-        for file in files
-        for row in read_table(file, TRAINING_ROLLOUTS).to_pylist()
-    )
-    assert kept == {(row["group"], row["fate"], row["step"]): len(row["scores"]) for row in rows if row["scores"]}
-    for row in rows:
-        assert row["fate"] in ("trained", "zero_variance", "stale", "unused"), row
 
 
 def check_alike(rows, others):
@@ -155,5 +133,5 @@ def test_a_run_outlives_the_death_of_any_of_its_processes(seed, undisturbed, tin
     print(f"\nseed {seed}: killed {', '.join(killed)}; {starts} starts")
     assert killed
     assert starts == 1 + any(kind in ENDING for kind in killed)
-    check_groups(folder)
+    check_groups(folder, RECIPE)
     check_alike(metrics(folder), undisturbed)

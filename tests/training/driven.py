@@ -6,9 +6,13 @@ import multiprocessing
 import os
 import signal
 import time
+from collections import Counter
 
 import psutil
 
+from tasks.schemas import LEDGER
+from tasks.tables import read_table
+from tasks.training.rollout_files import TRAINING_ROLLOUTS
 from tasks.training.run import train
 
 EXIT_SECONDS = 30
@@ -73,3 +77,21 @@ def run(recipe, model, prompts, folder, *, kills=(), kill_driver_after=0, watch=
 
 def metrics(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def check_groups(folder, recipe):
+    """Every group has one fate, every step its groups, and each response is kept with the fate of its group."""
+    rows = read_table(folder / "ledger.parquet", LEDGER).to_pylist()
+    assert [row["group"] for row in rows] == list(range(len(rows)))
+    trained = Counter(row["step"] for row in rows if row["fate"] == "trained")
+    assert trained == dict.fromkeys(range(recipe.steps), recipe.groups_per_step)
+    assert [row["step"] for row in metrics(folder)] == list(range(recipe.steps))
+    files = sorted((folder / "rollouts").glob("*.parquet"))
+    kept = Counter(
+        (row["group"], row["fate"], row["step"])
+        for file in files
+        for row in read_table(file, TRAINING_ROLLOUTS).to_pylist()
+    )
+    assert kept == {(row["group"], row["fate"], row["step"]): len(row["scores"]) for row in rows if row["scores"]}
+    for row in rows:
+        assert row["fate"] in ("trained", "zero_variance", "stale", "unused"), row
