@@ -39,3 +39,11 @@ def of_ray() -> Machine:
 
     resources = ray.cluster_resources()
     return Machine(resources.get("CPU", 0.0), resources.get("GPU", 0.0))
+
+
+def free_resources() -> str:
+    """What of the Ray cluster nobody has taken, for a sentence about who waits for it."""
+    import ray
+
+    free, there = ray.available_resources(), ray.cluster_resources()
+    return " and ".join(f"{free.get(kind, 0):g} of {there.get(kind, 0):g} {kind}s are free" for kind in ("CPU", "GPU"))

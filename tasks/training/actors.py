@@ -11,6 +11,7 @@ from tasks.failures import InfrastructureError
 from tasks.generation.config import SamplingConfig
 from tasks.generation.engine import Engine
 from tasks.generation.interface import Completion, EngineError, EngineStatistics, RequestRefusedError, UpdateTiming
+from tasks.machine import free_resources
 from tasks.training.config import ActorsConfig
 from tasks.training.learner.config import LoraConfig
 from tasks.training.timeouts import within
@@ -98,7 +99,10 @@ class RayActor:
     async def start(self) -> None:
         """See `Actor`."""
         need = f"{self._config.cpus:g} CPUs and, where there are any, {self._config.engine.tensor_parallel_size} GPUs"
-        waits_for = f"an actor waits until the cluster has room for it: {need}"
+
+        def waits_for() -> str:
+            return f"an actor waits until the cluster has room for it: {need}; {free_resources()}"
+
         await within(self._call(self._placed), waits_for, limit=FOR_EVER, option="")
         await within(
             self._call(self._started),

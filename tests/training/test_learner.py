@@ -70,6 +70,25 @@ def ended(learner):
     learner.end()
 
 
+def test_ranks_without_a_place_say_what_they_need_and_what_there_is(ray, tiny_model):
+    from tasks.training.learner.client import LearnerLostError, RayLearner
+    from tasks.training.learner.rank import LearnerRank
+
+    config = TrainingConfig.model_validate({"learner": {"ranks": 1, "cpus": 8, "init_timeout_seconds": 1}})
+    remote = ray.remote(LearnerRank).options(num_cpus=8)
+    handles = []
+
+    def create(_rank):
+        handles.append(remote.remote(config, str(tiny_model)))
+        return handles[-1]
+
+    with pytest.raises(
+        LearnerLostError, match=r"1 learner ranks wait .* \(8 CPUs .* of 2 CPUs are free and 0 of 0 GPUs"
+    ):
+        asyncio.run(RayLearner(create, config).start())
+    ray.kill(handles[0])
+
+
 def step(learner, sequences=SEQUENCES):
     """One optimizer step on the sequences; returns its metrics."""
     denominator = TrainingConfig().objective.denominator(sequence.num_trained for sequence in sequences)

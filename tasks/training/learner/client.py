@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tasks.failures import InfrastructureError
+from tasks.machine import free_resources
 from tasks.training.config import TrainingConfig
 from tasks.training.packing import Floats, MicroBatch, pack
 from tasks.training.packing import Sequence as TokenSequence
@@ -110,9 +111,17 @@ class RayLearner:
 
     async def start(self) -> None:
         """See `Learner`."""
+
+        def waits_for() -> str:
+            each = f"{self._config.learner.cpus:g} CPUs and, where there are any, a GPU each"
+            return (
+                f"{len(self._ranks)} learner ranks wait for a place in the cluster ({each}), load the model and find "
+                f"each other; {free_resources()}"
+            )
+
         self._share_prompts = await within(
             self._set_up(),
-            f"{len(self._ranks)} learner ranks wait for a place in the cluster, load the model and find each other",
+            waits_for,
             limit=self._config.learner.init_timeout_seconds,
             option="learner.init_timeout_seconds",
             error=LearnerLostError,
