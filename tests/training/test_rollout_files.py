@@ -15,7 +15,8 @@ def test_the_responses_of_a_group_say_what_they_were_and_what_became_of_them(tmp
         return {1: ["right", "wrong"], 2: ["right", "right"]}.get(prompt, ["half", "?"])
 
     run = Run(tmp_path, config(steps=1, groups_per_step=1), prompts(4), answers).play()
-    first, second = (row for row in run.rollouts() if row["prompt_id"] == "p1")
+    first, second = (row for row in run.rollouts() if row["group"] == 0)
+    assert first["prompt_id"] == second["prompt_id"] == "p1"
     assert (first["response"], second["response"]) == ("right", "wrong")
     assert (first["score"], first["passed"], first["fate"], first["step"]) == (1.0, True, "trained", 0)
     assert (first["group"], first["sample"], second["sample"], second["passed"]) == (0, 0, 1, False)
