@@ -14,20 +14,18 @@ import os
 import platform
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 
-from tests.training.processes import SHARED, role
+from tests.training.processes import SHARED
 
 ROOT = Path(__file__).parent.parent.parent
 NETWORK = "192.0.2"  # RFC 5737: of nobody
 TEMPORARY = "/tmp/ray"  # noqa: S108 a short name, as sockets lie below it
 TOOLS = ("unshare", "nsenter", "ip", "mount", "bash")
-PORT = 6379
-"""Of the head of a Ray cluster."""
-OBJECT_STORE_BYTES = 100_000_000
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+"""A host reaches no proxy, and needs none."""
 STAYS = "echo; read -r"
 """A first process says that it is there, ends with its standard input, and reaps what others leave behind."""
 
@@ -106,7 +104,7 @@ class Host(Namespaces):
         with self.log.open("a") as log:
             return subprocess.Popen(
                 [*entered, *command],
-                env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": TEMPORARY, "RAY_TMPDIR": TEMPORARY},
+                env=ENVIRONMENT | {"PYTHONPATH": str(ROOT), "TMPDIR": TEMPORARY, "RAY_TMPDIR": TEMPORARY},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -117,15 +115,6 @@ class Host(Namespaces):
         process = self.start(*command)
         if code := process.wait():
             raise subprocess.CalledProcessError(code, command, self.log.read_text())
-
-    def start_ray(self, head: "Host | None" = None, *, cpus: int) -> subprocess.Popen:
-        """A node of the Ray cluster of `head`, or the head of a new one; the process returned ends when it is up."""
-        where = ["--address", f"{head.address}:{PORT}"] if head else ["--head", "--port", str(PORT)]
-        return self.start(
-            *(str(Path(sys.executable).with_name("ray")), "start", *where, "--node-ip-address", self.address),
-            *("--num-cpus", str(cpus), "--include-dashboard", "false", "--disable-usage-stats"),
-            *("--object-store-memory", str(OBJECT_STORE_BYTES)),
-        )
 
     def cut(self) -> None:
         """From now on nothing reaches it, and nothing of it reaches others."""
@@ -143,14 +132,6 @@ class Host(Namespaces):
     def processes(self) -> list[psutil.Process]:
         """What runs on it; the first process is not counted."""
         return [each for each in psutil.process_iter() if self._holds(each) and each != self.first]
-
-    def roles(self) -> list[str]:
-        """Of its processes, see `processes.role`."""
-        found = []
-        for process in self.processes():
-            with contextlib.suppress(psutil.Error):  # it has just ended
-                found.append(role(process))
-        return found
 
     def _holds(self, process: psutil.Process) -> bool:
         with contextlib.suppress(OSError, psutil.Error):  # it has just ended

@@ -1,4 +1,4 @@
-"""The hosts of `make chaos-hosts`: what one does is nothing to the others, and none outlives who made it."""
+"""Emulated hosts: what one does is nothing to the others, and none outlives who made it."""
 
 import os
 import signal
