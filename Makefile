@@ -20,7 +20,7 @@ RUN := $(BIN)/pyflyte run workflows/rlvr.py rlvr
 IMAGES := data generation  # training has the image of generation
 PUBLISHED = $(shell sed -n 's/^published = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",')
 
-.PHONY: demo test test-fast test-all test-images chaos soak check schemas format bench bench-learning images register registry-is-named code-server clean
+.PHONY: demo test test-fast test-all test-images chaos chaos-hosts soak check schemas format bench bench-learning images register registry-is-named code-server clean
 
 demo: $(VENV)/.ready  ## the whole pipeline on the quickstart
 	@$(RUN)
@@ -40,6 +40,9 @@ test-images: $(VENV)/.ready $(IMAGES:%=.images/%/.ready)  ## every task's contai
 chaos: $(VENV)/.ready  ## processes of each kind killed at random moments (CHAOS_SEEDS=20), and training's container command
 	@$(BIN)/pytest -s tests/training/chaos.py
 	@$(BIN)/pytest tests/workflows/test_kills.py
+
+chaos-hosts: $(VENV)/.ready  ## a cluster's hosts killed, cut off and added; emulated, so that root on Linux can (25 minutes)
+	@$(BIN)/pytest -s tests/training/chaos_hosts.py
 
 soak: $(VENV)/.ready  ## thousands of steps (SOAK_STEPS=2000): flat memory, and nothing left behind
 	@$(BIN)/pytest -s tests/training/soak.py

@@ -7,6 +7,7 @@ import shutil
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tasks.failures import MistakeError
 
@@ -15,12 +16,24 @@ class NotSharedError(MistakeError):
     """A node does not see the run folder, through which checkpoints and weights go."""
 
 
+def only_node() -> str | None:
+    """The id of the cluster's node where it has one alone; None where there are several."""
+    nodes = _alive()
+    return nodes[0]["NodeID"] if len(nodes) == 1 else None
+
+
+def _alive() -> list[dict[str, Any]]:
+    import ray
+
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
 def nodes_that_lack(path: Path) -> list[str]:
     """The addresses of the cluster's nodes that do not see `path`."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    nodes = [node for node in ray.nodes() if node["Alive"]]
+    nodes = _alive()
     if len(nodes) == 1:  # this one, and no process has to be started for it
         return [] if path.exists() else [nodes[0]["NodeManagerAddress"]]
     look = ray.remote(num_cpus=0)(os.path.exists)

@@ -30,6 +30,7 @@ from tasks.training.learner.rank import LearnerRank
 from tasks.training.learner.universal import convert
 from tasks.training.lease import Lease
 from tasks.training.ledger import Ledger, cut_back
+from tasks.training.nodes import only_node
 from tasks.training.rewards import RayJudge, RewardProcess
 from tasks.training.rollout_files import RolloutFiles
 from tasks.training.rollouts import Prompt, read_prompts
@@ -173,7 +174,8 @@ async def _train(
 
     gpu = ray.cluster_resources().get("GPU", 0) > 0
     widening = 2 if precision.resolve(config.learner.dtype, gpu=gpu) == "float32" else 1  # of a checkpoint in 16 bits
-    with weights_folder(folder, model, one_node=len(ray.nodes()) == 1, widening=widening) as exchange:
+    node = only_node()
+    with weights_folder(folder, model, one_node=node is not None, widening=widening) as exchange:
         checkpoints = Checkpoints(folder / "checkpoints", on_saved, lease.check)
         checkpoint = checkpoints.newest()
         if checkpoint is not None:
@@ -195,7 +197,7 @@ async def _train(
 
         rollouts = RolloutFiles(folder / "rollouts", state["rollout_files"], keep=config.keep_rollouts)
         journal = Journal(folder)
-        cluster = _Cluster(config, model, begins_at=state["version"])
+        cluster = _Cluster(config, model, begins_at=state["version"], node=node)
         trained, validated = kept_out(prompts, config)
         crew = Crew(
             make_actor=cluster.make_actor,
@@ -280,10 +282,13 @@ class _Cluster:
     Ray keeps no record of the calls to them: by default its store remembers 100,000 of them.
     """
 
-    def __init__(self, config: TrainingConfig, model: Path, begins_at: int) -> None:
+    def __init__(self, config: TrainingConfig, model: Path, begins_at: int, node: str | None) -> None:
+        """`node`: of all of them; one that joins later may see neither the weights nor the run folder."""
         import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         self._ray = ray
+        self._where = NodeAffinitySchedulingStrategy(node, soft=False) if node else "DEFAULT"
         self._config = config
         self._model = str(model)
         self._begins_at = begins_at
@@ -311,6 +316,7 @@ class _Cluster:
                 num_gpus=options.engine.tensor_parallel_size if self._gpus else 0,
                 max_concurrency=10_000,
                 enable_task_events=False,
+                scheduling_strategy=self._where,
             )
             return self._keep(remote.remote(self._model, options, self._config.lora))
 
@@ -325,6 +331,7 @@ class _Cluster:
                 num_gpus=1 if self._gpus else 0,
                 runtime_env={} if self._gpus else {"env_vars": cores.LEARNER},
                 enable_task_events=False,
+                scheduling_strategy=self._where,
             )
             return self._keep(remote.remote(self._config, self._model))
 
@@ -334,7 +341,12 @@ class _Cluster:
         """The reward workers; Ray replaces them when they die, and repeats what they were judging."""
         names = {name for prompt in prompts for name in verifiers_of(prompt.verifier, prompt.ground_truth)}
         remote = self._ray.remote(RewardProcess).options(
-            num_cpus=0, max_concurrency=10_000, max_restarts=-1, max_task_retries=3, enable_task_events=False
+            num_cpus=0,
+            max_concurrency=10_000,
+            max_restarts=-1,
+            max_task_retries=3,
+            enable_task_events=False,
+            scheduling_strategy=self._where,
         )
         return RayJudge(self._keep(remote.remote(self._config.rewards, verifiers, sorted(names))), self._config.rewards)
 

@@ -11,13 +11,16 @@ than there are places.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tasks.generation.interface import Completion
 from tasks.training.rollouts import Group, Sample, Stage
 from tasks.verifiers import Score
+
+Queue = OrderedDict[int, deque[Sample]]
+"""Samples that wait, by the number of their group, in the order in which groups are handed out; none is empty."""
 
 
 @dataclass
@@ -40,8 +43,8 @@ class Window:
     asked: int = 0
     in_flight: dict[int, Group] = field(default_factory=dict)
     ready: deque[Group] = field(default_factory=deque)
-    _waiting: deque[Sample] = field(default_factory=deque)
-    _suspects: deque[Sample] = field(default_factory=deque)
+    _waiting: Queue = field(default_factory=OrderedDict)
+    _suspects: Queue = field(default_factory=OrderedDict)
 
     @property
     def undecided(self) -> int:
@@ -78,7 +81,7 @@ class Window:
         if not self._waiting and self.asked and (group := self.open_group()):
             self.asked -= 1
             self.in_flight[group.number] = group
-            self._waiting.extend(group.samples)
+            self._waiting[group.number] = deque(group.samples)
         return self._first_group(self._waiting, room)
 
     def take_suspects(self, room: int) -> list[Sample]:
@@ -100,10 +103,11 @@ class Window:
             group = self.in_flight[number]
             group.losses += 1
             if group.losses < self.suspect_after:
-                self._waiting.extendleft(reversed(by_group[number]))
+                self._waiting.setdefault(number, deque()).extendleft(reversed(by_group[number]))
+                self._waiting.move_to_end(number, last=False)
             else:
                 self._remove(group)
-                self._suspects.extend(sample for sample in group.samples if sample.stage is Stage.WAITING)
+                self._suspects[number] = _waiting_of(group)
 
     def judged(self, sample: Sample, score: Score) -> None:
         """`sample` has its judgement."""
@@ -140,22 +144,27 @@ class Window:
         """Go on with the groups of a checkpoint; returns the samples that are generated, and are to be judged."""
         self.ready = deque(ready)
         self.in_flight = {group.number: group for group in in_flight}
-        samples = [sample for group in self.in_flight.values() for sample in group.samples]
-        self._waiting = deque(sample for sample in samples if sample.stage is Stage.WAITING)
-        return [sample for sample in samples if sample.stage is Stage.JUDGING]
+        self._waiting = OrderedDict(
+            (group.number, found) for group in self.in_flight.values() if (found := _waiting_of(group))
+        )
+        return [
+            sample for group in self.in_flight.values() for sample in group.samples if sample.stage is Stage.JUDGING
+        ]
 
-    def _first_group(self, queue: deque[Sample], room: int) -> list[Sample]:
-        taken: list[Sample] = []
-        while queue and len(taken) < room and (not taken or queue[0].group is taken[0].group):
-            sample = queue.popleft()
+    def _first_group(self, queue: Queue, room: int) -> list[Sample]:
+        if not queue:
+            return []
+        number, samples = next(iter(queue.items()))
+        taken = [samples.popleft() for _ in range(min(room, len(samples)))]
+        if not samples:
+            del queue[number]
+        for sample in taken:
             self._move(sample, Stage.WAITING, Stage.GENERATING)
-            taken.append(sample)
         return taken
 
     def _remove(self, group: Group) -> None:
-        if any(sample.stage is Stage.WAITING for sample in group.samples):
-            self._waiting = deque(sample for sample in self._waiting if sample.group is not group)
-            self._suspects = deque(sample for sample in self._suspects if sample.group is not group)
+        self._waiting.pop(group.number, None)
+        self._suspects.pop(group.number, None)
 
     def _move(self, sample: Sample, before: Stage, after: Stage) -> None:
         if sample.stage is not before or sample.group.number not in self.in_flight:
@@ -164,3 +173,7 @@ class Window:
                 f"{after.value}"
             )
         sample.stage = after
+
+
+def _waiting_of(group: Group) -> deque[Sample]:
+    return deque(sample for sample in group.samples if sample.stage is Stage.WAITING)

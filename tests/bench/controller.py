@@ -30,6 +30,8 @@ TOKENS, LONGEST = 1000, 4000
 WARM_UP = 2
 STEPS = 4
 """Measured, a checkpoint among them."""
+STEPS_AHEAD = 32
+"""Batches that are sampled ahead of the learner, twice as much as the engines hold: they always have work."""
 ZERO_VARIANCE = 0.3
 """Share of prompts that teach nothing."""
 
@@ -73,16 +75,13 @@ class Meter:
 
 
 def measure(in_flight: int, actors: int = ACTORS, clock: Callable[[], float] = time.thread_time) -> Meter:
-    """What completions cost while `actors` engines hold `in_flight` samples together.
-
-    Twice as many samples are ahead of the learner, so that the engines always have work.
-    """
-    groups_per_step = in_flight // SAMPLES // 4
+    """What completions cost while `actors` engines hold `in_flight` samples together."""
+    groups_per_step = 2 * in_flight // SAMPLES // STEPS_AHEAD
     config = TrainingConfig.model_validate(
         {
             "steps": WARM_UP + STEPS + 1,
             "groups_per_step": groups_per_step,
-            "async_steps": 8,
+            "async_steps": STEPS_AHEAD,
             "checkpoint_every": STEPS,
             "max_staleness": 100,
             "sampling": {"samples": SAMPLES, "max_tokens": LONGEST},

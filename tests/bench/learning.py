@@ -113,15 +113,18 @@ def trl(seconds: float) -> dict[str, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    from tasks.verifiers import verify
+    from tasks.verifiers import VerifiersConfig, open_pool
 
     recipe, folder = config(), FOLDER / "trl"
     shutil.rmtree(folder, ignore_errors=True)
     policies: dict[str, float] = {}
 
     def reward(completions: list[list[dict[str, str]]], verifier: list[str], truth: list[str], **_: object) -> list:
-        judged = zip(completions, verifier, truth, strict=True)
-        return [verify(name, chat[-1]["content"], json.loads(each)).reward for chat, name, each in judged]
+        calls = [
+            pool.submit(name, chat[-1]["content"], json.loads(each))
+            for chat, name, each in zip(completions, verifier, truth, strict=True)
+        ]
+        return [call.result().reward for call in calls]
 
     class Keeper(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: object) -> None:
@@ -167,7 +170,8 @@ def trl(seconds: float) -> dict[str, Any]:
             disable_tqdm=True,
         ),
     )
-    trainer.train()
+    with open_pool(recipe.rewards.workers, VerifiersConfig(), sorted({row["verifier"] for row in rows})) as pool:
+        trainer.train()
     return policies
 
 

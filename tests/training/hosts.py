@@ -12,18 +12,26 @@ nothing is left, however a test ends, and nothing shows in the network of the ma
 import contextlib
 import os
 import platform
+import secrets
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import psutil
 
-from tests.training.processes import SHARED
+from tests.training.processes import SHARED, role
 
 ROOT = Path(__file__).parent.parent.parent
 NETWORK = "192.0.2"  # RFC 5737: of nobody
 TEMPORARY = "/tmp/ray"  # noqa: S108 a short name, as sockets lie below it
 TOOLS = ("unshare", "nsenter", "ip", "mount", "bash")
+PORT = 6379
+"""Of the head of a Ray cluster."""
+OBJECT_STORE_BYTES = 100_000_000
+TOKEN = secrets.token_hex(32)
+"""What the nodes of a Ray cluster know each other by. A head that finds a token in the user's home asks for it, and a
+node only sends one where it is told to."""
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
 """A host reaches no proxy, and needs none."""
 STAYS = "echo; read -r"
@@ -104,7 +112,9 @@ class Host(Namespaces):
         with self.log.open("a") as log:
             return subprocess.Popen(
                 [*entered, *command],
-                env=ENVIRONMENT | {"PYTHONPATH": str(ROOT), "TMPDIR": TEMPORARY, "RAY_TMPDIR": TEMPORARY},
+                env=ENVIRONMENT
+                | {"PYTHONPATH": str(ROOT), "TMPDIR": TEMPORARY, "RAY_TMPDIR": TEMPORARY}
+                | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -115,6 +125,15 @@ class Host(Namespaces):
         process = self.start(*command)
         if code := process.wait():
             raise subprocess.CalledProcessError(code, command, self.log.read_text())
+
+    def start_ray(self, head: "Host | None" = None, *, cpus: int) -> subprocess.Popen:
+        """A node of the Ray cluster of `head`, or the head of a new one; the process returned ends when it is up."""
+        where = ["--address", f"{head.address}:{PORT}"] if head else ["--head", "--port", str(PORT)]
+        return self.start(
+            *(str(Path(sys.executable).with_name("ray")), "start", *where, "--node-ip-address", self.address),
+            *("--num-cpus", str(cpus), "--disable-usage-stats", "--object-store-memory", str(OBJECT_STORE_BYTES)),
+            *(() if head else ("--include-dashboard", "false")),
+        )
 
     def cut(self) -> None:
         """From now on nothing reaches it, and nothing of it reaches others."""
@@ -132,6 +151,14 @@ class Host(Namespaces):
     def processes(self) -> list[psutil.Process]:
         """What runs on it; the first process is not counted."""
         return [each for each in psutil.process_iter() if self._holds(each) and each != self.first]
+
+    def roles(self) -> list[str]:
+        """Of its processes, see `processes.role`."""
+        found = []
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                found.append(role(process))
+        return found
 
     def _holds(self, process: psutil.Process) -> bool:
         with contextlib.suppress(OSError, psutil.Error):  # it has just ended

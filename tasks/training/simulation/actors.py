@@ -10,7 +10,6 @@ import asyncio
 import heapq
 import itertools
 import random
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,8 +66,9 @@ class ClockActor:
         self._clock = clock
         self._draw_tokens = draw_tokens
         self._loop = asyncio.get_running_loop()
-        self._running: list[_Request] = []  # a heap: the next to end first
-        self._queued: deque[_Request] = deque()
+        self._running: dict[int, _Request] = {}  # by `order`
+        self._ends: list[_Request] = []  # a heap: the next to end first, and some that do not run any more
+        self._queued: dict[int, _Request] = {}
         self._numbers = itertools.count()
         self._made = 0.0
         self._at = 0.0
@@ -87,15 +87,14 @@ class ClockActor:
         """See `Actor`."""
         tokens = min(self._draw_tokens(), sampling.max_tokens)
         request = _Request(0.0, next(self._numbers), tokens, 0.0, [], self._loop.create_future())
-        self._queued.append(request)
+        self._queued[request.order] = request
         self._go_on()
         try:
             await request.done
         except asyncio.CancelledError:
             self.advance()
-            self._running = [each for each in self._running if each is not request]
-            heapq.heapify(self._running)
-            self._queued = deque(each for each in self._queued if each is not request)
+            self._running.pop(request.order, None)
+            self._queued.pop(request.order, None)
             self._go_on()
             raise
         self._close_span(request)
@@ -110,10 +109,10 @@ class ClockActor:
         self._go_on()
         seconds = self._clock.update_seconds
         if not keep_cache:
-            context = sum(self._made - request.began_at for request in self._running)
+            context = sum(self._made - request.began_at for request in self._running.values())
             seconds += context / self._clock.prefill_tokens_per_second
         await asyncio.sleep(seconds)
-        for request in self._running:
+        for request in self._running.values():
             self._close_span(request)
         self.version = version
         self._at = self._loop.time()
@@ -153,18 +152,20 @@ class ClockActor:
     def _go_on(self) -> None:
         """Finish what has ended, begin what has room, and wake up when the next ends."""
         self.advance()
-        while self._running and self._running[0].ends_at <= self._made + 1e-6:
-            request = heapq.heappop(self._running)
-            request.done.set_result(None)
+        while self._ends and (self._ends[0].order not in self._running or self._ends[0].ends_at <= self._made + 1e-6):
+            request = heapq.heappop(self._ends)
+            if self._running.pop(request.order, None):
+                request.done.set_result(None)
         while self._queued and len(self._running) < self._clock.max_num_seqs:
-            request = self._queued.popleft()
+            request = self._queued.pop(next(iter(self._queued)))
             request.began_at, request.ends_at = self._made, self._made + request.tokens
-            heapq.heappush(self._running, request)
+            self._running[request.order] = request
+            heapq.heappush(self._ends, request)
         if self._timer:
             self._timer.cancel()
             self._timer = None
         if self._running and not self._paused:
-            seconds = (self._running[0].ends_at - self._made) * self._step()
+            seconds = (self._ends[0].ends_at - self._made) * self._step()
             self._timer = self._loop.call_later(max(seconds, 0.0), self._go_on)
 
 

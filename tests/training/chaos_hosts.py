@@ -1,0 +1,262 @@
+"""`make chaos-hosts`: real runs on a Ray cluster of several hosts, which die, are cut off, and are added.
+
+    head: driver, Ray's head (0 CPUs)      learner's host (2 CPUs)      two hosts of an engine each (1 CPU)
+
+The hosts are emulated (`tests.training.hosts`); Ray, engines, learner and everything that they say to each other is
+real. Of each run every group has one fate and none has failed: a lost host costs what it had not finished, which others
+generate anew.
+"""
+
+import contextlib
+import json
+import re
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tasks.schemas import LEDGER
+from tasks.tables import read_table
+from tasks.training.config import TrainingConfig
+from tests.training.driven import check_groups, metrics
+from tests.training.hosts import Hosts, missing
+from tests.training.mixtures import mixture
+from tests.training.processes import role
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(bool(missing()), reason=missing()),
+]
+
+RECIPE = TrainingConfig.model_validate(
+    {
+        "groups_per_step": 2,
+        "sampling": {"samples": 4, "max_tokens": 16},
+        "optimizer": {"learning_rate": 1e-6},
+        "learner": {"cpu_threads": 1, "micro_batch_tokens": 256, "cpus": 2},
+        "actors": {"count": 2, "cpus": 1, "engine": {"max_model_len": 64, "max_num_seqs": 16}},
+        "alarms": {"max_truncated": None},
+        "checkpoint_every": 5,
+        "stall_seconds": 400,
+    }
+)
+BEGUN = 6
+"""Steps before something happens: there is a checkpoint, and a step since."""
+WORDS = ("sea", "river", "rain", "dog", "fox", "sum", "word", "answer")
+PATIENCE_SECONDS = 240
+"""For what has to happen sooner or later; Ray takes half a minute to find a node dead."""
+ENGINE, RANK = "vLLM's engine core", "learner rank"
+
+
+class Cluster:
+    """A Ray cluster on hosts.
+
+    Attributes:
+        head: the host of the driver.
+        learner: the host with room for the learner, and for engines where it is the head as well.
+        engines: hosts with room for an engine each.
+    """
+
+    def __init__(self, hosts: Hosts, head_cpus: int = 0) -> None:
+        """`head_cpus`: those of a head that is all of the cluster; 0: of several hosts."""
+        self._hosts = hosts
+        self.head = hosts.add()
+        assert self.head.start_ray(cpus=head_cpus).wait() == 0, self.head.log.read_text()
+        self.learner, *self.engines = [self.head] if head_cpus else self.add(2, 1, 1)
+
+    def add(self, *cpus: int) -> list:
+        """Hosts of as many CPUs, when all are nodes of the cluster."""
+        hosts = [self._hosts.add() for _ in cpus]
+        starting = [host.start_ray(self.head, cpus=number) for host, number in zip(hosts, cpus, strict=True)]
+        for host, process in zip(hosts, starting, strict=True):
+            assert process.wait() == 0, host.log.read_text()
+        return hosts
+
+
+class Run:
+    """A run that is under way."""
+
+    def __init__(self, cluster: Cluster, folder: Path, steps: int, model: Path, prompts: Path) -> None:
+        self.folder = folder
+        self._recipe = RECIPE.model_copy(update={"steps": steps})
+        self._log = cluster.head.log
+        order = folder / "order.json"
+        paths = {"model": str(model), "prompts": str(prompts), "folder": str(folder)}
+        order.write_text(json.dumps({"recipe": self._recipe.model_dump(mode="json"), **paths}))
+        self._driver = cluster.head.start(sys.executable, "-m", "tests.training.driven_on_hosts", str(order))
+        self._began = time.monotonic()
+
+    @property
+    def steps(self) -> int:
+        """Those that it has taken."""
+        with contextlib.suppress(FileNotFoundError):
+            return len((self.folder / "metrics.jsonl").read_text().splitlines())
+        return 0
+
+    def until(self, happened, seconds: float = PATIENCE_SECONDS) -> None:
+        """Wait until `happened` returns something true, while the run goes on."""
+        deadline = time.monotonic() + seconds
+        while not happened():
+            assert time.monotonic() < deadline, self._log.read_text()
+            assert self._driver.poll() is None, self._log.read_text()
+            time.sleep(0.2)
+
+    def take(self, steps: int) -> None:
+        """Wait until it has taken some more steps."""
+        goal = self.steps + steps
+        self.until(lambda: self.steps >= goal)
+
+    def until_said(self, pattern: str) -> None:
+        """Wait until the driver has said something."""
+        self.until(lambda: re.search(pattern, self._log.read_text()))
+        print(f"{time.monotonic() - self._began:6.0f} s, step {self.steps}: {self._said(pattern)}")
+
+    def _said(self, pattern: str) -> str:
+        return next(line for line in self._log.read_text().splitlines() if re.search(pattern, line))[:300]
+
+    def end(self) -> list[dict]:
+        """Let it go on to its end; returns the rows of its ledger, which are in order."""
+        (self.folder / "hurry").touch()
+        self.until(lambda: self._driver.poll() is not None or self.steps == self._recipe.steps, 2 * PATIENCE_SECONDS)
+        assert self._driver.wait(PATIENCE_SECONDS) == 0, self._log.read_text()
+        check_groups(self.folder, self._recipe)
+        for figure in ("actors_lost", "learner_restarts"):
+            print(f"{figure}: {self.total(figure):g}")
+        return read_table(self.folder / "ledger.parquet", LEDGER).to_pylist()
+
+    def total(self, figure: str) -> float:
+        """A figure, summed over the steps."""
+        return sum(row[figure] for row in metrics(self.folder))
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory):
+    return mixture(tmp_path_factory.mktemp("mixture"), [f"Write a sentence about the {word}" for word in WORDS])
+
+
+@pytest.fixture
+def cluster(tmp_path, request):
+    """A cluster, of which nothing is left afterwards; a test may ask for one host of so many CPUs in its place."""
+    before = on_machine()
+    with Hosts(tmp_path) as hosts:
+        yield Cluster(hosts, getattr(request, "param", 0))
+    assert [host.roles() for host in hosts.all if host.roles()] == []
+    assert on_machine() - before == set()
+
+
+def on_machine() -> set[str]:
+    """Mounts and network devices."""
+    mounts = Path("/proc/self/mounts").read_text().splitlines()
+    devices = [line.split(":")[0].strip() for line in Path("/proc/net/dev").read_text().splitlines()[2:]]
+    return {*mounts, *devices}
+
+
+@pytest.fixture
+def begin(cluster, tiny_model, prompts, tmp_path):
+    """A function that begins a run of so many steps, and returns it after the first ones."""
+
+    def begin(steps):
+        folder = tmp_path / uuid.uuid4().hex
+        folder.mkdir()
+        run = Run(cluster, folder, steps, tiny_model, prompts)
+        run.take(BEGUN)
+        assert all(ENGINE in host.roles() for host in cluster.engines)
+        assert RANK in cluster.learner.roles()
+        return run
+
+    return begin
+
+
+def actors(rows, steps):
+    """Which generated what was trained in these steps."""
+    return {actor for row in rows if row["step"] in steps for actor in row["actors"]}
+
+
+def test_an_engines_host_is_killed_and_the_others_train_every_step(cluster, begin):
+    run = begin(150)
+    cluster.engines[0].kill()
+    run.until_said("actor . was lost")
+    run.take(10)
+    rows = run.end()
+    assert run.total("actors_lost") == 1
+    assert run.total("learner_restarts") == 0
+    assert len(actors(rows, range(130, 150))) == 1
+
+
+def test_an_engines_host_is_cut_off_for_15_seconds_and_nothing_is_lost(cluster, begin):
+    run = begin(120)
+    cluster.engines[0].cut()
+    time.sleep(15)
+    cluster.engines[0].restore()
+    run.take(10)
+    rows = run.end()
+    assert run.total("actors_lost") == 0
+    assert len(actors(rows, range(100, 120))) == 2
+
+
+def test_an_engines_host_is_cut_off_for_5_minutes_and_nothing_on_it_outlives_that(cluster, begin):
+    run = begin(500)
+    until = time.monotonic() + 300
+    cluster.engines[0].cut()
+    run.until_said("actor . was lost")
+    time.sleep(until - time.monotonic())
+    cluster.engines[0].restore()
+    run.until(lambda: {ENGINE, "engine's actor", "raylet"}.isdisjoint(cluster.engines[0].roles()))
+    run.take(10)
+    rows = run.end()
+    assert run.total("actors_lost") == 1
+    assert len(actors(rows, range(480, 500))) == 1
+
+
+def test_a_host_that_is_added_takes_the_engine_that_had_no_room(cluster, begin):
+    run = begin(300)
+    cluster.engines[0].kill()
+    run.until_said("actor . was lost")
+    [added] = cluster.add(1)
+    run.until(lambda: ENGINE in added.roles())
+    run.take(60)
+    rows = run.end()
+    assert run.total("actors_lost") == 1
+    assert len(actors(rows, range(280, 300))) == 2
+
+
+def test_the_learners_host_is_killed_and_its_rank_goes_on_where_there_is_room(cluster, begin):
+    run = begin(60)
+    engines = [process for host in cluster.engines for process in host.processes()]
+    [room] = cluster.add(2)
+    cluster.learner.kill()
+    run.until_said("the learner goes back to step_")
+    run.take(5)
+    assert RANK in room.roles()
+    assert all(process.is_running() for process in engines)
+    run.end()
+    assert run.total("actors_lost") == 0
+    assert run.total("learner_restarts") == 1
+
+
+def test_without_a_host_for_any_engine_the_run_says_what_is_missing_and_goes_on_when_there_is_one(cluster, begin):
+    run = begin(30)
+    for host in cluster.engines:
+        host.kill()
+    run.until_said("an actor waits until the cluster has room for it: .* free")
+    cluster.add(1, 1)
+    run.take(1)
+    rows = run.end()
+    assert run.total("actors_lost") == 2
+    assert len(actors(rows, range(20, 30))) > 0
+
+
+@pytest.mark.parametrize("cluster", [4], indirect=True)
+def test_what_began_on_one_host_stays_there_as_weights_go_through_its_memory(cluster, begin):
+    run = begin(40)
+    [added] = cluster.add(2)
+    next(each for each in cluster.head.processes() if role(each) == ENGINE).kill()
+    run.until_said("actor . was lost")
+    run.take(10)
+    assert ENGINE not in added.roles()
+    run.until(lambda: cluster.head.roles().count(ENGINE) == 2)
+    run.end()
+    assert run.total("actors_lost") == 1

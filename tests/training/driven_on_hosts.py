@@ -1,0 +1,37 @@
+"""The driver of a run on the Ray cluster of its host: `python -m tests.training.driven_on_hosts ORDER`, a JSON file.
+
+A step takes `STEP_SECONDS` at least, so that what happens to hosts for minutes happens during the run, on any machine;
+until the run folder has a file `hurry`.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from tasks.training.config import TrainingConfig
+from tasks.training.run import train
+
+STEP_SECONDS = 1.0
+
+
+def main(order: dict) -> None:
+    """Train as the order says: `recipe`, and paths `model`, `prompts` and `folder`."""
+    import ray
+
+    folder = Path(order["folder"])
+    began = time.monotonic()
+
+    def slowly(_metrics):
+        nonlocal began
+        if not (folder / "hurry").exists():
+            time.sleep(max(0.0, began + STEP_SECONDS - time.monotonic()))
+        began = time.monotonic()
+
+    ray.init(address="auto", log_to_driver=False)
+    recipe = TrainingConfig.model_validate(order["recipe"])
+    train(recipe, Path(order["model"]), Path(order["prompts"]), folder, on_step=slowly)
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))
