@@ -60,8 +60,11 @@ class ActorProcess:
     async def placed(self) -> None:
         """Return when this process has its place in the cluster."""
 
-    async def start(self) -> int:
-        """Start the engine; returns this process's id."""
+    async def start(self, placed: None) -> int:
+        """Start the engine; returns this process's id.
+
+        `placed`: what the method of this name returned. While the engine loads nothing else is answered.
+        """
         self._engine = await Engine.start(self._model, self._config.engine, updatable=True, adapter_rank=self._rank)
         return os.getpid()
 
@@ -94,7 +97,7 @@ class RayActor:
         self._handle = create()
         self._config = config
         self._placed = self._handle.placed.remote()
-        self._started = self._handle.start.remote()
+        self._started = self._handle.start.remote(self._placed)
 
     async def start(self) -> None:
         """See `Actor`."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tasks import precision
 from tasks.generation.models import ModelSpec, prepare_model
 from tasks.mixing.mix import mix
 from tasks.mixing.spec import MixtureSpec
@@ -25,6 +26,12 @@ def prompts() -> pa.Table:
     """The quickstart's prompts."""
     data, *_ = quickstart()
     return pa.concat_tables([build_prompts(source, data.max_prompt_chars).prompts for source in data.sources])
+
+
+def peer_type() -> dict[str, object]:
+    """Options of TRL's `GRPOConfig` for the type that this processor is fast at, which is ours as well."""
+    dtype = precision.resolve("auto", gpu=False)
+    return {"bf16": dtype == "bfloat16", "model_init_kwargs": {"dtype": dtype}}
 
 
 VARIES = {

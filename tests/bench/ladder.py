@@ -3,7 +3,7 @@
 The controller, the fleet, Ray, vLLM and its weight updates are the real ones. The model is so small that a decoding
 step costs about the same for any batch, as on a GPU that reads its weights; response lengths are drawn, a 16th of the
 paper's; the learner is a clock, and writes the initial weights again. Each rung is also simulated, with clocks of the
-measured step time, so that the simulation that plans runs is compared with runs.
+measured times of a step and an update, so that the simulation that plans runs is compared with runs.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ BATCH, WIDE, SAMPLES = 2, 4, 8
 STEPS = 40
 LEARNER_TOKENS_PER_SECOND = 48_000.0
 PROMPT = list(range(5, 9))
+UPDATES = 5
 CURVE = (1, 2, 4, 8, 16)
 """Sequences of an engine, of which the time of a step is measured."""
 
@@ -120,8 +121,8 @@ def actor_maker(model: Path, config: TrainingConfig, *, draws: bool = True) -> C
     )
 
 
-async def curve(model: Path) -> dict[int, float]:
-    """Seconds of a decoding step by the number of sequences of each engine, all engines at work."""
+async def curve(model: Path) -> tuple[dict[int, float], float]:
+    """Seconds of a decoding step by the number of sequences of each engine, and of an update, all engines at work."""
     config = config_of({})
     make = actor_maker(model, config, draws=False)
     actors = [make(index, 0) for index in range(ENGINES)]
@@ -133,8 +134,16 @@ async def curve(model: Path) -> dict[int, float]:
         done = await asyncio.gather(*(actor.generate(PROMPT, sampling, None) for actor in actors for _ in range(count)))
         seconds[count] = (time.perf_counter() - before) / sampling.max_tokens
         assert all(len(each.token_ids) == sampling.max_tokens for each in done)
+    busy = [asyncio.create_task(actor.generate(PROMPT, sampling, None)) for actor in actors for _ in range(SEQUENCES)]
+    weights = str(model / "model.safetensors")
+    pauses = []
+    for version in range(1, UPDATES + 1):
+        await asyncio.sleep(0.2)
+        done = await asyncio.gather(*(actor.update(weights, version, keep_cache=True) for actor in actors))
+        pauses += [timing.pause_seconds for timing in done]
+    await asyncio.gather(*busy)
     await asyncio.gather(*(actor.kill() for actor in actors))
-    return seconds
+    return seconds, statistics.median(pauses)
 
 
 async def measured(config: TrainingConfig, model: Path, folder: Path) -> list[dict[str, float]]:
@@ -175,10 +184,10 @@ def ladder(folder: Path) -> dict[str, Any]:
 
     model = build(folder / "ladder-model", ends=False, context=4096)
     ray.init(address="local", num_cpus=ENGINES, include_dashboard=False, log_to_driver=False)
-    seconds = asyncio.run(curve(model))
+    seconds, update = asyncio.run(curve(model))
     each, once = np.polyfit(list(seconds), list(seconds.values()), 1)
-    clock = EngineClock(float(once), max(float(each), 0.0), SEQUENCES, update_seconds=0.02)
-    found: dict[str, Any] = {f"curve/{count}": value for count, value in seconds.items()}
+    clock = EngineClock(float(once), max(float(each), 0.0), SEQUENCES, update_seconds=update)
+    found: dict[str, Any] = {"update": update} | {f"curve/{count}": value for count, value in seconds.items()}
     for name, options in rungs(BATCH, WIDE, STEPS).items():
         config = config_of(options)
         with tempfile.TemporaryDirectory() as run, contextlib.redirect_stdout(sys.stderr):

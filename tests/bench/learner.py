@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from tasks import precision
 from tasks.training.config import TrainingConfig
 from tasks.training.packing import MicroBatch, Sequence, pack
 from tests.bench import inputs
@@ -59,7 +60,8 @@ def compare(folder: Path) -> dict[str, float]:
     model = inputs.model(folder)
     learner = LearnerRank(config, str(model))
     learner.setup(0, 1, ("127.0.0.1", free_port()))
-    policy = Policy.load(model, dtype=torch.bfloat16).train()
+    dtype = precision.resolve(config.learner.dtype, gpu=False)
+    policy = Policy.load(model, dtype=getattr(torch, dtype)).train()
     seconds: dict[str, list[float]] = {"shared": [], "apart": [], "bare": [], "objective": []}
     tokens = []
 
@@ -126,9 +128,8 @@ def _forward_and_backward(policy: Any, learner: Any, rows: list[MicroBatch]) -> 
 
 def trl(folder: Path) -> dict[str, float]:
     """The same batches through TRL's GRPOTrainer, padded, nothing sampled."""
-    import torch
     from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from transformers import AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
     from tasks.spec import quickstart
@@ -150,7 +151,7 @@ def trl(folder: Path) -> dict[str, float]:
             times.append(time.perf_counter())
 
     Given(
-        model=AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16),
+        model=str(path),
         processing_class=tokenizer,
         reward_funcs=lambda completions, **_: [0.0] * len(completions),
         train_dataset=Dataset.from_list([{"prompt": chat} for chat in inputs.prompts()["messages"].to_pylist()]),
@@ -162,7 +163,7 @@ def trl(folder: Path) -> dict[str, float]:
             num_generations=SAMPLES,
             max_steps=len(given),
             beta=0.0,
-            bf16=True,
+            **inputs.peer_type(),
             use_cpu=True,
             gradient_checkpointing=False,
             report_to=[],

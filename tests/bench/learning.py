@@ -108,9 +108,8 @@ def ours() -> dict[str, Any]:
 def trl(seconds: float) -> dict[str, Any]:
     """Policies by seconds since the start, of as many steps as `seconds` allow."""
     started = time.time()
-    import torch
     from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from transformers import AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
     from tasks.verifiers import VerifiersConfig, open_pool
@@ -140,7 +139,7 @@ def trl(seconds: float) -> dict[str, Any]:
         for each in split()[0]
     ]
     trainer = GRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16),
+        model=str(path),
         processing_class=AutoTokenizer.from_pretrained(path, padding_side="left"),
         reward_funcs=reward,
         train_dataset=Dataset.from_list(rows),
@@ -161,7 +160,7 @@ def trl(seconds: float) -> dict[str, Any]:
             learning_rate=recipe.optimizer.learning_rate,
             lr_scheduler_type="constant",
             max_grad_norm=recipe.optimizer.max_grad_norm,
-            bf16=True,
+            **inputs.peer_type(),
             use_cpu=True,
             gradient_checkpointing=False,
             report_to=[],

@@ -48,9 +48,8 @@ def _median(rows: list[dict[str, float]], name: str) -> float:
 
 def trl(folder: Path) -> dict[str, float]:
     """Completion tokens/s of TRL's GRPOTrainer on the same prompts, model, batch and length limit."""
-    import torch
     from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from transformers import AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
     tokens: list[int] = []
@@ -67,7 +66,7 @@ def trl(folder: Path) -> dict[str, float]:
     path = inputs.model(folder)
     chats = inputs.prompts()["messages"].to_pylist()
     trainer = GRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16),
+        model=str(path),
         processing_class=AutoTokenizer.from_pretrained(path, padding_side="left"),
         reward_funcs=reward,
         train_dataset=Dataset.from_list([{"prompt": chat} for chat in chats]),
@@ -80,7 +79,7 @@ def trl(folder: Path) -> dict[str, float]:
             max_completion_length=TOKENS,
             max_steps=3,
             beta=0.0,
-            bf16=True,
+            **inputs.peer_type(),
             use_cpu=True,
             learning_rate=1e-5,
             gradient_checkpointing=False,

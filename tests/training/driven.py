@@ -92,6 +92,7 @@ def check_groups(folder, recipe):
         for file in files
         for row in read_table(file, TRAINING_ROLLOUTS).to_pylist()
     )
-    assert kept == {(row["group"], row["fate"], row["step"]): len(row["scores"]) for row in rows if row["scores"]}
+    generated = {(row["group"], row["fate"], row["step"]): len(row["num_tokens"]) for row in rows if row["num_tokens"]}
+    assert kept == generated
     for row in rows:
         assert row["fate"] in ("trained", "zero_variance", "stale", "unused"), row

@@ -1,0 +1,32 @@
+"""The controller's end of an engine's process."""
+
+import asyncio
+import time
+
+import pytest
+
+from tasks.training.actors import ActorLostError, ActorProcess, RayActor
+from tasks.training.config import ActorsConfig
+
+pytestmark = pytest.mark.engine
+
+
+def test_an_engine_that_hangs_while_it_loads_is_lost_and_not_taken_for_one_that_waits_for_room():
+    import ray
+
+    class Hanging(ActorProcess):
+        async def start(self, placed):
+            time.sleep(600)  # nothing is answered meanwhile
+
+    config = ActorsConfig(start_timeout_seconds=2)
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    try:
+        for _ in range(3):
+            actor = RayActor(lambda: ray.remote(Hanging).options(max_concurrency=10).remote("", config), config)
+            with pytest.raises(
+                ActorLostError, match=r"an actor's engine loads; nothing came for actors\.start_timeout_seconds = 2"
+            ):
+                asyncio.run(actor.start())
+            ray.kill(actor._handle)
+    finally:
+        ray.shutdown()
