@@ -49,7 +49,10 @@ class Actor(Protocol):
 
 
 class ActorProcess:
-    """Runs inside a Ray actor. Its engine is a process of its own, below it."""
+    """Runs inside a Ray actor. Its engine is a process of its own, below it.
+
+    A call may come twice: Ray repeats those whose answers were lost with a connection.
+    """
 
     def __init__(self, model: str, config: ActorsConfig, lora: LoraConfig | None = None) -> None:
         self._model = model
@@ -61,11 +64,12 @@ class ActorProcess:
         """Return when this process has its place in the cluster."""
 
     async def start(self, placed: None) -> int:
-        """Start the engine; returns this process's id.
+        """Start the engine, if that was not done; returns this process's id.
 
         `placed`: what the method of this name returned. While the engine loads nothing else is answered.
         """
-        self._engine = await Engine.start(self._model, self._config.engine, updatable=True, adapter_rank=self._rank)
+        if self._engine is None:
+            self._engine = await Engine.start(self._model, self._config.engine, updatable=True, adapter_rank=self._rank)
         return os.getpid()
 
     async def generate(self, prompt_ids: list[int], sampling: SamplingConfig, seed: int | None) -> Completion:

@@ -315,6 +315,7 @@ class _Cluster:
                 num_cpus=options.cpus,
                 num_gpus=options.engine.tensor_parallel_size if self._gpus else 0,
                 max_concurrency=10_000,
+                max_task_retries=-1,  # a network that is away for seconds is no loss, as long as Ray finds it alive
                 enable_task_events=False,
                 scheduling_strategy=self._where,
             )
