@@ -44,14 +44,20 @@ def drive(recipe, model, prompts, folder, kills, kill_driver_after, watch):
             process_of(name).kill()
 
     def on_saved(checkpoint):
-        processes = [process.pid for process in psutil.Process().children(recursive=True)]
-        (folder / "processes.json").write_text(json.dumps(processes))
+        (folder / "processes.json").write_text(
+            json.dumps(list(map(identity, psutil.Process().children(recursive=True))))
+        )
         if checkpoint.name == f"step_{kill_driver_after:08d}":
             os.kill(os.getpid(), signal.SIGKILL)
 
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     result = train(recipe, model, prompts, folder, on_step=on_step, on_saved=on_saved)
     (folder / "resumed_from").write_text(str(result.resumed_from))
+
+
+def identity(process):
+    """Of a process among all that there ever were: numbers come again."""
+    return [process.pid, process.create_time()]
 
 
 def no_one(_folder, _metrics):
@@ -69,9 +75,10 @@ def run(recipe, model, prompts, folder, *, kills=(), kill_driver_after=0, watch=
     process.start()
     process.join()
     assert (folder / "processes.json").exists(), f"the driver ended with {process.exitcode} before it saved anything"
-    pids = json.loads((folder / "processes.json").read_text())
-    processes = [each for each in psutil.process_iter(["pid", "name"]) if each.pid in pids]
-    assert [each.info["name"] for each in psutil.wait_procs(processes, EXIT_SECONDS)[1]] == []
+    known = json.loads((folder / "processes.json").read_text())
+    processes = [each for each in psutil.process_iter(["name"]) if identity(each) in known]
+    left = [each.info["name"] for each in psutil.wait_procs(processes, EXIT_SECONDS)[1]]
+    assert not left, f"{left} are left after {EXIT_SECONDS} s"
     return process.exitcode
 
 
@@ -93,6 +100,8 @@ def check_groups(folder, recipe):
         for row in read_table(file, TRAINING_ROLLOUTS).to_pylist()
     )
     generated = {(row["group"], row["fate"], row["step"]): len(row["num_tokens"]) for row in rows if row["num_tokens"]}
-    assert kept == generated
+    assert kept == generated, (
+        f"{kept - Counter(generated)} is kept and in no ledger; {Counter(generated) - kept} is not kept"
+    )
     for row in rows:
         assert row["fate"] in ("trained", "zero_variance", "stale", "unused"), row
