@@ -41,7 +41,7 @@ chaos: $(VENV)/.ready  ## processes of each kind killed at random moments (CHAOS
 	@$(BIN)/pytest -s tests/training/chaos.py
 	@$(BIN)/pytest tests/workflows/test_kills.py
 
-chaos-hosts: $(VENV)/.ready  ## a cluster's hosts killed, cut off and added; emulated, so that root on Linux can (25 minutes)
+chaos-hosts: $(VENV)/.ready  ## a cluster's hosts killed, cut off and added; emulated, by root on Linux
 	@$(BIN)/pytest -s tests/training/chaos_hosts.py
 
 soak: $(VENV)/.ready  ## thousands of steps (SOAK_STEPS=2000): flat memory, and nothing left behind
