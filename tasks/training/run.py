@@ -36,7 +36,7 @@ from tasks.training.rollout_files import RolloutFiles
 from tasks.training.rollouts import Prompt, read_prompts
 from tasks.training.stream import PromptStream
 from tasks.training.validation import kept_out
-from tasks.training.watchdog import watched
+from tasks.training.watchdog import watch
 from tasks.training.weights import WeightStore, weights_folder
 from tasks.verifiers import VerifiersConfig, verifiers_of
 from tasks.verifiers.config import DEFAULTS
@@ -101,8 +101,8 @@ def train(
     trackers.check(config.trackers)
     folder.mkdir(parents=True, exist_ok=True)
     prompts = load_prompts(config, model, mixture, verifiers)
+    watch()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(watched())
         held = lease or stack.enter_context(Lease.of_folder(folder))
         return asyncio.run(_train(config, model, prompts, folder, verifiers, held, lineage, on_step, on_saved))
 
@@ -331,6 +331,7 @@ class _Cluster:
                 num_cpus=self._config.learner.cpus,
                 num_gpus=1 if self._gpus else 0,
                 runtime_env={} if self._gpus else {"env_vars": cores.LEARNER},
+                max_task_retries=-1,  # as for engines; a step is not taken twice
                 enable_task_events=False,
                 scheduling_strategy=self._where,
             )

@@ -1,15 +1,18 @@
-"""A process beside the driver of a run that ends Ray's processes where the driver is killed.
+"""A process beside the driver of a run that ends what is left of Ray when the driver has ended, however it ends.
 
-Most of them see that by themselves at once. The agents of a node look for it for a minute, and hold on to its ports.
+Most of Ray's processes end with the driver. A node's agents, when their raylet is gone, look for it for a minute and
+then tell the cluster's GCS; where that is gone as well they never end. All that time they hold their ports.
 Where a cluster was there before the run, its processes are none of the driver's, and nothing is watched.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from typing import IO
 
 import psutil
 
@@ -17,25 +20,32 @@ CLOCK_SECONDS = 1.0
 """Two readings of the time at which one process began differ by less."""
 
 
-@contextlib.contextmanager
-def watched() -> Iterator[None]:
-    """Should this process be killed within the block, what runs below it now is killed, too."""
-    below = [f"{each.pid}:{each.create_time()}" for each in psutil.Process().children(recursive=True)]
-    # Its standard input ends with this process, however that ends; a session of its own has no Ctrl-C.
-    command = [sys.executable, __file__, *below]
-    watchdog = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603
-    try:
-        yield
-    finally:
-        watchdog.kill()
-        watchdog.wait()
-        assert watchdog.stdin is not None
-        watchdog.stdin.close()
+def watch() -> None:
+    """What of Ray runs below this process now is killed should it outlive this process."""
+    below = [each for each in psutil.Process().children(recursive=True) if _is_rays(each)]
+    print(*(f"{each.pid}:{each.create_time()}" for each in below), file=_watchdog(), flush=True)
 
 
-def _wait_and_kill(processes: list[str]) -> None:
-    sys.stdin.read()
-    for each in processes:
+def _is_rays(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):  # it has just ended
+        return any(name in " ".join(process.cmdline()[:3]) for name in ("/ray/", "ray::"))
+    return False
+
+
+@functools.cache
+def _watchdog() -> IO[str]:
+    """Its standard input, which ends with this process."""
+    # A session of its own has no Ctrl-C.
+    process = subprocess.Popen(  # noqa: S603
+        [sys.executable, __file__], stdin=subprocess.PIPE, text=True, start_new_session=True
+    )
+    process.wait()  # it goes on as nobody's child, as this process is gone when it ends
+    assert process.stdin is not None
+    return process.stdin
+
+
+def _wait_and_kill() -> None:
+    for each in sys.stdin.read().split():
         pid, began = each.split(":")
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(int(pid))
@@ -43,5 +53,5 @@ def _wait_and_kill(processes: list[str]) -> None:
                 process.kill()
 
 
-if __name__ == "__main__":
-    _wait_and_kill(sys.argv[1:])
+if __name__ == "__main__" and os.fork() == 0:
+    _wait_and_kill()

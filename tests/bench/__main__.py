@@ -246,9 +246,10 @@ def main() -> None:
     figures.append(Figure.at_most("objective", learner["objective"], "steps", "a learner step", 1.0, 0.03))
     saving = measure("checkpoint", "share", cores.LEARNER)
     figures += [
-        Figure.below("checkpoint, in the background", saving["background"], "of a step", 0.05),
-        Figure.stated("checkpoint, in the background", saving["background"], "of a step", "before", saving["before"]),
-        Figure.stated("checkpoint: the learner is held", saving["held"], "of a step", "before", saving["before"]),
+        Figure.below("checkpoint: the learner is held", saving["held"], "of a step", 0.05),
+        Figure.stated(
+            "checkpoint: held, and slowed by the writing", saving["background"], "of a step", "before", saving["before"]
+        ),
     ]
     chunked, whole = measure("logits", "chunked"), measure("logits", "whole")
     figures += [

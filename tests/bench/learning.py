@@ -1,13 +1,14 @@
 """`make bench-learning`: held-out pass rate over wall time, ours and that of TRL's `GRPOTrainer`, as a chart.
 
-Both start from the quickstart's model, train on the same prompts with the same rewards, batch, limits and learning
-rate, one after the other on the same cores, and write their policies down on the way. The clock starts before the model
-is loaded. Afterwards one engine answers the held-out prompts as each of these policies.
+Both start from the quickstart's model and train for the same time on the same prompts with the same rewards, batch,
+limits, type and learning rate, one after the other on the same cores, and write their policies down on the way. The
+clock starts before the model is loaded. Afterwards one engine answers the held-out prompts as some of these policies.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 import os
@@ -25,9 +26,14 @@ import pyarrow.compute as pc
 
 from tests.bench import inputs
 
-STEPS, EVERY = 36, 6
-"""Of ours; TRL takes as many as it can in the same time."""
-TRL_EVERY = 2
+MINUTES = 12
+"""Each has so long to train, and to finish the step that it is in."""
+EVERY = 2
+"""Steps of ours between policies that are written down; of TRL's, each is."""
+MOST = 10_000
+"""Steps, of which there is no end but that of the time."""
+SHOWN = 4
+"""Policies of each curve that are answered, beside the initial one; of those that there are, evenly."""
 HELD_OUT, SAMPLES = 64, 8
 FOLDER = Path("outputs/bench/learning")
 CHART = Path("docs/learning.svg")
@@ -67,12 +73,12 @@ def prompts() -> Path:
 
 
 def config() -> Any:
-    """The quickstart recipe, for longer, with its policies on the way and prompts kept out."""
+    """The quickstart recipe, without an end, with its policies on the way and prompts kept out."""
     from tasks.spec import quickstart
 
     recipe = quickstart()[1].run.model_dump()
-    more = {"steps": STEPS, "export_every": EVERY, "checkpoint_every": STEPS}
-    validation = {"every": 10_000, "prompts": HELD_OUT}  # which prompts they are; they are answered afterwards
+    more = {"steps": MOST, "export_every": EVERY, "checkpoint_every": MOST}
+    validation = {"every": MOST, "prompts": HELD_OUT}  # which prompts they are; they are answered afterwards
     return type(quickstart()[1].run).model_validate({**recipe, **more, "validation": validation})
 
 
@@ -84,8 +90,12 @@ def split() -> tuple[list[Any], list[Any]]:
     return kept_out(load_prompts(config(), inputs.model(FOLDER), prompts()), config())
 
 
-def ours() -> dict[str, Any]:
-    """Policies by seconds since the start."""
+class TimeUpError(Exception):
+    """Ends a training run."""
+
+
+def ours(seconds: float) -> dict[str, Any]:
+    """Policies by seconds since the start, of as many steps as `seconds` allow."""
     import ray
 
     from tasks.schemas import MIXTURE
@@ -99,8 +109,14 @@ def ours() -> dict[str, Any]:
     trained = [row for row in table.to_pylist() if row["prompt_id"] not in held_out]
     write_table(path, type(table).from_pylist(trained, schema=table.schema), MIXTURE)
     started = time.time()
+
+    def on_step(_: dict[str, float]) -> None:
+        if time.time() - started > seconds:
+            raise TimeUpError
+
     ray.init(include_dashboard=False)
-    train(config().model_copy(update={"validation": None}), inputs.model(FOLDER), path, folder)
+    with contextlib.suppress(TimeUpError):
+        train(config().model_copy(update={"validation": None}), inputs.model(FOLDER), path, folder, on_step=on_step)
     policies = sorted((folder / "policies").glob("step_*"))
     return {str(each): (each / "model.safetensors").stat().st_mtime - started for each in policies}
 
@@ -127,10 +143,9 @@ def trl(seconds: float) -> dict[str, Any]:
 
     class Keeper(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: object) -> None:
-            if state.global_step % TRL_EVERY == 0:
-                path = folder / f"step_{state.global_step:08d}"
-                model.save_pretrained(path)
-                policies[str(path)] = time.time() - started
+            path = folder / f"step_{state.global_step:08d}"
+            model.save_pretrained(path)
+            policies[str(path)] = time.time() - started
             control.should_training_stop = time.time() - started > seconds
 
     path = inputs.model(FOLDER)
@@ -151,7 +166,7 @@ def trl(seconds: float) -> dict[str, Any]:
             num_generations=recipe.sampling.samples,
             max_completion_length=recipe.sampling.max_tokens,
             temperature=recipe.sampling.temperature,
-            max_steps=10_000,
+            max_steps=MOST,
             beta=0.0,
             epsilon=recipe.objective.clip_low,
             epsilon_high=recipe.objective.clip_high,
@@ -208,6 +223,12 @@ def answered(policies: Sequence[str]) -> dict[str, list[float]]:
     return asyncio.run(run())
 
 
+def shown(policies: Mapping[str, float]) -> dict[str, float]:
+    """Some of them, evenly, and the last."""
+    every = max(1, round(len(policies) / SHOWN))
+    return dict([*policies.items()][::-1][::every][:SHOWN][::-1])
+
+
 def draw(curves: Mapping[str, Sequence[tuple[float, float, float]]], path: Path) -> None:
     """Curves of (minutes, pass rate, its standard error), each with its band, as an SVG file."""
     from matplotlib.figure import Figure
@@ -249,8 +270,10 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     measure("prompts")
     initial = str(inputs.model(FOLDER))
-    found = {"rlvr-flyte": {initial: 0.0, **measure("ours")}}
-    found[PEER] = {initial: 0.0, **measure("trl", str(max(found["rlvr-flyte"].values())))}
+    seconds = str(60 * MINUTES)
+    found = {
+        name: {initial: 0.0, **shown(measure(what, seconds))} for name, what in (("rlvr-flyte", "ours"), (PEER, "trl"))
+    }
     rates = measure("answered", *{policy: None for times in found.values() for policy in times})
     curves = {
         name: [
@@ -272,8 +295,8 @@ if __name__ == "__main__":
             main()
         case ["prompts"]:
             print(json.dumps(str(prompts())))
-        case ["ours"]:
-            print(json.dumps(ours()))
+        case ["ours", seconds]:
+            print(json.dumps(ours(float(seconds))))
         case ["trl", seconds]:
             print(json.dumps(trl(float(seconds))))
         case ["answered", *policies]:

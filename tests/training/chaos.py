@@ -29,6 +29,8 @@ REPLACED = ("engine's actor", "vLLM's engine core", "learner rank", "judge", "ve
 """What is replaced while the run goes on."""
 ENDING = ("driver", "raylet", "ray's gcs")
 """With whom the run ends, and goes on at the next start."""
+WAITED_FOR = "ray's gcs"
+"""Ray's processes wait for it for a minute, in which a run may come to its end."""
 KINDS = (*REPLACED, *ENDING)
 RECIPE = TrainingConfig.model_validate(
     {
@@ -132,6 +134,7 @@ def test_a_run_outlives_the_death_of_any_of_its_processes(seed, undisturbed, tin
     starts, killed = played(seed, tiny_model, prompts, folder)
     print(f"\nseed {seed}: killed {', '.join(killed)}; {starts} starts")
     assert killed
-    assert starts == 1 + any(kind in ENDING for kind in killed)
+    ending = {kind for kind in killed if kind in ENDING}
+    assert starts == 1 + bool(ending) or (starts == 1 and ending == {WAITED_FOR})
     check_groups(folder, RECIPE)
     check_alike(metrics(folder), undisturbed)

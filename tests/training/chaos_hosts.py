@@ -239,6 +239,17 @@ def test_the_learners_host_is_killed_and_its_rank_goes_on_where_there_is_room(cl
     assert run.total("learner_restarts") == 1
 
 
+def test_the_learners_host_is_cut_off_for_15_seconds_and_each_step_is_taken_once(cluster, begin):
+    run = begin(400)
+    cluster.learner.cut()
+    time.sleep(15)
+    cluster.learner.restore()
+    run.take(10)
+    run.end()
+    assert run.total("actors_lost") == 0
+    assert run.total("learner_restarts") == 0
+
+
 def test_without_a_host_for_any_engine_the_run_says_what_is_missing_and_goes_on_when_there_is_one(cluster, begin):
     run = begin(60)
     for host in cluster.engines:

@@ -484,3 +484,32 @@ def test_a_killed_rank_is_a_lost_learner(ray, tiny_model):
     ray.kill(handle)
     with pytest.raises(LearnerLostError, match="a learner rank was lost"):
         asyncio.run(learner.start())
+
+
+class AnswersLost:
+    """A rank's handle whose first answer to every call is lost, so that the call comes again."""
+
+    def __init__(self, handle):
+        self.once = self
+        self._handle = handle
+
+    def remote(self, *arguments):
+        self._handle.once.remote(*arguments)
+        return self._handle.once.remote(*arguments)
+
+
+def test_a_step_whose_answer_was_lost_is_taken_once(learner, tmp_path):
+    one, other = learner(dtype="float32"), learner(dtype="float32")
+    other._ranks = [AnswersLost(handle) for handle in other._ranks]
+    for trainer in (one, other):
+        step(trainer)
+        step(trainer)
+    mine, theirs = weights(one, tmp_path / "mine"), weights(other, tmp_path / "theirs")
+    assert all((mine[name] == theirs[name]).all() for name in mine)
+
+
+def test_a_call_that_failed_fails_when_it_is_repeated_as_well(learner, tmp_path):
+    trainer = learner()
+    trainer._ranks = [AnswersLost(handle) for handle in trainer._ranks]
+    with pytest.raises(RuntimeError, match="holds no checkpoint"):
+        asyncio.run(trainer.load(tmp_path / "empty"))

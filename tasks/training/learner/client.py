@@ -107,6 +107,7 @@ class RayLearner:
         self._create = create
         self._ranks = [create(rank) for rank in range(config.learner.ranks)]
         self._config = config
+        self._numbers = itertools.count()
         self._share_prompts = False
 
     async def start(self) -> None:
@@ -130,7 +131,7 @@ class RayLearner:
     async def _set_up(self) -> bool:
         address = await self._await(self._ranks[0].address.remote())
         world = len(self._ranks)
-        return all(await self._all(lambda handle, rank: handle.setup.remote(rank, world, address)))
+        return all(await self._once("setup", lambda rank: (rank, world, address)))
 
     async def restart(self) -> None:
         """See `Learner`."""
@@ -146,9 +147,7 @@ class RayLearner:
         from tasks.training.objective import summarize
 
         micro_batches = self._packed(sequences)
-        reports = await self._all(
-            lambda handle, rank: handle.step.remote(micro_batches[rank], denominator, learning_rate)
-        )
+        reports = await self._once("step", lambda rank: (micro_batches[rank], denominator, learning_rate))
         metrics = summarize(itertools.chain.from_iterable(report.parts for report in reports))
         entropy = sum(report.entropy_sum for report in reports) / max(metrics["num_tokens"], 1)
         seconds = max(report.seconds for report in reports)
@@ -156,17 +155,15 @@ class RayLearner:
 
     async def logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
         """See `Learner`."""
-        return await self._by_sequence(sequences, lambda handle, rows: handle.logprobs.remote(rows))
+        return await self._by_sequence(sequences, "logprobs")
 
     async def reference_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
         """See `Learner`."""
-        return await self._by_sequence(sequences, lambda handle, rows: handle.reference_logprobs.remote(rows))
+        return await self._by_sequence(sequences, "reference_logprobs")
 
-    async def _by_sequence(
-        self, sequences: list[TokenSequence], call: Callable[[Any, list[MicroBatch]], Any]
-    ) -> list[Floats]:
+    async def _by_sequence(self, sequences: list[TokenSequence], method: str) -> list[Floats]:
         micro_batches = self._packed(sequences)
-        found = await self._all(lambda handle, rank: call(handle, micro_batches[rank]))
+        found = await self._once(method, lambda rank: (micro_batches[rank],))
         result: list[Floats] = [np.zeros(0, np.float32) for _ in sequences]
         for batch, values in zip(itertools.chain(*micro_batches), itertools.chain(*found), strict=True):
             for index in set(batch.sequence_ids[0].tolist()) - {-1}:
@@ -183,15 +180,15 @@ class RayLearner:
 
     async def write_weights(self, path: Path) -> None:
         """See `Learner`."""
-        await self._all(lambda handle, _: handle.write_weights.remote(str(path)))
+        await self._once("write_weights", lambda _: (str(path),))
 
     async def export(self, folder: Path) -> None:
         """See `Learner`."""
-        await self._all(lambda handle, _: handle.export.remote(str(folder)))
+        await self._once("export", lambda _: (str(folder),))
 
     async def save(self, folder: Path) -> None:
         """See `Learner`."""
-        await self._all(lambda handle, _: handle.save.remote(str(folder)))
+        await self._once("save", lambda _: (str(folder),))
 
     async def written(self) -> bool:
         """See `Learner`. A rank that takes a step answers after it."""
@@ -201,7 +198,12 @@ class RayLearner:
 
     async def load(self, folder: Path) -> None:
         """See `Learner`."""
-        await self._all(lambda handle, _: handle.load.remote(str(folder)))
+        await self._once("load", lambda _: (str(folder),))
+
+    async def _once(self, method: str, arguments: Callable[[int], tuple[Any, ...]]) -> list[Any]:
+        """What the ranks answer, by rank, to `LearnerRank.once`; `arguments(rank)` are the method's."""
+        number = next(self._numbers)
+        return await self._all(lambda handle, rank: handle.once.remote(number, method, *arguments(rank)))
 
     async def _all(self, call: Callable[[Any, int], Any]) -> list[Any]:
         calls = [asyncio.ensure_future(self._await(call(handle, rank))) for rank, handle in enumerate(self._ranks)]

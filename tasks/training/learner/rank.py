@@ -10,6 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -53,6 +54,26 @@ class LearnerRank:
         self._config = config
         self._folder = model_folder
         self._reference: Reference | WithoutAdapter | None = None
+        self._number = -1
+        self._answer: Future[Any] = Future()
+
+    def once(self, number: int, method: str, *arguments: Any) -> Any:
+        """Call a method, which has its effect once however often the call comes.
+
+        Ray repeats a call whose answer was lost with a connection, and a step that is taken twice is another policy.
+
+        Args:
+            number: of the call; only the newest may come again.
+            method: its name.
+            *arguments: its arguments.
+        """
+        if number != self._number:
+            self._number, self._answer = number, Future()
+            try:
+                self._answer.set_result(getattr(self, method)(*arguments))
+            except Exception as error:
+                self._answer.set_exception(error)
+        return self._answer.result()
 
     def address(self) -> tuple[str, int]:
         """This node's address and a free port, for the other ranks to find rank 0."""
