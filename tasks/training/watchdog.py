@@ -1,7 +1,7 @@
 """A process beside the driver of a run that ends what is left of Ray when the driver has ended, however it ends.
 
-Most of Ray's processes end with the driver. A node's agents, when their raylet is gone, look for it for a minute and
-then tell the cluster's GCS; where that is gone as well they never end. All that time they hold their ports.
+Most of Ray's processes end with the driver. A node's agents look for a raylet that is gone, and then for a GCS that is
+gone as well, for a minute each, and hold on to the node's ports.
 Where a cluster was there before the run, its processes are none of the driver's, and nothing is watched.
 """
 
