@@ -8,10 +8,10 @@ Where a cluster was there before the run, its processes are none of the driver's
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import IO
 
 import psutil
@@ -19,33 +19,33 @@ import psutil
 CLOCK_SECONDS = 1.0
 """Two readings of the time at which one process began differ by less."""
 
+_open: list[IO[bytes]] = []
+"""Standard inputs of watchdogs: they end with this process."""
+
 
 def watch() -> None:
     """What of Ray runs below this process now is killed should it outlive this process."""
-    below = [each for each in psutil.Process().children(recursive=True) if _is_rays(each)]
-    print(*(f"{each.pid}:{each.create_time()}" for each in below), file=_watchdog(), flush=True)
+    import ray
+
+    files = str(Path(ray.__file__).parent)
+    below = [each for each in psutil.Process().children(recursive=True) if _is_rays(each, files)]
+    command = [sys.executable, __file__, *(f"{each.pid}:{each.create_time()}" for each in below)]
+    # A session of its own has no Ctrl-C.
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603
+    process.wait()  # it goes on as nobody's child: who would wait for it is gone when it ends
+    assert process.stdin is not None
+    _open.append(process.stdin)
 
 
-def _is_rays(process: psutil.Process) -> bool:
+def _is_rays(process: psutil.Process, files: str) -> bool:
     with contextlib.suppress(psutil.Error):  # it has just ended
-        return any(name in " ".join(process.cmdline()[:3]) for name in ("/ray/", "ray::"))
+        return any(part.startswith((files, "ray::")) for part in process.cmdline())
     return False
 
 
-@functools.cache
-def _watchdog() -> IO[str]:
-    """Its standard input, which ends with this process."""
-    # A session of its own has no Ctrl-C.
-    process = subprocess.Popen(  # noqa: S603
-        [sys.executable, __file__], stdin=subprocess.PIPE, text=True, start_new_session=True
-    )
-    process.wait()  # it goes on as nobody's child, as this process is gone when it ends
-    assert process.stdin is not None
-    return process.stdin
-
-
-def _wait_and_kill() -> None:
-    for each in sys.stdin.read().split():
+def _wait_and_kill(processes: list[str]) -> None:
+    sys.stdin.read()
+    for each in processes:
         pid, began = each.split(":")
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(int(pid))
@@ -54,4 +54,4 @@ def _wait_and_kill() -> None:
 
 
 if __name__ == "__main__" and os.fork() == 0:
-    _wait_and_kill()
+    _wait_and_kill(sys.argv[1:])

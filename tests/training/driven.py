@@ -60,6 +60,11 @@ def identity(process):
     return [process.pid, process.create_time()]
 
 
+def running(known):
+    """Those of some processes, by `identity`, that are running."""
+    return [each for each in psutil.process_iter(["name"]) if identity(each) in known]
+
+
 def no_one(_folder, _metrics):
     """Watches nothing."""
 
@@ -76,8 +81,7 @@ def run(recipe, model, prompts, folder, *, kills=(), kill_driver_after=0, watch=
     process.join()
     assert (folder / "processes.json").exists(), f"the driver ended with {process.exitcode} before it saved anything"
     known = json.loads((folder / "processes.json").read_text())
-    processes = [each for each in psutil.process_iter(["name"]) if identity(each) in known]
-    left = [each.info["name"] for each in psutil.wait_procs(processes, EXIT_SECONDS)[1]]
+    left = [each.info["name"] for each in psutil.wait_procs(running(known), EXIT_SECONDS)[1]]
     assert not left, f"{left} are left after {EXIT_SECONDS} s"
     return process.exitcode
 
