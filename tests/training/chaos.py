@@ -27,10 +27,10 @@ pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 SEEDS = int(os.environ.get("CHAOS_SEEDS", "20"))
 REPLACED = ("engine's actor", "vLLM's engine core", "learner rank", "judge", "verifier worker", "code sandbox")
 """What is replaced while the run goes on."""
-ENDING = ("driver", "raylet", "ray's gcs")
-"""With whom the run ends, and goes on at the next start."""
 WAITED_FOR = "ray's gcs"
 """Ray's processes wait for it for a minute, in which a run may come to its end."""
+ENDING = ("driver", "raylet", WAITED_FOR)
+"""With whom the run ends, and goes on at the next start."""
 KINDS = (*REPLACED, *ENDING)
 RECIPE = TrainingConfig.model_validate(
     {

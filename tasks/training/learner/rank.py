@@ -71,7 +71,7 @@ class LearnerRank:
             self._number, self._answer = number, Future()
             try:
                 self._answer.set_result(getattr(self, method)(*arguments))
-            except Exception as error:
+            except Exception as error:  # raised below, and again where the call comes again
                 self._answer.set_exception(error)
         return self._answer.result()
 
