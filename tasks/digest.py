@@ -13,7 +13,7 @@ import ast
 import hashlib
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -87,7 +87,8 @@ def code_digest(module: str, apart_from: tuple[str, ...] = ()) -> str:
     return digest.hexdigest()
 
 
-def reachable(module: str, apart_from: tuple[str, ...] = ()) -> set[str]:
+@cache
+def reachable(module: str, apart_from: tuple[str, ...] = ()) -> frozenset[str]:
     """`module` and the project's modules that it imports, directly or not, their packages included.
 
     Without `SHOWN`, and `apart_from` these packages or modules.
@@ -102,7 +103,7 @@ def reachable(module: str, apart_from: tuple[str, ...] = ()) -> set[str]:
         waiting += [name.rsplit(".", level)[0] for level in range(1, name.count(".") + 1)]
         code = _code(name, _draws(module))
         waiting += code.imports | code.strings
-    return found
+    return frozenset(found)
 
 
 def distributions(module: str, apart_from: tuple[str, ...] = ()) -> dict[str, str]:
@@ -152,6 +153,7 @@ def _draws(module: str) -> bool:
     return f"{module}.".startswith(f"{DRAWING}.")
 
 
+@cache
 def _exists(module: str) -> bool:
     return module.split(".", maxsplit=1)[0] in PACKAGES and _file(module).is_file()
 
@@ -172,75 +174,87 @@ class _Code(NamedTuple):
 @cache
 def _code(module: str, whole: bool) -> _Code:
     """The module without docstrings; where it is not `whole`, also without `SHOWN`."""
-    tree = ast.parse(_file(module).read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-            node.body = [
-                line for line in node.body if not (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant))
-            ]
-    if not whole:
-        tree = _WithoutShown(module).visit(tree)
-    return _Code(_dump(tree), frozenset(_imports(tree)), frozenset(_strings(tree)))
+    reader = _Reader(None if whole else module)
+    reader.visit(ast.parse(_file(module).read_text(encoding="utf-8")))
+    return _Code("".join(reader.text), frozenset(reader.imports), frozenset(reader.strings))
 
 
-def _imports(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        match node:
-            case ast.Import(names=names):
-                yield from (alias.name for alias in names)
-            case ast.ImportFrom(module=source, names=names, level=0) if source:
-                yield source
-                yield from (f"{source}.{alias.name}" for alias in names)
+class _Reader(ast.NodeVisitor):
+    """Reads a syntax tree once: as text, which is the same under every version of Python, and for what it names.
 
+    Fields that hold nothing are left out, as are docstrings. Of a module that is given by its name, `SHOWN` is left
+    out as well: definitions, imports, statements that call it, arguments of its other calls.
+    """
 
-def _strings(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        match node:
-            case ast.Constant(value=str(text)) if _NAME.fullmatch(text):
-                yield text  # named now, imported when it is needed
-
-
-class _WithoutShown(ast.NodeTransformer):
-    """Takes `SHOWN` out of a module: definitions, imports, statements that call it, arguments of its other calls."""
-
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str | None) -> None:
+        self.text: list[str] = []
+        self.imports: set[str] = set()
+        self.strings: set[str] = set()
         self._module = module
         self._meaning: dict[str, str] = {}  # of names that the module imports
 
-    def visit_Module(self, node: ast.Module) -> ast.AST:
-        node.body = [
-            line
-            for line in node.body
-            if not (isinstance(line, ast.FunctionDef) and _is_shown(f"{self._module}.{line.name}"))
-        ]
-        return self.generic_visit(node)
+    def generic_visit(self, node: ast.AST) -> None:
+        self.text.append(f"{type(node).__name__}(")
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if value is not None and value != [] and name != "ctx":  # a name's context follows from where it stands
+                self.text.append(f"{name}=")
+                self._write(value)
+        self.text.append(")")
 
-    def visit_Import(self, node: ast.Import) -> ast.AST | None:
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        if not (self._module and node.col_offset == 0 and _is_shown(f"{self._module}.{node.name}")):
+            self.generic_visit(node)
+
+    def visit_Import(self, node: ast.Import) -> None:
         self._meaning |= {alias.asname: alias.name for alias in node.names if alias.asname}
-        node.names = [alias for alias in node.names if not _is_shown(alias.name)]
-        return node if node.names else None
+        self._import(node, {alias: alias.name for alias in node.names})
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
-        self._meaning |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
-        node.names = [alias for alias in node.names if not _is_shown(f"{node.module}.{alias.name}")]
-        return node if node.names else None
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        full_names = {alias: f"{node.module}.{alias.name}" for alias in node.names}
+        self._meaning |= {alias.asname or alias.name: full_name for alias, full_name in full_names.items()}
+        if self._import(node, full_names) and node.module and not node.level:
+            self.imports.add(node.module)
 
-    def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
-        if isinstance(node.value, ast.Call) and self._shows(node.value.func):
-            return None
-        return self.generic_visit(node)
+    def visit_Expr(self, node: ast.Expr) -> None:
+        if isinstance(node.value, ast.Constant) or (isinstance(node.value, ast.Call) and self._shows(node.value.func)):
+            return
+        self.generic_visit(node)
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        if self._shows(node.func):
-            return ast.Call(node.func, [], [])
-        return self.generic_visit(node)
+    def visit_Call(self, node: ast.Call) -> None:
+        self.generic_visit(ast.Call(node.func, [], []) if self._shows(node.func) else node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if isinstance(node.value, str) and _NAME.fullmatch(node.value):
+            self.strings.add(node.value)  # named now, imported when it is needed
+        self.text.append(f"Constant({node.value!a})")
+
+    def _import(self, node: ast.Import | ast.ImportFrom, full_names: dict[ast.alias, str]) -> bool:
+        """Reads an import, with the full name of each alias, and says whether anything of it counts."""
+        counted = [alias for alias in node.names if not (self._module and _is_shown(full_names[alias]))]
+        self.imports.update(full_names[alias] for alias in counted)
+        for alias in counted:
+            self.text.append(f"import {full_names[alias]} as {alias.asname},")
+        return bool(counted)
+
+    def _write(self, value: Any) -> None:
+        match value:
+            case ast.AST():
+                self.visit(value)
+            case list():
+                self.text.append("[")
+                for each in value:
+                    self._write(each)
+                self.text.append("]")
+            case _:
+                self.text.append(f"{value!a},")
 
     def _shows(self, function: ast.expr) -> bool:
         names: list[str] = []
         while isinstance(function, ast.Attribute):
             names.append(function.attr)
             function = function.value
-        if not isinstance(function, ast.Name):
+        if not (self._module and isinstance(function, ast.Name)):
             return False
         return _is_shown(".".join([self._meaning.get(function.id, function.id), *reversed(names)]))
 
@@ -251,17 +265,6 @@ def _is_shown(name: str) -> bool:
 
 def _is_in(name: str, packages: Iterable[str]) -> bool:
     return any(f"{name}.".startswith(f"{package}.") for package in packages)
-
-
-def _dump(node: object) -> str:
-    """A syntax tree as text that is the same under every version of Python: fields that hold nothing are left out."""
-    match node:
-        case ast.AST():
-            fields = ((name, value) for name, value in ast.iter_fields(node) if value is not None and value != [])
-            return f"{type(node).__name__}({','.join(f'{name}={_dump(value)}' for name, value in fields)})"
-        case list():
-            return f"[{','.join(map(_dump, node))}]"
-    return ascii(node)
 
 
 def _data_files(path: Path) -> list[Path]:

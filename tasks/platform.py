@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -19,6 +19,7 @@ from flytekit import Cache, Deck, FlyteContextManager, HashMethod, current_conte
 from flytekit.core import local_cache
 from flytekit.core.local_cache import LocalTaskCache
 from flytekit.exceptions.user import FlyteRecoverableException
+from flytekit.extras.pydantic_transformer.transformer import PydanticTransformer
 from flytekit.models.literals import Literal, LiteralMap
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
@@ -119,6 +120,8 @@ def _missing_what_is_gone(get: Callable[..., LiteralMap | None]) -> Callable[...
 
 
 LocalTaskCache.get = staticmethod(_missing_what_is_gone(LocalTaskCache.get))
+# The JSON schemas of the three files would be made again for every task, and every model within them, at each start.
+PydanticTransformer.get_literal_type = cache(PydanticTransformer.get_literal_type)
 # Beside what it points at: flytekit's own is one for all of a user's projects.
 local_cache.CACHE_LOCATION = str(Path(os.environ.get(SANDBOX, "outputs/flyte")).absolute() / "cache")
 
@@ -154,8 +157,8 @@ def stage(
     """
     if function is None:
         return partial(stage, retries=retries, apart_from=apart_from, **given)
-    cache = Cache(policies=[CodeDigest(apart_from)], serialize=True)
-    return uncached_stage(function, cache=cache, retries=retries, **given)
+    kept = Cache(policies=[CodeDigest(apart_from)], serialize=True)
+    return uncached_stage(function, cache=kept, retries=retries, **given)
 
 
 def uncached_stage(function: Callable[..., Any] | None = None, *, make: Callable[..., Any] = task, **given: Any) -> Any:

@@ -1,10 +1,15 @@
 """The tiny model, built once for all tests that need one."""
 
+import os
 from itertools import zip_longest
+from pathlib import Path
 
 import pytest
 
 from tests.tiny_model import build
+
+# Many tests give a process a home of its own, where vLLM would find out anew what it knows of the model's class.
+os.environ.setdefault("VLLM_CACHE_ROOT", str(Path("~/.cache/vllm").expanduser()))
 
 
 @pytest.fixture(scope="session")

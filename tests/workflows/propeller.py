@@ -245,6 +245,7 @@ class Propeller:
                 "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
                 "HOME": str(pod / "home"),
                 "TMPDIR": str(pod / "tmp"),
+                "VLLM_CACHE_ROOT": os.environ["VLLM_CACHE_ROOT"],  # see tests/conftest.py
                 "PYTHONPATH": str(pod / "root"),  # an image has the project installed
                 "FLYTE_INTERNAL_EXECUTION_PROJECT": "rlvr",
                 "FLYTE_INTERNAL_EXECUTION_DOMAIN": "development",

@@ -21,7 +21,11 @@ from tests.reporting.reader import Reader
 from tests.tiny_model import build
 from tests.training.mixtures import HAS_AN_E
 
-pytestmark = [pytest.mark.pipeline, pytest.mark.engine]
+pytestmark = [
+    pytest.mark.pipeline,
+    pytest.mark.engine,
+    pytest.mark.timeout(1800),  # the fixture has five engines, one after the other
+]
 
 ROOT = Path(__file__).parent.parent.parent
 PYFLYTE = str(Path(sys.executable).with_name("pyflyte"))
@@ -78,7 +82,7 @@ class Laptop:
 
     def run(self, *command: str) -> str:
         done = subprocess.run(
-            command or self.command(), cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=540
+            command or self.command(), cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=900
         )
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         self.log = done.stderr
