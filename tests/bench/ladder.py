@@ -3,7 +3,8 @@
 The controller, the fleet, Ray, vLLM and its weight updates are the real ones. The model is so small that a decoding
 step costs about the same for any batch, as on a GPU that reads its weights; response lengths are drawn, a 16th of the
 paper's; the learner is a clock, and writes the initial weights again. Each rung is also simulated, with clocks of the
-measured times of a step and an update, so that the simulation that plans runs is compared with runs.
+measured times of an update and of a step whose sequences attend to as much as those of a run do, so that the simulation
+that plans runs is compared with runs.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ CURVE = (1, 2, 4, 8, 16)
 
 
 class DrawingActor(ActorProcess):
-    """An actor whose responses have lengths drawn from `seed`; without one, the longest that may be."""
+    """An actor whose responses have lengths drawn from `seed`; without one, as long as they are asked to be."""
 
     def __init__(self, model: str, config: Any, seed: int | None) -> None:
         super().__init__(model, config)
@@ -112,13 +113,25 @@ def config_of(options: dict[str, Any]) -> TrainingConfig:
 
 
 def actor_maker(model: Path, config: TrainingConfig, *, draws: bool = True) -> Callable[[int, int], RayActor]:
-    """Makes real actors whose responses have drawn lengths, or all the longest."""
+    """Makes real actors whose responses have drawn lengths, or those that they are asked to have."""
     import ray
 
     remote = ray.remote(DrawingActor).options(num_cpus=1, max_concurrency=10_000)
     return lambda index, _: RayActor(
         lambda: remote.remote(str(model), config.actors, index if draws else None), config.actors
     )
+
+
+def lengths() -> Callable[[], int]:
+    """Draws the lengths of a simulated rung."""
+    return drawn_lengths(random.Random(0), MEAN_TOKENS / SCALE, LONGEST // SCALE)  # noqa: S311 reproducibility
+
+
+def typical_length() -> int:
+    """Tokens of the response that a sequence in flight belongs to, on average: long ones are in flight for longer."""
+    draw = lengths()
+    drawn = np.array([draw() for _ in range(20_000)], float)
+    return round((drawn**2).sum() / drawn.sum())
 
 
 async def curve(model: Path) -> tuple[dict[int, float], float]:
@@ -128,7 +141,7 @@ async def curve(model: Path) -> tuple[dict[int, float], float]:
     actors = [make(index, 0) for index in range(ENGINES)]
     await asyncio.gather(*(actor.start() for actor in actors))
     seconds = {}
-    sampling = SamplingConfig(max_tokens=LONGEST // SCALE)
+    sampling = SamplingConfig(max_tokens=typical_length())
     for count in (CURVE[-1], *CURVE):  # once to warm up
         before = time.perf_counter()
         done = await asyncio.gather(*(actor.generate(PROMPT, sampling, None) for actor in actors for _ in range(count)))
@@ -192,8 +205,7 @@ def ladder(folder: Path) -> dict[str, Any]:
         config = config_of(options)
         with tempfile.TemporaryDirectory() as run, contextlib.redirect_stdout(sys.stderr):
             real = of_second_half(asyncio.run(measured(config, model, Path(run))))
-        chance = random.Random(0)  # noqa: S311 reproducibility, not secrecy
-        work = Workload(drawn_lengths(chance, MEAN_TOKENS / SCALE, LONGEST // SCALE), prompt_tokens=len(PROMPT) + 1)
+        work = Workload(lengths(), prompt_tokens=len(PROMPT) + 1)
         simulated = simulate(config, clock, ClockLearner(LEARNER_TOKENS_PER_SECOND), work)
         found |= {f"{name}/{key}": value for key, value in real.items()}
         found[f"{name}/simulated"] = simulated.trained_tokens_per_second

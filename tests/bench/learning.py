@@ -28,8 +28,6 @@ from tests.bench import inputs
 
 MINUTES = 12
 """Each has so long to train, and to finish the step that it is in."""
-EVERY = 2
-"""Steps of ours between policies that are written down; of TRL's, each is."""
 MOST = 10_000
 """Steps, of which there is no end but that of the time."""
 SHOWN = 4
@@ -77,7 +75,7 @@ def config() -> Any:
     from tasks.spec import quickstart
 
     recipe = quickstart()[1].run.model_dump()
-    more = {"steps": MOST, "export_every": EVERY, "checkpoint_every": MOST}
+    more = {"steps": MOST, "export_every": 1, "checkpoint_every": MOST}
     validation = {"every": MOST, "prompts": HELD_OUT}  # which prompts they are; they are answered afterwards
     return type(quickstart()[1].run).model_validate({**recipe, **more, "validation": validation})
 
@@ -110,15 +108,18 @@ def ours(seconds: float) -> dict[str, Any]:
     write_table(path, type(table).from_pylist(trained, schema=table.schema), MIXTURE)
     started = time.time()
 
-    def on_step(_: dict[str, float]) -> None:
-        if time.time() - started > seconds:
+    def policies() -> dict[str, float]:
+        written = sorted((folder / "policies").glob("step_*/model.safetensors"))
+        return {str(each.parent): each.stat().st_mtime - started for each in written}
+
+    def on_step(_: dict[str, float]) -> None:  # before the policy of this step is written
+        if any(after > seconds for after in policies().values()):
             raise TimeUpError
 
     ray.init(include_dashboard=False)
     with contextlib.suppress(TimeUpError):
         train(config().model_copy(update={"validation": None}), inputs.model(FOLDER), path, folder, on_step=on_step)
-    policies = sorted((folder / "policies").glob("step_*"))
-    return {str(each): (each / "model.safetensors").stat().st_mtime - started for each in policies}
+    return policies()
 
 
 def trl(seconds: float) -> dict[str, Any]:
