@@ -75,7 +75,8 @@ def code_digest(module: str, apart_from: tuple[str, ...] = ()) -> str:
     `apart_from` names packages or modules of the project that do not count.
 
     Raises:
-        ValueError: `images/constraints.txt` is missing, or lacks a distribution that is imported.
+        ValueError: a module has a relative import; `images/constraints.txt` is missing, or lacks a distribution that is
+            imported.
     """
     digest = hashlib.sha256()
     for name in sorted(reachable(module, apart_from)):
@@ -175,7 +176,10 @@ class _Code(NamedTuple):
 def _code(module: str, whole: bool) -> _Code:
     """The module without docstrings; where it is not `whole`, also without `SHOWN`."""
     reader = _Reader(None if whole else module)
-    reader.visit(ast.parse(_file(module).read_text(encoding="utf-8")))
+    try:
+        reader.visit(ast.parse(_file(module).read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise ValueError(f"{module}: {error}") from None
     return _Code("".join(reader.text), frozenset(reader.imports), frozenset(reader.strings))
 
 
@@ -211,9 +215,11 @@ class _Reader(ast.NodeVisitor):
         self._import(node, {alias: alias.name for alias in node.names})
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        if node.level or not node.module:
+            raise ValueError(f"a relative import, which cache versions do not follow: {ast.unparse(node)}")
         full_names = {alias: f"{node.module}.{alias.name}" for alias in node.names}
         self._meaning |= {alias.asname or alias.name: full_name for alias, full_name in full_names.items()}
-        if self._import(node, full_names) and node.module and not node.level:
+        if self._import(node, full_names):
             self.imports.add(node.module)
 
     def visit_Expr(self, node: ast.Expr) -> None:

@@ -182,6 +182,13 @@ def test_an_import_without_a_version_is_named(project):
         version()
 
 
+def test_a_relative_import_is_an_error_and_not_left_out(project):
+    package, version = project
+    (package / "helper.py").write_text("from .named import x\n")
+    with pytest.raises(ValueError, match=r"^tasks.helper: a relative import, .*: from .named import x$"):
+        version()
+
+
 def test_missing_versions_are_said_in_one_sentence(project):
     package, version = project
     (package.parent / digest.CONSTRAINTS).unlink()
