@@ -93,6 +93,9 @@ def reachable(module: str, apart_from: tuple[str, ...] = ()) -> frozenset[str]:
     """`module` and the project's modules that it imports, directly or not, their packages included.
 
     Without `SHOWN`, and `apart_from` these packages or modules.
+
+    Raises:
+        ValueError: a module has a relative import.
     """
     found: set[str] = set()
     waiting = [module]

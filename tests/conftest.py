@@ -1,4 +1,4 @@
-"""The tiny model, built once for all tests that need one."""
+"""What all tests share: the tiny model, what vLLM knows of it, and their order."""
 
 import os
 from itertools import zip_longest
