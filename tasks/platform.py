@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from datetime import UTC, datetime
 from functools import cache, partial, wraps
 from pathlib import Path
@@ -21,6 +22,7 @@ from flytekit.core.local_cache import LocalTaskCache
 from flytekit.exceptions.user import FlyteRecoverableException
 from flytekit.extras.pydantic_transformer.transformer import PydanticTransformer
 from flytekit.models.literals import Literal, LiteralMap
+from flytekit.models.types import LiteralType
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
@@ -119,9 +121,23 @@ def _missing_what_is_gone(get: Callable[..., LiteralMap | None]) -> Callable[...
     return checked
 
 
+def _made_once(make: Callable[..., LiteralType]) -> Callable[..., LiteralType]:
+    """Flytekit's type of a model, made once.
+
+    The JSON schemas of the three files, and of every model within them, would be made again for every task, at each
+    start. Each caller has a copy: flytekit writes a tag into a type that becomes part of a union.
+    """
+    made = cache(make)
+
+    @wraps(make)
+    def literal_type(*args: Any) -> LiteralType:
+        return copy(made(*args))
+
+    return literal_type
+
+
 LocalTaskCache.get = staticmethod(_missing_what_is_gone(LocalTaskCache.get))
-# The JSON schemas of the three files would be made again for every task, and every model within them, at each start.
-PydanticTransformer.get_literal_type = cache(PydanticTransformer.get_literal_type)
+PydanticTransformer.get_literal_type = _made_once(PydanticTransformer.get_literal_type)
 # Beside what it points at: flytekit's own is one for all of a user's projects.
 local_cache.CACHE_LOCATION = str(Path(os.environ.get(SANDBOX, "outputs/flyte")).absolute() / "cache")
 
