@@ -34,7 +34,7 @@ from tasks.training.controller import Controller, Crew
 from tasks.training.learner.lasting import LastingLearner
 from tasks.training.ledger import Ledger
 from tasks.training.rollouts import Prompt
-from tasks.training.simulation.actors import ChanceJudge, ClockLearner, EngineClock, drawn_lengths
+from tasks.training.simulation.actors import ChanceJudge, ClockLearner, EngineClock, drawn_lengths, mean_context
 from tasks.training.simulation.ladder import LONGEST, MEAN_TOKENS, rungs
 from tasks.training.simulation.run import Workload, simulate
 from tasks.training.stream import PromptStream
@@ -129,9 +129,7 @@ def lengths() -> Callable[[], int]:
 
 def typical_length() -> int:
     """Tokens of the response that a sequence in flight belongs to, on average: long ones are in flight for longer."""
-    draw = lengths()
-    drawn = np.array([draw() for _ in range(20_000)], float)
-    return round((drawn**2).sum() / drawn.sum())
+    return round(2 * mean_context(lengths()))
 
 
 async def curve(model: Path) -> tuple[dict[int, float], float]:

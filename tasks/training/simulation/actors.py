@@ -250,3 +250,12 @@ def drawn_lengths(chance: random.Random, mean: float, longest: int, spread: floa
         found = sum(min(2.718281828 ** (middle + x), longest) for x in normals) / len(normals)
         low, high = (middle, high) if found < mean else (low, middle)
     return lambda: max(1, min(longest, round(chance.lognormvariate(low, spread))))
+
+
+def mean_context(draw_tokens: Callable[[], int], samples: int = 20_000) -> float:
+    """Tokens that a response in flight has so far, on average, and that one of its tokens attends to: E[L^2] / 2 E[L].
+
+    More than half of the mean length E[L], as a long response is in flight for longer.
+    """
+    drawn = np.array([draw_tokens() for _ in range(samples)], float)
+    return float((drawn**2).sum() / (2 * drawn.sum()))

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tasks.failures import InfrastructureError, MistakeError
 from tasks.training.config import TrainingConfig
 from tasks.training.simulation import roofline
-from tasks.training.simulation.actors import ClockLearner, EngineClock, drawn_lengths
+from tasks.training.simulation.actors import ClockLearner, EngineClock, drawn_lengths, mean_context
 from tasks.training.simulation.roofline import GB, Architecture, Gpu, LearnerMemory
 from tasks.training.simulation.run import Simulated, Workload, simulate
 
@@ -75,6 +75,15 @@ class Prompts:
             raise PlanError(f"a mean length of {mean:g} tokens is not within sampling.max_tokens = {longest}")
         return mean
 
+    def lengths(self, longest: int, seed: int) -> Callable[[], int]:
+        """Draws the lengths of responses of `longest` tokens at most."""
+        chance = random.Random(seed)  # noqa: S311 reproducibility, not secrecy
+        return drawn_lengths(chance, self.mean(longest), longest)
+
+    def context(self, longest: int) -> float:
+        """Tokens of a response that is in flight, mean."""
+        return mean_context(self.lengths(longest, seed=0))
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -83,7 +92,7 @@ class Plan:
     Attributes:
         learner, learner_room: memory that a rank needs, and has, bytes.
         kv_tokens: tokens in the KV cache of an engine.
-        sequences: of mean length, that an engine holds at a time.
+        sequences: that an engine holds at a time, each as long as one in flight is on average.
         engine: its clock.
         learner_rate: tokens/s of the learner while it computes.
         simulated: what the clocks make of each other.
@@ -143,7 +152,7 @@ def _engine(
 ) -> tuple[float, EngineClock]:
     """Tokens in an engine's KV cache, and its clock."""
     engine = config.actors.engine
-    gpus, mean = engine.tensor_parallel_size, prompts.mean(config.sampling.max_tokens)
+    gpus, context = engine.tensor_parallel_size, prompts.context(config.sampling.max_tokens)
     cache = roofline.kv_tokens(model, machines.gpu, gpus=gpus, utilization=engine.gpu_memory_utilization)
     weights = roofline.WEIGHT * model.parameters
     if cache < engine.max_model_len:
@@ -152,9 +161,9 @@ def _engine(
             f"{weights / GB:,.0f} GB, and one sequence may have actors.engine.max_model_len = "
             f"{engine.max_model_len:,}: raise actors.engine.tensor_parallel_size"
         )
-    base, each = roofline.decode_seconds(model, machines.gpu, gpus=gpus, context=mean / 2, efficiency=machines.mbu)
+    base, each = roofline.decode_seconds(model, machines.gpu, gpus=gpus, context=context, efficiency=machines.mbu)
     base += model.layers * machines.layer_seconds[0 if engine.enforce_eager else 1]
-    fitting = max(1, min(engine.max_num_seqs, int(cache / mean)))
+    fitting = max(1, min(engine.max_num_seqs, int(cache / context)))
     return cache, EngineClock(base, each, fitting, update_seconds=weights / machines.storage)
 
 
@@ -163,7 +172,7 @@ def _learner_rate(config: TrainingConfig, model: Architecture, machines: Machine
         model,
         machines.gpu,
         ranks=config.learner.ranks,
-        context=prompts.mean(config.sampling.max_tokens),
+        context=prompts.context(config.sampling.max_tokens),
         checkpointing=config.learner.gradient_checkpointing,
         mfu=machines.mfu,
     )
@@ -248,7 +257,6 @@ def _learner_memory(config: TrainingConfig, model: Architecture, machines: Machi
 
 
 def _simulated(config: TrainingConfig, engine: EngineClock, learner: ClockLearner, prompts: Prompts) -> Simulated:
-    chance = random.Random(config.seed)  # noqa: S311 reproducibility, not secrecy
     actors = config.actors.model_copy(
         update={"engine": config.actors.engine.model_copy(update={"max_num_seqs": engine.max_num_seqs})}
     )
@@ -262,8 +270,7 @@ def _simulated(config: TrainingConfig, engine: EngineClock, learner: ClockLearne
             "stall_seconds": 10**9,
         }
     )
-    longest = config.sampling.max_tokens
-    lengths = drawn_lengths(chance, prompts.mean(longest), longest)
+    lengths = prompts.lengths(config.sampling.max_tokens, config.seed)
     workload = Workload(lengths, zero_variance=prompts.zero_variance)
     try:
         with _silence():

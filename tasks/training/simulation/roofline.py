@@ -203,9 +203,12 @@ def decode_seconds(
 def learner_tokens_per_second(
     model: Architecture, gpu: Gpu, *, ranks: int, context: float, checkpointing: bool, mfu: float
 ) -> float:
-    """Three forward passes' worth of operations a token, and a fourth where activations are recomputed."""
+    """Three forward passes' worth of operations a token, and a fourth where activations are recomputed.
+
+    `context` is the mean number of tokens attended to.
+    """
     passes = 4 if checkpointing else 3
-    return ranks * gpu.flops * mfu / (passes * model.forward_flops(context / 2))
+    return ranks * gpu.flops * mfu / (passes * model.forward_flops(context))
 
 
 def model_flops_utilization(
