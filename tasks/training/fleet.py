@@ -18,7 +18,7 @@ from tasks.training.actors import Actor, ActorLostError
 from tasks.training.config import TrainingConfig
 from tasks.training.place import Place
 from tasks.training.rollouts import Group, Sample, Stage
-from tasks.training.timeouts import awaited, first_failure, within
+from tasks.training.timeouts import awaited, until_the_first, within
 from tasks.training.weights import WeightStore
 from tasks.training.window import Window
 
@@ -242,7 +242,7 @@ class Fleet:
         Raises:
             ActorLostError: every place has lost more actors than `actors.max_restarts` allows for the time.
         """
-        await first_failure(self._keep(place) for place in self.places)
+        await until_the_first(self._keep(place) for place in self.places)
 
     async def _keep(self, place: Place) -> None:
         while True:
@@ -290,7 +290,7 @@ class Fleet:
             held = await self._update(actor)
         place.held = held
         self.dispatch()
-        await first_failure([self._keep_current(place, actor), self._watch(place, actor), awaited(place.broken)])
+        await until_the_first([self._keep_current(place, actor), self._watch(place, actor), awaited(place.broken)])
 
     async def _keep_current(self, place: Place, actor: Actor) -> None:
         while True:

@@ -2,18 +2,66 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import shutil
+import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tasks.failures import MistakeError
+from tasks.failures import InfrastructureError, MistakeError
+
+LOOK_SECONDS = 5.0
+"""From one look at what Ray says of this node to the next."""
 
 
 class NotSharedError(MistakeError):
     """A node does not see the run folder, through which checkpoints and weights go."""
+
+
+class NodeLostError(InfrastructureError):
+    """Ray counts the controller's own node as dead."""
+
+
+async def this_node_lives() -> None:
+    """Ends when Ray counts the node of this process as dead: what has its place there gets no other.
+
+    Raises:
+        NodeLostError: when that has happened.
+    """
+    import ray
+
+    node = ray.get_runtime_context().get_node_id()
+    loop, ended = asyncio.get_running_loop(), threading.Event()
+    lost: asyncio.Future[None] = loop.create_future()
+
+    def tell(error: Exception) -> None:
+        if not lost.done():
+            lost.set_exception(error)
+
+    def look() -> None:
+        error: Exception = NodeLostError(
+            "Ray counts the controller's node as dead: its raylet was killed, or gave no sign of life; the next start "
+            "goes on from the newest checkpoint"
+        )
+        try:
+            while node in {each["NodeID"] for each in _alive()}:
+                if ended.wait(LOOK_SECONDS):
+                    return
+        except Exception as unasked:
+            error = unasked
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(tell, error)
+
+    # None of asyncio's threads: without a GCS a look takes a minute, and the end of a run would wait for it.
+    threading.Thread(target=look, daemon=True).start()
+    try:
+        await lost
+    finally:
+        ended.set()
 
 
 def only_node() -> str | None:

@@ -30,11 +30,12 @@ from tasks.training.learner.rank import LearnerRank
 from tasks.training.learner.universal import convert
 from tasks.training.lease import Lease
 from tasks.training.ledger import Ledger, cut_back
-from tasks.training.nodes import only_node
+from tasks.training.nodes import only_node, this_node_lives
 from tasks.training.rewards import RayJudge, RewardProcess
 from tasks.training.rollout_files import RolloutFiles
 from tasks.training.rollouts import Prompt, read_prompts
 from tasks.training.stream import PromptStream
+from tasks.training.timeouts import until_the_first
 from tasks.training.validation import kept_out
 from tasks.training.watchdog import watch
 from tasks.training.weights import WeightStore, weights_folder
@@ -95,7 +96,8 @@ def train(
         ValueError: a prompt that does not fit or that no verifier here can judge.
         OtherRunError: the run folder holds a run that this one cannot go on from.
         RunInUseError, LeaseLostError: another process works on this run, or has taken it over.
-        NoSignalError, LostGroupsError, StalledError, ActorLostError, LearnerLostError, DivergedError: see there.
+        NoSignalError, LostGroupsError, StalledError, ActorLostError, LearnerLostError, NodeLostError,
+            DivergedError: see there.
     """
     check_resources(config)
     trackers.check(config.trackers)
@@ -219,7 +221,7 @@ async def _train(
                 if checkpoint is not None:
                     await controller.resume(checkpoint)
                 async with lease.kept():
-                    await controller.run()
+                    await until_the_first([controller.run(), this_node_lives()])
                 await _hand_over(controller, crew, config, model, folder / "policy")
                 write_table(folder / "ledger.parquet", crew.ledger.table(), LEDGER, lineage)
             finally:

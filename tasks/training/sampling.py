@@ -21,7 +21,7 @@ from tasks.training.rewards import MIN_JUDGED, Judge, judge_response
 from tasks.training.rollouts import Group, Sample, why_unjudged
 from tasks.training.stream import PromptStream
 from tasks.training.tally import Tally
-from tasks.training.timeouts import first_failure
+from tasks.training.timeouts import until_the_first
 from tasks.training.weights import WeightStore
 from tasks.training.window import Window
 
@@ -169,7 +169,7 @@ class Sampling:
     async def run(self) -> None:
         """Keep actors and judge at work until cancelled; raises when no more replacements are allowed."""
         try:
-            await first_failure([self.fleet.run(), self._failed()])
+            await until_the_first([self.fleet.run(), self._failed()])
         finally:
             for task in self._judging.values():
                 task.cancel()

@@ -58,8 +58,8 @@ async def within(
         task.cancel()
 
 
-async def first_failure(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run jobs that never end by themselves; when one fails, cancel the others and raise its error."""
+async def until_the_first(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run jobs until the first of them ends; then cancel the others, and raise its error if it failed."""
     tasks = [asyncio.create_task(job) for job in jobs]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

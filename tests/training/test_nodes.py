@@ -1,8 +1,12 @@
-"""Several nodes: all of them see the run folder and the initial checkpoint, or training does not begin."""
+"""Nodes: all of them see the run folder and the initial checkpoint, or training does not begin; the own one lives."""
 
+import asyncio
+
+import psutil
 import pytest
 
-from tasks.training.nodes import NotSharedError, nodes_that_lack, seen_by_all
+from tasks.training.nodes import NodeLostError, NotSharedError, nodes_that_lack, seen_by_all, this_node_lives
+from tests.training.processes import role
 
 
 @pytest.fixture
@@ -42,6 +46,27 @@ def test_a_run_folder_that_a_node_does_not_see_is_an_error_that_names_the_option
     ):
         seen_by_all(model, run_folder, lambda _: ["10.0.0.3", "10.0.0.2"])
     assert list(run_folder.iterdir()) == []
+
+
+@pytest.mark.engine
+def test_the_death_of_the_controllers_own_raylet_ends_the_run_and_is_named():
+    import ray
+
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+    (raylet,) = (each for each in psutil.Process().children(recursive=True) if role(each) == "raylet")
+
+    async def watched():
+        watch = asyncio.create_task(this_node_lives())
+        await asyncio.sleep(1)
+        assert not watch.done()
+        raylet.kill()
+        await watch
+
+    try:
+        with pytest.raises(NodeLostError, match="Ray counts the controller's node as dead"):
+            asyncio.run(watched())
+    finally:
+        ray.shutdown()
 
 
 @pytest.mark.complete
