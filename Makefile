@@ -62,7 +62,7 @@ format: $(VENV)/.ready
 bench: $(VENV)/.bench-ready  ## performance tables, and benchmarks.json
 	@$(BIN)/python -m tests.bench
 
-bench-learning: $(VENV)/.bench-ready  ## held-out pass rate over wall time, beside TRL's, as a chart: 12 minutes of training each
+bench-learning: $(VENV)/.bench-ready  ## held-out pass rate over wall time, beside TRL's, as a chart: 12 minutes of training each, twice
 	@$(BIN)/python -m tests.bench.learning
 
 REGISTRY =

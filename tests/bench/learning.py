@@ -1,8 +1,8 @@
 """`make bench-learning`: held-out pass rate over wall time, ours and that of TRL's `GRPOTrainer`, as a chart.
 
 Both start from the quickstart's model and train for the same time on the same prompts with the same rewards, batch,
-limits, type and learning rate, one after the other on the same cores, and write their policies down on the way. The
-clock starts before the model is loaded. Afterwards one engine answers the held-out prompts as some of these policies.
+limits, type and learning rate, by turns on the same cores, and write their policies down on the way. The clock starts
+before the model is loaded. Afterwards one engine answers the held-out prompts as some of these policies.
 """
 
 from __future__ import annotations
@@ -22,20 +22,23 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import numpy as np
 import pyarrow.compute as pc
 
 from tests.bench import inputs
 
 MINUTES = 12
 """Each has so long to train, and to finish the step that it is in."""
+TURNS = ("ours", "trl", "trl", "ours")
+"""A processor's speed that falls or rises over the runs counts for both alike."""
 MOST = 10_000
 """Steps, of which there is no end but that of the time."""
-SHOWN = 4
-"""Policies of each curve that are answered, beside the initial one; of those that there are, evenly."""
+SHOWN = 3
+"""Policies of each run that are answered, beside the initial one; of those that there are, evenly."""
 HELD_OUT, SAMPLES = 64, 8
 FOLDER = Path("outputs/bench/learning")
 CHART = Path("docs/learning.svg")
-PEER = "TRL GRPOTrainer"
+NAMES = {"ours": "rlvr-flyte", "trl": "TRL GRPOTrainer"}
 
 
 def prompts() -> Path:
@@ -92,15 +95,15 @@ class TimeUpError(Exception):
     """Ends a training run."""
 
 
-def ours(seconds: float) -> dict[str, Any]:
-    """Policies by seconds since the start, of as many steps as `seconds` allow."""
+def ours(seconds: float, turn: int) -> dict[str, float]:
+    """Policies by seconds since the start, of as many steps as `seconds` allow; `turn` is the seed, too."""
     import ray
 
     from tasks.schemas import MIXTURE
     from tasks.tables import read_table, write_table
     from tasks.training.run import train
 
-    path, folder = FOLDER / "trained.parquet", FOLDER / "ours"
+    path, folder = FOLDER / "trained.parquet", FOLDER / f"ours-{turn}"
     shutil.rmtree(folder, ignore_errors=True)
     held_out = {prompt.prompt_id for prompt in split()[1]}
     table = read_table(prompts(), MIXTURE)
@@ -118,12 +121,13 @@ def ours(seconds: float) -> dict[str, Any]:
 
     ray.init(include_dashboard=False)
     with contextlib.suppress(TimeUpError):
-        train(config().model_copy(update={"validation": None}), inputs.model(FOLDER), path, folder, on_step=on_step)
+        chosen = config().model_copy(update={"validation": None, "seed": turn})
+        train(chosen, inputs.model(FOLDER), path, folder, on_step=on_step)
     return policies()
 
 
-def trl(seconds: float) -> dict[str, Any]:
-    """Policies by seconds since the start, of as many steps as `seconds` allow."""
+def trl(seconds: float, turn: int) -> dict[str, float]:
+    """Policies by seconds since the start, of as many steps as `seconds` allow; `turn` is the seed, too."""
     started = time.time()
     from datasets import Dataset
     from transformers import AutoTokenizer, TrainerCallback
@@ -131,7 +135,7 @@ def trl(seconds: float) -> dict[str, Any]:
 
     from tasks.verifiers import VerifiersConfig, open_pool
 
-    recipe, folder = config(), FOLDER / "trl"
+    recipe, folder = config(), FOLDER / f"trl-{turn}"
     shutil.rmtree(folder, ignore_errors=True)
     policies: dict[str, float] = {}
 
@@ -168,6 +172,7 @@ def trl(seconds: float) -> dict[str, Any]:
             max_completion_length=recipe.sampling.max_tokens,
             temperature=recipe.sampling.temperature,
             max_steps=MOST,
+            seed=turn,
             beta=0.0,
             epsilon=recipe.objective.clip_low,
             epsilon_high=recipe.objective.clip_high,
@@ -230,21 +235,20 @@ def shown(policies: Mapping[str, float]) -> dict[str, float]:
     return dict([*policies.items()][::-1][::every][:SHOWN][::-1])
 
 
-def draw(curves: Mapping[str, Sequence[tuple[float, float, float]]], path: Path) -> None:
-    """Curves of (minutes, pass rate, its standard error), each with its band, as an SVG file."""
+def draw(runs: Sequence[tuple[str, list[tuple[float, float, float]]]], path: Path) -> None:
+    """Each run's (minutes, pass rate, its standard error) as a line with a band, in the color of its side."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.2, 3.6), layout="constrained", facecolor="white")
     axes = figure.subplots()
-    for (name, points), color in zip(curves.items(), ("#179b8b", "#8a8f9c"), strict=True):
-        minutes, rates, errors = (list(column) for column in zip(*points, strict=True))
-        axes.plot(minutes, [100 * rate for rate in rates], "o-", color=color, linewidth=2, markersize=4)
-        low = [100 * (rate - error) for rate, error in zip(rates, errors, strict=True)]
-        high = [100 * (rate + error) for rate, error in zip(rates, errors, strict=True)]
-        axes.fill_between(minutes, low, high, color=color, alpha=0.15, linewidth=0)
-        axes.annotate(
-            name, (minutes[-1], 100 * rates[-1]), (6, 0), textcoords="offset points", color=color, va="center"
-        )
+    for side, color in (("ours", "#179b8b"), ("trl", "#8a8f9c")):
+        curves = [np.array(points) * (1, 100, 100) for name, points in runs if name == side]
+        for minutes, rates, errors in (points.T for points in curves):
+            axes.plot(minutes, rates, "o-", color=color, linewidth=2, markersize=4)
+            axes.fill_between(minutes, rates - errors, rates + errors, color=color, alpha=0.12, linewidth=0)
+        ends = np.array([points[-1] for points in curves])
+        place = (ends[:, 0].max(), ends[:, 1].mean())
+        axes.annotate(NAMES[side], place, (8, 0), textcoords="offset points", color=color, va="center")
     axes.set_xlabel("minutes since the start, the loading of the model included")
     axes.set_ylabel(f"held-out pass rate, %\n({HELD_OUT} prompts, {SAMPLES} samples, ± standard error)")
     axes.set_ylim(bottom=0)
@@ -257,7 +261,7 @@ def draw(curves: Mapping[str, Sequence[tuple[float, float, float]]], path: Path)
 
 def measure(*what: str) -> Any:
     """What this module prints as its last line, in a process of its own, when asked for `what`."""
-    print(f"{' '.join(what[:1])} ...", flush=True)
+    print(f"{what[0]} ...", flush=True)
     command = [sys.executable, "-m", "tests.bench.learning", *what]
     environment = {**os.environ, "PYTHONWARNINGS": "ignore", "TQDM_DISABLE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
@@ -267,27 +271,33 @@ def measure(*what: str) -> Any:
 
 
 def main() -> None:
-    """Train both, answer, print the table, draw."""
+    """Train by turns, answer, print the table, draw."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     measure("prompts")
     initial = str(inputs.model(FOLDER))
-    seconds = str(60 * MINUTES)
-    found = {
-        name: {initial: 0.0, **shown(measure(what, seconds))} for name, what in (("rlvr-flyte", "ours"), (PEER, "trl"))
-    }
-    rates = measure("answered", *{policy: None for times in found.values() for policy in times})
-    curves = {
-        name: [
-            (seconds / 60, statistics.fmean(rates[policy]), statistics.stdev(rates[policy]) / math.sqrt(HELD_OUT))
-            for policy, seconds in times.items()
-        ]
-        for name, times in found.items()
-    }
-    for name, points in curves.items():
+    runs = []
+    for turn, side in enumerate(TURNS, start=1):
+        policies = measure(side, str(60 * MINUTES), str(turn))
+        print(f"  {len(policies)} steps in {max(policies.values()) / 60:.1f} min", flush=True)
+        runs.append((side, {initial: 0.0, **shown(policies)}))
+    rates = measure("answered", *{policy: None for _, policies in runs for policy in policies})
+    curves = [
+        (side, [(seconds / 60, *with_error(rates[policy])) for policy, seconds in policies.items()])
+        for side, policies in runs
+    ]
+    for side, points in curves:
         for minutes, rate, error in points:
-            print(f"{name:16} {minutes:6.1f} min   {100 * rate:5.1f}% +- {100 * error:.1f}")
+            print(f"{NAMES[side]:16} {minutes:6.1f} min   {100 * rate:5.1f}% +- {100 * error:.1f}")
+    last = {name: np.mean([rates[list(found)[-1]] for side, found in runs if side == name], axis=0) for name in NAMES}
+    ahead, error = with_error(last["ours"] - last["trl"])
+    print(f"at the end, ours over {NAMES['trl']}, prompt by prompt: {100 * ahead:+.1f} points +- {100 * error:.1f}")
     (FOLDER / "curves.json").write_text(json.dumps(curves, indent=1))
     draw(curves, CHART)
+
+
+def with_error(rates: Sequence[float]) -> tuple[float, float]:
+    """Their mean, and its standard error."""
+    return statistics.fmean(rates), statistics.stdev(rates) / math.sqrt(len(rates))
 
 
 if __name__ == "__main__":
@@ -296,9 +306,9 @@ if __name__ == "__main__":
             main()
         case ["prompts"]:
             print(json.dumps(str(prompts())))
-        case ["ours", seconds]:
-            print(json.dumps(ours(float(seconds))))
-        case ["trl", seconds]:
-            print(json.dumps(trl(float(seconds))))
+        case ["ours", seconds, turn]:
+            print(json.dumps(ours(float(seconds), int(turn))))
+        case ["trl", seconds, turn]:
+            print(json.dumps(trl(float(seconds), int(turn))))
         case ["answered", *policies]:
             print(json.dumps(answered(policies)))

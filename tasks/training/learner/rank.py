@@ -6,6 +6,7 @@ divided by the global denominator. DeepSpeed averages over ranks, so each loss i
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import time
@@ -103,7 +104,7 @@ class LearnerRank:
         deepspeed.init_distributed(dist_backend="nccl" if torch.cuda.is_available() else "gloo", verbose=False)
         from tasks.training.learner.policy import Policy
 
-        dtype = precision.resolve(options.dtype, gpu=torch.cuda.is_available())
+        self._dtype = dtype = precision.resolve(options.dtype, gpu=torch.cuda.is_available())
         policy = Policy.load(
             self._folder,
             dtype=getattr(torch, dtype),
@@ -277,7 +278,8 @@ class LearnerRank:
     def export(self, folder: str) -> None:
         """Write the policy as a Hugging Face folder with its tokenizer, in shards of 5 GB. Collective; rank 0 writes.
 
-        Each tensor has the type that it has in the initial checkpoint.
+        Weights have the learner's type, in which engines sampled with them: a run's changes are small, and most would
+        be rounded away in 16 bits where the learner has 32.
 
         With `lora` it is the merged one, and the adapter stands beside it in `adapter/`.
         """
@@ -286,8 +288,8 @@ class LearnerRank:
         tensors = self._whole()
         if self._rank == 0:
             Path(folder).mkdir(parents=True, exist_ok=True)
-            _copy_all_but_weights(Path(self._folder), Path(folder))
-            save_torch_state_dict(_in_types_of(Path(self._folder), tensors), folder, max_shard_size=SHARD)
+            _copy_all_but_weights(Path(self._folder), Path(folder), self._dtype)
+            save_torch_state_dict(tensors, folder, max_shard_size=SHARD)
         if self._config.lora:
             self.write_weights(str(Path(folder) / "adapter"))
 
@@ -370,23 +372,16 @@ def deepspeed_config(config: TrainingConfig, dtype: str) -> dict[str, Any]:
     }
 
 
-def _in_types_of(checkpoint: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """`tensors`, each in the type of the tensor of its name in the folder `checkpoint`; one that it lacks stays."""
-    from safetensors import safe_open
-
-    types: dict[str, Any] = {}
-    for path in checkpoint.glob("*.safetensors"):
-        with safe_open(path, framework="pt", device="cpu") as file:
-            types |= {name: file.get_tensor(name).dtype for name in tensors.keys() & set(file.keys())}
-    return {name: tensor.to(types.get(name, tensor.dtype)) for name, tensor in tensors.items()}
-
-
-def _copy_all_but_weights(source: Path, destination: Path) -> None:
+def _copy_all_but_weights(source: Path, destination: Path, dtype: str) -> None:
+    """The files of a Hugging Face folder beside its weights, whose type is said to be `dtype`."""
     import shutil
 
     for path in source.iterdir():
         if path.is_file() and ".safetensors" not in path.name:
             shutil.copy(path, destination / path.name)
+    config = json.loads((source / "config.json").read_text())
+    config.pop("torch_dtype", None)  # its name in older files
+    (destination / "config.json").write_text(json.dumps(config | {"dtype": dtype}, indent=2) + "\n")
 
 
 def free_port() -> int:
