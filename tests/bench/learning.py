@@ -241,14 +241,14 @@ def draw(runs: Sequence[tuple[str, list[tuple[float, float, float]]]], path: Pat
 
     figure = Figure(figsize=(7.2, 3.6), layout="constrained", facecolor="white")
     axes = figure.subplots()
+    last = max(points[-1][0] for _, points in runs)
     for side, color in (("ours", "#179b8b"), ("trl", "#8a8f9c")):
         curves = [np.array(points) * (1, 100, 100) for name, points in runs if name == side]
         for minutes, rates, errors in (points.T for points in curves):
             axes.plot(minutes, rates, "o-", color=color, linewidth=2, markersize=4)
             axes.fill_between(minutes, rates - errors, rates + errors, color=color, alpha=0.12, linewidth=0)
-        ends = np.array([points[-1] for points in curves])
-        place = (ends[:, 0].max(), ends[:, 1].mean())
-        axes.annotate(NAMES[side], place, (8, 0), textcoords="offset points", color=color, va="center")
+        end = float(np.mean([points[-1, 1] for points in curves]))
+        axes.annotate(NAMES[side], (last, end), (8, 0), textcoords="offset points", color=color, va="center")
     axes.set_xlabel("minutes since the start, the loading of the model included")
     axes.set_ylabel(f"held-out pass rate, %\n({HELD_OUT} prompts, {SAMPLES} samples, ± standard error)")
     axes.set_ylim(bottom=0)
