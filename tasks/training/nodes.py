@@ -1,9 +1,10 @@
-"""What the nodes of a Ray cluster share: the run folder, and in it the initial checkpoint."""
+"""The nodes of a Ray cluster: whether that of the controller is alive, and what all of them have to see."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import shutil
 import threading
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tasks.failures import InfrastructureError, MistakeError
+
+logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
 """From one look at what Ray says of this node to the next."""
@@ -38,23 +41,26 @@ async def this_node_lives() -> None:
     loop, ended = asyncio.get_running_loop(), threading.Event()
     lost: asyncio.Future[None] = loop.create_future()
 
-    def tell(error: Exception) -> None:
+    def tell() -> None:
         if not lost.done():
-            lost.set_exception(error)
+            lost.set_exception(
+                NodeLostError(
+                    "Ray counts the controller's node as dead: its raylet was killed, or gave no sign of life; the "
+                    "next start goes on from the newest checkpoint"
+                )
+            )
 
     def look() -> None:
-        error: Exception = NodeLostError(
-            "Ray counts the controller's node as dead: its raylet was killed, or gave no sign of life; the next start "
-            "goes on from the newest checkpoint"
-        )
-        try:
-            while node in {each["NodeID"] for each in _alive()}:
-                if ended.wait(LOOK_SECONDS):
-                    return
-        except Exception as unasked:
-            error = unasked
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(tell, error)
+        while not ended.wait(LOOK_SECONDS):
+            try:
+                alive = {each["NodeID"] for each in _alive()}
+            except Exception as error:  # Ray's answer is away for a while: no reason to end a run
+                logger.warning("Ray does not say which nodes are alive: %s", error)
+                continue
+            if node not in alive:
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(tell)
+                return
 
     # None of asyncio's threads: without a GCS a look takes a minute, and the end of a run would wait for it.
     threading.Thread(target=look, daemon=True).start()

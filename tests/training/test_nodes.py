@@ -49,7 +49,7 @@ def test_a_run_folder_that_a_node_does_not_see_is_an_error_that_names_the_option
 
 
 @pytest.mark.engine
-def test_the_death_of_the_controllers_own_raylet_ends_the_run_and_is_named():
+def test_the_death_of_the_controllers_own_raylet_is_noticed_and_named():
     import ray
 
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False)
