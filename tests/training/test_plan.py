@@ -33,7 +33,16 @@ def test_parameters_are_those_of_the_published_checkpoints(name, published):
 
 
 def test_the_cache_of_a_token_by_hand():
-    assert TINY.kv_bytes == 2 * 2 * 1 * 2 * 2  # keys and values, layers, heads, their size, bytes
+    assert TINY.kv_cache(1) == 2 * 2 * 1 * 2 * 2  # keys and values, layers, heads, their size, bytes
+
+
+def test_layers_with_a_window_keep_and_read_no_more_than_it_holds():
+    """Olmo 3: every fourth layer attends to all, the others to 4,096 tokens."""
+    model = KNOWN["Olmo-3-32B"]
+    assert model.kv_cache(4096) == 4096 * model.kv_cache(1)
+    layer = 2 * 8 * 128 * 2  # keys and values, heads, their size, bytes
+    assert model.kv_cache(32_768) == layer * (16 * 32_768 + 48 * 4096)
+    assert model.forward_flops(32_768) == 2 * model.parameters + 4 * 40 * 128 * (16 * 32_768 + 48 * 4096)
 
 
 def memory(**changes):
@@ -68,7 +77,7 @@ def test_decoding_reads_the_weights_once_a_step_and_a_cache_for_each_sequence():
     model = KNOWN["Qwen2.5-7B"]
     base, each = roofline.decode_seconds(model, H100, gpus=2, context=1000, efficiency=0.5)
     assert base == pytest.approx(2 * model.parameters / 3350e9)
-    assert each == pytest.approx(1000 * model.kv_bytes / 3350e9)
+    assert each == pytest.approx(model.kv_cache(1000) / 3350e9)
 
 
 def test_utilisation_is_one_where_nothing_is_lost():
@@ -89,6 +98,9 @@ def test_utilisation_by_hand():
     # 10 steps/s of 15.23 GB, of 3,350 GB/s
     found = roofline.model_bandwidth_utilization(100, model, H100, gpus=1, sequences=10, context=0)
     assert found == pytest.approx(0.0455, abs=1e-4)
+    # of training 3 times as many, and 4 x 28 layers x 28 heads x 128 units = 401,408 for each token attended to
+    found = roofline.model_flops_utilization(1000, model, H100, gpus=2, context=10_000, training=True)
+    assert found == pytest.approx(3 * (2 * 7_615_616_512 + 4_014_080_000) * 1000 / (2 * 989e12))
 
 
 def test_the_context_of_a_sequence_in_flight_by_hand():
@@ -117,6 +129,13 @@ def test_a_shape_comes_from_the_models_name_or_its_config(tmp_path):
     assert roofline.architecture({}, tmp_path / "config.json") == KNOWN["Qwen2.5-7B"]
     with pytest.raises(ShapeError, match=r"the shape of unheard-of is not known: give its config\.json by --config"):
         roofline.architecture({"kind": "hub", "name": "someone/unheard-of"}, None)
+    olmo = {**config, "sliding_window": 4096, "layer_types": ["sliding_attention"] * 3 + ["full_attention"]}
+    found = Architecture.of(olmo)
+    assert (found.window, found.full_layers) == (4096, 1)
+    assert Architecture.of({**olmo, "use_sliding_window": False}).window is None
+    (tmp_path / "config.json").write_text(json.dumps({**config, "num_experts": 128}))
+    with pytest.raises(ShapeError, match=r"is not the config\.json of a dense decoder: .*num_experts = 128"):
+        roofline.architecture({}, tmp_path / "config.json")
     (tmp_path / "config.json").write_text('{"hidden_size": 8}')
     with pytest.raises(ShapeError, match=r"is not the config\.json of a dense decoder: KeyError"):
         roofline.architecture({}, tmp_path / "config.json")
@@ -171,8 +190,8 @@ def test_validation_takes_its_tokens_from_training_and_the_learner_never_waits_f
             r"for activations\. Way out: learner\.gradient_checkpointing",
         ),
         (
-            ["actors.engine.tensor_parallel_size=1"],
-            r"actors\.engine\.max_model_len = 34,816: raise actors",
+            ["actors.engine.tensor_parallel_size=1", "actors.engine.gpu_memory_utilization=0.82"],
+            r"actors\.engine\.max_model_len = 34,816 needs .*: raise actors",
         ),
         pytest.param(
             ["max_staleness=1", "groups_per_step=16"],
@@ -184,6 +203,12 @@ def test_validation_takes_its_tokens_from_training_and_the_learner_never_waits_f
 def test_what_cannot_work_is_refused_with_the_way_out(overrides, message):
     with pytest.raises(PlanError, match=message):
         planned(*overrides)
+
+
+def test_nodes_that_hold_no_engine_are_refused():
+    machines = Machines(H100, gpus_per_node=4)
+    with pytest.raises(PlanError, match="an engine needs 8 GPUs, and 1 nodes have 4"):
+        best_split(olmo(), KNOWN["Olmo-3-32B"], machines, 2)
 
 
 def test_a_mean_beyond_the_limit_is_refused():

@@ -190,7 +190,9 @@ class ClockLearner:
 
     async def logprobs(self, sequences: list[Sequence]) -> list[Floats]:
         """See `Learner`: a third of a step."""
-        await asyncio.sleep(sum(sequence.length for sequence in sequences) / self.tokens_per_second / 3)
+        seconds = sum(sequence.length for sequence in sequences) / self.tokens_per_second / 3
+        await asyncio.sleep(seconds)
+        self.busy_seconds += seconds
         return [np.zeros(len(sequence.response_ids), np.float32) for sequence in sequences]
 
     async def reference_logprobs(self, sequences: list[Sequence]) -> list[Floats]:

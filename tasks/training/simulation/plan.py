@@ -91,7 +91,7 @@ class Plan:
 
     Attributes:
         learner, learner_room: memory that a rank needs, and has, bytes.
-        kv_tokens: tokens in the KV cache of an engine.
+        weights, kv_room: memory of an engine that holds its weights, and that is left for its KV cache, bytes.
         sequences: that an engine holds at a time, each as long as one in flight is on average.
         engine: its clock.
         learner_rate: tokens/s of the learner while it computes.
@@ -103,7 +103,8 @@ class Plan:
     nodes: int
     learner: LearnerMemory
     learner_room: float
-    kv_tokens: float
+    weights: float
+    kv_room: float
     sequences: int
     engine: EngineClock
     learner_rate: float
@@ -128,7 +129,8 @@ def plan(config: TrainingConfig, model: Architecture, machines: Machines, prompt
     memory, room = _learner_memory(config, model, machines)
     cache, clock = _engine(config, model, machines, prompts)
     rate = _learner_rate(config, model, machines, prompts)
-    publish = roofline.WEIGHT * model.parameters / machines.storage
+    weights = float(roofline.WEIGHT * model.parameters)
+    publish = 0.0 if config.lora else weights / machines.storage  # an adapter is a few MB
     simulated = _simulated(config, clock, ClockLearner(rate, publish_seconds=publish), prompts)
     seconds = config.steps * simulated.step_seconds
     learner, actors = config.learner.ranks, config.actors.count * config.actors.engine.tensor_parallel_size
@@ -137,7 +139,8 @@ def plan(config: TrainingConfig, model: Architecture, machines: Machines, prompt
         nodes=-(-learner // machines.gpus_per_node) + -(-actors // machines.gpus_per_node),
         learner=memory,
         learner_room=room,
-        kv_tokens=cache,
+        weights=weights,
+        kv_room=cache,
         sequences=clock.max_num_seqs,
         engine=clock,
         learner_rate=rate,
@@ -150,21 +153,22 @@ def plan(config: TrainingConfig, model: Architecture, machines: Machines, prompt
 def _engine(
     config: TrainingConfig, model: Architecture, machines: Machines, prompts: Prompts
 ) -> tuple[float, EngineClock]:
-    """Tokens in an engine's KV cache, and its clock."""
+    """Bytes for an engine's KV cache, and its clock."""
     engine = config.actors.engine
     gpus, context = engine.tensor_parallel_size, prompts.context(config.sampling.max_tokens)
-    cache = roofline.kv_tokens(model, machines.gpu, gpus=gpus, utilization=engine.gpu_memory_utilization)
+    cache = roofline.kv_room(model, machines.gpu, gpus=gpus, utilization=engine.gpu_memory_utilization)
     weights = roofline.WEIGHT * model.parameters
-    if cache < engine.max_model_len:
+    longest = model.kv_cache(engine.max_model_len)
+    if cache < longest:
         raise PlanError(
-            f"an engine on {gpus} GPUs has room for {max(cache, 0):,.0f} tokens beside the weights of "
-            f"{weights / GB:,.0f} GB, and one sequence may have actors.engine.max_model_len = "
-            f"{engine.max_model_len:,}: raise actors.engine.tensor_parallel_size"
+            f"an engine on {gpus} GPUs has {max(cache, 0) / GB:,.1f} GB beside the weights of {weights / GB:,.0f} GB, "
+            f"and one sequence of actors.engine.max_model_len = {engine.max_model_len:,} needs {longest / GB:,.1f}: "
+            "raise actors.engine.tensor_parallel_size"
         )
     base, each = roofline.decode_seconds(model, machines.gpu, gpus=gpus, context=context, efficiency=machines.mbu)
     base += model.layers * machines.layer_seconds[0 if engine.enforce_eager else 1]
-    fitting = max(1, min(engine.max_num_seqs, int(cache / context)))
-    return cache, EngineClock(base, each, fitting, update_seconds=weights / machines.storage)
+    fitting = max(1, min(engine.max_num_seqs, int(cache / model.kv_cache(context))))
+    return cache, EngineClock(base, each, fitting, update_seconds=0.0 if config.lora else weights / machines.storage)
 
 
 def _learner_rate(config: TrainingConfig, model: Architecture, machines: Machines, prompts: Prompts) -> float:
@@ -175,6 +179,7 @@ def _learner_rate(config: TrainingConfig, model: Architecture, machines: Machine
         context=prompts.context(config.sampling.max_tokens),
         checkpointing=config.learner.gradient_checkpointing,
         mfu=machines.mfu,
+        reference=config.objective.kl.in_loss,
     )
 
 
@@ -190,8 +195,8 @@ def best_split(
     """
     reasons, rated = [], []
     for learner_nodes in range(1, nodes):
-        candidate = _split(config, machines, learner_nodes, nodes - learner_nodes)
         try:
+            candidate = _split(config, machines, learner_nodes, nodes - learner_nodes)
             _learner_memory(candidate, model, machines)
             rated.append((_balanced_rate(candidate, model, machines, prompts), candidate))
         except PlanError as error:
@@ -209,7 +214,10 @@ def best_split(
 
 def _split(config: TrainingConfig, machines: Machines, learner_nodes: int, actor_nodes: int) -> TrainingConfig:
     per_node = machines.gpus_per_node
-    count = max(1, actor_nodes * per_node // config.actors.engine.tensor_parallel_size)
+    each = config.actors.engine.tensor_parallel_size
+    count = actor_nodes * per_node // each
+    if count == 0:
+        raise PlanError(f"an engine needs {each} GPUs, and {actor_nodes} nodes have {actor_nodes * per_node}")
     return config.model_copy(
         update={
             "learner": config.learner.model_copy(update={"ranks": learner_nodes * per_node}),

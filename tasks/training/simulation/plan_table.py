@@ -14,7 +14,10 @@ def table(recipe: str, gpu: str, model: Architecture, plan: Plan) -> str:
     step = plan.engine.step_seconds + plan.engine.sequence_seconds * plan.sequences
     window = config.groups_per_step * max(config.async_steps, 1) * config.sampling.samples
     rows = [
-        ("model", f"{model.parameters / 1e9:.1f} billion parameters, {model.kv_bytes / 1024:.0f} KiB of cache a token"),
+        (
+            "model",
+            f"{model.parameters / 1e9:.1f} billion parameters, {model.kv_cache(1) / 1024:.0f} KiB of cache a token",
+        ),
         (
             "machines",
             f"{plan.nodes} nodes of {gpu}: {config.learner.ranks} learner ranks, {config.actors.count} engines of "
@@ -23,7 +26,8 @@ def table(recipe: str, gpu: str, model: Architecture, plan: Plan) -> str:
         ("learner rank", f"{memory.total / GB:.1f} of {plan.learner_room / GB:.0f} GB ({parts})"),
         (
             "engine",
-            f"room for {plan.kv_tokens:,.0f} tokens: {plan.sequences} sequences at a time, {1000 * step:.0f} ms a step",
+            f"{plan.weights / GB:.0f} GB of weights, {plan.kv_room / GB:.0f} GB of cache: {plan.sequences} sequences "
+            f"at a time, {1000 * step:.0f} ms a step",
         ),
         ("in the window", f"{window:,} responses, {window / config.actors.count:,.0f} an engine"),
         (

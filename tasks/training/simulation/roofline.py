@@ -51,7 +51,12 @@ GPUS: Mapping[str, Gpu] = {
 
 @dataclass(frozen=True)
 class Architecture:
-    """The shape of a dense decoder with a gated MLP."""
+    """The shape of a dense decoder with a gated MLP.
+
+    Attributes:
+        window: tokens that layers with sliding-window attention attend to; None: there are no such layers.
+        full_layers: layers that attend to all; None: every one.
+    """
 
     layers: int
     hidden: int
@@ -62,15 +67,22 @@ class Architecture:
     vocabulary: int
     tied: bool = False
     attention_bias: bool = False
+    window: int | None = None
+    full_layers: int | None = None
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Architecture:
         """From a model's `config.json`.
 
         Raises:
-            KeyError: it is not that of such a decoder.
+            KeyError, ValueError: it is not that of such a decoder.
         """
+        for experts in ("num_experts", "num_local_experts", "n_routed_experts"):
+            if (config.get(experts) or 0) > 1:
+                raise ValueError(f"{experts} = {config[experts]}")
         heads = config["num_attention_heads"]
+        window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
+        kinds = config.get("layer_types") or ["sliding_attention"] * config["num_hidden_layers"]
         return cls(
             layers=config["num_hidden_layers"],
             hidden=config["hidden_size"],
@@ -81,6 +93,8 @@ class Architecture:
             vocabulary=config["vocab_size"],
             tied=bool(config.get("tie_word_embeddings", False)),
             attention_bias=bool(config.get("attention_bias", config.get("model_type") == "qwen2")),
+            window=window,
+            full_layers=kinds.count("full_attention") if window else None,
         )
 
     @property
@@ -93,19 +107,25 @@ class Architecture:
         embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
         return self.layers * layer + embeddings + self.hidden
 
-    @property
-    def kv_bytes(self) -> int:
-        """Of the KV cache, for one token."""
-        return 2 * self.layers * self.kv_heads * self.head_size * WEIGHT
+    def attended(self, context: float) -> float:
+        """Of `context` tokens those that a layer attends to, and keeps in its cache, mean over layers."""
+        if self.window is None or self.full_layers is None:
+            return context
+        windowed = self.layers - self.full_layers
+        return (self.full_layers * context + windowed * min(context, self.window)) / self.layers
+
+    def kv_cache(self, context: float) -> float:
+        """Bytes of the KV cache of a sequence of `context` tokens."""
+        return 2 * self.layers * self.kv_heads * self.head_size * WEIGHT * self.attended(context)
 
     def forward_flops(self, context: float) -> float:
-        """Operations for one token that attends to `context` others: 2 P, and 4 for each layer, unit and position."""
-        return 2 * self.parameters + 4 * self.layers * self.heads * self.head_size * context
+        """Operations for one token after `context` others: 2 P, and 4 for each layer, unit and position attended to."""
+        return 2 * self.parameters + 4 * self.layers * self.heads * self.head_size * self.attended(context)
 
 
 KNOWN: Mapping[str, Architecture] = {
-    "Olmo-3-7B": Architecture(32, 4096, 11008, 32, 32, 128, 100278),
-    "Olmo-3-32B": Architecture(64, 5120, 27648, 40, 8, 128, 100278),
+    "Olmo-3-7B": Architecture(32, 4096, 11008, 32, 32, 128, 100278, window=4096, full_layers=8),
+    "Olmo-3-32B": Architecture(64, 5120, 27648, 40, 8, 128, 100278, window=4096, full_layers=16),
     "Qwen2.5-7B": Architecture(28, 3584, 18944, 28, 4, 128, 152064, attention_bias=True),
     "Qwen2.5-32B": Architecture(64, 5120, 27648, 40, 8, 128, 152064, attention_bias=True),
     "Qwen2.5-1.5B": Architecture(28, 1536, 8960, 12, 2, 128, 151936, tied=True, attention_bias=True),
@@ -183,9 +203,9 @@ def learner_memory(
     )
 
 
-def kv_tokens(model: Architecture, gpu: Gpu, *, gpus: int, utilization: float) -> float:
-    """Tokens in the KV cache of one engine on `gpus`; below 0 where not even the weights fit."""
-    return (gpus * gpu.memory * utilization - WEIGHT * model.parameters) / model.kv_bytes
+def kv_room(model: Architecture, gpu: Gpu, *, gpus: int, utilization: float) -> float:
+    """Bytes for the KV cache of one engine on `gpus`; below 0 where not even the weights fit."""
+    return gpus * gpu.memory * utilization - WEIGHT * model.parameters
 
 
 def decode_seconds(
@@ -196,18 +216,25 @@ def decode_seconds(
     Reading the weights takes a; each sequence reads its KV cache of `context` tokens, or computes if that takes longer.
     """
     bandwidth, flops = gpus * gpu.bandwidth * efficiency, gpus * gpu.flops * efficiency
-    reading = model.kv_bytes * context / bandwidth
+    reading = model.kv_cache(context) / bandwidth
     return WEIGHT * model.parameters / bandwidth, max(reading, model.forward_flops(context) / flops)
 
 
 def learner_tokens_per_second(
-    model: Architecture, gpu: Gpu, *, ranks: int, context: float, checkpointing: bool, mfu: float
+    model: Architecture,
+    gpu: Gpu,
+    *,
+    ranks: int,
+    context: float,
+    checkpointing: bool,
+    mfu: float,
+    reference: bool = False,
 ) -> float:
-    """Three forward passes' worth of operations a token, and a fourth where activations are recomputed.
+    """Three forward passes' worth of operations a token, one more where activations are recomputed, one of a reference.
 
-    `context` is the mean number of tokens attended to.
+    `context` is the mean number of tokens before one.
     """
-    passes = 4 if checkpointing else 3
+    passes = 3 + checkpointing + reference
     return ranks * gpu.flops * mfu / (passes * model.forward_flops(context))
 
 
@@ -216,7 +243,7 @@ def model_flops_utilization(
 ) -> float:
     """MFU: operations that the tokens need over those that the GPUs could do (PaLM, Chowdhery et al. 2022, appendix B).
 
-    What is computed again does not count. `context` is the mean number of tokens attended to.
+    What is computed again does not count. `context` is the mean number of tokens before one.
     """
     needed = (3 if training else 1) * model.forward_flops(context) * tokens_per_second
     return needed / (gpus * gpu.flops)
@@ -230,5 +257,5 @@ def model_bandwidth_utilization(
     A step makes a token of each of `sequences`, reads the weights once, and the KV cache of all of them.
     """
     steps = tokens_per_second / sequences
-    read = WEIGHT * model.parameters + sequences * context * model.kv_bytes
+    read = WEIGHT * model.parameters + sequences * model.kv_cache(context)
     return steps * read / (gpus * gpu.bandwidth)
