@@ -75,6 +75,26 @@ def decisive(value: Any) -> Any:
     return value
 
 
+def chosen(value: Any) -> Any:
+    """`decisive`, without the options that have their default: the same under code that has more of them.
+
+    The kind of a mapping that may be one of several always stays.
+    """
+    if isinstance(value, BaseModel):
+        found = decisive(value)
+        fields = {name: field for name, field in type(value).model_fields.items() if name in found}
+        return {
+            name: chosen(getattr(value, name))
+            for name, field in fields.items()
+            if name == "kind" or found[name] != decisive(field.get_default(call_default_factory=True))
+        }
+    if isinstance(value, dict):
+        return {key: chosen(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [chosen(item) for item in value]
+    return value
+
+
 def load_yaml(model: type[Model], path: str | Path) -> Model:
     """The YAML file at `path` as a `model`; raises one `SpecError` that lists every problem in it."""
     return _valid(model, read_yaml(path), str(path), Path(path).parent)

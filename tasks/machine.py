@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -41,9 +42,14 @@ def of_ray() -> Machine:
     return Machine(resources.get("CPU", 0.0), resources.get("GPU", 0.0))
 
 
-def free_resources() -> str:
-    """What of the Ray cluster nobody has taken, for a sentence about who waits for it."""
+async def free_resources() -> str:
+    """What of the Ray cluster nobody has taken, for a sentence about who waits for it.
+
+    Asked beside the event loop: where Ray's head is away an answer takes a minute.
+    """
     import ray
 
-    free, there = ray.available_resources(), ray.cluster_resources()
+    free, there = await asyncio.gather(
+        asyncio.to_thread(ray.available_resources), asyncio.to_thread(ray.cluster_resources)
+    )
     return " and ".join(f"{free.get(kind, 0):g} of {there.get(kind, 0):g} {kind}s are free" for kind in ("CPU", "GPU"))

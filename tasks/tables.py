@@ -33,6 +33,11 @@ class TableError(MistakeError):
     """A table that is not what its stage was promised: names the file, the column or row, and the value."""
 
 
+def storable(text: str) -> str:
+    """`text` as UTF-8 can hold it: half of a surrogate pair, which a model may write, becomes its escape."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 def table_from_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema, where: str) -> pa.Table:
     """The rows as a table of `schema`; raises `TableError` that names the column at fault."""
     listed = list(rows)

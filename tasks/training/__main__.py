@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ import yaml
 from tasks.config import SpecError, load_yaml, parse
 from tasks.contents import file_digest
 from tasks.failures import MistakeError
-from tasks.generation.models import prepare_model
+from tasks.generation.models import ModelSpec, prepare_model
+from tasks.kept import folder_of
 from tasks.progress import shown
 from tasks.provenance import made_from
 from tasks.quiet import hush
 from tasks.spec import DataFile, Recipe
 from tasks.training.alarms import as_markdown
+from tasks.training.identity import run_name
 from tasks.training.simulation import roofline
 from tasks.training.simulation.plan import Machines
 from tasks.training.simulation.plan_table import table
@@ -38,13 +41,17 @@ def main() -> None:
 @click.option("--mixture", required=True, type=click.Path(path_type=Path), help="Parquet file of a mixture.")
 @click.option("--model", type=click.Path(path_type=Path), help="Folder of the checkpoint; without it: the recipe's.")
 @click.option("--data", help="Data file that says how responses are judged; without it: without a judge.")
-@click.option("--folder", default="outputs/runs/by-hand", show_default=True, type=click.Path(path_type=Path))
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    help="What the run leaves, and what is gone on from; without it: outputs/runs/<digest>, as the pipeline's.",
+)
 def run(
-    recipe: str, overrides: tuple[str, ...], mixture: Path, model: Path | None, data: str | None, folder: Path
+    recipe: str, overrides: tuple[str, ...], mixture: Path, model: Path | None, data: str | None, folder: Path | None
 ) -> None:
     """Train by RECIPE, a name or a path, with options in its place: objective.clip_high=0.3.
 
-    A folder that holds a run is continued; what the run leaves is in it.
+    The same command again goes on with what was interrupted; other options are another run.
     """
     import ray
 
@@ -52,18 +59,15 @@ def run(
 
     config = with_overrides(recipe, overrides)
     verifiers = load_yaml(DataFile, data).verifiers if data else DEFAULTS
-    folder.mkdir(parents=True, exist_ok=True)
-    if model is None:
-        model = folder / "model"
-        if not model.exists():  # complete, or not there at all
-            prepare_model(config.model, folder / "model.partial").rename(model)
+    model = model or prepared(config.model)
+    inputs = {"model": file_digest(model), "mixture": file_digest(mixture)}
+    folder = folder or folder_of(run_name(inputs["model"], inputs["mixture"], config.run, verifiers))
     ray.init(include_dashboard=False, log_to_driver=False)
     with shown("training: steps", config.steps) as advance:
 
         def on_step(metrics: dict[str, float]) -> None:
             advance(note=note(metrics), done=int(metrics["step"]) + 1)
 
-        inputs = {"model": file_digest(model), "mixture": file_digest(mixture)}
         lineage = made_from(
             "tasks.training.run", inputs=inputs, seed=config.seed, training=config.run, verifiers=verifiers
         )
@@ -78,10 +82,30 @@ def run(
 @click.option("--gpu", type=click.Choice(list(roofline.GPUS)), default="H100", show_default=True)
 @click.option("--config", "shape", type=click.Path(path_type=Path), help="config.json of a model that is not known.")
 @click.option("--nodes", type=click.IntRange(min=2), help="Find the best split of so many nodes.")
-@click.option("--mean-tokens", type=float, help="Mean length of a response; without it: 45% of the limit.")
-@click.option("--zero-variance", default=0.3, show_default=True, help="Share of the groups that teach nothing.")
-@click.option("--mfu", default=Machines.mfu, show_default=True, help="Of a GPU's operations, what the learner reaches.")
-@click.option("--mbu", default=Machines.mbu, show_default=True, help="Of its bandwidth, what an engine reaches.")
+@click.option(
+    "--mean-tokens", type=click.FloatRange(1), help="Mean length of a response; without it: 45% of the limit."
+)
+@click.option(
+    "--zero-variance",
+    default=0.3,
+    show_default=True,
+    type=click.FloatRange(0, 0.95),
+    help="Share of the groups that teach nothing.",
+)
+@click.option(
+    "--mfu",
+    default=Machines.mfu,
+    show_default=True,
+    type=click.FloatRange(0.01, 1),
+    help="Of a GPU's operations, what the learner reaches.",
+)
+@click.option(
+    "--mbu",
+    default=Machines.mbu,
+    show_default=True,
+    type=click.FloatRange(0.01, 1),
+    help="Of its bandwidth, what an engine reaches.",
+)
 def plan(
     recipe: str,
     overrides: tuple[str, ...],
@@ -115,6 +139,17 @@ def plan(
 def alarms() -> None:
     """What docs/alarms.md says: the thresholds beyond which a run complains, and what to do."""
     click.echo(as_markdown(), nl=False)
+
+
+def prepared(spec: ModelSpec) -> Path:
+    """The folder of the model that a recipe names, beside the runs; made once."""
+    digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]
+    folder = folder_of(f"model-{digest}")
+    if not folder.exists():  # complete, or not there at all
+        partial = folder.with_suffix(".partial")
+        partial.mkdir(parents=True, exist_ok=True)
+        prepare_model(spec, partial).rename(folder)
+    return folder
 
 
 def with_overrides(recipe: str, overrides: tuple[str, ...]) -> Recipe:

@@ -107,8 +107,8 @@ class RayActor:
         """See `Actor`."""
         need = f"{self._config.cpus:g} CPUs and, where there are any, {self._config.engine.tensor_parallel_size} GPUs"
 
-        def waits_for() -> str:
-            return f"an actor waits until the cluster has room for it: {need}; {free_resources()}"
+        async def waits_for() -> str:
+            return f"an actor waits until the cluster has room for it: {need}; {await free_resources()}"
 
         await within(self._call(self._placed), waits_for, limit=FOR_EVER, option="")
         await within(

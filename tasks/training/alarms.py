@@ -66,6 +66,13 @@ ALARMS = (
         "raise sampling.max_tokens, or penalise length softly (objective.shaping.overlong)",
     ),
     Alarm(
+        "min_reward_std",
+        "reward_std",
+        "below",
+        "the rewards of a group hardly differ: advantages are small or, once they are normalised, noise",
+        "look at the rewards (rollouts/): a verifier that says the same of everything, or prompts that are all solved",
+    ),
+    Alarm(
         "max_zero_variance",
         "zero_variance",
         "above",
@@ -92,6 +99,13 @@ ALARMS = (
         "above",
         "responses cannot be judged, and are lost",
         "look at detail in the ledger: an endpoint that is away, or a verifier that fails",
+    ),
+    Alarm(
+        "min_length_growth",
+        "length_growth",
+        "below",
+        "responses have become a fraction as long as they were",
+        "see whether short answers are rewarded, by a verifier that looks at the end alone or by a length penalty",
     ),
     Alarm(
         "max_length_growth",

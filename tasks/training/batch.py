@@ -9,6 +9,7 @@ from typing import Any
 from tasks.generation.interface import Completion
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.client import Learner, StepReport
+from tasks.training.learner.lasting import NotFiniteError
 from tasks.training.objective.config import ObjectiveConfig
 from tasks.training.packing import Sequence as TokenSequence
 from tasks.training.rollouts import Group
@@ -62,15 +63,26 @@ async def _distances(sequences: list[TokenSequence], learner: Learner, config: T
 async def _update(
     groups: list[list[TokenSequence]], rate: float, learner: Learner, config: TrainingConfig
 ) -> StepReport:
-    """Each part of the batch is one optimizer step; groups stay together."""
-    size = len(groups) // config.updates.minibatches
-    reports = []
+    """Each part of the batch is one optimizer step; groups stay together.
+
+    Raises:
+        NotFiniteError: of all steps; one that is not finite, beside others, is left out and counted.
+    """
+    size, updates = len(groups) // config.updates.minibatches, config.updates.minibatches * config.updates.epochs
+    reports: list[StepReport] = []
+    left_out: NotFiniteError | None = None
     for _ in range(config.updates.epochs):
         for start in range(0, len(groups), size):
             part = groups[start : start + size]
             denominator = config.objective.denominator(sequence.num_trained for group in part for sequence in group)
-            reports.append(await learner.step(with_gradient(part, config.objective), denominator, rate))
-    return StepReport.of(reports)
+            try:
+                reports.append(await learner.step(with_gradient(part, config.objective), denominator, rate))
+            except NotFiniteError as error:
+                left_out = error
+    if left_out and not reports:
+        raise left_out
+    counts = {"updates_left_out": float(updates - len(reports))} if updates > 1 else {}
+    return StepReport({**StepReport.of(reports).metrics, **counts})
 
 
 def with_gradient(groups: list[list[TokenSequence]], objective: ObjectiveConfig) -> list[TokenSequence]:

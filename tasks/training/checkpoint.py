@@ -16,6 +16,8 @@ from tasks.training.durable import sync
 from tasks.training.saved_groups import SAVED_GROUPS
 
 KEEP = 2
+FORMAT = 4
+"""It changes when this code cannot read what other code has written."""
 STATE = {
     *(
         "version",
@@ -25,13 +27,14 @@ STATE = {
         "replays",
         "unrecorded",
         "validated",
+        "policies",
         "rollout_files",
         "ledger_bytes",
         "journal_bytes",
     ),
-    *("format", "code", "ranks", "zero_stage", "dtype"),
+    *("format", "code", "ranks", "zero_stage", "dtype", "options", "chosen"),
 }
-"""What `state.json` holds."""
+"""What `state.json` holds; `policies` are folders beside the checkpoints that going on needs."""
 
 
 class Writer(Protocol):
@@ -67,26 +70,30 @@ class Checkpoints:
 
         Returns the folder, which is a checkpoint once the learner has written its part and `complete` has been called.
         """
+        await asyncio.to_thread(self._may_replace)
         await asyncio.to_thread(self._clear)
         partial = self._folder / f"step_{version:08d}.partial"
-        partial.mkdir()
+        partial.mkdir(exist_ok=True)
         await asyncio.to_thread(write_table, self.groups_in(partial), groups, SAVED_GROUPS)
         await learner.save(self.learner_in(partial))
         (partial / "state.json").write_text(json.dumps(state))
         return partial
 
     async def complete(self, partial: Path) -> Path:
-        """Give what is written whole its name, and return it; older checkpoints beyond the newest few go."""
+        """Give what is written whole its name, and return it; `settle` comes next."""
         final = partial.with_suffix("")
         await asyncio.to_thread(sync, partial)
         await asyncio.to_thread(self._may_replace)
         if final.exists():
             await asyncio.to_thread(shutil.rmtree, final)
         partial.rename(final)
-        await asyncio.to_thread(self._on_saved, final)  # it may wait for an upload; training goes on
+        return final
+
+    async def settle(self, checkpoint: Path) -> None:
+        """Tell of a complete checkpoint, which may wait for an upload; older ones beyond the newest few go."""
+        await asyncio.to_thread(self._on_saved, checkpoint)
         for old in _complete(self._folder)[:-KEEP]:
             await asyncio.to_thread(shutil.rmtree, old)
-        return final
 
     def _clear(self) -> None:
         """Remove what was never completed."""
@@ -115,7 +122,7 @@ class Checkpoints:
 
     @staticmethod
     def read_state(checkpoint: Path) -> dict[str, Any]:
-        """The controller's state in a checkpoint.
+        """The controller's state in a checkpoint, of which little is known where its format is another.
 
         Raises:
             ValueError: the file is missing or malformed; nothing is resumed from half a checkpoint.
@@ -126,7 +133,7 @@ class Checkpoints:
         except (OSError, ValueError) as error:
             raise ValueError(f"checkpoint {checkpoint}: state.json cannot be read: {error}") from None
         missing = STATE - set(state) if isinstance(state, dict) else STATE
-        if missing:
+        if missing and not (isinstance(state, dict) and state.get("format", FORMAT) != FORMAT):
             raise ValueError(f"checkpoint {checkpoint}: state.json cannot be read: it lacks {sorted(missing)}")
         return state
 

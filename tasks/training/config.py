@@ -97,11 +97,13 @@ class AlarmsConfig(Config):
         min_entropy: of the policy, nats per token.
         max_mismatch: between the log-probabilities of engine and learner, nats per token.
         max_truncated: share of the trained responses that were cut off.
+        min_reward_std: standard deviation of a group's scores, mean over judged groups.
         max_zero_variance: share of the judged groups that teach nothing.
         max_clipped: share of the trained tokens above the upper clip bound.
         max_staleness_dropped: groups dropped as stale, over judged ones.
         max_unjudged: share of the responses that cannot be judged.
-        max_length_growth: mean length of the trained responses, over that of the first `window` steps.
+        min_length_growth, max_length_growth: mean length of the trained responses, over that of the first `window`
+            steps.
         max_grad_norm: gradient norm, over its median in the last 100 steps.
     """
 
@@ -109,10 +111,12 @@ class AlarmsConfig(Config):
     min_entropy: float | None = Field(0.05, ge=0)
     max_mismatch: float | None = Field(0.2, gt=0)
     max_truncated: float | None = Field(0.5, gt=0)
+    min_reward_std: float | None = Field(0.02, ge=0)
     max_zero_variance: float | None = Field(0.9, gt=0)
     max_clipped: float | None = Field(0.2, gt=0)
     max_staleness_dropped: float | None = Field(0.25, gt=0)
     max_unjudged: float | None = Field(0.05, gt=0)
+    min_length_growth: float | None = Field(0.25, gt=0)
     max_length_growth: float | None = Field(4.0, gt=0)
     max_grad_norm: float | None = Field(10.0, gt=0)
 

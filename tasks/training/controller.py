@@ -28,6 +28,7 @@ from tasks.training.alarms import Watch
 from tasks.training.batch import train_batch
 from tasks.training.checkpoint import Checkpoints
 from tasks.training.config import TrainingConfig
+from tasks.training.durable import replace_folder
 from tasks.training.identity import made_under
 from tasks.training.journal import Metrics
 from tasks.training.learner.config import learning_rate
@@ -146,8 +147,8 @@ class Controller:
             for task in (learning, sampling):
                 task.cancel()
             await asyncio.gather(learning, sampling, return_exceptions=True)
-            if self._saving:  # what has been paid for is kept, whatever ends the run
-                await asyncio.gather(self._saving, return_exceptions=True)
+            # what has been paid for is kept, whatever ends the run
+            await asyncio.gather(self._saving_ended(), return_exceptions=True)
             await self.validation.close()
         self._sampling.close()
         await self._crew.ledger.rollouts.flush()
@@ -170,7 +171,7 @@ class Controller:
             if self.version % self._config.actors.sync_every == 0 or self.version == self._config.steps:
                 await self._publish()
             if self.version >= self._config.steps - 1:  # a row of metrics holds one, and the last row the last policy's
-                await self._validated()
+                await self._validated(self.validation.finish())
             figures = await self._within("the controller asks the judge for its figures", self._crew.judge.figures())
             judges = {f"verifiers/{name}": value for name, value in figures.items()}
             await self._record(
@@ -216,6 +217,9 @@ class Controller:
                     return
                 rounds = sampling.tally.rounds or 0
                 if rounds == resampling.max_rounds:
+                    lost = dropped.get("failed", 0) + dropped.get("stale", 0)
+                    if lost > dropped.get("zero_variance", 0):
+                        raise self._lost_groups(dropped, f"in {rounds} rounds (resampling.max_rounds)")
                     raise self._no_signal(dropped, f"in {rounds} rounds (resampling.max_rounds)")
                 sampling.tally.rounds = rounds + 1
                 sampling.ask(math.ceil(resampling.batch_multiplier * wanted))
@@ -224,10 +228,11 @@ class Controller:
                 if dropped.get("zero_variance", 0) > resampling.max_dropped_groups:
                     raise self._no_signal(dropped, limit)
                 if dropped.get("failed", 0) + dropped.get("stale", 0) > resampling.max_dropped_groups:
-                    raise LostGroupsError(
-                        f"step {self.version}: too many groups failed or grew stale {limit}: {dropped}"
-                    )
+                    raise self._lost_groups(dropped, limit)
                 sampling.keep_full(wanted * max(self._config.async_steps, 1))
+
+    def _lost_groups(self, dropped: dict[str, int], limit: str) -> LostGroupsError:
+        return LostGroupsError(f"step {self.version}: too many groups failed or grew stale {limit}: {dropped}")
 
     def _end_without_prompts(self) -> None:
         retired, total = len(self._prompts.visits.retired), len(self._prompts.by_id)
@@ -279,10 +284,16 @@ class Controller:
             await self._crew.learner.write_weights(self._crew.weights.path(self.version))
         await self._crew.weights.publish(self.version)
         if self.validation.is_due(self.version):
-            await self.validation.begin(self.version)
+            await self._validated(self.validation.begin(self.version))
 
-    async def _validated(self) -> None:
-        await within(self.validation.finish(), "a policy is being validated", limit=math.inf, option="")
+    async def _validated(self, awaitable: Awaitable[None]) -> None:
+        await within(
+            awaitable,
+            f"step {self.version}: a policy is being validated",
+            limit=self._config.stall_seconds,
+            option="stall_seconds",
+            progress=lambda: self.validation.responses,
+        )
 
     async def _export(self) -> None:
         """The policy, where it is asked for and where it is, or may turn out to be, the best that was validated."""
@@ -295,7 +306,7 @@ class Controller:
     async def _export_to(self, folder: Path) -> None:
         partial = folder.with_suffix(".partial")
         await self._crew.learner.export(partial)
-        await asyncio.to_thread(_replace, partial, folder)
+        await asyncio.to_thread(replace_folder, partial, folder)
 
     async def _save_if_due(self) -> None:
         if self._saving and self._saving.done():
@@ -318,6 +329,7 @@ class Controller:
             "replays": {number: group.replays for number, group in kept.items()},
             "unrecorded": self._sampling.tally.unrecorded(),
             "validated": self.validation.state(),
+            "policies": [validated_policy(self._crew.policies, best).name] if (best := self.validation.best) else [],
             "ledger_bytes": self._crew.ledger.sync(),
             "rollout_files": 0,
             "journal_bytes": self._crew.journal.sync(),
@@ -340,16 +352,19 @@ class Controller:
         if not await self._crew.learner.written():
             self._lacks_checkpoint = True
             return
-        checkpoint = await self._crew.checkpoints.complete(partial)
+        completing = self._crew.checkpoints.complete(partial)
+        checkpoint = await self._within(f"the checkpoint of version {version} is put on the disk", completing)
         self._crew.learner.saved(Checkpoints.learner_in(checkpoint))
         self._saved = version
+        settling = self._crew.checkpoints.settle(checkpoint)
+        await within(settling, f"checkpoints older than {version} are being uploaded", limit=math.inf, option="")
         for folder in superseded:  # an attempt that resumes knows no better one now
             await asyncio.to_thread(shutil.rmtree, folder)
 
     async def _saving_ended(self) -> None:
         """The checkpoint that was being written is complete, or its ranks were lost; raises what kept it from that."""
         if self._saving:
-            await self._saving
+            await asyncio.shield(self._saving)  # it has limits of its own
 
     async def _record(self, step: int, batch: list[Group], learned: dict[str, float]) -> None:
         now = self._elapsed()
@@ -383,10 +398,3 @@ class Controller:
 def validated_policy(policies: Path, version: int) -> Path:
     """The folder of a policy that was validated, below that of all policies of a run."""
     return policies / f"{VALIDATED}{version:08d}"
-
-
-def _replace(partial: Path, folder: Path) -> None:
-    """A folder takes the place of what an earlier attempt left there."""
-    if folder.exists():
-        shutil.rmtree(folder)
-    partial.rename(folder)

@@ -13,7 +13,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 from tasks.generation.config import SamplingConfig
-from tasks.generation.interface import Completion, EngineStatistics, RequestRefusedError, UpdateTiming, sample_seed
+from tasks.generation.interface import (
+    Completion,
+    EngineOptionsError,
+    EngineStatistics,
+    RequestRefusedError,
+    UpdateTiming,
+    sample_seed,
+)
 from tasks.training.actors import Actor, ActorLostError
 from tasks.training.config import TrainingConfig
 from tasks.training.place import Place
@@ -65,9 +72,11 @@ class Fleet:
         self._weights = weights
         self._receiver = receiver
         self._closing = False
+        self._options_work = False  # an engine has started with them
         self._changed = asyncio.Event()
         actors = config.actors
-        self._updates = "drained" if config.takes_turns and actors.updates == "in_flight" else actors.updates
+        # Taking turns, actors are idle when new weights come: who has them first must not take the whole batch.
+        self._updates = "barrier" if config.takes_turns and actors.updates == "in_flight" else actors.updates
         # A group that is spread over actors is as slow as the slowest of them; it goes to one that has room for all of
         # it, as far as what the actor has in stock lets it wait for that.
         self._least_room = min(max(actors.prefetch, 1), config.sampling.samples)
@@ -227,6 +236,12 @@ class Fleet:
             if place.actor is not actor:
                 raise ActorLostError(f"actor {place.index} was lost") from None
             raise
+        except RequestRefusedError:
+            raise
+        except Exception as error:  # as of a sample of training
+            if place.actor is actor and not place.broken.done():
+                place.broken.set_exception(error)
+            raise
         finally:
             call.cancel()
             place.apart.discard(call)
@@ -249,37 +264,50 @@ class Fleet:
             await self._rest(place)
             actor = self._make_actor(place.index, place.attempts)
             place.attempts += 1
+            lost = ""
             try:
                 await self._serve(place, actor)
             except ActorLostError as error:
-                logger.warning("actor %d was lost: %s", place.index, error)
-                self._lose(place, str(error))
+                lost = str(error)
+            except EngineOptionsError as error:
+                if not self._options_work:
+                    raise
+                lost = str(error)  # they are not at fault: a disk, or storage that is away
             except asyncio.CancelledError:
                 self._closing = True  # the run ends: nobody is given anything more
                 raise
             finally:
+                suspect = place.suspect
                 self._empty(place)
+                if lost:
+                    self._lose(place, lost, suspect)
+                self.dispatch()
                 await actor.kill()
 
     async def _rest(self, place: Place) -> None:
         """Back-off: none after the first loss, then 1 s, 2 s, 4 s; with too many losses, until the oldest is over."""
-        loop, actors = asyncio.get_running_loop(), self._config.actors
-        while place.losses and loop.time() - place.losses[0] > actors.restart_window_seconds:
-            place.losses.popleft()
-        lost = len(place.losses)
+        actors, lost = self._config.actors, self._losses(place)
         if lost <= 1:
             return
         seconds = min(2.0 ** (lost - 2), LONGEST_BACK_OFF)
         if lost > actors.max_restarts:
             limit = f"actors.max_restarts = {actors.max_restarts} in {actors.restart_window_seconds:g} s"
             place.resting = f"{place.resting}; it stays empty: {limit}"
-            if all(other.resting for other in self.places):
+            if all(other.actor is None and self._losses(other) > actors.max_restarts for other in self.places):
                 raise ActorLostError("; ".join(f"actor {other.index} {other.resting}" for other in self.places))
-            seconds = place.losses[0] + actors.restart_window_seconds - loop.time()
+            seconds = place.losses[0] + actors.restart_window_seconds - asyncio.get_running_loop().time()
         await asyncio.sleep(seconds)
+
+    def _losses(self, place: Place) -> int:
+        """Of its actors, in the time that counts."""
+        now, seconds = asyncio.get_running_loop().time(), self._config.actors.restart_window_seconds
+        while place.losses and now - place.losses[0] > seconds:
+            place.losses.popleft()
+        return len(place.losses)
 
     async def _serve(self, place: Place, actor: Actor) -> None:
         await actor.start()
+        self._options_work = True
         place.resting = ""
         place.actor = actor
         place.broken = asyncio.get_running_loop().create_future()
@@ -309,7 +337,7 @@ class Fleet:
             if self._updates in ("barrier", "static"):
                 for other in self.places:
                     await other.idle.wait()
-            elif self._updates != "in_flight":
+            elif self._updates == "drained":
                 await place.idle.wait()
             if place.free.is_set():  # still
                 return
@@ -329,7 +357,10 @@ class Fleet:
         return version
 
     async def _watch(self, place: Place, actor: Actor) -> None:
-        """Ends when the engine is asked for tokens and makes none; how many it has waiting does not matter."""
+        """Ends when the engine is asked for tokens and makes none; how many it has waiting does not matter.
+
+        While it takes new weights it makes none, and is asked for none.
+        """
         loop, limit = asyncio.get_running_loop(), self._config.actors.hang_seconds
         since = loop.time()
         while True:
@@ -344,7 +375,8 @@ class Fleet:
                     error=ActorLostError,
                 )
             )
-            if place.statistics.generated_tokens != before.generated_tokens or place.idle.is_set():
+            progress = place.statistics.generated_tokens != before.generated_tokens
+            if progress or place.idle.is_set() or place.updating:  # an update has a limit of its own
                 since = loop.time()
             elif loop.time() - since >= limit:
                 raise ActorLostError(
@@ -352,21 +384,23 @@ class Fleet:
                     "generate"
                 )
 
-    def _lose(self, place: Place, reason: str) -> None:
+    def _lose(self, place: Place, reason: str, suspect: Group | None) -> None:
+        logger.warning("actor %d was lost: %s", place.index, reason)
         place.losses.append(asyncio.get_running_loop().time())
         place.resting = f"was lost ({reason})"
         self._receiver.on_actor_lost()
-        if place.suspect:
-            self._receiver.on_impossible(place.suspect, f"its prompt ends engines: {reason}")
+        if suspect:
+            self._receiver.on_impossible(suspect, f"its prompt ends engines: {reason}")
 
     def _empty(self, place: Place) -> None:
         """Nobody is in `place` any more; what it had not finished waits again."""
-        place.actor, place.held, place.updating, place.statistics = None, None, False, EngineStatistics()
+        places = sum(other.actor is not None for other in self.places)
+        place.actor, place.held, place.statistics = None, None, EngineStatistics()
+        place.updating = place.reserved = False
         unfinished = list(place.running)
         for task in (*place.running.values(), *place.apart):
             task.cancel()
         place.running.clear()
         place.apart.clear()
         place.is_idle()
-        self._window.lost(unfinished)
-        self.dispatch()
+        self._window.lost(unfinished, places)

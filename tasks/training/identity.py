@@ -7,17 +7,19 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from tasks.config import decisive
+from tasks.config import chosen, decisive
 from tasks.digest import code_digest
 from tasks.failures import MistakeError
 from tasks.schemas import canonical_json
+from tasks.training.checkpoint import FORMAT
 from tasks.training.config import TrainingConfig
 from tasks.verifiers.config import VerifiersConfig
 
 logger = logging.getLogger(__name__)
 
-FORMAT = 3
-"""Of checkpoints. It changes when this code cannot read what other code has written."""
+
+MAY_CHANGE = frozenset({"steps", "learner.dtype", "actors.engine.dtype"})
+"""Options of which nothing is said where a run goes on: a type is `auto` before it is found out."""
 
 
 class OtherRunError(MistakeError):
@@ -28,12 +30,13 @@ def run_name(model: str, mixture: str, config: TrainingConfig, verifiers: Verifi
     """The name of the run of these inputs, of which `model` and `mixture` are the digests.
 
     Neither run-time options nor the code have a part in it, nor has the number of steps, unless the learning rate
-    depends on it: a run goes on under other hardware, under code that was mended, and for some more steps.
+    depends on it: a run goes on under other hardware, under code that was mended, and for some more steps. An option
+    that has its default has none either, so that code with one option more begins no run anew.
     """
-    options = decisive(config)
+    options = chosen(config)
     if config.optimizer.schedule == "constant":
-        del options["steps"]
-    identity = [model, mixture, options, decisive(verifiers)]
+        options.pop("steps", None)
+    identity = [model, mixture, options, chosen(verifiers)]
     return hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:16]
 
 
@@ -45,7 +48,26 @@ def made_under(config: TrainingConfig) -> dict[str, Any]:
         "ranks": config.learner.ranks,
         "zero_stage": config.learner.zero_stage,
         "dtype": config.learner.dtype,
+        "options": _leaves(decisive(config)),
+        "chosen": _leaves(chosen(config)),
     }
+
+
+def _differing(before: dict[str, Any], now: dict[str, Any]) -> str:
+    names = sorted(
+        name for name in before.keys() | now.keys() if name not in MAY_CHANGE and before.get(name) != now.get(name)
+    )
+    return ", ".join(f"{name} = {before.get(name, '(its default)')}" for name in names)
+
+
+def _leaves(options: Any, path: str = "") -> dict[str, Any]:
+    """Values of nested options by their dotted names."""
+    if not isinstance(options, dict):
+        return {path: options}
+    leaves: dict[str, Any] = {}
+    for name, value in options.items():
+        leaves |= _leaves(value, f"{path}.{name}" if path else name)
+    return leaves
 
 
 def check_fits(state: dict[str, Any], config: TrainingConfig, checkpoint: Path) -> None:
@@ -69,6 +91,11 @@ def check_fits(state: dict[str, Any], config: TrainingConfig, checkpoint: Path) 
             f"{here['zero_stage']}: DeepSpeed's universal checkpoints lead from 1 to 2 and back, and from 3 to 3. Go "
             f"on with {state['zero_stage']}; {anew}"
         )
+    other = _differing(state["chosen"], here["chosen"])
+    if other:
+        raise OtherRunError(
+            f"{checkpoint} is of a run with {other}; another run needs a folder of its own, or this one's options"
+        )
     if state["code"] != here["code"]:
         logger.warning(
             "the run goes on from %s under other code than it was made by (%s, now %s); %s",
@@ -77,6 +104,10 @@ def check_fits(state: dict[str, Any], config: TrainingConfig, checkpoint: Path) 
             here["code"][:8],
             anew,
         )
+    before, now = state["options"], here["options"]
+    changed = [name for name in before if name in now and name not in MAY_CHANGE and before[name] != now[name]]
+    for name in changed:
+        logger.warning("%s = %s from here on; it was %s, the default of other code", name, now[name], before[name])
 
 
 def needs_conversion(state: dict[str, Any], config: TrainingConfig) -> bool:

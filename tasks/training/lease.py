@@ -117,6 +117,8 @@ class Lease:
             loop.call_soon_threadsafe(task.cancel)
 
         self._on_lost = cancel
+        if self._lost:  # before there was anybody to cancel
+            raise LeaseLostError(self._lost)
         try:
             yield
         except asyncio.CancelledError:
@@ -188,8 +190,20 @@ def _this_process() -> dict[str, Any]:
         "host": platform.node(),
         "machine": _machine(),
         "pid": os.getpid(),
-        "started": psutil.Process().create_time(),
+        "started": _started(os.getpid()),
     }
+
+
+def _started(pid: int) -> float:
+    """When a process started, since the machine did: the time of day may be set while it runs.
+
+    Raises:
+        psutil.Error: there is no such process.
+    """
+    try:
+        return float(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])  # proc(5), `starttime`
+    except OSError:
+        return psutil.Process(pid).create_time()
 
 
 def _machine() -> str:
@@ -213,7 +227,7 @@ def _has_ended(content: bytes) -> bool:
 
 def _runs(holder: dict[str, Any]) -> bool:
     try:
-        return bool(psutil.Process(holder["pid"]).create_time() == holder["started"])
+        return bool(_started(holder["pid"]) == holder["started"])
     except (psutil.Error, KeyError):
         return False
 

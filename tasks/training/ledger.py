@@ -15,7 +15,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from tasks.schemas import LEDGER, canonical_json
-from tasks.tables import table_from_rows
+from tasks.tables import storable, table_from_rows
 from tasks.training.rollout_files import RolloutFiles
 from tasks.training.rollouts import Group, why_unjudged
 
@@ -69,7 +69,7 @@ class Ledger:
             "advantage_spread": spread,
             "fate": fate,
             "step": step,
-            "detail": "; ".join(filter(None, (detail, left_out))) or None,
+            "detail": storable("; ".join(filter(None, (detail, left_out)))) or None,
         }
         self._write(row)
         self.rollouts.add(group, fate, step)
@@ -142,4 +142,5 @@ def cut_back(path: Path, length: int) -> None:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    with path.open("rb") as file:  # a text has line ends of its own, such as U+2028, which JSON does not escape
+        return [json.loads(line) for line in file]

@@ -57,7 +57,7 @@ class Place:
     @property
     def serves(self) -> bool:
         """Whether its actor can be given samples, for all that it knows itself."""
-        return self.held is not None
+        return self.held is not None and not self.broken.done()
 
     @property
     def starts(self) -> bool:
@@ -67,7 +67,7 @@ class Place:
     @property
     def keeps_out(self) -> bool:
         """Whether it has no use for responses that are no samples of training."""
-        return self.updating or self.reserved
+        return self.updating or self.reserved or not self.serves
 
     @property
     def load(self) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.tables import table_from_rows, write_table
+from tasks.tables import storable, table_from_rows, write_table
 from tasks.training.rollouts import Group, Sample
 
 TRAINING_ROLLOUTS = pa.schema(
@@ -104,7 +104,7 @@ def _row(group: Group, sample: Sample, fate: str, step: int | None) -> dict[str,
         "group": group.number,
         "sample": sample.index,
         "prompt_id": group.prompt.prompt_id,
-        "response": completion.text.encode(errors="backslashreplace").decode(),
+        "response": storable(completion.text),
         "num_tokens": len(completion.token_ids),
         "finish_reason": completion.finish_reason,
         "actor": sample.actor,
@@ -113,7 +113,7 @@ def _row(group: Group, sample: Sample, fate: str, step: int | None) -> dict[str,
         "score": judged.reward if judged else None,
         "passed": judged.passed if judged else None,
         "rewards": [(part.name, part.value) for part in judged.rewards] if judged else [],
-        "detail": (score.error or score.detail or None) if score else None,
+        "detail": storable(score.error or score.detail) or None if score else None,
         "fate": fate,
         "step": step,
     }

@@ -81,7 +81,7 @@ class Group:
     nowhere else.
 
     Attributes:
-        losses: how often an actor was lost that generated for this group.
+        lost_at: places whose actors were lost while they generated for this group, one for each loss.
         replays: how often it was taken out of the replay buffer; its fate was decided before.
     """
 
@@ -90,7 +90,7 @@ class Group:
     sampled_at: float
     policy_version: int
     samples: list[Sample] = field(default_factory=list)
-    losses: int = 0
+    lost_at: list[int] = field(default_factory=list)
     replays: int = 0
     completions: list[Completion] = field(default_factory=list)
     scores: list[float] = field(default_factory=list)

@@ -22,13 +22,14 @@ from tasks.training.actors import ActorProcess, RayActor
 from tasks.training.checkpoint import Checkpoints
 from tasks.training.config import TrainingConfig
 from tasks.training.controller import Controller, Crew, validated_policy
+from tasks.training.durable import replace_folder
 from tasks.training.identity import check_fits, needs_conversion
 from tasks.training.journal import Journal
 from tasks.training.learner.client import RayLearner
 from tasks.training.learner.lasting import LastingLearner
 from tasks.training.learner.rank import LearnerRank
 from tasks.training.learner.universal import convert
-from tasks.training.lease import Lease
+from tasks.training.lease import Lease, LeaseLostError
 from tasks.training.ledger import Ledger, cut_back
 from tasks.training.nodes import only_node, this_node_lives
 from tasks.training.rewards import RayJudge, RewardProcess
@@ -99,7 +100,7 @@ def train(
         NoSignalError, LostGroupsError, StalledError, ActorLostError, LearnerLostError, NodeLostError,
             DivergedError: see there.
     """
-    check_resources(config)
+    check_resources(config, goes_on=Checkpoints.newest_in(folder / "checkpoints") is not None)
     trackers.check(config.trackers)
     folder.mkdir(parents=True, exist_ok=True)
     prompts = load_prompts(config, model, mixture, verifiers)
@@ -138,27 +139,38 @@ def load_prompts(
     return prompts
 
 
-def check_resources(config: TrainingConfig) -> None:
-    """Raise `ResourceError` when the Ray cluster as it stands cannot hold learner and actors."""
+def check_resources(config: TrainingConfig, *, goes_on: bool = False) -> None:
+    """Raise `ResourceError` when the Ray cluster as it stands cannot hold learner and actors.
+
+    A run that `goes_on` needs no more than one actor to begin with; a line says so.
+    """
     import ray
 
     available = ray.cluster_resources()
-    gpus = available.get("GPU", 0)
-    wanted = {"CPU": config.learner.ranks * config.learner.cpus + config.actors.count * config.actors.cpus}
-    if gpus:
-        wanted["GPU"] = config.learner.ranks + config.actors.count * config.actors.engine.tensor_parallel_size
-    elif config.actors.engine.tensor_parallel_size > 1:
-        raise ResourceError(
-            f"actors.engine.tensor_parallel_size is {config.actors.engine.tensor_parallel_size}, and the cluster has "
-            "no GPU"
+    learner, actors = config.learner, config.actors
+    gpus, per_engine = available.get("GPU", 0), actors.engine.tensor_parallel_size
+    if per_engine > 1 and not gpus:
+        raise ResourceError(f"actors.engine.tensor_parallel_size is {per_engine}, and the cluster has no GPU")
+
+    def lacking(count: int) -> list[str]:
+        needed = {"CPU": learner.ranks * learner.cpus + count * actors.cpus}
+        if gpus:
+            needed["GPU"] = learner.ranks + count * per_engine
+        there = {kind: available.get(kind, 0) for kind in needed}
+        return [
+            f"{amount:g} {kind}s, and the cluster has {there[kind]:g}"
+            for kind, amount in needed.items()
+            if amount > there[kind]
+        ]
+
+    for lack in lacking(actors.count):
+        need = (
+            f"learner.ranks = {learner.ranks} (learner.cpus = {learner.cpus:g} each) and actors.count = {actors.count} "
+            f"(actors.cpus = {actors.cpus:g} each) need {lack}"
         )
-    for kind, amount in wanted.items():
-        if amount > available.get(kind, 0):
-            raise ResourceError(
-                f"learner.ranks = {config.learner.ranks} (learner.cpus = {config.learner.cpus:g} each) and "
-                f"actors.count = {config.actors.count} (actors.cpus = {config.actors.cpus:g} each) need {amount:g} "
-                f"{kind}s, and the cluster has {available.get(kind, 0):g}"
-            )
+        if not goes_on or lacking(1):
+            raise ResourceError(need)
+        logger.warning("%s: the run goes on with the actors that find room", need)
 
 
 async def _train(
@@ -177,7 +189,8 @@ async def _train(
     gpu = ray.cluster_resources().get("GPU", 0) > 0
     widening = 2 if precision.resolve(config.learner.dtype, gpu=gpu) == "float32" else 1  # of a checkpoint in 16 bits
     node = only_node()
-    with weights_folder(folder, model, one_node=node is not None, widening=widening) as exchange:
+    with contextlib.ExitStack() as stack:
+        exchange = stack.enter_context(weights_folder(folder, model, one_node=node is not None, widening=widening))
         checkpoints = Checkpoints(folder / "checkpoints", on_saved, lease.check)
         checkpoint = checkpoints.newest()
         if checkpoint is not None:
@@ -198,37 +211,35 @@ async def _train(
         cut_back(folder / "metrics.jsonl", state["journal_bytes"])
 
         rollouts = RolloutFiles(folder / "rollouts", state["rollout_files"], keep=config.keep_rollouts)
-        journal = Journal(folder)
+        ledger = stack.enter_context(contextlib.closing(Ledger(folder / "ledger.jsonl", rollouts)))
+        journal = stack.enter_context(contextlib.closing(Journal(folder)))
+        weights = WeightStore(exchange)
+        stack.callback(_clear, weights, lease)
         cluster = _Cluster(config, model, begins_at=state["version"], node=node)
+        stack.callback(cluster.shutdown)
         trained, validated = kept_out(prompts, config)
         crew = Crew(
             make_actor=cluster.make_actor,
             judge=cluster.make_judge(verifiers, prompts),
             learner=LastingLearner(cluster.make_learner(), config),
-            weights=WeightStore(exchange),
-            ledger=Ledger(folder / "ledger.jsonl", rollouts),
+            weights=weights,
+            ledger=ledger,
             journal=journal,
             checkpoints=checkpoints,
             policies=folder / "policies",
             on_step=on_step,
             kept_out=validated,
         )
-        with trackers.following(config.trackers, folder, config.model_dump(mode="json")):
-            try:
-                controller = Controller(config, PromptStream(trained, config.seed, config.prompts, config.steps), crew)
-                cluster.start_actors()
-                await crew.learner.start()
-                if checkpoint is not None:
-                    await controller.resume(checkpoint)
-                async with lease.kept():
-                    await until_the_first([controller.run(), this_node_lives()])
-                await _hand_over(controller, crew, config, model, folder / "policy")
-                write_table(folder / "ledger.parquet", crew.ledger.table(), LEDGER, lineage)
-            finally:
-                crew.ledger.close()
-                journal.close()
-                cluster.shutdown()
-                crew.weights.clear()
+        stack.enter_context(trackers.following(config.trackers, folder, config.model_dump(mode="json")))
+        controller = Controller(config, PromptStream(trained, config.seed, config.prompts, config.steps), crew)
+        cluster.start_actors()
+        await crew.learner.start()
+        if checkpoint is not None:
+            await controller.resume(checkpoint)
+        async with lease.kept():
+            await until_the_first([controller.run(), this_node_lives()])
+        await _hand_over(controller, crew, config, model, folder / "policy")
+        write_table(folder / "ledger.parquet", ledger.table(), LEDGER, lineage)
     return TrainingResult(
         policy=folder / "policy",
         ledger=folder / "ledger.parquet",
@@ -253,12 +264,22 @@ async def _convert(state: dict[str, Any], config: TrainingConfig, checkpoint: Pa
 async def _hand_over(controller: Controller, crew: Crew, config: TrainingConfig, initial: Path, folder: Path) -> None:
     """Write the policy that the run ends in: the last one, or the best of those that were validated."""
     best = controller.validation.best if config.validation and config.validation.hand_over == "best" else None
+    partial = folder.with_suffix(".partial")
+    await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
     if best is None or best == controller.version:
-        await crew.learner.export(folder)
-        return
-    logger.warning("the run ends in the policy of step %d of %d, the best that was validated", best, controller.version)
-    source = validated_policy(crew.policies, best) if best else initial
-    await asyncio.to_thread(shutil.copytree, source, folder, dirs_exist_ok=True)
+        await crew.learner.export(partial)
+    else:
+        logger.warning("the run ends in the policy of step %d of %d, the best so far", best, controller.version)
+        source = validated_policy(crew.policies, best) if best else initial
+        await asyncio.to_thread(shutil.copytree, source, partial)
+    await asyncio.to_thread(replace_folder, partial, folder)
+
+
+def _clear(weights: WeightStore, lease: Lease) -> None:
+    """Remove what engines load, unless another attempt has taken over, whose weights they may be."""
+    with contextlib.suppress(LeaseLostError):
+        lease.check()
+        weights.clear()
 
 
 def with_types(config: TrainingConfig, *, learner: precision.Dtype | precision.Auto, gpu: bool) -> TrainingConfig:

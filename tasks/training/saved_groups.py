@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from tasks.generation.interface import Completion, VersionSpan
-from tasks.tables import read_table, table_from_rows
+from tasks.tables import read_table, storable, table_from_rows
 from tasks.training.objective import ShapingConfig
 from tasks.training.rollouts import Group, Prompt, Stage
 from tasks.verifiers import Reward, Score
@@ -35,6 +34,8 @@ _COMPLETION = pa.struct(
         ("versions", pa.list_(pa.struct([("version", pa.int64()), ("start", pa.int64()), ("end", pa.int64())]))),
     ]
 )
+ARRAYS = ("token_ids", "logprobs")
+"""What a completion has for each token."""
 SAVED_GROUPS = pa.schema(
     [
         pa.field("group", pa.int64(), nullable=False),
@@ -42,7 +43,6 @@ SAVED_GROUPS = pa.schema(
         pa.field("sampled_at", pa.float64(), nullable=False),
         pa.field("finished_at", pa.float64()),
         pa.field("policy_version", pa.int64(), nullable=False),
-        pa.field("losses", pa.int32(), nullable=False),
         pa.field("actor", pa.int32(), nullable=False),
         pa.field("completion", _COMPLETION),
         pa.field("score", _SCORE),
@@ -63,7 +63,6 @@ def groups_table(groups: Iterable[Group]) -> pa.Table:
             "sampled_at": group.sampled_at,
             "finished_at": group.finished_at,
             "policy_version": group.policy_version,
-            "losses": group.losses,
             "actor": sample.actor,
             "completion": _completion_row(sample.completion) if sample.completion else None,
             "score": _score_row(sample.score) if sample.score else None,
@@ -82,13 +81,26 @@ def load_groups(path: Path, prompts: Mapping[str, Prompt], shaping: ShapingConfi
         ValueError: the mixture lacks a prompt.
     """
     by_number: dict[int, list[dict[str, Any]]] = {}
-    for row in read_table(path, SAVED_GROUPS).to_pylist():
+    for row in _rows(read_table(path, SAVED_GROUPS)):
         by_number.setdefault(row["group"], []).append(row)
     groups = [_group(rows, prompts) for rows in by_number.values()]
     ready = [group for group in groups if group.finished_at is not None]
     for group in ready:
         group.take_judgements(shaping)
     return ready, [group for group in groups if group.finished_at is None]
+
+
+def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
+    """Rows with tokens and log-probabilities as numpy: as Python's numbers, those of a window would fill a machine."""
+    completions = table.column("completion").combine_chunks()
+    small = [name for name in completions.type.names if name not in ARRAYS]
+    without = pa.StructArray.from_arrays([completions.field(name) for name in small], small, mask=completions.is_null())
+    rows = table.set_column(table.column_names.index("completion"), "completion", without).to_pylist()
+    arrays = {name: completions.field(name) for name in ARRAYS}
+    for index, row in enumerate(rows):
+        if row["completion"]:
+            row["completion"] |= {name: each[index].values.to_numpy().copy() for name, each in arrays.items()}
+        yield row
 
 
 def _group(rows: list[dict[str, Any]], prompts: Mapping[str, Prompt]) -> Group:
@@ -103,14 +115,13 @@ def _group(rows: list[dict[str, Any]], prompts: Mapping[str, Prompt]) -> Group:
         policy_version=first["policy_version"],
     )
     group.finished_at = first["finished_at"]
-    group.losses = first["losses"]
     for sample, row in zip(group.samples, rows, strict=True):
         sample.actor = row["actor"]
         if completion := row["completion"]:
             sample.completion = Completion(
                 completion["text"],
-                np.array(completion["token_ids"], np.int32),
-                np.array(completion["logprobs"], np.float32),
+                completion["token_ids"],
+                completion["logprobs"],
                 completion["finish_reason"],
                 [VersionSpan(**span) for span in completion["versions"]],
             )
@@ -123,8 +134,9 @@ def _group(rows: list[dict[str, Any]], prompts: Mapping[str, Prompt]) -> Group:
 
 def _completion_row(completion: Completion) -> dict[str, Any]:
     spans = [{"version": span.version, "start": span.start, "end": span.end} for span in completion.versions]
-    return {**vars(completion), "versions": spans}
+    return {**vars(completion), "text": storable(completion.text), "versions": spans}
 
 
 def _score_row(score: Score) -> dict[str, Any]:
-    return {**vars(score), "rewards": [reward._asdict() for reward in score.rewards]}
+    told = {"detail": storable(score.detail), "error": score.error and storable(score.error)}
+    return {**vars(score), **told, "rewards": [reward._asdict() for reward in score.rewards]}

@@ -3,8 +3,10 @@
     <place>/step_00000004.<upload>/checkpoints/step_00000004/...   the checkpoint
                                   /ledger.jsonl, metrics.jsonl     as long as they were when it was taken
                                   /tensorboard/...
+                                  /policies/validated_00000002/... the best policy that was validated
                                   /manifest.json                   uploaded last: names, sizes and digests of the others
            rollouts/00000000.parquet, ...                          each once; going on needs none of them
+           policies/step_00000002/...                              the same, of `export_every`
 
 What has no manifest is an upload that was cut short, and does not count. `<upload>` is drawn anew each time, so that
 two attempts that save the same step never write to the same object.
@@ -107,7 +109,7 @@ class RunStore:
         self._retry_seconds = retry_seconds
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="upload")
         self._upload: Future[None] | None = None
-        self._rollouts: set[str] = set()
+        self._put_once: set[Path] = set()
         self.lease = Lease(filesystem, f"{place}/lease.json", lease_seconds)
 
     def __enter__(self) -> RunStore:
@@ -170,10 +172,8 @@ class RunStore:
         self._worker.submit(self._finish).result()
 
     def _finish(self) -> None:
-        try:
-            self._persistently(self._put_rollouts)
-        except Exception as error:  # the run is complete without them
-            logger.warning("the last responses were not uploaded to %s/rollouts: %s", self._place, error)
+        self._put_beside("the last responses", self._responses())
+        self._put_beside("policies on the way", self._policies())
         self._tidy(1)
 
     def _save(self, checkpoint: Path) -> None:
@@ -187,6 +187,7 @@ class RunStore:
                 error,
             )
             return
+        self._put_beside("policies on the way", self._policies())
         self._tidy(KEEP)
 
     def _tidy(self, keep: int) -> None:
@@ -196,14 +197,27 @@ class RunStore:
         except Exception as error:  # they cost room, and go with the next
             logger.warning("older checkpoints in %s were not deleted: %s", self._place, error)
 
-    def _put_rollouts(self) -> None:
-        for path in sorted((self._folder / "rollouts").glob("*.parquet")):
-            if path.name not in self._rollouts:
-                self._fs.put_file(str(path), f"{self._place}/rollouts/{path.name}")
-                self._rollouts.add(path.name)
+    def _put_beside(self, what: str, paths: list[Path]) -> None:
+        try:
+            self._persistently(partial(self._put_each_once, paths))
+        except Exception as error:  # the run is complete without them
+            logger.warning("%s were not uploaded to %s: %s", what, self._place, error)
+
+    def _put_each_once(self, paths: list[Path]) -> None:
+        for path in paths:
+            if path not in self._put_once:
+                self._fs.put_file(str(path), f"{self._place}/{path.relative_to(self._folder).as_posix()}")
+                self._put_once.add(path)
+
+    def _responses(self) -> list[Path]:
+        return sorted((self._folder / "rollouts").glob("*.parquet"))
+
+    def _policies(self) -> list[Path]:
+        complete = [folder for folder in (self._folder / "policies").glob("step_*") if folder.suffix != ".partial"]
+        return [path for folder in sorted(complete) for path in _files_below(folder)]
 
     def _put(self, checkpoint: Path) -> None:
-        self._put_rollouts()
+        self._put_each_once(self._responses())
         upload = f"{checkpoint.name}.{uuid.uuid4().hex[:8]}"
         files = {}
         for name, path, length in self._files(checkpoint):
@@ -213,7 +227,7 @@ class RunStore:
         self._fs.pipe_file(f"{self._place}/{upload}/{MANIFEST}", manifest.model_dump_json().encode())
 
     def _put_file(self, address: str, path: Path, length: int) -> None:
-        if path.is_relative_to(self._folder / "checkpoints"):
+        if any(path.is_relative_to(self._folder / whole) for whole in ("checkpoints", "policies")):
             self._fs.put_file(str(path), address)
             return
         with path.open("rb") as file:  # it grows meanwhile, by what the checkpoint knows nothing of
@@ -224,10 +238,10 @@ class RunStore:
         state = Checkpoints.read_state(checkpoint)
         yield "ledger.jsonl", self._folder / "ledger.jsonl", state["ledger_bytes"]
         yield "metrics.jsonl", self._folder / "metrics.jsonl", state["journal_bytes"]
-        for below in (checkpoint, self._folder / "tensorboard"):
-            for path in sorted(below.rglob("*")):
-                if path.is_file():
-                    yield path.relative_to(self._folder).as_posix(), path, path.stat().st_size
+        policies = [self._folder / "policies" / name for name in state["policies"]]
+        for below in (checkpoint, self._folder / "tensorboard", *policies):
+            for path in _files_below(below):
+                yield path.relative_to(self._folder).as_posix(), path, path.stat().st_size
 
     def _uploads(self) -> dict[str, bool]:
         """Names of all uploads, oldest version first, and whether each has a manifest."""
@@ -280,10 +294,15 @@ class RunStore:
         source = arriving / "checkpoints" / checkpoint
         if not source.is_dir():
             raise DamagedError(f"it holds no {checkpoint}")
-        shutil.rmtree(self._folder / "tensorboard", ignore_errors=True)
+        for name in ("tensorboard", "rollouts", "policies"):  # of an attempt that went on from an older checkpoint
+            shutil.rmtree(self._folder / name, ignore_errors=True)
         for name in ("ledger.jsonl", "metrics.jsonl", "tensorboard"):
             if (arriving / name).exists():
                 os.replace(arriving / name, self._folder / name)
+        for policy in (arriving / "policies").glob("*"):
+            here = self._folder / "policies" / policy.name
+            here.parent.mkdir(exist_ok=True)
+            os.replace(policy, here)
         (self._folder / "checkpoints").mkdir(exist_ok=True)
         os.replace(source, self._folder / "checkpoints" / checkpoint)
         shutil.rmtree(arriving)
@@ -299,6 +318,10 @@ class RunStore:
                 logger.info("%s: %s; another try in %g s", self._place, error, seconds)
                 time.sleep(seconds)
         return do()
+
+
+def _files_below(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def _is_upload(name: str) -> bool:

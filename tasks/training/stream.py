@@ -67,7 +67,7 @@ class PromptStream:
     def is_exhausted(self) -> bool:
         """Whether no prompt is left to sample."""
         retired, excluded, total = self.visits.retired, self._excluded, len(self._by_id)
-        if self._returned or len(retired) + len(excluded) < total:
+        if len(retired) + len(excluded) < total:
             return False
         return len(retired | excluded) == total
 
@@ -77,8 +77,9 @@ class PromptStream:
         Raises:
             ValueError: the stream is exhausted.
         """
-        if self._returned:
-            return self._returned.popleft()
+        while self._returned:
+            if not self._is_left_out(prompt := self._returned.popleft()):
+                return prompt
         if self.is_exhausted:
             raise ValueError("every prompt of the mixture is excluded or retired: there is nothing left to train on")
         while deferred := self.visits.take_deferred():

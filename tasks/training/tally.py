@@ -18,6 +18,7 @@ class Tally:
     generated_tokens: int = 0
     generated_samples: int = 0
     scores: dict[str, list[float]] = field(default_factory=dict)
+    spreads: list[float] = field(default_factory=list)
     rewards: dict[str, list[float]] = field(default_factory=dict)
     rounds: int | None = None
     replayed_groups: int | None = None
@@ -45,6 +46,7 @@ class Tally:
         self.unjudged_samples += len(group.unjudged)
         self.solved_groups += all(group.passed)
         self.unsolved_groups += not any(group.passed)
+        self.spreads.append(statistics.pstdev(group.scores))
         self.scores.setdefault(group.prompt.domain, []).extend(group.scores)
         for part in (part for rewards in group.rewards for part in rewards):
             if part.value is not None:
@@ -56,6 +58,7 @@ class Tally:
         Of the judged groups, `zero_variance` is the share that carried no gradient; in `solved` all responses pass, in
         `unsolved` none does. `unjudged_samples` counts responses that could not be judged, those of failed groups
         included; no other figure of judgements counts them.
+        `reward_std` is the standard deviation of a group's scores, mean over judged groups.
         `samples` and `generated_tokens` are those of all responses that were finished.
         `replayed_groups` were trained on before, and took the place of groups that teach nothing.
         `sampling_rounds` counts the rounds of prompts that dynamic sampling took, 0 where a surplus was enough.
@@ -75,7 +78,7 @@ class Tally:
             else {}
         )
         return {
-            **({"reward": statistics.fmean(every)} if every else {}),
+            **({"reward": statistics.fmean(every), "reward_std": statistics.fmean(self.spreads)} if every else {}),
             **rewards,
             **_by_name(self.rewards),
             **({"sampling_rounds": self.rounds} if self.rounds is not None else {}),

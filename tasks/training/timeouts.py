@@ -23,34 +23,42 @@ class StalledError(InfrastructureError):
 
 async def within(
     awaitable: Awaitable[T],
-    waits_for: str | Callable[[], str],
+    waits_for: str | Callable[[], str | Awaitable[str]],
     *,
     limit: float,
     option: str,
     error: type[InfrastructureError] = StalledError,
+    progress: Callable[[], int] = lambda: 0,
 ) -> T:
     """The result of `awaitable`; every minute without one a line says what is waited for.
 
     Args:
         waits_for: who waits for what, as in "the controller waits for the learner's step 3"; a function says how it
-            stands when it is called.
+            stands when it is called, or returns what does.
         limit: seconds after which the awaitable is cancelled.
         option: where the limit comes from, for the error's sentence.
+        progress: a count; the limit begins anew where it has changed.
 
     Raises:
         StalledError, or what `error` says: after `limit`.
     """
     task = asyncio.ensure_future(awaitable)
     loop = asyncio.get_running_loop()
-    started = loop.time()
+    started, reached = loop.time(), progress()
     try:
         while True:
             left = started + limit - loop.time()
             await asyncio.wait([task], timeout=min(SAY_SECONDS, max(left, 0)))
             if task.done():
                 return task.result()
+            if reached != (reached := progress()):
+                started = loop.time()
             passed = loop.time() - started
             said = waits_for if isinstance(waits_for, str) else waits_for()
+            if not isinstance(said, str):
+                said = await said
+            if task.done():
+                return task.result()
             if passed >= limit:
                 raise error(f"{said}; nothing came for {option} = {limit:g}")
             logger.warning("%s, since %.0f s", said, passed)

@@ -59,6 +59,9 @@ class Validation:
 
     Args:
         prompts: those that are kept out of training.
+
+    Attributes:
+        responses: how many were generated so far.
     """
 
     def __init__(self, config: TrainingConfig, prompts: Sequence[Prompt], fleet: Fleet, judge: Judge) -> None:
@@ -73,6 +76,7 @@ class Validation:
         self._begun = asyncio.Event()
         self._one_by_one = False
         self._untold: dict[str, float] = {}
+        self.responses = 0
 
     def state(self) -> dict[str, float]:
         """Mean scores by version, for a checkpoint."""
@@ -187,15 +191,17 @@ class Validation:
         """
         waiting = list(self._prompts)
         while waiting:
+            answering = False
             try:
                 async with self._fleet.held(version) as place:
                     self._begun.set()
+                    answering = True
                     while waiting:
                         turn = waiting[:1] if self._one_by_one else list(waiting)
                         await self._answer(place, turn, waiting, judging)
             except ActorLostError as error:
                 logger.warning("validation of version %d: %s", version, error)
-                if self._one_by_one and self._begun.is_set():
+                if self._one_by_one and answering:
                     prompt = waiting.pop(0)
                     self._prompts.remove(prompt)
                     logger.warning("prompt %s is validated no more: it ends engines", prompt.prompt_id)
@@ -221,7 +227,9 @@ class Validation:
 
         async def sample(prompt: Prompt, index: int) -> Completion:
             seed = sample_seed(self._config.seed, f"validation {prompt.prompt_id}", index)
-            return await self._fleet.generate_apart(place, prompt.token_ids, self._config.sampling, seed)
+            completion = await self._fleet.generate_apart(place, prompt.token_ids, self._config.sampling, seed)
+            self.responses += 1
+            return completion
 
         answering = [asyncio.create_task(answer(prompt)) for prompt in prompts]
         try:

@@ -34,6 +34,7 @@ def weights_folder(
     storage = run_folder / "weights"
     if not one_node or not os.access(root, os.W_OK):
         return contextlib.nullcontext(storage)
+    _remove_abandoned(root)
     # one file that is being read, the newest, and the next; a container's shared memory is often 64 MB in all
     needed = 3 * widening * sum(file.stat().st_size for file in model.glob("*.safetensors"))
     free = shutil.disk_usage(root).free
@@ -48,15 +49,10 @@ def weights_folder(
 def shared_memory_folder(name: str, root: Path) -> Iterator[Path]:
     """A folder in shared memory that is this process's for the length of the block, and gone after it.
 
-    A run that is killed removes nothing, and what it leaves there is memory that nobody can use. The kernel gives its
-    lock back, though: folders of other runs that no process holds are removed first.
-
     Raises:
         RunInUseError: another process has a folder of this name.
     """
-    for other in root.glob("rlvr-*"):
-        with contextlib.suppress(RunInUseError, FileNotFoundError), _locked(other):
-            shutil.rmtree(other)
+    _remove_abandoned(root)
     folder = root / f"rlvr-{name}"
     folder.mkdir(exist_ok=True)
     with _locked(folder):
@@ -64,6 +60,17 @@ def shared_memory_folder(name: str, root: Path) -> Iterator[Path]:
             yield folder
         finally:
             shutil.rmtree(folder)
+
+
+def _remove_abandoned(root: Path) -> None:
+    """Remove the folders of runs that no process holds.
+
+    A run that is killed removes nothing, and what it leaves there is memory that nobody can use. The kernel gives its
+    lock back, though.
+    """
+    for other in root.glob("rlvr-*"):
+        with contextlib.suppress(RunInUseError, FileNotFoundError, PermissionError), _locked(other):
+            shutil.rmtree(other)
 
 
 @contextlib.contextmanager

@@ -29,8 +29,9 @@ class Window:
 
     Args:
         open_group: draws a prompt, and makes a group of samples that wait; None where no prompt is left.
-        suspect_after: a group for which so many actors were lost is generated apart from all others (`take_suspects`),
-            so that the next loss says whether its prompt is the cause.
+        suspect_after: a group for which so many actors were lost, in so many places or in all that there are, is
+            generated apart from all others (`take_suspects`), so that the next loss says whether its prompt is the
+            cause. Losses in one place may be the fault of that.
 
     Attributes:
         asked: groups that have a place and are not drawn yet.
@@ -93,16 +94,20 @@ class Window:
         self._move(sample, Stage.GENERATING, Stage.JUDGING)
         sample.completion = completion
 
-    def lost(self, samples: Iterable[Sample]) -> None:
-        """An actor was lost that generated these samples: they wait again, before anything new."""
+    def lost(self, samples: Iterable[Sample], places: int = 1) -> None:
+        """An actor was lost that generated these samples: they wait again, before anything new.
+
+        Args:
+            places: where there is an actor, that of the lost one included.
+        """
         by_group: dict[int, list[Sample]] = {}
         for sample in samples:
             self._move(sample, Stage.GENERATING, Stage.WAITING)
             by_group.setdefault(sample.group.number, []).append(sample)
         for number in reversed(by_group):
             group = self.in_flight[number]
-            group.losses += 1
-            if group.losses < self.suspect_after:
+            group.lost_at.append(by_group[number][0].actor)
+            if not self._is_suspect(group, places):
                 self._waiting.setdefault(number, deque()).extendleft(reversed(by_group[number]))
                 self._waiting.move_to_end(number, last=False)
             else:
@@ -150,6 +155,10 @@ class Window:
         return [
             sample for group in self.in_flight.values() for sample in group.samples if sample.stage is Stage.JUDGING
         ]
+
+    def _is_suspect(self, group: Group, places: int) -> bool:
+        n = self.suspect_after
+        return len(group.lost_at) >= n and len(set(group.lost_at)) >= min(n, places)
 
     def _first_group(self, queue: Queue, room: int) -> list[Sample]:
         if not queue:

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from tasks.training.actors import ActorLostError, ActorProcess, RayActor
-from tasks.training.config import ActorsConfig
+from tasks.training.config import ActorsConfig, TrainingConfig
 
 pytestmark = pytest.mark.engine
 
@@ -30,3 +30,19 @@ def test_an_engine_that_hangs_while_it_loads_is_lost_and_not_taken_for_one_that_
             ray.kill(actor._handle)
     finally:
         ray.shutdown()
+
+
+def test_no_two_engines_of_a_run_draw_from_the_same_seed(monkeypatch, tmp_path):
+    import ray
+
+    from tasks.training.run import _Cluster
+
+    seeds = []
+    monkeypatch.setattr(ray, "cluster_resources", dict)
+    monkeypatch.setattr("tasks.training.run.RayActor", lambda _create, options: seeds.append(options.engine.seed))
+    for begins_at in (0, 7):
+        cluster = _Cluster(TrainingConfig(), tmp_path, begins_at, node=None)
+        for index in range(4):
+            for attempt in range(3):
+                cluster.make_actor(index, attempt)
+    assert len(set(seeds)) == len(seeds) == 2 * 4 * 3

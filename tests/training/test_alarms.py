@@ -6,6 +6,7 @@ import pytest
 
 from tasks.training.alarms import ALARMS, REPEAT, Watch, as_markdown
 from tasks.training.config import AlarmsConfig
+from tests.training.stand_ins import Run, config, prompts
 
 WELL = {
     "entropy": 0.6,
@@ -18,12 +19,15 @@ WELL = {
     "stale_groups": 0.0,
     "unjudged_samples": 0.0,
     "response_length": 300.0,
+    "reward_std": 0.2,
     "grad_norm": 0.5,
 }
 WRONG = {
     "min_entropy": {"entropy": 0.01},
     "max_mismatch": {"mismatch": 0.4},
     "max_truncated": {"truncated": 0.9},
+    "min_reward_std": {"reward_std": 0.001},
+    "min_length_growth": {"response_length": 20.0},
     "max_zero_variance": {"zero_variance": 0.97},
     "max_clipped": {"clip_high": 0.5},
     "max_staleness_dropped": {"stale_groups": 6.0},
@@ -80,3 +84,17 @@ def test_a_metric_that_a_run_does_not_record_rings_nothing():
 def test_the_page_is_that_of_the_code():
     page = Path(__file__).parents[2] / "docs" / "alarms.md"
     assert page.read_text() == as_markdown(), "python -m tasks.training alarms > docs/alarms.md"
+
+
+def test_alarms_ring_in_a_run(tmp_path, caplog):
+    async def always_cut(_actor, _prompt):
+        return ["half", "half"]
+
+    options = {
+        "steps": 6,
+        "resampling": {"kind": "none"},
+        "alarms": {"min_reward_std": None, "max_zero_variance": None},
+    }
+    rows = Run(tmp_path, config(**options), prompts(50), always_cut).play().metrics()
+    assert [row["alarms"] for row in rows] == [0, 0, 0, 0, 1, 1]
+    assert "truncated is 1, above alarms.max_truncated = 0.5" in caplog.text

@@ -29,7 +29,8 @@ def save(checkpoints, version, learner=None):
     learner = learner or RecordingLearner(version=version)
 
     async def main():
-        await checkpoints.complete(await checkpoints.begin(version, state(version), groups_table([]), learner))
+        begun = await checkpoints.begin(version, state(version), groups_table([]), learner)
+        await checkpoints.settle(await checkpoints.complete(begun))
 
     asyncio.run(main())
 
@@ -51,6 +52,24 @@ def test_only_the_newest_two_stay(tmp_path):
         save(checkpoints, version)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00000009", "step_00000010"]
     assert checkpoints.newest().name == "step_00000010"
+
+
+def test_an_attempt_that_has_lost_the_run_deletes_nothing_of_the_next(tmp_path):
+    class LostError(Exception):
+        pass
+
+    def may_not():
+        if lost:
+            raise LostError
+
+    lost = []
+    zombie = Checkpoints(tmp_path, may_replace=may_not)
+    theirs = tmp_path / "step_00000004.partial"
+    theirs.mkdir()
+    lost.append(True)
+    with pytest.raises(LostError):
+        save(zombie, 3)
+    assert theirs.is_dir()
 
 
 def test_a_kill_while_saving_leaves_the_previous_checkpoint(tmp_path):

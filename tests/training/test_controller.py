@@ -518,6 +518,7 @@ def test_the_metrics_of_a_step_worked_by_hand(tmp_path):
     expected = {
         "step": 0,
         "reward": (0 + 0 + 1 + 0 + 1 + 0.5) / 6,
+        "reward_std": (0 + 0.5 + 0.25) / 3,
         "reward/math": 1 / 4,
         "reward/precise_if": 1.5 / 2,
         "groups": 3,

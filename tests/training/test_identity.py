@@ -1,9 +1,11 @@
 """Which run a folder belongs to, and what may go on from its checkpoints."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from tasks.training.checkpoint import Checkpoints
 from tasks.training.config import TrainingConfig
 from tasks.training.identity import OtherRunError, check_fits, made_under, needs_conversion, run_name
 from tasks.verifiers.config import VerifiersConfig
@@ -39,7 +41,7 @@ def state(version=7, **made):
 @pytest.mark.parametrize(
     ("before", "message"),
     [
-        (state(format=0), r"step_00000007 has format 0, and this code reads format 3"),
+        (state(format=0), r"step_00000007 has format 0, and this code reads format 4"),
         (state(version=21), r"the run has taken 21 steps, steps = 20; `seed` with another value is a run of its own"),
         (
             state(zero_stage=3),
@@ -75,3 +77,30 @@ def test_a_finished_run_is_extended(tmp_path):
     assert [row["step"] for row in extended.metrics()] == list(range(6))
     rows = extended.rows()
     assert len({row["group"] for row in rows}) == len(rows)  # what the end of the first run left over is not used twice
+
+
+def test_code_that_has_one_option_more_goes_on_with_a_run(caplog):
+    class ReplayConfig(TrainingConfig):
+        one_option_more: bool = False
+
+    later = ReplayConfig(steps=20)
+    assert run_name("model", "mixture", later, VerifiersConfig()) == name()
+    check_fits(json.loads(json.dumps(state())), later, CHECKPOINT)
+    assert not caplog.records
+
+
+def test_another_default_is_said_and_other_options_are_refused(caplog):
+    before = state()
+    before["options"] = {**before["options"], "objective.clip_low": 0.1}
+    check_fits(before, TrainingConfig(steps=20), CHECKPOINT)
+    assert caplog.messages == ["objective.clip_low = 0.2 from here on; it was 0.1, the default of other code"]
+    with pytest.raises(
+        OtherRunError, match=r"is of a run with objective\.clip_high = \(its default\); another run needs"
+    ):
+        check_fits(state(), TrainingConfig(steps=20, objective={"clip_high": 0.3}), CHECKPOINT)
+
+
+def test_a_checkpoint_of_another_format_is_named_so_whatever_it_lacks(tmp_path):
+    (tmp_path / "state.json").write_text(json.dumps({"format": 1, "version": 3}))
+    with pytest.raises(OtherRunError, match="has format 1, and this code reads format 4"):
+        check_fits(Checkpoints.read_state(tmp_path), TrainingConfig(), tmp_path)

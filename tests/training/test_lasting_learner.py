@@ -11,6 +11,7 @@ from tasks.training.learner.client import LearnerLostError, StepReport
 from tasks.training.learner.lasting import DivergedError, LastingLearner, NotFiniteError
 from tasks.training.packing import Sequence
 from tasks.training.simulation.clock import run_in_virtual_time
+from tasks.training.timeouts import StalledError
 from tests.training.stand_ins import Run, config, never, prompts
 
 
@@ -132,6 +133,24 @@ def test_a_learner_that_is_lost_too_often_ends_the_run_with_the_option_that_says
     always = [("step", number) for number in range(5, 20)]
     with pytest.raises(LearnerLostError, match=r"was lost, after learner\.max_restarts = 2 in 3600 s"):
         after(tmp_path, lost(*always), max_restarts=2)
+
+
+def test_losses_that_are_found_late_end_the_run_as_well(tmp_path):
+    """Each hangs for half an hour: within the window there never are enough of them."""
+    hangs = lambda name, number: never() if name == "step" and number > 4 else None  # noqa: E731
+    with pytest.raises(LearnerLostError, match=r"learner\.max_restarts = 2 without a new step between them"):
+        after(tmp_path, hangs, max_restarts=2, restart_window_seconds=50)
+
+
+def test_a_checkpoint_that_is_not_written_in_time_ends_the_run(tmp_path):
+    with pytest.raises(StalledError, match=r"the learner writes its checkpoint; .* stall_seconds = 100"):
+        after(tmp_path, lambda name, _number: never() if name == "written" else None)
+
+
+def test_computing_is_all_but_publishing_saving_and_waiting(tmp_path):
+    seconds = {"step": 10, "logprobs": 6, "write_weights": 5, "save": 3}
+    _, lasting = after(tmp_path, lambda name, _number: asyncio.sleep(seconds.get(name, 0)))
+    assert lasting.take_figures(100.0)["learner_idle"] == pytest.approx(1 - (5 * 10 + 6) / 100)
 
 
 @pytest.mark.parametrize("metric", ["loss", "grad_norm"])

@@ -331,6 +331,48 @@ def test_a_saved_reference_goes_on_exactly(learner, tmp_path):
     assert step(second)["kl"] == expected["kl"] > 0
 
 
+def test_a_reference_in_16_bits_follows_what_each_step_changes_by_less_than_they_hold(tiny_model, tmp_path):
+    import torch
+
+    from tasks.training.learner.policy import Policy
+    from tasks.training.learner.reference import FILE, Reference
+
+    policy = Policy.load(str(tiny_model), dtype=torch.bfloat16, chunk=64)
+    reference = Reference(str(tiny_model), torch.device("cpu"), 64, torch.bfloat16)
+    goal = {}
+    with torch.no_grad():
+        for name, parameter in policy.checkpoint_parameters():
+            parameter.copy_(parameter.float() * (1 + 2**-7))  # the next number that there is
+            goal[name] = parameter.clone()
+    for _ in range(60):
+        reference.follow(policy, 0.1, lambda parameter: parameter)
+    found = dict(reference._policy.checkpoint_parameters())
+    assert all(torch.equal(found[name], goal[name]) for name in goal)
+    from safetensors.torch import save_file
+
+    save_file(reference.tensors(), tmp_path / FILE)
+    again = Reference(str(tiny_model), torch.device("cpu"), 64, torch.bfloat16)
+    again.load(str(tmp_path))
+    assert all(torch.equal(each, again.tensors()[name]) for name, each in reference.tensors().items())
+
+
+def test_weights_that_are_no_numbers_are_given_to_nobody(ray, learner, tmp_path):
+    from tasks.training.learner.client import LearnerLostError
+
+    trainer = learner(fresh=True)
+
+    def spoil(rank):
+        import torch
+
+        with torch.no_grad():
+            next(rank._policy.parameters())[0, 0] = float("nan")
+
+    ray.get(trainer._ranks[0].__ray_call__.remote(spoil))
+    with pytest.raises(LearnerLostError, match=r"the learner's weights are not finite: \S+ and 0 others"):
+        asyncio.run(trainer.write_weights(tmp_path / "weights"))
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_rank_without_a_sequence_adds_nothing(learner):
     def grad_norm(ranks):
         denominator = TrainingConfig().objective.denominator([SEQUENCES[0].num_trained])

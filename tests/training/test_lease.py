@@ -101,3 +101,24 @@ def test_storage_that_is_away_for_a_moment_costs_no_lease(tmp_path, caplog):
         (tmp_path / "aside").rename(tmp_path / "lease.json")
         mine.check()
     assert "cannot be read" in caplog.text
+
+
+def test_a_run_that_was_taken_over_before_there_was_anything_to_cancel_does_not_begin(tmp_path):
+    async def works(mine):
+        async with mine.kept():
+            await asyncio.sleep(100)
+
+    with lease(tmp_path) as mine:
+        holder(tmp_path)
+        with pytest.raises(LeaseLostError):
+            mine.check()
+        with pytest.raises(LeaseLostError, match="process 12 on node-7 has taken over"):
+            asyncio.run(works(mine))
+
+
+def test_a_process_is_the_same_when_the_time_of_day_is_set(tmp_path, monkeypatch):
+    with lease(tmp_path):
+        monkeypatch.setattr("psutil.boot_time", lambda: time.time() - 5)
+        monkeypatch.setattr("psutil._pslinux.boot_time", lambda: time.time() - 5)
+        with pytest.raises(RunInUseError), lease(tmp_path):
+            pass

@@ -95,3 +95,13 @@ def test_a_file_shorter_than_the_checkpoint_knew_is_an_error(ledger, tmp_path):
         cut_back(ledger.path, size + 1)
     with pytest.raises(ValueError, match=r"absent.jsonl holds 0 bytes, the checkpoint knew 9"):
         cut_back(tmp_path / "absent.jsonl", 9)
+
+
+def test_a_row_is_one_line_whatever_an_error_says(ledger, tmp_path):
+    """A reward function may quote a response: U+2028 ends a line for Python, and half a surrogate pair is no text."""
+    ledger.close_group(group(0), "failed", detail="no number in a\u2028b\x85c \ud800 \n")
+    [row] = ledger.table().to_pylist()
+    assert row["detail"] == "no number in a\u2028b\x85c \\ud800 \n"
+    again = Ledger(tmp_path / "ledger.jsonl")
+    assert again.fates == {"failed": 1}
+    again.close()

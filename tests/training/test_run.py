@@ -250,6 +250,23 @@ def test_a_run_survives_the_death_of_an_engine_and_of_a_learner_rank(killed):
     check_agreement(killed)
 
 
+def test_a_run_that_goes_on_needs_one_actor_to_begin_with(caplog):
+    import ray
+
+    recipe = RECIPE.model_copy(update={"actors": RECIPE.actors.model_copy(update={"count": 4})})
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        with pytest.raises(ResourceError):
+            check_resources(recipe)
+        check_resources(recipe, goes_on=True)
+        assert "need 5 CPUs, and the cluster has 2: the run goes on with the actors that find room" in caplog.text
+        learner = recipe.learner.model_copy(update={"cpus": 2})
+        with pytest.raises(ResourceError):
+            check_resources(recipe.model_copy(update={"learner": learner}), goes_on=True)
+    finally:
+        ray.shutdown()
+
+
 def test_a_cluster_that_is_too_small_is_an_error_with_both_numbers(tiny_model, prompts, tmp_path):
     import ray
 

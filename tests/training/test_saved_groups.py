@@ -49,12 +49,11 @@ def test_a_ready_group_comes_back_as_it_was(tmp_path):
 
 def test_of_a_group_in_flight_what_was_being_generated_waits_again(tmp_path):
     before = group(7, (COMPLETION, SCORE), (COMPLETION, None), (None, None))
-    before.losses = 1
     ready, [after] = load_groups(saved(tmp_path, before), BY_ID, ShapingConfig())
     assert not ready
     assert [sample.stage for sample in after.samples] == [Stage.JUDGED, Stage.JUDGING, Stage.WAITING]
     assert [contents(sample.completion) for sample in after.samples] == [contents(COMPLETION)] * 2 + [None]
-    assert (after.samples[0].score, after.losses) == (SCORE, 1)
+    assert after.samples[0].score == SCORE
 
 
 def contents(completion):

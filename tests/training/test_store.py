@@ -77,7 +77,9 @@ def take_checkpoint(folder, version, learner=b"weights"):
             file.write(f"before {version}\n")
             lengths[key] = file.tell()
             file.write(f"after {version}\n")
-    (checkpoint / "state.json").write_text(json.dumps(dict.fromkeys(STATE, 0) | lengths | {"version": version}))
+    (checkpoint / "state.json").write_text(
+        json.dumps(dict.fromkeys(STATE, 0) | lengths | {"version": version, "policies": []})
+    )
     return checkpoint
 
 
@@ -269,3 +271,24 @@ def test_looking_for_a_run_touches_nothing_that_another_writes(bucket, machines)
     with RunStore(connect(bucket), PLACE, folder, ()) as store:
         assert store.restore() is None
     assert being_written.is_dir()
+
+
+def test_policies_leave_the_machine_and_the_best_one_comes_back_with_its_checkpoint(bucket, machines):
+    first, second = machines
+    for name in ("step_00000002", "step_00000004.partial", "validated_00000002", "validated_00000003"):
+        (first / "policies" / name).mkdir(parents=True)
+        (first / "policies" / name / "model.safetensors").write_text(name)
+    checkpoint = take_checkpoint(first, 4)
+    state = json.loads((checkpoint / "state.json").read_text())
+    (checkpoint / "state.json").write_text(json.dumps(state | {"policies": ["validated_00000002"]}))
+    with RunStore(connect(bucket), PLACE, first, ()) as store:
+        store.save(checkpoint)
+    exported = list(bucket.keys("rlvr-runs/abc/policies"))
+    assert exported == ["rlvr-runs/abc/policies/step_00000002/model.safetensors"]
+
+    (second / "rollouts").mkdir()
+    (second / "rollouts" / "00000007.parquet").write_text("of an attempt that went on from an older checkpoint")
+    assert restored(bucket, second) == 4
+    kept = {str(path.relative_to(second / "policies")): path.read_text() for path in (second / "policies").rglob("*.*")}
+    assert kept == {"validated_00000002/model.safetensors": "validated_00000002"}
+    assert not (second / "rollouts").exists()

@@ -1,6 +1,7 @@
 """The order of prompts: the mixture's, then seeded shuffles, with returned prompts first, across restarts."""
 
 import json
+import random
 
 import pytest
 from hypothesis import given, settings
@@ -31,6 +32,30 @@ def test_a_prompt_that_was_put_back_comes_next():
     stream.put_back(first)
     stream.put_back(second)
     assert draw(stream, 3) == ["p1", "p2", "p3"]
+
+
+def test_what_was_put_back_and_excluded_by_its_other_copy_does_not_come():
+    first, second = prompts(2)
+    stream = PromptStream([first, first, second], seed=0)
+    stream.put_back(stream.next())
+    stream.exclude(first)
+    assert draw(stream, 3) == ["p2"] * 3
+    stream.put_back(second)
+    stream.exclude(second)
+    assert stream.is_exhausted
+
+
+def test_an_epoch_is_shuffled_once(monkeypatch):
+    shuffled = []
+
+    class Counting(random.Random):
+        def shuffle(self, x):
+            shuffled.append(len(x))
+            super().shuffle(x)
+
+    monkeypatch.setattr("tasks.training.stream.random.Random", Counting)
+    draw(PromptStream(prompts(50), seed=0), 150)
+    assert shuffled == [50, 50]
 
 
 def test_the_epoch_counts_new_draws_only():

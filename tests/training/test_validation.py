@@ -23,7 +23,7 @@ def validated(run):
 
 def options(**more):
     validation = {"every": 2, "prompts": 3, "samples": 2, **more.pop("validation", {})}
-    return config(**{"steps": 6, "validation": validation, **more})
+    return config(**{"steps": 6, "stall_seconds": 100, "validation": validation, **more})
 
 
 class Learning(ScriptedActor):
@@ -177,3 +177,50 @@ def test_prompts_are_kept_out_by_their_ids_whatever_else_is_in_the_mixture():
 def test_engines_must_get_the_policies_that_are_validated():
     with pytest.raises(ValueError, match=r"validation\.every = 3: .*actors\.sync_every = 2"):
         options(validation={"every": 3}, actors={"sync_every": 2})
+
+
+def test_a_dead_actor_costs_no_prompt_of_validation_however_long_nobody_else_has_the_version(tmp_path):
+    """Taking turns, the actor that dies is idle but for validation: nothing else finds out that it is dead."""
+
+    class Dies(Learning):
+        async def answers(self, actor, prompt):
+            if prompt in self.kept and (self.dead or not dead):
+                self.dead = True
+                dead.append(prompt)
+                raise ActorLostError("the engine's process ended")
+            return await super().answers(actor, prompt)
+
+        dead = False
+
+    dead = []
+    turns = options(steps=4, async_steps=0, max_staleness=0)
+    run = learning(tmp_path, turns, Dies).play()
+    assert len(run.controller.validation._prompts) == 3
+    assert validated(run)[-1][0] == 4.0
+    assert all(row["validation/unanswered"] == 0 for row in rows_of(run))
+
+
+def test_a_version_that_no_actor_has_any_more_convicts_no_prompt(tmp_path):
+    class DiesOnce(Learning):
+        dead = False
+
+        async def start(self):
+            await asyncio.sleep(50)
+            await super().start()
+
+        async def answers(self, actor, prompt):
+            if prompt in self.kept and not dead:
+                dead.append(prompt)
+                await asyncio.sleep(5)
+                self.dead = True
+            if self.dead:
+                raise ActorLostError("gone")
+            return await super().answers(actor, prompt)
+
+    dead = []
+    run = learning(tmp_path, options(steps=6), DiesOnce)
+    run.config = run.config.model_copy(
+        update={"actors": ActorsConfig(count=1, hang_seconds=1000), "stall_seconds": 1000}
+    )
+    run.play()
+    assert len(run.controller.validation._prompts) == 3

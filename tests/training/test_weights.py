@@ -1,6 +1,7 @@
 """The weight files: readers get the newest, and a file lives as long as it is the newest or being read."""
 
 import asyncio
+import shutil
 import subprocess
 import sys
 
@@ -116,3 +117,27 @@ def test_weights_that_do_not_fit_into_shared_memory_go_through_the_run_folder(tm
     with weights_folder(run, model, one_node=True, root=memory) as folder:
         assert folder == run / "weights"
     assert f"weights go through {run / 'weights'}" in caplog.text
+
+
+def test_what_killed_runs_left_makes_room_and_what_is_another_users_is_left_alone(tmp_path, monkeypatch):
+    memory, run, model, left = (tmp_path / name for name in ("memory", "run", "model", "memory/rlvr-killed"))
+    for folder in (memory, run, model, left):
+        folder.mkdir()
+    (model / "model.safetensors").write_text("weights")
+    (left / "v00000001").write_text("weights")
+    usage = shutil.disk_usage(memory)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=0 if left.exists() else usage.free))
+    with weights_folder(run, model, one_node=True, root=memory) as folder:
+        assert folder.parent == memory
+
+    left.mkdir()
+    remove = shutil.rmtree
+
+    def not_ours(path, *more, **options):
+        if path == left:
+            raise PermissionError(13, "Permission denied")
+        remove(path, *more, **options)
+
+    monkeypatch.setattr(shutil, "rmtree", not_ours)
+    with shared_memory_folder("mine", memory):
+        assert left.exists()

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
 
-from tasks.training.durable import sync
+from tasks.training.durable import sync, writing
 
 
 class BackgroundCheckpointEngine(TorchCheckpointEngine):
@@ -64,5 +64,6 @@ def _copied(state: Any, known: dict[Any, torch.Tensor]) -> Any:
 
 
 def _write(write: Callable[[str], None], path: Path) -> None:
-    write(str(path))
+    with writing(path):
+        write(str(path))
     sync(path)

@@ -113,11 +113,11 @@ class RayLearner:
     async def start(self) -> None:
         """See `Learner`."""
 
-        def waits_for() -> str:
+        async def waits_for() -> str:
             each = f"{self._config.learner.cpus:g} CPUs and, where there are any, a GPU each"
             return (
                 f"{len(self._ranks)} learner ranks wait for a place in the cluster ({each}), load the model and find "
-                f"each other; {free_resources()}"
+                f"each other; {await free_resources()}"
             )
 
         self._share_prompts = await within(
@@ -192,9 +192,12 @@ class RayLearner:
 
     async def written(self) -> bool:
         """See `Learner`. A rank that takes a step answers after it."""
-        while not all(await self._all(lambda handle, _: handle.is_written.remote())):
+        asked = self._ranks
+        while self._ranks is asked:  # new ones know nothing of it
+            if all(await self._all(lambda handle, _: handle.is_written.remote())):
+                return True
             await asyncio.sleep(WRITTEN_SECONDS)
-        return True
+        return False
 
     async def load(self, folder: Path) -> None:
         """See `Learner`."""
@@ -219,6 +222,8 @@ class RayLearner:
                     raise lost from error
             if is_of_communication(error):
                 raise LearnerLostError(f"a learner rank lost the others: {_first_line(error)}") from error
+            if is_of_device(error):
+                raise LearnerLostError(f"a learner rank lost its GPU: {_first_line(error)}") from error
             raise
         finally:
             for each in calls:
@@ -229,7 +234,9 @@ class RayLearner:
 
         try:
             return await reference
-        except ray.exceptions.RayTaskError:
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, LearnerLostError):
+                raise error.cause from error
             raise  # the rank's own exception, with its traceback
         except ray.exceptions.RayError as error:
             raise LearnerLostError(f"a learner rank was lost: {_first_line(error)}") from error
@@ -240,6 +247,15 @@ def is_of_communication(error: BaseException) -> bool:
     cause = getattr(error, "cause", None) or error
     kinds = {kind.__name__ for kind in type(cause).__mro__}
     return "DistError" in kinds or any(name in str(cause) for name in ("gloo/transport", "NCCL", "c10d"))
+
+
+def is_of_device(error: BaseException) -> bool:
+    """Whether a rank's exception says that its GPU failed (an uncorrectable ECC error, a launch that failed).
+
+    A kernel's own assertion, and memory that does not suffice, would come again with every new rank.
+    """
+    cause = str(getattr(error, "cause", None) or error)
+    return "CUDA error" in cause and not any(name in cause for name in ("device-side assert", "out of memory"))
 
 
 def _first_line(error: BaseException) -> str:

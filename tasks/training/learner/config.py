@@ -61,8 +61,7 @@ class LearnerConfig(Config):
     Attributes:
         ranks: learner processes, one GPU each where there are GPUs.
         dtype: type of weights and activations, beside float32 master weights; `auto`: bfloat16, or float32 on a
-            processor that computes bfloat16 slowly (`tasks.precision`). The policy is handed over in the type of the
-            checkpoint.
+            processor that computes bfloat16 slowly (`tasks.precision`). The policy is handed over in it.
         zero_stage: 1 shards optimizer state, 2 gradients too, 3 parameters too.
         persistence_threshold: with `zero_stage` 3, tensors of fewer elements are whole on every rank.
         micro_batch_tokens: tokens of one forward pass; sequences are packed up to it.

@@ -66,6 +66,7 @@ class LastingLearner:
         self._in_writing = 0  # so many of them are in the checkpoint that is being written
         self._generation = self._written_by = 0  # of ranks
         self._losses: deque[float] = deque()
+        self._in_vain = 0  # so many of them since the last step that was new
         self._restarts = 0
         self._computed = 0.0
 
@@ -88,6 +89,7 @@ class LastingLearner:
             await self._go_back(error)
             raise error
         self._steps.append(step)
+        self._in_vain = 0
         return report
 
     async def logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
@@ -120,13 +122,15 @@ class LastingLearner:
         """See `Learner`; False also where ranks were lost or replaced before.
 
         New ranks are the other calls' part, beside which this one waits.
+
+        Raises:
+            StalledError: it takes too long. Files that are still being written are in the way of another try.
         """
+        writing = "the learner writes its checkpoint"
         try:
-            async with asyncio.timeout(self._limit):
-                written = await self._learner.written()
-        except (LearnerLostError, TimeoutError) as error:
-            why = str(error) or f"stall_seconds = {self._limit:g} have passed"
-            logger.warning("the learner did not write its checkpoint: %s", why)
+            written = await within(self._learner.written(), writing, limit=self._limit, option="stall_seconds")
+        except LearnerLostError as error:
+            logger.warning("the learner did not write its checkpoint: %s", error)
             return False
         return written and self._written_by == self._generation
 
@@ -207,8 +211,11 @@ class LastingLearner:
         now, options = asyncio.get_running_loop().time(), self._options
         while self._losses and now - self._losses[0] > options.restart_window_seconds:
             self._losses.popleft()
-        if len(self._losses) >= options.max_restarts:
-            limit = f"learner.max_restarts = {options.max_restarts} in {options.restart_window_seconds:g} s"
+        # What is found late, a rank that hangs say, is rare however often it comes: it must not go on for ever.
+        if max(len(self._losses), self._in_vain) >= options.max_restarts:
+            often = len(self._losses) >= options.max_restarts
+            since = f"in {options.restart_window_seconds:g} s" if often else "without a new step between them"
+            limit = f"learner.max_restarts = {options.max_restarts} {since}"
             if isinstance(reason, NotFiniteError):
                 raise DivergedError(
                     f"{reason}, after {limit}. The newest checkpoint is sound; a lower optimizer.learning_rate or "
@@ -216,4 +223,5 @@ class LastingLearner:
                 )
             raise LearnerLostError(f"{reason}, after {limit}")
         self._losses.append(now)
+        self._in_vain += 1
         self._restarts += 1

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from tasks import precision
 from tasks.training.config import TrainingConfig
+from tasks.training.durable import writing
+from tasks.training.learner.client import LearnerLostError
 from tasks.training.learner.universal import TAG, universal_in
 from tasks.training.packing import MicroBatch
 
@@ -236,7 +238,8 @@ class LearnerRank:
 
             adapter = self._on_rank_0(self._policy.adapter_parameters())
             if self._rank == 0:
-                write_adapter(Path(path), adapter, self._config.lora)
+                with writing(Path(path)):
+                    write_adapter(Path(path), adapter, self._config.lora)
         else:
             self._write_whole(path)
 
@@ -246,7 +249,8 @@ class LearnerRank:
         tensors = self._whole()
         if self._rank == 0:
             unfinished = f"{path}.partial"
-            save_file(tensors, unfinished)
+            with writing(Path(unfinished)):
+                save_file(tensors, unfinished)
             os.replace(unfinished, path)
 
     def _whole(self) -> dict[str, Tensor]:
@@ -259,12 +263,23 @@ class LearnerRank:
         return tensors
 
     def _on_rank_0(self, parameters: Iterable[tuple[str, Any]]) -> dict[str, Tensor]:
-        """Whole parameters in main memory, each by itself; on other ranks nothing, though they help to gather them."""
+        """Whole parameters in main memory, each by itself; on other ranks nothing, though they help to gather them.
+
+        Raises:
+            LearnerLostError: weights that are no numbers, which no engine must be given.
+        """
+        import torch
+
         tensors: dict[str, Tensor] = {}
+        wrong = []
         for name, parameter in parameters:
-            full = self._gathered(parameter)
+            full = self._gathered(parameter).detach()
             if self._rank == 0:
-                tensors[name] = full.detach().to("cpu", copy=True).contiguous()
+                tensors[name] = full.to("cpu", copy=True).contiguous()
+                if not full.sum(dtype=torch.float32).isfinite():
+                    wrong.append(name)
+        if wrong:
+            raise LearnerLostError(f"the learner's weights are not finite: {wrong[0]} and {len(wrong) - 1} others")
         return tensors
 
     def _gathered(self, parameter: Any) -> Any:
@@ -289,7 +304,8 @@ class LearnerRank:
         if self._rank == 0:
             Path(folder).mkdir(parents=True, exist_ok=True)
             _copy_all_but_weights(Path(self._folder), Path(folder), self._dtype)
-            save_torch_state_dict(tensors, folder, max_shard_size=SHARD)
+            with writing(Path(folder)):
+                save_torch_state_dict(tensors, folder, max_shard_size=SHARD)
         if self._config.lora:
             self.write_weights(str(Path(folder) / "adapter"))
 

@@ -45,6 +45,7 @@ class Reference:
         """Load the checkpoint in `folder`; `chunk` as in `Policy`, `dtype` as the policy's."""
         policy = Policy.load(folder, dtype=dtype, chunk=chunk)
         self._policy = policy.to(device).eval().requires_grad_(False)
+        self._exact: dict[str, Tensor] = {}
         self.passes = 0
 
     @torch.no_grad()
@@ -56,16 +57,21 @@ class Reference:
 
     @torch.no_grad()
     def follow(self, policy: Policy, alpha: float, gathered: Callable[[torch.nn.Parameter], Tensor]) -> None:
-        """Become `alpha policy + (1 - alpha) self`, summed in float32; `gathered` gives a whole parameter."""
+        """Become `alpha policy + (1 - alpha) self`; `gathered` gives a whole parameter.
+
+        What is mixed is kept in float32: in 16 bits a share of a small difference would be rounded away each time.
+        """
         ours = dict(self._policy.checkpoint_parameters())
         for name, parameter in policy.checkpoint_parameters():
-            mixed = ours[name].float().lerp(gathered(parameter).float(), alpha)
+            mixed = self._exact.get(name, ours[name].float()).lerp(gathered(parameter).float(), alpha)
+            if alpha < 1 and ours[name].dtype != torch.float32:
+                self._exact[name] = mixed
             ours[name].copy_(mixed)
 
     def tensors(self) -> dict[str, Tensor]:
         """A copy of it in main memory, under the checkpoint's names."""
         parameters = self._policy.checkpoint_parameters()
-        return {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in parameters}
+        return {name: self._exact.get(name, each).to("cpu", copy=True).contiguous() for name, each in parameters}
 
     def load(self, folder: str) -> None:
         """Become what is in `FILE` below `folder`; raises `RuntimeError` where there is nothing."""
@@ -76,4 +82,6 @@ class Reference:
             raise RuntimeError(f"{folder} holds no reference policy")
         ours = dict(self._policy.checkpoint_parameters())
         for name, tensor in load_file(path).items():
+            if tensor.dtype != ours[name].dtype:
+                self._exact[name] = tensor.to(ours[name].device)
             ours[name].copy_(tensor)

@@ -1,0 +1,97 @@
+"""The controller's end of the learner, with ranks that answer as they are told: which error means what."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import ray
+
+from tasks.training.config import TrainingConfig
+from tasks.training.learner.client import LearnerLostError, RayLearner
+from tests.training.stand_ins import never, run_in_virtual_time
+
+
+class Rank:
+    """A handle of a learner rank: `answer()` is what every method's call waits for."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def __getattr__(self, _name):
+        return self
+
+    def remote(self, *_arguments):
+        return self.answer()
+
+
+def raising(error):
+    async def answer():
+        await asyncio.sleep(1)
+        raise error
+
+    return answer
+
+
+def in_a_rank(error):
+    """As Ray hands over what a rank's own code raised."""
+    return ray.exceptions.RayTaskError("once", f"Traceback ... {error}", error).as_instanceof_cause()
+
+
+def learner(*answers):
+    ranks = iter(answers)
+    return RayLearner(lambda _: Rank(next(ranks)), TrainingConfig(learner={"ranks": len(answers)}))
+
+
+LOST = {
+    "a rank's death": (ray.exceptions.RayActorError(), "a learner rank was lost"),
+    "gloo": (in_a_rank(RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed")), "lost the others"),
+    "NCCL": (in_a_rank(RuntimeError("NCCL communicator was aborted")), "lost the others"),
+    "memory that is broken": (in_a_rank(RuntimeError("CUDA error: uncorrectable ECC error encountered")), "its GPU"),
+    "weights": (in_a_rank(LearnerLostError("the learner's weights are not finite: a")), "weights are not finite"),
+}
+DEFECTS = {
+    "a mistake": ValueError("micro_batch_tokens"),
+    "no memory": RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    "an assertion": RuntimeError("CUDA error: device-side assert triggered"),
+}
+
+
+@pytest.mark.parametrize(("error", "message"), LOST.values(), ids=LOST)
+def test_what_another_machine_would_not_do_is_a_lost_rank(error, message):
+    with pytest.raises(LearnerLostError, match=message):
+        run_in_virtual_time(learner(raising(error), never).write_weights(Path("weights")))
+
+
+@pytest.mark.parametrize("error", DEFECTS.values(), ids=DEFECTS)
+def test_what_would_come_again_with_every_rank_is_raised_as_it_is(error):
+    with pytest.raises(type(error)) as raised:
+        run_in_virtual_time(learner(raising(in_a_rank(error)), never).write_weights(Path("weights")))
+    assert raised.value.cause is error
+
+
+def test_the_news_of_a_death_goes_before_what_it_did_to_the_others():
+    async def dies_later():
+        await asyncio.sleep(5)
+        raise ray.exceptions.RayActorError
+
+    with pytest.raises(LearnerLostError, match="a learner rank was lost"):
+        run_in_virtual_time(
+            learner(raising(in_a_rank(RuntimeError("something else"))), dies_later).write_weights(Path("weights"))
+        )
+
+
+def test_a_checkpoint_of_ranks_that_were_replaced_meanwhile_is_not_written():
+    async def main():
+        asked = learner(still_writing)
+
+        async def replaced():
+            await asyncio.sleep(10)
+            asked._ranks = [Rank(raising(AttributeError("_files")))]  # it knows of no files before it is set up
+
+        done, _ = await asyncio.gather(asked.written(), replaced())
+        return done
+
+    async def still_writing():
+        return False
+
+    assert run_in_virtual_time(main()) is False
