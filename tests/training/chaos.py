@@ -38,7 +38,7 @@ RECIPE = TrainingConfig.model_validate(
         "groups_per_step": 2,
         "sampling": {"samples": 4, "max_tokens": 16},
         "optimizer": {"learning_rate": 1e-6},
-        "learner": {"cpu_threads": 1, "micro_batch_tokens": 256},
+        "learner": {"cpu_threads": 1, "micro_batch_tokens": 256, "dtype": "float32"},
         "actors": {"engine": {"max_model_len": 64, "max_num_seqs": 16}},
         "alarms": {"max_truncated": None},
         "checkpoint_every": 4,
@@ -107,11 +107,19 @@ def played(seed, model, prompts, folder):
 
 @pytest.fixture(scope="module")
 def undisturbed(tiny_model, prompts, tmp_path_factory):
-    """The figures of a run in which nobody is killed."""
+    """The figures of a run in which nobody is killed, and how far its policy has moved."""
     folder = tmp_path_factory.mktemp("runs") / uuid.uuid4().hex
     assert played(None, tiny_model, prompts, folder) == (1, [])
     check_groups(folder, RECIPE)
-    return metrics(folder)
+    return metrics(folder), distance(folder / "policy", tiny_model)
+
+
+def distance(policy, model):
+    """Of two policies' weights, in which what a run learned lasts: of nothing that was lost and begun anew."""
+    from safetensors.torch import load_file
+
+    after, before = (load_file(folder / "model.safetensors") for folder in (policy, model))
+    return math.sqrt(sum(float((after[name].double() - before[name].double()).square().sum()) for name in before))
 
 
 def check_alike(rows, others):
@@ -137,4 +145,7 @@ def test_a_run_outlives_the_death_of_any_of_its_processes(seed, undisturbed, tin
     ending = {kind for kind in killed if kind in ENDING}
     assert starts == 1 + bool(ending) or (starts == 1 and ending == {WAITED_FOR})
     check_groups(folder, RECIPE)
-    check_alike(metrics(folder), undisturbed)
+    rows, moved = undisturbed
+    check_alike(metrics(folder), rows)
+    print(f"seed {seed}: its policy moved by {distance(folder / 'policy', tiny_model) / moved:.3f} of the undisturbed")
+    assert distance(folder / "policy", tiny_model) == pytest.approx(moved, rel=0.2)

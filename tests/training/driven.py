@@ -38,15 +38,18 @@ def drive(recipe, model, prompts, folder, kills, kill_driver_after, watch):
     """The driver of a training run, to be run in a process of its own; after step n it kills a process `kills[n]`."""
     import ray
 
+    processes = folder / "processes.json"
+
     def on_step(metrics):
         watch(folder, metrics)
         if name := kills.get(metrics["step"]):
             process_of(name).kill()
 
     def on_saved(checkpoint):
-        (folder / "processes.json").write_text(
-            json.dumps(list(map(identity, psutil.Process().children(recursive=True))))
-        )
+        # those that were there before as well: what outlives its parent is no descendant any more
+        known = json.loads(processes.read_text()) if processes.exists() else []
+        there = map(identity, psutil.Process().children(recursive=True))
+        processes.write_text(json.dumps([*known, *(each for each in there if each not in known)]))
         if checkpoint.name == f"step_{kill_driver_after:08d}":
             os.kill(os.getpid(), signal.SIGKILL)
 

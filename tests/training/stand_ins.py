@@ -87,6 +87,7 @@ class ScriptedActor:
         self.version = 0
         self.diary: list[tuple] = []
         self.killed = False
+        self.kept_cache = None
         self.unanswered: dict[int, list] = {}
 
     async def start(self):
@@ -120,6 +121,7 @@ class ScriptedActor:
 
     async def update(self, path, version, *, keep_cache):
         self.diary.append(("update", version))
+        self.kept_cache = keep_cache
         if self.on_update:
             await self.on_update(self, version)
         assert Path(path).read_text() == f"weights {version}"
