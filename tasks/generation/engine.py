@@ -35,11 +35,7 @@ if TYPE_CHECKING:
 
 
 class Engine:
-    """A vLLM `AsyncLLM`, which batches continuously.
-
-    It is given as many requests as it generates at a time. Others wait before it, so that weights that come meanwhile
-    are those that they begin under, and the salt of their prefix says so.
-    """
+    """A vLLM `AsyncLLM`. Every request enters at once; continuous batching and queueing are the engine's."""
 
     def __init__(
         self,
@@ -58,7 +54,6 @@ class Engine:
         self._requests = 0
         self._version = 0
         self._updating = asyncio.Lock()
-        self._places = asyncio.Semaphore(config.max_num_seqs)
         self.config = config
 
     @classmethod
@@ -123,10 +118,9 @@ class Engine:
             logprobs=0 if with_logprobs else None,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        async with self._places:
-            # With the version as salt, a prompt's cached prefix serves no request that begins under newer weights.
-            prompt = TokensPrompt(prompt_token_ids=list(prompt_ids), cache_salt=str(self._version))
-            return await self._request(prompt, parameters)
+        # With the version as salt, a prompt's cached prefix serves no request that begins under newer weights.
+        prompt = TokensPrompt(prompt_token_ids=list(prompt_ids), cache_salt=str(self._version))
+        return await self._request(prompt, parameters)
 
     async def _request(self, prompt: TokensPrompt, parameters: SamplingParams) -> Completion:
         from vllm.exceptions import VLLMClientError

@@ -177,23 +177,6 @@ def test_after_an_update_logprobs_are_those_of_the_new_policy(engine, loop, othe
     assert completion.logprobs == pytest.approx(expected, abs=1e-4)
 
 
-def test_a_request_that_waits_for_a_place_begins_under_the_weights_of_then(engine, loop, tiny_model, other_model):
-    """Its prompt is longer than a block of the cache, which holds the keys and values of the old weights."""
-
-    async def update_while_most_wait():
-        requests = [asyncio.create_task(engine.generate(LONG, SamplingConfig(max_tokens=100))) for _ in range(24)]
-        await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
-        await engine.update_weights(Path(tiny_model) / "model.safetensors", 2)
-        return await asyncio.gather(*requests)
-
-    later = [c for c in loop.run(update_while_most_wait()) if [span.version for span in c.versions] == [2]]
-    assert len(later) >= 8
-    for completion in later:
-        expected = policy_logprobs(tiny_model, LONG, completion.token_ids)
-        assert completion.logprobs == pytest.approx(expected, abs=1e-4)
-    loop.run(engine.update_weights(Path(other_model) / "model.safetensors", 1))
-
-
 def test_without_its_cache_a_response_goes_on_exactly_as_the_new_policy_would(engine, loop, tiny_model):
     async def update_while_generating():
         long = SamplingConfig(max_tokens=100)

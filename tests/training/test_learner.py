@@ -361,11 +361,11 @@ def test_weights_that_are_no_numbers_are_given_to_nobody(ray, learner, tmp_path)
 
     trainer = learner(fresh=True)
 
-    def spoil(rank):
+    def spoil(process):
         import torch
 
         with torch.no_grad():
-            next(rank._policy.parameters())[0, 0] = float("nan")
+            next(process._rank._policy.parameters())[0, 0] = float("nan")
 
     ray.get(trainer._ranks[0].__ray_call__.remote(spoil))
     with pytest.raises(LearnerLostError, match=r"the learner's weights are not finite: \S+ and 0 others"):
