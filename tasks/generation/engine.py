@@ -118,7 +118,8 @@ class Engine:
             logprobs=0 if with_logprobs else None,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        # With the version as salt, a prompt's cached prefix serves no request that begins under newer weights.
+        # With the version as salt, a prompt's cached prefix serves no request that begins under newer weights; those
+        # that wait when they come are `scheduler`'s part.
         prompt = TokensPrompt(prompt_token_ids=list(prompt_ids), cache_salt=str(self._version))
         return await self._request(prompt, parameters)
 
@@ -253,6 +254,10 @@ def _load(
     if not has_gpu():
         # vLLM cannot rewind a request's own CPU generator after a partial prefill: seeds need whole prefills.
         options |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(config.max_model_len, 4096)}
+    if updatable or adapter_rank is not None:
+        from tasks.generation.scheduler import SCHEDULER
+
+        options["scheduler_cls"] = SCHEDULER
     if adapter_rank is not None:
         from tasks.generation import adapter
 

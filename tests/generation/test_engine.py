@@ -169,6 +169,24 @@ def test_new_weights_arrive_in_mid_generation_and_every_token_knows_its_policy(e
     assert by_versions == {(0,), (0, 1), (1,)}
 
 
+def test_a_request_that_waits_for_a_place_begins_under_the_weights_of_then(engine, loop, tiny_model, other_model):
+    """Its prompt is longer than a block of the cache, and those before it have put the old keys and values there."""
+
+    async def update_while_most_wait(model, version):
+        requests = [asyncio.create_task(engine.generate(LONG, SamplingConfig(max_tokens=100))) for _ in range(24)]
+        await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
+        await engine.update_weights(Path(model) / "model.safetensors", version)
+        return await asyncio.gather(*requests)
+
+    loop.run(engine.update_weights(Path(tiny_model) / "model.safetensors", 0))
+    completions = loop.run(update_while_most_wait(other_model, 1))
+    later = [each for each in completions if [span.version for span in each.versions] == [1]]
+    assert len(later) >= 8
+    for completion in later:
+        expected = policy_logprobs(other_model, LONG, completion.token_ids)
+        assert completion.logprobs == pytest.approx(expected, abs=1e-4)
+
+
 @pytest.mark.parametrize("prompt", PROMPTS, ids=len)
 def test_after_an_update_logprobs_are_those_of_the_new_policy(engine, loop, other_model, prompt):
     completion = loop.run(engine.generate(prompt, SAMPLING))  # the engine has seen it under the old one
