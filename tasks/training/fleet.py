@@ -264,15 +264,15 @@ class Fleet:
             await self._rest(place)
             actor = self._make_actor(place.index, place.attempts)
             place.attempts += 1
-            lost = ""
+            lost: Exception | None = None
             try:
                 await self._serve(place, actor)
             except ActorLostError as error:
-                lost = str(error)
+                lost = error
             except EngineOptionsError as error:
                 if not self._options_work:
                     raise
-                lost = str(error)  # they are not at fault: a disk, or storage that is away
+                lost = error  # they are not at fault: a disk, or storage that is away
             except asyncio.CancelledError:
                 self._closing = True  # the run ends: nobody is given anything more
                 raise
@@ -280,30 +280,23 @@ class Fleet:
                 suspect = place.suspect
                 self._empty(place)
                 if lost:
-                    self._lose(place, lost, suspect)
+                    self._lose(place, str(lost), suspect)
                 self.dispatch()
                 await actor.kill()
 
     async def _rest(self, place: Place) -> None:
         """Back-off: none after the first loss, then 1 s, 2 s, 4 s; with too many losses, until the oldest is over."""
-        actors, lost = self._config.actors, self._losses(place)
+        actors, lost = self._config.actors, place.losses
         if lost <= 1:
             return
         seconds = min(2.0 ** (lost - 2), LONGEST_BACK_OFF)
-        if lost > actors.max_restarts:
+        if place.is_over_budget:
             limit = f"actors.max_restarts = {actors.max_restarts} in {actors.restart_window_seconds:g} s"
             place.resting = f"{place.resting}; it stays empty: {limit}"
-            if all(other.actor is None and self._losses(other) > actors.max_restarts for other in self.places):
+            if all(other.is_over_budget for other in self.places):
                 raise ActorLostError("; ".join(f"actor {other.index} {other.resting}" for other in self.places))
-            seconds = place.losses[0] + actors.restart_window_seconds - asyncio.get_running_loop().time()
+            seconds = place.until_one_is_over()
         await asyncio.sleep(seconds)
-
-    def _losses(self, place: Place) -> int:
-        """Of its actors, in the time that counts."""
-        now, seconds = asyncio.get_running_loop().time(), self._config.actors.restart_window_seconds
-        while place.losses and now - place.losses[0] > seconds:
-            place.losses.popleft()
-        return len(place.losses)
 
     async def _serve(self, place: Place, actor: Actor) -> None:
         await actor.start()
@@ -386,8 +379,7 @@ class Fleet:
 
     def _lose(self, place: Place, reason: str, suspect: Group | None) -> None:
         logger.warning("actor %d was lost: %s", place.index, reason)
-        place.losses.append(asyncio.get_running_loop().time())
-        place.resting = f"was lost ({reason})"
+        place.lose(reason)
         self._receiver.on_actor_lost()
         if suspect:
             self._receiver.on_impossible(suspect, f"its prompt ends engines: {reason}")

@@ -24,7 +24,6 @@ class Place:
         free: set unless its actor is to keep the weights that it has.
         reserved: whether it is for a suspect group, and takes nothing else.
         suspect: the suspect group that it generates for.
-        losses: when its actors were lost, seconds of the event loop's clock.
         resting: why it stays empty for a while; empty where it does not.
         concurrency: sequences that its engine is given at a time; those beyond wait in the engine.
     """
@@ -43,7 +42,8 @@ class Place:
         self.reserved = False
         self.suspect: Group | None = None
         self.attempts = 0
-        self.losses: deque[float] = deque()
+        self._lost_at: deque[float] = deque()
+        self._budget = actors.max_restarts, actors.restart_window_seconds
         self.resting = ""
         self.statistics = EngineStatistics()
         self.preemptions = 0
@@ -63,6 +63,27 @@ class Place:
     def starts(self) -> bool:
         """Whether its actor will serve soon."""
         return not self.serves and not self.resting
+
+    def lose(self, reason: str) -> None:
+        """Its actor was lost."""
+        self._lost_at.append(self._loop.time())
+        self.resting = f"was lost ({reason})"
+
+    @property
+    def losses(self) -> int:
+        """Of its actors, within `actors.restart_window_seconds`."""
+        while self._lost_at and self.until_one_is_over() < 0:
+            self._lost_at.popleft()
+        return len(self._lost_at)
+
+    def until_one_is_over(self) -> float:
+        """Seconds until the first of its losses counts no more."""
+        return self._lost_at[0] + self._budget[1] - self._loop.time()
+
+    @property
+    def is_over_budget(self) -> bool:
+        """Whether it is empty, and has lost more actors than it may."""
+        return self.actor is None and self.losses > self._budget[0]
 
     @property
     def keeps_out(self) -> bool:
