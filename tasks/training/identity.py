@@ -49,15 +49,8 @@ def made_under(config: TrainingConfig) -> dict[str, Any]:
         "zero_stage": config.learner.zero_stage,
         "dtype": config.learner.dtype,
         "options": _leaves(decisive(config)),
-        "chosen": _leaves(chosen(config)),
+        "chosen": sorted(_leaves(chosen(config))),
     }
-
-
-def _differing(before: dict[str, Any], now: dict[str, Any]) -> str:
-    names = sorted(
-        name for name in before.keys() | now.keys() if name not in MAY_CHANGE and before.get(name) != now.get(name)
-    )
-    return ", ".join(f"{name} = {before.get(name, '(its default)')}" for name in names)
 
 
 def _leaves(options: Any, path: str = "") -> dict[str, Any]:
@@ -91,10 +84,12 @@ def check_fits(state: dict[str, Any], config: TrainingConfig, checkpoint: Path) 
             f"{here['zero_stage']}: DeepSpeed's universal checkpoints lead from 1 to 2 and back, and from 3 to 3. Go "
             f"on with {state['zero_stage']}; {anew}"
         )
-    other = _differing(state["chosen"], here["chosen"])
-    if other:
+    before, now = state["options"], here["options"]
+    differing = {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)} - MAY_CHANGE
+    if other := differing & {*state["chosen"], *here["chosen"]}:
+        was = ", ".join(f"{name} = {before.get(name)}" for name in sorted(other))
         raise OtherRunError(
-            f"{checkpoint} is of a run with {other}; another run needs a folder of its own, or this one's options"
+            f"{checkpoint} is of a run with {was}; another run needs a folder of its own, or this one's options"
         )
     if state["code"] != here["code"]:
         logger.warning(
@@ -104,9 +99,7 @@ def check_fits(state: dict[str, Any], config: TrainingConfig, checkpoint: Path) 
             here["code"][:8],
             anew,
         )
-    before, now = state["options"], here["options"]
-    changed = [name for name in before if name in now and name not in MAY_CHANGE and before[name] != now[name]]
-    for name in changed:
+    for name in sorted(differing & before.keys() & now.keys()):
         logger.warning("%s = %s from here on; it was %s, the default of other code", name, now[name], before[name])
 
 
