@@ -10,7 +10,7 @@ from typing import Any
 import click
 import yaml
 
-from tasks.config import SpecError, load_yaml, parse
+from tasks.config import SpecError, decisive, load_yaml, parse
 from tasks.contents import file_digest
 from tasks.failures import MistakeError
 from tasks.generation.models import ModelSpec, prepare_model
@@ -18,6 +18,7 @@ from tasks.kept import folder_of
 from tasks.progress import shown
 from tasks.provenance import made_from
 from tasks.quiet import hush
+from tasks.schemas import canonical_json
 from tasks.spec import DataFile, Recipe
 from tasks.training.alarms import as_markdown
 from tasks.training.identity import run_name
@@ -28,6 +29,9 @@ from tasks.training.tally import note
 from tasks.verifiers.config import DEFAULTS
 
 hush()
+
+SHARE: dict[str, Any] = {"type": click.FloatRange(0.01, 1), "show_default": True}
+"""Of what a GPU could do."""
 
 
 @click.group()
@@ -92,20 +96,8 @@ def run(
     type=click.FloatRange(0, 0.95),
     help="Share of the groups that teach nothing.",
 )
-@click.option(
-    "--mfu",
-    default=Machines.mfu,
-    show_default=True,
-    type=click.FloatRange(0.01, 1),
-    help="Of a GPU's operations, what the learner reaches.",
-)
-@click.option(
-    "--mbu",
-    default=Machines.mbu,
-    show_default=True,
-    type=click.FloatRange(0.01, 1),
-    help="Of its bandwidth, what an engine reaches.",
-)
+@click.option("--mfu", default=Machines.mfu, **SHARE, help="Of a GPU's operations, what the learner reaches.")
+@click.option("--mbu", default=Machines.mbu, **SHARE, help="Of its bandwidth, what an engine reaches.")
 def plan(
     recipe: str,
     overrides: tuple[str, ...],
@@ -143,7 +135,7 @@ def alarms() -> None:
 
 def prepared(spec: ModelSpec) -> Path:
     """The folder of the model that a recipe names, beside the runs; made once."""
-    digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]
+    digest = hashlib.sha256(canonical_json(decisive(spec.fingerprinted())).encode()).hexdigest()[:16]
     folder = folder_of(f"model-{digest}")
     if not folder.exists():  # complete, or not there at all
         partial = folder.with_suffix(".partial")
