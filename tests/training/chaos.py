@@ -46,6 +46,9 @@ RECIPE = TrainingConfig.model_validate(
     }
 )
 FIRST_SAVED = 4
+SLOWEST = 1.0
+"""Seconds of a step, at least, after the first kill: Ray takes some to count a node as dead, and the run must not have
+ended by then."""
 LATEST = 0.5
 """Seconds after a step: some steps, and well before the end of the run."""
 WORDS = ("sea", "river", "rain", "dog", "fox", "sum", "word", "answer")
@@ -74,6 +77,8 @@ def kills_of(seed):
 
 def strike(kills, folder, figures):
     """Arrange for the kill that follows this step."""
+    if any(step < figures["step"] for step in kills):
+        time.sleep(SLOWEST)
     if figures["step"] in kills:
         seconds, kind = kills[figures["step"]]
         threading.Timer(seconds, kill_one, [kind, folder]).start()
