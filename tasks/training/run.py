@@ -193,19 +193,7 @@ async def _train(
         exchange = stack.enter_context(weights_folder(folder, model, one_node=node is not None, widening=widening))
         checkpoints = Checkpoints(folder / "checkpoints", on_saved, lease.check)
         checkpoint = checkpoints.newest()
-        if checkpoint is not None:
-            state = checkpoints.read_state(checkpoint)
-            check_fits(state, config, checkpoint)
-            if needs_conversion(state, config):
-                await _convert(state, config, checkpoint)
-        else:
-            state = {
-                "version": 0,
-                "ledger_bytes": 0,
-                "journal_bytes": 0,
-                "rollout_files": 0,
-                "dtype": config.learner.dtype,
-            }
+        state = await _state_of(checkpoint, config)
         config = with_types(config, learner=state["dtype"], gpu=gpu)
         cut_back(folder / "ledger.jsonl", state["ledger_bytes"])
         cut_back(folder / "metrics.jsonl", state["journal_bytes"])
@@ -214,7 +202,7 @@ async def _train(
         ledger = stack.enter_context(contextlib.closing(Ledger(folder / "ledger.jsonl", rollouts)))
         journal = stack.enter_context(contextlib.closing(Journal(folder)))
         weights = WeightStore(exchange)
-        stack.callback(_clear, weights, lease)
+        stack.callback(clear_weights, weights, lease)
         cluster = _Cluster(config, model, begins_at=state["version"], node=node)
         stack.callback(cluster.shutdown)
         trained, validated = kept_out(prompts, config)
@@ -249,16 +237,24 @@ async def _train(
     )
 
 
-async def _convert(state: dict[str, Any], config: TrainingConfig, checkpoint: Path) -> None:
-    logger.warning(
-        "%s was saved by learner.ranks = %d with learner.zero_stage = %d: it is converted for %d with %d",
-        checkpoint,
-        state["ranks"],
-        state["zero_stage"],
-        config.learner.ranks,
-        config.learner.zero_stage,
-    )
-    await asyncio.to_thread(convert, Checkpoints.learner_in(checkpoint))
+async def _state_of(checkpoint: Path | None, config: TrainingConfig) -> dict[str, Any]:
+    """The state in a checkpoint, which fits this run from then on; that of a run that begins where there is none."""
+    if checkpoint is None:
+        lengths = dict.fromkeys(("ledger_bytes", "journal_bytes", "rollout_files"), 0)
+        return {"version": 0, **lengths, "dtype": config.learner.dtype}
+    state = Checkpoints.read_state(checkpoint)
+    check_fits(state, config, checkpoint)
+    if needs_conversion(state, config):
+        logger.warning(
+            "%s was saved by learner.ranks = %d with learner.zero_stage = %d: it is converted for %d with %d",
+            checkpoint,
+            state["ranks"],
+            state["zero_stage"],
+            config.learner.ranks,
+            config.learner.zero_stage,
+        )
+        await asyncio.to_thread(convert, Checkpoints.learner_in(checkpoint))
+    return state
 
 
 async def _hand_over(controller: Controller, crew: Crew, config: TrainingConfig, initial: Path, folder: Path) -> None:
@@ -275,7 +271,7 @@ async def _hand_over(controller: Controller, crew: Crew, config: TrainingConfig,
     await asyncio.to_thread(replace_folder, partial, folder)
 
 
-def _clear(weights: WeightStore, lease: Lease) -> None:
+def clear_weights(weights: WeightStore, lease: Lease) -> None:
     """Remove what engines load, unless another attempt has taken over, whose weights they may be."""
     with contextlib.suppress(LeaseLostError):
         lease.check()

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tasks.training.lease import RunInUseError
+from tasks.training.lease import Lease, LeaseLostError, RunInUseError
 from tasks.training.weights import WeightStore, shared_memory_folder, weights_folder
 
 
@@ -141,3 +141,20 @@ def test_what_killed_runs_left_makes_room_and_what_is_another_users_is_left_alon
     monkeypatch.setattr(shutil, "rmtree", not_ours)
     with shared_memory_folder("mine", memory):
         assert left.exists()
+
+
+def test_an_attempt_that_was_taken_over_from_leaves_the_weights_of_the_next(tmp_path):
+    from tasks.training.run import clear_weights
+
+    class TakenOver:
+        def check(self):
+            raise LeaseLostError("process 12 on node-7 has taken over this run")
+
+    store = WeightStore(tmp_path)
+    store.path(1).write_text("theirs")
+    clear_weights(store, TakenOver())
+    assert files(tmp_path) == ["v00000001"]
+    (tmp_path / "lease").mkdir()
+    with Lease.of_folder(tmp_path / "lease") as ours:
+        clear_weights(store, ours)
+    assert "v00000001" not in files(tmp_path)
