@@ -21,6 +21,7 @@ from tasks import precision
 from tasks.training.config import TrainingConfig
 from tasks.training.durable import writing
 from tasks.training.learner.client import LearnerLostError
+from tasks.training.learner.deepspeed_config import deepspeed_config
 from tasks.training.learner.universal import TAG, universal_in
 from tasks.training.packing import MicroBatch
 
@@ -351,41 +352,6 @@ class LearnerRank:
             path = self._engine.load_checkpoint(str(folder), tag=TAG, load_module_strict=whole)[0]
         if path is None:
             raise RuntimeError(f"{folder} holds no checkpoint for {self._world} learner ranks")
-
-
-def deepspeed_config(config: TrainingConfig, dtype: str) -> dict[str, Any]:
-    """DeepSpeed's configuration: `dtype` with float32 master weights, ZeRO, AdamW, clipping.
-
-    Gradient accumulation is ours to bound (`managed_gradient_accumulation` off), because the number of micro-batches
-    changes from step to step. Their gradients are summed in float32: bfloat16 would round away what the later ones add.
-    """
-    optimizer = config.optimizer
-    return {
-        "train_micro_batch_size_per_gpu": 1,
-        "gradient_accumulation_steps": 1,
-        "managed_gradient_accumulation": False,
-        "bf16": {"enabled": dtype == "bfloat16"},
-        "data_types": {"grad_accum_dtype": "fp32"},
-        # ZeRO 1 reduces the float32 sums, which must not be rounded on their way; 2 and 3 reduce each micro-batch's own
-        **({"communication_data_type": "fp32"} if config.learner.zero_stage == 1 else {}),
-        "zero_optimization": {
-            "stage": config.learner.zero_stage,
-            "overlap_comm": False,
-            "stage3_param_persistence_threshold": config.learner.persistence_threshold,
-        },
-        "gradient_clipping": optimizer.max_grad_norm,
-        "optimizer": {
-            "type": "AdamW",
-            "params": {
-                "lr": optimizer.learning_rate,
-                "betas": [optimizer.beta1, optimizer.beta2],
-                "eps": optimizer.eps,
-                "weight_decay": optimizer.weight_decay,
-                "torch_adam": True,
-                "fused": True,
-            },
-        },
-    }
 
 
 def _copy_all_but_weights(source: Path, destination: Path, dtype: str) -> None:

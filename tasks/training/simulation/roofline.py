@@ -19,7 +19,7 @@ WEIGHT = 2
 OPTIMIZER = 12
 """Bytes a parameter: float32 master weight, and AdamW's two moments (ZeRO, Rajbhandari et al. 2020, section 3.1)."""
 GRADIENT = 4
-"""Bytes a parameter: gradients are summed in float32 (`learner.rank.deepspeed_config`); 2 in the ZeRO paper."""
+"""Bytes a parameter: gradients are summed in float32 (`learner.deepspeed_config`); 2 in the ZeRO paper."""
 ACTIVATIONS = 34
 """Bytes a token, a layer and a hidden unit, without attention scores (Korthikanti et al. 2022, table 2)."""
 LOGITS = 12

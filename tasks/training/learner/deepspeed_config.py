@@ -1,0 +1,42 @@
+"""DeepSpeed's configuration of a learner."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tasks.training.config import TrainingConfig
+
+
+def deepspeed_config(config: TrainingConfig, dtype: str) -> dict[str, Any]:
+    """DeepSpeed's configuration: `dtype` with float32 master weights, ZeRO, AdamW, clipping.
+
+    Gradient accumulation is ours to bound (`managed_gradient_accumulation` off), because the number of micro-batches
+    changes from step to step. Their gradients are summed in float32: bfloat16 would round away what the later ones add.
+    """
+    optimizer = config.optimizer
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": 1,
+        "managed_gradient_accumulation": False,
+        "bf16": {"enabled": dtype == "bfloat16"},
+        "data_types": {"grad_accum_dtype": "fp32"},
+        # ZeRO 1 reduces the float32 sums, which must not be rounded on their way; 2 and 3 reduce each micro-batch's own
+        **({"communication_data_type": "fp32"} if config.learner.zero_stage == 1 else {}),
+        "zero_optimization": {
+            "stage": config.learner.zero_stage,
+            "overlap_comm": False,
+            "stage3_param_persistence_threshold": config.learner.persistence_threshold,
+        },
+        "gradient_clipping": optimizer.max_grad_norm,
+        "optimizer": {
+            "type": "AdamW",
+            "params": {
+                "lr": optimizer.learning_rate,
+                "betas": [optimizer.beta1, optimizer.beta2],
+                "eps": optimizer.eps,
+                "weight_decay": optimizer.weight_decay,
+                "torch_adam": True,
+                "fused": True,
+            },
+        },
+    }
