@@ -53,7 +53,7 @@ def check_access(filesystem: AbstractFileSystem, place: str) -> None:
         read = filesystem.cat_file(path)
         doing = "deleted from"
         filesystem.rm_file(path)
-    except Exception as error:
+    except Exception as error:  # fsspec's file systems share no kind of error
         if not _is_refusal(error):
             raise
         raise AccessError(

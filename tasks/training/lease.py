@@ -95,7 +95,7 @@ class Lease:
         """
         try:
             holder = self._read()
-        except Exception as error:
+        except Exception as error:  # fsspec's file systems share no kind of error
             logger.warning("%s cannot be read: %s", self._path, error)
         else:
             if not self._lost and not self._is_ours(holder):

@@ -117,7 +117,7 @@ class RunStore:
             self._persistently(partial(check_access, self._fs, self._place))
         except AccessError:
             raise
-        except Exception as error:
+        except Exception as error:  # fsspec's file systems share no kind of error
             raise StoreError(f"{self._place} does not answer: {error}") from error
         self.lease.__enter__()
         return self
@@ -146,7 +146,7 @@ class RunStore:
         """
         try:
             uploads = self._persistently(self._complete)
-        except Exception as error:
+        except Exception as error:  # of any kind, as above
             raise StoreError(f"{self._place} cannot be read: {error}") from error
         local = Checkpoints.newest_in(self._folder / "checkpoints")
         for upload in reversed(uploads):
@@ -157,7 +157,7 @@ class RunStore:
                 self._persistently(partial(self._download, upload))
             except DamagedError as error:
                 logger.warning("%s/%s is skipped for the checkpoint before it: %s", self._place, upload, error)
-            except Exception as error:
+            except Exception as error:  # as above
                 raise StoreError(f"{self._place}/{upload} cannot be read: {error}") from error
             else:
                 logger.info("the run goes on from %s/%s", self._place, upload)
@@ -314,7 +314,7 @@ class RunStore:
                 return do()
             except (AccessError, DamagedError):
                 raise
-            except Exception as error:
+            except Exception as error:  # of any kind, as fsspec's share none
                 logger.info("%s: %s; another try in %g s", self._place, error, seconds)
                 time.sleep(seconds)
         return do()
