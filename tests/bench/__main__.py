@@ -22,6 +22,10 @@ STAGES = ("fork", "load", "tests", "end")
 ENVIRONMENT = os.environ | {"PYTHONWARNINGS": "ignore", "TQDM_DISABLE": "1"}
 
 
+class MeasureError(Exception):
+    """A benchmark that did not end well."""
+
+
 def measure(module: str, what: str, environment: Mapping[str, str] = {}) -> dict[str, float]:
     """The figures that `python -m tests.bench.<module> <what>` prints as its last line."""
     print(f"measuring {module}: {what} ...", flush=True)
@@ -33,7 +37,7 @@ def measure(module: str, what: str, environment: Mapping[str, str] = {}) -> dict
         check=False,
     )
     if done.returncode:
-        raise SystemExit(f"{module} {what} failed:\n{done.stderr[-3000:]}")
+        raise MeasureError(f"{module} {what} failed:\n{done.stderr[-3000:]}")
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
@@ -221,80 +225,88 @@ def _latency(name: str, found: Mapping[str, float]) -> list[Figure]:
     ]
 
 
-def main() -> None:
-    """Measure, print, write `outputs/bench/benchmarks.json`."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    pyflyte = str(Path(sys.executable).with_name("pyflyte"))
-    run = [pyflyte, "run", "workflows/rlvr.py", "rlvr"]
-    figures = [*verifiers(), *chat(), *cleaning(), *mixing(), *simulation(), *controller(), *ladder()]
-
+def training() -> list[Figure]:
+    """A step of ours beside TRL's, the learner alone, and what engine and learner do where nothing else takes time."""
     ours, trl = measure("training", "ours"), measure("training", "trl")
-    figures.append(
-        Figure.at_least("training step", ours["trained"], "trained tokens/s", "TRL GRPOTrainer", trl["trained"], 4)
-    )
-    learner = measure("learner", "compare", cores.LEARNER)
-    figures.append(
-        Figure.stated("learner alone", learner["shared"], "trained tokens/s", "a prompt per response", learner["apart"])
-    )
-    padded = measure("learner", "trl", cores.LEARNER)
-    figures += [
-        Figure.at_least(
-            "learner alone", learner["shared"], "trained tokens/s", "forward and backward", learner["bare"], 0.9
-        ),
-        Figure.at_least("learner alone", learner["shared"], "trained tokens/s", "TRL, padded", padded["trained"], 1.5),
-    ]
-    figures.append(Figure.at_most("objective", learner["objective"], "steps", "a learner step", 1.0, 0.03))
-    saving = measure("checkpoint", "share", cores.LEARNER)
-    figures += [
-        Figure.below("checkpoint: the learner is held", saving["held"], "of a step", 0.05),
-        Figure.stated(
-            "checkpoint: held, and slowed by the writing", saving["background"], "of a step", "before", saving["before"]
-        ),
-    ]
-    chunked, whole = measure("logits", "chunked"), measure("logits", "whole")
-    figures += [
-        Figure.at_most(
-            "log-probabilities, 16k x 49k", chunked["mib"], "MiB", "all logits at once", whole["mib"], 1 / 8
-        ),
-        Figure.stated("log-probabilities, 16k x 49k", chunked["seconds"], "s", "all logits at once", whole["seconds"]),
-    ]
+    learner, padded = measure("learner", "compare", cores.LEARNER), measure("learner", "trl", cores.LEARNER)
     stage, bare = measure("generation", "stage"), measure("generation", "bare")
-    # Each takes all cores: this is what the machine can do where nothing else takes time.
-    by_turns = 1 / (1 / learner["bare"] + 1 / bare["tokens_per_second"])
-    figures += [
-        Figure.stated(
-            "training step",
-            ours["trained"],
-            "trained tokens/s",
-            "bare engine, forward and backward, by turns",
-            by_turns,
-        ),
-        Figure.at_least(
-            "difficulty stage",
-            stage["tokens_per_second"],
-            "output tokens/s",
-            "bare engine",
-            bare["tokens_per_second"],
-            0.95,
-        ),
-        Figure.stated(
-            "actor while training",
-            ours["generated"],
-            "output tokens/s",
-            "bare engine, all cores",
-            bare["tokens_per_second"],
-        ),
+    trained, generated, alone = "trained tokens/s", "output tokens/s", learner["shared"]
+    engine = bare["tokens_per_second"]
+    by_turns = 1 / (1 / learner["bare"] + 1 / engine)  # each takes all cores
+    together = "bare engine, forward and backward, by turns"
+    return [
+        Figure.at_least("training step", ours["trained"], trained, "TRL GRPOTrainer", trl["trained"], 4),
+        Figure.stated("training step", ours["trained"], trained, together, by_turns),
+        Figure.stated("learner alone", alone, trained, "a prompt per response", learner["apart"]),
+        Figure.at_least("learner alone", alone, trained, "forward and backward", learner["bare"], 0.9),
+        Figure.at_least("learner alone", alone, trained, "TRL, padded", padded["trained"], 1.5),
+        Figure.at_most("objective", learner["objective"], "steps", "a learner step", 1.0, 0.03),
+        Figure.at_least("difficulty stage", stage["tokens_per_second"], generated, "bare engine", engine, 0.95),
+        Figure.stated("actor while training", ours["generated"], generated, "bare engine, all cores", engine),
     ]
-    update = measure("generation", "update")
-    size = f"{update['megabytes']:.0f} MB"
-    figures += [
-        Figure.below(f"weight update, pause, {size}", update["pause_seconds"], "s", 0.2),
-        Figure.below(f"weight update, total, {size}", update["total_seconds"], "s", 0.6),
-        Figure.below("pyflyte run ... --help", timed(*run, "--help"), "s", 4),
+
+
+def checkpoints() -> list[Figure]:
+    """How long training waits for a checkpoint."""
+    found = measure("checkpoint", "share", cores.LEARNER)
+    slowed = "checkpoint: held, and slowed by the writing"
+    return [
+        Figure.below("checkpoint: the learner is held", found["held"], "of a step", 0.05),
+        Figure.stated(slowed, found["background"], "of a step", "before", found["before"]),
     ]
+
+
+def logits() -> list[Figure]:
+    """Log-probabilities by chunks, beside all logits at once."""
+    chunked, whole = measure("logits", "chunked"), measure("logits", "whole")
+    name, once = "log-probabilities, 16k x 49k", "all logits at once"
+    return [
+        Figure.at_most(name, chunked["mib"], "MiB", once, whole["mib"], 1 / 8),
+        Figure.stated(name, chunked["seconds"], "s", once, whole["seconds"]),
+    ]
+
+
+def updates() -> list[Figure]:
+    """How long an engine pauses for new weights."""
+    found = measure("generation", "update")
+    size = f"{found['megabytes']:.0f} MB"
+    return [
+        Figure.below(f"weight update, pause, {size}", found["pause_seconds"], "s", 0.2),
+        Figure.below(f"weight update, total, {size}", found["total_seconds"], "s", 0.6),
+    ]
+
+
+def commands() -> list[Figure]:
+    """What a user waits for before anything is computed."""
+    run = [str(Path(sys.executable).with_name("pyflyte")), "run", "workflows/rlvr.py", "rlvr"]
+    help_seconds = timed(*run, "--help")
     timed(*run)  # fills the cache where it is empty
-    figures.append(Figure.below("second run, all cached", timed(*run), "s", 20))
+    return [
+        Figure.below("pyflyte run ... --help", help_seconds, "s", 4),
+        Figure.below("second run, all cached", timed(*run), "s", 20),
+    ]
+
+
+PARTS = (
+    *(verifiers, chat, cleaning, mixing, simulation, controller, ladder),
+    *(training, checkpoints, logits, updates, commands),
+)
+
+
+def main() -> None:
+    """Measure, print, write `outputs/bench/benchmarks.json`; a part that fails is named at the end."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    figures: list[Figure] = []
+    failed = []
+    for part in PARTS:
+        try:
+            figures += part()
+        except (MeasureError, subprocess.CalledProcessError) as error:
+            print(error, file=sys.stderr, flush=True)
+            failed.append(part.__name__)
     publish(figures, FOLDER / "benchmarks.json")
+    if failed:
+        raise SystemExit(f"not measured: {', '.join(failed)}")
 
 
 if __name__ == "__main__":
