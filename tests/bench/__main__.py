@@ -146,12 +146,21 @@ def simulation() -> list[Figure]:
     """OlmoRL's ladder, and what active sampling saves, with the real controller and fleet in virtual time."""
     found, sampled = measure("simulation", "ladder"), measure("simulation", "sampling")
     rungs = list(PUBLISHED)
-    first, wide = found[rungs[0]], found["synchronous, wide"]
-    total = PUBLISHED[rungs[-1]] / PUBLISHED[rungs[0]]
+    last, wide = found[rungs[-1]], "synchronous, wide"
+    published = {rung: PUBLISHED[rung] / PUBLISHED[rungs[0]] for rung in rungs}
+    window = int(found[f"{wide}/window"])
     return [
-        Figure.at_least("ladder, total", found[rungs[-1]], "trained tokens/s", rungs[0], first, total),
+        Figure.at_least(
+            f"ladder, total, windows of {window}", last, "trained tokens/s", wide, found[wide], published[rungs[-1]]
+        ),
         *(
-            Figure.stated(f"ladder, {rung}", found[rung], "trained tokens/s", "synchronous, as wide", wide)
+            Figure.stated(
+                f"ladder, {rung}, window of {int(found[f'{rung}/window'])}",
+                found[rung] / found[wide],
+                f"x {wide}",
+                "Olmo 3",
+                published[rung],
+            )
             for rung in rungs
         ),
         Figure.stated("ladder, the learner's idle share on the last rung", found["idle"], "", "Olmo 3, 32B", 0.75),

@@ -17,10 +17,11 @@ SHARES = (0.3, 0.5, 0.7)
 
 
 def rungs() -> dict[str, float]:
-    """Trained tokens/s of each rung, and the learner's idle share on the last."""
+    """Trained tokens/s and window of each rung, and the learner's idle share on the last."""
     found = ladder()
     idle = found[-1].simulated.learner_idle
-    return {**{rung.name: rung.simulated.trained_tokens_per_second for rung in found}, "idle": idle}
+    windows = {f"{rung.name}/window": rung.window for rung in found}
+    return {**{rung.name: rung.simulated.trained_tokens_per_second for rung in found}, **windows, "idle": idle}
 
 
 def sampling() -> dict[str, float]:
