@@ -31,7 +31,7 @@ test: $(VENV)/.ready  ## what is worth running before every commit
 test-fast: $(VENV)/.ready  ## what is worth running on every save
 	@$(PYTEST) -m "not engine and not pipeline and not long and not complete"
 
-test-all: $(VENV)/.all-ready  ## every test: complete tables, and the published checkers beside ours
+test-all: $(VENV)/.all-ready  ## every test: complete tables, the published checkers beside ours, and trackers
 	@$(PYTEST)
 
 test-images: $(VENV)/.ready $(IMAGES:%=.images/%/.ready)  ## every task's container command in an environment of its image
@@ -62,8 +62,9 @@ format: $(VENV)/.ready
 bench: $(VENV)/.bench-ready  ## performance tables, and benchmarks.json
 	@$(BIN)/python -m tests.bench
 
-bench-learning: $(VENV)/.bench-ready  ## held-out pass rate over wall time, beside TRL's, as a chart: 12 minutes of training each, twice
-	@$(BIN)/python -m tests.bench.learning
+RUNS = 1
+bench-learning: $(VENV)/.bench-ready  ## held-out pass rate over wall time, beside TRL's, as a chart: 12 minutes of training each (RUNS=1)
+	@$(BIN)/python -m tests.bench.learning $(RUNS)
 
 REGISTRY =
 TAG = $(shell git describe --always --dirty)
@@ -115,6 +116,7 @@ $(VENV)/.ready: pyproject.toml images/constraints.txt images/overrides-cpu.txt |
 	@touch $@
 
 $(VENV)/.all-ready: $(VENV)/.ready
+	@$(INSTALL) -e '.[cpu,dev,wandb,mlflow]'
 	@$(INSTALL) --no-deps $(PUBLISHED)
 	@touch $@
 

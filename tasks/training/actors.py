@@ -28,8 +28,11 @@ class ActorLostError(InfrastructureError):
 class Actor(Protocol):
     """What the fleet asks of an actor. Every method but `kill` raises `ActorLostError` when the actor is lost."""
 
+    async def placed(self) -> None:
+        """Return when the cluster has had room for it, however long that takes."""
+
     async def start(self) -> None:
-        """Return when the engine takes requests, with the weights of the initial checkpoint."""
+        """Return when the engine takes requests, with the weights of the initial checkpoint; it has its place."""
 
     async def generate(self, prompt_ids: list[int], sampling: SamplingConfig, seed: int | None) -> Completion:
         """One response to a prompt; the same one for the same `seed` and weights. Cancelled, it is not finished.
@@ -103,7 +106,7 @@ class RayActor:
         self._placed = self._handle.placed.remote()
         self._started = self._handle.start.remote(self._placed)
 
-    async def start(self) -> None:
+    async def placed(self) -> None:
         """See `Actor`."""
         need = f"{self._config.cpus:g} CPUs and, where there are any, {self._config.engine.tensor_parallel_size} GPUs"
 
@@ -111,6 +114,9 @@ class RayActor:
             return f"an actor waits until the cluster has room for it: {need}; {await free_resources()}"
 
         await within(self._call(self._placed), waits_for, limit=FOR_EVER, option="")
+
+    async def start(self) -> None:
+        """See `Actor`."""
         await within(
             self._call(self._started),
             "an actor's engine loads",

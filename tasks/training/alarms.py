@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import statistics
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -156,16 +156,20 @@ class Watch:
         self._norms: deque[float] = deque(maxlen=100)
         self._said: dict[str, int] = {}
 
+    def recall(self, steps: Iterable[Mapping[str, float]]) -> None:
+        """Take in the metrics of earlier attempts: what is usual is known from them, and nothing is said of them."""
+        for metrics in steps:
+            self._take(metrics)
+
     def observe(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """Take in a step's metrics, say what is wrong; returns `alarms`, how many ring."""
         ringing = 0
-        seen = {**metrics, **self._derived(metrics)}
+        taken = self._take(metrics)
         for alarm in ALARMS:
             threshold = getattr(self._config, alarm.option)
-            if threshold is None or alarm.metric not in seen:
+            if threshold is None or alarm.metric not in taken:
                 continue
-            values = self._recent.setdefault(alarm.metric, deque(maxlen=self._config.window))
-            values.append(seen[alarm.metric])
+            values = self._recent[alarm.metric]
             value = statistics.fmean(values)
             if len(values) == self._config.window and alarm.rings(value, threshold):
                 ringing += 1
@@ -173,6 +177,14 @@ class Watch:
             else:
                 self._said.pop(alarm.option, None)
         return {"alarms": float(ringing)}
+
+    def _take(self, metrics: Mapping[str, float]) -> set[str]:
+        """Names of what is watched and was in this step."""
+        seen = {**metrics, **self._derived(metrics)}
+        taken = {alarm.metric for alarm in ALARMS} & set(seen)
+        for name in taken:
+            self._recent.setdefault(name, deque(maxlen=self._config.window)).append(seen[name])
+        return taken
 
     def _derived(self, metrics: Mapping[str, float]) -> dict[str, float]:
         """What is compared with earlier steps, or with what else was sampled."""

@@ -17,7 +17,7 @@ import logging
 import math
 import shutil
 import statistics
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -109,8 +109,11 @@ class Controller:
         self._lacks_checkpoint = False
         self.version = 0
 
-    async def resume(self, checkpoint: Path) -> None:
+    async def resume(self, checkpoint: Path, earlier: Iterable[Mapping[str, float]]) -> None:
         """Put learner, prompts and groups back to where `checkpoint` was taken; before `run`.
+
+        Args:
+            earlier: the metrics of the steps up to there, which alarms compare with.
 
         Raises:
             ValueError: the checkpoint is incomplete or belongs to another mixture.
@@ -121,6 +124,7 @@ class Controller:
         self._sampling.restore(*groups, state["next_group"], state["replays"])
         self._sampling.tally.restore(state["unrecorded"])
         self.validation.restore(state["validated"])
+        self._watch.recall(earlier)
         self._elapsed_before = self._recorded_at = state["elapsed"]
         self.version = self._saved = state["version"]
         await self._crew.learner.load(Checkpoints.learner_in(checkpoint))

@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 LONGEST_BACK_OFF = 60.0
 """Seconds."""
+LOOK_SECONDS = 10.0
+"""From one look at an engine's figures to the next, at most: how full its KV cache is changes within seconds."""
 
 
 class Receiver(Protocol):
@@ -299,6 +301,8 @@ class Fleet:
         await asyncio.sleep(seconds)
 
     async def _serve(self, place: Place, actor: Actor) -> None:
+        await actor.placed()
+        place.placed = True
         await actor.start()
         self._options_work = True
         place.resting = ""
@@ -357,7 +361,7 @@ class Fleet:
         loop, limit = asyncio.get_running_loop(), self._config.actors.hang_seconds
         since = loop.time()
         while True:
-            await asyncio.sleep(limit / 10)
+            await asyncio.sleep(min(limit / 10, LOOK_SECONDS))
             before = place.statistics
             place.observe(
                 await within(
@@ -388,7 +392,7 @@ class Fleet:
         """Nobody is in `place` any more; what it had not finished waits again."""
         places = sum(other.actor is not None for other in self.places)
         place.actor, place.held, place.statistics = None, None, EngineStatistics()
-        place.updating = place.reserved = False
+        place.placed = place.updating = place.reserved = False
         unfinished = list(place.running)
         for task in (*place.running.values(), *place.apart):
             task.cancel()

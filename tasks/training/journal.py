@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 
 class Metrics(Protocol):
@@ -39,8 +39,8 @@ class Journal:
                 self._board.add_scalar(name, value, int(metrics["step"]))
         self._board.flush()
 
-    def rows(self) -> list[dict[str, Any]]:
-        """The metrics of all steps so far."""
+    def rows(self) -> list[dict[str, float]]:
+        """The metrics of all steps so far, those of earlier attempts included."""
         return [json.loads(line) for line in self.path.read_text().splitlines()]
 
     def sync(self) -> int:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from tasks.failures import InfrastructureError, MistakeError
+from tasks.training.threads import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -83,8 +84,11 @@ class Lease:
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        self._thread.join()
-        with contextlib.suppress(Exception):  # it is released all the same once it is old
+        self._thread.join(PATIENCE_SECONDS)
+        if self._thread.is_alive():  # so does reading it; it is released all the same once it is old
+            logger.warning("%s hangs: the lease is left there", self._path)
+            return
+        with contextlib.suppress(Exception):  # as above
             if self._is_ours(self._read()):
                 self._fs.rm_file(self._path)
 

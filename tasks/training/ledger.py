@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,7 @@ import pyarrow as pa
 
 from tasks.schemas import LEDGER, canonical_json
 from tasks.tables import storable, table_from_rows
+from tasks.training.durable import sync
 from tasks.training.rollout_files import RolloutFiles
 from tasks.training.rollouts import Group, why_unjudged
 
@@ -131,14 +133,21 @@ def _identity(group: Group) -> dict[str, Any]:
 def cut_back(path: Path, length: int) -> None:
     """Shorten an append-only file to what a checkpoint knew of; an absent file that should have content is an error.
 
+    It becomes a file of its own, so that an attempt that has lost the run unseen goes on to append to the old one.
+
     Raises:
         ValueError: the file is shorter than the checkpoint says.
     """
     size = path.stat().st_size if path.exists() else 0
     if size < length:
         raise ValueError(f"{path} holds {size} bytes, the checkpoint knew {length}: the run folder was changed")
-    if size > length:
-        os.truncate(path, length)
+    if not size:
+        return
+    partial = path.with_suffix(".partial")
+    shutil.copyfile(path, partial)
+    os.truncate(partial, length)
+    sync(partial)
+    os.replace(partial, path)
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

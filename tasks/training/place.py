@@ -17,6 +17,7 @@ class Place:
     """The place of one actor: who is in it, and what that generates.
 
     Attributes:
+        placed: whether its actor has found room in the cluster.
         held: version of the weights that its actor holds; None while nobody serves here.
         running: what is being generated, and the call that waits for it.
         apart: responses that are being generated and belong to no sample of training.
@@ -33,6 +34,7 @@ class Place:
         self.concurrency = Concurrency(actors.engine.max_num_seqs, actors.min_num_seqs)
         self._in_stock = sys.maxsize // 2 if actors.updates == "static" else actors.prefetch
         self.actor: Actor | None = None
+        self.placed = False
         self.held: int | None = None
         self.running: dict[Sample, asyncio.Task[None]] = {}
         self.apart: set[asyncio.Task[Completion]] = set()
@@ -62,7 +64,7 @@ class Place:
     @property
     def starts(self) -> bool:
         """Whether its actor will serve soon."""
-        return not self.serves and not self.resting
+        return self.placed and not self.serves and not self.resting
 
     def lose(self, reason: str) -> None:
         """Its actor was lost."""
@@ -138,4 +140,6 @@ class Place:
         """How it stands, for a message."""
         if self.resting:
             return self.resting
-        return f"generates {self.load} samples" if self.serves else "is starting"
+        if self.serves:
+            return f"generates {self.load} samples"
+        return "is starting" if self.placed else "waits for room in the cluster"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +55,14 @@ class RolloutFiles:
         folder: `rollouts` of the run folder.
         files: how many a checkpoint knew of; those beyond are removed.
         keep: without, nothing is written.
+        may_write: raises where another attempt has taken the run over, whose files have the same names.
     """
 
-    def __init__(self, folder: Path, files: int = 0, *, keep: bool = True) -> None:
+    def __init__(
+        self, folder: Path, files: int = 0, *, keep: bool = True, may_write: Callable[[], None] = lambda: None
+    ) -> None:
         self._folder = folder
+        self._may_write = may_write
         self._keep = keep
         self._rows: list[dict[str, Any]] = []
         self._bytes = 0
@@ -82,6 +86,7 @@ class RolloutFiles:
     async def flush(self) -> int:
         """Write what waits; returns how many files there are, for a checkpoint."""
         if self._rows:
+            await asyncio.to_thread(self._may_write)
             rows, self._rows, self._bytes = self._rows, [], 0
             await asyncio.to_thread(_write, self._folder / f"{self.files:08d}.parquet", rows)
             self.files += 1

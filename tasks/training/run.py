@@ -29,13 +29,14 @@ from tasks.training.learner.client import RayLearner
 from tasks.training.learner.lasting import LastingLearner
 from tasks.training.learner.rank import LearnerRank
 from tasks.training.learner.universal import convert
-from tasks.training.lease import Lease, LeaseLostError
+from tasks.training.lease import Lease
 from tasks.training.ledger import Ledger, cut_back
 from tasks.training.nodes import only_node, this_node_lives
 from tasks.training.rewards import RayJudge, RewardProcess
 from tasks.training.rollout_files import RolloutFiles
 from tasks.training.rollouts import Prompt, read_prompts
 from tasks.training.stream import PromptStream
+from tasks.training.threads import PatientThreads
 from tasks.training.timeouts import until_the_first
 from tasks.training.validation import kept_out
 from tasks.training.watchdog import watch
@@ -186,6 +187,7 @@ async def _train(
 ) -> TrainingResult:
     import ray
 
+    asyncio.get_running_loop().set_default_executor(PatientThreads())
     gpu = ray.cluster_resources().get("GPU", 0) > 0
     widening = 2 if precision.resolve(config.learner.dtype, gpu=gpu) == "float32" else 1  # of a checkpoint in 16 bits
     node = only_node()
@@ -198,11 +200,12 @@ async def _train(
         cut_back(folder / "ledger.jsonl", state["ledger_bytes"])
         cut_back(folder / "metrics.jsonl", state["journal_bytes"])
 
-        rollouts = RolloutFiles(folder / "rollouts", state["rollout_files"], keep=config.keep_rollouts)
+        rollouts = RolloutFiles(
+            folder / "rollouts", state["rollout_files"], keep=config.keep_rollouts, may_write=lease.check
+        )
         ledger = stack.enter_context(contextlib.closing(Ledger(folder / "ledger.jsonl", rollouts)))
         journal = stack.enter_context(contextlib.closing(Journal(folder)))
         weights = WeightStore(exchange)
-        stack.callback(clear_weights, weights, lease)
         cluster = _Cluster(config, model, begins_at=state["version"], node=node)
         stack.callback(cluster.shutdown)
         trained, validated = kept_out(prompts, config)
@@ -223,7 +226,7 @@ async def _train(
         cluster.start_actors()
         await crew.learner.start()
         if checkpoint is not None:
-            await controller.resume(checkpoint)
+            await controller.resume(checkpoint, journal.rows())
         async with lease.kept():
             await until_the_first([controller.run(), this_node_lives()])
         await _hand_over(controller, crew, config, model, folder / "policy")
@@ -269,13 +272,6 @@ async def _hand_over(controller: Controller, crew: Crew, config: TrainingConfig,
         source = validated_policy(crew.policies, best) if best else initial
         await asyncio.to_thread(shutil.copytree, source, partial)
     await asyncio.to_thread(replace_folder, partial, folder)
-
-
-def clear_weights(weights: WeightStore, lease: Lease) -> None:
-    """Remove what engines load, unless another attempt has taken over, whose weights they may be."""
-    with contextlib.suppress(LeaseLostError):
-        lease.check()
-        weights.clear()
 
 
 def with_types(config: TrainingConfig, *, learner: precision.Dtype | precision.Auto, gpu: bool) -> TrainingConfig:

@@ -21,7 +21,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,6 +31,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from tasks.training.access import AccessError, check_access
 from tasks.training.checkpoint import KEEP, Checkpoints
 from tasks.training.lease import LEASE_SECONDS, Lease
+from tasks.training.threads import in_thread
+from tasks.training.timeouts import SAY_SECONDS
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -40,6 +42,8 @@ logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 RETRY_SECONDS = (1.0, 4.0, 16.0)
 """Pauses before what failed is tried again."""
+LAST_UPLOAD_SECONDS = 3600.0
+"""So long a run that has ended waits for its last upload."""
 
 Result = TypeVar("Result")
 
@@ -82,7 +86,7 @@ class RunStore:
     """Keeps the newest checkpoints of the run in `folder` at `place`.
 
     Used as a context, it begins with a proof that a run can be kept there, holds the `lease` of the run meanwhile, and
-    ends with its last upload.
+    ends with its last upload, or without it where that hangs.
 
     Args:
         filesystem: an fsspec file system, with its credentials.
@@ -107,7 +111,6 @@ class RunStore:
         self._place = place
         self._folder = folder
         self._retry_seconds = retry_seconds
-        self._worker = ThreadPoolExecutor(1, thread_name_prefix="upload")
         self._upload: Future[None] | None = None
         self._put_once: set[Path] = set()
         self.lease = Lease(filesystem, f"{place}/lease.json", lease_seconds)
@@ -123,7 +126,7 @@ class RunStore:
         return self
 
     def __exit__(self, *about: object) -> None:
-        self._worker.shutdown(wait=True)
+        self._wait_for_the_last_upload()
         self.lease.__exit__(*about)
 
     def save(self, checkpoint: Path) -> None:
@@ -134,7 +137,7 @@ class RunStore:
         """
         if self._upload is not None:
             self._upload.result()
-        self._upload = self._worker.submit(self._save, checkpoint)
+        self._upload = in_thread(self._save, checkpoint)
 
     def restore(self) -> int | None:
         """Put the newest complete checkpoint into the run folder, unless one as new is there; returns its version.
@@ -169,12 +172,20 @@ class RunStore:
 
         That one is for an attempt that is killed later, while its policy is on the way to where results are kept.
         """
-        self._worker.submit(self._finish).result()
-
-    def _finish(self) -> None:
+        if self._upload is not None:
+            self._upload.result()
         self._put_beside("the last responses", self._responses())
         self._put_beside("policies on the way", self._policies())
         self._tidy(1)
+
+    def _wait_for_the_last_upload(self) -> None:
+        since = time.monotonic()
+        while self._upload is not None and wait([self._upload], timeout=SAY_SECONDS).not_done:
+            passed = time.monotonic() - since
+            if passed >= LAST_UPLOAD_SECONDS:
+                logger.warning("%s: the last upload is given up, after %.0f s", self._place, passed)
+                return
+            logger.warning("%s: the run has ended but for its last upload, since %.0f s", self._place, passed)
 
     def _save(self, checkpoint: Path) -> None:
         try:

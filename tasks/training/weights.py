@@ -9,6 +9,7 @@ import hashlib
 import logging
 import os
 import shutil
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,7 @@ def weights_folder(
 ) -> contextlib.AbstractContextManager[Path]:
     """Where learner and actors exchange weights, for the length of a block.
 
-    In shared memory where one node runs everything and there is room, else in the run folder, which every node sees.
+    In shared memory where one node runs everything and there is room, else below the run folder, which every node sees.
     A file of weights is `widening` times as large as the checkpoint `model`.
 
     Raises:
@@ -33,16 +34,30 @@ def weights_folder(
     """
     storage = run_folder / "weights"
     if not one_node or not os.access(root, os.W_OK):
-        return contextlib.nullcontext(storage)
+        return _attempts_folder(storage)
     _remove_abandoned(root)
     # one file that is being read, the newest, and the next; a container's shared memory is often 64 MB in all
     needed = 3 * widening * sum(file.stat().st_size for file in model.glob("*.safetensors"))
     free = shutil.disk_usage(root).free
     if free < needed:
         logger.warning("%s has %d of %d MB free: weights go through %s", root, free >> 20, needed >> 20, storage)
-        return contextlib.nullcontext(storage)
+        return _attempts_folder(storage)
     identity = hashlib.sha256(str(run_folder.absolute()).encode()).hexdigest()[:16]
     return shared_memory_folder(identity, root)
+
+
+@contextlib.contextmanager
+def _attempts_folder(storage: Path) -> Iterator[Path]:
+    """A folder below `storage` that is this attempt's alone; those of earlier ones go.
+
+    One that lost the run unseen never writes over the weights of the one that has taken over, nor removes them.
+    """
+    shutil.rmtree(storage, ignore_errors=True)
+    folder = storage / uuid.uuid4().hex
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -93,6 +108,9 @@ class WeightStore:
     It goes when a newer one is out and no actor is reading it. Version 0 is the initial checkpoint and has none, but
     where an adapter is trained.
 
+    Args:
+        folder: of this run alone, and empty.
+
     Attributes:
         version: the newest published version.
     """
@@ -103,7 +121,6 @@ class WeightStore:
         self._readers: Counter[int] = Counter()
         self._changed = asyncio.Condition()
         self.version = 0
-        self.clear()
 
     def path(self, version: int) -> Path:
         """Where the weights of `version` are, or will be."""
@@ -131,11 +148,6 @@ class WeightStore:
         finally:
             self._readers[version] -= 1
             self._drop_old()
-
-    def clear(self) -> None:
-        """Remove every file, those that an earlier, killed run left behind included."""
-        for path in self._folder.glob("v[0-9]*"):
-            _remove(path)
 
     def _drop_old(self) -> None:
         for path in self._folder.glob("v" + "[0-9]" * 8):

@@ -1,8 +1,9 @@
-"""`make bench-learning`: held-out pass rate over wall time, ours and that of TRL's `GRPOTrainer`, as a chart.
+"""`make bench-learning [RUNS=2]`: held-out pass rate over wall time, ours and that of TRL's `GRPOTrainer`, as a chart.
 
 Both start from the quickstart's model and train for the same time on the same prompts with the same rewards, batch,
 limits, type and learning rate, by turns on the same cores, and write their policies down on the way. The clock starts
-with the process. Afterwards one engine answers the held-out prompts as some of these policies.
+with the process. Afterwards one engine answers the held-out prompts as some of these policies. Further runs of each
+begin with the other side: a processor's speed that falls or rises over the time counts for both alike.
 """
 
 from __future__ import annotations
@@ -30,8 +31,6 @@ from tests.bench import inputs
 
 MINUTES = 12
 """Each has so long to train, and to finish the step that it is in."""
-TURNS = ("ours", "trl", "trl", "ours")
-"""A processor's speed that falls or rises over the runs counts for both alike."""
 MOST = 10_000
 """Steps, of which there is no end but that of the time."""
 SHOWN = 3
@@ -271,13 +270,14 @@ def measure(*what: str) -> Any:
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def main() -> None:
-    """Train by turns, answer, print the table, draw."""
+def main(repeats: int) -> None:
+    """Train by turns, `repeats` times each, answer, print the table, draw."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     measure("prompts")
     initial = str(inputs.model(FOLDER))
     runs = []
-    for turn, side in enumerate(TURNS, start=1):
+    turns = [side for repeat in range(repeats) for side in (("trl", "ours") if repeat % 2 else ("ours", "trl"))]
+    for turn, side in enumerate(turns, start=1):
         policies = measure(side, str(60 * MINUTES), str(turn))
         print(f"  {len(policies)} steps in {max(policies.values()) / 60:.1f} min", flush=True)
         runs.append((side, {initial: 0.0, **shown(policies)}))
@@ -302,9 +302,9 @@ def with_error(rates: Sequence[float]) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    match sys.argv[1:]:
-        case []:
-            main()
+    match sys.argv[1:] or ["1"]:
+        case [repeats] if repeats.isdecimal():
+            main(int(repeats))
         case ["prompts"]:
             print(json.dumps(str(prompts())))
         case ["ours", seconds, turn]:

@@ -114,6 +114,7 @@ def test_what_is_open_stays_as_it_is(soaked, unit):
     grown = {role: growth(rows, lambda row, role=role: of(row, role, unit)) for role in rows[-1]["roles"]}
     assert {role: value for role, value in grown.items() if value > 2} == {}
     assert growth(rows, lambda row: len(row["shared"])) < 1
+    assert growth(rows, lambda row: row["temporary_files"]) < 2
 
 
 def test_nothing_is_left_behind(soaked, temporary):

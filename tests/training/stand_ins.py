@@ -90,6 +90,9 @@ class ScriptedActor:
         self.kept_cache = None
         self.unanswered: dict[int, list] = {}
 
+    async def placed(self):
+        """There is room for it."""
+
     async def start(self):
         self.diary.append(("start",))
 
@@ -266,7 +269,7 @@ class Run:
             stream = PromptStream(trained, self.config.seed, self.config.prompts, self.config.steps)
             self.controller = Controller(self.config, stream, crew)
             if checkpoint:
-                await self.controller.resume(checkpoint)
+                await self.controller.resume(checkpoint, self.journal.rows())
             await self.controller.run()
         finally:
             self.ledger.close()

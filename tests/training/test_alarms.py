@@ -72,6 +72,21 @@ def test_what_stays_wrong_is_said_again_after_a_while(caplog):
     assert len(caplog.messages) == 2
 
 
+def test_after_a_restart_what_is_usual_is_what_the_run_began_with():
+    known = {"step": 0, **WELL}
+    watch = Watch(AlarmsConfig())
+    watch.recall([known] * 20)
+    assert observed(watch, 6, start=20, **WRONG["max_length_growth"])[-1] == 1
+    assert observed(Watch(AlarmsConfig()), 6, start=20, **WRONG["max_length_growth"])[-1] == 0
+
+
+def test_what_two_alarms_look_at_is_averaged_over_the_whole_window():
+    watch = Watch(AlarmsConfig(window=4, max_length_growth=2.2))
+    observed(watch, 8)
+    longer = {"response_length": 2.5 * WELL["response_length"]}
+    assert observed(watch, 4, start=8, **longer) == [0, 0, 0, 1]
+
+
 def test_a_threshold_of_null_is_off():
     assert observed(Watch(AlarmsConfig(min_entropy=None)), 10, entropy=0.0) == [0] * 10
 

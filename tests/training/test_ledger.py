@@ -88,6 +88,16 @@ def test_what_came_after_a_checkpoint_is_cut_off_and_may_come_again(ledger):
     after.close()
 
 
+def test_an_attempt_that_was_taken_over_from_appends_to_no_file_of_the_next(ledger):
+    ledger.close_group(group(0), "stale")
+    cut_back(ledger.path, ledger.sync())
+    after = Ledger(ledger.path)
+    after.close_group(group(1), "stale")
+    ledger.close_group(group(1), "failed")
+    assert after.table().column("fate").to_pylist() == ["stale", "stale"]
+    after.close()
+
+
 def test_a_file_shorter_than_the_checkpoint_knew_is_an_error(ledger, tmp_path):
     ledger.close_group(group(0), "stale")
     size = ledger.sync()

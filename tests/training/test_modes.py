@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tasks.training.config import ActorsConfig
-from tests.training.stand_ins import RecordingLearner, Run, ScriptedActor, TableJudge, config, prompts, until
+from tests.training.stand_ins import RecordingLearner, Run, ScriptedActor, TableJudge, config, never, prompts, until
 
 
 async def unequal(_actor, prompt):
@@ -28,6 +28,19 @@ def test_where_engines_are_drained_no_response_has_tokens_of_two_policies(tmp_pa
     assert len(rows) >= 8 * 2 * 2
     assert all(row["first_version"] == row["last_version"] for row in rows)
     assert max(row["last_version"] for row in rows) > 1
+
+
+def test_with_static_batches_an_engine_without_room_in_the_cluster_holds_nobody_up(tmp_path):
+    class WithoutRoom(ScriptedActor):
+        async def placed(self):
+            await never()
+
+    def make_actor(index):
+        return [ScriptedActor, WithoutRoom][index](unequal)
+
+    options = config(actors=ActorsConfig(count=2, updates="static"), stall_seconds=1000)
+    after = Run(tmp_path, options, prompts(100), make_actor=make_actor).play()
+    assert len(after.metrics()) == options.steps
 
 
 def test_in_flight_a_response_goes_on_under_the_next_policy(tmp_path):

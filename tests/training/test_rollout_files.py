@@ -5,9 +5,11 @@ import asyncio
 import pytest
 
 from tasks.training import rollout_files
+from tasks.training.lease import LeaseLostError
 from tasks.training.rollout_files import RolloutFiles
 from tests.training.stand_ins import Run, config, prompts
 from tests.training.test_controller_resume import crashed_at_the_fourth_step
+from tests.training.test_ledger import group
 
 
 def test_the_responses_of_a_group_say_what_they_were_and_what_became_of_them(tmp_path):
@@ -58,3 +60,14 @@ def test_some_responses_are_printed_while_training(tmp_path, capsys, count):
     if count:
         assert "reward" in printed
         assert "question 1\n▸ right" in printed
+
+
+def test_an_attempt_that_was_taken_over_from_writes_over_no_responses_of_the_next(tmp_path):
+    def may_write():
+        raise LeaseLostError("process 12 on node-7 has taken this run over")
+
+    files = RolloutFiles(tmp_path / "rollouts", may_write=may_write)
+    files.add(group(0, (4, 3)), "trained", step=0)
+    with pytest.raises(LeaseLostError):
+        asyncio.run(files.flush())
+    assert not (tmp_path / "rollouts").exists()

@@ -89,6 +89,14 @@ class Machine(RuleBasedStateMachine):
         assert [group.number for group in batch] == sorted(group.number for group in batch)
         self.left += [group.number for group in batch]
 
+    @rule()
+    def restart(self):
+        """The driver ends, and another goes on from a checkpoint of this moment, with actors that know nothing."""
+        for sample in self.samples(Stage.GENERATING):
+            sample.stage = Stage.WAITING
+        before, self.window = self.window, new_window(self.stream, self.opened)
+        assert self.window.restore(before.ready, before.in_flight.values()) == self.samples(Stage.JUDGING)
+
     @invariant()
     def every_group_is_in_one_place_or_left_once(self):
         here = [*self.window.in_flight, *(group.number for group in self.window.ready)]

@@ -78,6 +78,9 @@ class ClockActor:
         self.generated_tokens = 0.0
         self.busy_seconds = 0.0
 
+    async def placed(self) -> None:
+        """See `Actor`."""
+
     async def start(self) -> None:
         """See `Actor`."""
         await asyncio.sleep(self._clock.start_seconds)
