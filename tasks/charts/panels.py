@@ -40,6 +40,7 @@ PANELS = (
     ),
     Panel("Response length", "tokens, mean", {"response_length": "length"}),
     Panel("Truncated responses", "fraction", {"truncated": "truncated"}),
+    Panel("Spread of a group's rewards", "standard deviation, mean", {"reward_std": "spread"}),
     Panel("Entropy", "nats per token", {"entropy": "entropy"}),
     Panel("Engine-learner mismatch", "mean |Δ log-probability|, nats", {"mismatch": "mismatch"}),
     Panel(
@@ -74,6 +75,17 @@ PANELS = (
     ),
     Panel("Rounds of prompts for a batch", "dynamic sampling", {"sampling_rounds": "rounds"}),
     Panel(
+        "Lost",
+        "number",
+        {
+            "actors_lost": "actors",
+            "failed_groups": "groups that failed",
+            "stale_groups": "groups too old",
+            "unjudged_samples": "responses without a judgement",
+        },
+    ),
+    Panel("Alarms", "number", {"alarms": "that ring"}),
+    Panel(
         "Throughput",
         "tokens/s",
         {"generated_tokens_per_second": "generated", "trained_tokens_per_second": "trained"},
@@ -81,6 +93,7 @@ PANELS = (
     Panel("Where a step's time goes", "seconds", {"learn_seconds": "learning", "wait_seconds": "waiting for groups"}),
     Panel("Idle", "share of the time", {"learner_idle": "learner", "actors_idle": "actors"}),
     Panel("KV cache in use", "share, mean over engines", {"kv_cache_usage": "in use"}),
+    Panel("Preemptions", "sequences that lost their KV cache to others", {"preemptions": "preempted"}),
     Panel("Sequences an engine is given", "mean over engines", {"sequences_limit": "limit"}),
     Panel("Weight update", "seconds", {"update_seconds": "whole update", "update_pause_seconds": "generation paused"}),
     Panel("Gradient norm", "before clipping", {"grad_norm": "norm"}),

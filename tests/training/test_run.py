@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from tasks.charts.panels import PANELS
 from tasks.generation.config import SamplingConfig
 from tasks.schemas import LEDGER, MIXTURE
 from tasks.tables import read_table
@@ -33,6 +34,15 @@ RECIPE = TrainingConfig.model_validate(
         "stall_seconds": 240,
     }
 )
+OF_OTHER_OPTIONS = {
+    "kl",
+    "retired_prompts",
+    "deferred_prompts",
+    "recovered_groups",
+    "replayed_groups",
+    "sampling_rounds",
+}
+"""Metrics of options that the runs of this file do not use."""
 CONTENTS = [
     f"Write a sentence about the {word}" for word in ("sea", "river", "rain", "dog", "fox", "sum", "word", "answer")
 ]
@@ -104,6 +114,12 @@ def check_run(folder):
         assert row["grad_norm"] > 0
         assert row["response_length"] <= 16
     return check_ledger(folder)
+
+
+def test_the_charts_draw_what_a_run_records(killed):
+    recorded = {name for row in metrics(killed) for name in row}
+    drawn = {name for panel in PANELS for name in panel.metrics}
+    assert drawn - recorded == OF_OTHER_OPTIONS
 
 
 def test_a_run_hands_over_a_policy(untied_model, killed):
