@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
+from tasks.failures import InfrastructureError
 from tasks.training.access import AccessError, check_access
 from tasks.training.checkpoint import KEEP, Checkpoints
 from tasks.training.lease import LEASE_SECONDS, Lease
@@ -48,7 +49,7 @@ LAST_UPLOAD_SECONDS = 3600.0
 Result = TypeVar("Result")
 
 
-class StoreError(RuntimeError):
+class StoreError(InfrastructureError):
     """The blob storage does not answer: whether it holds a checkpoint cannot be said."""
 
 

@@ -16,6 +16,7 @@ from flytekit.types.file import FlyteFile
 
 from images import TRAINING
 from tasks.contents import seal
+from tasks.failures import InfrastructureError
 from tasks.kept import address_of, folder_of
 from tasks.machine import of_ray
 from tasks.platform import (
@@ -71,15 +72,9 @@ def train_policy(
     start with the same inputs finds it: on the same machine in its folder, on an empty one on blob storage.
     """
     from tasks import charts
-    from tasks.training.actors import ActorLostError
-    from tasks.training.controller import LostGroupsError
-    from tasks.training.learner.client import LearnerLostError
-    from tasks.training.lease import LeaseLostError
     from tasks.training.nodes import seen_by_all
     from tasks.training.run import train
-    from tasks.training.store import StoreError
     from tasks.training.tally import note
-    from tasks.training.timeouts import StalledError
 
     watch = Stopwatch("training")
     inputs = {"model": content_digest(model), "mixture": content_digest(mixture)}
@@ -111,32 +106,39 @@ def train_policy(
                     on_step=on_step,
                     on_saved=on_saved,
                 )
-        except (ActorLostError, LearnerLostError, LostGroupsError, LeaseLostError, StalledError, StoreError) as error:
+        except InfrastructureError as error:
             raise FlyteRecoverableException(f"{error} (run folder {folder})") from error
 
     rows = rows_of(result.metrics)
     show("training", charts.deck(charts.training_curves(rows)))
-    trained = sum(row["trained_tokens_per_second"] * row["step_seconds"] for row in rows)
-    seconds = sum(row["step_seconds"] for row in rows)
-    generated = sum(row["generated_tokens"] for row in rows)
-    summary = watch.summary(
-        f"{config.steps} steps, {trained:,.0f} tokens trained, "
-        f"{generated / max(seconds, 1e-9):,.0f} tokens/s generated",
-        before=sum(row["step_seconds"] for row in rows if row["step"] < result.resumed_from),
-        on=of_ray(),
-        steps=config.steps,
-        resumed_from=result.resumed_from,
-        trained_tokens=trained,
-        generated_tokens=generated,
-        tokens_per_second=generated / max(seconds, 1e-9),
-        run_folder=folder.name,
-    )
+    summary = _summary(watch, config, rows, result.resumed_from, folder.name)
     return Trained(
         FlyteDirectory(str(seal(result.policy))),
         FlyteFile(str(result.ledger)),
         FlyteFile(str(result.metrics)),
         FlyteDirectory(str(result.tensorboard)),
         summary,
+    )
+
+
+def _summary(
+    watch: Stopwatch, config: TrainingConfig, rows: list[dict[str, float]], resumed_from: int, folder: str
+) -> StageSummary:
+    """What the run did in all its attempts; this one went on from step `resumed_from`."""
+    seconds = sum(row["step_seconds"] for row in rows)
+    trained = sum(row["trained_tokens_per_second"] * row["step_seconds"] for row in rows)
+    generated = sum(row["generated_tokens"] for row in rows)
+    rate = generated / max(seconds, 1e-9)
+    return watch.summary(
+        f"{config.steps} steps, {trained:,.0f} tokens trained, {rate:,.0f} tokens/s generated",
+        before=sum(row["step_seconds"] for row in rows if row["step"] < resumed_from),
+        on=of_ray(),
+        steps=config.steps,
+        resumed_from=resumed_from,
+        trained_tokens=trained,
+        generated_tokens=generated,
+        tokens_per_second=rate,
+        run_folder=folder,
     )
 
 
