@@ -127,7 +127,7 @@ class RunStore:
         return self
 
     def __exit__(self, *about: object) -> None:
-        self._wait_for_the_last_upload()
+        self._wait_for_upload()
         self.lease.__exit__(*about)
 
     def save(self, checkpoint: Path) -> None:
@@ -173,20 +173,26 @@ class RunStore:
 
         That one is for an attempt that is killed later, while its policy is on the way to where results are kept.
         """
-        if self._upload is not None:
-            self._upload.result()
+        if self._wait_for_upload():
+            self._upload = in_thread(self._finish)
+            self._wait_for_upload()
+
+    def _finish(self) -> None:
         self._put_beside("the last responses", self._responses())
         self._put_beside("policies on the way", self._policies())
         self._tidy(1)
 
-    def _wait_for_the_last_upload(self) -> None:
+    def _wait_for_upload(self) -> bool:
+        """Wait for the upload that runs, and say so; False where it hangs, and is given up."""
         since = time.monotonic()
         while self._upload is not None and wait([self._upload], timeout=SAY_SECONDS).not_done:
             passed = time.monotonic() - since
             if passed >= LAST_UPLOAD_SECONDS:
                 logger.warning("%s: the last upload is given up, after %.0f s", self._place, passed)
-                return
+                self._upload = None
+                return False
             logger.warning("%s: the run has ended but for its last upload, since %.0f s", self._place, passed)
+        return True
 
     def _save(self, checkpoint: Path) -> None:
         try:

@@ -240,6 +240,21 @@ def test_a_slow_upload_holds_up_the_checkpoint_after_the_next(bucket, machines):
     assert restored(bucket, second) == 2
 
 
+def test_an_upload_that_hangs_holds_up_the_end_only_for_a_while(bucket, machines, monkeypatch, caplog):
+    monkeypatch.setattr("tasks.training.store.SAY_SECONDS", 0.05)
+    monkeypatch.setattr("tasks.training.store.LAST_UPLOAD_SECONDS", 0.3)
+    storage, folder = connect(bucket), machines[0]
+    storage.uploading = threading.Event()
+    with RunStore(storage, PLACE, folder) as store:
+        store.save(take_checkpoint(folder, 2))
+        hanging = store._upload
+        store.finish()
+    assert "the run has ended but for its last upload, since 0 s" in caplog.text
+    assert "the last upload is given up, after 0 s" in caplog.text
+    storage.uploading.set()
+    hanging.result()
+
+
 def test_of_a_run_that_has_ended_the_last_checkpoint_stays_alone(bucket, machines):
     first, second = machines
     with RunStore(connect(bucket), PLACE, first, ()) as store:
