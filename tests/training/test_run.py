@@ -36,6 +36,7 @@ RECIPE = TrainingConfig.model_validate(
 )
 OF_OTHER_OPTIONS = {
     "kl",
+    "off_policy",
     "retired_prompts",
     "deferred_prompts",
     "recovered_groups",
