@@ -15,7 +15,6 @@ are compared outside (`comparison`). Without a working sandbox nothing runs, and
 
 from __future__ import annotations
 
-import ast
 from functools import cache
 from typing import Any
 
@@ -23,6 +22,7 @@ from tasks.verifiers.code.config import CodeConfig
 from tasks.verifiers.code.judgeable import checker_problem
 from tasks.verifiers.code.running import Case
 from tasks.verifiers.code.sandbox import Isolation, Sandbox, SandboxError
+from tasks.verifiers.code.syntax import parse
 from tasks.verifiers.scores import GroundTruthError
 
 MAX_TESTS = 1000
@@ -45,7 +45,7 @@ def check_ground_truth(ground_truth: Any) -> None:
         if not isinstance(code, str):
             raise GroundTruthError(f"{name} is not text: {code!r:.200}")
         try:
-            ast.parse(code)
+            parse(code)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise GroundTruthError(f"{name} is no Python: {error}: {code!r:.200}") from None
     if problem := checker_problem(tests, ground_truth.get("setup") or ""):

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tasks.verifiers.code.inside.checker import ALIASES, PACKAGES
+from tasks.verifiers.code.syntax import parse
 
 _CONVERSIONS = {"int", "float", "complex", "round", "hash", "reversed", "set", "frozenset", "dict", "copy", "deepcopy"}
 _CAPTURES = {"redirect_stdout", "redirect_stderr", "patch"}
@@ -45,7 +46,7 @@ _PRINTS = "captures what this process prints or replaces what it holds, while th
 
 def checker_problem(tests: Sequence[str], setup: str) -> str | None:
     """Why these tests, all of which are Python, cannot be judged; None where they can."""
-    trees = [("setup", ast.parse(setup)), *((f"test {number}", ast.parse(test)) for number, test in enumerate(tests))]
+    trees = [("setup", parse(setup)), *((f"test {number}", parse(test)) for number, test in enumerate(tests))]
     try:
         reader = _Reader([tree for _, tree in trees])
         return next((f"{where} {problem}" for where, tree in trees for problem in reader.problems(tree)), None)

@@ -16,6 +16,7 @@ from tasks.verifiers.code.comparison import same_output
 from tasks.verifiers.code.config import CodeConfig
 from tasks.verifiers.code.inside.confine import Limits
 from tasks.verifiers.code.sandbox import Ended, Sandbox
+from tasks.verifiers.code.syntax import parse
 from tasks.verifiers.code.timing import Clock, OutOfTime
 from tasks.verifiers.scores import CannotJudge
 
@@ -151,7 +152,7 @@ def _conversation(sandbox: Sandbox, program: str, setup: str, limits: Limits, cl
 
 def imports_of(setup: str) -> str:
     """The import statements of the setup, which a response may rely on; the rest of it is the tests'."""
-    lines = [line for line in ast.parse(setup).body if isinstance(line, ast.Import | ast.ImportFrom)]
+    lines = [line for line in parse(setup).body if isinstance(line, ast.Import | ast.ImportFrom)]
     return "\n".join(ast.unparse(line) for line in lines)
 
 
