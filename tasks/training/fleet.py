@@ -31,8 +31,6 @@ from tasks.training.window import Window
 
 logger = logging.getLogger(__name__)
 
-LONGEST_BACK_OFF = 60.0
-"""Seconds."""
 LOOK_SECONDS = 10.0
 """From one look at an engine's figures to the next, at most: how full its KV cache is changes within seconds."""
 
@@ -287,18 +285,14 @@ class Fleet:
                 await actor.kill()
 
     async def _rest(self, place: Place) -> None:
-        """Back-off: none after the first loss, then 1 s, 2 s, 4 s; with too many losses, until the oldest is over."""
-        actors, lost = self._config.actors, place.losses
-        if lost <= 1:
-            return
-        seconds = min(2.0 ** (lost - 2), LONGEST_BACK_OFF)
+        """Back-off; where every place is over its budget, the run ends."""
         if place.is_over_budget:
+            actors = self._config.actors
             limit = f"actors.max_restarts = {actors.max_restarts} in {actors.restart_window_seconds:g} s"
             place.resting = f"{place.resting}; it stays empty: {limit}"
             if all(other.is_over_budget for other in self.places):
                 raise ActorLostError("; ".join(f"actor {other.index} {other.resting}" for other in self.places))
-            seconds = place.until_one_is_over()
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(place.back_off)
 
     async def _serve(self, place: Place, actor: Actor) -> None:
         await actor.placed()

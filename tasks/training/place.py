@@ -12,6 +12,9 @@ from tasks.training.concurrency import Concurrency
 from tasks.training.config import ActorsConfig
 from tasks.training.rollouts import Group, Sample
 
+LONGEST_BACK_OFF = 60.0
+"""Seconds."""
+
 
 class Place:
     """The place of one actor: who is in it, and what that generates.
@@ -86,6 +89,13 @@ class Place:
     def is_over_budget(self) -> bool:
         """Whether it is empty, and has lost more actors than it may."""
         return self.actor is None and self.losses > self._budget[0]
+
+    @property
+    def back_off(self) -> float:
+        """Seconds until its next actor: 0 after the first loss, then 1, 2, 4; over its budget, until one is over."""
+        if self.is_over_budget:
+            return self.until_one_is_over()
+        return min(2.0 ** (self.losses - 2), LONGEST_BACK_OFF) if self.losses > 1 else 0.0
 
     @property
     def keeps_out(self) -> bool:

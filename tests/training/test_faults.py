@@ -165,6 +165,23 @@ def test_a_run_with_one_place_at_its_limit_goes_on_while_the_others_are_only_bei
     assert Counter(index for index, _ in run.attempts) == {0: 2, 1: 2}
 
 
+def test_where_no_engine_may_be_replaced_none_is(tmp_path):
+    async def dies_in_the_first(actor, prompt):
+        await settle()
+        if actor is run.actors[0] and prompt == 3:
+            raise ActorLostError("gone")
+        return ["right", "wrong"]
+
+    run = Run(tmp_path, config(actors=ActorsConfig(count=2, max_restarts=0)), prompts(50), dies_in_the_first)
+    run.play()
+    assert run.attempts == [(0, 0), (1, 0)]
+    alone = config(actors=ActorsConfig(max_restarts=0))
+    run = Run(tmp_path / "alone", alone, prompts(50), dies_in_the_first)
+    run.folder.mkdir()
+    with pytest.raises(ActorLostError, match=r"max_restarts = 0"):
+        run.play()
+
+
 def test_a_loss_is_followed_by_a_pause_that_grows_and_a_full_budget_by_its_end(tmp_path):
     started = []
 
