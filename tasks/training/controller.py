@@ -43,15 +43,12 @@ from tasks.training.saved_groups import groups_table, load_groups
 from tasks.training.stream import PromptStream
 from tasks.training.tally import batch_metrics
 from tasks.training.timeouts import within
-from tasks.training.validation import Validation
+from tasks.training.validation import Validation, superseded_policies, validated_policy
 from tasks.training.weights import WeightStore
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-VALIDATED = "validated_"
-"""Policies that are named so are validation's, and go when a better one is there."""
 
 
 class NoSignalError(MistakeError):
@@ -342,12 +339,7 @@ class Controller:
         groups = groups_table(
             [*window.ready, *window.in_flight.values(), *kept.values()]
         )  # of this moment, as all the rest
-        needed = self.validation.needed
-        superseded = [
-            folder
-            for folder in self._crew.policies.glob(f"{VALIDATED}*")
-            if int(folder.stem.removeprefix(VALIDATED)) not in needed
-        ]
+        superseded = superseded_policies(self._crew.policies, self.validation.needed)
         state["rollout_files"] = await self._crew.ledger.rollouts.flush()
         partial = await self._crew.checkpoints.begin(self.version, state, groups, self._crew.learner)
         self._saving = asyncio.create_task(self._complete(partial, self.version, superseded))
@@ -397,8 +389,3 @@ class Controller:
     def _elapsed(self) -> float:
         """Seconds of work on this run, over all its attempts."""
         return self._elapsed_before + self._loop.time() - self._started
-
-
-def validated_policy(policies: Path, version: int) -> Path:
-    """The folder of a policy that was validated, below that of all policies of a run."""
-    return policies / f"{VALIDATED}{version:08d}"

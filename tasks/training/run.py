@@ -21,7 +21,7 @@ from tasks.training import trackers
 from tasks.training.actors import ActorProcess, RayActor
 from tasks.training.checkpoint import Checkpoints
 from tasks.training.config import TrainingConfig
-from tasks.training.controller import Controller, Crew, validated_policy
+from tasks.training.controller import Controller, Crew
 from tasks.training.durable import replace_folder
 from tasks.training.identity import check_fits, needs_conversion
 from tasks.training.journal import Journal
@@ -38,7 +38,7 @@ from tasks.training.rollouts import Prompt, read_prompts
 from tasks.training.stream import PromptStream
 from tasks.training.threads import PatientThreads
 from tasks.training.timeouts import until_the_first
-from tasks.training.validation import kept_out
+from tasks.training.validation import kept_out, validated_policy
 from tasks.training.watchdog import watch
 from tasks.training.weights import WeightStore, weights_folder
 from tasks.verifiers import VerifiersConfig, verifiers_of

@@ -11,8 +11,9 @@ import asyncio
 import logging
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tasks.failures import MistakeError
@@ -260,3 +261,17 @@ def summary(answers: Sequence[_Answer]) -> dict[str, float]:
         "pass_rate": statistics.fmean(passed),
         "truncated": statistics.fmean(each.completion.truncated for each in answers),
     }
+
+
+_VALIDATED = "validated_"
+
+
+def validated_policy(policies: Path, version: int) -> Path:
+    """The folder of a policy that was validated, below that of all policies of a run."""
+    return policies / f"{_VALIDATED}{version:08d}"
+
+
+def superseded_policies(policies: Path, needed: Collection[int]) -> list[Path]:
+    """The folders of policies that were validated, but those of the versions that are needed."""
+    found = policies.glob(f"{_VALIDATED}*")
+    return [folder for folder in found if int(folder.stem.removeprefix(_VALIDATED)) not in needed]
