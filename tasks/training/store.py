@@ -14,6 +14,7 @@ two attempts that save the same step never write to the same object.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import os
@@ -21,7 +22,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -33,7 +34,7 @@ from tasks.training.access import AccessError, check_access
 from tasks.training.checkpoint import KEEP, Checkpoints
 from tasks.training.lease import LEASE_SECONDS, Lease
 from tasks.training.threads import in_thread
-from tasks.training.timeouts import SAY_SECONDS
+from tasks.training.timeouts import StalledError, within
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -43,8 +44,8 @@ logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 RETRY_SECONDS = (1.0, 4.0, 16.0)
 """Pauses before what failed is tried again."""
-LAST_UPLOAD_SECONDS = 3600.0
-"""So long a run that has ended waits for its last upload."""
+HANG_SECONDS = 3600.0
+"""A run that has ended waits so long for the next file of its last upload."""
 
 Result = TypeVar("Result")
 
@@ -113,6 +114,7 @@ class RunStore:
         self._folder = folder
         self._retry_seconds = retry_seconds
         self._upload: Future[None] | None = None
+        self._files_put = 0
         self._put_once: set[Path] = set()
         self.lease = Lease(filesystem, f"{place}/lease.json", lease_seconds)
 
@@ -184,14 +186,23 @@ class RunStore:
 
     def _wait_for_upload(self) -> bool:
         """Wait for the upload that runs, and say so; False where it hangs, and is given up."""
-        since = time.monotonic()
-        while self._upload is not None and wait([self._upload], timeout=SAY_SECONDS).not_done:
-            passed = time.monotonic() - since
-            if passed >= LAST_UPLOAD_SECONDS:
-                logger.warning("%s: the last upload is given up, after %.0f s", self._place, passed)
-                self._upload = None
-                return False
-            logger.warning("%s: the run has ended but for its last upload, since %.0f s", self._place, passed)
+
+        async def waited(upload: Future[None]) -> None:
+            await within(
+                asyncio.wrap_future(upload),
+                f"{self._place}: the run has ended but for its last upload",
+                limit=HANG_SECONDS,
+                option="HANG_SECONDS",
+                progress=lambda: self._files_put,
+            )
+
+        try:
+            if self._upload is not None:
+                asyncio.run(waited(self._upload))
+        except StalledError as error:
+            logger.warning("%s: it is given up", error)
+            self._upload = None
+            return False
         return True
 
     def _save(self, checkpoint: Path) -> None:
@@ -226,6 +237,7 @@ class RunStore:
             if path not in self._put_once:
                 self._fs.put_file(str(path), f"{self._place}/{path.relative_to(self._folder).as_posix()}")
                 self._put_once.add(path)
+                self._files_put += 1
 
     def _responses(self) -> list[Path]:
         return sorted((self._folder / "rollouts").glob("*.parquet"))
@@ -241,6 +253,7 @@ class RunStore:
         for name, path, length in self._files(checkpoint):
             files[name] = _digest(path, length)
             self._put_file(f"{self._place}/{upload}/{name}", path, length)
+            self._files_put += 1
         manifest = Manifest(version=_version(checkpoint.name), files=files)
         self._fs.pipe_file(f"{self._place}/{upload}/{MANIFEST}", manifest.model_dump_json().encode())
 
