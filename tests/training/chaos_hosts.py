@@ -258,7 +258,8 @@ def test_without_a_host_for_any_engine_the_run_says_what_is_missing_and_goes_on_
     cluster.add(1, 1)
     run.take(1)
     run.end()
-    assert run.total("actors_lost") == 2
+    # Ray finds one host dead after the other, and may place what replaces the first engine on the second host meanwhile.
+    assert 2 <= run.total("actors_lost") <= 3
 
 
 @pytest.mark.parametrize("cluster", [4], indirect=True)
