@@ -258,7 +258,7 @@ def test_without_a_host_for_any_engine_the_run_says_what_is_missing_and_goes_on_
     cluster.add(1, 1)
     run.take(1)
     run.end()
-    # Ray finds one host dead after the other, and may place what replaces the first engine on the second host meanwhile.
+    # Ray finds one host dead after the other: what replaces the first engine may be placed on the second meanwhile.
     assert 2 <= run.total("actors_lost") <= 3
 
 
