@@ -129,8 +129,10 @@ class RunStore:
         return self
 
     def __exit__(self, *about: object) -> None:
-        self._wait_for_upload()
-        self.lease.__exit__(*about)
+        try:
+            self._wait_for_upload()
+        finally:
+            self.lease.__exit__(*about)
 
     def save(self, checkpoint: Path) -> None:
         """Upload a complete checkpoint, with the ledger and the metrics that belong to it, in the background.
@@ -180,8 +182,8 @@ class RunStore:
             self._wait_for_upload()
 
     def _finish(self) -> None:
-        self._put_beside("the last responses", self._responses())
-        self._put_beside("policies on the way", self._policies())
+        self._put_beside("the last responses", self._responses)
+        self._put_beside("policies on the way", self._policies)
         self._tidy(1)
 
     def _wait_for_upload(self) -> bool:
@@ -216,7 +218,7 @@ class RunStore:
                 error,
             )
             return
-        self._put_beside("policies on the way", self._policies())
+        self._put_beside("policies on the way", self._policies)
         self._tidy(KEEP)
 
     def _tidy(self, keep: int) -> None:
@@ -226,9 +228,9 @@ class RunStore:
         except Exception as error:  # they cost room, and go with the next
             logger.warning("older checkpoints in %s were not deleted: %s", self._place, error)
 
-    def _put_beside(self, what: str, paths: list[Path]) -> None:
+    def _put_beside(self, what: str, paths: Callable[[], list[Path]]) -> None:
         try:
-            self._persistently(partial(self._put_each_once, paths))
+            self._persistently(lambda: self._put_each_once(paths()))
         except Exception as error:  # the run is complete without them
             logger.warning("%s were not uploaded to %s: %s", what, self._place, error)
 

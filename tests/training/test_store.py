@@ -1,5 +1,6 @@
 """A run's memory in an S3 bucket: what an empty machine finds there after kills, failures and damage."""
 
+import errno
 import functools
 import json
 import os
@@ -221,6 +222,22 @@ def test_an_upload_that_fails_is_a_warning_and_the_next_one_counts(bucket, machi
         store.save(take_checkpoint(first, 1))
         store.save(take_checkpoint(first, 2))
     assert "step_00000001 was not uploaded" in caplog.text
+    assert restored(bucket, second) == 2
+
+
+def test_policies_that_cannot_be_read_end_no_run_and_hold_no_lease(bucket, machines, monkeypatch, caplog):
+    first, second = machines
+
+    def policies(store):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monkeypatch.setattr(RunStore, "_policies", policies)
+    with RunStore(connect(bucket), PLACE, first, ()) as store:
+        store.save(take_checkpoint(first, 1))
+        store.save(take_checkpoint(first, 2))
+        store.finish()
+    assert "policies on the way were not uploaded" in caplog.text
+    monkeypatch.undo()
     assert restored(bucket, second) == 2
 
 
