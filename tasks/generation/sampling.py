@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +101,9 @@ def sample(
         if remaining is not None and job.present:
             job.scores = known_scores(job.row["prompt_id"], job.key, sorted(job.present), kept)
         job.take_present()
-    waiting = [job for job in jobs if job.missing]
-    if waiting:
+    lacking = [job for job in jobs if job.missing]
+    if lacking:
+        waiting = [lacking[index] for index in interleaved([job.row["domain"] for job in lacking])]
         for job, ids in zip(waiting, tokenise([job.row for job in waiting], model, sampling), strict=True):
             job.ids = ids
         judges = open_pool(verifier_workers, verifiers, verifiers_for(prompts))
@@ -225,6 +228,18 @@ async def _opened(judges: AbstractContextManager[VerifierPool]) -> AsyncIterator
         await asyncio.wait([opening])
         if opening.exception() is None:
             await asyncio.to_thread(judges.__exit__, None, None, None)
+
+
+def interleaved(domains: Sequence[str]) -> list[int]:
+    """Indices in an order in which each domain comes at an even pace from beginning to end, and as it was in itself.
+
+    A judge that is slow works on one domain while engines generate for the others. In the order of a table, which goes
+    by source, it would be idle at first, and engines at last.
+    """
+    sizes = Counter(domains)
+    places: defaultdict[str, count[int]] = defaultdict(count)
+    progress = [(next(places[domain]) + 0.5) / sizes[domain] for domain in domains]
+    return sorted(range(len(domains)), key=progress.__getitem__)
 
 
 def tokenise(rows: Sequence[Mapping[str, Any]], model: Path, sampling: SamplingConfig) -> list[list[int]]:

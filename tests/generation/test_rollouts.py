@@ -9,6 +9,7 @@ from tasks.generation.interface import EngineError
 from tasks.generation.judging import RolloutError, check_prompts
 from tasks.generation.kept_rollouts import Kept
 from tasks.generation.rollouts import sample_and_score
+from tasks.generation.sampling import interleaved
 from tasks.schemas import PROMPTS, ROLLOUTS, canonical_json, prompt_id
 from tasks.tables import table_from_rows
 
@@ -82,6 +83,13 @@ def test_prompts_of_which_none_fits_are_an_error_before_any_engine_starts(tiny_m
             stage="difficulty",
             kept=kept_in(tmp_path),
         )
+
+
+def test_each_domain_keeps_an_even_pace_and_its_own_order():
+    domains = ["math"] * 6 + ["chat"] * 2 + ["code"]
+    assert interleaved(domains) == [0, 1, 6, 2, 8, 3, 4, 7, 5]
+    assert interleaved(["math"] * 4) == [0, 1, 2, 3]
+    assert interleaved([]) == []
 
 
 class BrokenEngine:

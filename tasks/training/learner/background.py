@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections import deque
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -27,14 +27,18 @@ class BackgroundCheckpointEngine(TorchCheckpointEngine):
         super().__init__(config)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: deque[Future[None]] = deque()
+        self._memory = CopyMemory()
 
     def save(self, state_dict: Any, path: str) -> None:
         """Write `state_dict` as it is now."""
-        self.write(partial(super().save, copied(state_dict)), Path(path))
+        copies: dict[Any, torch.Tensor] = {}
+        write = partial(super().save, self._copied(state_dict, copies))
+        self.write(write, Path(path)).add_done_callback(lambda _: self._memory.give_back(copies.values()))
 
-    def write(self, write: Callable[[str], None], path: Path) -> None:
+    def write(self, write: Callable[[str], None], path: Path) -> Future[None]:
         """Let `write(path)` write a file, of what nobody changes meanwhile."""
         self._writing.append(self._thread.submit(_write, write, path))
+        return self._writing[-1]
 
     def is_written(self) -> bool:
         """Whether every file is on the disk; raises what the first that failed raised."""
@@ -42,25 +46,41 @@ class BackgroundCheckpointEngine(TorchCheckpointEngine):
             self._writing.popleft().result()
         return not self._writing
 
+    def _copied(self, state: Any, copies: dict[Any, torch.Tensor]) -> Any:
+        """`state` with copies of its tensors, by where they are: those that are one stay one."""
+        if isinstance(state, torch.Tensor):
+            place = (state.device, state.data_ptr(), state.shape, state.stride(), state.dtype)
+            if place not in copies:
+                copies[place] = self._memory.copy_of(state.detach())
+            return copies[place]
+        if isinstance(state, dict):
+            found = copy.copy(state)  # a module's state has attributes of its own
+            found.update((key, self._copied(value, copies)) for key, value in state.items())
+            return found
+        if type(state) in (list, tuple):
+            return type(state)(self._copied(value, copies) for value in state)
+        return state
 
-def copied(state: Any) -> Any:
-    """`state` with copies of its tensors in main memory; tensors that are one stay one."""
-    return _copied(state, {})
 
+class CopyMemory:
+    """Main memory for the copies of a checkpoint, kept for those of the next.
 
-def _copied(state: Any, known: dict[Any, torch.Tensor]) -> Any:
-    if isinstance(state, torch.Tensor):
-        place = (state.device, state.data_ptr(), state.shape, state.stride(), state.dtype)
-        if place not in known:
-            known[place] = state.detach().to("cpu", copy=True)
-        return known[place]
-    if isinstance(state, dict):
-        found = copy.copy(state)  # a module's state has attributes of its own
-        found.update((key, _copied(value, known)) for key, value in state.items())
-        return found
-    if type(state) in (list, tuple):
-        return type(state)(_copied(value, known) for value in state)
-    return state
+    To fill memory that the system has just given takes several times as long, as it hands it out page by page.
+    """
+
+    def __init__(self) -> None:
+        self._free: defaultdict[tuple[torch.Size, torch.dtype], list[torch.Tensor]] = defaultdict(list)
+
+    def copy_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy that stays as it is until it is given back."""
+        free = self._free[tensor.shape, tensor.dtype]
+        made = free.pop() if free else torch.empty_like(tensor, device="cpu")
+        return made.copy_(tensor)
+
+    def give_back(self, copies: Iterable[torch.Tensor]) -> None:
+        """Nobody reads these copies any more."""
+        for made in copies:
+            self._free[made.shape, made.dtype].append(made)
 
 
 def _write(write: Callable[[str], None], path: Path) -> None:

@@ -1,0 +1,74 @@
+"""What a learner rank saves: as it was when it was asked for, in memory that is used again once it is written."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from tasks.training.learner.background import BackgroundCheckpointEngine, CopyMemory
+
+
+@pytest.fixture
+def disk():
+    """Writing begins when this is set."""
+    return threading.Event()
+
+
+@pytest.fixture
+def engine(disk, tmp_path):
+    def wait(path):
+        assert disk.wait(60)
+        Path(path).touch()
+
+    engine = BackgroundCheckpointEngine(None)
+    engine.write(wait, tmp_path / "before")
+    return engine
+
+
+def written(engine):
+    while not engine.is_written():
+        time.sleep(0.01)
+
+
+def read(path):
+    return torch.load(path, weights_only=True)
+
+
+def test_files_hold_what_was_when_each_was_asked_for(engine, disk, tmp_path):
+    weights = torch.arange(6.0)
+    state = {"embedding": weights, "others": [weights, weights[:2]], "step": 3}
+    for name in ("first", "second"):
+        engine.save(state, str(tmp_path / name))
+        weights += 10
+    assert not engine.is_written()
+    disk.set()
+    written(engine)
+    engine.save(state, str(tmp_path / "third"))  # in the memory of one of them
+    written(engine)
+    for name, expected in (("first", 0), ("second", 10), ("third", 20)):
+        found = read(tmp_path / name)
+        assert torch.equal(found["embedding"], torch.arange(6.0) + expected)
+        assert torch.equal(found["others"][1], torch.arange(2.0) + expected)
+        assert found["others"][0].data_ptr() == found["embedding"].data_ptr()  # a tied tensor stays one
+        assert found["step"] == 3
+
+
+def test_copies_take_memory_that_was_given_back():
+    memory = CopyMemory()
+    tensor = torch.ones(3, 4)
+    first, second = memory.copy_of(tensor), memory.copy_of(tensor)
+    assert first.data_ptr() != second.data_ptr()
+    memory.give_back([first])
+    assert memory.copy_of(tensor.bfloat16()).dtype == torch.bfloat16
+    third = memory.copy_of(tensor + 1)
+    assert third.data_ptr() == first.data_ptr()
+    assert torch.equal(third, tensor + 1)
+
+
+def test_what_kept_a_file_from_the_disk_is_raised(engine, disk, tmp_path):
+    disk.set()
+    engine.save({"step": 3}, str(tmp_path / "no folder" / "file"))
+    with pytest.raises((OSError, RuntimeError), match="no folder"):
+        written(engine)
