@@ -4,7 +4,8 @@
     each costs         2 operations per parameter (the forward pass), and ENGINE.overhead
     each trained one   6 operations per parameter (and the backward pass), and LEARNER.overhead
 
-A rough figure: prompts, judges and a reference policy are left out, and how long responses become nobody knows before.
+All of it times BESIDE. A rough figure: prompts and a reference policy are left out, and nobody knows before how long
+responses become.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ class Cost(NamedTuple):
 ENGINE, LEARNER = Cost(0.4, 1.6e-3), Cost(0.67, 1.2e-3)
 """Fitted to a model of 135M parameters on two cores of one processor. In bfloat16, in float32 with AVX-512, and in
 float32 with AVX2 alone, an engine made 750, 500 and 240 tokens/s, and a learner trained 520, 160 and 160."""
+
+BESIDE = 1.2
+"""Times as long as engines and learner alone, for judges, the controller and all who wait for each other: stages of the
+quickstart took 1.0 to 1.3 times, on a processor with bfloat16 and on one with AVX2 alone."""
 
 LENGTH = 0.75
 """Mean length of the quickstart's responses, of `max_tokens`."""
@@ -107,7 +112,7 @@ def stages(
 
 
 def _per_token(operations: float, rate: float, cost: Cost) -> float:
-    return operations / (cost.share * rate) + cost.overhead
+    return BESIDE * (operations / (cost.share * rate) + cost.overhead)
 
 
 def held_out(data: DataFile) -> int:

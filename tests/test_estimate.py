@@ -5,6 +5,7 @@ import torch
 
 from tasks import estimate
 from tasks.estimate import (
+    BESIDE,
     ENGINE,
     LEARNER,
     LENGTH,
@@ -35,10 +36,10 @@ EVALUATION = EvaluationConfig.model_validate({"sampling": {"samples": 4, "max_to
 SIZE = Size(parameters=1_000_000, prompts=100)
 CORES = 4
 RATES = {
-    ("engine", "auto"): 2e6 / (1 - ENGINE.overhead) / ENGINE.share,  # a token a second on each core
-    ("learner", "auto"): 6e6 / (1 - LEARNER.overhead) / LEARNER.share,
+    ("engine", "auto"): 2e6 / (1 / BESIDE - ENGINE.overhead) / ENGINE.share,  # a token a second on each core
+    ("learner", "auto"): 6e6 / (1 / BESIDE - LEARNER.overhead) / LEARNER.share,
 }
-LORA = 4 / 6 * (1 - LEARNER.overhead) + LEARNER.overhead
+LORA = BESIDE * (4 / 6 * (1 / BESIDE - LEARNER.overhead) + LEARNER.overhead)
 
 
 def recipe(**options):

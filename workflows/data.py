@@ -23,6 +23,7 @@ from tasks.schemas import StageSummary
 from tasks.sourcing.loaders import batches
 from tasks.sourcing.task import source_prompts
 from tasks.spec import DataFile, Recipe, quickstart
+from tasks.verifiers.config import VerifiersConfig
 
 FILES = quickstart()
 
@@ -58,39 +59,9 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
         training: the recipe, whose machines say whether there are GPUs.
     """
     pod = overrides(data.pod)
-    sampling_pod = data.difficulty.pod.with_gpus(training.cluster.gpus_of(data.difficulty.engine))
-    verifiers = fingerprinted(data.verifiers)
-    evaluated = [
-        source_prompts(batch=batch, max_prompt_chars=ANY_LENGTH).with_overrides(
-            node_name=f"evaluation-{batch.name}", **pod
-        )
-        for batch in batches([each.source for each in data.evaluation_sets])
-    ]
-    screening = data.cleaning.screening(evaluated=bool(evaluated))
-    prompts, set_aside = [], []
-    for batch in batches(data.sources):
-        sourced = source_prompts(batch=batch, max_prompt_chars=data.max_prompt_chars).with_overrides(
-            node_name=f"source-{batch.name}", **pod
-        )
-        prompts.append(sourced.prompts)
-        set_aside.append(sourced.set_aside)
-        if screening is not None:
-            screened = screen_prompts(
-                prompts=sourced.prompts,
-                evaluation_sets=[each.prompts for each in evaluated],
-                spec=screening,
-                verifiers=verifiers,
-            ).with_overrides(node_name=f"screen-{batch.name}", **pod)
-            prompts[-1] = screened.prompts
-            set_aside.append(screened.set_aside)
-    merged = merge_sources(
-        prompts=prompts,
-        set_aside=set_aside,
-        sources=[source.name for source in data.sources],
-        spec=data.cleaning.duplication,
-    ).with_overrides(node_name="merge", **pod)
+    difficulty, verifiers = data.difficulty, fingerprinted(data.verifiers)
+    merged = _merged(data, verifiers)
     checked = check_mixture(prompts=merged.prompts, spec=data.mixture).with_overrides(node_name="check", **pod)
-    difficulty = data.difficulty
 
     def rolled_out(name: str, checkpoint: Folder, spec: RolloutSpec) -> tuple[Any, Any]:
         """The prompts in shards, and the judged rollouts of all of them."""
@@ -105,13 +76,14 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
         ).with_overrides(node_name=f"split{name}", **pod)
         checked >> split.shards
         judging = judging_digest(verifiers, "initial") if spec.stop_at is not None else ""
+        sampling_pod = overrides(difficulty.pod.with_gpus(training.cluster.gpus_of(difficulty.engine)))
         sampled = map_task(
             partial(roll_out, model=checkpoint, spec=spec, judging=judging, initial=model, verifiers=verifiers),
             concurrency=difficulty.shards_at_once,
-        )(prompts=split.shards).with_overrides(node_name=f"roll-out{name}", **overrides(sampling_pod))
+        )(prompts=split.shards).with_overrides(node_name=f"roll-out{name}", **sampling_pod)
         judged = map_task(partial(judge_rollouts, model=checkpoint, spec=spec, initial=model, verifiers=verifiers))(
             prompts=split.shards, responses=sampled
-        ).with_overrides(node_name=f"judge{name}", **(overrides(sampling_pod) if verifiers.serves else pod))
+        ).with_overrides(node_name=f"judge{name}", **(sampling_pod if verifiers.serves else pod))
         collected = collect_rollouts(responses=sampled, rollouts=judged, spec=spec, verifiers=verifiers).with_overrides(
             node_name=f"collect{name}", **pod
         )
@@ -152,3 +124,37 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
         selecting=graded.summary,
         mixing=mixed.summary,
     )
+
+
+def _merged(data: DataFile, verifiers: VerifiersConfig) -> Any:
+    """The prompts of all sources, screened where it is asked for, without duplicates; as `merge_sources` gives them."""
+    pod = overrides(data.pod)
+    evaluated = [
+        source_prompts(batch=batch, max_prompt_chars=ANY_LENGTH).with_overrides(
+            node_name=f"evaluation-{batch.name}", **pod
+        )
+        for batch in batches([each.source for each in data.evaluation_sets])
+    ]
+    screening = data.cleaning.screening(evaluated=bool(evaluated))
+    prompts, set_aside = [], []
+    for batch in batches(data.sources):
+        sourced = source_prompts(batch=batch, max_prompt_chars=data.max_prompt_chars).with_overrides(
+            node_name=f"source-{batch.name}", **pod
+        )
+        prompts.append(sourced.prompts)
+        set_aside.append(sourced.set_aside)
+        if screening is not None:
+            screened = screen_prompts(
+                prompts=sourced.prompts,
+                evaluation_sets=[each.prompts for each in evaluated],
+                spec=screening,
+                verifiers=verifiers,
+            ).with_overrides(node_name=f"screen-{batch.name}", **pod)
+            prompts[-1] = screened.prompts
+            set_aside.append(screened.set_aside)
+    return merge_sources(
+        prompts=prompts,
+        set_aside=set_aside,
+        sources=[source.name for source in data.sources],
+        spec=data.cleaning.duplication,
+    ).with_overrides(node_name="merge", **pod)

@@ -7,7 +7,7 @@ import os
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 from flytekit import Deck, Resources, current_context
@@ -30,6 +30,9 @@ from tasks.platform import (
 from tasks.schemas import EVALUATION, GRADED, LEDGER, MIXTURE, ROLLOUTS, SET_ASIDE, StageSummary
 from tasks.spec import DataFile, Recipe
 from tasks.tables import read_table
+
+if TYPE_CHECKING:
+    from tasks.reporting.page import ReportInputs
 
 OUTPUTS = "RLVR_OUTPUTS"
 """Environment variable: the folder in which each local run gets one, with its report, tables and policy."""
@@ -66,57 +69,19 @@ def report(
         metrics: of training, a line a step.
         summaries: of all stages, in pipeline order.
     """
-    import pyarrow as pa
-
     from tasks.reporting import lineage, sections
     from tasks.reporting.formats import aware
     from tasks.reporting.index import write_index
-    from tasks.reporting.page import ReportInputs, render
+    from tasks.reporting.page import render
     from tasks.reporting.publication import new_run
     from tasks.reporting.terminal import headline, print_summary, summary_json
 
-    def table(name: str, schema: pa.Schema) -> pa.Table:
-        return read_table(local(tables[name]), schema)
-
-    title, run, context = f"rlvr-flyte: {data.name}", run_id(), current_context()
+    run, context = run_id(), current_context()
     summaries = sections.told_apart(summaries)
     # In a pod the execution's own date is when the pod began.
     began = min(map(aware, (context.execution_date, *(each.started_at for each in summaries if each.run == run))))
-    origins = {name: footer(each) for name, each in tables.items()}
-    # The ledger is written with the policy, by the same task.
-    origins |= {"model": {}, "policy": origins["ledger"]}
-    outputs = [
-        lineage.Output(name, content_digest(each), origins[name]) for name, each in {**folders, **tables}.items()
-    ]
-    evaluation = table("evaluation", EVALUATION)
-    page = render(
-        ReportInputs(
-            title=title,
-            spec_yaml=_yaml(shown["data"]),
-            training_yaml=_yaml(shown["training"]),
-            evaluation_yaml=_yaml(shown["evaluation"]),
-            set_aside=pa.concat_tables([table(name, SET_ASIDE) for name in tables if name.startswith("set_aside")]),
-            graded=table("graded", GRADED),
-            max_pass_rate=data.difficulty.max_pass_rate,
-            min_pass_rate=data.difficulty.min_pass_rate,
-            mixture=table("mixture", MIXTURE),
-            heldout=table("heldout", GRADED),
-            metrics=[json.loads(line) for line in local(metrics).read_text().splitlines()],
-            ledger=table("ledger", LEDGER),
-            evaluation=evaluation,
-            before=table("before", ROLLOUTS),
-            after=table("after", ROLLOUTS),
-            summaries=summaries,
-            run=run,
-            outputs=lineage.rows(outputs),
-            lineage={
-                "model": training.model.name,
-                "image": lineage.images(summaries),
-                "seeds": f"data {data.seed}, mixture {data.mixture.seed}, training {training.seed}",
-                "run": run,
-            },
-        )
-    )
+    title = f"rlvr-flyte: {data.name}"
+    page = render(_report_inputs(title, data, training, shown, tables, folders, metrics, summaries))
     path = scratch("report.html")
     path.write_text(page)
     Deck("report", page)
@@ -126,7 +91,7 @@ def report(
     rates = [item.facts["tokens_per_second"] for item in summaries if item.stage == "training"]
     with new_run(place, began, file_digest(str(path))) as (folder, final):
         summary = summary_json(
-            evaluation,
+            read_table(local(tables["evaluation"]), EVALUATION),
             summaries,
             run=run,
             seconds=(datetime.now(UTC) - began).total_seconds(),
@@ -136,13 +101,7 @@ def report(
         (folder / "summary.json").write_text(json.dumps({"title": data.name, **summary}, indent=2) + "\n")
         shutil.copy(path, folder / "report.html")
         if on_laptop:
-            for name, given in shown.items():
-                (folder / f"{name}.yaml").write_text(_yaml(given))
-            for name, each in tables.items():
-                shutil.copy(local(each), folder / f"{name}.parquet")
-            for name, source in folders.items():
-                shutil.copytree(local(source), folder / name)
-            shutil.copy(local(metrics), folder / "metrics.jsonl")
+            _copy_results(folder, shown, tables, folders, metrics)
             files = (_yaml(shown["training"]), _yaml(shown["data"]))
             card = lineage.model_card(title, training.model.name, str(headline(summary)), *files)
             (folder / "policy" / "README.md").write_text(card)
@@ -150,6 +109,72 @@ def report(
         write_index(place)
         print_summary(summary, final / "report.html", summaries)
     return Reported(FlyteFile(str(path)), FlyteFile(str(final / "summary.json")))
+
+
+def _report_inputs(
+    title: str,
+    data: DataFile,
+    training: Recipe,
+    shown: dict[str, Any],
+    tables: dict[str, Parquet],
+    folders: dict[str, Folder],
+    metrics: JsonLines,
+    summaries: list[StageSummary],
+) -> ReportInputs:
+    """What the page is made of: the arguments of `report`, read."""
+    import pyarrow as pa
+
+    from tasks.reporting import lineage
+    from tasks.reporting.page import ReportInputs
+
+    def table(name: str, schema: pa.Schema) -> pa.Table:
+        return read_table(local(tables[name]), schema)
+
+    origins = {name: footer(each) for name, each in tables.items()}
+    # The ledger is written with the policy, by the same task.
+    origins |= {"model": {}, "policy": origins["ledger"]}
+    outputs = [
+        lineage.Output(name, content_digest(each), origins[name]) for name, each in {**folders, **tables}.items()
+    ]
+    return ReportInputs(
+        title=title,
+        spec_yaml=_yaml(shown["data"]),
+        training_yaml=_yaml(shown["training"]),
+        evaluation_yaml=_yaml(shown["evaluation"]),
+        set_aside=pa.concat_tables([table(name, SET_ASIDE) for name in tables if name.startswith("set_aside")]),
+        graded=table("graded", GRADED),
+        max_pass_rate=data.difficulty.max_pass_rate,
+        min_pass_rate=data.difficulty.min_pass_rate,
+        mixture=table("mixture", MIXTURE),
+        heldout=table("heldout", GRADED),
+        metrics=[json.loads(line) for line in local(metrics).read_text().splitlines()],
+        ledger=table("ledger", LEDGER),
+        evaluation=table("evaluation", EVALUATION),
+        before=table("before", ROLLOUTS),
+        after=table("after", ROLLOUTS),
+        summaries=summaries,
+        run=run_id(),
+        outputs=lineage.rows(outputs),
+        lineage={
+            "model": training.model.name,
+            "image": lineage.images(summaries),
+            "seeds": f"data {data.seed}, mixture {data.mixture.seed}, training {training.seed}",
+            "run": run_id(),
+        },
+    )
+
+
+def _copy_results(
+    folder: Path, shown: dict[str, Any], tables: dict[str, Parquet], folders: dict[str, Folder], metrics: JsonLines
+) -> None:
+    """What a local run keeps beside its page."""
+    for name, given in shown.items():
+        (folder / f"{name}.yaml").write_text(_yaml(given))
+    for name, each in tables.items():
+        shutil.copy(local(each), folder / f"{name}.parquet")
+    for name, source in folders.items():
+        shutil.copytree(local(source), folder / name)
+    shutil.copy(local(metrics), folder / "metrics.jsonl")
 
 
 def _yaml(value: dict[str, Any]) -> str:
