@@ -4,6 +4,7 @@ Ranks run as Ray actors, as in a training run, so that the tests' own process jo
 """
 
 import asyncio
+import math
 from dataclasses import replace
 
 import pytest
@@ -361,16 +362,17 @@ def test_weights_that_are_no_numbers_are_given_to_nobody(ray, learner, tmp_path)
 
     trainer = learner(fresh=True)
 
-    def spoil(process):
+    def spoil(process, number):
         import torch
 
         with torch.no_grad():
-            next(process._rank._policy.parameters())[0, 0] = float("nan")
+            next(process._rank._policy.parameters())[0, 0] = number
 
-    ray.get(trainer._ranks[0].__ray_call__.remote(spoil))
-    with pytest.raises(LearnerLostError, match=r"the learner's weights are not finite: \S+ and 0 others"):
-        asyncio.run(trainer.write_weights(tmp_path / "weights"))
-    assert not list(tmp_path.iterdir())
+    for number in (math.nan, math.inf, -math.inf):
+        ray.get(trainer._ranks[0].__ray_call__.remote(spoil, number))
+        with pytest.raises(LearnerLostError, match=r"the learner's weights are not finite: \S+ and 0 others"):
+            asyncio.run(trainer.write_weights(tmp_path / "weights"))
+        assert not list(tmp_path.iterdir())
 
 
 def test_a_rank_without_a_sequence_adds_nothing(learner):

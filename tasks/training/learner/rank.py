@@ -277,7 +277,7 @@ class LearnerRank:
             full = self._gathered(parameter).detach()
             if self._rank == 0:
                 tensors[name] = full.to("cpu", copy=True).contiguous()
-                if not full.sum(dtype=torch.float32).isfinite():
+                if not torch.stack(full.aminmax()).isfinite().all():  # several times as fast as a look at each number
                     wrong.append(name)
         if wrong:
             raise LearnerLostError(f"the learner's weights are not finite: {wrong[0]} and {len(wrong) - 1} others")
