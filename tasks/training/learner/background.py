@@ -6,7 +6,6 @@ import copy
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +31,19 @@ class BackgroundCheckpointEngine(TorchCheckpointEngine):
     def save(self, state_dict: Any, path: str) -> None:
         """Write `state_dict` as it is now."""
         copies: dict[Any, torch.Tensor] = {}
-        write = partial(super().save, self._copied(state_dict, copies))
-        self.write(write, Path(path)).add_done_callback(lambda _: self._memory.give_back(copies.values()))
+        state, write = self._copied(state_dict, copies), super().save
 
-    def write(self, write: Callable[[str], None], path: Path) -> Future[None]:
+        def written(path: str) -> None:
+            try:
+                write(state, path)
+            finally:
+                self._memory.give_back(copies.values())
+
+        self.write(written, Path(path))
+
+    def write(self, write: Callable[[str], None], path: Path) -> None:
         """Let `write(path)` write a file, of what nobody changes meanwhile."""
         self._writing.append(self._thread.submit(_write, write, path))
-        return self._writing[-1]
 
     def is_written(self) -> bool:
         """Whether every file is on the disk; raises what the first that failed raised."""
