@@ -80,8 +80,8 @@ def report(
     summaries = sections.told_apart(summaries)
     # In a pod the execution's own date is when the pod began.
     began = min(map(aware, (context.execution_date, *(each.started_at for each in summaries if each.run == run))))
-    title = f"rlvr-flyte: {data.name}"
-    page = render(_report_inputs(title, data, training, shown, tables, folders, metrics, summaries))
+    inputs = _report_inputs(data, training, shown, tables, folders, metrics, summaries)
+    page = render(inputs)
     path = scratch("report.html")
     path.write_text(page)
     Deck("report", page)
@@ -91,7 +91,7 @@ def report(
     rates = [item.facts["tokens_per_second"] for item in summaries if item.stage == "training"]
     with new_run(place, began, file_digest(str(path))) as (folder, final):
         summary = summary_json(
-            read_table(local(tables["evaluation"]), EVALUATION),
+            inputs.evaluation,
             summaries,
             run=run,
             seconds=(datetime.now(UTC) - began).total_seconds(),
@@ -103,7 +103,7 @@ def report(
         if on_laptop:
             _copy_results(folder, shown, tables, folders, metrics)
             files = (_yaml(shown["training"]), _yaml(shown["data"]))
-            card = lineage.model_card(title, training.model.name, str(headline(summary)), *files)
+            card = lineage.model_card(inputs.title, training.model.name, str(headline(summary)), *files)
             (folder / "policy" / "README.md").write_text(card)
     if on_laptop:
         write_index(place)
@@ -112,7 +112,6 @@ def report(
 
 
 def _report_inputs(
-    title: str,
     data: DataFile,
     training: Recipe,
     shown: dict[str, Any],
@@ -130,6 +129,7 @@ def _report_inputs(
     def table(name: str, schema: pa.Schema) -> pa.Table:
         return read_table(local(tables[name]), schema)
 
+    run = run_id()
     origins = {name: footer(each) for name, each in tables.items()}
     # The ledger is written with the policy, by the same task.
     origins |= {"model": {}, "policy": origins["ledger"]}
@@ -137,7 +137,7 @@ def _report_inputs(
         lineage.Output(name, content_digest(each), origins[name]) for name, each in {**folders, **tables}.items()
     ]
     return ReportInputs(
-        title=title,
+        title=f"rlvr-flyte: {data.name}",
         spec_yaml=_yaml(shown["data"]),
         training_yaml=_yaml(shown["training"]),
         evaluation_yaml=_yaml(shown["evaluation"]),
@@ -153,13 +153,13 @@ def _report_inputs(
         before=table("before", ROLLOUTS),
         after=table("after", ROLLOUTS),
         summaries=summaries,
-        run=run_id(),
+        run=run,
         outputs=lineage.rows(outputs),
         lineage={
             "model": training.model.name,
             "image": lineage.images(summaries),
             "seeds": f"data {data.seed}, mixture {data.mixture.seed}, training {training.seed}",
-            "run": run_id(),
+            "run": run,
         },
     )
 
