@@ -103,7 +103,7 @@ def sample(
         job.take_present()
     lacking = [job for job in jobs if job.missing]
     if lacking:
-        waiting = [lacking[index] for index in interleaved([job.row["domain"] for job in lacking])]
+        waiting = [lacking[index] for index in interleaved([job.row["verifier"] for job in lacking])]
         for job, ids in zip(waiting, tokenise([job.row for job in waiting], model, sampling), strict=True):
             job.ids = ids
         judges = open_pool(verifier_workers, verifiers, verifiers_for(prompts))
@@ -230,16 +230,16 @@ async def _opened(judges: AbstractContextManager[VerifierPool]) -> AsyncIterator
             await asyncio.to_thread(judges.__exit__, None, None, None)
 
 
-def interleaved(domains: Sequence[str]) -> list[int]:
-    """Indices in an order in which each domain comes at an even pace from beginning to end, and as it was in itself.
+def interleaved(verifiers: Sequence[str]) -> list[int]:
+    """Indices in an order in which each verifier's prompts come at an even pace, and as they were among themselves.
 
-    A judge that is slow works on one domain while engines generate for the others. In the order of a table, which goes
-    by source, it would be idle at first, and engines at last.
+    One that is slow, as a model that judges, works while engines generate for the others. In the order of a table,
+    which goes by source, it would be idle at first, and engines at last.
     """
-    sizes = Counter(domains)
+    sizes = Counter(verifiers)
     places: defaultdict[str, count[int]] = defaultdict(count)
-    progress = [(next(places[domain]) + 0.5) / sizes[domain] for domain in domains]
-    return sorted(range(len(domains)), key=progress.__getitem__)
+    progress = [(next(places[verifier]) + 0.5) / sizes[verifier] for verifier in verifiers]
+    return sorted(range(len(verifiers)), key=progress.__getitem__)
 
 
 def tokenise(rows: Sequence[Mapping[str, Any]], model: Path, sampling: SamplingConfig) -> list[list[int]]:

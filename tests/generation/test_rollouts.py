@@ -85,9 +85,9 @@ def test_prompts_of_which_none_fits_are_an_error_before_any_engine_starts(tiny_m
         )
 
 
-def test_each_domain_keeps_an_even_pace_and_its_own_order():
-    domains = ["math"] * 6 + ["chat"] * 2 + ["code"]
-    assert interleaved(domains) == [0, 1, 6, 2, 8, 3, 4, 7, 5]
+def test_prompts_of_each_verifier_come_at_an_even_pace_and_in_their_own_order():
+    verifiers = ["math"] * 6 + ["chat_open"] * 2 + ["code"]
+    assert interleaved(verifiers) == [0, 1, 6, 2, 8, 3, 4, 7, 5]
     assert interleaved(["math"] * 4) == [0, 1, 2, 3]
     assert interleaved([]) == []
 
