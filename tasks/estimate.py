@@ -4,8 +4,8 @@
     each costs         2 operations per parameter (the forward pass), and ENGINE.overhead
     each trained one   6 operations per parameter (and the backward pass), and LEARNER.overhead
 
-All of it times BESIDE. A rough figure: prompts and a reference policy are left out, and nobody knows before how long
-responses become.
+Both times BESIDE, after START_SECONDS. A rough figure: prompts and a reference policy are left out, and how long
+responses become nobody knows before.
 """
 
 from __future__ import annotations
