@@ -25,12 +25,12 @@ def share(folder: Path) -> dict[str, float]:
     Each batch is trained on three times: alone, while a checkpoint is written, and after one has been written.
     """
     from tasks.spec import quickstart
-    from tasks.training.learner.rank import LearnerRank, free_port
+    from tasks.training.learner.rank import LearnerRank
     from tasks.training.packing import pack
 
     config = quickstart()[1].run
     learner = LearnerRank(config, str(inputs.model(folder)))
-    learner.setup(0, 1, ("127.0.0.1", free_port()))
+    learner.setup(0, 1, learner.address())
     saved = folder / "checkpoint"
 
     def written() -> None:

@@ -54,12 +54,12 @@ def compare(folder: Path) -> dict[str, float]:
 
     from tasks.spec import quickstart
     from tasks.training.learner.policy import Policy
-    from tasks.training.learner.rank import LearnerRank, free_port
+    from tasks.training.learner.rank import LearnerRank
 
     config = quickstart()[1].run
     model = inputs.model(folder)
     learner = LearnerRank(config, str(model))
-    learner.setup(0, 1, ("127.0.0.1", free_port()))
+    learner.setup(0, 1, learner.address())
     dtype = precision.resolve(config.learner.dtype, gpu=False)
     policy = Policy.load(model, dtype=getattr(torch, dtype)).train()
     seconds: dict[str, list[float]] = {"shared": [], "apart": [], "bare": [], "objective": []}

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import multiprocessing
 import os
 import signal
@@ -16,7 +17,8 @@ from tasks.training.rollout_files import TRAINING_ROLLOUTS
 from tasks.training.run import train
 
 EXIT_SECONDS = 30
-
+LOG = "driver.log"
+"""What a driver warned of, in its run folder."""
 
 ENGINE, LEARNER = "EngineCore", "ray::LearnerRank"
 """Names of processes."""
@@ -24,11 +26,16 @@ ENGINE, LEARNER = "EngineCore", "ray::LearnerRank"
 
 def process_of(name):
     """A process of this name below this one; waits for it where it has not been seen yet."""
+
+    def is_named(process):
+        return name in " ".join(process.cmdline())
+
     deadline = time.monotonic() + EXIT_SECONDS
     while time.monotonic() < deadline:
         for process in psutil.Process().children(recursive=True):
             with contextlib.suppress(psutil.Error):  # it has just ended
-                if name in " ".join(process.cmdline()):
+                # what it starts has its name for a moment, until that becomes another program
+                if is_named(process) and not is_named(process.parent()):
                     return process
         time.sleep(0.1)
     raise AssertionError(f"there is no {name}")
@@ -39,6 +46,7 @@ def drive(recipe, model, prompts, folder, kills, kill_driver_after, watch):
     import ray
 
     processes = folder / "processes.json"
+    logging.basicConfig(level=logging.WARNING, handlers=[logging.StreamHandler(), logging.FileHandler(folder / LOG)])
 
     def on_step(metrics):
         watch(folder, metrics)

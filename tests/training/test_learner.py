@@ -5,6 +5,7 @@ Ranks run as Ray actors, as in a training run, so that the tests' own process jo
 
 import asyncio
 import math
+import socket
 from dataclasses import replace
 
 import pytest
@@ -518,6 +519,15 @@ def test_leaving_out_what_has_no_gradient_changes_no_weight(learner, tiny_model,
 def test_a_folder_without_a_checkpoint_is_named(learner, tmp_path):
     with pytest.raises(RuntimeError, match=r"empty holds no checkpoint for 1 learner ranks"):
         asyncio.run(learner().load(tmp_path / "empty"))
+
+
+def test_the_port_where_ranks_meet_is_nobody_elses_before_they_do(tiny_model):
+    from tasks.training.learner.rank import LearnerRank
+
+    rank = LearnerRank(TrainingConfig(), str(tiny_model))
+    _, port = rank.address()
+    with socket.socket() as other, pytest.raises(OSError, match="already in use"):
+        other.bind(("", port))
 
 
 def test_a_killed_rank_is_a_lost_learner(ray, tiny_model):

@@ -27,6 +27,7 @@ from tasks.training.packing import MicroBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from torch.distributed import TCPStore
 
     from tasks.training.learner.reference import Reference, WithoutAdapter
 
@@ -60,6 +61,7 @@ class LearnerRank:
         self._reference: Reference | WithoutAdapter | None = None
         self._number = -1
         self._answer: Future[Any] = Future()
+        self._listening: socket.socket | None = None
 
     def once(self, number: int, method: str, *arguments: Any) -> Any:
         """Call a method, which has its effect once however often the call comes.
@@ -80,13 +82,25 @@ class LearnerRank:
         return self._answer.result()
 
     def address(self) -> tuple[str, int]:
-        """This node's address and a free port, for the other ranks to find rank 0."""
+        """Where the other ranks find this one, which is rank 0: this node's address, and a port that is its own by now.
+
+        A port that were merely free could be anybody's before `setup` has imported what it needs, which takes seconds.
+        """
         import ray
 
-        return ray.util.get_node_ip_address(), free_port()
+        dual = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if dual else socket.AF_INET
+        self._listening = socket.create_server(("", 0), family=family, dualstack_ipv6=dual)
+        return ray.util.get_node_ip_address(), self._listening.getsockname()[1]
 
     def setup(self, rank: int, world: int, address: tuple[str, int]) -> bool:
-        """Join the other ranks and build the engine; returns whether rows may share prompts. Collective."""
+        """Join the other ranks and build the engine; returns whether rows may share prompts. Collective.
+
+        Args:
+            rank: this one's.
+            world: how many there are.
+            address: what rank 0 returned as its own.
+        """
         gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         os.environ |= {
             "RANK": str(rank),
@@ -104,7 +118,9 @@ class LearnerRank:
         torch.manual_seed(self._config.seed)
         # DeepSpeed would compile its own collectives for CPUs here and now, with a C++ compiler; gloo's need none.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        store = self._store(*address) if self._listening else None
         deepspeed.init_distributed(dist_backend="nccl" if torch.cuda.is_available() else "gloo", verbose=False)
+        del store  # which torch has by now
         from tasks.training.learner.policy import Policy
 
         self._dtype = dtype = precision.resolve(options.dtype, gpu=torch.cuda.is_available())
@@ -139,6 +155,14 @@ class LearnerRank:
                     self._folder, self._device, options.logprob_chunk_tokens, getattr(torch, dtype)
                 )
         return policy.shares_prompts
+
+    def _store(self, host: str, port: int) -> TCPStore:
+        """Where ranks find each other, on the port that is held; torch, which opens one there again, is given this."""
+        from torch.distributed import TCPStore
+
+        assert self._listening
+        held = self._listening.detach()
+        return TCPStore(host, port, is_master=True, wait_for_workers=False, multi_tenant=True, master_listen_fd=held)
 
     def step(self, micro_batches: Sequence[MicroBatch], denominator: float, learning_rate: float) -> RankReport:
         """One optimizer step on this rank's micro-batches. Collective.
@@ -364,10 +388,3 @@ def _copy_all_but_weights(source: Path, destination: Path, dtype: str) -> None:
     config = json.loads((source / "config.json").read_text())
     config.pop("torch_dtype", None)  # its name in older files
     (destination / "config.json").write_text(json.dumps(config | {"dtype": dtype}, indent=2) + "\n")
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
