@@ -84,7 +84,7 @@ class LearnerRank:
     def address(self) -> tuple[str, int]:
         """Where the other ranks find this one, which is rank 0: this node's address, and a port that is its own by now.
 
-        A port that were merely free could be anybody's before `setup` has imported what it needs, which takes seconds.
+        A port that is merely free may be taken before `setup` has imported what it needs, which takes seconds.
         """
         import ray
 
