@@ -53,7 +53,7 @@ check: $(VENV)/.ready  ## lint, format, types
 	@$(BIN)/mypy
 
 schemas: $(VENV)/.ready  ## JSON schemas of the three files, for editors
-	@$(BIN)/python -m tasks.json_schema workflows/schemas
+	@$(BIN)/python -m tasks.inputs.json_schema workflows/schemas
 
 format: $(VENV)/.ready
 	@$(BIN)/ruff check --fix .

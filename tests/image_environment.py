@@ -20,7 +20,8 @@ from pathlib import Path, PurePath
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parent.parent
+from tests.paths import ROOT
+
 PROJECT = "rlvr-flyte"
 
 

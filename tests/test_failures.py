@@ -11,11 +11,11 @@ from flytekit.exceptions.user import FlyteRecoverableException
 
 import workflows.rlvr  # noqa: F401 declares every task
 from tasks.failures import cause_in_infrastructure
+from tasks.flyte.stages import stage
 from tasks.generation.interface import EngineError, EngineOptionsError
-from tasks.platform import stage
-from tasks.tables import TableError
-from tasks.training.actors import ActorLostError
-from tasks.training.controller import NoSignalError
+from tasks.tables.parquet import TableError
+from tasks.training.actors.process import ActorLostError
+from tasks.training.control.controller import NoSignalError
 from tasks.training.learner.client import LearnerLostError
 from tasks.training.timeouts import StalledError
 from tasks.verifiers.chat.server import ServerError

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.paths import ROOT
+
 STAGES = ("sourcing", "cleaning", "difficulty", "mixing", "training", "evaluation", "reporting")
 HEAVY = {"torch": "torch._C", "vllm": "vllm.config", "ray": "ray._raylet", "deepspeed": "deepspeed.runtime"}
 """A submodule that only a real import loads: flytekit leaves lazy placeholders under the names themselves."""
@@ -61,10 +62,10 @@ def test_packaging_the_workflows_loads_no_engine_and_needs_no_docker(tmp_path):
 
 def test_the_data_stages_load_no_engine():
     run_probe(
-        "from tasks.spec import quickstart\n"
+        "from tasks.inputs.files import quickstart\n"
         "from tasks.sourcing.prompts import build_prompts\n"
         "from tasks.mixing.mix import mix\n"
-        "from tasks.evaluation.statistics import compare\n"
+        "from tasks.evaluation.paired_gain import compare\n"
         "from tasks.reporting.page import render\n"
         "data, training, evaluation = quickstart()\n"
         "for source in data.sources: build_prompts(source, data.max_prompt_chars)"

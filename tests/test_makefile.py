@@ -3,11 +3,10 @@
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+from tests.paths import ROOT
 
 
 @pytest.mark.parametrize("machine", ["Darwin arm64", "Linux aarch64"])

@@ -10,19 +10,19 @@ from flytekit import Resources, map_task
 
 from images import DATA
 from tasks.cleaning.task import merge_sources, screen_prompts
-from tasks.difficulty.rollout_task import collect_rollouts, judge_rollouts, roll_out, split_prompts
+from tasks.difficulty.rollout_tasks import collect_rollouts, judge_rollouts, roll_out, split_prompts
 from tasks.difficulty.spec import RolloutSpec
 from tasks.difficulty.task import compare_variants, select_prompts
-from tasks.generation.kept_rollouts import judging_digest
+from tasks.flyte.stages import Folder, Parquet, composed
+from tasks.generation.rollout_cache import judging_digest
 from tasks.generation.task import prepare_model
+from tasks.inputs.files import DataFile, Recipe, quickstart
+from tasks.inputs.preflight import fingerprinted, longest_prompt
 from tasks.mixing.task import check_mixture, mix_prompts
-from tasks.platform import Folder, Parquet, composed
 from tasks.pods import overrides
-from tasks.preflight import fingerprinted, longest_prompt
-from tasks.schemas import StageSummary
 from tasks.sourcing.loaders import batches
 from tasks.sourcing.task import source_prompts
-from tasks.spec import DataFile, Recipe, quickstart
+from tasks.tables.schemas import StageSummary
 from tasks.verifiers.config import VerifiersConfig
 
 FILES = quickstart()
@@ -32,7 +32,7 @@ ANY_LENGTH = 2**40
 
 
 class Curated(NamedTuple):
-    """Tables have the columns of `tasks.schemas`."""
+    """Tables have the columns of `tasks.tables.schemas`."""
 
     prompts: Parquet
     rollouts: Parquet

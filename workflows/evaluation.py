@@ -10,17 +10,17 @@ from flytekit import Resources
 from images import DATA
 from tasks.evaluation.spec import EvaluationConfig
 from tasks.evaluation.task import compare_policies, evaluate_policy
-from tasks.platform import Folder, Parquet, composed
+from tasks.flyte.stages import Folder, Parquet, composed
+from tasks.inputs.files import DataFile, Recipe, quickstart
+from tasks.inputs.preflight import fingerprinted
 from tasks.pods import overrides
-from tasks.preflight import fingerprinted
-from tasks.schemas import StageSummary
-from tasks.spec import DataFile, Recipe, quickstart
+from tasks.tables.schemas import StageSummary
 
 FILES = quickstart()
 
 
 class BeforeAndAfter(NamedTuple):
-    """Tables have the columns of `tasks.schemas`."""
+    """Tables have the columns of `tasks.tables.schemas`."""
 
     before: Parquet
     after: Parquet

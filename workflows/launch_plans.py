@@ -8,7 +8,7 @@ In a module of its own: only registering loads it, since each one takes a tenth 
 from flytekit import LaunchPlan
 from flytekit.models.common import Labels
 
-from tasks.spec import RECIPES, with_companions
+from tasks.inputs.files import RECIPES, with_companions
 from workflows.rlvr import rlvr
 
 
@@ -22,6 +22,4 @@ def _launch_plan(recipe: str) -> LaunchPlan:
     )
 
 
-LAUNCH_PLANS = [
-    _launch_plan(path.stem) for path in sorted(RECIPES.glob("*.yaml")) if not path.stem.endswith("_evaluation")
-]
+LAUNCH_PLANS = [_launch_plan(path.stem) for path in sorted(RECIPES.glob("*.yaml"))]

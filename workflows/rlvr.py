@@ -9,11 +9,11 @@ from flytekit import workflow
 from flytekit.types.file import FlyteFile
 
 from tasks.evaluation.spec import EvaluationConfig
+from tasks.flyte.stages import Folder, Html, JsonLines, Parquet
 from tasks.generation.task import prepare_model
-from tasks.platform import Folder, Html, JsonLines, Parquet
-from tasks.preflight import plan
+from tasks.inputs.files import DataFile, Recipe, quickstart
+from tasks.inputs.preflight import plan
 from tasks.reporting.task import report
-from tasks.spec import DataFile, Recipe, quickstart
 from workflows.data import data as curate
 from workflows.evaluation import evaluation as evaluate
 from workflows.training import train
@@ -22,7 +22,7 @@ DATA, TRAINING, EVALUATION = quickstart()
 
 
 class Results(NamedTuple):
-    """What a run leaves behind; tables have the columns of `tasks.schemas`."""
+    """What a run leaves behind; tables have the columns of `tasks.tables.schemas`."""
 
     report: Html
     summary: FlyteFile

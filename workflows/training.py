@@ -6,11 +6,11 @@ pyflyte run workflows/training.py train --model FOLDER --mixture FILE [--data FI
 from flytekit import Resources
 
 from images import DATA
-from tasks.platform import Folder, Parquet, composed
+from tasks.flyte.stages import Folder, Parquet, composed
+from tasks.inputs.files import DataFile, Recipe, quickstart
+from tasks.inputs.preflight import fingerprinted
 from tasks.pods import overrides
-from tasks.preflight import fingerprinted
-from tasks.spec import DataFile, Recipe, quickstart
-from tasks.training.cluster import controller_pod, ray_job
+from tasks.training.cluster.pods import controller_pod, ray_job
 from tasks.training.task import Trained, train_policy
 
 FILES = quickstart()

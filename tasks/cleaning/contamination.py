@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tasks import texts
 from tasks.cleaning.spec import Contamination
+from tasks.tables import texts
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks import texts
 from tasks.cleaning.spec import NearDuplicates
+from tasks.tables import texts
 
 HASHES = 126
 """Of a signature: 21 bands of 6, 18 of 7, 14 of 9."""
@@ -99,7 +99,7 @@ class Comparison:
         return self._keys[place] == self._keys[other]
 
     def text_key(self, place: int) -> bytes:
-        """The key of a prompt's text (`tasks.texts.prompt_keys`)."""
+        """The key of a prompt's text (`tasks.tables.texts.prompt_keys`)."""
         return self._texts[place]
 
 
@@ -107,7 +107,7 @@ def signatures(ngrams: texts.Hashes, offsets: texts.Offsets) -> Signatures:
     """The MinHash signature of each text, `[texts, HASHES]`.
 
     Args:
-        ngrams, offsets: what `tasks.texts.ngrams` gives.
+        ngrams, offsets: what `tasks.tables.texts.ngrams` gives.
     """
     from rensa import RMinHash
 

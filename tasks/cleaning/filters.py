@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from tasks import texts
 from tasks.cleaning.spec import Filters
 from tasks.config import SpecError
-from tasks.schemas import Kind
+from tasks.tables import texts
+from tasks.tables.schemas import Kind
 
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from tasks.cleaning.duplicates import Comparison, Places
 from tasks.cleaning.spec import DuplicatesSpec
-from tasks.schemas import CLUSTER, PROMPTS, SET_ASIDE, TEXT, Kind, set_aside_row
-from tasks.tables import columns_of, read_batches, table_from_rows, with_user_columns
+from tasks.tables.parquet import columns_of, read_batches, table_from_rows, with_user_columns
+from tasks.tables.schemas import CLUSTER, PROMPTS, SET_ASIDE, TEXT, Kind, set_aside_row
 
 _NAMES = pa.schema([PROMPTS.field("source")])
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 from tasks.cleaning.contamination import Questions
 from tasks.cleaning.filters import Finding, Languages, lengths, wrong_ground_truths
 from tasks.cleaning.spec import ScreeningSpec
-from tasks.schemas import SET_ASIDE, set_aside_row
-from tasks.tables import table_from_rows
+from tasks.tables.parquet import table_from_rows
+from tasks.tables.schemas import SET_ASIDE, set_aside_row
 from tasks.verifiers import open_pool
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 

@@ -13,10 +13,10 @@ from flytekit.types.file import FlyteFile
 
 from images import DATA
 from tasks.cleaning.spec import DuplicatesSpec, ScreeningSpec
-from tasks.platform import RESULT, Parquet, Stopwatch, content_digest, local, scratch, show, shown_stage
-from tasks.provenance import made_from
-from tasks.schemas import PROMPTS, SET_ASIDE, StageSummary
-from tasks.tables import columns_of, read_batches, read_table, with_user_columns, write_batches
+from tasks.flyte.stages import RESULT, Parquet, Stopwatch, content_digest, local, scratch, show, shown_stage
+from tasks.lineage.provenance import made_from
+from tasks.tables.parquet import columns_of, read_batches, read_table, with_user_columns, write_batches
+from tasks.tables.schemas import PROMPTS, SET_ASIDE, StageSummary
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 

@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from tasks.difficulty.stopping import Bounds
 from tasks.failures import MistakeError
-from tasks.schemas import COMPARED, GRADED, SET_ASIDE, set_aside_row
-from tasks.tables import table_from_rows, validate, with_user_columns
+from tasks.tables.parquet import table_from_rows, validate, with_user_columns
+from tasks.tables.schemas import COMPARED, GRADED, SET_ASIDE, set_aside_row
 
 
 class GradingError(MistakeError):

@@ -1,4 +1,4 @@
-"""Difficulty as Flyte tasks: pass rates from rollouts (`tasks.difficulty.rollout_task`), which cost next to nothing."""
+"""Difficulty as Flyte tasks: pass rates from the rollouts of `tasks.difficulty.rollout_tasks`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from flytekit.types.file import FlyteFile
 
 from images import DATA
 from tasks.difficulty.stopping import Bounds
-from tasks.platform import Parquet, Stopwatch, content_digest, local, scratch, show, shown_stage
-from tasks.provenance import made_from
-from tasks.schemas import COMPARED, PROMPTS, ROLLOUTS, SET_ASIDE, StageSummary
-from tasks.tables import columns_of, read_batches, read_table, with_user_columns, write_table
+from tasks.flyte.stages import Parquet, Stopwatch, content_digest, local, scratch, show, shown_stage
+from tasks.lineage.provenance import made_from
+from tasks.tables.parquet import columns_of, read_batches, read_table, with_user_columns, write_table
+from tasks.tables.schemas import COMPARED, PROMPTS, ROLLOUTS, SET_ASIDE, StageSummary
 
 _SCORED = pa.schema([ROLLOUTS.field(name) for name in ("prompt_id", "score", "num_tokens", "error")])
 """What grading asks of rollouts: no text, which is most of them."""

@@ -23,7 +23,7 @@ class EvaluationConfig(Extendable):
         pod: where each policy is evaluated on a cluster.
     """
 
-    folder: ClassVar[Path] = Path(__file__).parents[2] / "workflows" / "recipes"
+    folder: ClassVar[Path] = Path(__file__).parents[2] / "workflows" / "evaluations"
 
     sampling: SamplingConfig = SamplingConfig(samples=4, seed=0)
     engine: EngineConfig = EngineConfig()

@@ -9,8 +9,7 @@ from flytekit.types.file import FlyteFile
 
 from images import DATA, GENERATION
 from tasks.evaluation.spec import EvaluationConfig
-from tasks.machine import here
-from tasks.platform import (
+from tasks.flyte.stages import (
     RESULT,
     Folder,
     Parquet,
@@ -23,9 +22,10 @@ from tasks.platform import (
     show,
     shown_stage,
 )
-from tasks.provenance import made_from
-from tasks.schemas import EVALUATION, GRADED, PROMPTS, ROLLOUTS, SET_ASIDE, StageSummary
-from tasks.tables import read_table, write_table
+from tasks.lineage.provenance import made_from
+from tasks.machine.resources import here
+from tasks.tables.parquet import read_table, write_table
+from tasks.tables.schemas import EVALUATION, GRADED, PROMPTS, ROLLOUTS, SET_ASIDE, StageSummary
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 
@@ -57,8 +57,8 @@ def evaluate_policy(
     the checkpoint that training began with: the judge of every policy, where `verifiers` says so.
     """
     from tasks import charts
-    from tasks.generation.kept_rollouts import Kept, judging_digest
-    from tasks.generation.rollouts import sample_and_score
+    from tasks.generation.rollout_cache import Kept, judging_digest
+    from tasks.generation.sample_and_score import sample_and_score
 
     watch = Stopwatch("evaluation")
     table = read_table(local(prompts), PROMPTS)
@@ -118,7 +118,7 @@ def evaluate_policy(
 def compare_policies(before: Parquet, after: Parquet, prompts: Parquet) -> Compared:
     """Pass rates of both policies with intervals, their paired gain, and a test of it, by domain and in all."""
     from tasks import charts
-    from tasks.evaluation.statistics import FLIP_SEED, compare
+    from tasks.evaluation.paired_gain import FLIP_SEED, compare
 
     watch = Stopwatch("comparison")
     found = compare(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tasks.failures import MistakeError
-from tasks.schemas import Message
+from tasks.tables.schemas import Message
 
 
 class ChatTemplateError(MistakeError):

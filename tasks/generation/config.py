@@ -21,7 +21,7 @@ class EngineConfig(Config):
 
     Attributes:
         dtype: type of weights and activations; `auto`: bfloat16, or float32 on a processor that computes bfloat16
-            slowly (`tasks.precision`).
+            slowly (`tasks.machine.precision`).
         max_model_len: context in tokens, prompt and response together.
         max_num_seqs: sequences in flight at most; the engine queues what comes on top.
         tensor_parallel_size: GPUs of one engine.

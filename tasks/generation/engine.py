@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tasks import cores, precision
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.interface import (
     Completion,
@@ -24,6 +23,7 @@ from tasks.generation.interface import (
     UpdateTiming,
     VersionSpan,
 )
+from tasks.machine import cpu_environment, precision
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
@@ -243,7 +243,7 @@ def _load(
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    from tasks.generation.statistics import Recorder
+    from tasks.generation.engine_stats import Recorder
 
     options: dict[str, Any] = {}
     recorder = Recorder()
@@ -302,7 +302,7 @@ def _environment(config: EngineConfig, sockets: str) -> Iterator[None]:
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would inherit our threads and their locks
     }
     if not has_gpu():
-        settings |= cores.ENGINE | {
+        settings |= cpu_environment.ENGINE | {
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": str(config.cpu_threads or len(os.sched_getaffinity(0))),
             "VLLM_CPU_KVCACHE_SPACE": str(config.cpu_kv_cache_gib),

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.failures import MistakeError
-from tasks.generation.kept_rollouts import Kept, verdict, verdicts_of
-from tasks.schemas import ROLLOUTS
+from tasks.generation.rollout_cache import Kept, verdict, verdicts_of
+from tasks.tables.schemas import ROLLOUTS
 from tasks.verifiers import (
     VerifierPool,
     VerifiersConfig,

@@ -11,9 +11,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tasks.config import Config
-from tasks.contents import file_digest
 from tasks.failures import MistakeError
-from tasks.quiet import hush_progress_bars
+from tasks.machine.quiet import hush_progress_bars
+from tasks.tables.content_digest import file_digest
 
 
 class ModelError(MistakeError):

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from tasks.failures import MistakeError
-from tasks.tables import table_from_rows
+from tasks.tables.parquet import table_from_rows
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

@@ -9,10 +9,10 @@ from flytekit import Resources
 from flytekit.types.directory import FlyteDirectory
 
 from images import GENERATION
-from tasks.contents import seal
+from tasks.flyte.stages import Folder, Stopwatch, scratch, show, shown_stage
 from tasks.generation.models import ModelSpec
-from tasks.platform import Folder, Stopwatch, scratch, show, shown_stage
-from tasks.schemas import StageSummary
+from tasks.tables.content_digest import seal
+from tasks.tables.schemas import StageSummary
 
 
 class PreparedModel(NamedTuple):

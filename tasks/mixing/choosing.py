@@ -25,9 +25,9 @@ from tasks.config import SpecError
 from tasks.mixing.members import Member
 from tasks.mixing.shares import Claim, divide
 from tasks.mixing.spec import DomainShare, HeldOut, MixtureSpec, Share, SourceShare
-from tasks.schemas import CLUSTER
-from tasks.tables import BATCH_ROWS, TableError
-from tasks.texts import prompt_keys
+from tasks.tables.parquet import BATCH_ROWS, TableError
+from tasks.tables.schemas import CLUSTER
+from tasks.tables.texts import prompt_keys
 
 Rows = NDArray[np.int64]
 """Rows of the graded table."""

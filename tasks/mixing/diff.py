@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.schemas import MIXTURE
-from tasks.tables import read_batches
+from tasks.tables.parquet import read_batches
+from tasks.tables.schemas import MIXTURE
 
 _COLUMNS = pa.schema([MIXTURE.field(name) for name in ("prompt_id", "domain", "source", "pass_rate", "repeat")])
 

@@ -15,8 +15,8 @@ import pyarrow as pa
 from tasks.mixing.choosing import Chosen, Rows, choose, rows_of
 from tasks.mixing.members import Member
 from tasks.mixing.spec import MixtureSpec
-from tasks.schemas import GRADED, MIXTURE, PROMPTS, SET_ASIDE, set_aside_row
-from tasks.tables import table_from_rows, validate, with_user_columns
+from tasks.tables.parquet import table_from_rows, validate, with_user_columns
+from tasks.tables.schemas import GRADED, MIXTURE, PROMPTS, SET_ASIDE, set_aside_row
 
 
 @dataclass(frozen=True)

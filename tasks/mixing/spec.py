@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from tasks.config import Config
-from tasks.schemas import Domain
+from tasks.tables.schemas import Domain
 
 
 class Share(Config):

@@ -9,11 +9,11 @@ from flytekit import Resources
 from flytekit.types.file import FlyteFile
 
 from images import DATA
+from tasks.flyte.stages import Parquet, Stopwatch, content_digest, local, scratch, show, shown_stage, stage
+from tasks.lineage.provenance import made_from
 from tasks.mixing.spec import MixtureSpec
-from tasks.platform import Parquet, Stopwatch, content_digest, local, scratch, show, shown_stage, stage
-from tasks.provenance import made_from
-from tasks.schemas import GRADED, PROMPTS, SET_ASIDE, StageSummary
-from tasks.tables import columns_of, read_batches, read_table, with_user_columns, write_batches, write_table
+from tasks.tables.parquet import columns_of, read_batches, read_table, with_user_columns, write_batches, write_table
+from tasks.tables.schemas import GRADED, PROMPTS, SET_ASIDE, StageSummary
 
 NONE: list[Parquet] = []
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.schemas import StageSummary
+from tasks.tables.schemas import StageSummary
 
 SHOWN_DIGITS = 12
 """Of a digest, on the page."""
@@ -19,7 +19,7 @@ class Output:
     Attributes:
         name: of the output.
         digest: of what it holds.
-        provenance: what its footer says of where it came from (`tasks.provenance`).
+        provenance: what its footer says of where it came from (`tasks.lineage.provenance`).
     """
 
     name: str

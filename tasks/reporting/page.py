@@ -17,8 +17,8 @@ from markupsafe import Markup
 
 from tasks import charts
 from tasks.reporting import formats, sections
-from tasks.schemas import EVALUATION, GRADED, LEDGER, MIXTURE, ROLLOUTS, SET_ASIDE, StageSummary
-from tasks.tables import validate
+from tasks.tables.parquet import validate
+from tasks.tables.schemas import EVALUATION, GRADED, LEDGER, MIXTURE, ROLLOUTS, SET_ASIDE, StageSummary
 
 _TEMPLATES = Path(__file__).parent / "templates"
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.charts import Stack, color_of, shares
-from tasks.schemas import StageSummary
+from tasks.tables.schemas import StageSummary
 
 FATES = {
     "trained": "the learner took a step with it",

@@ -14,8 +14,7 @@ from flytekit import Deck, Resources, current_context
 from flytekit.types.file import FlyteFile
 
 from images import DATA
-from tasks.contents import file_digest
-from tasks.platform import (
+from tasks.flyte.stages import (
     Folder,
     Html,
     JsonLines,
@@ -27,9 +26,10 @@ from tasks.platform import (
     scratch,
     uncached_stage,
 )
-from tasks.schemas import EVALUATION, GRADED, LEDGER, MIXTURE, ROLLOUTS, SET_ASIDE, StageSummary
-from tasks.spec import DataFile, Recipe
-from tasks.tables import read_table
+from tasks.inputs.files import DataFile, Recipe
+from tasks.tables.content_digest import file_digest
+from tasks.tables.parquet import read_table
+from tasks.tables.schemas import EVALUATION, GRADED, LEDGER, MIXTURE, ROLLOUTS, SET_ASIDE, StageSummary
 
 if TYPE_CHECKING:
     from tasks.reporting.page import ReportInputs

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tasks.reporting import formats, sections
-from tasks.schemas import EVALUATION, StageSummary
-from tasks.tables import validate
+from tasks.tables.parquet import validate
+from tasks.tables.schemas import EVALUATION, StageSummary
 
 
 def summary_json(

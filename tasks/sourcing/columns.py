@@ -8,7 +8,7 @@ from typing import Literal, get_args
 from pydantic import field_validator
 
 from tasks.config import Config
-from tasks.schemas import Domain
+from tasks.tables.schemas import Domain
 
 Verifier = Literal["math", "code", "precise_if", "chat_reference", "chat_open"]
 VERIFIERS: tuple[Verifier, ...] = get_args(Verifier)

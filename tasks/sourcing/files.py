@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.config import SpecError
-from tasks.contents import file_digest
 from tasks.sourcing.loader_specs import HuggingFaceLoader, JsonlLoader, Loader, ParquetLoader, Paths
+from tasks.tables.content_digest import file_digest
 
 BATCH = 1024
 

@@ -18,7 +18,6 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.config import SpecError, close_match
-from tasks.schemas import canonical_json
 from tasks.sourcing import hub
 from tasks.sourcing.files import File, Item, jsonl, named_files, parquet
 from tasks.sourcing.generators import TooFewPromptsError, functions, instructions, topics
@@ -34,6 +33,7 @@ from tasks.sourcing.loader_specs import (
 from tasks.sourcing.spec import SourceBatch, SourceSpec
 from tasks.sourcing.transforms import transform_digest, transformed
 from tasks.sourcing.values import only, root, value_at
+from tasks.tables.schemas import canonical_json
 from tasks.verifiers.functions import function_digest
 
 PEEK = 100

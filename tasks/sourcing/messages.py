@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.schemas import Message
 from tasks.sourcing.columns import Columns
 from tasks.sourcing.values import UnusableError, present, structure
+from tasks.tables.schemas import Message
 
 ROLES = ("system", "user", "assistant")
 

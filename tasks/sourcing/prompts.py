@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.config import SpecError
-from tasks.schemas import PROMPTS, SET_ASIDE, Kind, canonical_json, prompt_id, set_aside_row
 from tasks.sourcing.columns import DOMAIN_OF
 from tasks.sourcing.ground_truths import asked_instead, graded, verifier_of
 from tasks.sourcing.loaders import Malformed, Row, open_rows
 from tasks.sourcing.messages import Chat, chat_from
 from tasks.sourcing.spec import SourceSpec
 from tasks.sourcing.values import UnusableError, value_at
-from tasks.tables import table_from_rows
+from tasks.tables.parquet import table_from_rows
+from tasks.tables.schemas import PROMPTS, SET_ASIDE, Kind, canonical_json, prompt_id, set_aside_row
 
 BATCH = 4096
 

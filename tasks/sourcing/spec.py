@@ -13,7 +13,6 @@ from typing import Any, get_args
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from tasks.config import Config
-from tasks.schemas import Domain
 from tasks.sourcing.columns import (
     COLUMNS_OF,
     DOMAIN_OF,
@@ -25,6 +24,7 @@ from tasks.sourcing.columns import (
     Verifier,
 )
 from tasks.sourcing.loader_specs import Loader
+from tasks.tables.schemas import Domain
 
 IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 

@@ -9,11 +9,11 @@ from flytekit import Resources
 from flytekit.types.file import FlyteFile
 
 from images import DATA
-from tasks.platform import Parquet, Stopwatch, scratch, show, shown_stage
-from tasks.provenance import made_from
-from tasks.schemas import PROMPTS, SET_ASIDE, StageSummary
+from tasks.flyte.stages import Parquet, Stopwatch, scratch, show, shown_stage
+from tasks.lineage.provenance import made_from
 from tasks.sourcing.spec import SourceBatch
-from tasks.tables import write_table
+from tasks.tables.parquet import write_table
+from tasks.tables.schemas import PROMPTS, SET_ASIDE, StageSummary
 
 
 class Sourced(NamedTuple):

@@ -11,21 +11,21 @@ import click
 import yaml
 
 from tasks.config import SpecError, decisive, load_yaml, parse
-from tasks.contents import file_digest
 from tasks.failures import MistakeError
 from tasks.generation.models import ModelSpec, prepare_model
-from tasks.kept import folder_of
-from tasks.progress import shown
-from tasks.provenance import made_from
-from tasks.quiet import hush
-from tasks.schemas import canonical_json
-from tasks.spec import DataFile, Recipe
-from tasks.training.alarms import as_markdown
-from tasks.training.identity import run_name
+from tasks.inputs.files import DataFile, Recipe
+from tasks.lineage.provenance import made_from
+from tasks.machine.progress import shown
+from tasks.machine.quiet import hush
+from tasks.storage.locations import folder_of
+from tasks.tables.content_digest import file_digest
+from tasks.tables.schemas import canonical_json
+from tasks.training.records.identity import run_name
 from tasks.training.simulation import roofline
 from tasks.training.simulation.plan import Machines
 from tasks.training.simulation.plan_table import table
-from tasks.training.tally import note
+from tasks.training.telemetry.alarms import as_markdown
+from tasks.training.telemetry.step_metrics import note
 from tasks.verifiers.config import DEFAULTS
 
 hush()

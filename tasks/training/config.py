@@ -10,7 +10,7 @@ from tasks.config import Config, RunTime
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.training.learner.config import LearnerConfig, LoraConfig, OptimizerConfig, UpdatesConfig
 from tasks.training.objective.config import ObjectiveConfig
-from tasks.training.prompts import ActiveSampling, DynamicSampling, PromptsConfig, ReplayConfig, Resampling
+from tasks.training.prompt_options import ActiveSampling, DynamicSampling, PromptsConfig, ReplayConfig, Resampling
 
 
 class ActorsConfig(Config):
@@ -27,7 +27,7 @@ class ActorsConfig(Config):
             updates, and responses whose policy is up to so many steps older; the last step's are always given.
         keep_cache: whether responses go on with the KV cache of older weights; without, an update computes it again.
         min_num_seqs: an engine whose KV cache overflows is given fewer sequences at a time than `engine.max_num_seqs`,
-            and more again where there is room; never fewer than this (`tasks.training.concurrency`).
+            and more again where there is room; never fewer than this (`tasks.training.actors.concurrency`).
         prefetch: samples that wait in an engine beyond those, so that it need not ask for the next.
             With as many as a group has, groups are not spread over engines, whose slowest would set their pace.
         cpus: CPU cores that an actor reserves in Ray.

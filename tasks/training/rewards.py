@@ -11,9 +11,9 @@ from contextlib import ExitStack
 from typing import Any, Protocol
 
 from tasks.generation.interface import Completion
-from tasks.schemas import Message
+from tasks.tables.schemas import Message
 from tasks.training.config import RewardsConfig
-from tasks.training.rollouts import Prompt
+from tasks.training.groups.group import Prompt
 from tasks.verifiers import Score, VerifiersConfig, open_pool
 
 MIN_JUDGED = 2

@@ -11,36 +11,36 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks import cores, precision
 from tasks.failures import MistakeError
 from tasks.generation.interface import sample_seed
-from tasks.generation.rollouts import check_prompts
-from tasks.schemas import LEDGER, MIXTURE
-from tasks.tables import read_table, write_table
-from tasks.training import trackers
-from tasks.training.actors import ActorProcess, RayActor
-from tasks.training.checkpoint import Checkpoints
+from tasks.generation.sample_and_score import check_prompts
+from tasks.machine import cpu_environment, precision
+from tasks.storage.durable import replace_folder
+from tasks.storage.lease import Lease
+from tasks.storage.threads import PatientThreads
+from tasks.tables.parquet import read_table, write_table
+from tasks.tables.schemas import LEDGER, MIXTURE
+from tasks.training.actors.process import ActorProcess, RayActor
+from tasks.training.actors.weights import WeightStore, weights_folder
+from tasks.training.cluster.nodes import only_node, this_node_lives
+from tasks.training.cluster.watchdog import watch
 from tasks.training.config import TrainingConfig
-from tasks.training.controller import Controller, Crew
-from tasks.training.durable import replace_folder
-from tasks.training.identity import check_fits, needs_conversion
-from tasks.training.journal import Journal
+from tasks.training.control.controller import Controller, Crew
+from tasks.training.control.prompt_stream import PromptStream
+from tasks.training.control.validation import kept_out, validated_policy
+from tasks.training.groups.group import Prompt, read_prompts
 from tasks.training.learner.client import RayLearner
-from tasks.training.learner.lasting import LastingLearner
 from tasks.training.learner.rank import LearnerRank
+from tasks.training.learner.restartable import LastingLearner
 from tasks.training.learner.universal import convert
-from tasks.training.lease import Lease
-from tasks.training.ledger import Ledger, cut_back
-from tasks.training.nodes import only_node, this_node_lives
+from tasks.training.records.checkpoint import Checkpoints
+from tasks.training.records.identity import check_fits, needs_conversion
+from tasks.training.records.journal import Journal
+from tasks.training.records.ledger import Ledger, cut_back
+from tasks.training.records.response_files import RolloutFiles
 from tasks.training.rewards import RayJudge, RewardProcess
-from tasks.training.rollout_files import RolloutFiles
-from tasks.training.rollouts import Prompt, read_prompts
-from tasks.training.stream import PromptStream
-from tasks.training.threads import PatientThreads
+from tasks.training.telemetry import trackers
 from tasks.training.timeouts import until_the_first
-from tasks.training.validation import kept_out, validated_policy
-from tasks.training.watchdog import watch
-from tasks.training.weights import WeightStore, weights_folder
 from tasks.verifiers import VerifiersConfig, verifiers_of
 from tasks.verifiers.config import DEFAULTS
 
@@ -87,7 +87,7 @@ def train(
             node of the cluster sees.
         verifiers: how responses are judged.
         lease: the right to work on this run, held for the length of the call; None: one of the run folder.
-        lineage: where the run comes from (`tasks.provenance.made_from`), for the footer of the ledger's table.
+        lineage: where the run comes from (`tasks.lineage.provenance.made_from`), for the footer of the ledger's table.
         on_step: called with the metrics of each step.
         on_saved: called with the folder of each complete checkpoint.
 
@@ -345,7 +345,7 @@ class _Cluster:
             remote = self._ray.remote(LearnerRank).options(
                 num_cpus=self._config.learner.cpus,
                 num_gpus=1 if self._gpus else 0,
-                runtime_env={} if self._gpus else {"env_vars": cores.LEARNER},
+                runtime_env={} if self._gpus else {"env_vars": cpu_environment.LEARNER},
                 max_task_retries=-1,  # as for engines; a step is not taken twice
                 enable_task_events=False,
                 scheduling_strategy=self._where,

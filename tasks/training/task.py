@@ -15,11 +15,9 @@ from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
 from images import TRAINING
-from tasks.contents import seal
 from tasks.failures import InfrastructureError
-from tasks.kept import address_of, folder_of
-from tasks.machine import of_ray
-from tasks.platform import (
+from tasks.flyte.ray_job import HeadNodeConfig, RayJobConfig
+from tasks.flyte.stages import (
     DECK_SECONDS,
     RESULT,
     Folder,
@@ -32,15 +30,17 @@ from tasks.platform import (
     show,
     shown_stage,
 )
-from tasks.provenance import made_from
-from tasks.ray_job import HeadNodeConfig, RayJobConfig
-from tasks.schemas import StageSummary
+from tasks.lineage.provenance import made_from
+from tasks.machine.resources import of_ray
+from tasks.storage.locations import address_of, folder_of
+from tasks.tables.content_digest import seal
+from tasks.tables.schemas import StageSummary
 from tasks.training.config import TrainingConfig
-from tasks.training.identity import run_name
+from tasks.training.records.identity import run_name
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 if TYPE_CHECKING:
-    from tasks.training.lease import Lease
+    from tasks.storage.lease import Lease
 
 CLUSTER = RayJobConfig(HeadNodeConfig(Resources(cpu="4", mem="32Gi")), [], shutdown_after_job_finishes=True)
 """The machine of the task alone; in the pipeline it has those that its recipe asks for (`workflows/training.py`)."""
@@ -72,9 +72,9 @@ def train_policy(
     start with the same inputs finds it: on the same machine in its folder, on an empty one on blob storage.
     """
     from tasks import charts
-    from tasks.training.nodes import seen_by_all
+    from tasks.training.cluster.nodes import seen_by_all
     from tasks.training.run import train
-    from tasks.training.tally import note
+    from tasks.training.telemetry.step_metrics import note
 
     watch = Stopwatch("training")
     inputs = {"model": content_digest(model), "mixture": content_digest(mixture)}
@@ -160,8 +160,8 @@ def kept(folder: Path) -> Iterator[tuple[Lease, Callable[[Path], None]]]:
         StoreError: the storage does not answer.
         RunInUseError: another process works on it.
     """
-    from tasks.training.lease import Lease
-    from tasks.training.store import RunStore
+    from tasks.storage.lease import Lease
+    from tasks.training.records.remote_store import RunStore
 
     access = FlyteContextManager.current_context().file_access
     place = address_of(folder.name, access.raw_output_prefix)

@@ -38,12 +38,12 @@ from flytekit.models.literals import Literal
 from flytekit.remote import FlyteRemote
 from flytekit.tools.translator import Options
 
+from tasks.inputs.files import quickstart
 from tasks.mixing.spec import MixtureSpec
-from tasks.schemas import StageSummary
-from tasks.spec import quickstart
+from tasks.tables.schemas import StageSummary
+from tests.paths import ROOT
 from workflows.rlvr import Results
 
-ROOT = Path(__file__).parent.parent.parent
 WORKFLOW = "workflows.rlvr.rlvr"
 TRAINING = "learn"
 """The node of `train_policy`, in a dynamic task."""

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tasks import cores
+from tasks.machine import cpu_environment
 from tasks.training.simulation.ladder import PUBLISHED
 from tasks.verifiers import VerifiersConfig
 from tests.bench.figures import Figure, publish
@@ -237,7 +237,10 @@ def _latency(name: str, found: Mapping[str, float]) -> list[Figure]:
 def training() -> list[Figure]:
     """A step of ours beside TRL's, the learner alone, and what engine and learner do where nothing else takes time."""
     ours, trl = measure("training", "ours"), measure("training", "trl")
-    learner, padded = measure("learner", "compare", cores.LEARNER), measure("learner", "trl", cores.LEARNER)
+    learner, padded = (
+        measure("learner", "compare", cpu_environment.LEARNER),
+        measure("learner", "trl", cpu_environment.LEARNER),
+    )
     stage, bare = measure("generation", "stage"), measure("generation", "bare")
     trained, generated, alone = "trained tokens/s", "output tokens/s", learner["shared"]
     engine = bare["tokens_per_second"]
@@ -257,7 +260,7 @@ def training() -> list[Figure]:
 
 def checkpoints() -> list[Figure]:
     """How long training waits for a checkpoint."""
-    found = measure("checkpoint", "share", cores.LEARNER)
+    found = measure("checkpoint", "share", cpu_environment.LEARNER)
     slowed = "checkpoint: held, and slowed by the writing"
     return [
         Figure.below("checkpoint: the learner is held", found["held"], "of a step", 0.05),

@@ -24,9 +24,9 @@ def share(folder: Path) -> dict[str, float]:
 
     Each batch is trained on three times: alone, while a checkpoint is written, and after one has been written.
     """
-    from tasks.spec import quickstart
+    from tasks.inputs.files import quickstart
+    from tasks.training.learner.packing import pack
     from tasks.training.learner.rank import LearnerRank
-    from tasks.training.packing import pack
 
     config = quickstart()[1].run
     learner = LearnerRank(config, str(inputs.model(folder)))

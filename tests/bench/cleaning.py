@@ -20,8 +20,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pyarrow as pa
 
-from tasks.schemas import PROMPTS, canonical_json, prompt_id
-from tasks.tables import table_from_rows, write_batches
+from tasks.tables.parquet import table_from_rows, write_batches
+from tasks.tables.schemas import PROMPTS, canonical_json, prompt_id
 
 WORDS = 60
 """Of a prompt: GSM8K's have 46 in the mean."""
@@ -66,8 +66,8 @@ def main(count: int, folder: Path) -> dict[str, float]:
     from tasks.cleaning.merging import Merger
     from tasks.cleaning.screening import screen
     from tasks.cleaning.spec import CleaningSpec
-    from tasks.schemas import SET_ASIDE
-    from tasks.tables import read_batches
+    from tasks.tables.parquet import read_batches
+    from tasks.tables.schemas import SET_ASIDE
 
     file = write_batches(folder / "made.parquet", prompts(count), PROMPTS)
     questions = next(prompts(1000))

@@ -20,7 +20,7 @@ import numpy as np
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion
 from tasks.training.config import TrainingConfig
-from tasks.training.rollouts import Prompt
+from tasks.training.groups.group import Prompt
 from tasks.training.simulation.actors import ChanceJudge, ClockActor, ClockLearner, EngineClock, drawn_lengths
 from tasks.training.simulation.run import EnoughError, play
 

@@ -20,9 +20,9 @@ UPDATES = 7
 
 def stage(folder: Path) -> dict[str, float]:
     """The difficulty stage: generation, judging, tables, and what is kept of them."""
-    from tasks.generation.kept_rollouts import Kept
-    from tasks.generation.rollouts import sample_and_score
-    from tasks.spec import quickstart
+    from tasks.generation.rollout_cache import Kept
+    from tasks.generation.sample_and_score import sample_and_score
+    from tasks.inputs.files import quickstart
 
     spec = quickstart()[0].difficulty
     place = tempfile.mkdtemp(dir=folder)
@@ -46,7 +46,7 @@ def bare(folder: Path) -> dict[str, float]:
     from vllm.sampling_params import RequestOutputKind
 
     from tasks.generation.engine import running_engine
-    from tasks.spec import quickstart
+    from tasks.inputs.files import quickstart
 
     spec = quickstart()[0].difficulty
     tokenizer = AutoTokenizer.from_pretrained(inputs.model(folder))

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tasks import precision
 from tasks.generation.models import ModelSpec, prepare_model
+from tasks.inputs.files import quickstart
+from tasks.machine import precision
 from tasks.mixing.mix import mix
 from tasks.mixing.spec import MixtureSpec
-from tasks.schemas import GRADED, MIXTURE, canonical_json
 from tasks.sourcing.prompts import build_prompts
-from tasks.spec import quickstart
-from tasks.tables import table_from_rows, write_table
+from tasks.tables.parquet import table_from_rows, write_table
+from tasks.tables.schemas import GRADED, MIXTURE, canonical_json
 
 
 def model(folder: Path) -> Path:

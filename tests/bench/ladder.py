@@ -27,18 +27,18 @@ import numpy as np
 
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion
-from tasks.training.actors import ActorProcess, RayActor
-from tasks.training.checkpoint import Checkpoints
+from tasks.training.actors.process import ActorProcess, RayActor
+from tasks.training.actors.weights import WeightStore
 from tasks.training.config import TrainingConfig
-from tasks.training.controller import Controller, Crew
-from tasks.training.learner.lasting import LastingLearner
-from tasks.training.ledger import Ledger
-from tasks.training.rollouts import Prompt
+from tasks.training.control.controller import Controller, Crew
+from tasks.training.control.prompt_stream import PromptStream
+from tasks.training.groups.group import Prompt
+from tasks.training.learner.restartable import LastingLearner
+from tasks.training.records.checkpoint import Checkpoints
+from tasks.training.records.ledger import Ledger
 from tasks.training.simulation.actors import ChanceJudge, ClockLearner, EngineClock, drawn_lengths, mean_context
 from tasks.training.simulation.ladder import LONGEST, MEAN_TOKENS, rungs
 from tasks.training.simulation.run import Workload, simulate
-from tasks.training.stream import PromptStream
-from tasks.training.weights import WeightStore
 from tests.tiny_model import build
 
 SCALE = 16

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks import precision
+from tasks.machine import precision
 from tasks.training.config import TrainingConfig
-from tasks.training.packing import MicroBatch, Sequence, pack
+from tasks.training.learner.packing import MicroBatch, Sequence, pack
 from tests.bench import inputs
 
 WARM_UP = 1
@@ -52,7 +52,7 @@ def compare(folder: Path) -> dict[str, float]:
     """Steps with prompts shared and apart, and the model's forward and backward alone, take turns on each batch."""
     import torch
 
-    from tasks.spec import quickstart
+    from tasks.inputs.files import quickstart
     from tasks.training.learner.policy import Policy
     from tasks.training.learner.rank import LearnerRank
 
@@ -132,7 +132,7 @@ def trl(folder: Path) -> dict[str, float]:
     from transformers import AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    from tasks.spec import quickstart
+    from tasks.inputs.files import quickstart
 
     path = inputs.model(folder)
     tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")

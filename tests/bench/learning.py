@@ -44,13 +44,13 @@ NAMES = {"ours": "rlvr-flyte", "trl": "TRL GRPOTrainer"}
 def prompts() -> Path:
     """The mixture: the quickstart's prompts, but chat, with pass rates under 62.5%; some are kept out of training."""
     from tasks.difficulty.grading import grade, select
-    from tasks.generation.kept_rollouts import Kept
-    from tasks.generation.rollouts import sample_and_score
+    from tasks.generation.rollout_cache import Kept
+    from tasks.generation.sample_and_score import sample_and_score
+    from tasks.inputs.files import quickstart
     from tasks.mixing.mix import mix
     from tasks.mixing.spec import MixtureSpec
-    from tasks.schemas import MIXTURE
-    from tasks.spec import quickstart
-    from tasks.tables import write_table
+    from tasks.tables.parquet import write_table
+    from tasks.tables.schemas import MIXTURE
 
     path = FOLDER / "mixture.parquet"
     if path.exists():
@@ -75,7 +75,7 @@ def prompts() -> Path:
 
 def config() -> Any:
     """The quickstart recipe, without an end, with its policies on the way and prompts kept out."""
-    from tasks.spec import quickstart
+    from tasks.inputs.files import quickstart
 
     recipe = quickstart()[1].run.model_dump()
     more = {"steps": MOST, "export_every": 1, "checkpoint_every": MOST}
@@ -85,8 +85,8 @@ def config() -> Any:
 
 def split() -> tuple[list[Any], list[Any]]:
     """Prompts to train on, and those to answer afterwards."""
+    from tasks.training.control.validation import kept_out
     from tasks.training.run import load_prompts
-    from tasks.training.validation import kept_out
 
     return kept_out(load_prompts(config(), inputs.model(FOLDER), prompts()), config())
 
@@ -99,8 +99,8 @@ def ours(seconds: float, turn: int) -> dict[str, float]:
     """Policies by seconds since the start, of as many steps as `seconds` allow; `turn` is the seed, too."""
     import ray
 
-    from tasks.schemas import MIXTURE
-    from tasks.tables import read_table, write_table
+    from tasks.tables.parquet import read_table, write_table
+    from tasks.tables.schemas import MIXTURE
     from tasks.training.run import train
 
     path, folder = FOLDER / "trained.parquet", FOLDER / f"ours-{turn}"
@@ -200,7 +200,7 @@ def answered(policies: Sequence[str]) -> dict[str, list[float]]:
     from tasks.generation.config import EngineConfig, SamplingConfig
     from tasks.generation.engine import running_engine
     from tasks.generation.interface import sample_seed
-    from tasks.training.rollouts import Prompt
+    from tasks.training.groups.group import Prompt
     from tasks.verifiers import VerifiersConfig, open_pool
 
     sampling = SamplingConfig(max_tokens=config().sampling.max_tokens)

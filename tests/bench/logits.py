@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from tasks.training.logprobs import token_logprobs
+from tasks.training.learner.logprobs import token_logprobs
 
 TOKENS, HIDDEN, VOCABULARY = 16_384, 576, 49_152
 

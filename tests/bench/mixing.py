@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 import polars
 import pyarrow as pa
 
-from tasks.schemas import GRADED, MIXTURE
-from tasks.tables import read_table, write_batches, write_table
+from tasks.tables.parquet import read_table, write_batches, write_table
+from tasks.tables.schemas import GRADED, MIXTURE
 from tests.bench.cleaning import prompts
 
 SOURCES = 15

@@ -20,7 +20,7 @@ def ours(folder: Path) -> dict[str, float]:
     import ray
 
     from tasks.generation.config import SamplingConfig
-    from tasks.spec import quickstart
+    from tasks.inputs.files import quickstart
     from tasks.training.run import train
 
     config = quickstart()[1].run.model_copy(

@@ -11,8 +11,8 @@ import time
 
 from tasks.verifiers.chat.config import RULES
 from tasks.verifiers.chat.injection import find_injections
-from tests.verifiers.chat_honest import HONEST
-from tests.verifiers.chat_hostile import HOSTILE
+from tests.verifiers.chat.honest_answers import HONEST
+from tests.verifiers.chat.hostile_answers import HOSTILE
 
 ALL = "all rules"
 LONG = " ".join(HONEST)[:20_000]

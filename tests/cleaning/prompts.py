@@ -1,7 +1,6 @@
 """Prompts by hand, and cleaning them in one call."""
 
 import json
-import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,10 +8,10 @@ import pytest
 
 from tasks.cleaning.merging import Merger
 from tasks.cleaning.spec import DuplicatesSpec
-from tasks.schemas import PROMPTS, canonical_json, prompt_id
-from tasks.tables import table_from_rows, write_table
+from tasks.tables.parquet import table_from_rows, write_table
+from tasks.tables.schemas import PROMPTS, canonical_json, prompt_id
+from tests.paths import DATA
 
-DATA = Path(os.environ.get("RLVR_TEST_DATA", Path(__file__).parents[3] / "shared" / "data"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data at {DATA} (set RLVR_TEST_DATA)")
 
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks import row_groups
 from tasks.cleaning.duplicates import HASHES, RECALL, rows_of_a_band, signatures
 from tasks.cleaning.merging import Merger
 from tasks.cleaning.spec import DuplicatesSpec, NearDuplicates
-from tasks.schemas import CLUSTER, PROMPTS
-from tasks.tables import read_batches, read_table, write_batches, write_table
-from tasks.texts import ngrams, prompt_keys, questions, words
+from tasks.tables import row_groups
+from tasks.tables.parquet import read_batches, read_table, write_batches, write_table
+from tasks.tables.schemas import CLUSTER, PROMPTS
+from tasks.tables.texts import ngrams, prompt_keys, questions, words
 from tests.cleaning.prompts import gsm8k, merged, needs_data, prompt, source, table
 
 LONG = (

@@ -7,7 +7,7 @@ from tasks.cleaning.contamination import Questions
 from tasks.cleaning.screening import screen
 from tasks.cleaning.spec import CleaningSpec, Contamination, Filters
 from tasks.config import SpecError
-from tasks.schemas import PROMPTS
+from tasks.tables.schemas import PROMPTS
 from tests.cleaning.prompts import gsm8k, needs_data, prompt, source, table
 
 QUESTION = "A plane flies nine hundred miles in two hours . How long does it need for five hundred miles more ?"

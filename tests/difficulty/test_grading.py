@@ -6,8 +6,8 @@ import pytest
 from tasks.difficulty.grading import GradingError, compare, grade, select
 from tasks.difficulty.spec import DifficultySpec
 from tasks.difficulty.stopping import Bounds
-from tasks.schemas import PROMPTS, ROLLOUTS, SET_ASIDE, set_aside_row
-from tasks.tables import table_from_rows
+from tasks.tables.parquet import table_from_rows
+from tasks.tables.schemas import PROMPTS, ROLLOUTS, SET_ASIDE, set_aside_row
 
 ALL_SAMPLED = SET_ASIDE.empty_table()
 

@@ -5,8 +5,8 @@ from click.testing import CliRunner
 
 from tasks.mixing.__main__ import main
 from tasks.mixing.diff import difference
-from tasks.schemas import MIXTURE
-from tasks.tables import TableError, write_table
+from tasks.tables.parquet import TableError, write_table
+from tasks.tables.schemas import MIXTURE
 from tests.mixing.test_mix import SIZES, run
 
 

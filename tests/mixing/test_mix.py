@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tasks.config import SpecError, explain
-from tasks.contents import file_digest
 from tasks.mixing.mix import check, mix
 from tasks.mixing.shares import apportion
 from tasks.mixing.spec import MixtureSpec
-from tasks.schemas import GRADED, MIXTURE, PROMPTS, prompt_id
-from tasks.tables import TableError, table_from_rows, write_table
-from tasks.texts import prompt_keys
+from tasks.tables.content_digest import file_digest
+from tasks.tables.parquet import TableError, table_from_rows, write_table
+from tasks.tables.schemas import GRADED, MIXTURE, PROMPTS, prompt_id
+from tasks.tables.texts import prompt_keys
 
 
 def graded(sizes):

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from tasks.reporting import lineage
 from tasks.reporting.page import ReportInputs
-from tasks.schemas import (
+from tasks.tables.parquet import table_from_rows
+from tasks.tables.schemas import (
     EVALUATION,
     GRADED,
     LEDGER,
@@ -21,7 +22,6 @@ from tasks.schemas import (
     prompt_id,
     set_aside_row,
 )
-from tasks.tables import table_from_rows
 
 STARTED = datetime(2026, 11, 21, 10, 0, tzinfo=UTC)
 THRESHOLD = 0.625

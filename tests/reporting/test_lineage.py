@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 
 import yaml
 
-from tasks.digest import code_digest
-from tasks.provenance import image, made_from
+from tasks.lineage.code_digest import code_digest
+from tasks.lineage.provenance import image, made_from
 from tasks.reporting.index import write_index
 from tasks.reporting.lineage import Output, images, model_card, rows
-from tasks.schemas import StageSummary
+from tasks.tables.schemas import StageSummary
 
 KEPT, MIXTURE = "a" * 64, "b" * 64
 

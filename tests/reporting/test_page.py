@@ -9,8 +9,8 @@ import pytest
 
 from tasks.reporting import sections
 from tasks.reporting.page import ReportInputs, render
-from tasks.schemas import ROLLOUTS, SET_ASIDE, set_aside_row
-from tasks.tables import TableError, table_from_rows
+from tasks.tables.parquet import TableError, table_from_rows
+from tasks.tables.schemas import ROLLOUTS, SET_ASIDE, set_aside_row
 from tests.reporting.synthetic_run import THRESHOLD, evaluation, metrics, report_inputs
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}

@@ -2,16 +2,16 @@
 
 import json
 import re
-from pathlib import Path
 
 import duckdb
 import pytest
 
 from tasks.reporting.trace import TraceError, find, find_row, told
-from tasks.schemas import GRADED, LEDGER, MIXTURE, PROMPTS, ROLLOUTS, SET_ASIDE, prompt_id, set_aside_row
-from tasks.tables import table_from_rows, write_table
+from tasks.tables.parquet import table_from_rows, write_table
+from tasks.tables.schemas import GRADED, LEDGER, MIXTURE, PROMPTS, ROLLOUTS, SET_ASIDE, prompt_id, set_aside_row
+from tests.paths import ROOT
 
-DOCS = Path(__file__).parents[2] / "docs" / "tracing.md"
+DOCS = ROOT / "docs" / "tracing.md"
 
 
 def prompt(number):

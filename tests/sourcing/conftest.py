@@ -1,7 +1,7 @@
 """Where the verifier finds the data with which it judges what the generators made."""
 
 import os
-from pathlib import Path
 
-DATA = Path(os.environ.get("RLVR_TEST_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
+from tests.paths import DATA
+
 os.environ.setdefault("NLTK_DATA", str(DATA / "nltk_data"))  # before the first import of nltk

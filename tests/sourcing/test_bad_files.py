@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.config import SpecError
-from tasks.schemas import PROMPTS
 from tasks.sourcing import files
 from tasks.sourcing.prompts import build_prompts
 from tasks.sourcing.spec import SourceSpec
-from tasks.tables import TableError, read_table
+from tasks.tables.parquet import TableError, read_table
+from tasks.tables.schemas import PROMPTS
 
 
 def source(path, kind="jsonl"):
@@ -111,9 +111,9 @@ def test_a_disk_that_fills_in_mid_write_leaves_nothing_that_is_taken_for_a_table
     path = tmp_path / "t.parquet"
     program = f"""
 import random
-from tests.generation.test_rollouts import table
-from tasks.schemas import PROMPTS
-from tasks.tables import write_table
+from tests.generation.test_sample_and_score import table
+from tasks.tables.schemas import PROMPTS
+from tasks.tables.parquet import write_table
 write_table({str(path)!r}, table(*(str(random.random()) * 50 for _ in range(2000))), PROMPTS)
 """
 

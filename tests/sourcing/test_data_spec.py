@@ -1,18 +1,16 @@
 """A data spec is read whole or not at all, and a mistake in it is one sentence that says where and what instead."""
 
-from pathlib import Path
-
 import pytest
 import yaml
 
 from tasks import verifiers
 from tasks.config import SpecError, load_yaml
+from tasks.inputs.files import DataFile
 from tasks.sourcing.columns import MODES_OF, VERIFIERS
 from tasks.sourcing.spec import DataSpec
-from tasks.spec import DataFile
 from tasks.verifiers import instructions, mathematics
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 SOURCE = {
     "name": "gsm8k",
     "domain": "math",

@@ -7,7 +7,7 @@ import pytest
 
 from tasks.config import SpecError
 from tasks.generation.models import ModelSpec
-from tasks.preflight import fingerprinted_model
+from tasks.inputs.preflight import fingerprinted_model
 from tasks.sourcing import hub
 from tasks.sourcing.loaders import check, fingerprint, pinned
 from tasks.sourcing.spec import SourceSpec

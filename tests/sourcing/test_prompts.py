@@ -5,23 +5,21 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from tasks.config import SpecError, load_yaml
-from tasks.schemas import PROMPTS, prompt_id
+from tasks.inputs.files import DataFile
 from tasks.sourcing.loaders import check, fingerprint
 from tasks.sourcing.prompts import build_prompts
 from tasks.sourcing.spec import SourceSpec
-from tasks.spec import DataFile
-from tasks.tables import write_table
+from tasks.tables.parquet import write_table
+from tasks.tables.schemas import PROMPTS, prompt_id
 from tests.cleaning.prompts import merged
+from tests.paths import DATA, ROOT
 
-ROOT = Path(__file__).parents[2]
-DATA = Path(os.environ.get("RLVR_TEST_DATA", ROOT.parent / "shared" / "data"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data at {DATA} (set RLVR_TEST_DATA)")
 
 GOOD = {"prompt": "1 + 1?", "ground_truth": "2"}

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import psutil
 
+from tests.paths import ROOT
 from tests.training.processes import SHARED, role
 
-ROOT = Path(__file__).parent.parent.parent
 NETWORK = "192.0.2"  # RFC 5737: of nobody
 TEMPORARY = "/tmp/ray"  # noqa: S108 a short name, as sockets lie below it
 TOOLS = ("unshare", "nsenter", "ip", "mount", "bash")

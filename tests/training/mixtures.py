@@ -1,7 +1,7 @@
 """Mixtures of a few prompts on which a random model sometimes succeeds."""
 
-from tasks.schemas import MIXTURE, canonical_json, prompt_id
-from tasks.tables import table_from_rows, write_table
+from tasks.tables.parquet import table_from_rows, write_table
+from tasks.tables.schemas import MIXTURE, canonical_json, prompt_id
 
 HAS_AN_E = {
     "instruction_ids": ["keywords:letter_frequency"],

@@ -14,8 +14,8 @@ import numpy as np
 import psutil
 import pytest
 
-from tasks.schemas import LEDGER
-from tasks.tables import read_table
+from tasks.tables.parquet import read_table
+from tasks.tables.schemas import LEDGER
 from tasks.training.config import TrainingConfig
 from tests.training.driven import metrics, run
 from tests.training.mixtures import mixture

@@ -14,24 +14,24 @@ import pytest
 
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion, EngineStatistics, UpdateTiming, VersionSpan
-from tasks.tables import read_table
-from tasks.training.checkpoint import STATE, Checkpoints
+from tasks.tables.parquet import read_table
+from tasks.training.actors.weights import WeightStore
 from tasks.training.config import TrainingConfig
-from tasks.training.controller import Controller, Crew
-from tasks.training.journal import Journal
+from tasks.training.control.controller import Controller, Crew
+from tasks.training.control.prompt_stream import PromptStream
+from tasks.training.control.validation import kept_out
+from tasks.training.groups.group import Prompt
 from tasks.training.learner.client import StepReport
-from tasks.training.learner.lasting import LastingLearner
-from tasks.training.ledger import Ledger, cut_back
+from tasks.training.learner.packing import Sequence
+from tasks.training.learner.restartable import LastingLearner
 from tasks.training.objective import ShapingConfig
-from tasks.training.packing import Sequence
+from tasks.training.records.checkpoint import STATE, Checkpoints
+from tasks.training.records.journal import Journal
+from tasks.training.records.ledger import Ledger, cut_back
+from tasks.training.records.response_files import TRAINING_ROLLOUTS, RolloutFiles
+from tasks.training.records.saved_groups import load_groups
 from tasks.training.rewards import JudgementError
-from tasks.training.rollout_files import TRAINING_ROLLOUTS, RolloutFiles
-from tasks.training.rollouts import Prompt
-from tasks.training.saved_groups import load_groups
 from tasks.training.simulation.clock import run_in_virtual_time
-from tasks.training.stream import PromptStream
-from tasks.training.validation import kept_out
-from tasks.training.weights import WeightStore
 from tasks.verifiers import Score
 
 SCORES = {"right": 1.0, "half": 0.5, "wrong": 0.0}

@@ -3,9 +3,9 @@
 import pytest
 from click.testing import CliRunner
 
-from tasks.contents import file_digest
+from tasks.tables.content_digest import file_digest
 from tasks.training.__main__ import main, with_overrides
-from tasks.training.identity import OtherRunError, run_name
+from tasks.training.records.identity import OtherRunError, run_name
 from tasks.verifiers.config import DEFAULTS
 from tests.training.mixtures import mixture
 

@@ -10,11 +10,11 @@ import pytest
 
 from tasks.charts.panels import PANELS
 from tasks.generation.config import SamplingConfig
-from tasks.schemas import LEDGER, MIXTURE
-from tasks.tables import read_table
+from tasks.tables.parquet import read_table
+from tasks.tables.schemas import LEDGER, MIXTURE
 from tasks.training.config import TrainingConfig, ValidationConfig
 from tasks.training.learner.config import LoraConfig
-from tasks.training.rollout_files import TRAINING_ROLLOUTS
+from tasks.training.records.response_files import TRAINING_ROLLOUTS
 from tasks.training.run import ResourceError, check_resources, train
 from tests import tiny_model
 from tests.training.driven import ENGINE, LEARNER, LOG, metrics, run

@@ -2,11 +2,11 @@
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 
-DATA = Path(os.environ.get("RLVR_TEST_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
+from tests.paths import DATA
+
 os.environ.setdefault("NLTK_DATA", str(DATA / "nltk_data"))  # before the first import of nltk
 
 

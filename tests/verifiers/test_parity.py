@@ -9,16 +9,16 @@ import fsspec
 import pytest
 
 from tasks.generation.config import EngineConfig, SamplingConfig
+from tasks.generation.fill_cache import tokenise
 from tasks.generation.interface import Completion
-from tasks.generation.kept_rollouts import Kept
-from tasks.generation.rollouts import sample_and_score
-from tasks.generation.sampling import tokenise
-from tasks.schemas import PROMPTS, canonical_json, prompt_id
-from tasks.tables import table_from_rows
+from tasks.generation.rollout_cache import Kept
+from tasks.generation.sample_and_score import sample_and_score
+from tasks.tables.parquet import table_from_rows
+from tasks.tables.schemas import PROMPTS, canonical_json, prompt_id
 from tasks.training.config import RewardsConfig
 from tasks.training.rewards import RayJudge, RewardProcess
 from tasks.verifiers import VerifiersConfig, verifiers_of, verify
-from tests.verifiers.fake_endpoint import FakeEndpoint, graded
+from tests.verifiers.chat.fake_endpoint import FakeEndpoint, graded
 
 PROMPTS_OF_EACH, SAMPLES = 25, 4
 ENGINE = EngineConfig(max_model_len=256)
@@ -109,7 +109,7 @@ def offline(table, model, config, monkeypatch, folder, **sampling):
         ids = tokenise(table.to_pylist(), model, SamplingConfig())
         yield ReplayingEngine(dict(zip(map(tuple, ids), MADE, strict=True)))
 
-    monkeypatch.setattr("tasks.generation.sampling.running_engine", replaying)
+    monkeypatch.setattr("tasks.generation.fill_cache.running_engine", replaying)
     options = SamplingConfig(samples=SAMPLES, max_tokens=16, **sampling)
     kept = Kept.at(fsspec.filesystem("file"), str(folder), "p", ENGINE, options, "judging")
     sampled = sample_and_score(

@@ -16,13 +16,13 @@ from flytekit.core.testing import task_mock
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
-from tasks.difficulty.rollout_task import SUMMARY, Split, judge_rollouts, roll_out, split_prompts
+from tasks.difficulty.rollout_tasks import SUMMARY, Split, judge_rollouts, roll_out, split_prompts
 from tasks.evaluation.task import Evaluated, evaluate_policy
+from tasks.flyte.ray_job import RayJobTask
+from tasks.flyte.stages import run_id
 from tasks.generation.task import PreparedModel, prepare_model
-from tasks.platform import run_id
-from tasks.ray_job import RayJobTask
-from tasks.schemas import LEDGER, PROMPTS, RESPONSES, ROLLOUTS, SET_ASIDE, StageSummary
-from tasks.tables import read_table, table_from_rows, validate, write_table
+from tasks.tables.parquet import read_table, table_from_rows, validate, write_table
+from tasks.tables.schemas import LEDGER, PROMPTS, RESPONSES, ROLLOUTS, SET_ASIDE, StageSummary
 from tasks.training.task import Trained, train_policy
 from tests.workflows.containers import image_environments, registered
 

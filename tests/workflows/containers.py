@@ -19,9 +19,9 @@ from flytekit.models.literals import Literal
 import images
 from tests import image_environment
 from tests.object_store import KEYS, object_store
+from tests.paths import ROOT
 from tests.workflows.propeller import IMAGE, Literals, Propeller, package
 
-ROOT = Path(__file__).parent.parent.parent
 FOLDERS = re.findall(r"^COPY (\w+) \1$", (ROOT / "images" / "Dockerfile").read_text(), re.MULTILINE)
 """What an image holds of the project."""
 

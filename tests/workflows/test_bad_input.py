@@ -10,8 +10,8 @@ from flytekit.exceptions.user import FlyteUserRuntimeException
 
 from tasks.config import SpecError
 from tasks.generation.models import ModelError
-from tasks.preflight import check, longest_prompt
-from tasks.spec import DataFile, Recipe, quickstart
+from tasks.inputs.files import DataFile, Recipe, quickstart
+from tasks.inputs.preflight import check, longest_prompt
 
 
 def data(**changes) -> DataFile:
@@ -159,7 +159,7 @@ def test_help_says_in_a_few_lines_what_each_file_is_for():
     assert code == 0
     for words in (
         "The sources, how they are cleaned",
-        "tasks.spec.Recipe",
+        "tasks.inputs.files.Recipe",
         "[default: (the quickstart's)]",
         "[default: (the recipe's)]",
     ):

@@ -10,11 +10,11 @@ import pytest
 from tasks.cleaning import merging, screening
 from tasks.cleaning.spec import CleaningSpec, Filters
 from tasks.difficulty.spec import Variant
+from tasks.inputs.files import quickstart
 from tasks.pods import PodConfig
-from tasks.schemas import COMPARED, GRADED, SET_ASIDE
 from tasks.sourcing import loaders, prompts
-from tasks.spec import quickstart
-from tasks.tables import read_table
+from tasks.tables.parquet import read_table
+from tasks.tables.schemas import COMPARED, GRADED, SET_ASIDE
 from tasks.training.learner.config import OptimizerConfig
 from tasks.verifiers.chat.config import JudgeConfig
 from workflows.rlvr import rlvr

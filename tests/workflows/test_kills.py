@@ -13,8 +13,8 @@ import pytest
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
-from tasks.schemas import LEDGER, StageSummary
-from tasks.tables import read_table
+from tasks.tables.parquet import read_table
+from tasks.tables.schemas import LEDGER, StageSummary
 from tasks.training.config import TrainingConfig
 from tasks.verifiers.config import DEFAULTS
 from tests.training.mixtures import mixture

@@ -10,7 +10,7 @@ from flytekit.types.file import FlyteFile
 from google.protobuf.json_format import MessageToDict
 
 from tasks.config import load_yaml
-from tasks.spec import RECIPES, DataFile, Recipe, quickstart
+from tasks.inputs.files import RECIPES, DataFile, Recipe, quickstart
 from tasks.training.task import train_policy
 from tasks.verifiers.chat.config import JudgeConfig
 from workflows.data import data as curate

@@ -14,9 +14,10 @@ import psutil
 import pytest
 import yaml
 
-from tasks.contents import file_digest
-from tasks.schemas import EVALUATION, GRADED, LEDGER, MIXTURE
-from tasks.tables import read_metadata, read_table
+from tasks.tables.content_digest import file_digest
+from tasks.tables.parquet import read_metadata, read_table
+from tasks.tables.schemas import EVALUATION, GRADED, LEDGER, MIXTURE
+from tests.paths import ROOT
 from tests.reporting.reader import Reader
 from tests.tiny_model import build
 from tests.training.mixtures import HAS_AN_E
@@ -27,7 +28,6 @@ pytestmark = [
     pytest.mark.timeout(1800),  # the fixture has five engines, one after the other
 ]
 
-ROOT = Path(__file__).parent.parent.parent
 PYFLYTE = str(Path(sys.executable).with_name("pyflyte"))
 STEPS = 8
 GAIN = {"before": "", "after": "", "gain": "+"}

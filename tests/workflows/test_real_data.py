@@ -5,16 +5,15 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import yaml
 
-from tasks.schemas import COMPARED, GRADED, MIXTURE, PROMPTS, ROLLOUTS, SET_ASIDE
-from tasks.tables import read_table
-from tests.sourcing.conftest import DATA
+from tasks.tables.parquet import read_table
+from tasks.tables.schemas import COMPARED, GRADED, MIXTURE, PROMPTS, ROLLOUTS, SET_ASIDE
+from tests.paths import DATA, ROOT
 from tests.tiny_model import build
-from tests.verifiers.fake_endpoint import FakeEndpoint, graded
+from tests.verifiers.chat.fake_endpoint import FakeEndpoint, graded
 
 pytestmark = [
     pytest.mark.pipeline,
@@ -23,14 +22,13 @@ pytestmark = [
     pytest.mark.skipif(not DATA.is_dir(), reason=f"no real data at {DATA} (set RLVR_TEST_DATA)"),
 ]
 
-ROOT = Path(__file__).parent.parent.parent
 ROWS = 24
 PROGRAM = """
 import json, sys
 from pathlib import Path
 from flytekit.types.directory import FlyteDirectory
 from tasks.config import load_yaml
-from tasks.spec import DataFile, Recipe
+from tasks.inputs.files import DataFile, Recipe
 from workflows.data import data
 home = Path(sys.argv[1])
 files = {"data": load_yaml(DataFile, home / "data.yaml"), "training": load_yaml(Recipe, home / "training.yaml")}

@@ -12,15 +12,15 @@ from flytekit.configuration import Image, ImageConfig, SerializationSettings
 from google.protobuf.json_format import MessageToDict
 
 from tasks.config import load_yaml
-from tasks.spec import RECIPES, Recipe
-from tasks.training.cluster import ray_job
+from tasks.inputs.files import RECIPES, Recipe
+from tasks.training.cluster.pods import ray_job
 from tasks.training.task import train_policy
 from tests import image_environment
+from tests.paths import ROOT
 from tests.workflows.propeller import IMAGE, package
 
 pytestmark = pytest.mark.pipeline
 
-ROOT = Path(__file__).parent.parent.parent
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 
 LABEL = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
@@ -81,8 +81,8 @@ def test_the_base_install_registers_the_same_without_torch_vllm_and_ray(base, re
 
 def test_the_base_install_plans_the_quickstart(base, tmp_path):
     code = (
-        "from tasks.preflight import plan\n"
-        "from tasks.spec import quickstart\n"
+        "from tasks.inputs.preflight import plan\n"
+        "from tasks.inputs.files import quickstart\n"
         "data, training, evaluation = quickstart()\n"
         "print(plan(data=data, training=training, evaluation=evaluation).model.fingerprint)"
     )
@@ -120,7 +120,7 @@ def test_the_workflow_returns_its_results_by_name(registered):
 
 
 def test_each_recipe_has_a_launch_plan(registered):
-    recipes = {path.stem for path in RECIPES.glob("*.yaml") if not path.stem.endswith("_evaluation")}
+    recipes = {path.stem for path in RECIPES.glob("*.yaml")}
     assert {f"launch plan/rlvr_{name}" for name in recipes} <= set(registered)
     for name in recipes:
         inputs = registered[f"launch plan/rlvr_{name}"].spec.default_inputs.parameters
@@ -135,7 +135,7 @@ def test_executions_of_a_launch_plan_are_found_by_the_names_of_their_files(regis
     assert labels["dapo_qwen25_32b"] == {
         "recipe": "dapo_qwen25_32b",
         "data": "dapo_math_17k",
-        "evaluation": "dapo_evaluation",
+        "evaluation": "dapo",
     }
     assert all(set(each) == {"recipe", "data", "evaluation"} for each in labels.values())
     for value in (value for each in labels.values() for value in each.values()):

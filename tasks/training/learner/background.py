@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
 
-from tasks.training.durable import sync, writing
+from tasks.storage.durable import sync, writing
 
 
 class BackgroundCheckpointEngine(TorchCheckpointEngine):

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from tasks.failures import InfrastructureError
-from tasks.machine import free_resources
+from tasks.machine.resources import free_resources
 from tasks.training.config import TrainingConfig
-from tasks.training.packing import Floats, MicroBatch, pack
-from tasks.training.packing import Sequence as TokenSequence
+from tasks.training.learner.packing import Floats, MicroBatch, pack
+from tasks.training.learner.packing import Sequence as TokenSequence
 from tasks.training.timeouts import within
 
 NEWS_SECONDS = 10.0
@@ -28,7 +28,7 @@ _SUMS = frozenset({"num_tokens", "num_sequences", "learn_seconds"})
 
 
 class LearnerLostError(InfrastructureError):
-    """A learner rank died or hangs, or the ranks could not start; see `tasks.training.learner.lasting`."""
+    """A learner rank died or hangs, or the ranks could not start; see `tasks.training.learner.restartable`."""
 
 
 @dataclass(frozen=True)

@@ -61,11 +61,11 @@ class LearnerConfig(Config):
     Attributes:
         ranks: learner processes, one GPU each where there are GPUs.
         dtype: type of weights and activations, beside float32 master weights; `auto`: bfloat16, or float32 on a
-            processor that computes bfloat16 slowly (`tasks.precision`). The policy is handed over in it.
+            processor that computes bfloat16 slowly (`tasks.machine.precision`). The policy is handed over in it.
         zero_stage: 1 shards optimizer state, 2 gradients too, 3 parameters too.
         persistence_threshold: with `zero_stage` 3, tensors of fewer elements are whole on every rank.
         micro_batch_tokens: tokens of one forward pass; sequences are packed up to it.
-        logprob_chunk_tokens: tokens whose logits over the vocabulary exist at a time, see `tasks.training.logprobs`.
+        logprob_chunk_tokens: tokens whose logits exist at a time (`tasks.training.learner.logprobs`).
         gradient_checkpointing: recompute activations in the backward pass.
         cpus: CPU cores that a rank reserves in Ray.
         cpu_threads: torch threads of a rank on a machine without a GPU; None leaves torch's default.

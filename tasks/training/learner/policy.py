@@ -13,7 +13,7 @@ from transformers import AttentionInterface, AutoModelForCausalLM, PreTrainedMod
 from tasks.training.learner.adapter import adapter_parameters, add_adapter, base_parameters, switched_off
 from tasks.training.learner.attention import NAME, Layout, packed_attention
 from tasks.training.learner.config import LoraConfig
-from tasks.training.logprobs import DEFAULT_CHUNK, token_logprobs
+from tasks.training.learner.logprobs import DEFAULT_CHUNK, token_logprobs
 
 
 class Policy(nn.Module):

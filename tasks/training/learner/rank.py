@@ -17,13 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks import precision
+from tasks.machine import precision
+from tasks.storage.durable import writing
 from tasks.training.config import TrainingConfig
-from tasks.training.durable import writing
 from tasks.training.learner.client import LearnerLostError
 from tasks.training.learner.deepspeed_config import deepspeed_config
+from tasks.training.learner.packing import MicroBatch
 from tasks.training.learner.universal import TAG, universal_in
-from tasks.training.packing import MicroBatch
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from tasks.failures import InfrastructureError
-from tasks.training.durable import sync
+from tasks.storage.durable import sync
 
 TAG = "rlvr"
 """DeepSpeed's name for what is in a folder; ours hold one checkpoint each."""

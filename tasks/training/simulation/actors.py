@@ -19,9 +19,9 @@ import numpy as np
 
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion, EngineStatistics, UpdateTiming, VersionSpan
-from tasks.schemas import Message
+from tasks.tables.schemas import Message
 from tasks.training.learner.client import StepReport
-from tasks.training.packing import Floats, Sequence
+from tasks.training.learner.packing import Floats, Sequence
 from tasks.verifiers import Score
 
 
@@ -57,7 +57,7 @@ class _Request:
 
 
 class ClockActor:
-    """An actor whose responses have drawn lengths; see `tasks.training.actors.Actor`.
+    """An actor whose responses have drawn lengths; see `tasks.training.actors.process.Actor`.
 
     Sequences share the engine: all of them have made `_made` tokens more than when it began.
     """

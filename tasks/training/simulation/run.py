@@ -10,22 +10,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.training.actors import Actor
-from tasks.training.checkpoint import Checkpoints
+from tasks.training.actors.process import Actor
+from tasks.training.actors.weights import WeightStore
 from tasks.training.config import TrainingConfig
-from tasks.training.controller import Controller, Crew
-from tasks.training.journal import Metrics
+from tasks.training.control.controller import Controller, Crew
+from tasks.training.control.prompt_stream import PromptStream
+from tasks.training.control.validation import kept_out
+from tasks.training.groups.group import Prompt
 from tasks.training.learner.client import RestartableLearner
-from tasks.training.learner.lasting import LastingLearner
-from tasks.training.ledger import Ledger
+from tasks.training.learner.restartable import LastingLearner
+from tasks.training.records.checkpoint import Checkpoints
+from tasks.training.records.journal import Metrics
+from tasks.training.records.ledger import Ledger
+from tasks.training.records.response_files import RolloutFiles
 from tasks.training.rewards import Judge
-from tasks.training.rollout_files import RolloutFiles
-from tasks.training.rollouts import Prompt
 from tasks.training.simulation.actors import ChanceJudge, ClockActor, ClockLearner, EngineClock
 from tasks.training.simulation.clock import run_in_virtual_time
-from tasks.training.stream import PromptStream
-from tasks.training.validation import kept_out
-from tasks.training.weights import WeightStore
 
 
 @dataclass(frozen=True)

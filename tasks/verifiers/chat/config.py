@@ -46,7 +46,7 @@ class ServerConfig(Config):
 
     Attributes:
         dtype: type of weights and activations; `auto`: the checkpoint's, or float32 on a processor that computes
-            bfloat16 slowly (`tasks.precision`).
+            bfloat16 slowly (`tasks.machine.precision`).
         max_model_len: context in tokens, prompt and judgement together.
         max_num_seqs: judgements in flight at most; the server queues what comes on top.
         tensor_parallel_size: GPUs of the server.

@@ -1,4 +1,4 @@
-"""One OpenAI-compatible endpoint: its requests are `tasks.verifiers.http`'s, their content is said here."""
+"""One OpenAI-compatible endpoint: its requests are `tasks.verifiers.http_client`'s, their content is said here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.verifiers.chat.config import JudgeConfig
-from tasks.verifiers.http import Client, RefusedError, Traffic, read_key
+from tasks.verifiers.http_client import Client, RefusedError, Traffic, read_key
 from tasks.verifiers.scores import CannotJudge
 
 _TOO_LONG = re.compile(

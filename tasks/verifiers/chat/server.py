@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from tasks import cores, precision
 from tasks.failures import InfrastructureError
 from tasks.generation.models import check_folder
+from tasks.machine import cpu_environment, precision
 from tasks.verifiers.chat.config import AnyJudgeConfig, JudgeConfig, RewardModelConfig, ServerConfig
 
 ROOT = Path(__file__).parents[3]
@@ -145,7 +145,7 @@ def _environment(config: JudgeConfig, key: str) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
     }
     if not has_gpu():
-        settings |= cores.ENGINE | {
+        settings |= cpu_environment.ENGINE | {
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",
             "OMP_NUM_THREADS": str(server.cpu_threads or len(os.sched_getaffinity(0))),
             "VLLM_CPU_KVCACHE_SPACE": str(server.cpu_kv_cache_gib),

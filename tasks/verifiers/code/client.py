@@ -26,7 +26,7 @@ from tasks.config import Config
 from tasks.verifiers.calls import Messages
 from tasks.verifiers.code.config import CodeConfig, RemoteConfig
 from tasks.verifiers.code.local import LocalServer
-from tasks.verifiers.http import PASSING, Client, Traffic, read_key
+from tasks.verifiers.http_client import PASSING, Client, Traffic, read_key
 from tasks.verifiers.scores import CannotJudge, GroundTruthError, Score
 
 MAX_REQUEST_BYTES = 16 * 2**20

@@ -82,7 +82,7 @@ def _serve(options: argparse.Namespace) -> None:
 
     from tasks.verifiers.code.programs import Programs
     from tasks.verifiers.code.service import MAX_BYTES, READ_SECONDS, CodeService
-    from tasks.verifiers.http import read_key
+    from tasks.verifiers.http_client import read_key
 
     own = options.listener is not None
     token = read_key("--token-env", options.token_env)

@@ -6,8 +6,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tasks.training.learner import attention
 from tasks.training.learner.attention import LONG, STRETCH, Copy, Layout
+from tasks.training.learner.packing import Sequence, pack
 from tasks.training.learner.policy import Policy
-from tasks.training.packing import Sequence, pack
 
 VOCABULARY = 61
 TEMPERATURE = 0.7

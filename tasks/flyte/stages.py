@@ -1,0 +1,312 @@
+"""What every Flyte task of this project shares: the types of its files, its cache, its deck and its summary."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
+from datetime import UTC, datetime
+from functools import cache, partial, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from flytekit import Cache, Deck, FlyteContextManager, HashMethod, current_context, dynamic, task
+from flytekit.core import local_cache
+from flytekit.core.local_cache import LocalTaskCache
+from flytekit.exceptions.user import FlyteRecoverableException
+from flytekit.extras.pydantic_transformer.transformer import PydanticTransformer
+from flytekit.models.literals import Literal, LiteralMap
+from flytekit.models.types import LiteralType
+from flytekit.types.directory import FlyteDirectory
+from flytekit.types.file import FlyteFile
+
+from tasks.config import Config, decisive
+from tasks.failures import cause_in_infrastructure
+from tasks.flyte.patches import speak
+from tasks.flyte.registration import check_code, options
+from tasks.lineage.code_digest import CodeDigest
+from tasks.lineage.provenance import image
+from tasks.machine.quiet import hush
+from tasks.machine.resources import Machine, without_gpus
+from tasks.storage.locations import address_of, folder_of
+from tasks.tables.content_digest import claimed, file_digest
+from tasks.tables.parquet import read_metadata
+from tasks.tables.schemas import StageSummary
+
+hush()
+speak()
+
+SANDBOX = "FLYTE_SDK_LOCAL_SANDBOX"
+"""Flytekit's environment variable: the folder of what local runs write."""
+
+
+def content_digest(value: Any) -> str:
+    """The digest of what a Flyte file or folder holds; a remote one is downloaded only where it has no claim of it."""
+    address, access = str(value.remote_source or value.path), FlyteContextManager.current_context().file_access
+    if not access.is_remote(address):
+        return file_digest(address)
+    if digest := claimed(access.get_filesystem_for_path(address), address):
+        return digest
+    if value.remote_source:
+        return file_digest(value.download())
+    # As the command line gives it, which has no use for a copy.
+    with tempfile.TemporaryDirectory() as folder:
+        copy = str(Path(folder) / "copy")
+        access.get_data(address, copy, is_multipart=isinstance(value, FlyteDirectory))
+        return file_digest(copy)
+
+
+def footer(value: Any) -> dict[str, Any]:
+    """What the writer of a table left in its footer (`tasks.tables.parquet.write_table`); all else is not read."""
+    address, access = str(value.remote_source or value.path), FlyteContextManager.current_context().file_access
+    with access.get_filesystem_for_path(address).open(address, "rb") as file:
+        return read_metadata(file)
+
+
+def config_digest(config: Config) -> str:
+    """The digest of what a result depends on in a configuration (`tasks.config.decisive`)."""
+    return hashlib.sha256(json.dumps(decisive(config), sort_keys=True).encode()).hexdigest()
+
+
+RESULT = HashMethod(config_digest)
+"""Annotates a configuration that a stage takes or gives: its run-time options have no part in cache keys."""
+
+RUN_TIME = HashMethod(lambda _: "run-time")
+"""Annotates an input on which what a stage gives does not depend, but only how."""
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+    from pyarrow import Table
+
+    Parquet = Html = JsonLines = FlyteFile
+    Folder = FlyteDirectory
+else:
+    # Hashing content, not addresses, is what lets a stage hit its cache when an earlier one ran again to the same
+    # result, and what lets a file given on the command line stand for the output of an earlier run.
+    Parquet = Annotated[FlyteFile[TypeVar("parquet")], HashMethod(content_digest)]
+    Html = Annotated[FlyteFile[TypeVar("html")], HashMethod(content_digest)]
+    JsonLines = Annotated[FlyteFile[TypeVar("jsonl")], HashMethod(content_digest)]
+    Folder = Annotated[FlyteDirectory, HashMethod(content_digest)]
+
+
+def _addresses(literal: Literal) -> Iterator[str]:
+    """Where the files and folders of an output are."""
+    if literal.collection:
+        for item in literal.collection.literals:
+            yield from _addresses(item)
+    elif literal.scalar and literal.scalar.blob:
+        yield literal.scalar.blob.uri
+
+
+def _missing_what_is_gone(get: Callable[..., LiteralMap | None]) -> Callable[..., LiteralMap | None]:
+    """A look-up in flytekit's local cache by which a result is a miss once a file or folder of it is gone.
+
+    That cache keeps addresses, and takes every entry for good: after outputs or a whole checkout were deleted, or /tmp
+    was cleaned, the next run would fail at the first stage that reads one of them.
+    """
+
+    @wraps(get)
+    def checked(*args: Any, **kwargs: Any) -> LiteralMap | None:
+        found = get(*args, **kwargs)
+        is_remote = FlyteContextManager.current_context().file_access.is_remote
+        addresses = [a for literal in (found.literals if found else {}).values() for a in _addresses(literal)]
+        return found if all(is_remote(a) or Path(a).exists() for a in addresses) else None
+
+    return checked
+
+
+def _made_once(make: Callable[..., LiteralType]) -> Callable[..., LiteralType]:
+    """Flytekit's type of a model, made once.
+
+    The JSON schemas of the three files, and of every model within them, would be made again for every task, at each
+    start. Each caller has a copy: flytekit writes a tag into a type that becomes part of a union.
+    """
+    made = cache(make)
+
+    @wraps(make)
+    def literal_type(*args: Any) -> LiteralType:
+        return copy(made(*args))
+
+    return literal_type
+
+
+LocalTaskCache.get = staticmethod(_missing_what_is_gone(LocalTaskCache.get))
+PydanticTransformer.get_literal_type = _made_once(PydanticTransformer.get_literal_type)
+# Beside what it points at: flytekit's own is one for all of a user's projects.
+local_cache.CACHE_LOCATION = str(Path(os.environ.get(SANDBOX, "outputs/flyte")).absolute() / "cache")
+
+
+def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with what the infrastructure did to it raised as what Flyte retries; all else is raised as it is.
+
+    It runs under the code that it was registered with, or not at all.
+    """
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        check_code(function.__module__)
+        try:
+            return function(*args, **kwargs)
+        except FlyteRecoverableException:
+            raise
+        except Exception as error:
+            if (cause := cause_in_infrastructure(error)) is None:
+                raise
+            raise FlyteRecoverableException(f"{type(cause).__name__}: {cause}") from error
+
+    return run
+
+
+def stage(
+    function: Callable[..., Any] | None = None, *, retries: int = 2, apart_from: tuple[str, ...] = (), **given: Any
+) -> Any:
+    """A task whose result is kept for as long as its inputs and all code that it depends on stay the same.
+
+    It is repeated where the infrastructure failed (`tasks.failures`), by Flyte and so on a cluster alone. `apart_from`
+    names packages that it uses, and on which what it gives does not depend.
+    """
+    if function is None:
+        return partial(stage, retries=retries, apart_from=apart_from, **given)
+    kept = Cache(policies=[CodeDigest(apart_from)], serialize=True)
+    return uncached_stage(function, cache=kept, retries=retries, **given)
+
+
+def uncached_stage(function: Callable[..., Any] | None = None, *, make: Callable[..., Any] = task, **given: Any) -> Any:
+    """A task that runs whenever it is asked for: it looks at the world, or at the run itself."""
+    if function is None:
+        return partial(uncached_stage, make=make, **given)
+    return make(_guarded(function), **options(function.__module__), **given)
+
+
+composed = partial(uncached_stage, make=dynamic)
+"""A dynamic task: stages that are put together where the inputs are known, as one box of the graph."""
+
+
+shown_stage = partial(stage, enable_deck=True, deck_fields=())
+"""A stage with a deck, which holds the stage's own page alone: the console has inputs and outputs beside it."""
+
+
+def local(value: Any) -> Path:
+    """The local path of a Flyte file or directory, downloaded when it is remote."""
+    return Path(value.download() if value.remote_source else value.path)
+
+
+def scratch(name: str) -> Path:
+    """A new path called `name` in the task's working directory, for an output."""
+    return Path(tempfile.mkdtemp(dir=current_context().working_directory)) / name
+
+
+def kept_place(name: str) -> tuple[AbstractFileSystem, str]:
+    """Return the file system that stores `name` (`tasks.storage.locations`), and its path or address there."""
+    access = FlyteContextManager.current_context().file_access
+    place = address_of(name, access.raw_output_prefix) or str(folder_of(name))
+    return access.get_filesystem_for_path(place), place
+
+
+def run_id() -> str:
+    """The name of this run: of the execution on a cluster, of the process on this machine."""
+    context = current_context()
+    execution = context.execution_id
+    if execution is None or execution.project in ("local", ""):
+        return f"{os.getpid()}-{context.execution_date:%Y%m%dT%H%M%S}"
+    return str(execution.name)
+
+
+class Stopwatch:
+    """Times a stage and turns what it has to say into its summary."""
+
+    def __init__(self, stage: str) -> None:
+        self._stage = stage
+        self._started_at = datetime.now(UTC)
+        self._started = time.perf_counter()
+
+    def summary(self, headline: str, *, before: float = 0.0, on: Machine | None = None, **facts: Any) -> StageSummary:
+        """The stage's summary, up to now.
+
+        Args:
+            headline: one sentence for people.
+            before: what earlier attempts of the same work took, in seconds.
+            on: what it ran on; without it, the cores of this process.
+            facts: for the report and for programs.
+        """
+        machine = on or without_gpus()
+        return StageSummary(
+            stage=self._stage,
+            started_at=self._started_at,
+            seconds=before + time.perf_counter() - self._started,
+            headline=headline,
+            facts=facts,
+            run=run_id(),
+            image=image(),
+            cores=machine.cores,
+            gpus=machine.gpus,
+        )
+
+
+def show(name: str, html: str) -> None:
+    """Put `html` on the task's deck, and publish the deck as it stands so far."""
+    deck = next((deck for deck in current_context().decks if deck.name == name), None)
+    if deck is None:
+        deck = Deck(name, html)
+    else:
+        deck._html = html  # a deck only appends, and a live chart replaces itself
+    with contextlib.suppress(FileNotFoundError):
+        Deck.publish()
+
+
+@contextlib.contextmanager
+def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
+    """How far a stage has come, with the time that is left; yields `advance(count=1, note="", done=None)`.
+
+    A bar on a terminal. Where there is none, a line every half minute and one at the end. `done` is the number with
+    this call's `count`, for a stage that goes on where an earlier attempt ended.
+    """
+    from tasks.machine.progress import shown
+
+    with shown(description, total) as advance:
+        yield advance
+
+
+DECK_SECONDS = 30.0
+"""A live deck is drawn at most this often: drawing takes time."""
+
+
+@contextlib.contextmanager
+def sampling(description: str, prompts: Table, samples: int) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """The progress of a stage that samples, with a live deck of the scores so far; yields what takes each judged row.
+
+    Args:
+        description: the stage.
+        prompts: a table of `PROMPTS`.
+        samples: responses to each.
+    """
+    from tasks import charts
+
+    columns = (prompts.column(name).to_pylist() for name in ("prompt_id", "domain"))
+    domain_of = dict(zip(*columns, strict=True))
+    scores: dict[str, list[float]] = defaultdict(list)
+    drawn_at, unjudged = time.monotonic(), 0
+
+    with progress(description, prompts.num_rows * samples) as advance:
+
+        def judged(row: Mapping[str, Any]) -> None:
+            nonlocal drawn_at, unjudged
+            if row["score"] is None:
+                unjudged += 1
+            else:
+                scores[domain_of[row["prompt_id"]]].append(row["score"])
+            count = sum(map(len, scores.values()))
+            mean = sum(map(sum, scores.values())) / max(count, 1)
+            advance(note=f"mean score {mean:.2f}")
+            if time.monotonic() - drawn_at >= DECK_SECONDS:
+                drawn_at = time.monotonic()
+                figures = {"judged so far": f"{count:,} of {prompts.num_rows * samples:,}", "mean score": f"{mean:.1%}"}
+                show(description, charts.page(figures, charts.rates_so_far(scores, unjudged)))
+
+        yield judged

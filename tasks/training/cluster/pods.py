@@ -1,0 +1,91 @@
+"""The machines of a training run: one pod where it holds all processes, otherwise a Ray cluster of nodes."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from tasks.config import Config
+from tasks.generation.config import EngineConfig
+from tasks.pods import PodConfig, resources
+
+if TYPE_CHECKING:
+    from tasks.flyte.ray_job import RayJobConfig
+    from tasks.training.config import TrainingConfig
+
+
+class ClusterConfig(Config):
+    """The machines of training on a cluster.
+
+    Attributes:
+        gpus_per_node: GPUs of a machine; 0: training without GPUs, in one pod.
+        node: the pod of each machine with learner ranks, and of each with actors. Where all of them find room on one
+            machine, it is the only one, and the cluster needs no Ray operator.
+        head: the pod of the controller where there are several machines.
+    """
+
+    gpus_per_node: int = Field(8, ge=0)
+    node: PodConfig = PodConfig(cpu=64, memory_gib=512, shared_memory_gib=64)
+    head: PodConfig = PodConfig(cpu=4, memory_gib=32)
+
+    def gpus_of(self, engine: EngineConfig) -> int:
+        """How many GPUs one engine takes on such machines."""
+        return engine.tensor_parallel_size if self.gpus_per_node else 0
+
+
+def check_cluster(config: TrainingConfig, cluster: ClusterConfig) -> None:
+    """Refuse a cluster on which some process of the run would wait for ever for a place.
+
+    Raises:
+        ValueError: names the option and the room that is needed.
+    """
+    per_node, span = cluster.gpus_per_node, config.actors.engine.tensor_parallel_size
+    if per_node and span > per_node:
+        raise ValueError(
+            f"actors.engine.tensor_parallel_size ({span}): an engine lies on one machine, and one has "
+            f"cluster.gpus_per_node ({per_node}) GPUs"
+        )
+    if _in_one_pod(config, cluster):
+        needed = ceil(config.learner.ranks * config.learner.cpus + config.actors.count * config.actors.cpus)
+        if cluster.node.cpu < needed:
+            raise ValueError(
+                f"cluster.node.cpu ({cluster.node.cpu}): learner ranks and actors reserve {needed} cores (their number "
+                "times learner.cpus and actors.cpus)"
+            )
+
+
+def controller_pod(config: TrainingConfig, cluster: ClusterConfig) -> PodConfig:
+    """The pod of the task itself: with the learner and the actors where they find room there."""
+    if _in_one_pod(config, cluster):
+        return cluster.node.with_gpus(_gpus(config) if cluster.gpus_per_node else 0)
+    return cluster.head.with_gpus(0)
+
+
+def ray_job(config: TrainingConfig, cluster: ClusterConfig) -> RayJobConfig:
+    """The Ray cluster: machines with learner ranks, machines with actors, and the head.
+
+    A machine takes `gpus_per_node` ranks, or as many engines as find room on it whole.
+    """
+    from tasks.flyte.ray_job import HeadNodeConfig, RayJobConfig, WorkerNodeConfig
+
+    groups = []
+    if not _in_one_pod(config, cluster):
+        engines_per_node = cluster.gpus_per_node // config.actors.engine.tensor_parallel_size
+        node = resources(cluster.node.with_gpus(cluster.gpus_per_node))
+        groups = [
+            WorkerNodeConfig("learner", ceil(config.learner.ranks / cluster.gpus_per_node), node),
+            WorkerNodeConfig("actors", ceil(config.actors.count / engines_per_node), node),
+        ]
+    return RayJobConfig(
+        HeadNodeConfig(resources(controller_pod(config, cluster))), groups, shutdown_after_job_finishes=True
+    )
+
+
+def _gpus(config: TrainingConfig) -> int:
+    return config.learner.ranks + config.actors.count * config.actors.engine.tensor_parallel_size
+
+
+def _in_one_pod(config: TrainingConfig, cluster: ClusterConfig) -> bool:
+    return not cluster.gpus_per_node or _gpus(config) <= cluster.gpus_per_node

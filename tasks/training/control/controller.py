@@ -1,0 +1,391 @@
+"""The controller: decides which groups are trained on, when the learner steps, and what is remembered.
+
+    prompts ──► in flight ──► judged ──► ready ──► batch ──► learner step ──► new weights ──► each actor, on its own
+       ▲                        │          │
+       │                        │          └ stale: dropped, prompt put back
+       │                        └ zero variance or not judgeable: dropped
+       └ what takes its place is `resampling`'s to say: the next prompt at once, or a prompt of a next round
+
+`Sampling` is everything up to `ready`; here is what follows. A single response that cannot be judged leaves its group,
+so that the groups of a batch differ in size. The controller sees token ids and scores, never a tensor of the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import shutil
+import statistics
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from tasks.failures import InfrastructureError, MistakeError
+from tasks.storage.durable import replace_folder
+from tasks.training.actors.process import Actor
+from tasks.training.actors.weights import WeightStore
+from tasks.training.config import TrainingConfig
+from tasks.training.control.batch import train_batch
+from tasks.training.control.group_lifecycle import Sampling
+from tasks.training.control.prompt_stream import PromptStream
+from tasks.training.control.validation import Validation, superseded_policies, validated_policy
+from tasks.training.groups.group import Group, Prompt
+from tasks.training.learner.config import learning_rate
+from tasks.training.learner.restartable import LastingLearner, NotFiniteError
+from tasks.training.prompt_options import ActiveSampling, DynamicSampling, NoResampling
+from tasks.training.records.checkpoint import Checkpoints
+from tasks.training.records.identity import made_under
+from tasks.training.records.journal import Metrics
+from tasks.training.records.ledger import Ledger
+from tasks.training.records.response_files import print_responses
+from tasks.training.records.saved_groups import groups_table, load_groups
+from tasks.training.rewards import Judge
+from tasks.training.telemetry.alarms import Watch
+from tasks.training.telemetry.step_metrics import batch_metrics
+from tasks.training.timeouts import within
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class NoSignalError(MistakeError):
+    """The prompts give the policy nothing to learn from: almost every group's scores are all equal."""
+
+
+class NoPromptsLeftError(MistakeError):
+    """No prompt is left to sample: all are retired as solved, or excluded because engines cannot answer them."""
+
+
+class LostGroupsError(InfrastructureError):
+    """Too many groups failed or grew stale for one batch."""
+
+
+@dataclass
+class Crew:
+    """Everyone whom the controller directs, and what it writes to. Tests replace any of them."""
+
+    make_actor: Callable[[int, int], Actor]
+    judge: Judge
+    learner: LastingLearner
+    weights: WeightStore
+    ledger: Ledger
+    journal: Metrics
+    checkpoints: Checkpoints
+    policies: Path
+    on_step: Callable[[dict[str, float]], None] = field(default=lambda _: None)
+    kept_out: Sequence[Prompt] = ()
+
+
+class Controller:
+    """One training run.
+
+    Attributes:
+        version: steps taken; the policy that the learner holds.
+        validation: what is measured on the prompts that are kept out of training.
+    """
+
+    def __init__(self, config: TrainingConfig, prompts: PromptStream, crew: Crew) -> None:
+        self._config = config
+        self._prompts = prompts
+        self._crew = crew
+        self._loop = asyncio.get_running_loop()
+        self._started = self._loop.time()
+        self._elapsed_before = 0.0
+        self._recorded_at = 0.0
+        self._sampling = Sampling(
+            config, prompts, crew.make_actor, crew.judge, crew.weights, crew.ledger, clock=self._elapsed
+        )
+        self.validation = Validation(config, crew.kept_out, self._sampling.fleet, crew.judge)
+        self._watch = Watch(config.alarms)
+        self._made_under = made_under(config)  # reads all of the code, for which a running loop has no time
+        self._saving: asyncio.Task[None] | None = None
+        self._saved: int | None = None
+        self._lacks_checkpoint = False
+        self.version = 0
+
+    async def resume(self, checkpoint: Path, earlier: Iterable[Mapping[str, float]]) -> None:
+        """Put learner, prompts and groups back to where `checkpoint` was taken; before `run`.
+
+        Args:
+            earlier: the metrics of the steps up to there, which alarms compare with.
+
+        Raises:
+            ValueError: the checkpoint is incomplete or belongs to another mixture.
+        """
+        state = Checkpoints.read_state(checkpoint)
+        self._prompts.restore(state["prompts"])
+        groups = load_groups(Checkpoints.groups_in(checkpoint), self._prompts.by_id, self._config.objective.shaping)
+        self._sampling.restore(*groups, state["next_group"], state["replays"])
+        self._sampling.tally.restore(state["unrecorded"])
+        self.validation.restore(state["validated"])
+        self._watch.recall(earlier)
+        self._elapsed_before = self._recorded_at = state["elapsed"]
+        self.version = self._saved = state["version"]
+        await self._crew.learner.load(Checkpoints.learner_in(checkpoint))
+
+    async def run(self) -> None:
+        """Train up to the last step.
+
+        Raises:
+            NoSignalError, NoPromptsLeftError, StalledError: see there.
+            ActorLostError: more actors were lost than `actors.max_restarts` allows.
+            LearnerLostError: a learner rank was lost.
+        """
+        await self._publish()
+        if self.version:  # after a resume a policy may be validated that was left out before
+            await self._export()
+        sampling = asyncio.create_task(self._sampling.run())
+        learning = asyncio.create_task(self._learn())
+        try:
+            await asyncio.wait([learning, sampling], return_when=asyncio.FIRST_COMPLETED)
+            for task in (sampling, learning):  # sampling never ends by itself: if it did, it has failed
+                if task.done():
+                    task.result()
+        finally:
+            for task in (learning, sampling):
+                task.cancel()
+            await asyncio.gather(learning, sampling, return_exceptions=True)
+            # what has been paid for is kept, whatever ends the run
+            await asyncio.gather(self._saving_ended(), return_exceptions=True)
+            await self.validation.close()
+        self._sampling.close()
+        await self._crew.ledger.rollouts.flush()
+
+    async def _learn(self) -> None:
+        waited = 0.0
+        while (step := self.version) < self._config.steps:
+            waiting = self._loop.time()
+            batch = await self._next_batch()
+            if batch is None:
+                break
+            waited += self._loop.time() - waiting
+            try:
+                learned = await self._train(step, batch)
+            except NotFiniteError as error:
+                for group in batch:
+                    self._sampling.fail(group, str(error))
+                continue
+            self.version = step + 1
+            if self.version % self._config.actors.sync_every == 0 or self.version == self._config.steps:
+                await self._publish()
+            if self.version >= self._config.steps - 1:  # a row of metrics holds one, and the last row the last policy's
+                await self._validated(self.validation.finish())
+            figures = await self._within("the controller asks the judge for its figures", self._crew.judge.figures())
+            judges = {f"verifiers/{name}": value for name, value in figures.items()}
+            await self._record(
+                step, batch, {**learned, **judges, **self.validation.take_metrics(), "wait_seconds": waited}
+            )
+            waited = 0.0
+            await self._export()
+            await self._save_if_due()
+        await self._saving_ended()
+        while self._saved != self.version:
+            await self._save()
+            await self._saving_ended()
+
+    async def _next_batch(self) -> list[Group] | None:
+        """`groups_per_step` groups, none of them stale, in the order in which their prompts were drawn.
+
+        None where the run ends here, because its prompts are solved.
+        """
+        sampling, window, wanted = self._sampling, self._sampling.window, self._config.groups_per_step
+        before = dict(self._crew.ledger.fates)
+        self._prompts.visits.begin(self.version)
+        sampling.drop_stale(self.version)
+        while True:
+            sampling.decided.clear()
+            over = self._prompts.is_exhausted and not window.in_flight
+            complete = over or not self._config.samples_in_rounds or window.undecided == 0
+            if complete and len(window.ready) >= wanted:
+                return sampling.take_batch(wanted, self.version)
+            if over:
+                self._end_without_prompts()
+                return None
+            self._ask({fate: count - before.get(fate, 0) for fate, count in self._crew.ledger.fates.items()})
+            await within(
+                sampling.decided.wait(), self._what_is_missing, limit=self._config.stall_seconds, option="stall_seconds"
+            )
+
+    def _ask(self, dropped: dict[str, int]) -> None:
+        """Ask for the groups that the batch lacks, unless so many were dropped for it that it makes no sense."""
+        sampling, resampling, wanted = self._sampling, self._config.resampling, self._config.groups_per_step
+        match resampling:
+            case DynamicSampling():
+                if sampling.window.undecided > 0:
+                    return
+                rounds = sampling.tally.rounds or 0
+                if rounds == resampling.max_rounds:
+                    lost = dropped.get("failed", 0) + dropped.get("stale", 0)
+                    if lost > dropped.get("zero_variance", 0):
+                        raise self._lost_groups(dropped, f"in {rounds} rounds (resampling.max_rounds)")
+                    raise self._no_signal(dropped, f"in {rounds} rounds (resampling.max_rounds)")
+                sampling.tally.rounds = rounds + 1
+                sampling.ask(math.ceil(resampling.batch_multiplier * wanted))
+            case ActiveSampling() | NoResampling():
+                limit = f"(resampling.max_dropped_groups = {resampling.max_dropped_groups})"
+                if dropped.get("zero_variance", 0) > resampling.max_dropped_groups:
+                    raise self._no_signal(dropped, limit)
+                if dropped.get("failed", 0) + dropped.get("stale", 0) > resampling.max_dropped_groups:
+                    raise self._lost_groups(dropped, limit)
+                sampling.keep_full(wanted * max(self._config.async_steps, 1))
+
+    def _lost_groups(self, dropped: dict[str, int], limit: str) -> LostGroupsError:
+        return LostGroupsError(f"step {self.version}: too many groups failed or grew stale {limit}: {dropped}")
+
+    def _end_without_prompts(self) -> None:
+        retired, total = len(self._prompts.visits.retired), len(self._prompts.by_id)
+        what = (
+            f"step {self.version} of {self._config.steps}: no prompt is left to sample; {retired} of {total} are "
+            f"solved (prompts.retirement), {total - retired} were left out because no engine can answer them"
+        )
+        retirement = self._config.prompts.retirement
+        if not retired or not retirement or retirement.when_all_solved == "fail":
+            raise NoPromptsLeftError(
+                f"{what}. Way out: other prompts, fewer steps, or prompts.retirement.when_all_solved = stop"
+            )
+        logger.warning("%s: the run ends here", what)
+
+    def _no_signal(self, dropped: dict[str, int], limit: str) -> NoSignalError:
+        return NoSignalError(
+            f"step {self.version}: {dropped.get('zero_variance', 0)} groups were dropped while "
+            f"{len(self._sampling.window.ready)} of {self._config.groups_per_step} were found {limit}; fates so far: "
+            f"{dict(self._crew.ledger.fates)}. The prompts are too hard or too easy for this policy, or its responses "
+            "are cut off (sampling.max_tokens)"
+        )
+
+    def _what_is_missing(self) -> str:
+        window = self._sampling.window
+        actors = ", ".join(f"actor {place.index} {place.state}" for place in self._sampling.fleet.places)
+        return (
+            f"step {self.version}: the learner holds {len(window.ready)} of {self._config.groups_per_step} groups and "
+            f"waits for {len(window.in_flight)} in flight (groups {sorted(window.in_flight)[:8]}); {actors}"
+        )
+
+    async def _within(self, what: str, awaitable: Awaitable[T]) -> T:
+        return await within(
+            awaitable, f"step {self.version}: {what}", limit=self._config.stall_seconds, option="stall_seconds"
+        )
+
+    async def _train(self, step: int, batch: list[Group]) -> dict[str, float]:
+        config = self._config
+        # The next groups are sampled while the learner works on these, unless both take turns.
+        self._sampling.keep_full(config.groups_per_step * config.async_steps)
+        rate = learning_rate(step, config.optimizer, config.steps)
+        trained = await train_batch(batch, step, rate, self._crew.learner, config)
+        for group, row in zip(batch, trained.advantages, strict=True):
+            self._sampling.trained(group, step, statistics.pstdev(row))
+        return trained.metrics
+
+    async def _publish(self) -> None:
+        await self._within("no actor takes the policy that is to be validated", self.validation.begun())
+        if self.version > 0 or self._config.lora:
+            await self._crew.learner.write_weights(self._crew.weights.path(self.version))
+        await self._crew.weights.publish(self.version)
+        if self.validation.is_due(self.version):
+            await self._validated(self.validation.begin(self.version))
+
+    async def _validated(self, awaitable: Awaitable[None]) -> None:
+        await within(
+            awaitable,
+            f"step {self.version}: a policy is being validated",
+            limit=self._config.stall_seconds,
+            option="stall_seconds",
+            progress=lambda: self.validation.responses,
+        )
+
+    async def _export(self) -> None:
+        """The policy, where it is asked for and where it is, or may turn out to be, the best that was validated."""
+        every = self._config.export_every
+        if every and self.version % every == 0:
+            await self._export_to(self._crew.policies / f"step_{self.version:08d}")
+        if self.version in self.validation.needed:
+            await self._export_to(validated_policy(self._crew.policies, self.version))
+
+    async def _export_to(self, folder: Path) -> None:
+        partial = folder.with_suffix(".partial")
+        await self._crew.learner.export(partial)
+        await asyncio.to_thread(replace_folder, partial, folder)
+
+    async def _save_if_due(self) -> None:
+        if self._saving and self._saving.done():
+            self._saving.result()  # a disk that is full ends the run here
+        if self.version % self._config.checkpoint_every == 0 or self._lacks_checkpoint:
+            await self._save()
+        elif self._crew.ledger.rollouts.is_due:
+            await self._crew.ledger.rollouts.flush()
+
+    async def _save(self) -> None:
+        """Begin a checkpoint of this moment, which is written while training goes on; one at a time."""
+        await self._saving_ended()
+        self._lacks_checkpoint = False
+        window, kept = self._sampling.window, self._sampling.replay.groups
+        state = {
+            "version": self.version,
+            "elapsed": self._elapsed(),
+            "next_group": self._sampling.next_group,
+            "prompts": self._prompts.state(),
+            "replays": {number: group.replays for number, group in kept.items()},
+            "unrecorded": self._sampling.tally.unrecorded(),
+            "validated": self.validation.state(),
+            "policies": [validated_policy(self._crew.policies, best).name] if (best := self.validation.best) else [],
+            "ledger_bytes": self._crew.ledger.sync(),
+            "rollout_files": 0,
+            "journal_bytes": self._crew.journal.sync(),
+            **self._made_under,
+        }
+        groups = groups_table(
+            [*window.ready, *window.in_flight.values(), *kept.values()]
+        )  # of this moment, as all the rest
+        superseded = superseded_policies(self._crew.policies, self.validation.needed)
+        state["rollout_files"] = await self._crew.ledger.rollouts.flush()
+        partial = await self._crew.checkpoints.begin(self.version, state, groups, self._crew.learner)
+        self._saving = asyncio.create_task(self._complete(partial, self.version, superseded))
+
+    async def _complete(self, partial: Path, version: int, superseded: list[Path]) -> None:
+        if not await self._crew.learner.written():
+            self._lacks_checkpoint = True
+            return
+        completing = self._crew.checkpoints.complete(partial)
+        checkpoint = await self._within(f"the checkpoint of version {version} is put on the disk", completing)
+        self._crew.learner.saved(Checkpoints.learner_in(checkpoint))
+        self._saved = version
+        settling = self._crew.checkpoints.settle(checkpoint)
+        await within(settling, f"checkpoints older than {version} are being uploaded", limit=math.inf, option="")
+        for folder in superseded:  # an attempt that resumes knows no better one now
+            await asyncio.to_thread(shutil.rmtree, folder)
+
+    async def _saving_ended(self) -> None:
+        """The checkpoint that was being written is complete, or its ranks were lost; raises what kept it from that."""
+        if self._saving:
+            await asyncio.shield(self._saving)  # it has limits of its own
+
+    async def _record(self, step: int, batch: list[Group], learned: dict[str, float]) -> None:
+        now = self._elapsed()
+        seconds = now - self._recorded_at
+        self._recorded_at = now
+        trained = learned.pop("num_tokens")
+        metrics = {
+            "step": step,
+            "seconds": now,
+            "step_seconds": seconds,
+            "epoch": self._prompts.epoch,
+            **self._sampling.take_tally().metrics(seconds),
+            **self._prompts.visits.take_figures(),
+            **batch_metrics(batch, version=step),
+            "trained_tokens": trained,
+            "trained_tokens_per_second": trained / seconds,
+            **self._crew.learner.take_figures(seconds),
+            **self._sampling.fleet.take_figures(seconds),
+            **learned,
+        }
+        metrics |= self._watch.observe(metrics)
+        self._crew.journal.record(metrics)
+        print_responses(batch, step, self._config.log_completions)
+        await asyncio.to_thread(self._crew.on_step, metrics)
+
+    def _elapsed(self) -> float:
+        """Seconds of work on this run, over all its attempts."""
+        return self._elapsed_before + self._loop.time() - self._started

@@ -1,0 +1,277 @@
+"""Validation: what the policy makes of prompts that it never trains on, measured while training goes on.
+
+    version n is published ──► an actor takes it, and keeps it for all responses ──► judged ──► metrics of a step
+
+All responses of a validation come from one version, whose policy the controller exports; the best one stays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.failures import MistakeError
+from tasks.generation.interface import Completion, RequestRefusedError, sample_seed
+from tasks.training.actors.fleet import Fleet
+from tasks.training.actors.process import ActorLostError
+from tasks.training.actors.slot import Place
+from tasks.training.config import TrainingConfig, ValidationConfig
+from tasks.training.groups.group import Prompt
+from tasks.training.rewards import Judge, judge_response
+from tasks.verifiers import Score
+
+logger = logging.getLogger(__name__)
+
+
+def kept_out(prompts: Sequence[Prompt], config: TrainingConfig) -> tuple[list[Prompt], list[Prompt]]:
+    """The prompts to train on, and those that validation keeps out, each once.
+
+    Raises:
+        MistakeError: none would be left to train on.
+    """
+    if config.validation is None:
+        return list(prompts), []
+    by_id = {prompt.prompt_id: prompt for prompt in prompts}
+    count = config.validation.prompts
+    if count >= len(by_id):
+        raise MistakeError(
+            f"validation.prompts = {count}: the mixture has {len(by_id)} prompts, and none would be left to train on"
+        )
+    chosen = sorted(by_id, key=lambda prompt_id: (sample_seed(config.seed, f"validation {prompt_id}", 0), prompt_id))
+    out = set(chosen[:count])
+    return [prompt for prompt in prompts if prompt.prompt_id not in out], [by_id[each] for each in chosen[:count]]
+
+
+@dataclass(frozen=True)
+class _Answer:
+    prompt_id: str
+    completion: Completion
+    score: Score
+
+
+class Validation:
+    """All validations of a run, of which one at most is under way.
+
+    Args:
+        prompts: those that are kept out of training.
+
+    Attributes:
+        responses: how many were generated so far.
+    """
+
+    def __init__(self, config: TrainingConfig, prompts: Sequence[Prompt], fleet: Fleet, judge: Judge) -> None:
+        self._config = config
+        self._options = config.validation or ValidationConfig()
+        self._prompts = list(prompts)
+        self._fleet = fleet
+        self._judge = judge
+        self._scores: dict[int, float] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._version = 0
+        self._begun = asyncio.Event()
+        self._one_by_one = False
+        self._untold: dict[str, float] = {}
+        self.responses = 0
+
+    def state(self) -> dict[str, float]:
+        """Mean scores by version, for a checkpoint."""
+        return {str(version): score for version, score in self._scores.items()}
+
+    def restore(self, state: Mapping[str, float]) -> None:
+        """Go on from `state`."""
+        self._scores = {int(version): score for version, score in state.items()}
+
+    @property
+    def best(self) -> int | None:
+        """The version with the highest score, the first of equals; None before one is known."""
+        return max(self._scores, key=lambda version: (self._scores[version], -version), default=None)
+
+    def is_due(self, version: int) -> bool:
+        """Whether `version` of the policy is one to validate."""
+        due = version % self._options.every == 0 or version == self._config.steps
+        return bool(self._prompts) and due and version not in self._scores
+
+    @property
+    def needed(self) -> set[int]:
+        """The versions whose policy is the best so far, or may turn out to be."""
+        return self._under_way | ({self.best} if self.best is not None else set())
+
+    @property
+    def _under_way(self) -> set[int]:
+        return {self._version} if self._task and not self._task.done() else set()
+
+    async def begin(self, version: int) -> None:
+        """Validate `version`, which has just been published.
+
+        While another is under way it is left out, so that the learner never waits; the last one waits for that.
+
+        Raises:
+            Exception: the defect that ended the one before.
+        """
+        if self._under_way and version < self._config.steps:
+            logger.warning(
+                "version %d is not validated, as version %d still is: raise validation.every = %d, or lower "
+                "validation.prompts = %d or validation.samples = %d",
+                version,
+                self._version,
+                self._options.every,
+                self._options.prompts,
+                self._options.samples,
+            )
+            return
+        await self.finish()
+        self._version = version
+        self._begun.clear()
+        self._task = asyncio.create_task(self._validate(version))
+
+    async def begun(self) -> None:
+        """Return when an actor has the version to validate, so that a newer one may be published."""
+        if self._task and self._under_way:
+            waiting = asyncio.create_task(self._begun.wait())
+            await asyncio.wait([waiting, self._task], return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+
+    async def finish(self) -> None:
+        """Return when none is under way; raises what has ended it."""
+        if self._task:
+            await self._task
+
+    def take_metrics(self) -> dict[str, float]:
+        """Of the validation that ended since the last call, the newer one of two; raises what has ended it.
+
+        `validation/score` is the mean over prompts of their responses' mean score, `error` its standard error over
+        prompts, `pass_rate` the same mean of whether a response is right, `truncated` the share of responses that were
+        cut off, `unanswered` the number of those that no engine would generate or nobody could judge, `version` the
+        number of steps that the policy has taken, `seconds` how long it took.
+        """
+        if self._task and self._task.done():
+            self._task.result()
+        metrics, self._untold = self._untold, {}
+        return {f"validation/{name}": value for name, value in metrics.items()}
+
+    async def close(self) -> None:
+        """Give up the one that is under way."""
+        if self._task:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _validate(self, version: int) -> None:
+        clock = asyncio.get_running_loop().time
+        started, asked = clock(), len(self._prompts) * self._options.samples
+        judging: list[asyncio.Task[_Answer]] = []
+        try:
+            if not await self._generate(version, judging):
+                logger.warning("version %d is not validated: the actor that kept it was lost", version)
+                return
+            judged = [answer for answer in await asyncio.gather(*judging) if answer.score.error is None]
+        finally:
+            await _cancel(judging)
+        if not judged:
+            logger.warning("version %d is not validated: no response could be judged", version)
+            return
+        found = summary(judged)
+        self._scores[version] = found["score"]
+        logger.info("version %d: score %.3f +- %.3f on prompts kept out", version, found["score"], found["error"])
+        self._untold = {
+            "version": float(version),
+            **found,
+            "unanswered": float(asked - len(judged)),
+            "seconds": clock() - started,
+        }
+
+    async def _generate(self, version: int, judging: list[asyncio.Task[_Answer]]) -> bool:
+        """Have every prompt answered, and each response judged; False where no actor has `version` any more.
+
+        After the loss of an actor, prompts are answered one by one: one of them may be what ends engines.
+        """
+        waiting = list(self._prompts)
+        while waiting:
+            answering = False
+            try:
+                async with self._fleet.held(version) as place:
+                    self._begun.set()
+                    answering = True
+                    while waiting:
+                        turn = waiting[:1] if self._one_by_one else list(waiting)
+                        await self._answer(place, turn, waiting, judging)
+            except ActorLostError as error:
+                logger.warning("validation of version %d: %s", version, error)
+                if self._one_by_one and answering:
+                    prompt = waiting.pop(0)
+                    self._prompts.remove(prompt)
+                    logger.warning("prompt %s is validated no more: it ends engines", prompt.prompt_id)
+                self._one_by_one = True
+                if self._fleet.is_beyond(version):
+                    return False
+        self._one_by_one = False
+        return True
+
+    async def _answer(
+        self, place: Place, prompts: list[Prompt], waiting: list[Prompt], judging: list[asyncio.Task[_Answer]]
+    ) -> None:
+        """Generate all responses to `prompts`; a prompt leaves `waiting` when its responses are being judged."""
+
+        async def answer(prompt: Prompt) -> None:
+            try:
+                completions = await asyncio.gather(*(sample(prompt, index) for index in range(self._options.samples)))
+            except RequestRefusedError as error:
+                logger.warning("prompt %s is not validated: %s", prompt.prompt_id, error)
+                completions = []
+            waiting.remove(prompt)
+            judging.extend(asyncio.create_task(self._judged(prompt, completion)) for completion in completions)
+
+        async def sample(prompt: Prompt, index: int) -> Completion:
+            seed = sample_seed(self._config.seed, f"validation {prompt.prompt_id}", index)
+            completion = await self._fleet.generate_apart(place, prompt.token_ids, self._config.sampling, seed)
+            self.responses += 1
+            return completion
+
+        answering = [asyncio.create_task(answer(prompt)) for prompt in prompts]
+        try:
+            await asyncio.gather(*answering)
+        finally:
+            await _cancel(answering)
+
+    async def _judged(self, prompt: Prompt, completion: Completion) -> _Answer:
+        return _Answer(prompt.prompt_id, completion, await judge_response(self._judge, prompt, completion))
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def summary(answers: Sequence[_Answer]) -> dict[str, float]:
+    """What `answers`, all judged and at least one, say of a policy; see `Validation.take_metrics`."""
+    by_prompt: dict[str, list[_Answer]] = {}
+    for each in answers:
+        by_prompt.setdefault(each.prompt_id, []).append(each)
+    scores = [statistics.fmean(each.score.value for each in group) for group in by_prompt.values()]
+    passed = [statistics.fmean(each.score.passed for each in group) for group in by_prompt.values()]
+    return {
+        "score": statistics.fmean(scores),
+        "error": statistics.stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else 0.0,
+        "pass_rate": statistics.fmean(passed),
+        "truncated": statistics.fmean(each.completion.truncated for each in answers),
+    }
+
+
+_VALIDATED = "validated_"
+
+
+def validated_policy(policies: Path, version: int) -> Path:
+    """The folder of a policy that was validated, below that of all policies of a run."""
+    return policies / f"{_VALIDATED}{version:08d}"
+
+
+def superseded_policies(policies: Path, needed: Collection[int]) -> list[Path]:
+    """The folders of policies that were validated, but those of the versions that are needed."""
+    found = policies.glob(f"{_VALIDATED}*")
+    return [folder for folder in found if int(folder.stem.removeprefix(_VALIDATED)) not in needed]

@@ -1,0 +1,377 @@
+"""A run's memory on blob storage: checkpoints that outlive the machine, each complete or not there at all.
+
+    <place>/step_00000004.<upload>/checkpoints/step_00000004/...   the checkpoint
+                                  /ledger.jsonl, metrics.jsonl     as long as they were when it was taken
+                                  /tensorboard/...
+                                  /policies/validated_00000002/... the best policy that was validated
+                                  /manifest.json                   uploaded last: names, sizes and digests of the others
+           rollouts/00000000.parquet, ...                          each once; going on needs none of them
+           policies/step_00000002/...                              the same, of `export_every`
+
+What has no manifest is an upload that was cut short, and does not count. `<upload>` is drawn anew each time, so that
+two attempts that save the same step never write to the same object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+
+from tasks.failures import InfrastructureError
+from tasks.storage.access import AccessError, check_access
+from tasks.storage.lease import LEASE_SECONDS, Lease
+from tasks.storage.threads import in_thread
+from tasks.training.records.checkpoint import KEEP, Checkpoints
+from tasks.training.timeouts import StalledError, within
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+logger = logging.getLogger(__name__)
+
+MANIFEST = "manifest.json"
+RETRY_SECONDS = (1.0, 4.0, 16.0)
+"""Pauses before what failed is tried again."""
+HANG_SECONDS = 3600.0
+"""A run that has ended waits so long for the next file of its last upload."""
+
+Result = TypeVar("Result")
+
+
+class StoreError(InfrastructureError):
+    """The blob storage does not answer: whether it holds a checkpoint cannot be said."""
+
+
+class DamagedError(ValueError):
+    """What lies on the storage is not what was put there."""
+
+
+class StoredFile(BaseModel):
+    """What a file must be: its bytes, and their SHA-256."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size: int
+    sha256: str
+
+
+class Manifest(BaseModel):
+    """The files of a checkpoint, by their path in the run folder."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    version: int
+    files: dict[str, StoredFile]
+
+    @field_validator("files")
+    @classmethod
+    def _inside(cls, files: dict[str, StoredFile]) -> dict[str, StoredFile]:
+        for name in files:
+            if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+                raise ValueError(f"{name} is not below the run folder")
+        return files
+
+
+class RunStore:
+    """Keeps the newest checkpoints of the run in `folder` at `place`.
+
+    Used as a context, it begins with a proof that a run can be kept there, holds the `lease` of the run meanwhile, and
+    ends with its last upload, or without it where that hangs.
+
+    Args:
+        filesystem: an fsspec file system, with its credentials.
+        place: address of this run on it, without a slash at its end.
+        folder: the run folder, on this machine.
+        retry_seconds: pauses before what failed is tried again.
+
+    Raises:
+        AccessError: entering; the address or the credentials are wrong.
+        StoreError: entering; the storage does not answer.
+    """
+
+    def __init__(
+        self,
+        filesystem: AbstractFileSystem,
+        place: str,
+        folder: Path,
+        retry_seconds: tuple[float, ...] = RETRY_SECONDS,
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> None:
+        self._fs = filesystem
+        self._place = place
+        self._folder = folder
+        self._retry_seconds = retry_seconds
+        self._upload: Future[None] | None = None
+        self._files_put = 0
+        self._put_once: set[Path] = set()
+        self.lease = Lease(filesystem, f"{place}/lease.json", lease_seconds)
+
+    def __enter__(self) -> RunStore:
+        try:
+            self._persistently(partial(check_access, self._fs, self._place))
+        except AccessError:
+            raise
+        except Exception as error:  # fsspec's file systems share no kind of error
+            raise StoreError(f"{self._place} does not answer: {error}") from error
+        self.lease.__enter__()
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        try:
+            self._wait_for_upload()
+        finally:
+            self.lease.__exit__(*about)
+
+    def save(self, checkpoint: Path) -> None:
+        """Upload a complete checkpoint, with the ledger and the metrics that belong to it, in the background.
+
+        Returns at once, or when the upload before this one has ended: the folder that is being read is then one of
+        the newest two, which stay. An upload that fails in the end is a warning, and the next checkpoint is another.
+        """
+        if self._upload is not None:
+            self._upload.result()
+        self._upload = in_thread(self._save, checkpoint)
+
+    def restore(self) -> int | None:
+        """Put the newest complete checkpoint into the run folder, unless one as new is there; returns its version.
+
+        None where nothing was restored. A checkpoint that is damaged is skipped for the one before it, with a warning.
+
+        Raises:
+            StoreError: the storage does not answer.
+        """
+        try:
+            uploads = self._persistently(self._complete)
+        except Exception as error:  # of any kind, as above
+            raise StoreError(f"{self._place} cannot be read: {error}") from error
+        local = Checkpoints.newest_in(self._folder / "checkpoints")
+        for upload in reversed(uploads):
+            version = _version(upload)
+            if local is not None and version <= _version(local.name):
+                return None
+            try:
+                self._persistently(partial(self._download, upload))
+            except DamagedError as error:
+                logger.warning("%s/%s is skipped for the checkpoint before it: %s", self._place, upload, error)
+            except Exception as error:  # as above
+                raise StoreError(f"{self._place}/{upload} cannot be read: {error}") from error
+            else:
+                logger.info("the run goes on from %s/%s", self._place, upload)
+                return version
+        return None
+
+    def finish(self) -> None:
+        """The run has taken its last step: of its checkpoints the newest stays alone.
+
+        That one is for an attempt that is killed later, while its policy is on the way to where results are kept.
+        """
+        if self._wait_for_upload():
+            self._upload = in_thread(self._finish)
+            self._wait_for_upload()
+
+    def _finish(self) -> None:
+        self._put_beside("the last responses", self._responses)
+        self._put_beside("policies on the way", self._policies)
+        self._tidy(1)
+
+    def _wait_for_upload(self) -> bool:
+        """Wait for the upload that runs, and say so; False where it hangs, and is given up."""
+
+        async def waited(upload: Future[None]) -> None:
+            await within(
+                asyncio.wrap_future(upload),
+                f"{self._place}: the run has ended but for its last upload",
+                limit=HANG_SECONDS,
+                option="HANG_SECONDS",
+                progress=lambda: self._files_put,
+            )
+
+        try:
+            if self._upload is not None:
+                asyncio.run(waited(self._upload))
+        except StalledError as error:
+            logger.warning("%s: it is given up", error)
+            self._upload = None
+            return False
+        return True
+
+    def _save(self, checkpoint: Path) -> None:
+        try:
+            self._persistently(lambda: self._put(checkpoint))
+        except Exception as error:  # training is worth more than its copy
+            logger.warning(
+                "%s was not uploaded to %s: %s. Training goes on; killed now, it would go on from an older checkpoint",
+                checkpoint.name,
+                self._place,
+                error,
+            )
+            return
+        self._put_beside("policies on the way", self._policies)
+        self._tidy(KEEP)
+
+    def _tidy(self, keep: int) -> None:
+        try:
+            self.lease.check()
+            self._delete_old(keep)
+        except Exception as error:  # they cost room, and go with the next
+            logger.warning("older checkpoints in %s were not deleted: %s", self._place, error)
+
+    def _put_beside(self, what: str, paths: Callable[[], list[Path]]) -> None:
+        try:
+            self._persistently(lambda: self._put_each_once(paths()))
+        except Exception as error:  # the run is complete without them
+            logger.warning("%s were not uploaded to %s: %s", what, self._place, error)
+
+    def _put_each_once(self, paths: list[Path]) -> None:
+        for path in paths:
+            if path not in self._put_once:
+                self._fs.put_file(str(path), f"{self._place}/{path.relative_to(self._folder).as_posix()}")
+                self._put_once.add(path)
+                self._files_put += 1
+
+    def _responses(self) -> list[Path]:
+        return sorted((self._folder / "rollouts").glob("*.parquet"))
+
+    def _policies(self) -> list[Path]:
+        complete = [folder for folder in (self._folder / "policies").glob("step_*") if folder.suffix != ".partial"]
+        return [path for folder in sorted(complete) for path in _files_below(folder)]
+
+    def _put(self, checkpoint: Path) -> None:
+        self._put_each_once(self._responses())
+        upload = f"{checkpoint.name}.{uuid.uuid4().hex[:8]}"
+        files = {}
+        for name, path, length in self._files(checkpoint):
+            files[name] = _digest(path, length)
+            self._put_file(f"{self._place}/{upload}/{name}", path, length)
+            self._files_put += 1
+        manifest = Manifest(version=_version(checkpoint.name), files=files)
+        self._fs.pipe_file(f"{self._place}/{upload}/{MANIFEST}", manifest.model_dump_json().encode())
+
+    def _put_file(self, address: str, path: Path, length: int) -> None:
+        if any(path.is_relative_to(self._folder / whole) for whole in ("checkpoints", "policies")):
+            self._fs.put_file(str(path), address)
+            return
+        with path.open("rb") as file:  # it grows meanwhile, by what the checkpoint knows nothing of
+            self._fs.pipe_file(address, file.read(length))
+
+    def _files(self, checkpoint: Path) -> Iterator[tuple[str, Path, int]]:
+        """Name, path and bytes of what going on from `checkpoint` needs."""
+        state = Checkpoints.read_state(checkpoint)
+        yield "ledger.jsonl", self._folder / "ledger.jsonl", state["ledger_bytes"]
+        yield "metrics.jsonl", self._folder / "metrics.jsonl", state["journal_bytes"]
+        policies = [self._folder / "policies" / name for name in state["policies"]]
+        for below in (checkpoint, self._folder / "tensorboard", *policies):
+            for path in _files_below(below):
+                yield path.relative_to(self._folder).as_posix(), path, path.stat().st_size
+
+    def _uploads(self) -> dict[str, bool]:
+        """Names of all uploads, oldest version first, and whether each has a manifest."""
+        self._fs.invalidate_cache()
+        root = self._fs._strip_protocol(self._place)
+        try:
+            found = self._fs.find(root)
+        except FileNotFoundError:
+            return {}
+        names = [PurePosixPath(path).relative_to(root).parts for path in found]
+        manifests = {parts[0] for parts in names if parts[1:] == (MANIFEST,)}
+        uploads = {parts[0] for parts in names if _is_upload(parts[0])}
+        return {upload: upload in manifests for upload in sorted(uploads)}
+
+    def _complete(self) -> list[str]:
+        return [upload for upload, is_complete in self._uploads().items() if is_complete]
+
+    def _delete_old(self, keep: int) -> None:
+        """Leave the newest `keep` complete uploads, and what is newer than them."""
+        uploads = self._uploads()
+        kept = [upload for upload, is_complete in uploads.items() if is_complete][-keep:]
+        for upload in uploads:
+            if kept and upload not in kept and _version(upload) <= _version(kept[-1]):
+                if uploads[upload]:  # first, so that a kill in the middle leaves nothing that looks complete
+                    self._fs.rm_file(f"{self._place}/{upload}/{MANIFEST}")
+                for path in self._fs.find(f"{self._place}/{upload}"):
+                    self._fs.rm_file(path)
+
+    def _download(self, upload: str) -> None:
+        address = f"{self._place}/{upload}"
+        try:
+            manifest = Manifest.model_validate_json(self._fs.cat_file(f"{address}/{MANIFEST}"))
+        except (ValidationError, FileNotFoundError) as error:
+            raise DamagedError(f"its {MANIFEST} cannot be read: {str(error).splitlines()[0]}") from None
+        arriving = self._folder / "restored.partial"
+        shutil.rmtree(arriving, ignore_errors=True)
+        for name, expected in manifest.files.items():
+            path = arriving / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                self._fs.get_file(f"{address}/{name}", str(path))
+            except FileNotFoundError:
+                raise DamagedError(f"it lacks {name}") from None
+            if _digest(path, path.stat().st_size) != expected:
+                raise DamagedError(f"{name} is not what was uploaded")
+        self._move_in(arriving, f"step_{manifest.version:08d}")
+
+    def _move_in(self, arriving: Path, checkpoint: str) -> None:
+        """Everything to its place, the checkpoint last: once it is there the others are."""
+        source = arriving / "checkpoints" / checkpoint
+        if not source.is_dir():
+            raise DamagedError(f"it holds no {checkpoint}")
+        for name in ("tensorboard", "rollouts", "policies"):  # of an attempt that went on from an older checkpoint
+            shutil.rmtree(self._folder / name, ignore_errors=True)
+        for name in ("ledger.jsonl", "metrics.jsonl", "tensorboard"):
+            if (arriving / name).exists():
+                os.replace(arriving / name, self._folder / name)
+        for policy in (arriving / "policies").glob("*"):
+            here = self._folder / "policies" / policy.name
+            here.parent.mkdir(exist_ok=True)
+            os.replace(policy, here)
+        (self._folder / "checkpoints").mkdir(exist_ok=True)
+        os.replace(source, self._folder / "checkpoints" / checkpoint)
+        shutil.rmtree(arriving)
+
+    def _persistently(self, do: Callable[[], Result]) -> Result:
+        """What `do` returns, tried again after pauses; damage and refusals are no accidents, and raise at once."""
+        for seconds in self._retry_seconds:
+            try:
+                return do()
+            except (AccessError, DamagedError):
+                raise
+            except Exception as error:  # of any kind, as fsspec's share none
+                logger.info("%s: %s; another try in %g s", self._place, error, seconds)
+                time.sleep(seconds)
+        return do()
+
+
+def _files_below(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _is_upload(name: str) -> bool:
+    head, _, upload = name.partition(".")
+    return head.startswith("step_") and head[5:].isdecimal() and bool(upload)
+
+
+def _version(name: str) -> int:
+    return int(name.removeprefix("step_").partition(".")[0])
+
+
+def _digest(path: Path, length: int) -> StoredFile:
+    """Of the first `length` bytes."""
+    digest: Any = hashlib.sha256()
+    left = length
+    with path.open("rb") as file:
+        while left and (block := file.read(min(left, 1 << 20))):
+            digest.update(block)
+            left -= len(block)
+    return StoredFile(size=length - left, sha256=digest.hexdigest())

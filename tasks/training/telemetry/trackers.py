@@ -1,0 +1,274 @@
+"""Weights & Biases and MLflow, beside training: each in a process of its own that follows `metrics.jsonl`.
+
+    driver ── writes ──► metrics.jsonl ── read once a second by ──► one process a tracker ──► its service
+
+Nothing that a tracker does ends or delays training: what it raises is one line on the terminal, and at the end it has
+`FLUSH_SECONDS` for what it has not sent. A run's name there is that of its run folder, so that a run that goes on
+goes on there, too; a step that was sent is not sent again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import netrc
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from tasks.failures import MistakeError
+
+PROJECT = "rlvr-flyte"
+"""Of W&B, and the experiment of MLflow, where their own variables name no other."""
+FLUSH_SECONDS = 30.0
+POLL_SECONDS = 1.0
+_ENDED_WELL = b"ended well\n"
+_USER_INFO = re.compile(r"//[^/@\s]+@")
+_NAME = re.compile(r"[^\w.: -]")
+
+
+class TrackerError(MistakeError):
+    """A tracker that cannot be used here."""
+
+
+class Tracker(Protocol):
+    """A run at one service."""
+
+    def next_step(self) -> int:
+        """The first step that the service has not seen."""
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        """Send the metrics of one step."""
+
+    def finish(self, ended_well: bool) -> None:
+        """Send what is left, and say how the run ended."""
+
+
+class WandbTracker:
+    """A run of Weights & Biases, with the run folder's name as its id."""
+
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+        import wandb
+
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            id=folder.name,
+            name=folder.name,
+            resume="allow",
+            dir=str(folder),
+            config=config,
+            settings=wandb.Settings(silent=True, console="off", disable_git=True, disable_code=True),
+        )
+
+    def next_step(self) -> int:
+        return self._run.step if self._run.resumed else 0
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        self._run.log(metrics, step=step, commit=True)
+
+    def finish(self, ended_well: bool) -> None:
+        self._run.finish(exit_code=0 if ended_well else 1)
+
+
+class MlflowTracker:
+    """A run of MLflow, found again by a tag: its ids are MLflow's own."""
+
+    TAG = "rlvr.run"
+
+    def __init__(self, folder: Path, config: dict[str, Any]) -> None:
+        from mlflow.entities import Param
+        from mlflow.tracking import MlflowClient
+
+        self._client = MlflowClient()
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+        experiment = self._client.get_experiment_by_name(name)
+        experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(name)
+        found = self._client.search_runs([experiment_id], f"tags.`{self.TAG}` = '{folder.name}'", max_results=1)
+        if found:
+            self._id = found[0].info.run_id
+            self._seen = list(found[0].data.metrics)
+            self._client.update_run(self._id, "RUNNING")
+        else:
+            run = self._client.create_run(experiment_id, tags={self.TAG: folder.name}, run_name=folder.name)
+            self._id, self._seen = run.info.run_id, []
+            params = [Param(key, str(value)[:6000]) for key, value in _flat(config)]
+            for start in range(0, len(params), 100):  # as many as MLflow takes at a time
+                self._client.log_batch(self._id, params=params[start : start + 100])
+
+    def next_step(self) -> int:
+        histories = (self._client.get_metric_history(self._id, name) for name in self._seen)
+        return max((each.step for history in histories for each in history), default=-1) + 1
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        from mlflow.entities import Metric
+
+        now = int(1000 * time.time())
+        self._client.log_batch(
+            self._id,
+            # A name may hold other characters nowhere, and a slash not where it makes a folder of another name.
+            metrics=[Metric(_NAME.sub(".", name), value, now, step) for name, value in metrics.items()],
+        )
+
+    def finish(self, ended_well: bool) -> None:
+        self._client.set_terminated(self._id, "FINISHED" if ended_well else "FAILED")
+
+
+TRACKERS: dict[str, type[WandbTracker] | type[MlflowTracker]] = {"wandb": WandbTracker, "mlflow": MlflowTracker}
+
+
+def check(trackers: Sequence[str]) -> None:
+    """Raise `TrackerError` for a tracker whose package, key or address is missing in this environment."""
+    for name in trackers:
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.origin is None:  # a folder of that name, W&B's own say, is no package
+            raise TrackerError(f"trackers: {name} is not installed here: pip install '.[{name}]', or leave it out")
+    if "wandb" in trackers and os.environ.get("WANDB_MODE", "online") == "online" and not _has_wandb_key():
+        raise TrackerError(
+            "trackers: wandb needs a key: WANDB_API_KEY (on a cluster a secret, by RLVR_SECRETS), or wandb login, or "
+            "WANDB_MODE=offline"
+        )
+    if "mlflow" in trackers and not os.environ.get("MLFLOW_TRACKING_URI"):
+        raise TrackerError("trackers: mlflow needs the address of its server: MLFLOW_TRACKING_URI")
+
+
+def _has_wandb_key() -> bool:
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
+    with contextlib.suppress(OSError, netrc.NetrcParseError):
+        return netrc.netrc(os.environ.get("NETRC")).authenticators(host) is not None
+    return False
+
+
+@contextlib.contextmanager
+def following(
+    trackers: Sequence[str], folder: Path, config: dict[str, Any], *, flush_seconds: float = FLUSH_SECONDS
+) -> Iterator[None]:
+    """Within the block the run's metrics go to `trackers`.
+
+    Args:
+        trackers: names in `TRACKERS`.
+        folder: the run folder, with the metrics of the steps that the run goes on from.
+        config: of the run, as JSON values.
+        flush_seconds: after the block each tracker has so long for what it has not sent.
+    """
+    processes = [_started(name, folder, config, flush_seconds) for name in dict.fromkeys(trackers)]
+    ended = b""
+    try:
+        yield
+        ended = _ENDED_WELL
+    finally:
+        for process in processes:
+            _told(process, ended)
+            _closed(process)
+        deadline = time.monotonic() + flush_seconds + 5.0  # it ends itself before
+        for process in processes:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _started(name: str, folder: Path, config: dict[str, Any], flush_seconds: float) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(  # noqa: S603 - our own module
+        [sys.executable, "-m", "tasks.training.telemetry.trackers", name, str(folder), str(flush_seconds)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        start_new_session=True,  # Ctrl-C is for the driver, and its end is the end of standard input
+    )
+    _told(process, json.dumps(config).encode() + b"\n")
+    return process
+
+
+def _told(process: subprocess.Popen[bytes], line: bytes) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it gave up, and has said so
+        process.stdin.write(line)
+        process.stdin.flush()
+
+
+def _closed(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
+
+
+class _End:
+    """Knows when the driver has ended, and leaves the tracker only so long after that."""
+
+    def __init__(self, name: str, flush_seconds: float) -> None:
+        self.came = threading.Event()
+        self.well = False
+        self._name, self._seconds = name, flush_seconds
+        threading.Thread(target=self._wait, daemon=True).start()
+
+    def _wait(self) -> None:
+        self.well = sys.stdin.buffer.read() == _ENDED_WELL
+        self.came.set()
+        time.sleep(self._seconds)
+        _say(f"{self._name} did not take all metrics within {self._seconds:g} s of the run's end; it was left at that")
+        os._exit(1)
+
+
+def follow(name: str, folder: Path, flush_seconds: float) -> None:
+    """The process of one tracker: reads the configuration from standard input, and then sends steps until it ends."""
+    config = json.loads(sys.stdin.buffer.readline())
+    end = _End(name, flush_seconds)
+    sent = folder / "trackers" / f"{name}.json"
+    try:
+        tracker: Tracker = TRACKERS[name](folder, config)
+        step = max(tracker.next_step(), json.loads(sent.read_text())["next_step"] if sent.exists() else 0)
+        sent.parent.mkdir(exist_ok=True)
+        for row in _rows(folder / "metrics.jsonl", end.came):
+            if row["step"] >= step:
+                tracker.log({key: value for key, value in row.items() if key != "step"}, int(row["step"]))
+                step = int(row["step"]) + 1
+                sent.write_text(json.dumps({"next_step": step}))
+        tracker.finish(end.well)
+    except Exception as error:
+        first = _USER_INFO.sub("//", str(error).partition("\n")[0])
+        _say(f"{name} gets no more metrics of this run, which goes on without it: {type(error).__name__}: {first}")
+    sys.stderr.flush()
+    os._exit(0)  # whatever threads and exit handlers of the package still wait for
+
+
+def _rows(metrics: Path, ended: threading.Event) -> Iterator[dict[str, Any]]:
+    """The steps that are there and those that come, until all that came before the end have been read."""
+    with metrics.open() as file:
+        part = ""
+        while True:
+            last = ended.is_set()
+            while line := file.readline():
+                part += line
+                if part.endswith("\n"):
+                    yield json.loads(part)
+                    part = ""
+            if last:
+                return
+            ended.wait(POLL_SECONDS)
+
+
+def _flat(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _say(sentence: str) -> None:
+    print(f"trackers: {sentence}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    follow(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]))

@@ -1,0 +1,41 @@
+"""What travels with a registered task: the digest of its code, and secrets by name."""
+
+import pytest
+from flytekit import Secret
+
+from tasks.cleaning.task import merge_sources
+from tasks.flyte.registration import CODE, SECRETS, OtherCodeError, check_code, options
+from tasks.lineage.code_digest import code_digest
+from workflows.data import data
+
+MODULE = "tasks.cleaning.task"
+
+
+def test_a_pod_with_other_code_than_was_registered_runs_nothing(monkeypatch):
+    monkeypatch.setenv(CODE, code_digest(MODULE))
+    check_code(MODULE)
+    monkeypatch.setenv(CODE, "the digest of other code")
+    with pytest.raises(OtherCodeError, match=rf"{MODULE} was registered with other code .* --copy all"):
+        merge_sources.task_function()
+
+
+def test_the_digest_of_the_code_is_in_the_environment_of_the_pod():
+    assert merge_sources.environment == {CODE: code_digest(MODULE)}
+    assert data.environment == {CODE: code_digest("workflows.data")}
+    assert len({code_digest(name) for name in (MODULE, "workflows.data", "workflows.training")}) == 3
+
+
+def test_secrets_are_given_to_pods_as_environment_variables_by_name(monkeypatch):
+    monkeypatch.setenv(SECRETS, "HF_TOKEN=rlvr/hub JUDGE_KEY=rlvr/judge")
+    assert options(MODULE)["secret_requests"] == [
+        Secret("rlvr", "hub", mount_requirement=Secret.MountType.ENV_VAR, env_var="HF_TOKEN"),
+        Secret("rlvr", "judge", mount_requirement=Secret.MountType.ENV_VAR, env_var="JUDGE_KEY"),
+    ]
+    # A dynamic task declares in its pod what it starts, and so needs to know them there.
+    assert options(MODULE)["environment"][SECRETS] == "HF_TOKEN=rlvr/hub JUDGE_KEY=rlvr/judge"
+
+
+def test_a_malformed_secret_is_named(monkeypatch):
+    monkeypatch.setenv(SECRETS, "HF_TOKEN=hub")
+    with pytest.raises(ValueError, match="RLVR_SECRETS: 'HF_TOKEN=hub' must be VARIABLE=GROUP/KEY"):
+        options(MODULE)

@@ -1,0 +1,66 @@
+"""A valid specification stays the same on its way through Flyte, after which all its fields are set."""
+
+import pytest
+from flytekit import FlyteContextManager
+from flytekit.core.type_engine import TypeEngine
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from tasks.config import SpecError, extended, read_yaml
+from tasks.difficulty.spec import RolloutSpec
+from tasks.evaluation.spec import EvaluationConfig
+from tasks.inputs.files import DATA_SPECS, EVALUATIONS, RECIPES, DataFile, Recipe
+from tasks.mixing.spec import MixtureSpec
+from tasks.sourcing.loaders import batches
+from tasks.verifiers import VerifiersConfig
+
+CLUSTER = {"gpus_per_node": 4, "node": {"cpu": 9, "accelerator": "nvidia-h100"}, "head": {"interruptible": True}}
+ROUNDS = {"kind": "dynamic"}
+FILES = [
+    *((DataFile, read_yaml(path)) for path in sorted(DATA_SPECS.glob("*.yaml"))),
+    *((Recipe, extended(read_yaml(path), RECIPES)) for path in sorted(RECIPES.glob("*.yaml"))),
+    *((EvaluationConfig, extended(read_yaml(path), EVALUATIONS)) for path in sorted(EVALUATIONS.glob("*.yaml"))),
+    (
+        Recipe,
+        {"lora": {"rank": 8, "alpha": 16}, "resampling": {"kind": "dynamic"}, "async_steps": 0, "cluster": CLUSTER},
+    ),
+    (VerifiersConfig, {"judge": {"kind": "reward_model", "model": "m"}, "code": {"remote": {"url": "http://code"}}}),
+    (MixtureSpec, {"domains": {"math": {"weight": 2.0}}, "heldout": 5, "seed": 3}),
+    (RolloutSpec, {"sampling": {"seed": 1}, "engine": {"dtype": "float32"}, "verifier_workers": 2}),
+]
+
+
+def without_some(value, draw):
+    """The value without some of its keys, at any depth."""
+    if isinstance(value, dict):
+        return {key: without_some(each, draw) for key, each in value.items() if draw(st.integers(0, 7)) > 0}
+    return [without_some(each, draw) for each in value] if isinstance(value, list) else value
+
+
+def through_flyte(spec):
+    context, kind = FlyteContextManager.current_context(), type(spec)
+    literal = TypeEngine.to_literal(context, spec, kind, TypeEngine.to_literal_type(kind))
+    return TypeEngine.to_python_value(context, literal, kind)
+
+
+@pytest.mark.parametrize(("model", "content"), FILES, ids=lambda value: getattr(value, "__name__", ""))
+@settings(max_examples=8, deadline=None)
+@given(st.data())
+def test_a_valid_specification_stays_the_same(model, content, data):
+    try:
+        spec = model.model_validate(without_some(content, data.draw))
+    except (ValidationError, SpecError):
+        return
+    assert through_flyte(spec) == spec
+    assert through_flyte(through_flyte(spec)) == spec
+
+
+def test_what_files_become_stays_the_same():
+    for model, content in FILES:
+        spec = model.model_validate(content)
+        assert through_flyte(spec) == spec
+        if isinstance(spec, Recipe):
+            assert through_flyte(spec.run) == spec.run
+        if isinstance(spec, DataFile) and spec.name == "quickstart":
+            assert [through_flyte(batch) for batch in batches(spec.sources)] == batches(spec.sources)

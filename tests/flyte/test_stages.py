@@ -1,0 +1,56 @@
+from typing import NamedTuple
+
+from flytekit import task
+from flytekit.core.context_manager import FlyteEntities
+from flytekit.core.python_function_task import PythonFunctionTask
+from flytekit.core.type_engine import TypeEngine
+from flytekit.deck import DeckField
+
+import workflows.rlvr  # noqa: F401 declares every task
+from tasks.inputs.files import Recipe
+
+
+def test_no_deck_starts_pip():
+    decks = [e for e in FlyteEntities.entities if isinstance(e, PythonFunctionTask) and not e.disable_deck]
+    assert len(decks) >= 8
+    assert [task.name for task in decks if DeckField.DEPENDENCIES in task.deck_fields] == []
+
+
+class Two(NamedTuple):
+    first: int
+    second: str
+
+
+class Many(NamedTuple):
+    a: int
+    b: int
+    c: int
+    d: int
+    e: int
+    f: int
+    g: int
+
+
+@task
+def gives_two() -> Two:
+    return Two(1, "x")
+
+
+@task
+def gives_many() -> Many:
+    return Many(1, 2, 3, 4, 5, 6, 7)
+
+
+def test_results_are_printed_by_name_and_many_by_their_names_alone():
+    assert str(gives_two()) == "first       1\nsecond      x"
+    assert str(gives_many()) == "results     a, b, c, d, e, f, g"
+
+
+def test_a_models_type_is_its_own_also_where_it_is_part_of_a_union():
+    before = TypeEngine.to_literal_type(Recipe)
+    one, other = TypeEngine.to_literal_type(Recipe | None).union_type.variants
+    after = TypeEngine.to_literal_type(Recipe)
+    assert before == after
+    assert set(after.structure.dataclass_type) == set(Recipe.model_fields)
+    assert one.structure.tag != after.structure.tag
+    assert other.structure.tag == "none"

@@ -1,0 +1,158 @@
+"""What was paid for is not paid for twice: an engine that counts its requests, and real verifiers and storage."""
+
+import asyncio
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tasks.difficulty.stopping import Bounds, remaining
+from tasks.generation.config import EngineConfig, SamplingConfig
+from tasks.generation.fill_cache import BACKLOG, sample
+from tasks.generation.interface import Completion, EngineError
+from tasks.generation.judging import judge
+from tasks.generation.rollout_cache import judging_digest, responses
+from tasks.tables.schemas import ROLLOUTS
+from tasks.verifiers import VerifiersConfig
+from tests.generation.test_sample_and_score import kept_in, table
+
+ENGINE = EngineConfig(max_model_len=128, max_num_seqs=4)
+SAMPLING = SamplingConfig(samples=4, max_tokens=16, seed=5)
+PROMPTS = table(*(f"Write sentence number {number}" for number in range(6)))
+
+
+class CountingEngine:
+    """Answers with text that its seed decides, half of it with a comma; dies after `dies_after` requests."""
+
+    def __init__(self):
+        self.starts = 0
+        self.requests = []
+        self.dies_after = None
+        self.at_once = self.most_at_once = 0
+
+    def __call__(self, *_):
+        self.starts += 1
+        return self
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        return None
+
+    async def generate(self, ids, sampling, *, seed, with_logprobs):
+        if self.dies_after is not None and len(self.requests) >= self.dies_after:
+            raise EngineError("the engine died")
+        self.requests.append(seed)
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await asyncio.sleep(0)
+        self.at_once -= 1
+        text = f"text {seed}" + (", and more" if seed % 2 else "")
+        return Completion(text, np.arange(3), np.array([]), "stop", [])
+
+
+@pytest.fixture
+def engine(monkeypatch):
+    made = CountingEngine()
+    monkeypatch.setattr("tasks.generation.fill_cache.running_engine", made)
+    return made
+
+
+@pytest.fixture
+def draw(tiny_model, tmp_path):
+    """Samples and judges into one place, and returns all rollouts."""
+
+    def drawn(prompts=PROMPTS, sampling=SAMPLING, judging="judging", **options):
+        kept = kept_in(tmp_path, judging, sampling)
+        made = sample(prompts, tiny_model, ENGINE, sampling, kept=kept, **options)
+        drawn.made = made
+        parts = judge(prompts, responses(prompts, made.counts, kept), kept, policy="initial", on_judged=judged.append)
+        return pa.concat_tables([ROLLOUTS.empty_table(), *parts])
+
+    judged = drawn.judged = []
+    return drawn
+
+
+def test_a_second_run_starts_no_engine_and_judges_nothing(engine, draw):
+    first = draw()
+    assert (engine.starts, len(engine.requests)) == (1, 24)
+    assert draw() == first
+    assert (engine.starts, draw.made.reused, draw.judged) == (1, 24, [])
+
+
+def test_further_samples_and_prompts_cost_themselves_alone(engine, draw):
+    first = draw()
+    more = draw(sampling=SAMPLING.model_copy(update={"samples": 6}))
+    assert len(engine.requests) == 24 + 12
+    assert more.filter(pa.compute.less(more["sample"], 4)) == first
+    draw(pa.concat_tables([table("An earlier one"), PROMPTS]))
+    assert len(engine.requests) == 24 + 12 + 4
+
+
+def test_a_mended_verifier_and_another_ground_truth_judge_anew_and_generate_nothing(engine, draw):
+    draw()
+    draw(judging="mended")
+    assert len(draw.judged) == 24
+    other = table(
+        *(f"Write sentence number {number}" for number in range(6)),
+        truth={"instruction_ids": ["keywords:existence"], "kwargs": [{"keywords": ["more"]}]},
+    )
+    scores = dict(zip(PROMPTS["prompt_id"].to_pylist(), other["prompt_id"].to_pylist(), strict=True))
+    before, after = draw(), draw(other)
+    assert len(engine.requests) == 24
+    assert not set(scores) & set(after["prompt_id"].to_pylist())
+    # the one asks for no comma, the other for a word that stands behind a comma
+    assert [1 - score for score in before["score"].to_pylist()] == after["score"].to_pylist()
+
+
+def test_of_many_prompts_a_few_times_what_the_engine_runs_are_on_their_way(engine, draw):
+    draw(table(*(f"Write sentence number {number}" for number in range(100))))
+    assert len(engine.requests) == 400
+    assert ENGINE.max_num_seqs < engine.most_at_once <= BACKLOG * ENGINE.max_num_seqs
+
+
+def test_another_way_to_sample_finds_nothing(engine, draw):
+    draw()
+    draw(sampling=SAMPLING.model_copy(update={"temperature": 0.5}))
+    assert len(engine.requests) == 48
+
+
+def test_what_an_engine_gave_before_it_died_is_not_generated_again(engine, draw):
+    engine.dies_after = 10
+    with pytest.raises(EngineError, match="the engine died"):
+        draw()
+    engine.dies_after = None
+    table = draw()
+    assert len(engine.requests) == len(set(engine.requests)) == 24
+    assert draw.made.reused == 10
+    engine.requests.clear()
+    assert draw(judging="another") == table
+    assert engine.requests == []
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_early_stopping_draws_less_and_the_same_whatever_is_there_already(engine, draw, there):
+    if there:
+        full = draw(sampling=SAMPLING.model_copy(update={"samples": 8}))
+    engine.requests.clear()
+    stop = partial(remaining, samples=8, bounds=Bounds())
+    stopped = draw(sampling=SAMPLING.model_copy(update={"samples": 8}), remaining=stop)
+    assert sum(draw.made.counts) == stopped.num_rows < 48
+    assert len(engine.requests) == (0 if there else stopped.num_rows)
+    full = full if there else draw(sampling=SAMPLING.model_copy(update={"samples": 8}))
+    for name in PROMPTS["prompt_id"].to_pylist():
+        few, all_of_it = (each.filter(pa.compute.equal(each["prompt_id"], name)) for each in (stopped, full))
+        assert few == all_of_it.slice(0, few.num_rows)
+        assert Bounds().keep(pa.compute.mean(few["score"]).as_py()) == Bounds().keep(
+            pa.compute.mean(all_of_it["score"]).as_py()
+        )
+
+
+def test_judging_by_the_initial_checkpoint_depends_on_it_and_workers_do_not():
+    judge = {"model": "initial", "server": {}}
+    by_initial = VerifiersConfig.model_validate({"judge": judge})
+    assert judging_digest(by_initial, "one") != judging_digest(by_initial, "two")
+    assert judging_digest(VerifiersConfig(), "one") == judging_digest(VerifiersConfig(total_memory_mib=8192), "two")
+    assert judging_digest(VerifiersConfig(), "one") != judging_digest(VerifiersConfig(time_limit_seconds=1), "one")

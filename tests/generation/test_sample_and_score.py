@@ -1,0 +1,149 @@
+"""k scored responses to each prompt of a table, and what is refused before an engine is started."""
+
+import fsspec
+import psutil
+import pytest
+
+from tasks.generation.config import EngineConfig, SamplingConfig
+from tasks.generation.fill_cache import interleaved
+from tasks.generation.interface import EngineError
+from tasks.generation.judging import RolloutError, check_prompts
+from tasks.generation.rollout_cache import Kept
+from tasks.generation.sample_and_score import sample_and_score
+from tasks.tables.parquet import table_from_rows
+from tasks.tables.schemas import PROMPTS, ROLLOUTS, canonical_json, prompt_id
+
+NO_COMMA = {"instruction_ids": ["punctuation:no_comma"], "kwargs": [{}]}
+ENGINE = EngineConfig(max_model_len=128)
+SAMPLING = SamplingConfig(samples=4, max_tokens=16, seed=5)
+
+
+def kept_in(folder, judging="judging", sampling=SAMPLING):
+    return Kept.at(fsspec.filesystem("file"), str(folder / "kept"), "policy", ENGINE, sampling, judging)
+
+
+def table(*contents, verifier="precise_if", truth=NO_COMMA):
+    rows = []
+    for i, content in enumerate(contents):
+        messages = [{"role": "user", "content": content}]
+        rows.append(
+            {
+                "prompt_id": prompt_id(messages, verifier, truth),
+                "domain": "precise_if",
+                "source": "test",
+                "messages": messages,
+                "verifier": verifier,
+                "ground_truth": canonical_json(truth),
+                "metadata": canonical_json({"row": i}),
+            }
+        )
+    return table_from_rows(rows, PROMPTS, "prompts")
+
+
+@pytest.fixture
+def no_engine(monkeypatch):
+    """Fail the test if an engine is started."""
+
+    def started(*_args, **_options):
+        pytest.fail("an engine was started")
+
+    monkeypatch.setattr("tasks.generation.fill_cache.running_engine", started)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        (table("Answer", verifier="telepathy"), "prompt .* of source 'test': .*telepathy"),
+        (
+            table("Answer", truth={"instruction_ids": ["punctuation:no_such"], "kwargs": [{}]}),
+            "prompt .* of source 'test': ground truth .*no_such",
+        ),
+        (table("Answer", truth="no commas"), "prompt .* of source 'test': ground truth \"no commas\""),
+    ],
+)
+def test_a_prompt_that_cannot_be_judged_is_an_error_before_any_engine_starts(
+    tiny_model, no_engine, tmp_path, prompts, message
+):
+    with pytest.raises(RolloutError, match=message):
+        check_prompts(prompts)
+    with pytest.raises(RolloutError, match=message):
+        sample_and_score(
+            prompts, tiny_model, ENGINE, SAMPLING, policy="initial", stage="difficulty", kept=kept_in(tmp_path)
+        )
+
+
+def test_prompts_of_which_none_fits_are_an_error_before_any_engine_starts(tiny_model, no_engine, tmp_path):
+    with pytest.raises(RolloutError, match="none of 2 prompts fits the context of 128 tokens"):
+        sample_and_score(
+            table("#" * 200, "#" * 300),
+            tiny_model,
+            ENGINE,
+            SAMPLING,
+            policy="initial",
+            stage="difficulty",
+            kept=kept_in(tmp_path),
+        )
+
+
+def test_prompts_of_each_verifier_come_at_an_even_pace_and_in_their_own_order():
+    verifiers = ["math"] * 6 + ["chat_open"] * 2 + ["code"]
+    assert interleaved(verifiers) == [0, 1, 6, 2, 8, 3, 4, 7, 5]
+    assert interleaved(["math"] * 4) == [0, 1, 2, 3]
+    assert interleaved([]) == []
+
+
+class BrokenEngine:
+    """An engine that dies under its first request."""
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        return None
+
+    async def generate(self, *_args, **_options):
+        raise EngineError("the engine died")
+
+
+def test_an_engine_that_dies_is_an_engine_error(tiny_model, monkeypatch, tmp_path):
+    monkeypatch.setattr("tasks.generation.fill_cache.running_engine", lambda *_: BrokenEngine())
+    with pytest.raises(EngineError, match="the engine died"):
+        sample_and_score(
+            table("Answer"), tiny_model, ENGINE, SAMPLING, policy="initial", stage="difficulty", kept=kept_in(tmp_path)
+        )
+
+
+@pytest.mark.engine
+def test_every_fitting_prompt_gets_its_scored_samples_and_the_others_a_reason(tiny_model, tmp_path):
+    prompts = table("What is the sea?", "#" * 120, "Answer in one word", "Write a sentence")
+    finished = []
+    result = sample_and_score(
+        prompts,
+        tiny_model,
+        ENGINE,
+        SAMPLING,
+        policy="initial",
+        stage="evaluation",
+        kept=kept_in(tmp_path),
+        on_judged=finished.append,
+    )
+    rows = result.table.to_pylist()
+    fitting = [name for i, name in enumerate(prompts["prompt_id"].to_pylist()) if i != 1]
+    assert [(row["prompt_id"], row["sample"]) for row in rows] == [(name, i) for name in fitting for i in range(4)]
+    assert result.table.schema.equals(ROLLOUTS)
+    assert {row["policy"] for row in rows} == {"initial"}
+    assert all(row["error"] is None for row in rows)
+    # judged by the rule that the ground truth states, on the text that the table holds
+    assert [row["score"] for row in rows] == [float("," not in row["response"]) for row in rows]
+    assert len({row["response"] for row in rows[:4]}) > 1
+    assert all(0 < row["num_tokens"] <= 16 for row in rows)
+    assert all(row["num_tokens"] == 16 for row in rows if row["finish_reason"] == "length")
+    assert result.sampled.output_tokens == sum(row["num_tokens"] for row in rows)
+    assert sorted((row["prompt_id"], row["score"]) for row in finished) == sorted(
+        (row["prompt_id"], row["score"]) for row in rows
+    )
+    [set_aside] = result.set_aside.to_pylist()
+    assert (set_aside["source"], set_aside["row"], set_aside["value"]) == ("test", 1, "#" * 120)
+    assert set_aside["reason"].endswith("112 fit beside a response of 16")
+    running = [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+    assert not [p for p in running if "VLLM" in " ".join(p.cmdline())]

@@ -1,0 +1,47 @@
+"""What editors are told of the three files."""
+
+import json
+
+import jsonschema
+import pytest
+
+from tasks.config import read_yaml
+from tasks.inputs.files import DATA_SPECS, RECIPES, Recipe
+from tasks.inputs.json_schema import attributes, json_schema, write
+from tasks.training.learner.config import OptimizerConfig
+
+SCHEMAS = RECIPES.parent / "schemas"
+FILES = sorted([*DATA_SPECS.glob("*.yaml"), *RECIPES.glob("*.yaml")])
+
+
+def test_the_schemas_are_those_of_the_models(tmp_path):
+    write(tmp_path)
+    for path in tmp_path.iterdir():
+        assert path.read_text() == (SCHEMAS / path.name).read_text(), "stale: make schemas"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_each_file_names_its_schema_and_fulfils_it(path):
+    first = path.read_text().partition("\n")[0]
+    assert first.startswith("# yaml-language-server: $schema=")
+    schema = json.loads((path.parent / first.partition("=")[2]).read_text())
+    jsonschema.validate(read_yaml(path), schema)
+
+
+@pytest.mark.parametrize(
+    ("content", "accepted"),
+    [
+        ({"extends": "quickstart", "objective.clip_high": 0.3}, True),
+        ({"extends": "quickstart", "clip_high": 0.3}, False),
+        ({"steps": "many"}, False),
+    ],
+)
+def test_an_editor_sees_unknown_keys_and_wrong_values(content, accepted):
+    assert jsonschema.Draft202012Validator(json_schema(Recipe)).is_valid(content) == accepted
+
+
+def test_descriptions_are_those_of_the_docstrings():
+    found = attributes(OptimizerConfig)
+    assert found["beta1"] == found["weight_decay"] == "as in AdamW."
+    assert found["schedule"].startswith("what follows the warm-up: `constant`, or `linear`")
+    assert json_schema(Recipe)["properties"]["steps"]["description"].startswith("batches of rollouts")

@@ -1,0 +1,64 @@
+"""Files that are on the disk: what torch and safetensors say of a full one."""
+
+import multiprocessing
+import resource
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tasks.failures import cause_in_infrastructure
+from tasks.storage.durable import WriteError, replace_folder, writing
+
+BYTES = 1 << 16
+
+
+def with_torch(path):
+    import torch
+
+    torch.save({"weights": torch.zeros(BYTES)}, path)
+
+
+def with_safetensors(path):
+    import torch
+    from safetensors.torch import save_file
+
+    save_file({"weights": torch.zeros(BYTES)}, path)
+
+
+def as_a_policy(path):
+    import torch
+    from huggingface_hub import save_torch_state_dict
+
+    path.mkdir()
+    save_torch_state_dict({"weights": torch.zeros(BYTES)}, path)
+
+
+def written_with_little_room(write, path):
+    """In a process whose files may not be large."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (BYTES, BYTES))
+    with writing(path):
+        write(path)
+
+
+@pytest.mark.parametrize("write", [with_torch, with_safetensors, as_a_policy])
+def test_what_does_not_fit_is_an_error_of_the_infrastructure_with_the_room_that_is_left(tmp_path, write):
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        error = pool.submit(written_with_little_room, write, tmp_path / "state").exception()
+    assert isinstance(error, WriteError)
+    assert f"{tmp_path / 'state'} could not be written: " in str(error)
+    assert "GiB are free there" in str(error)
+    assert cause_in_infrastructure(error) is error
+
+
+def test_a_folder_that_went_away_meanwhile_hides_no_error(tmp_path):
+    with pytest.raises(WriteError, match="could not be written: Parent directory"), writing(tmp_path / "a" / "b" / "c"):
+        raise RuntimeError("Parent directory does not exist")
+
+
+def test_a_folder_takes_the_place_of_another(tmp_path):
+    for name in ("new", "old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    replace_folder(tmp_path / "new", tmp_path / "old")
+    assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*")] == [Path("old"), Path("old/new")]

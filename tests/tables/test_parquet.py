@@ -1,0 +1,134 @@
+"""Tables are checked where they are written and where they are read."""
+
+import duckdb
+import pandas as pd
+import polars
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import load_dataset
+
+from tasks.tables.content_digest import file_digest
+from tasks.tables.parquet import TableError, parquet, read_metadata, read_table, schemas, table_from_rows, write_table
+from tasks.tables.schemas import PROMPTS, prompt_id
+
+ROW = {
+    "prompt_id": "a" * 32,
+    "domain": "math",
+    "source": "sums",
+    "messages": [{"role": "user", "content": "1+1?"}],
+    "verifier": "math",
+    "ground_truth": '"2"',
+    "metadata": "{}",
+}
+
+
+def test_a_table_and_its_lineage_come_back_as_they_were_written(tmp_path):
+    table = table_from_rows([ROW], PROMPTS, "here")
+    path = write_table(tmp_path / "t.parquet", table, PROMPTS, {"seed": 3, "sources": ["x"]})
+    assert read_table(path, PROMPTS).to_pylist() == [ROW]
+    assert read_metadata(path) == {"seed": 3, "sources": ["x"]}
+
+
+def test_equal_tables_give_equal_bytes(tmp_path):
+    table = table_from_rows([ROW] * 3, PROMPTS, "here")
+    first = write_table(tmp_path / "a.parquet", table, PROMPTS, {"b": 1, "a": 2})
+    second = write_table(tmp_path / "b.parquet", table, PROMPTS, {"a": 2, "b": 1})
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_an_empty_table_is_a_table(tmp_path):
+    path = write_table(tmp_path / "t.parquet", table_from_rows([], PROMPTS, "here"), PROMPTS)
+    assert read_table(path, PROMPTS).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({**ROW, "prompt_id": None}, "'prompt_id' is null in row 0"),
+        ({**ROW, "messages": 3}, "'messages'"),
+        ({key: value for key, value in ROW.items() if key != "verifier"}, "'verifier'"),
+    ],
+)
+def test_a_bad_row_is_one_error_that_names_the_column(row, message):
+    with pytest.raises(TableError, match=message):
+        table_from_rows([row], PROMPTS, "here")
+
+
+def test_a_file_that_is_not_such_a_table_is_one_error_that_names_it(tmp_path):
+    path = tmp_path / "t.parquet"
+    with pytest.raises(TableError, match="no such file"):
+        read_table(path, PROMPTS)
+    path.write_bytes(b"not parquet")
+    with pytest.raises(TableError, match=r"t\.parquet: not a readable Parquet file"):
+        read_table(path, PROMPTS)
+    pq.write_table(pa.table({"x": [1]}), path)
+    with pytest.raises(TableError, match="missing columns"):
+        read_table(path, PROMPTS)
+
+
+def test_a_table_of_an_older_version_has_nulls_in_the_columns_that_came_later(tmp_path):
+    later = pa.schema([*PROMPTS, pa.field("note", pa.string())])
+    path = write_table(tmp_path / "t.parquet", table_from_rows([ROW], PROMPTS, "here"), PROMPTS)
+    assert read_table(path, later).to_pylist() == [{**ROW, "note": None}]
+
+
+def test_a_table_of_a_newer_version_is_refused_in_one_sentence(tmp_path, monkeypatch):
+    table = table_from_rows([ROW], PROMPTS, "here")
+    monkeypatch.setattr(parquet, "SCHEMA_VERSION", 99)
+    path = write_table(tmp_path / "t.parquet", table, PROMPTS)
+    monkeypatch.undo()
+    with pytest.raises(TableError, match=r"t\.parquet: its schema is of version 99, and this code reads"):
+        read_table(path, PROMPTS)
+
+
+def test_a_row_of_50_megabytes_is_written_and_read(tmp_path):
+    row = {**ROW, "metadata": '"' + "x" * 50_000_000 + '"'}
+    path = write_table(tmp_path / "t.parquet", table_from_rows([ROW, row, ROW], PROMPTS, "here"), PROMPTS)
+    assert pq.ParquetFile(path).num_row_groups == 1
+    assert [len(each["metadata"]) for each in read_table(path, PROMPTS).to_pylist()] == [2, 50_000_002, 2]
+
+
+TABLES = {
+    name: value for name, value in vars(schemas).items() if isinstance(value, pa.Schema) and name not in ("RESPONSES",)
+}
+
+
+def example(kind):
+    """A value of this type."""
+    if pa.types.is_list(kind):
+        return [example(kind.value_type)] * 2
+    if pa.types.is_struct(kind):
+        return {field.name: example(field.type) for field in kind}
+    return "text" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", TABLES)
+def test_datasets_pandas_polars_and_duckdb_read_every_table(tmp_path, name):
+    schema = TABLES[name]
+    rows = [{field.name: example(field.type) for field in schema}] * 3
+    path = str(write_table(tmp_path / "t.parquet", table_from_rows(rows, schema, "here"), schema, {"seed": 1}))
+    assert load_dataset("parquet", data_files=path, split="train", cache_dir=str(tmp_path)).to_list() == rows
+    assert list(pd.read_parquet(path).columns) == schema.names
+    assert polars.read_parquet(path).to_dicts() == rows
+    assert duckdb.sql(f"SELECT * FROM '{path}'").to_arrow_table().to_pylist() == rows  # noqa: S608
+
+
+def test_a_prompts_identity_is_its_messages_verifier_and_ground_truth():
+    messages = [{"role": "user", "content": "1+1?"}]
+    base = prompt_id(messages, "math", "2")
+    assert base == prompt_id([{"content": "1+1?", "role": "user"}], "math", "2")
+    assert (
+        len({base, prompt_id(messages, "math", "3"), prompt_id(messages, "code", "2"), prompt_id([], "math", "2")}) == 4
+    )
+
+
+def test_a_folders_digest_sees_content_and_names_and_nothing_else(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    for folder in ("a", "b"):
+        (tmp_path / folder / "x").write_text("1")
+    assert file_digest(tmp_path / "a") == file_digest(tmp_path / "b")
+    (tmp_path / "b" / "x").rename(tmp_path / "b" / "y")
+    assert file_digest(tmp_path / "a") != file_digest(tmp_path / "b")

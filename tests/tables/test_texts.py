@@ -1,0 +1,81 @@
+"""What prompts are compared by."""
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks.tables.schemas import MESSAGES
+from tasks.tables.texts import arithmetic, ngrams, prompt_keys, questions, words
+
+ALPHABET = st.text(st.sampled_from("aB 1.,\n-é漢"), max_size=12)
+
+
+def column(*texts, size=3):
+    """The messages of one prompt each, in chunks, of which none begins at its array's beginning."""
+    rows = [[{"role": "user", "content": "left out"}], *([{"role": "user", "content": text}] for text in texts)]
+    whole = pa.array(rows, MESSAGES).slice(1)
+    return pa.chunked_array([whole.slice(start, size) for start in range(0, max(len(whole), 1), size)])
+
+
+@given(st.lists(ALPHABET, max_size=8), st.integers(1, 4))
+def test_words_and_their_runs_are_those_of_each_text_alone(texts, n):
+    hashes, offsets = words(questions(column(*texts)))
+    runs, starts = ngrams(hashes, offsets, n)
+    assert len(offsets) == len(starts) == len(texts) + 1
+    for row, text in enumerate(texts):
+        own, _ = words(pa.array([text.lower()]))
+        assert hashes[offsets[row] : offsets[row + 1]].tolist() == own.tolist()
+        count = len(own)
+        expected = [tuple(own[at : at + n]) for at in range(max(count - n + 1, min(count, 1)))]
+        found = runs[starts[row] : starts[row + 1]].tolist()
+        assert len(found) == len(expected)
+        assert len(set(found)) == len(set(expected))
+
+
+@given(st.lists(ALPHABET, max_size=8), st.integers(1, 4))
+def test_with_open_ends_each_word_is_in_as_many_runs_as_a_run_has_words(texts, n):
+    hashes, offsets = words(questions(column(*texts)))
+    runs, starts = ngrams(hashes, offsets, n, open_ends=True)
+    counts = np.diff(offsets)
+    assert np.diff(starts).tolist() == np.where(counts, counts + n - 1, 0).tolist()
+    closed, inner = ngrams(hashes, offsets, n)
+    for row in np.flatnonzero(counts >= n):
+        own = runs[starts[row] + n - 1 : starts[row + 1] - (n - 1)]
+        assert own.tolist() == closed[inner[row] : inner[row + 1]].tolist()
+
+
+@given(st.lists(ALPHABET, max_size=8))
+def test_a_prompts_key_depends_on_its_own_text_alone(texts):
+    keys = prompt_keys(column(*texts))
+    assert keys == [key for text in texts for key in prompt_keys(column(text))]
+
+
+def test_the_turns_and_their_roles_belong_to_the_key():
+    chats = [
+        [("user", "a"), ("user", "b")],
+        [("user", "a b")],
+        [("user", "a"), ("assistant", "b")],
+        [("user", "ab")],
+    ]
+    rows = [[{"role": role, "content": content} for role, content in chat] for chat in chats]
+    assert len(set(prompt_keys(pa.chunked_array([pa.array(rows, MESSAGES)])))) == len(chats)
+
+
+def test_marks_divide_words_and_do_not_belong_to_them():
+    texts = ["the well-known x=1", "The WELL known, x 1!", "नमस्ते दुनिया"]
+    hashes, offsets = words(questions(column(*texts)))
+    assert np.diff(offsets).tolist() == [5, 5, 2]
+    assert hashes[:5].tolist() == hashes[5:10].tolist()
+
+
+def test_arithmetic_is_a_text_without_its_letters():
+    same = arithmetic(pa.array(["add 1,000 to (2)", "take 1000 and well-known (2)", "1000 (2)", "1000 2"]))
+    assert same[0] == same[1] == same[2] != same[3]
+
+
+def test_white_space_of_any_kind_counts_as_one_space():
+    texts = [" What  is\t1?\r\n", "What is 1?", "what\u00a0is\u20031?", "WHAT\u3000IS 1?\u2028", "What\x0bis\x0c1?"]
+    assert len(set(prompt_keys(column(*texts)))) == 1
+    assert prompt_keys(column("Whatis 1?")) != prompt_keys(column("What is 1?"))
+    assert prompt_keys(column(" ")) == prompt_keys(column(""))

@@ -1,0 +1,175 @@
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from tasks.training.learner.liger import installed
+from tasks.training.learner.logprobs import token_logprobs
+
+T, H, V = 23, 16, 50
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def inputs(dtype=torch.float64, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(T, H, generator=g, dtype=torch.float64).to(dtype).requires_grad_()
+    weight = torch.randn(V, H, generator=g, dtype=torch.float64).to(dtype).requires_grad_()
+    return hidden, weight, torch.randint(0, V, (T,), generator=g)
+
+
+def plain(hidden, weight, targets, temperature=1.0):
+    logprobs = (hidden.double() @ weight.double().T / temperature).log_softmax(-1)
+    return logprobs.gather(1, targets[:, None])[:, 0], -(logprobs.exp() * logprobs).sum(-1)
+
+
+def gradients(logprobs, *leaves):
+    weights = torch.linspace(-1, 2, len(logprobs), dtype=logprobs.dtype)
+    return torch.autograd.grad((weights * logprobs).sum(), leaves, retain_graph=True)
+
+
+def test_uniform_logits_by_hand():
+    logprobs, entropy = token_logprobs(torch.zeros(3, H), torch.ones(V, H), torch.tensor([0, 7, 49]))
+    torch.testing.assert_close(logprobs, torch.full((3,), 1 / V).log())
+    torch.testing.assert_close(entropy, torch.full((3,), float(V)).log())
+
+
+@pytest.mark.parametrize("chunk", [1, 5, T, 1000])
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_chunks_equal_the_whole_in_values_and_gradients(chunk, temperature):
+    hidden, weight, targets = inputs()
+    logprobs, entropy = token_logprobs(hidden, weight, targets, temperature=temperature, chunk=chunk)
+    expected, expected_entropy = plain(hidden, weight, targets, temperature)
+    torch.testing.assert_close(logprobs, expected)
+    torch.testing.assert_close(entropy, expected_entropy)
+    torch.testing.assert_close(gradients(logprobs, hidden, weight), gradients(expected, hidden, weight))
+
+
+def test_gradients_are_those_of_finite_differences():
+    hidden, weight, targets = inputs()
+    assert torch.autograd.gradcheck(lambda h, w: token_logprobs(h, w, targets, chunk=7)[0], (hidden, weight))
+
+
+def test_bfloat16_keeps_softmax_and_sums_in_float32():
+    hidden, weight, targets = inputs(torch.bfloat16)
+    logprobs, entropy = token_logprobs(hidden, weight, targets, chunk=4)
+    assert logprobs.dtype == entropy.dtype == torch.float32
+    expected, _ = plain(hidden, weight, targets)
+    # bfloat16 holds 8 bits: logits of about 10 are off by up to 1/32
+    torch.testing.assert_close(logprobs.double(), expected, rtol=0, atol=0.1)
+    for grad, reference in zip(gradients(logprobs, hidden, weight), gradients(expected, hidden, weight), strict=True):
+        assert grad.dtype == torch.bfloat16
+        assert (grad - reference).norm() < 0.02 * reference.norm()
+
+
+def test_entropy_is_detached_and_can_be_left_out():
+    hidden, weight, targets = inputs()
+    logprobs, entropy = token_logprobs(hidden, weight, targets)
+    assert not entropy.requires_grad
+    without, none = token_logprobs(hidden, weight, targets, with_entropy=False)
+    assert none is None
+    assert torch.equal(logprobs, without)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_the_entropys_gradient_equals_that_of_the_whole(temperature):
+    hidden, weight, targets = inputs()
+    ours = token_logprobs(hidden, weight, targets, temperature=temperature, chunk=7, entropy_gradient=True)
+    theirs = plain(hidden, weight, targets, temperature)
+    for take in (lambda both: both[1], lambda both: both[0] + 0.3 * both[1]):
+        torch.testing.assert_close(gradients(take(ours), hidden, weight), gradients(take(theirs), hidden, weight))
+
+
+def test_with_the_entropys_gradient_finite_differences_agree():
+    hidden, weight, targets = inputs()
+    assert torch.autograd.gradcheck(
+        lambda h, w: token_logprobs(h, w, targets, chunk=7, entropy_gradient=True), (hidden, weight)
+    )
+
+
+def test_a_frozen_head_gets_no_gradient():
+    hidden, weight, targets = inputs()
+    logprobs, _ = token_logprobs(hidden, weight.detach(), targets)
+    (grad,) = gradients(logprobs, hidden)
+    torch.testing.assert_close(grad, gradients(plain(hidden, weight, targets)[0], hidden)[0])
+
+
+def test_no_tokens_give_no_logprobs_and_zero_gradients():
+    hidden, weight, targets = inputs()
+    logprobs, entropy = token_logprobs(hidden[:0], weight, targets[:0])
+    assert logprobs.shape == entropy.shape == (0,)
+    assert all((grad == 0).all() for grad in torch.autograd.grad(logprobs.sum(), (hidden, weight)))
+
+
+def test_logits_of_any_size_give_finite_values_and_gradients():
+    hidden, weight, targets = inputs()
+    logprobs, entropy = token_logprobs(hidden * 1e4, weight * 1e4, targets)
+    assert logprobs.isfinite().all()
+    assert entropy.isfinite().all()
+    assert all(grad.isfinite().all() for grad in gradients(logprobs, hidden, weight))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"targets": torch.zeros(5, dtype=torch.long)}, r"got \[23, 16\], \[50, 16\] and \[5\]"),
+        ({"lm_head_weight": torch.zeros(V, 3)}, r"got \[23, 16\], \[50, 3\] and \[23\]"),
+        ({"temperature": 0.0}, "temperature must be above 0"),
+        ({"chunk": 0}, "chunk at least 1"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(change, message):
+    hidden, weight, targets = inputs()
+    with pytest.raises(ValueError, match=message):
+        token_logprobs(**{"hidden": hidden, "lm_head_weight": weight, "targets": targets, **change})
+
+
+def test_a_later_pass_does_not_disturb_the_backward_pass_of_an_earlier_one():
+    first, second = inputs(seed=1), inputs(seed=2)
+    logprobs, _ = token_logprobs(*first, chunk=5)
+    token_logprobs(*second, chunk=5)
+    expected, _ = plain(*first)
+    torch.testing.assert_close(gradients(logprobs, *first[:2]), gradients(expected, *first[:2]))
+
+
+THROUGH_LIGER = """
+import torch
+from tasks.training.learner import liger
+from tasks.training.learner.logprobs import token_logprobs
+
+device = "cuda" if torch.cuda.is_available() else "cpu"
+for dtype, exact in ((torch.float32, 1e-6), (torch.bfloat16, 2**-7)):
+    for temperature in (1.0, 0.7):
+        torch.manual_seed(0)
+        hidden = torch.randn(23, 16, device=device).to(dtype).requires_grad_()
+        weight = torch.randn(500, 16, device=device).to(dtype).requires_grad_()
+        targets = torch.randint(0, 500, (23,), device=device)
+        upstream = torch.linspace(-1, 2, 23, device=device)
+        found = []
+        for serves in (False, True):
+            liger.serves = lambda tensor: serves
+            logprobs, _ = token_logprobs(hidden, weight, targets, temperature=temperature, chunk=5)
+            found.append(torch.autograd.grad((upstream * logprobs).sum(), (hidden, weight)))
+        for ours, theirs in zip(*found):
+            worst = ((ours - theirs).abs().max() / ours.abs().max()).item()
+            print("same" if worst <= exact else f"differs by {worst}")
+"""
+
+
+@pytest.mark.skipif(not installed() or find_spec("triton") is None, reason="liger-kernel is not installed")
+def test_ligers_kernel_gives_the_same_gradients():
+    """On a machine without a GPU, through Triton's interpreter."""
+    environment = os.environ if torch.cuda.is_available() else os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", THROUGH_LIGER], capture_output=True, text=True, check=True, env=environment
+    )
+    assert done.stdout.split("\n") == ["same"] * 8 + [""]

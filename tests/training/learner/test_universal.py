@@ -1,0 +1,127 @@
+"""What one number of learner ranks saved, another number goes on from: parameters, moments, step and learning rate."""
+
+import asyncio
+
+import pytest
+
+from tasks.training.config import TrainingConfig
+from tasks.training.learner.universal import ConversionError, convert, universal_in
+from tests.training.learner.rank_processes import RankProcesses
+from tests.training.learner.test_learner import LORA, SEQUENCES
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def ray():
+    """A local Ray without its dashboard."""
+    import ray
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture
+def learner(ray, tiny_model):
+    """A function that starts new learner ranks with the given options, in float32."""
+    from tasks.training.learner.client import RayLearner
+
+    processes = RankProcesses(ray)
+
+    def start(lora=None, **options):
+        learner = {"cpu_threads": 1, "cpus": 0, "dtype": "float32", **options}
+        config = TrainingConfig.model_validate({"learner": learner, "lora": lora})
+        trainer = RayLearner(
+            lambda rank: processes.take(config.learner.ranks, rank, config, str(tiny_model), fresh=True), config
+        )
+        asyncio.run(trainer.start())
+        return trainer
+
+    yield start
+    processes.give_back()
+    processes.end()
+
+
+def step(trainer, rate):
+    denominator = TrainingConfig().objective.denominator(sequence.num_trained for sequence in SEQUENCES)
+    return asyncio.run(trainer.step(SEQUENCES, denominator, rate)).metrics
+
+
+def save(trainer, folder):
+    asyncio.run(trainer.save(folder))
+    asyncio.run(trainer.written())
+
+
+def state(trainer):
+    """Everything that the ranks hold together, by name."""
+    [first, *_] = asyncio.run(trainer._all(lambda handle, _: handle.whole_state.remote()))
+    return first
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "lora"),
+    [
+        pytest.param({"ranks": 2}, {"ranks": 1}, None, id="2 ranks to 1"),
+        pytest.param({"ranks": 1}, {"ranks": 2}, None, id="1 rank to 2", marks=pytest.mark.complete),
+        pytest.param({"ranks": 2}, {"ranks": 1, "zero_stage": 1}, None, id="ZeRO 2 to 1", marks=pytest.mark.complete),
+        pytest.param(
+            {"ranks": 1, "zero_stage": 1, "dtype": "bfloat16"},
+            {"ranks": 2, "dtype": "bfloat16"},
+            None,
+            id="ZeRO 1 to 2 in bfloat16",
+            marks=pytest.mark.complete,
+        ),
+        pytest.param(
+            {"ranks": 2, "zero_stage": 3}, {"ranks": 1, "zero_stage": 3}, None, id="ZeRO 3", marks=pytest.mark.complete
+        ),
+        pytest.param({"ranks": 2}, {"ranks": 1}, LORA, id="LoRA", marks=pytest.mark.complete),
+        pytest.param(
+            {"ranks": 1, "zero_stage": 3},
+            {"ranks": 2, "zero_stage": 3},
+            LORA,
+            id="LoRA under ZeRO 3",
+            marks=pytest.mark.complete,
+        ),
+    ],
+)
+def test_other_ranks_go_on_from_what_these_saved(learner, tmp_path, before, after, lora):
+    first = learner(lora=lora, **before)
+    for rate in (1e-3, 5e-4):
+        step(first, rate)
+    save(first, tmp_path / "saved")
+    expected = state(first)
+    convert(tmp_path / "saved")
+
+    second = learner(lora=lora, **after)
+    asyncio.run(second.load(tmp_path / "saved"))
+    found = state(second)
+    assert found.keys() == expected.keys()
+    assert [name for name, value in expected.items() if (found[name] != value).any()] == []
+    assert (found["learning_rate"], found["step"]) == (5e-4, 2)
+
+    for rate in (2e-4, 1e-4):
+        uninterrupted, resumed = step(first, rate), step(second, rate)
+        for name in ("loss", "entropy", "mismatch"):
+            assert resumed[name] == pytest.approx(uninterrupted[name], rel=1e-2), name
+        assert resumed["grad_norm"] == pytest.approx(uninterrupted["grad_norm"], rel=2e-2)
+
+
+def test_a_conversion_that_was_cut_short_is_made_anew_and_a_whole_one_stays(learner, tmp_path):
+    trainer = learner()
+    save(trainer, tmp_path)
+    partial = universal_in(tmp_path).with_suffix(".partial")
+    partial.mkdir()
+    (partial / "half").touch()
+    convert(tmp_path)
+    assert not partial.exists()
+    made = universal_in(tmp_path).stat().st_mtime_ns
+    convert(tmp_path)
+    assert universal_in(tmp_path).stat().st_mtime_ns == made
+
+
+def test_what_cannot_be_converted_is_an_error_in_deepspeeds_words(tmp_path):
+    (tmp_path / "rlvr").mkdir()
+    with pytest.raises(ConversionError, match=r"could not be converted for other learner ranks: .*can't find"):
+        convert(tmp_path)
+    assert not universal_in(tmp_path).exists()

@@ -1,0 +1,115 @@
+"""Checkpoints: a folder has its name only when it is complete, and only the newest are kept."""
+
+import asyncio
+import json
+
+import pytest
+
+from tasks.training.records.checkpoint import STATE, Checkpoints
+from tasks.training.records.saved_groups import groups_table
+from tests.training.stand_ins import RecordingLearner
+
+
+class KilledError(BaseException):
+    """Stands for the process being killed at this point."""
+
+
+class LearnerKilledWhileSaving(RecordingLearner):
+    async def save(self, folder):
+        folder.mkdir()
+        (folder / "half").write_text("")
+        raise KilledError
+
+
+def state(version):
+    return dict.fromkeys(STATE, 0) | {"version": version}
+
+
+def save(checkpoints, version, learner=None):
+    learner = learner or RecordingLearner(version=version)
+
+    async def main():
+        begun = await checkpoints.begin(version, state(version), groups_table([]), learner)
+        await checkpoints.settle(await checkpoints.complete(begun))
+
+    asyncio.run(main())
+
+
+def test_a_checkpoint_holds_the_state_and_the_learner(tmp_path):
+    announced = []
+    checkpoints = Checkpoints(tmp_path / "run", announced.append)
+    assert checkpoints.newest() is None
+    save(checkpoints, 3)
+    newest = checkpoints.newest()
+    assert announced == [newest]
+    assert Checkpoints.read_state(newest) == state(3)
+    assert json.loads((newest / "learner" / "learner.json").read_text()) == 3
+
+
+def test_only_the_newest_two_stay(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    for version in (1, 2, 9, 10):
+        save(checkpoints, version)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00000009", "step_00000010"]
+    assert checkpoints.newest().name == "step_00000010"
+
+
+def test_an_attempt_that_has_lost_the_run_deletes_nothing_of_the_next(tmp_path):
+    class LostError(Exception):
+        pass
+
+    def may_not():
+        if lost:
+            raise LostError
+
+    lost = []
+    zombie = Checkpoints(tmp_path, may_replace=may_not)
+    theirs = tmp_path / "step_00000004.partial"
+    theirs.mkdir()
+    lost.append(True)
+    with pytest.raises(LostError):
+        save(zombie, 3)
+    assert theirs.is_dir()
+
+
+def test_a_kill_while_saving_leaves_the_previous_checkpoint(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    save(checkpoints, 1)
+    with pytest.raises(KilledError):
+        save(checkpoints, 2, LearnerKilledWhileSaving())
+    assert checkpoints.newest().name == "step_00000001"
+    assert Checkpoints(tmp_path).newest().name == "step_00000001"
+    assert [path.name for path in tmp_path.iterdir()] == ["step_00000001"]  # the half one is cleaned away
+
+
+def test_a_kill_between_the_last_byte_and_the_name_leaves_the_previous_checkpoint(tmp_path, monkeypatch):
+    checkpoints = Checkpoints(tmp_path)
+    save(checkpoints, 1)
+
+    def killed(*_):
+        raise KilledError
+
+    monkeypatch.setattr(type(tmp_path), "rename", killed)
+    with pytest.raises(KilledError):
+        save(checkpoints, 2)
+    monkeypatch.undo()
+    assert Checkpoints(tmp_path).newest().name == "step_00000001"
+
+
+@pytest.mark.parametrize("damage", ['{"version": 1', "", None])
+def test_a_damaged_state_is_one_error_that_names_the_checkpoint(tmp_path, damage):
+    checkpoints = Checkpoints(tmp_path)
+    save(checkpoints, 1)
+    state = checkpoints.newest() / "state.json"
+    state.unlink() if damage is None else state.write_text(damage)
+    with pytest.raises(ValueError, match=r"checkpoint .*step_00000001: state.json cannot be read"):
+        Checkpoints.read_state(checkpoints.newest())
+
+
+@pytest.mark.parametrize("content", ["{}", "[]"])
+def test_a_state_without_its_parts_is_the_same_error(tmp_path, content):
+    checkpoints = Checkpoints(tmp_path)
+    save(checkpoints, 1)
+    (checkpoints.newest() / "state.json").write_text(content)
+    with pytest.raises(ValueError, match=r"step_00000001: state.json"):
+        Checkpoints.read_state(checkpoints.newest())
