@@ -39,11 +39,28 @@ class Extendable(Config):
     """
 
     folder: ClassVar[Path]
+    named_by_recipe: ClassVar[bool] = False
+    """True for a kind of file that a recipe names (`RecipeFile.companion`), so that the recipe's option is enough."""
 
     @model_validator(mode="before")
     @classmethod
     def _with_what_it_extends(cls, data: Any) -> Any:
         return extended(nested(data), cls.folder) if isinstance(data, dict) else data
+
+
+Companion = TypeVar("Companion", bound=Extendable)
+
+
+class RecipeFile(Extendable):
+    """A specification that names the other files of a run."""
+
+    def companion(self, model: type[Companion]) -> Companion:
+        """Return the file of type `model` that this one names.
+
+        Raises:
+            SpecError: it cannot be read.
+        """
+        raise TypeError(f"{type(self).__name__} names no {model.__name__}")
 
 
 Model = TypeVar("Model", bound=BaseModel)

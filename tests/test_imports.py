@@ -92,8 +92,38 @@ def test_the_objective_is_pure():
 
 
 def test_plain_modules_know_nothing_of_flyte():
-    shared = {f"{name}.py" for name in ("platform", "digest", "preflight", "ray_job", "registration", "pods")}
-    shared |= {"command_line.py", "addresses.py"}
     for path in (ROOT / "tasks").rglob("*.py"):
-        if not path.name.endswith("task.py") and not (path.parent.name == "tasks" and path.name in shared):
+        declares_tasks = path.parent.name == "flyte" or path.stem in ("task", "rollout_tasks", "preflight")
+        if not declares_tasks and path != ROOT / "tasks" / "pods.py":
             assert not any(name.split(".")[0].startswith("flytekit") for name in imports_of(path)), path
+
+
+FLOORS = (
+    *("failures", "config", "pods", "machine", "charts", "tables", "lineage", "storage", "flyte"),
+    *("verifiers", "generation", "sourcing", "cleaning", "difficulty", "mixing", "evaluation"),
+    *("training.objective", "training.learner.config", "training.prompt_options", "training.config"),
+    *("training.timeouts", "training.groups", "training.rewards", "training.learner", "training.actors"),
+    *("training.records", "training.telemetry", "training.cluster", "training.control", "training.simulation"),
+    *("training.run", "training.task", "inputs", "training.__main__", "reporting"),
+)
+"""Packages and modules of `tasks`, each of which imports what stands before it and nothing after it.
+
+A learner's options stand below the learner: the run's options hold them, and the learner reads the run's.
+"""
+
+
+def floor_of(module: str) -> int | None:
+    """The index of the longest name in `FLOORS` that `module` is, or lies in; None outside of `tasks`."""
+    names = [name for name in FLOORS if f"{module}.".startswith(f"tasks.{name}.")]
+    return FLOORS.index(max(names, key=len)) if names else None
+
+
+def test_no_import_runs_up_a_floor():
+    for path in (ROOT / "tasks").rglob("*.py"):
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        below = floor_of(module)
+        if path.name == "__init__.py" and path.read_text() == "":
+            continue
+        assert below is not None, f"{module} is on no floor: name it in FLOORS"
+        above = {name for name in imports_of(path) if (floor := floor_of(name)) is not None and floor > below}
+        assert not above, f"{module} imports {above}, which stand above it"

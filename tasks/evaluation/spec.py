@@ -24,6 +24,7 @@ class EvaluationConfig(Extendable):
     """
 
     folder: ClassVar[Path] = Path(__file__).parents[2] / "workflows" / "evaluations"
+    named_by_recipe: ClassVar[bool] = True
 
     sampling: SamplingConfig = SamplingConfig(samples=4, seed=0)
     engine: EngineConfig = EngineConfig()

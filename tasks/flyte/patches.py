@@ -18,14 +18,11 @@ from flytekit.core import promise
 from flytekit.core.type_engine import get_underlying_type
 from flytekit.interaction import click_types
 
-from tasks.config import Config, SpecError, parse
+from tasks.config import Config, Extendable, RecipeFile, SpecError, parse
 from tasks.failures import mistake_in
 
 _WRAPPED = re.compile(r"^(Error encountered while [^\n]*:\n  )+")
 """What flytekit puts before the message of an error, where a task runs on this machine."""
-
-COMPANIONS = ("DataFile", "EvaluationConfig")
-"""The files that a recipe names, so that its option alone is enough."""
 
 LISTED = 6
 """Results of which `pyflyte run` prints where each one is; of more, the names."""
@@ -70,9 +67,7 @@ def _from_the_recipe(model: type[Any]) -> Callable[[click.Context, click.Paramet
     """
 
     def filled(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-        from tasks.inputs.files import Recipe
-
-        recipe = next((each for each in ctx.params.values() if isinstance(each, Recipe)), None)
+        recipe = next((value for value in ctx.params.values() if isinstance(value, RecipeFile)), None)
         is_given = param.name is not None and ctx.get_parameter_source(param.name) != ParameterSource.DEFAULT
         try:
             return value if recipe is None or is_given else recipe.companion(model)
@@ -93,7 +88,7 @@ def _told(to_click_option: Callable[..., click.Option]) -> Callable[..., click.O
             sentence = (model.__doc__ or "").split("\n\n")[0]
             made.help = f"{sentence} Keys: {model.__module__}.{model.__name__}."
             made.show_default = "the quickstart's" if made.default is not None else False
-            if model.__name__ in COMPANIONS and made.default is not None:
+            if issubclass(model, Extendable) and model.named_by_recipe and made.default is not None:
                 made.show_default = "the recipe's"
                 made.callback = _from_the_recipe(model)
         return made

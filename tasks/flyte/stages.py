@@ -28,9 +28,9 @@ from flytekit.types.file import FlyteFile
 
 from tasks.config import Config, decisive
 from tasks.failures import cause_in_infrastructure
+from tasks.flyte.cache_policy import CodeDigest
 from tasks.flyte.patches import speak
 from tasks.flyte.registration import check_code, options
-from tasks.lineage.code_digest import CodeDigest
 from tasks.lineage.provenance import image
 from tasks.machine.quiet import hush
 from tasks.machine.resources import Machine, without_gpus

@@ -24,6 +24,7 @@ from tasks.generation.interface import (
     VersionSpan,
 )
 from tasks.machine import cpu_environment, precision
+from tasks.machine.resources import has_gpu
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
@@ -216,13 +217,6 @@ async def running_engine(model: str | Path, config: EngineConfig, *, updatable: 
         yield engine
     finally:
         engine.shutdown()
-
-
-def has_gpu() -> bool:
-    """Whether torch sees an accelerator."""
-    import torch
-
-    return torch.accelerator.is_available()
 
 
 def _span(span: WeightVersionSpan) -> VersionSpan:

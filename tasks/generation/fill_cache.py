@@ -16,11 +16,12 @@ import pyarrow as pa
 
 from tasks.generation import chat_template
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.engine import Engine, has_gpu, running_engine
+from tasks.generation.engine import Engine, running_engine
 from tasks.generation.interface import EngineError, sample_seed
 from tasks.generation.judging import Judged, call_of, judge, verifiers_for
 from tasks.generation.rollout_cache import Kept, known_scores, responses, verdict
 from tasks.machine import precision
+from tasks.machine.resources import has_gpu
 from tasks.tables.schemas import messages_key
 from tasks.verifiers import VerifierPool, VerifiersConfig, open_pool
 from tasks.verifiers.config import DEFAULTS

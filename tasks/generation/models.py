@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import shutil
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,13 +10,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tasks.config import Config
-from tasks.failures import MistakeError
 from tasks.machine.quiet import hush_progress_bars
+from tasks.storage.model_folder import ModelError, check_model_folder
 from tasks.tables.content_digest import file_digest
-
-
-class ModelError(MistakeError):
-    """A model that cannot be a policy: names the folder or file, what is wrong, and what would be accepted."""
 
 
 class PackagedGguf(Config):
@@ -97,51 +92,25 @@ class ModelSpec(Config):
             case PackagedGguf() as packaged:
                 return self.model_copy(update={"fingerprint": file_digest(packaged.locate())})
             case LocalFolder(path=path):
-                return self.model_copy(update={"fingerprint": file_digest(check_folder(path))})
+                return self.model_copy(update={"fingerprint": file_digest(check_model_folder(path))})
             case HubModel():
                 return self
 
 
-def check_folder(path: str | Path) -> Path:
-    """Raise `ModelError` unless `path` holds a config, safetensors and a tokenizer with a chat template."""
-    folder = Path(path)
-    if not folder.is_dir():
-        raise ModelError(f"model folder {folder}: no such folder")
-    for name in ("config.json", "tokenizer_config.json"):
-        if not (folder / name).is_file():
-            raise ModelError(f"model folder {folder}: no {name}")
-        try:
-            content = json.loads((folder / name).read_text())
-        except ValueError as error:
-            raise ModelError(f"model folder {folder}: {name} is not JSON: {error}") from None
-        if not isinstance(content, dict):
-            raise ModelError(f"model folder {folder}: {name} is not a JSON object")
-    if not any(folder.glob("*.safetensors")):
-        raise ModelError(f"model folder {folder}: no weights (*.safetensors)")
-    has_template = (folder / "chat_template.jinja").is_file() or json.loads(
-        (folder / "tokenizer_config.json").read_text()
-    ).get("chat_template")
-    if not has_template:
-        raise ModelError(
-            f"model folder {folder}: the tokenizer has no chat template; add chat_template.jinja to the folder"
-        )
-    return folder
-
-
 def prepare_model(spec: ModelSpec, destination: Path) -> Path:
-    """Put the model that `spec` names into `destination` and return it, checked by `check_folder`."""
+    """Put the model that `spec` names into `destination` and return it, checked by `check_model_folder`."""
     match spec.source:
         case PackagedGguf() as packaged:
             _dequantise(packaged.locate(), destination)
         case LocalFolder(path=path):
-            shutil.copytree(check_folder(path), destination, dirs_exist_ok=True)
+            shutil.copytree(check_model_folder(path), destination, dirs_exist_ok=True)
         case HubModel(name=name, revision=revision):
             from huggingface_hub import snapshot_download
 
             snapshot_download(
                 name, revision=revision, local_dir=destination, allow_patterns=["*.json", "*.safetensors", "*.jinja"]
             )
-    return check_folder(destination)
+    return check_model_folder(destination)
 
 
 def _dequantise(gguf: Path, destination: Path) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Self, TypeVar
+from typing import ClassVar, Self
 
 from pydantic import model_validator
 
 from tasks.cleaning.spec import CleaningSpec
-from tasks.config import Extendable, RunTime, load_yaml
+from tasks.config import Companion, Extendable, RecipeFile, RunTime, load_yaml
 from tasks.difficulty.spec import DifficultySpec
 from tasks.evaluation.spec import EvaluationConfig
 from tasks.generation.models import ModelSpec
@@ -34,6 +34,7 @@ class DataFile(Extendable, DataSpec):
     """
 
     folder: ClassVar[Path] = DATA_SPECS
+    named_by_recipe: ClassVar[bool] = True
 
     cleaning: CleaningSpec = CleaningSpec()
     verifiers: VerifiersConfig = VerifiersConfig()
@@ -47,10 +48,7 @@ class DataFile(Extendable, DataSpec):
         return DataSpec(**{name: getattr(self, name) for name in DataSpec.model_fields})
 
 
-Companion = TypeVar("Companion", bound=Extendable)
-
-
-class Recipe(Extendable, TrainingConfig):
+class Recipe(RecipeFile, TrainingConfig):
     """The initial checkpoint and how it is trained.
 
     Attributes:

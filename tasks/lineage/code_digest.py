@@ -16,10 +16,7 @@ import sys
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-if TYPE_CHECKING:
-    from flytekit.core.cache import VersionParameters
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("tasks", "workflows")
@@ -27,8 +24,9 @@ CONSTRAINTS = "images/constraints.txt"
 
 SHOWN = (
     "tasks.charts",  # figures on decks
+    "tasks.flyte.cache_policy",  # decides when a stage runs again, not what it returns
     "tasks.flyte.patches",  # what a terminal and a log say of options, results and errors
-    "tasks.lineage.code_digest",  # decides when a stage runs again, not what it returns
+    "tasks.lineage.code_digest",  # the same
     "tasks.flyte.stages.progress",  # the bar on a terminal
     "tasks.flyte.stages.sampling",  # the same with a live deck
     "tasks.flyte.stages.show",  # what is on a deck
@@ -53,19 +51,6 @@ UNCOUNTED = {*PACKAGES, "images", "liger_kernel", "mlflow", "wandb"}
 """Imports that do not count: this project, and what is used where somebody has installed it."""
 
 _NAME = re.compile(r"\w+(\.\w+)*")
-
-
-class CodeDigest:
-    """A flytekit cache policy: the version of a task is `code_digest` of the module that defines it."""
-
-    def __init__(self, apart_from: tuple[str, ...] = ()) -> None:
-        """See `code_digest`."""
-        self._apart_from = apart_from
-
-    def get_version(self, salt: str, params: VersionParameters[Any, Any]) -> str:
-        """Called by flytekit when the task is declared."""
-        assert params.func is not None
-        return hashlib.sha256(f"{salt}{code_digest(params.func.__module__, self._apart_from)}".encode()).hexdigest()
 
 
 @cache

@@ -27,6 +27,13 @@ def without_gpus() -> Machine:
     return Machine(cores)
 
 
+def has_gpu() -> bool:
+    """Return whether torch sees an accelerator."""
+    import torch
+
+    return torch.accelerator.is_available()
+
+
 def here() -> Machine:
     """The cores and GPUs of this process."""
     import torch

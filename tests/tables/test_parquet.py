@@ -8,8 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import load_dataset
 
+from tasks.tables import parquet, schemas
 from tasks.tables.content_digest import file_digest
-from tasks.tables.parquet import TableError, parquet, read_metadata, read_table, schemas, table_from_rows, write_table
+from tasks.tables.parquet import TableError, read_metadata, read_table, table_from_rows, write_table
 from tasks.tables.schemas import PROMPTS, prompt_id
 
 ROW = {

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import IO
 
 from tasks.failures import InfrastructureError
-from tasks.generation.models import check_folder
 from tasks.machine import cpu_environment, precision
+from tasks.machine.resources import has_gpu
+from tasks.storage.model_folder import check_model_folder
 from tasks.verifiers.chat.config import AnyJudgeConfig, JudgeConfig, RewardModelConfig, ServerConfig
 
 ROOT = Path(__file__).parents[3]
@@ -107,7 +108,7 @@ def _options(config: JudgeConfig) -> list[str]:
     """The command line of the server, the model checked as far as that costs nothing."""
     model = Path(config.model)
     if model.is_dir():
-        check_folder(model)
+        check_model_folder(model)
     elif config.revision is None or model.is_absolute():
         raise ValueError(f"judge model {config.model!r}: neither a folder nor a hub id with a revision")
     server = config.server
@@ -135,8 +136,6 @@ def _options(config: JudgeConfig) -> list[str]:
 
 def _environment(config: JudgeConfig, key: str) -> dict[str, str]:
     """What the server finds in its environment: the key stands there, as everyone can read a command line."""
-    from tasks.generation.engine import has_gpu
-
     server = config.server
     settings = {
         "VLLM_API_KEY": key,
@@ -157,14 +156,10 @@ def _environment(config: JudgeConfig, key: str) -> dict[str, str]:
 
 
 def _eager(server: ServerConfig) -> bool:
-    from tasks.generation.engine import has_gpu
-
     return not has_gpu() if server.enforce_eager is None else server.enforce_eager
 
 
 def _dtype(server: ServerConfig) -> str:
-    from tasks.generation.engine import has_gpu
-
     # vLLM's own `auto` is the checkpoint's type, on any processor.
     slow = server.dtype == "auto" and precision.resolve("auto", gpu=has_gpu()) == "float32"
     return "float32" if slow else server.dtype
