@@ -76,39 +76,41 @@ RunTime = Annotated[Value, _RunTime()]
 """The type of an option that says how a stage runs (processes, memory, addresses, patience) and not what comes of it.
 
 A result that is there is right under any of its values, up to rounding and to what a run draws at random, so that a
-stage's cache key leaves it out (`decisive`).
+stage's cache key leaves it out (`result_options`).
 """
 
 
-def decisive(value: Any) -> Any:
+def result_options(value: Any) -> Any:
     """A configuration as JSON values without its `RunTime` options, at any depth: what a result depends on."""
     if isinstance(value, BaseModel):
         fields = type(value).model_fields
-        return {name: decisive(getattr(value, name)) for name in fields if _RunTime() not in fields[name].metadata}
+        return {
+            name: result_options(getattr(value, name)) for name in fields if _RunTime() not in fields[name].metadata
+        }
     if isinstance(value, dict):
-        return {key: decisive(item) for key, item in value.items()}
+        return {key: result_options(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [decisive(item) for item in value]
+        return [result_options(item) for item in value]
     return value
 
 
-def chosen(value: Any) -> Any:
-    """`decisive`, without the options that have their default: the same under code that has more of them.
+def non_default_options(value: Any) -> Any:
+    """`result_options`, without the options that have their default: the same under code that has more of them.
 
     The kind of a mapping that may be one of several always stays.
     """
     if isinstance(value, BaseModel):
-        found = decisive(value)
+        found = result_options(value)
         fields = {name: field for name, field in type(value).model_fields.items() if name in found}
         return {
-            name: chosen(getattr(value, name))
+            name: non_default_options(getattr(value, name))
             for name, field in fields.items()
-            if name == "kind" or found[name] != decisive(field.get_default(call_default_factory=True))
+            if name == "kind" or found[name] != result_options(field.get_default(call_default_factory=True))
         }
     if isinstance(value, dict):
-        return {key: chosen(item) for key, item in value.items()}
+        return {key: non_default_options(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [chosen(item) for item in value]
+        return [non_default_options(item) for item in value]
     return value
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from flytekit import Resources
 
 from images import DATA
-from tasks.evaluation.spec import EvaluationConfig
+from tasks.evaluation.spec import EvaluationSpec
 from tasks.evaluation.task import compare_policies, evaluate_policy
 from tasks.flyte.stages import Folder, Parquet, composed
 from tasks.inputs.files import DataFile, Recipe, quickstart
@@ -38,7 +38,7 @@ def evaluation(
     heldout: Parquet,
     data: DataFile = FILES[0],
     training: Recipe = FILES[1],
-    evaluation: EvaluationConfig = FILES[2],
+    evaluation: EvaluationSpec = FILES[2],
 ) -> BeforeAndAfter:
     """Scored samples of both policies, and the gain with its interval.
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from flytekit import workflow
 from flytekit.types.file import FlyteFile
 
-from tasks.evaluation.spec import EvaluationConfig
+from tasks.evaluation.spec import EvaluationSpec
 from tasks.flyte.stages import Folder, Html, JsonLines, Parquet
 from tasks.generation.task import prepare_model
 from tasks.inputs.files import DataFile, Recipe, quickstart
@@ -49,7 +49,7 @@ class Results(NamedTuple):
 def rlvr(
     data: DataFile = DATA,
     training: Recipe = TRAINING,
-    evaluation: EvaluationConfig = EVALUATION,
+    evaluation: EvaluationSpec = EVALUATION,
 ) -> Results:
     """Train a model with verifiable rewards and say what it gained. Without arguments: the quickstart."""
     planned = plan(data=data, training=training, evaluation=evaluation).with_overrides(node_name="plan")

@@ -28,7 +28,7 @@ LEADERS = 8
 """Prompts of a band that a later one is compared with."""
 SEED = 42
 
-Places = np.ndarray[tuple[int], np.dtype[np.int64]]
+Positions = np.ndarray[tuple[int], np.dtype[np.int64]]
 Signatures = np.ndarray[tuple[int, int], np.dtype[np.uint32]]
 
 
@@ -42,8 +42,8 @@ class Likeness:
         similarity: to the leader; 1 where they are the same.
     """
 
-    stays: Places
-    leader: Places
+    stays: Positions
+    leader: Positions
     similarity: np.ndarray[tuple[int], np.dtype[np.float32]]
 
 
@@ -75,7 +75,7 @@ class Comparison:
             ).tobytes()
             self._apart.append(_apart(prompts, asked, self._near))
 
-    def found(self, order: Places) -> Likeness:
+    def found(self, order: Positions) -> Likeness:
         """Who is like whom; of those that are alike, the first in `order` stays.
 
         Args:
@@ -128,7 +128,7 @@ def _apart(prompts: pa.Table, asked: pa.Array, near: NearDuplicates) -> texts.Ha
     return texts.combined(apart, texts.text_hashes(truths))
 
 
-def _same(keys: list[bytes], order: Places) -> Places:
+def _same(keys: list[bytes], order: Positions) -> Positions:
     """For each place, the first in `order` with the same key."""
     first_of: dict[bytes, int] = {}
     first = np.empty(len(order), np.int64)
@@ -142,7 +142,7 @@ class _Near:
         self._signatures, self._apart, self._threshold = found, apart, threshold
         self._rows = rows_of_a_band(threshold)
 
-    def pairs(self, order: Places) -> list[tuple[int, int, float]]:
+    def pairs(self, order: Positions) -> list[tuple[int, int, float]]:
         """Place, the place of the prompt that stays, and how alike they are, for each that is like an earlier one."""
         # Texts without a word have no runs, and are like nothing.
         order = order[self._signatures[order, 0] != np.iinfo(np.uint32).max]
@@ -169,7 +169,7 @@ class _Near:
         best = int(shares.argmax())
         return candidates[best], float(shares[best])
 
-    def _groups(self, order: Places) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
+    def _groups(self, order: Positions) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
         """Which prompts agree in a band: a number for each place of `order` and band, -1 where none agrees with it."""
         bands = HASHES // self._rows
         groups = np.full((len(order), bands), -1, np.int32)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.cleaning.duplicates import Comparison, Places
+from tasks.cleaning.duplicates import Comparison, Positions
 from tasks.cleaning.spec import DuplicatesSpec
 from tasks.tables.parquet import columns_of, read_batches, table_from_rows, with_user_columns
 from tasks.tables.schemas import CLUSTER, PROMPTS, SET_ASIDE, TEXT, Kind, set_aside_row
@@ -46,7 +46,7 @@ class Merger:
         near = spec.near_duplicates
         self._comparison = Comparison(near, by_text=spec.duplicates == "text")
         ids: list[pa.Array] = []
-        owners: list[Places] = []
+        owners: list[Positions] = []
         for batch in self._batches():
             self._comparison.add(batch)
             ids += batch.column("prompt_id").chunks
@@ -86,7 +86,7 @@ class Merger:
                 if own.num_rows:
                     yield own
 
-    def _order(self) -> Places:
+    def _order(self) -> Positions:
         """The places of all prompts, those first that keep what several have."""
         priority = [name for name in self._spec.priority if name in self._sources]
         ranked = [*priority, *(name for name in self._sources if name not in priority)]
@@ -110,7 +110,7 @@ class Merger:
             clashed_with=self._ids[other].as_py(),
         )
 
-    def _with_clusters(self, kept: pa.Table, places: Places, leads: np.ndarray) -> pa.Table:
+    def _with_clusters(self, kept: pa.Table, places: Positions, leads: np.ndarray) -> pa.Table:
         """The prompts, with what those that are alike have in common in the metadata."""
         leader = self._likeness.leader[places]
         clustered = np.flatnonzero((leader != places) | leads[places])

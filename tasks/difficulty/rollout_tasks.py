@@ -27,12 +27,12 @@ from tasks.flyte.stages import (
     Stopwatch,
     content_digest,
     footer,
-    kept_place,
     local,
     sampling,
     scratch,
     show,
     shown_stage,
+    storage_location,
 )
 from tasks.lineage.provenance import made_from
 from tasks.machine.resources import here
@@ -96,7 +96,7 @@ def split_prompts(
 @shown_stage(
     container_image=GENERATION,
     requests=Resources(cpu="2", mem="8Gi"),
-    apart_from=("tasks.verifiers",),
+    ignored_code=("tasks.verifiers",),
 )
 def roll_out(
     prompts: Parquet,
@@ -289,10 +289,10 @@ def collect_rollouts(
 
 def _kept(spec: RolloutSpec, model: Folder, initial: Folder, verifiers: VerifiersConfig) -> Any:
     """What was paid for of these rollouts and their verdicts."""
-    from tasks.generation.rollout_cache import Kept, judging_digest
+    from tasks.generation.rollout_cache import RolloutCache, judging_digest
 
     judging = judging_digest(verifiers, content_digest(initial))
-    return Kept.at(*kept_place("rollouts"), content_digest(model), spec.engine, spec.sampling, judging)
+    return RolloutCache.at(*storage_location("rollouts"), content_digest(model), spec.engine, spec.sampling, judging)
 
 
 def _joined(shards: list[Parquet]) -> StageSummary:

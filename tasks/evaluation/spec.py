@@ -12,7 +12,7 @@ from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.pods import PodConfig
 
 
-class EvaluationConfig(Extendable):
+class EvaluationSpec(Extendable):
     """Held-out evaluation: the same prompts, sampling and seeds for every policy.
 
     Attributes:

@@ -8,19 +8,19 @@ from flytekit import Resources
 from flytekit.types.file import FlyteFile
 
 from images import DATA, GENERATION
-from tasks.evaluation.spec import EvaluationConfig
+from tasks.evaluation.spec import EvaluationSpec
 from tasks.flyte.stages import (
     RESULT,
     Folder,
     Parquet,
     Stopwatch,
     content_digest,
-    kept_place,
     local,
     sampling,
     scratch,
     show,
     shown_stage,
+    storage_location,
 )
 from tasks.lineage.provenance import made_from
 from tasks.machine.resources import here
@@ -47,7 +47,7 @@ class Compared(NamedTuple):
 def evaluate_policy(
     policy: Folder,
     prompts: Parquet,
-    config: Annotated[EvaluationConfig, RESULT],
+    config: Annotated[EvaluationSpec, RESULT],
     initial: Folder,
     verifiers: Annotated[VerifiersConfig, RESULT] = DEFAULTS,
 ) -> Evaluated:
@@ -57,7 +57,7 @@ def evaluate_policy(
     the checkpoint that training began with: the judge of every policy, where `verifiers` says so.
     """
     from tasks import charts
-    from tasks.generation.rollout_cache import Kept, judging_digest
+    from tasks.generation.rollout_cache import RolloutCache, judging_digest
     from tasks.generation.sample_and_score import sample_and_score
 
     watch = Stopwatch("evaluation")
@@ -72,7 +72,7 @@ def evaluate_policy(
             config.sampling,
             policy=digest,
             stage="evaluation",
-            kept=Kept.at(*kept_place("rollouts"), digest, config.engine, config.sampling, judging),
+            kept=RolloutCache.at(*storage_location("rollouts"), digest, config.engine, config.sampling, judging),
             verifiers=verifiers.with_initial(local(initial)),
             verifier_workers=config.verifier_workers,
             on_judged=judged,

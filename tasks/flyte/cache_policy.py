@@ -13,9 +13,9 @@ from tasks.lineage.code_digest import code_digest
 class CodeDigest:
     """A cache policy by which the version of a task is the `code_digest` of the module that defines it."""
 
-    def __init__(self, apart_from: tuple[str, ...] = ()) -> None:
-        """Leave `apart_from` out of the digest; see `code_digest`."""
-        self._apart_from = apart_from
+    def __init__(self, ignored_code: tuple[str, ...] = ()) -> None:
+        """Leave `ignored_code` out of the digest; see `code_digest`."""
+        self._apart_from = ignored_code
 
     def get_version(self, salt: str, params: VersionParameters[Any, Any]) -> str:
         """Called by flytekit when the task is declared."""

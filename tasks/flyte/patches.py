@@ -1,4 +1,4 @@
-"""How flytekit's command line and its pods speak to people about our types: options, results and errors.
+"""How flytekit's command line and its pods install_patches to people about our types: options, results and errors.
 
 It has no hooks for these: each function here takes the place of one of its own, and calls it for all that is not ours.
 """
@@ -156,7 +156,7 @@ def _reported(traceback_text: Callable[..., str]) -> Callable[..., str]:
     return text
 
 
-def speak() -> None:
+def install_patches() -> None:
     """Put the functions of this module in their places."""
     click_types.literal_type_to_click_type = _typed(click_types.literal_type_to_click_type)
     for kind, folder in ((click_types.FileParamType, False), (click_types.DirParamType, True)):

@@ -26,21 +26,21 @@ from flytekit.models.types import LiteralType
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
-from tasks.config import Config, decisive
+from tasks.config import Config, result_options
 from tasks.failures import cause_in_infrastructure
 from tasks.flyte.cache_policy import CodeDigest
-from tasks.flyte.patches import speak
+from tasks.flyte.patches import install_patches
 from tasks.flyte.registration import check_code, options
 from tasks.lineage.provenance import image
-from tasks.machine.quiet import hush
+from tasks.machine.quiet import silence_libraries
 from tasks.machine.resources import Machine, without_gpus
 from tasks.storage.locations import address_of, folder_of
 from tasks.tables.content_digest import claimed, file_digest
 from tasks.tables.parquet import read_metadata
 from tasks.tables.schemas import StageSummary
 
-hush()
-speak()
+silence_libraries()
+install_patches()
 
 SANDBOX = "FLYTE_SDK_LOCAL_SANDBOX"
 """Flytekit's environment variable: the folder of what local runs write."""
@@ -70,8 +70,8 @@ def footer(value: Any) -> dict[str, Any]:
 
 
 def config_digest(config: Config) -> str:
-    """The digest of what a result depends on in a configuration (`tasks.config.decisive`)."""
-    return hashlib.sha256(json.dumps(decisive(config), sort_keys=True).encode()).hexdigest()
+    """The digest of what a result depends on in a configuration (`tasks.config.result_options`)."""
+    return hashlib.sha256(json.dumps(result_options(config), sort_keys=True).encode()).hexdigest()
 
 
 RESULT = HashMethod(config_digest)
@@ -164,17 +164,17 @@ def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def stage(
-    function: Callable[..., Any] | None = None, *, retries: int = 2, apart_from: tuple[str, ...] = (), **given: Any
+    function: Callable[..., Any] | None = None, *, retries: int = 2, ignored_code: tuple[str, ...] = (), **given: Any
 ) -> Any:
-    """A task whose result is kept for as long as its inputs and all code that it depends on stay the same.
+    """Make a task whose result is cached for as long as its inputs and all code that it depends on stay the same.
 
-    It is repeated where the infrastructure failed (`tasks.failures`), by Flyte and so on a cluster alone. `apart_from`
-    names packages that it uses, and on which what it gives does not depend.
+    Flyte retries it where the infrastructure failed (`tasks.failures`), on a cluster alone. `ignored_code` names
+    packages whose code does not affect the result; they are left out of the cache version.
     """
     if function is None:
-        return partial(stage, retries=retries, apart_from=apart_from, **given)
-    kept = Cache(policies=[CodeDigest(apart_from)], serialize=True)
-    return uncached_stage(function, cache=kept, retries=retries, **given)
+        return partial(stage, retries=retries, ignored_code=ignored_code, **given)
+    policy = Cache(policies=[CodeDigest(ignored_code)], serialize=True)
+    return uncached_stage(function, cache=policy, retries=retries, **given)
 
 
 def uncached_stage(function: Callable[..., Any] | None = None, *, make: Callable[..., Any] = task, **given: Any) -> Any:
@@ -202,7 +202,7 @@ def scratch(name: str) -> Path:
     return Path(tempfile.mkdtemp(dir=current_context().working_directory)) / name
 
 
-def kept_place(name: str) -> tuple[AbstractFileSystem, str]:
+def storage_location(name: str) -> tuple[AbstractFileSystem, str]:
     """Return the file system that stores `name` (`tasks.storage.locations`), and its path or address there."""
     access = FlyteContextManager.current_context().file_access
     place = address_of(name, access.raw_output_prefix) or str(folder_of(name))

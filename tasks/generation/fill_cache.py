@@ -19,7 +19,7 @@ from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.engine import Engine, running_engine
 from tasks.generation.interface import EngineError, sample_seed
 from tasks.generation.judging import Judged, call_of, judge, verifiers_for
-from tasks.generation.rollout_cache import Kept, known_scores, responses, verdict
+from tasks.generation.rollout_cache import RolloutCache, known_scores, responses, verdict
 from tasks.machine import precision
 from tasks.machine.resources import has_gpu
 from tasks.tables.schemas import messages_key
@@ -67,7 +67,7 @@ def sample(
     engine: EngineConfig,
     sampling: SamplingConfig,
     *,
-    kept: Kept,
+    kept: RolloutCache,
     verifiers: VerifiersConfig = DEFAULTS,
     verifier_workers: int = 1,
     remaining: Remaining | None = None,
@@ -164,7 +164,7 @@ async def _generate(
     model: Path,
     config: EngineConfig,
     sampling: SamplingConfig,
-    kept: Kept,
+    kept: RolloutCache,
     judges: AbstractContextManager[VerifierPool],
     on_judged: Judged,
     done: Sampled,

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.failures import MistakeError
-from tasks.generation.rollout_cache import Kept, verdict, verdicts_of
+from tasks.generation.rollout_cache import RolloutCache, verdict, verdicts_of
 from tasks.tables.schemas import ROLLOUTS
 from tasks.verifiers import (
     VerifierPool,
@@ -50,7 +50,7 @@ def check_prompts(prompts: pa.Table, verifiers: VerifiersConfig = DEFAULTS) -> N
 def judge(
     prompts: pa.Table,
     parts: Iterable[pa.Table],
-    kept: Kept,
+    kept: RolloutCache,
     verifiers: VerifiersConfig = DEFAULTS,
     verifier_workers: int = 1,
     *,

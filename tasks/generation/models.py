@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tasks.config import Config
-from tasks.machine.quiet import hush_progress_bars
+from tasks.machine.quiet import silence_progress_bars
 from tasks.storage.model_folder import ModelError, check_model_folder
 from tasks.tables.content_digest import file_digest
 
@@ -117,7 +117,7 @@ def _dequantise(gguf: Path, destination: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-    hush_progress_bars()
+    silence_progress_bars()
     model = AutoModelForCausalLM.from_pretrained(
         gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True)
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from tasks.config import decisive
+from tasks.config import result_options
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.row_store import Key, RowStore
 from tasks.lineage.code_digest import code_digest
@@ -41,7 +41,7 @@ BATCH_ROWS = 4096
 
 
 @dataclass(frozen=True)
-class Kept:
+class RolloutCache:
     """What was paid for: the responses of one policy, sampled in one way, and the verdicts on them of one judging."""
 
     responses: RowStore
@@ -56,7 +56,7 @@ class Kept:
         engine: EngineConfig,
         sampling: SamplingConfig,
         judging: str,
-    ) -> Kept:
+    ) -> RolloutCache:
         """Those that are kept below `place`.
 
         Args:
@@ -69,7 +69,7 @@ class Kept:
         told = {
             "format": FORMAT,
             "policy": policy,
-            "sampling": {name: value for name, value in decisive(sampling).items() if name != "samples"},
+            "sampling": {name: value for name, value in result_options(sampling).items() if name != "samples"},
             "dtype": engine.dtype,
             "seed": engine.seed,
         }
@@ -84,11 +84,11 @@ def judging_digest(verifiers: VerifiersConfig, initial: str) -> str:
     """What verdicts depend on: how is judged, by which code, and, where it judges, the initial checkpoint's digest."""
     judge = verifiers.judge
     by_initial = judge is not None and verifiers.with_initial(Path(initial)) is not verifiers
-    told = [decisive(verifiers), code_digest("tasks.verifiers"), initial if by_initial else ""]
+    told = [result_options(verifiers), code_digest("tasks.verifiers"), initial if by_initial else ""]
     return hashlib.sha256(canonical_json(told).encode()).hexdigest()
 
 
-def responses(prompts: pa.Table, counts: Sequence[int], kept: Kept) -> Iterator[pa.Table]:
+def responses(prompts: pa.Table, counts: Sequence[int], kept: RolloutCache) -> Iterator[pa.Table]:
     """`RESPONSES` in parts: of each prompt, in their order, those that are kept of its first `counts`."""
     wanted: list[Key] = []
     ids: list[str] = []
@@ -124,7 +124,7 @@ def verdicts_of(keys: Sequence[Key], texts: Sequence[str], kept: RowStore) -> li
     return scores
 
 
-def known_scores(prompt_id: str, key: str, numbers: Sequence[int], kept: Kept) -> dict[int, float | None]:
+def known_scores(prompt_id: str, key: str, numbers: Sequence[int], kept: RolloutCache) -> dict[int, float | None]:
     """The scores of these responses of a prompt, all of which are there."""
     texts = kept.responses.read([(key, number) for number in numbers])["response"].to_pylist()
     scores = verdicts_of([(prompt_id, number) for number in numbers], texts, kept.verdicts)

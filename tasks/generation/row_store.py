@@ -48,7 +48,7 @@ class DamagedSegmentError(MistakeError):
     """A segment cannot be read: names it, and says that it may be deleted."""
 
 
-class _Place(NamedTuple):
+class _RowAddress(NamedTuple):
     """Where a row is: its segment, the number of its row group there, and of the row in that."""
 
     segment: str
@@ -69,7 +69,7 @@ class RowStore:
         self._fs = filesystem
         self._folder = place.rstrip("/")
         self._schema = schema
-        self._places: dict[Key, _Place] = {}
+        self._places: dict[Key, _RowAddress] = {}
         self._waiting: list[Mapping[str, Any]] = []
         self._characters = 0
         self._since = 0.0
@@ -119,7 +119,7 @@ class RowStore:
             name = f"{self._folder}/{time.time_ns():020}-{uuid.uuid4().hex[:8]}.parquet"
             self._write(name, table_from_rows(rows, self._schema, name))
             for index, row in enumerate(rows):
-                place = _Place(name, index // GROUP_ROWS, index % GROUP_ROWS)
+                place = _RowAddress(name, index // GROUP_ROWS, index % GROUP_ROWS)
                 self._places.setdefault((row["key"], row["sample"]), place)
 
     def read(self, keys: Sequence[Key]) -> pa.Table:
@@ -151,14 +151,14 @@ class RowStore:
         else:
             self._fs.pipe_file(name, sink.getvalue().to_pybytes())
 
-    def _find_in(self, wanted: pa.Array, name: str) -> list[tuple[Key, _Place]]:
+    def _find_in(self, wanted: pa.Array, name: str) -> list[tuple[Key, _RowAddress]]:
         with self._opened(name) as file:
             keys = file.read(columns=["key", "sample"])
         found = pc.indices_nonzero(pc.is_in(keys.column("key"), wanted))
         here = keys.take(found)
         columns = (here.column("key").to_pylist(), here.column("sample").to_pylist(), found.to_pylist())
         return [
-            ((key, sample), _Place(name, row // GROUP_ROWS, row % GROUP_ROWS))
+            ((key, sample), _RowAddress(name, row // GROUP_ROWS, row % GROUP_ROWS))
             for key, sample, row in zip(*columns, strict=True)
         ]
 

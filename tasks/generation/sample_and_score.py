@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.fill_cache import Sampled, sample, tokenise
 from tasks.generation.judging import Judged, RolloutError, check_prompts, judge
-from tasks.generation.rollout_cache import Kept, responses
+from tasks.generation.rollout_cache import RolloutCache, responses
 from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import ROLLOUTS, SET_ASIDE, Stage, set_aside_row
 from tasks.verifiers import VerifiersConfig
@@ -82,7 +82,7 @@ def sample_and_score(
     *,
     policy: str,
     stage: Stage,
-    kept: Kept,
+    kept: RolloutCache,
     verifiers: VerifiersConfig = DEFAULTS,
     verifier_workers: int = 1,
     on_judged: Judged = lambda _: None,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Literal, NamedTuple
 
-from tasks.evaluation.spec import EvaluationConfig
+from tasks.evaluation.spec import EvaluationSpec
 from tasks.generation import parameters
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.inputs.files import DataFile, Recipe
@@ -77,7 +77,7 @@ class Size:
 
 
 def stages(
-    data: DataFile, training: Recipe, evaluation: EvaluationConfig, size: Size, cores: int, rates: Rates
+    data: DataFile, training: Recipe, evaluation: EvaluationSpec, size: Size, cores: int, rates: Rates
 ) -> dict[str, float]:
     """Seconds of the stages that take long, on `cores` cores with these rates, nothing of them cached."""
 
@@ -136,7 +136,7 @@ def size_of(data: DataFile, training: Recipe) -> Size | None:
     return Size(known[0], sum(known[1:])) if len(known) == len(counted) else None
 
 
-def measured(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> tuple[int, Rates]:
+def measured(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> tuple[int, Rates]:
     """This machine's cores without hyper-threads, and their rates in the types that these files ask for."""
     import torch
 
@@ -179,7 +179,7 @@ def said(seconds: Mapping[str, float], cores: int, types: Iterable[str], options
     )
 
 
-def options_of(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> dict[str, str]:
+def options_of(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> dict[str, str]:
     """By stage, an option that its time grows with, as it stands in the user's files."""
     return {
         "difficulty": f"difficulty.sampling.samples (--data, {data.difficulty.sampling.samples})",
@@ -188,7 +188,7 @@ def options_of(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -
     }
 
 
-def estimate(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> str | None:
+def estimate(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> str | None:
     """What `plan` says on a terminal; None where nothing is known.
 
     That is on a machine with a GPU or without torch, and for a model or a source whose size is not known here.

@@ -10,7 +10,7 @@ from pydantic import model_validator
 from tasks.cleaning.spec import CleaningSpec
 from tasks.config import Companion, Extendable, RecipeFile, RunTime, load_yaml
 from tasks.difficulty.spec import DifficultySpec
-from tasks.evaluation.spec import EvaluationConfig
+from tasks.evaluation.spec import EvaluationSpec
 from tasks.generation.models import ModelSpec
 from tasks.mixing.spec import MixtureSpec
 from tasks.pods import PodConfig
@@ -82,12 +82,12 @@ class Recipe(RecipeFile, TrainingConfig):
         return TrainingConfig(**{name: getattr(self, name) for name in TrainingConfig.model_fields})
 
 
-def quickstart() -> tuple[DataFile, Recipe, EvaluationConfig]:
+def quickstart() -> tuple[DataFile, Recipe, EvaluationSpec]:
     """The defaults of the pipeline."""
     return with_companions("quickstart")
 
 
-def with_companions(recipe: str) -> tuple[DataFile, Recipe, EvaluationConfig]:
+def with_companions(recipe: str) -> tuple[DataFile, Recipe, EvaluationSpec]:
     """The three files of a recipe that ships, by its name."""
     training = load_yaml(Recipe, RECIPES / f"{recipe}.yaml")
-    return training.companion(DataFile), training, training.companion(EvaluationConfig)
+    return training.companion(DataFile), training, training.companion(EvaluationSpec)

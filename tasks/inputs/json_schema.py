@@ -68,10 +68,10 @@ def _within(annotation: Any) -> list[type[BaseModel]]:
 
 def write(folder: Path) -> None:
     """Write `data.json`, `training.json` and `evaluation.json`."""
-    from tasks.evaluation.spec import EvaluationConfig
+    from tasks.evaluation.spec import EvaluationSpec
     from tasks.inputs.files import DataFile, Recipe
 
-    for name, model in (("data", DataFile), ("training", Recipe), ("evaluation", EvaluationConfig)):
+    for name, model in (("data", DataFile), ("training", Recipe), ("evaluation", EvaluationSpec)):
         (folder / f"{name}.json").write_text(json.dumps(json_schema(model), indent=1) + "\n")
 
 

@@ -11,7 +11,7 @@ from flytekit import FlyteContextManager, Resources
 from images import DATA
 from tasks.config import SpecError
 from tasks.difficulty.spec import DifficultySpec, Variant
-from tasks.evaluation.spec import EvaluationConfig
+from tasks.evaluation.spec import EvaluationSpec
 from tasks.flyte.stages import show, uncached_stage
 from tasks.generation.models import HubModel, ModelError, ModelSpec, PackagedGguf
 from tasks.inputs.estimate import estimate
@@ -30,13 +30,13 @@ from tasks.verifiers import VerifiersConfig, functions
 class Plan(NamedTuple):
     data: DataFile
     training: Recipe
-    evaluation: EvaluationConfig
+    evaluation: EvaluationSpec
     model: ModelSpec
     shown: dict
 
 
 @uncached_stage(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"), enable_deck=True, deck_fields=())
-def plan(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Plan:
+def plan(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> Plan:
     """Check the three files against each other and against what they name, and pass them on.
 
     Never cached: it looks at files and folders, whose digests it passes on, and asks the hub which commits its branches
@@ -68,7 +68,7 @@ def plan(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> Plan
     )
 
 
-def say_duration(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> None:
+def say_duration(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> None:
     """Say on the terminal how long the run will take, where it runs on this machine: on a cluster, others compute."""
     if _is_here() and (line := estimate(data, training, evaluation)) is not None:
         print(line, file=sys.stderr, flush=True)
@@ -80,7 +80,7 @@ def _is_here() -> bool:
     return state is not None and state.is_local_execution()
 
 
-def check(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> None:
+def check(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> None:
     """Raise one error for the first thing that would fail later.
 
     Raises:
@@ -227,7 +227,7 @@ def fingerprinted(verifiers: VerifiersConfig) -> VerifiersConfig:
     return verifiers.model_copy(update={"judge": judge.model_copy(update={"fingerprint": file_digest(judge.model)})})
 
 
-def _figures(data: DataFile, training: Recipe, evaluation: EvaluationConfig) -> dict[str, str]:
+def _figures(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> dict[str, str]:
     """The size of what will be done, for the deck."""
     return {
         "data": data.name,

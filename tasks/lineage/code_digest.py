@@ -54,30 +54,30 @@ _NAME = re.compile(r"\w+(\.\w+)*")
 
 
 @cache
-def code_digest(module: str, apart_from: tuple[str, ...] = ()) -> str:
+def code_digest(module: str, ignored_code: tuple[str, ...] = ()) -> str:
     """64 hex digits over `module`, all that it reaches within the project, and the distributions that those import.
 
-    `apart_from` names packages or modules of the project that do not count.
+    `ignored_code` names packages or modules of the project that do not count.
 
     Raises:
         ValueError: a module has a relative import; `images/constraints.txt` is missing, or lacks a distribution that is
             imported.
     """
     digest = hashlib.sha256()
-    for name in sorted(reachable(module, apart_from)):
+    for name in sorted(reachable(module, ignored_code)):
         digest.update(f"{name}\n{_code(name, _draws(module)).text}\n".encode())
         for path in _data_files(_file(name)):
             digest.update(path.name.encode() + path.read_bytes())
-    for distribution, version in sorted(distributions(module, apart_from).items()):
+    for distribution, version in sorted(distributions(module, ignored_code).items()):
         digest.update(f"{distribution}=={version}\n".encode())
     return digest.hexdigest()
 
 
 @cache
-def reachable(module: str, apart_from: tuple[str, ...] = ()) -> frozenset[str]:
+def reachable(module: str, ignored_code: tuple[str, ...] = ()) -> frozenset[str]:
     """`module` and the project's modules that it imports, directly or not, their packages included.
 
-    Without `SHOWN`, and `apart_from` these packages or modules.
+    Without `SHOWN`, and `ignored_code` these packages or modules.
 
     Raises:
         ValueError: a module has a relative import.
@@ -86,7 +86,7 @@ def reachable(module: str, apart_from: tuple[str, ...] = ()) -> frozenset[str]:
     waiting = [module]
     while waiting:
         name = waiting.pop()
-        if name in found or _is_in(name, apart_from) or not _exists(name):
+        if name in found or _is_in(name, ignored_code) or not _exists(name):
             continue
         found.add(name)
         waiting += [name.rsplit(".", level)[0] for level in range(1, name.count(".") + 1)]
@@ -95,7 +95,7 @@ def reachable(module: str, apart_from: tuple[str, ...] = ()) -> frozenset[str]:
     return frozenset(found)
 
 
-def distributions(module: str, apart_from: tuple[str, ...] = ()) -> dict[str, str]:
+def distributions(module: str, ignored_code: tuple[str, ...] = ()) -> dict[str, str]:
     """The distributions that `module` and what it reaches import, and their versions in `images/constraints.txt`.
 
     Raises:
@@ -103,7 +103,7 @@ def distributions(module: str, apart_from: tuple[str, ...] = ()) -> dict[str, st
     """
     versions = _versions(ROOT / CONSTRAINTS)
     found = {}
-    for name in reachable(module, apart_from):
+    for name in reachable(module, ignored_code):
         code = _code(name, _draws(module))
         named = {root for root in _roots(code.strings) if _called(root) in versions}
         for root in (_roots(code.imports) | named) - UNCOUNTED - sys.stdlib_module_names:

@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from tasks.config import decisive
+from tasks.config import result_options
 from tasks.lineage.code_digest import code_digest
 from tasks.tables.schemas import canonical_json
 
@@ -51,7 +51,7 @@ def made_from(
     return {
         "inputs": dict(inputs),
         "spec": {name: _in_full(value) for name, value in spec.items()},
-        "spec_digest": hashlib.sha256(canonical_json(decisive(spec)).encode()).hexdigest(),
+        "spec_digest": hashlib.sha256(canonical_json(result_options(spec)).encode()).hexdigest(),
         "seed": dict(seed) if isinstance(seed, Mapping) else seed,
         "code_version": code_digest(module),
         "image": image(),

@@ -31,7 +31,7 @@ ROUTINE = {
 """Lines of loggers that say nothing about a run."""
 
 
-def hush() -> None:
+def silence_libraries() -> None:
     """Set what must be set before those libraries are imported; what the user has set stays."""
     if os.environ.get("RLVR_VERBOSE") == "1":
         return
@@ -47,7 +47,7 @@ def _is_none_of(routine: tuple[str, ...], record: logging.LogRecord) -> bool:
     return not any(line in record.getMessage() for line in routine)
 
 
-def hush_progress_bars() -> None:
+def silence_progress_bars() -> None:
     """Turn off the bars of transformers; it has no environment variable for them."""
     if os.environ.get("TRANSFORMERS_VERBOSITY") == "error":
         import transformers

@@ -10,13 +10,13 @@ from typing import Any
 import click
 import yaml
 
-from tasks.config import SpecError, decisive, load_yaml, parse
+from tasks.config import SpecError, load_yaml, parse, result_options
 from tasks.failures import MistakeError
 from tasks.generation.models import ModelSpec, prepare_model
 from tasks.inputs.files import DataFile, Recipe
 from tasks.lineage.provenance import made_from
 from tasks.machine.progress import shown
-from tasks.machine.quiet import hush
+from tasks.machine.quiet import silence_libraries
 from tasks.storage.locations import folder_of
 from tasks.tables.content_digest import file_digest
 from tasks.tables.schemas import canonical_json
@@ -28,7 +28,7 @@ from tasks.training.telemetry.alarms import as_markdown
 from tasks.training.telemetry.step_metrics import note
 from tasks.verifiers.config import DEFAULTS
 
-hush()
+silence_libraries()
 
 SHARE: dict[str, Any] = {"type": click.FloatRange(0.01, 1), "show_default": True}
 """Of what a GPU could do."""
@@ -135,7 +135,7 @@ def alarms() -> None:
 
 def prepared(spec: ModelSpec) -> Path:
     """The folder of the model that a recipe names, beside the runs; made once."""
-    digest = hashlib.sha256(canonical_json(decisive(spec.fingerprinted())).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(canonical_json(result_options(spec.fingerprinted())).encode()).hexdigest()[:16]
     folder = folder_of(f"model-{digest}")
     if not folder.exists():  # complete, or not there at all
         partial = folder.with_suffix(".partial")

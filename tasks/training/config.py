@@ -10,7 +10,7 @@ from tasks.config import Config, RunTime
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.training.learner.config import LearnerConfig, LoraConfig, OptimizerConfig, UpdatesConfig
 from tasks.training.objective.config import ObjectiveConfig
-from tasks.training.prompt_options import ActiveSampling, DynamicSampling, PromptsConfig, ReplayConfig, Resampling
+from tasks.training.prompt_options import ActiveResampling, DynamicResampling, PromptsConfig, ReplayConfig, Resampling
 
 
 class ActorsConfig(Config):
@@ -161,7 +161,7 @@ class TrainingConfig(Config):
     updates: UpdatesConfig = UpdatesConfig()
     groups_per_step: int = Field(8, gt=0)
     sampling: SamplingConfig = SamplingConfig()
-    resampling: Resampling = ActiveSampling()
+    resampling: Resampling = ActiveResampling()
     replay: ReplayConfig | None = None
     prompts: PromptsConfig = PromptsConfig()
     async_steps: int = Field(2, ge=0)
@@ -192,7 +192,7 @@ class TrainingConfig(Config):
     @property
     def samples_in_rounds(self) -> bool:
         """Whether a dropped group is left to the next round, and not replaced at once."""
-        return isinstance(self.resampling, DynamicSampling)
+        return isinstance(self.resampling, DynamicResampling)
 
     @model_validator(mode="after")
     def _samples_from_the_policy(self) -> Self:

@@ -9,7 +9,7 @@ from pydantic import Field
 from tasks.config import Config, RunTime
 
 
-class ActiveSampling(Config):
+class ActiveResampling(Config):
     """Active sampling (OlmoRL): the next prompt takes the place of a group that teaches nothing, at once.
 
     Attributes:
@@ -21,7 +21,7 @@ class ActiveSampling(Config):
     max_dropped_groups: RunTime[int] = Field(256, ge=1)
 
 
-class DynamicSampling(Config):
+class DynamicResampling(Config):
     """Dynamic sampling (DAPO, section 3.2; ProRLv2): rounds of prompts until enough groups teach something.
 
     What a round gives beyond the batch waits for the next one, as long as `max_staleness` allows.
@@ -123,4 +123,4 @@ class PromptsConfig(Config):
     curriculum: CurriculumConfig | None = None
 
 
-Resampling = Annotated[ActiveSampling | DynamicSampling | NoResampling, Field(discriminator="kind")]
+Resampling = Annotated[ActiveResampling | DynamicResampling | NoResampling, Field(discriminator="kind")]

@@ -28,7 +28,7 @@ class JudgementError(RuntimeError):
     """A response could not be judged, however often it was tried. Never the same as a score of 0."""
 
 
-class Judge(Protocol):
+class RewardClient(Protocol):
     """What the controller asks of reward workers."""
 
     async def score(self, verifier: str, response: str, ground_truth: Any, messages: list[Message]) -> Score:
@@ -38,7 +38,7 @@ class Judge(Protocol):
         """Counters and latencies since the run began, by verifier."""
 
 
-async def judge_response(judge: Judge, prompt: Prompt, completion: Completion) -> Score:
+async def judge_response(judge: RewardClient, prompt: Prompt, completion: Completion) -> Score:
     """The judgement of a response; where there is none, `Score.error` says why, and its group goes on without it."""
     try:
         return await judge.score(prompt.verifier, completion.text, prompt.ground_truth, prompt.messages)
@@ -82,7 +82,7 @@ class RayJudge:
         self._succeeded: Counter[str] = Counter()
 
     async def score(self, verifier: str, response: str, ground_truth: Any, messages: list[Message]) -> Score:
-        """See `Judge`.
+        """See `RewardClient`.
 
         A failure counts where the verifier has succeeded with others since the last attempt; `retries` such failures
         are repeated. Where it has not, it may be away, and the response waits for it, `patience_seconds` at most.
@@ -113,7 +113,7 @@ class RayJudge:
         return score
 
     async def figures(self) -> dict[str, float]:
-        """See `Judge`; only the retries while the reward process is being replaced."""
+        """See `RewardClient`; only the retries while the reward process is being replaced."""
         import ray
 
         retried = {f"{verifier}/retried": float(count) for verifier, count in sorted(self._retried.items())}

@@ -25,13 +25,13 @@ from tasks.training.actors.weights import WeightStore, weights_folder
 from tasks.training.cluster.nodes import only_node, this_node_lives
 from tasks.training.cluster.watchdog import watch
 from tasks.training.config import TrainingConfig
-from tasks.training.control.controller import Controller, Crew
+from tasks.training.control.controller import Collaborators, Controller
 from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.control.validation import kept_out, validated_policy
 from tasks.training.groups.group import Prompt, read_prompts
 from tasks.training.learner.client import RayLearner
 from tasks.training.learner.rank import LearnerRank
-from tasks.training.learner.restartable import LastingLearner
+from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.learner.universal import convert
 from tasks.training.records.checkpoint import Checkpoints
 from tasks.training.records.identity import check_fits, needs_conversion
@@ -209,10 +209,10 @@ async def _train(
         cluster = _Cluster(config, model, begins_at=state["version"], node=node)
         stack.callback(cluster.shutdown)
         trained, validated = kept_out(prompts, config)
-        crew = Crew(
+        collaborators = Collaborators(
             make_actor=cluster.make_actor,
             judge=cluster.make_judge(verifiers, prompts),
-            learner=LastingLearner(cluster.make_learner(), config),
+            learner=RestartingLearner(cluster.make_learner(), config),
             weights=weights,
             ledger=ledger,
             journal=journal,
@@ -222,14 +222,14 @@ async def _train(
             kept_out=validated,
         )
         stack.enter_context(trackers.following(config.trackers, folder, config.model_dump(mode="json")))
-        controller = Controller(config, PromptStream(trained, config.seed, config.prompts, config.steps), crew)
+        controller = Controller(config, PromptStream(trained, config.seed, config.prompts, config.steps), collaborators)
         cluster.start_actors()
-        await crew.learner.start()
+        await collaborators.learner.start()
         if checkpoint is not None:
             await controller.resume(checkpoint, journal.rows())
         async with lease.kept():
             await until_the_first([controller.run(), this_node_lives()])
-        await _hand_over(controller, crew, config, model, folder / "policy")
+        await _hand_over(controller, collaborators, config, model, folder / "policy")
         write_table(folder / "ledger.parquet", ledger.table(), LEDGER, lineage)
     return TrainingResult(
         policy=folder / "policy",
@@ -260,16 +260,18 @@ async def _state_of(checkpoint: Path | None, config: TrainingConfig) -> dict[str
     return state
 
 
-async def _hand_over(controller: Controller, crew: Crew, config: TrainingConfig, initial: Path, folder: Path) -> None:
+async def _hand_over(
+    controller: Controller, collaborators: Collaborators, config: TrainingConfig, initial: Path, folder: Path
+) -> None:
     """Write the policy that the run ends in: the last one, or the best of those that were validated."""
     best = controller.validation.best if config.validation and config.validation.hand_over == "best" else None
     partial = folder.with_suffix(".partial")
     await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
     if best is None or best == controller.version:
-        await crew.learner.export(partial)
+        await collaborators.learner.export(partial)
     else:
         logger.warning("the run ends in the policy of step %d of %d, the best so far", best, controller.version)
-        source = validated_policy(crew.policies, best) if best else initial
+        source = validated_policy(collaborators.policies, best) if best else initial
         await asyncio.to_thread(shutil.copytree, source, partial)
     await asyncio.to_thread(replace_folder, partial, folder)
 

@@ -34,7 +34,7 @@ class Call(NamedTuple):
         return hashlib.sha256(text.encode()).digest()
 
 
-class Judge(Protocol):
+class Verifier(Protocol):
     """Who judges the calls of a verifier, on one event loop. Limits, retries and concurrency are its own."""
 
     async def judge(self, verifier: str, response: str, ground_truth: Any, messages: Messages | None) -> Score:

@@ -33,7 +33,7 @@ def few(processes: int) -> int:
     return (processes + 1) // 2
 
 
-class Places:
+class PrioritySemaphore:
     """A number of places, handed out to whoever asks for the smallest grant; first come, first served among equals."""
 
     def __init__(self, count: int) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tasks.verifiers.calls import Messages
-from tasks.verifiers.grants import PATIENT_NICE, Places, few, grants
+from tasks.verifiers.grants import PATIENT_NICE, PrioritySemaphore, few, grants
 from tasks.verifiers.scores import CannotJudge, Score
 from tasks.verifiers.templates import Template, Worker
 from tasks.verifiers.worker import OVERRUN_SIGNAL, RETIRED
@@ -112,7 +112,7 @@ class _Lane:
         self._template = template
         self._nice = nice
         self._counters = counters
-        self._places = Places(processes)
+        self._places = PrioritySemaphore(processes)
         self._idle: list[Worker] = []
 
     async def run(self, line: bytes, granted: float, wall_seconds: float) -> Score | None:

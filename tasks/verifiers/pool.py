@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tasks.verifiers import registry
-from tasks.verifiers.calls import Call, Judge, Messages, VerifierStats
+from tasks.verifiers.calls import Call, Messages, Verifier, VerifierStats
 from tasks.verifiers.config import VerifiersConfig
 from tasks.verifiers.lanes import LaneLimits, Lanes
 from tasks.verifiers.scores import CannotJudge, Score
@@ -65,7 +65,7 @@ class VerifierPool:
 
         self._code = CodeClient(self.config.code, workers)
         self._ours: dict[str, Lanes | CodeClient] = {**_lanes(workers, self.config), "code": self._code}
-        self._judges: dict[str, Judge] = self._ours | _chat(self.config)
+        self._judges: dict[str, Verifier] = self._ours | _chat(self.config)
         self._places = threading.BoundedSemaphore(max_pending)
         self._stats: dict[str, VerifierStats] = defaultdict(VerifierStats)
         self._scores: OrderedDict[bytes, Score] = OrderedDict()
@@ -291,7 +291,7 @@ def _lanes(workers: int, config: VerifiersConfig) -> dict[str, Lanes]:
     }
 
 
-def _chat(config: VerifiersConfig) -> dict[str, Judge]:
+def _chat(config: VerifiersConfig) -> dict[str, Verifier]:
     if config.judge is None:
         return {}
     from tasks.verifiers.chat import make_judge

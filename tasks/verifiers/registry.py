@@ -17,7 +17,7 @@ from tasks.verifiers.scores import VERIFIERS, CannotJudge, Score
 WEIGHTED = "weighted"
 CHAT = ("chat_reference", "chat_open")
 
-_ROOMS = {
+_MODULES = {
     "math": "tasks.verifiers.mathematics",
     "code": "tasks.verifiers.code",
     "precise_if": "tasks.verifiers.instructions",
@@ -25,7 +25,7 @@ _ROOMS = {
 }
 
 
-class Room(Protocol):
+class VerifierModule(Protocol):
     """What the module of a verifier holds."""
 
     def check_ground_truth(self, ground_truth: Any) -> None:
@@ -35,7 +35,7 @@ class Room(Protocol):
         """What judging by this (well-formed) ground truth needs and this machine lacks, each by name."""
 
 
-class ComputingRoom(Room, Protocol):
+class InProcessVerifier(VerifierModule, Protocol):
     """What the module of a verifier holds that judges in a worker process."""
 
     def judge(self, response: str, ground_truth: Any, messages: Messages | None) -> Score:
@@ -90,14 +90,14 @@ def verifiers_of(verifier: str, ground_truth: Any) -> set[str]:
     return {part.verifier for part in parts_of(ground_truth)}
 
 
-def room(verifier: str) -> Room:
+def room(verifier: str) -> VerifierModule:
     """The module of a verifier, imported on first use."""
-    return cast(Room, importlib.import_module(_ROOMS[verifier]))
+    return cast(VerifierModule, importlib.import_module(_MODULES[verifier]))
 
 
-def computing_room(verifier: str) -> ComputingRoom:
+def computing_room(verifier: str) -> InProcessVerifier:
     """The module of a verifier that judges in a worker process."""
-    return cast(ComputingRoom, room(verifier))
+    return cast(InProcessVerifier, room(verifier))
 
 
 def judge(verifier: str, response: Any, ground_truth: Any, messages: Messages | None) -> Score:

@@ -20,7 +20,7 @@ UPDATES = 7
 
 def stage(folder: Path) -> dict[str, float]:
     """The difficulty stage: generation, judging, tables, and what is kept of them."""
-    from tasks.generation.rollout_cache import Kept
+    from tasks.generation.rollout_cache import RolloutCache
     from tasks.generation.sample_and_score import sample_and_score
     from tasks.inputs.files import quickstart
 
@@ -33,7 +33,7 @@ def stage(folder: Path) -> dict[str, float]:
         spec.sampling,
         policy="bench",
         stage="difficulty",
-        kept=Kept.at(fsspec.filesystem("file"), place, "bench", spec.engine, spec.sampling, "bench"),
+        kept=RolloutCache.at(fsspec.filesystem("file"), place, "bench", spec.engine, spec.sampling, "bench"),
     )
     return {"tokens_per_second": done.sampled.tokens_per_second}
 

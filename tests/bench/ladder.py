@@ -30,10 +30,10 @@ from tasks.generation.interface import Completion
 from tasks.training.actors.process import ActorProcess, RayActor
 from tasks.training.actors.weights import WeightStore
 from tasks.training.config import TrainingConfig
-from tasks.training.control.controller import Controller, Crew
+from tasks.training.control.controller import Collaborators, Controller
 from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.groups.group import Prompt
-from tasks.training.learner.restartable import LastingLearner
+from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.records.checkpoint import Checkpoints
 from tasks.training.records.ledger import Ledger
 from tasks.training.simulation.actors import ChanceJudge, ClockLearner, EngineClock, drawn_lengths, mean_context
@@ -165,17 +165,17 @@ async def measured(config: TrainingConfig, model: Path, folder: Path) -> list[di
     prompts = [Prompt(str(number), "math", [], "math", "1", [*PROMPT, number % 200 + 9]) for number in range(5000)]
     rows = Rows()
     ledger = Ledger(folder / "ledger.jsonl")
-    crew = Crew(
+    collaborators = Collaborators(
         actor_maker(model, config),
         ChanceJudge(chance),
-        LastingLearner(WritingLearner(model / "model.safetensors"), config),
+        RestartingLearner(WritingLearner(model / "model.safetensors"), config),
         WeightStore(folder / "weights"),
         ledger,
         rows,
         Checkpoints(folder / "checkpoints"),
         folder / "policies",
     )
-    await Controller(config, PromptStream(prompts, 0), crew).run()
+    await Controller(config, PromptStream(prompts, 0), collaborators).run()
     ledger.close()
     return rows.rows
 

@@ -44,7 +44,7 @@ NAMES = {"ours": "rlvr-flyte", "trl": "TRL GRPOTrainer"}
 def prompts() -> Path:
     """The mixture: the quickstart's prompts, but chat, with pass rates under 62.5%; some are kept out of training."""
     from tasks.difficulty.grading import grade, select
-    from tasks.generation.rollout_cache import Kept
+    from tasks.generation.rollout_cache import RolloutCache
     from tasks.generation.sample_and_score import sample_and_score
     from tasks.inputs.files import quickstart
     from tasks.mixing.mix import mix
@@ -59,7 +59,9 @@ def prompts() -> Path:
     all_prompts = all_prompts.filter(
         pc.not_equal(all_prompts.column("domain"), "chat")
     )  # a judge would be a third party
-    kept = Kept.at(fsspec.filesystem("file"), str(FOLDER / "kept"), "bench", spec.engine, spec.sampling, "bench")
+    kept = RolloutCache.at(
+        fsspec.filesystem("file"), str(FOLDER / "kept"), "bench", spec.engine, spec.sampling, "bench"
+    )
     done = sample_and_score(
         all_prompts,
         inputs.model(FOLDER),

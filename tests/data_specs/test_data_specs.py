@@ -12,7 +12,7 @@ import pytest
 from data_specs.rewards import boxed
 from data_specs.transforms import english_first_turn, turns
 from tasks.config import SpecError, load_yaml
-from tasks.evaluation.spec import EvaluationConfig
+from tasks.evaluation.spec import EvaluationSpec
 from tasks.flyte.patches import ConfigFile, _from_the_recipe
 from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, Recipe, quickstart, with_companions
 from tasks.sourcing.hub import COMMIT
@@ -109,7 +109,7 @@ def test_a_recipe_and_its_data_and_evaluation_fit_together(name):
     ],
 )
 def test_an_option_that_is_not_given_is_the_recipes_own_file(given, names):
-    models = {"data": DataFile, "training": Recipe, "evaluation": EvaluationConfig}
+    models = {"data": DataFile, "training": Recipe, "evaluation": EvaluationSpec}
     options = [
         click.Option(
             [f"--{name}"],

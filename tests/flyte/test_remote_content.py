@@ -93,9 +93,9 @@ import os, sys
 from pathlib import Path
 from flytekit.configuration import DataConfig
 from flytekit.core.data_persistence import FileAccessProvider
-from tasks.machine.quiet import hush
+from tasks.machine.quiet import silence_libraries
 
-hush()
+silence_libraries()
 access = FileAccessProvider(sys.argv[1], os.environ["RAW"], data_config=DataConfig.auto())
 path = Path(sys.argv[1]) / "file"
 path.write_text("content")

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from tasks.config import SpecError, extended, read_yaml
 from tasks.difficulty.spec import RolloutSpec
-from tasks.evaluation.spec import EvaluationConfig
+from tasks.evaluation.spec import EvaluationSpec
 from tasks.inputs.files import DATA_SPECS, EVALUATIONS, RECIPES, DataFile, Recipe
 from tasks.mixing.spec import MixtureSpec
 from tasks.sourcing.loaders import batches
@@ -20,7 +20,7 @@ ROUNDS = {"kind": "dynamic"}
 FILES = [
     *((DataFile, read_yaml(path)) for path in sorted(DATA_SPECS.glob("*.yaml"))),
     *((Recipe, extended(read_yaml(path), RECIPES)) for path in sorted(RECIPES.glob("*.yaml"))),
-    *((EvaluationConfig, extended(read_yaml(path), EVALUATIONS)) for path in sorted(EVALUATIONS.glob("*.yaml"))),
+    *((EvaluationSpec, extended(read_yaml(path), EVALUATIONS)) for path in sorted(EVALUATIONS.glob("*.yaml"))),
     (
         Recipe,
         {"lora": {"rank": 8, "alpha": 16}, "resampling": {"kind": "dynamic"}, "async_steps": 0, "cluster": CLUSTER},

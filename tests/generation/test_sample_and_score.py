@@ -8,7 +8,7 @@ from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.fill_cache import interleaved
 from tasks.generation.interface import EngineError
 from tasks.generation.judging import RolloutError, check_prompts
-from tasks.generation.rollout_cache import Kept
+from tasks.generation.rollout_cache import RolloutCache
 from tasks.generation.sample_and_score import sample_and_score
 from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import PROMPTS, ROLLOUTS, canonical_json, prompt_id
@@ -19,7 +19,7 @@ SAMPLING = SamplingConfig(samples=4, max_tokens=16, seed=5)
 
 
 def kept_in(folder, judging="judging", sampling=SAMPLING):
-    return Kept.at(fsspec.filesystem("file"), str(folder / "kept"), "policy", ENGINE, sampling, judging)
+    return RolloutCache.at(fsspec.filesystem("file"), str(folder / "kept"), "policy", ENGINE, sampling, judging)
 
 
 def table(*contents, verifier="precise_if", truth=NO_COMMA):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tasks.evaluation.spec import EvaluationConfig
+from tasks.evaluation.spec import EvaluationSpec
 from tasks.inputs import estimate
 from tasks.inputs.estimate import (
     BESIDE,
@@ -32,7 +32,7 @@ DATA = DataFile.model_validate(
         "mixture": {"heldout": 20, "domains": {"chat": {"heldout": 5}, "math": {"heldout": 7}}},
     }
 )
-EVALUATION = EvaluationConfig.model_validate({"sampling": {"samples": 4, "max_tokens": 100}})
+EVALUATION = EvaluationSpec.model_validate({"sampling": {"samples": 4, "max_tokens": 100}})
 SIZE = Size(parameters=1_000_000, prompts=100)
 CORES = 4
 RATES = {

@@ -5,11 +5,11 @@ from flytekit import FlyteContextManager
 from flytekit.core.type_engine import TypeEngine
 from flytekit.interaction import click_types
 
-from tasks.config import Config, decisive
+from tasks.config import Config, result_options
 from tasks.difficulty.rollout_tasks import judge_rollouts, roll_out
 from tasks.difficulty.spec import RolloutSpec
 from tasks.difficulty.stopping import Bounds
-from tasks.evaluation.spec import EvaluationConfig
+from tasks.evaluation.spec import EvaluationSpec
 from tasks.evaluation.task import evaluate_policy
 from tasks.flyte.stages import config_digest
 from tasks.generation.config import EngineConfig, SamplingConfig
@@ -17,9 +17,9 @@ from tasks.training.config import ActorsConfig, RewardsConfig, TrainingConfig, V
 from tasks.training.learner.config import LearnerConfig, LoraConfig, OptimizerConfig, UpdatesConfig
 from tasks.training.objective.config import ObjectiveConfig
 from tasks.training.prompt_options import (
-    ActiveSampling,
+    ActiveResampling,
     CurriculumConfig,
-    DynamicSampling,
+    DynamicResampling,
     NoResampling,
     PromptsConfig,
     ReplayConfig,
@@ -51,7 +51,7 @@ RUN_TIME = [
     (EngineConfig(), ENGINE),
     (SamplingConfig(), set()),
     (RolloutSpec(sampling=SamplingConfig(), engine=EngineConfig(), verifier_workers=1), {"verifier_workers"}),
-    (EvaluationConfig(), {"verifier_workers", "pod"}),
+    (EvaluationSpec(), {"verifier_workers", "pod"}),
     (
         TrainingConfig(),
         {
@@ -96,8 +96,8 @@ RUN_TIME = [
     ),
     (ValidationConfig(), set()),
     (RewardsConfig(), {"workers", "retries", "patience_seconds"}),
-    (ActiveSampling(), {"max_dropped_groups"}),
-    (DynamicSampling(), {"max_rounds"}),
+    (ActiveResampling(), {"max_dropped_groups"}),
+    (DynamicResampling(), {"max_rounds"}),
     (NoResampling(), {"max_dropped_groups"}),
     (Bounds(), set()),
     (PromptsConfig(), set()),
@@ -116,7 +116,7 @@ RUN_TIME = [
     (RewardModelConfig(kind="reward_model", model="m"), {"device", "batch_size"}),
 ]
 """Every configuration that a stage takes, and its options without a part in cache keys."""
-WITHOUT_A_PART = ((CodeConfig, "remote"), (EvaluationConfig, "pod"), (TrainingConfig, "alarms"))
+WITHOUT_A_PART = ((CodeConfig, "remote"), (EvaluationSpec, "pod"), (TrainingConfig, "alarms"))
 """Configurations within others that have none as a whole."""
 OPTIONS = [(config, name, name in left_out) for config, left_out in RUN_TIME for name in type(config).model_fields]
 
@@ -137,7 +137,7 @@ def test_options_leave_the_key_at_any_depth():
     assert config_digest(VerifiersConfig(judge=judge | {"model": "n"})) != config_digest(VerifiersConfig(judge=judge))
     remote = VerifiersConfig(code=CodeConfig(remote=RemoteConfig(url="http://code", token_env="TOKEN")))  # noqa: S106
     assert config_digest(remote) == config_digest(VerifiersConfig())
-    assert "TOKEN" not in str(decisive(remote))
+    assert "TOKEN" not in str(result_options(remote))
 
 
 def test_every_configuration_that_a_stage_takes_is_listed():
@@ -153,7 +153,7 @@ def test_every_configuration_that_a_stage_takes_is_listed():
 
     listed = {type(config) for config, _ in RUN_TIME}
     within_the_objective = set(below(ObjectiveConfig))
-    taken = {kind for each in (RolloutSpec, EvaluationConfig, TrainingConfig, VerifiersConfig) for kind in below(each)}
+    taken = {kind for each in (RolloutSpec, EvaluationSpec, TrainingConfig, VerifiersConfig) for kind in below(each)}
     assert taken - within_the_objective - listed == set()
     for kind in within_the_objective:  # all of it decides
         assert not any(type(mark).__name__ == "_RunTime" for f in kind.model_fields.values() for mark in f.metadata)
@@ -170,7 +170,7 @@ def literal(task, name, value):
 CONFIGS = [
     (roll_out, "spec", RolloutSpec(sampling=SamplingConfig(), engine=EngineConfig(), verifier_workers=1)),
     (judge_rollouts, "verifiers", VerifiersConfig()),
-    (evaluate_policy, "config", EvaluationConfig()),
+    (evaluate_policy, "config", EvaluationSpec()),
     (evaluate_policy, "verifiers", VerifiersConfig()),
     (train_policy, "config", TrainingConfig()),
     (train_policy, "verifiers", VerifiersConfig()),

@@ -27,7 +27,7 @@ def project(tmp_path, monkeypatch):
         "named.py": "x = 1\nlater = 'math_verify.grader'\n",
         "stranger.py": "import pandas\ny = 1\n",
         "machine/__init__.py": "",
-        "machine/quiet.py": "def hush():\n    return 1\n",
+        "machine/quiet.py": "def silence_libraries():\n    return 1\n",
         "flyte/__init__.py": "",
         "flyte/stages.py": STAGES_MODULE,
         "charts/__init__.py": "from tasks.charts import drawing\n",

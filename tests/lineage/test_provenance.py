@@ -2,7 +2,7 @@
 
 import platform
 
-from tasks.evaluation.spec import EvaluationConfig
+from tasks.evaluation.spec import EvaluationSpec
 from tasks.lineage.code_digest import code_digest
 from tasks.lineage.provenance import IMAGE, image, made_from
 from tasks.tables.parquet import read_metadata, table_from_rows, write_table
@@ -24,10 +24,10 @@ def test_a_footer_has_inputs_specification_seed_code_and_image(tmp_path, monkeyp
 
 
 def test_the_digest_of_a_specification_leaves_out_how_a_stage_runs():
-    here, elsewhere = (footer(evaluation=EvaluationConfig(verifier_workers=workers)) for workers in (1, 7))
+    here, elsewhere = (footer(evaluation=EvaluationSpec(verifier_workers=workers)) for workers in (1, 7))
     assert here["spec"] != elsewhere["spec"]
     assert here["spec_digest"] == elsewhere["spec_digest"]
-    other = EvaluationConfig.model_validate({"sampling": {"max_tokens": 7}})
+    other = EvaluationSpec.model_validate({"sampling": {"max_tokens": 7}})
     assert footer(evaluation=other)["spec_digest"] != here["spec_digest"]
 
 

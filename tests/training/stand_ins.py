@@ -17,13 +17,13 @@ from tasks.generation.interface import Completion, EngineStatistics, UpdateTimin
 from tasks.tables.parquet import read_table
 from tasks.training.actors.weights import WeightStore
 from tasks.training.config import TrainingConfig
-from tasks.training.control.controller import Controller, Crew
+from tasks.training.control.controller import Collaborators, Controller
 from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.control.validation import kept_out
 from tasks.training.groups.group import Prompt
 from tasks.training.learner.client import StepReport
 from tasks.training.learner.packing import Sequence
-from tasks.training.learner.restartable import LastingLearner
+from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.objective import ShapingConfig
 from tasks.training.records.checkpoint import STATE, Checkpoints
 from tasks.training.records.journal import Journal
@@ -225,7 +225,7 @@ class RecordingLearner:
 
 @dataclass
 class Run:
-    """A controller with its crew in a run folder, continued from the folder's newest checkpoint if there is one."""
+    """A controller with its collaborators in a run folder, resumed from the newest checkpoint where there is one."""
 
     folder: Path
     config: TrainingConfig
@@ -252,9 +252,9 @@ class Run:
         rollouts = RolloutFiles(self.folder / "rollouts", state["rollout_files"])
         self.ledger = Ledger(self.folder / "ledger.jsonl", rollouts)
         self.journal = Journal(self.folder)
-        learner = LastingLearner(self.learner, self.config)
+        learner = RestartingLearner(self.learner, self.config)
         trained, validated = kept_out(self.prompts, self.config)
-        crew = Crew(
+        collaborators = Collaborators(
             self._new_actor,
             self.judge,
             learner,
@@ -267,7 +267,7 @@ class Run:
         )
         try:
             stream = PromptStream(trained, self.config.seed, self.config.prompts, self.config.steps)
-            self.controller = Controller(self.config, stream, crew)
+            self.controller = Controller(self.config, stream, collaborators)
             if checkpoint:
                 await self.controller.resume(checkpoint, self.journal.rows())
             await self.controller.run()

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tasks.verifiers.grants import Places, grants
+from tasks.verifiers.grants import PrioritySemaphore, grants
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def order_of(asked, cancelled=()):
     """In which order places come to those that ask for them while the only one is taken."""
 
     async def scenario():
-        places, came = Places(1), []
+        places, came = PrioritySemaphore(1), []
 
         async def one(name, grant):
             async with places.place(grant):
@@ -63,7 +63,7 @@ def test_who_is_cancelled_leaves_the_place_to_others():
 
 def test_who_is_cancelled_with_a_place_at_hand_gives_it_back():
     async def scenario():
-        places = Places(1)
+        places = PrioritySemaphore(1)
 
         async def one():
             async with places.place(1.0):

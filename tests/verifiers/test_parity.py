@@ -11,7 +11,7 @@ import pytest
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.fill_cache import tokenise
 from tasks.generation.interface import Completion
-from tasks.generation.rollout_cache import Kept
+from tasks.generation.rollout_cache import RolloutCache
 from tasks.generation.sample_and_score import sample_and_score
 from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import PROMPTS, canonical_json, prompt_id
@@ -111,7 +111,7 @@ def offline(table, model, config, monkeypatch, folder, **sampling):
 
     monkeypatch.setattr("tasks.generation.fill_cache.running_engine", replaying)
     options = SamplingConfig(samples=SAMPLES, max_tokens=16, **sampling)
-    kept = Kept.at(fsspec.filesystem("file"), str(folder), "p", ENGINE, options, "judging")
+    kept = RolloutCache.at(fsspec.filesystem("file"), str(folder), "p", ENGINE, options, "judging")
     sampled = sample_and_score(
         table, model, ENGINE, options, policy="p", stage="difficulty", verifiers=config, kept=kept
     )

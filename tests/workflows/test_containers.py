@@ -5,7 +5,7 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.evaluation.spec import EvaluationConfig
+from tasks.evaluation.spec import EvaluationSpec
 from tasks.inputs.files import DataFile, Recipe, quickstart
 from tasks.sourcing.loaders import batches
 from tasks.tables.parquet import read_metadata
@@ -84,7 +84,7 @@ def test_a_run_from_its_plan_to_its_report_passes_everything_through_blob_storag
         literals(
             data=DataFile.model_validate(data),
             training=Recipe.model_validate(training),
-            evaluation=EvaluationConfig.model_validate(evaluation),
+            evaluation=EvaluationSpec.model_validate(evaluation),
         ),
     )
     assert set(outputs) == set(Results._fields)

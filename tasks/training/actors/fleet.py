@@ -22,7 +22,7 @@ from tasks.generation.interface import (
     sample_seed,
 )
 from tasks.training.actors.process import Actor, ActorLostError
-from tasks.training.actors.slot import Place
+from tasks.training.actors.slot import ActorSlot
 from tasks.training.actors.weights import WeightStore
 from tasks.training.config import TrainingConfig
 from tasks.training.groups.group import Group, Sample, Stage
@@ -80,7 +80,7 @@ class Fleet:
         # A group that is spread over actors is as slow as the slowest of them; it goes to one that has room for all of
         # it, as far as what the actor has in stock lets it wait for that.
         self._least_room = min(max(actors.prefetch, 1), config.sampling.samples)
-        self.places = [Place(index, actors) for index in range(actors.count)]
+        self.places = [ActorSlot(index, actors) for index in range(actors.count)]
 
     def take_figures(self, seconds: float) -> dict[str, float]:
         """Since the last call, `seconds` ago: what the engines did, by their own account.
@@ -108,7 +108,7 @@ class Fleet:
         """Hand out what waits, as far as there is room; called whenever that may have changed."""
         self._dispatch_among(self.places)
 
-    def _dispatch_among(self, places: Sequence[Place]) -> None:
+    def _dispatch_among(self, places: Sequence[ActorSlot]) -> None:
         """Hand out what waits to those of `places` that have room; the others have none, or nothing waits."""
         self._changed.set()
         fresh = {place for place in places if not place.running}
@@ -129,7 +129,7 @@ class Fleet:
             for sample in samples:
                 self._start(place, sample)
 
-    def _takes(self, place: Place, fresh: set[Place]) -> bool:
+    def _takes(self, place: ActorSlot, fresh: set[ActorSlot]) -> bool:
         if place.room < self._least_room or (place.reserved and place.running):
             return False
         match self._updates:
@@ -142,15 +142,15 @@ class Fleet:
             case "static":  # a chunk for each at a time: its longest response ends it
                 return place in fresh and not any(self._behind(other) or other.starts for other in self.places)
 
-    def _behind(self, place: Place) -> bool:
+    def _behind(self, place: ActorSlot) -> bool:
         return place.held is not None and place.held < self._weights.version
 
-    def _start(self, place: Place, sample: Sample) -> None:
+    def _start(self, place: ActorSlot, sample: Sample) -> None:
         sample.actor, sample.began_under = place.index, place.held
         place.begin()
         place.running[sample] = asyncio.create_task(self._generate(place, sample))
 
-    async def _generate(self, place: Place, sample: Sample) -> None:
+    async def _generate(self, place: ActorSlot, sample: Sample) -> None:
         assert place.actor is not None
         try:
             completion = await place.actor.generate(
@@ -183,7 +183,7 @@ class Fleet:
                     generating.cancel()
                     self._end(place, sample)
 
-    def _end(self, place: Place, sample: Sample) -> None:
+    def _end(self, place: ActorSlot, sample: Sample) -> None:
         del place.running[sample]
         if not place.running:
             place.is_idle()
@@ -195,7 +195,7 @@ class Fleet:
         return self._weights.version > version
 
     @contextlib.asynccontextmanager
-    async def held(self, version: int) -> AsyncIterator[Place]:
+    async def held(self, version: int) -> AsyncIterator[ActorSlot]:
         """The least loaded actor that has this version of the policy; it keeps it for the length of the block.
 
         It goes on with samples of training, as far as it may under weights that are not the newest.
@@ -216,7 +216,7 @@ class Fleet:
             place.free.set()
 
     async def generate_apart(
-        self, place: Place, prompt_ids: list[int], sampling: SamplingConfig, seed: int
+        self, place: ActorSlot, prompt_ids: list[int], sampling: SamplingConfig, seed: int
     ) -> Completion:
         """A response that belongs to no sample of training; samples of training wait until there is room beside it.
 
@@ -259,7 +259,7 @@ class Fleet:
         """
         await until_the_first(self._keep(place) for place in self.places)
 
-    async def _keep(self, place: Place) -> None:
+    async def _keep(self, place: ActorSlot) -> None:
         while True:
             await self._rest(place)
             actor = self._make_actor(place.index, place.attempts)
@@ -284,7 +284,7 @@ class Fleet:
                 self.dispatch()
                 await actor.kill()
 
-    async def _rest(self, place: Place) -> None:
+    async def _rest(self, place: ActorSlot) -> None:
         """Back-off; where every place is over its budget, the run ends."""
         if place.is_over_budget:
             actors = self._config.actors
@@ -294,7 +294,7 @@ class Fleet:
                 raise ActorLostError("; ".join(f"actor {other.index} {other.resting}" for other in self.places))
         await asyncio.sleep(place.back_off)
 
-    async def _serve(self, place: Place, actor: Actor) -> None:
+    async def _serve(self, place: ActorSlot, actor: Actor) -> None:
         await actor.placed()
         place.placed = True
         await actor.start()
@@ -311,7 +311,7 @@ class Fleet:
         self.dispatch()
         await until_the_first([self._keep_current(place, actor), self._watch(place, actor), awaited(place.broken)])
 
-    async def _keep_current(self, place: Place, actor: Actor) -> None:
+    async def _keep_current(self, place: ActorSlot, actor: Actor) -> None:
         while True:
             assert place.held is not None
             await self._weights.newer_than(place.held)
@@ -321,7 +321,7 @@ class Fleet:
             place.updating = False
             self.dispatch()
 
-    async def _until_it_may(self, place: Place) -> None:
+    async def _until_it_may(self, place: ActorSlot) -> None:
         """Wait until the actor in `place` may take new weights."""
         while True:
             await place.free.wait()
@@ -347,7 +347,7 @@ class Fleet:
         self._receiver.on_update(timing)
         return version
 
-    async def _watch(self, place: Place, actor: Actor) -> None:
+    async def _watch(self, place: ActorSlot, actor: Actor) -> None:
         """Ends when the engine is asked for tokens and makes none; how many it has waiting does not matter.
 
         While it takes new weights it makes none, and is asked for none.
@@ -375,14 +375,14 @@ class Fleet:
                     "generate"
                 )
 
-    def _lose(self, place: Place, reason: str, suspect: Group | None) -> None:
+    def _lose(self, place: ActorSlot, reason: str, suspect: Group | None) -> None:
         logger.warning("actor %d was lost: %s", place.index, reason)
         place.lose(reason)
         self._receiver.on_actor_lost()
         if suspect:
             self._receiver.on_impossible(suspect, f"its prompt ends engines: {reason}")
 
-    def _empty(self, place: Place) -> None:
+    def _empty(self, place: ActorSlot) -> None:
         """Nobody is in `place` any more; what it had not finished waits again."""
         places = sum(other.actor is not None for other in self.places)
         place.actor, place.held, place.statistics = None, None, EngineStatistics()

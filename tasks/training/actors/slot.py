@@ -16,7 +16,7 @@ LONGEST_BACK_OFF = 60.0
 """Seconds."""
 
 
-class Place:
+class ActorSlot:
     """The place of one actor: who is in it, and what that generates.
 
     Attributes:

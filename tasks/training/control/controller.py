@@ -6,8 +6,9 @@
        │                        └ zero variance or not judgeable: dropped
        └ what takes its place is `resampling`'s to say: the next prompt at once, or a prompt of a next round
 
-`Sampling` is everything up to `ready`; here is what follows. A single response that cannot be judged leaves its group,
-so that the groups of a batch differ in size. The controller sees token ids and scores, never a tensor of the model.
+`GroupLifecycle` is everything up to `ready`; here is what follows. A single response that cannot be judged leaves its
+group, so that the groups of a batch differ in size. The controller sees token ids and scores, never a tensor of the
+model.
 """
 
 from __future__ import annotations
@@ -28,20 +29,20 @@ from tasks.training.actors.process import Actor
 from tasks.training.actors.weights import WeightStore
 from tasks.training.config import TrainingConfig
 from tasks.training.control.batch import train_batch
-from tasks.training.control.group_lifecycle import Sampling
+from tasks.training.control.group_lifecycle import GroupLifecycle
 from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.control.validation import Validation, superseded_policies, validated_policy
 from tasks.training.groups.group import Group, Prompt
 from tasks.training.learner.config import learning_rate
-from tasks.training.learner.restartable import LastingLearner, NotFiniteError
-from tasks.training.prompt_options import ActiveSampling, DynamicSampling, NoResampling
+from tasks.training.learner.restartable import NotFiniteError, RestartingLearner
+from tasks.training.prompt_options import ActiveResampling, DynamicResampling, NoResampling
 from tasks.training.records.checkpoint import Checkpoints
 from tasks.training.records.identity import made_under
 from tasks.training.records.journal import Metrics
 from tasks.training.records.ledger import Ledger
 from tasks.training.records.response_files import print_responses
 from tasks.training.records.saved_groups import groups_table, load_groups
-from tasks.training.rewards import Judge
+from tasks.training.rewards import RewardClient
 from tasks.training.telemetry.alarms import Watch
 from tasks.training.telemetry.step_metrics import batch_metrics
 from tasks.training.timeouts import within
@@ -64,12 +65,12 @@ class LostGroupsError(InfrastructureError):
 
 
 @dataclass
-class Crew:
+class Collaborators:
     """Everyone whom the controller directs, and what it writes to. Tests replace any of them."""
 
     make_actor: Callable[[int, int], Actor]
-    judge: Judge
-    learner: LastingLearner
+    judge: RewardClient
+    learner: RestartingLearner
     weights: WeightStore
     ledger: Ledger
     journal: Metrics
@@ -87,18 +88,24 @@ class Controller:
         validation: what is measured on the prompts that are kept out of training.
     """
 
-    def __init__(self, config: TrainingConfig, prompts: PromptStream, crew: Crew) -> None:
+    def __init__(self, config: TrainingConfig, prompts: PromptStream, collaborators: Collaborators) -> None:
         self._config = config
         self._prompts = prompts
-        self._crew = crew
+        self._crew = collaborators
         self._loop = asyncio.get_running_loop()
         self._started = self._loop.time()
         self._elapsed_before = 0.0
         self._recorded_at = 0.0
-        self._sampling = Sampling(
-            config, prompts, crew.make_actor, crew.judge, crew.weights, crew.ledger, clock=self._elapsed
+        self._sampling = GroupLifecycle(
+            config,
+            prompts,
+            collaborators.make_actor,
+            collaborators.judge,
+            collaborators.weights,
+            collaborators.ledger,
+            clock=self._elapsed,
         )
-        self.validation = Validation(config, crew.kept_out, self._sampling.fleet, crew.judge)
+        self.validation = Validation(config, collaborators.kept_out, self._sampling.fleet, collaborators.judge)
         self._watch = Watch(config.alarms)
         self._made_under = made_under(config)  # reads all of the code, for which a running loop has no time
         self._saving: asyncio.Task[None] | None = None
@@ -213,7 +220,7 @@ class Controller:
         """Ask for the groups that the batch lacks, unless so many were dropped for it that it makes no sense."""
         sampling, resampling, wanted = self._sampling, self._config.resampling, self._config.groups_per_step
         match resampling:
-            case DynamicSampling():
+            case DynamicResampling():
                 if sampling.window.undecided > 0:
                     return
                 rounds = sampling.tally.rounds or 0
@@ -224,7 +231,7 @@ class Controller:
                     raise self._no_signal(dropped, f"in {rounds} rounds (resampling.max_rounds)")
                 sampling.tally.rounds = rounds + 1
                 sampling.ask(math.ceil(resampling.batch_multiplier * wanted))
-            case ActiveSampling() | NoResampling():
+            case ActiveResampling() | NoResampling():
                 limit = f"(resampling.max_dropped_groups = {resampling.max_dropped_groups})"
                 if dropped.get("zero_variance", 0) > resampling.max_dropped_groups:
                     raise self._no_signal(dropped, limit)

@@ -19,16 +19,16 @@ from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.groups.group import Group, Sample, why_unjudged
 from tasks.training.groups.replay_buffer import ReplayBuffer
 from tasks.training.groups.window import Window
-from tasks.training.prompt_options import DynamicSampling
+from tasks.training.prompt_options import DynamicResampling
 from tasks.training.records.ledger import Fate, Ledger
-from tasks.training.rewards import MIN_JUDGED, Judge, judge_response
-from tasks.training.telemetry.step_metrics import Tally
+from tasks.training.rewards import MIN_JUDGED, RewardClient, judge_response
+from tasks.training.telemetry.step_metrics import StepCounters
 from tasks.training.timeouts import until_the_first
 
 logger = logging.getLogger(__name__)
 
 
-class Sampling:
+class GroupLifecycle:
     """Groups from prompts. Every group that enters leaves exactly once: trained, or dropped with a reason.
 
     Attributes:
@@ -44,7 +44,7 @@ class Sampling:
         config: TrainingConfig,
         prompts: PromptStream,
         make_actor: Callable[[int, int], Actor],
-        judge: Judge,
+        judge: RewardClient,
         weights: WeightStore,
         ledger: Ledger,
         clock: Callable[[], float],
@@ -80,13 +80,13 @@ class Sampling:
         for sample in self.window.restore(ready, in_flight):
             self._start_judging(sample)
 
-    def take_tally(self) -> Tally:
+    def take_tally(self) -> StepCounters:
         """The counts so far; counting starts anew."""
         tally, self.tally = self.tally, self._empty_tally()
         return tally
 
-    def _empty_tally(self) -> Tally:
-        return Tally(
+    def _empty_tally(self) -> StepCounters:
+        return StepCounters(
             rounds=0 if self._config.samples_in_rounds else None, replayed_groups=0 if self._config.replay else None
         )
 
@@ -260,7 +260,7 @@ class Sampling:
 
     def _nothing_to_learn(self, group: Group) -> str:
         resampling = self._config.resampling
-        if isinstance(resampling, DynamicSampling) and resampling.metric == "passed" and len(set(group.passed)) == 1:
+        if isinstance(resampling, DynamicResampling) and resampling.metric == "passed" and len(set(group.passed)) == 1:
             return "every response passes" if group.passed[0] else "no response passes"
         return group.teaches_nothing(self._config.objective)
 

@@ -9,7 +9,7 @@ from typing import Any
 from tasks.training.prompt_options import PromptsConfig
 
 
-class Visits:
+class PromptHistory:
     """The memory of a run about its prompts, as far as `config` asks for one.
 
     Args:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tasks.failures import MistakeError
-from tasks.training.control.prompt_history import Visits
+from tasks.training.control.prompt_history import PromptHistory
 from tasks.training.groups.group import Prompt
 from tasks.training.prompt_options import CurriculumConfig, PromptsConfig
 
@@ -51,7 +51,7 @@ class PromptStream:
         self._excluded: set[str] = set()
         self._curriculum = options.curriculum
         self._ordered, self._ordered_for = self._prompts, -1  # the order of one epoch, and which one
-        self.visits = Visits(options, steps)
+        self.visits = PromptHistory(options, steps)
 
     @property
     def by_id(self) -> dict[str, Prompt]:

@@ -20,10 +20,10 @@ from tasks.failures import MistakeError
 from tasks.generation.interface import Completion, RequestRefusedError, sample_seed
 from tasks.training.actors.fleet import Fleet
 from tasks.training.actors.process import ActorLostError
-from tasks.training.actors.slot import Place
+from tasks.training.actors.slot import ActorSlot
 from tasks.training.config import TrainingConfig, ValidationConfig
 from tasks.training.groups.group import Prompt
-from tasks.training.rewards import Judge, judge_response
+from tasks.training.rewards import RewardClient, judge_response
 from tasks.verifiers import Score
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Validation:
         responses: how many were generated so far.
     """
 
-    def __init__(self, config: TrainingConfig, prompts: Sequence[Prompt], fleet: Fleet, judge: Judge) -> None:
+    def __init__(self, config: TrainingConfig, prompts: Sequence[Prompt], fleet: Fleet, judge: RewardClient) -> None:
         self._config = config
         self._options = config.validation or ValidationConfig()
         self._prompts = list(prompts)
@@ -213,7 +213,7 @@ class Validation:
         return True
 
     async def _answer(
-        self, place: Place, prompts: list[Prompt], waiting: list[Prompt], judging: list[asyncio.Task[_Answer]]
+        self, place: ActorSlot, prompts: list[Prompt], waiting: list[Prompt], judging: list[asyncio.Task[_Answer]]
     ) -> None:
         """Generate all responses to `prompts`; a prompt leaves `waiting` when its responses are being judged."""
 

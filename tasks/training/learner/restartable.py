@@ -50,7 +50,7 @@ class _Step:
         return await learner.step(self.sequences, self.denominator, self.learning_rate)
 
 
-class LastingLearner:
+class RestartingLearner:
     """The controller's learner; see `Learner`. It holds the sequences of all steps since the newest checkpoint.
 
     Args:

@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from tasks.config import chosen, decisive
+from tasks.config import non_default_options, result_options
 from tasks.failures import MistakeError
 from tasks.lineage.code_digest import code_digest
 from tasks.tables.schemas import canonical_json
@@ -33,10 +33,10 @@ def run_name(model: str, mixture: str, config: TrainingConfig, verifiers: Verifi
     depends on it: a run goes on under other hardware, under code that was mended, and for some more steps. An option
     that has its default has none either, so that code with one option more begins no run anew.
     """
-    options = chosen(config)
+    options = non_default_options(config)
     if config.optimizer.schedule == "constant":
         options.pop("steps", None)
-    identity = [model, mixture, options, chosen(verifiers)]
+    identity = [model, mixture, options, non_default_options(verifiers)]
     return hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:16]
 
 
@@ -48,8 +48,8 @@ def made_under(config: TrainingConfig) -> dict[str, Any]:
         "ranks": config.learner.ranks,
         "zero_stage": config.learner.zero_stage,
         "dtype": config.learner.dtype,
-        "options": _leaves(decisive(config)),
-        "chosen": sorted(_leaves(chosen(config))),
+        "options": _leaves(result_options(config)),
+        "chosen": sorted(_leaves(non_default_options(config))),
     }
 
 

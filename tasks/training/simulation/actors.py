@@ -233,11 +233,11 @@ class ChanceJudge:
         self._chance = chance
 
     async def score(self, verifier: str, response: str, ground_truth: Any, messages: list[Message]) -> Score:
-        """See `Judge`."""
+        """See `RewardClient`."""
         return Score.binary(ground_truth is not None and self._chance.random() < 0.5, "")
 
     async def figures(self) -> dict[str, float]:
-        """See `Judge`."""
+        """See `RewardClient`."""
         return {}
 
 

@@ -13,17 +13,17 @@ from pathlib import Path
 from tasks.training.actors.process import Actor
 from tasks.training.actors.weights import WeightStore
 from tasks.training.config import TrainingConfig
-from tasks.training.control.controller import Controller, Crew
+from tasks.training.control.controller import Collaborators, Controller
 from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.control.validation import kept_out
 from tasks.training.groups.group import Prompt
 from tasks.training.learner.client import RestartableLearner
-from tasks.training.learner.restartable import LastingLearner
+from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.records.checkpoint import Checkpoints
 from tasks.training.records.journal import Metrics
 from tasks.training.records.ledger import Ledger
 from tasks.training.records.response_files import RolloutFiles
-from tasks.training.rewards import Judge
+from tasks.training.rewards import RewardClient
 from tasks.training.simulation.actors import ChanceJudge, ClockActor, ClockLearner, EngineClock
 from tasks.training.simulation.clock import run_in_virtual_time
 
@@ -96,7 +96,7 @@ def play(
     config: TrainingConfig,
     prompts: Sequence[Prompt],
     make_actor: Callable[[int, int], Actor],
-    judge: Judge,
+    judge: RewardClient,
     learner: RestartableLearner,
     metrics: Metrics,
     *,
@@ -108,10 +108,10 @@ def play(
 
     async def run(folder: Path) -> None:
         ledger = Ledger(folder / "ledger.jsonl", RolloutFiles(folder / "rollouts", keep=keep_rollouts))
-        crew = Crew(
+        collaborators = Collaborators(
             make_actor,
             judge,
-            LastingLearner(learner, config),
+            RestartingLearner(learner, config),
             WeightStore(folder / "weights"),
             ledger,
             metrics,
@@ -120,7 +120,7 @@ def play(
             kept_out=validated,
         )
         with contextlib.suppress(EnoughError):
-            await Controller(config, PromptStream(trained, seed), crew).run()
+            await Controller(config, PromptStream(trained, seed), collaborators).run()
         ledger.close()
 
     with tempfile.TemporaryDirectory() as folder:

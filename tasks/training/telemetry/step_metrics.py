@@ -12,7 +12,7 @@ from tasks.training.groups.group import Group
 
 
 @dataclass
-class Tally:
+class StepCounters:
     """Counts from one step to the next."""
 
     generated_tokens: int = 0

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tasks.verifiers.calls import Judge
+from tasks.verifiers.calls import Verifier
 from tasks.verifiers.chat.config import AnyJudgeConfig, JudgeConfig, RewardModelConfig, ServerConfig
 from tasks.verifiers.chat.prompts import check_ground_truth
 
@@ -37,7 +37,7 @@ __all__ = [
 _LATER = {"ChatJudge": "judge", "serving": "server"}
 
 
-def make_judge(config: AnyJudgeConfig) -> Judge:
+def make_judge(config: AnyJudgeConfig) -> Verifier:
     """The judge that `config` describes; a reward model is loaded before this returns.
 
     Raises `ValueError` for what the configuration promises and this machine lacks: a key, a URL, a usable model.

@@ -126,7 +126,7 @@ class RewardModel:
 
 
 class RewardModelJudge:
-    """A `Judge` that scores with a reward model, in a thread of its own, as many answers at a time as wait.
+    """A `Verifier` that scores with a reward model, in a thread of its own, as many answers at a time as wait.
 
     A thread is enough: the forward pass leaves the interpreter to the event loop.
     """

@@ -84,7 +84,7 @@ def version() -> str:
 
 
 class CodeClient:
-    """A `Judge` of programs. It belongs to one event loop; a server of its own is started by its first call."""
+    """A `Verifier` of programs. It belongs to one event loop; a server of its own is started by its first call."""
 
     def __init__(self, config: CodeConfig, places: int = 1) -> None:
         """Open no connection yet.

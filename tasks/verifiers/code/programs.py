@@ -24,7 +24,7 @@ from tasks.verifiers.code.extraction import extract_program
 from tasks.verifiers.code.running import Verdict, run_assertions, run_cases
 from tasks.verifiers.code.sandbox import Sandbox, SandboxError
 from tasks.verifiers.code.timing import Clock, TakesLong
-from tasks.verifiers.grants import PATIENT_NICE, Places, few, grants
+from tasks.verifiers.grants import PATIENT_NICE, PrioritySemaphore, few, grants
 from tasks.verifiers.scores import CannotJudge, Score
 
 MAX_PROGRAM_CHARS = 200_000
@@ -88,7 +88,7 @@ class _Lane:
         self._config = config
         self._nice = nice
         self._counters = counters
-        self._places = Places(places)
+        self._places = PrioritySemaphore(places)
         self._threads = ThreadPoolExecutor(places, thread_name_prefix="programs")
         self._own = threading.local()
         self._sandboxes: set[Sandbox] = set()

@@ -10,7 +10,7 @@ from tasks.training.control.batch import advantages
 from tasks.training.groups.group import Group
 from tasks.training.objective import ObjectiveConfig, ShapingConfig
 from tasks.training.run import load_prompts
-from tasks.training.telemetry.step_metrics import Tally, batch_metrics
+from tasks.training.telemetry.step_metrics import StepCounters, batch_metrics
 from tasks.verifiers import Reward, Score, VerifiersConfig
 from tests.training.mixtures import mixture
 from tests.training.stand_ins import prompts
@@ -105,7 +105,7 @@ def test_a_group_without_a_response_in_the_loss_teaches_nothing():
 
 
 def test_solved_and_unsolved_groups_are_counted_apart():
-    tally = Tally()
+    tally = StepCounters()
     for group in (judged(RIGHT, RIGHT), judged(RIGHT, WRONG), judged(WRONG, WRONG), judged(WRONG, WRONG)):
         tally.judged(group)
     figures = tally.metrics(1.0)
@@ -126,7 +126,7 @@ def test_lengths_by_hand():
 def test_training_maximises_the_weighted_sum():
     group = judged(several(1.0, 0.0), several(0.0, 1.0, None), several(0.0, 4.0, -1.0))
     assert group.scores == [1.0, 0.5, 0.0]
-    tally = Tally()
+    tally = StepCounters()
     tally.judged(group)
     figures = tally.metrics(1.0)
     assert figures["rewards/b/mean"] == pytest.approx(5 / 3)

@@ -9,7 +9,7 @@ import pytest
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.client import LearnerLostError, StepReport
 from tasks.training.learner.packing import Sequence
-from tasks.training.learner.restartable import DivergedError, LastingLearner, NotFiniteError
+from tasks.training.learner.restartable import DivergedError, NotFiniteError, RestartingLearner
 from tasks.training.simulation.clock import run_in_virtual_time
 from tasks.training.timeouts import StalledError
 from tests.training.stand_ins import Run, config, never, prompts
@@ -85,7 +85,7 @@ def after(folder, fault, **options):
     learner = FoldingLearner(fault)
 
     async def main():
-        lasting = LastingLearner(learner, TrainingConfig.model_validate({"learner": options, "stall_seconds": 100}))
+        lasting = RestartingLearner(learner, TrainingConfig.model_validate({"learner": options, "stall_seconds": 100}))
         await lasting.start()
         for token in (1, 2, 3):
             await lasting.step([sequence(token)], 1.0, 0.1)
@@ -158,7 +158,7 @@ def test_a_step_that_is_not_finite_leaves_no_trace_in_the_learner(metric):
     learner = FoldingLearner(lambda name, number: {metric: float("nan")} if (name, number) == ("step", 2) else None)
 
     async def main():
-        lasting = LastingLearner(learner, TrainingConfig())
+        lasting = RestartingLearner(learner, TrainingConfig())
         await lasting.step([sequence(1)], 1.0, 0.1)
         with pytest.raises(NotFiniteError, match=f"the learner's step is not finite: {metric} = nan"):
             await lasting.step([sequence(2)], 1.0, 0.1)
