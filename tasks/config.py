@@ -28,7 +28,7 @@ class SpecError(MistakeError):
 class Config(BaseModel):
     """Base of specifications: immutable, and a key it does not know is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class Extendable(Config):

@@ -11,28 +11,25 @@ from tasks.config import Config
 
 
 class PodConfig(Config):
-    """A pod on a cluster; what is requested is the limit, too. On a machine without pods it has no part in anything.
-
-    Attributes:
-        cpu: cores.
-        memory_gib: memory in GiB.
-        gpus: GPUs. None: those that the stage's engine spans where the recipe's `cluster` has GPUs, otherwise none.
-        accelerator: the GPU's name as the cluster's nodes are labelled, such as `nvidia-h100`. None: any.
-        disk_gib: ephemeral storage in GiB. None: the cluster's default.
-        shared_memory_gib: size of `/dev/shm`, through which the processes of an engine or a learner exchange tensors.
-            None: the cluster's default, often 64 MiB.
-        timeout_minutes: an attempt that takes longer is ended and counts as failed. None: no limit.
-        interruptible: whether it may run on machines that can be taken away, which Flyte then retries elsewhere.
-    """
+    """A pod on a cluster; what is requested is the limit, too. On a machine without pods it has no part in anything."""
 
     cpu: int = Field(2, gt=0)
+    """cores."""
     memory_gib: int = Field(8, gt=0)
+    """Memory in GiB."""
     gpus: int | None = Field(None, ge=0)
+    """GPUs. None: those that the stage's engine spans where the recipe's `cluster` has GPUs, otherwise none."""
     accelerator: str | None = None
+    """The GPU's name as the cluster's nodes are labelled, such as `nvidia-h100`. None: any."""
     disk_gib: int | None = Field(None, gt=0)
+    """Ephemeral storage in GiB. None: the cluster's default."""
     shared_memory_gib: int | None = Field(None, gt=0)
+    """Size of `/dev/shm`, through which the processes of an engine or a learner exchange tensors. None: the cluster's
+    default, often 64 MiB."""
     timeout_minutes: int | None = Field(None, gt=0)
+    """An attempt that takes longer is ended and counts as failed. None: no limit."""
     interruptible: bool = False
+    """Whether it may run on machines that can be taken away, which Flyte then retries elsewhere."""
 
     def with_gpus(self, gpus: int) -> PodConfig:
         """The same with so many GPUs, unless it says itself how many."""

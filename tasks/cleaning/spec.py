@@ -23,19 +23,17 @@ class NearDuplicates(Config):
 
     Prompts of the domain precise_if are compared with those of the same constraints alone: data sets put many
     constraints to one text.
-
-    Attributes:
-        ngram: words in a run.
-        threshold: the Jaccard similarity of the sets of runs.
-        same_numbers: prompts with other numbers, operators or brackets are other questions, however alike.
-        action: `set_aside` keeps the first of those that are alike; `keep_together` keeps all of them, on one side of
-            the split into training and held-out.
     """
 
     ngram: int = Field(default=5, ge=1)
+    """Words in a run."""
     threshold: float = Field(default=0.8, ge=0.5, le=1)
+    """The Jaccard similarity of the sets of runs."""
     same_numbers: bool = True
+    """Prompts with other numbers, operators or brackets are other questions, however alike."""
     action: Literal["set_aside", "keep_together"] = "set_aside"
+    """`set_aside` keeps the first of those that are alike; `keep_together` keeps all of them, on one side of the split
+    into training and held-out."""
 
 
 class Contamination(Config):
@@ -46,31 +44,27 @@ class Contamination(Config):
     prompt is contaminated when more than half of the question's words are found. Tulu 3 takes spaCy's tokens,
     punctuation among them, and leaves a training set out as a whole where more than 2% of an evaluation set are found;
     here it is words alone, and prompts. A question shorter than `ngram` must be the whole prompt.
-
-    Attributes:
-        ngram: words in a run.
-        overlap: the share of the question's words above which a prompt is set aside.
     """
 
     ngram: int = Field(default=8, ge=1)
+    """Words in a run."""
     overlap: float = Field(default=0.5, ge=0, lt=1)
+    """The share of the question's words above which a prompt is set aside."""
 
 
 class Filters(Config):
-    """What prompts must be; nothing is asked where nothing is given.
-
-    Attributes:
-        min_words, max_words: of the prompt, system message not counted.
-        languages: codes of ISO 639 such as `[en, de]`: the most likely language must be one of them. Likelihoods are
-            py3langid's; of short prompts and of those that are mostly formulas or code they say little.
-        ground_truths: have the verifier `math` judge each of its ground truths as if it were a response, the answer in
-            a box; the prompt is set aside where it is not right. Other verifiers' ground truths are no responses.
-    """
+    """What prompts must be; nothing is asked where nothing is given."""
 
     min_words: int | None = Field(default=None, ge=1)
+    """Of the prompt, system message not counted."""
     max_words: int | None = Field(default=None, ge=1)
+    """Of the prompt, system message not counted."""
     languages: list[Language] = []  # noqa: RUF012 (pydantic copies defaults)
+    """Codes of ISO 639 such as `[en, de]`: the most likely language must be one of them. Likelihoods are py3langid's;
+    of short prompts and of those that are mostly formulas or code they say little."""
     ground_truths: bool = False
+    """Have the verifier `math` judge each of its ground truths as if it were a response, the answer in a box; the
+    prompt is set aside where it is not right. Other verifiers' ground truths are no responses."""
 
     @model_validator(mode="after")
     def _range_in_order(self) -> Filters:
@@ -83,24 +77,21 @@ class CleaningSpec(Config):
     """What is set aside before any response is sampled.
 
     Of prompts that are alike, the first source's first stays.
-
-    Attributes:
-        priority: sources in the order in which they keep what several have; those that are not named follow, in the
-            order of the data file.
-        duplicates: `text` sets prompts aside whose turns are those of another but for case and white space, whatever
-            their verifiers and ground truths; `row` those alone that share all of it.
-        near_duplicates: null looks for none.
-        contamination: how prompts are compared with the data file's `evaluation_sets`.
-        filters: see there.
-        verifier_workers: processes that judge ground truths.
     """
 
     priority: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
+    """Sources in the order in which they keep what several have; those that are not named follow, in the order of the
+    data file."""
     duplicates: Literal["text", "row"] = "text"
+    """`text` sets prompts aside whose turns are those of another but for case and white space, whatever their verifiers
+    and ground truths; `row` those alone that share all of it."""
     near_duplicates: NearDuplicates | None = NearDuplicates()
+    """Null looks for none."""
     contamination: Contamination = Contamination()
+    """How prompts are compared with the data file's `evaluation_sets`."""
     filters: Filters = Filters()
     verifier_workers: RunTime[int] = Field(default=1, ge=1)
+    """Processes that judge ground truths."""
 
     def screening(self, *, evaluated: bool) -> ScreeningSpec | None:
         """What is asked of each prompt by itself, where there are evaluation sets or not; None: nothing."""

@@ -10,15 +10,12 @@ from tasks.config import Config
 
 
 class Bounds(Config):
-    """Which pass rates are kept.
-
-    Attributes:
-        max_pass_rate: kept are those strictly below this.
-        min_pass_rate: and strictly above this; None: all of them.
-    """
+    """Which pass rates are kept."""
 
     max_pass_rate: float = Field(0.625, gt=0)
+    """Kept are those strictly below this."""
     min_pass_rate: float | None = Field(None, ge=0, lt=1)
+    """And strictly above this; None: all of them."""
 
     def __str__(self) -> str:
         below = f"below {self.max_pass_rate:.1%}"

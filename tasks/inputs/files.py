@@ -26,12 +26,7 @@ DATA_SPECS = ROOT / "data_specs"
 
 
 class DataFile(Extendable, DataSpec):
-    """The sources, how they are cleaned, how responses are judged, how difficulty is measured, and the mixture.
-
-    Attributes:
-        cleaning, verifiers, difficulty, mixture: see there.
-        pod: where sources are read and prompts are selected and mixed on a cluster.
-    """
+    """The sources, how they are cleaned, how responses are judged, how difficulty is measured, and the mixture."""
 
     folder: ClassVar[Path] = DATA_SPECS
     named_by_recipe: ClassVar[bool] = True
@@ -41,6 +36,7 @@ class DataFile(Extendable, DataSpec):
     difficulty: DifficultySpec = DifficultySpec()
     mixture: MixtureSpec = MixtureSpec()
     pod: RunTime[PodConfig] = PodConfig(cpu=1, memory_gib=4)
+    """Where sources are read and prompts are selected and mixed on a cluster."""
 
     @property
     def sourcing(self) -> DataSpec:
@@ -49,21 +45,20 @@ class DataFile(Extendable, DataSpec):
 
 
 class Recipe(RecipeFile, TrainingConfig):
-    """The initial checkpoint and how it is trained.
-
-    Attributes:
-        data, evaluation: the files that go with it, where a command line or a launch plan gives no others: a path that
-            ends in .yaml, or the name of one that ships.
-        model: the initial checkpoint.
-        cluster: the machines of training on a cluster.
-    """
+    """The initial checkpoint and how it is trained."""
 
     folder: ClassVar[Path] = RECIPES
 
     data: str = "quickstart"
+    """The files that go with it, where a command line or a launch plan gives no others: a path that ends in .yaml, or
+    the name of one that ships."""
     evaluation: str = "quickstart"
+    """The files that go with it, where a command line or a launch plan gives no others: a path that ends in .yaml, or
+    the name of one that ships."""
     model: ModelSpec = ModelSpec()
+    """The initial checkpoint."""
     cluster: RunTime[ClusterConfig] = ClusterConfig()
+    """The machines of training on a cluster."""
 
     @model_validator(mode="after")
     def _fits_its_cluster(self) -> Self:

@@ -11,17 +11,14 @@ from tasks.tables.schemas import Domain
 
 
 class Share(Config):
-    """How much of the training prompts one domain makes up, one source within its domain, or one stratum of a source.
-
-    Attributes:
-        weight: its share relative to the weights beside it; 0 leaves it out of training (not out of the held-out).
-        quota: exactly this many prompts. Fewer available ones are an error, never a smaller mixture.
-        emphasis: its share relative to what it would be by the mixture's `temperature`: 1.2 for a fifth more.
-    """
+    """The share of the training prompts of one domain, of one source within it, or of one stratum of a source."""
 
     weight: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Its share relative to the weights beside it; 0 leaves it out of training (not out of the held-out)."""
     quota: int | None = Field(default=None, ge=1)
+    """Exactly this many prompts. Fewer available ones are an error, never a smaller mixture."""
     emphasis: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Its share relative to what it would be by the mixture's `temperature`: 1.2 for a fifth more."""
 
     @model_validator(mode="after")
     def _weight_or_quota(self) -> Share:
@@ -51,41 +48,32 @@ own, whatever comes or goes beside it, and the number follows.
 
 
 class DomainShare(Share):
-    """A domain's share of the mixture.
-
-    Attributes:
-        heldout: of its prompts, in place of the mixture's `heldout`.
-        max_repeats: of its prompts, in place of the mixture's.
-    """
+    """A domain's share of the mixture."""
 
     heldout: HeldOut | None = None
+    """Of its prompts, in place of the mixture's `heldout`."""
     max_repeats: int | None = Field(default=None, ge=1)
+    """Of its prompts, in place of the mixture's."""
 
 
 class Strata(Config):
-    """How a source is divided.
-
-    Attributes:
-        by: the column that names each prompt's stratum, one that the source keeps (`columns.keep`).
-        shares: of strata within the source, by that column's values.
-    """
+    """How a source is divided."""
 
     by: str
+    """The column that names each prompt's stratum, one that the source keeps (`columns.keep`)."""
     shares: dict[str, Share] = Field(default={})
+    """Of strata within the source, by that column's values."""
 
 
 class SourceShare(Share):
-    """A source's share of its domain.
-
-    Attributes:
-        heldout: of its prompts, as part of its domain's. Without it, the source gives in proportion to its size.
-        max_repeats: of its prompts, in place of its domain's.
-        strata: how it is divided in turn; None: not at all.
-    """
+    """A source's share of its domain."""
 
     heldout: HeldOut | None = None
+    """Of its prompts, as part of its domain's. Without it, the source gives in proportion to its size."""
     max_repeats: int | None = Field(default=None, ge=1)
+    """Of its prompts, in place of its domain's."""
     strata: Strata | None = None
+    """How it is divided in turn; None: not at all."""
 
 
 Temperature = Annotated[float, Field(gt=0, allow_inf_nan=False)] | Literal["inf"]
@@ -104,23 +92,21 @@ class MixtureSpec(Config):
 
     Prompts that are alike (`cleaning.near_duplicates.action: keep_together`, and those of the same text) have one hash,
     and none of them is trained on where another is held out.
-
-    Attributes:
-        seed: chooses the prompts that are held out and taken, and their order.
-        size: how many prompts to train on. None takes all that there are, as far as the weights' proportions allow.
-        heldout: how many prompts of each domain, or which share of them, unless it says otherwise, are held out for
-            evaluation and never trained on. By a share a source that grows moves no prompt across; a number is exact.
-        temperature: T of shares without weights, at each level: one of n prompts weighs n^(1/T). 1: in proportion to
-            what there is; inf: the same for all; between: the small ones are up-sampled relative to the large.
-        max_repeats: how often a prompt may stand in the mixture, so that a share may be larger than what there is.
-        domains: shares of domains.
-        sources: shares of sources within their domain.
     """
 
     seed: int = 0
+    """Chooses the prompts that are held out and taken, and their order."""
     size: int | None = Field(default=None, ge=1)
+    """How many prompts to train on. None takes all that there are, as far as the weights' proportions allow."""
     heldout: HeldOut = 0
+    """How many prompts of each domain, or which share of them, unless it says otherwise, are held out for evaluation
+    and never trained on. By a share a source that grows moves no prompt across; a number is exact."""
     temperature: Temperature = 1.0
+    """T of shares without weights, at each level: one of n prompts weighs n^(1/T). 1: in proportion to what there is;
+    inf: the same for all; between: the small ones are up-sampled relative to the large."""
     max_repeats: int = Field(default=1, ge=1)
+    """How often a prompt may stand in the mixture, so that a share may be larger than what there is."""
     domains: dict[Domain, DomainShare] = Field(default={})
+    """Shares of domains."""
     sources: dict[str, SourceShare] = Field(default={})
+    """Shares of sources within their domain."""

@@ -42,35 +42,33 @@ class Columns(Config):
 
     A column is a name, or a path into one: `reward_model.ground_truth`, `choices.0`. Columns that hold JSON as text are
     read where a list or an object is wanted (`tasks.sourcing.values`).
-
-    Attributes:
-        prompt: the prompt: text, or a list of messages `{role, content}`. Turns of the assistant at its end are left
-            off; what messages hold beside role and content goes into the prompt's metadata.
-        system: a system prompt (the text itself, not a column) put before every prompt.
-        template: text in which `{prompt}` (and `{tests}`, for code) is replaced; applied to the last user message.
-        ground_truth: the expected answer: text, a number, or for math also a list of texts of which one must match.
-        ground_truth_pattern: regular expression that finds the answer inside that column: its group if it has one,
-            its last match if it has several (GSM8K: `#### (.+)`).
-        integer_answers: as DAPO does (arXiv:2503.14476, section 3.5), ask for whole numbers, which cannot be misread:
-            a fraction's prompt asks for the sum of its two parts, and rows with other answers are set aside.
-        instruction_ids: list of constraint ids (`tasks.verifiers.instructions.arguments`).
-        kwargs: list of the arguments of these constraints; nulls in them are dropped.
-        tests: the tests, in one of the forms of `tasks.sourcing.code_tests`.
-        setup: code that runs before the assertions, or a list of its lines; no column means none.
-        keep: columns that are carried along in the prompt's metadata.
     """
 
     prompt: str = "prompt"
+    """The prompt: text, or a list of messages `{role, content}`. Turns of the assistant at its end are left off; what
+    messages hold beside role and content goes into the prompt's metadata."""
     system: str | None = None
+    """A system prompt (the text itself, not a column) put before every prompt."""
     template: str | None = None
+    """Text in which `{prompt}` (and `{tests}`, for code) is replaced; applied to the last user message."""
     ground_truth: str = "ground_truth"
+    """The expected answer: text, a number, or for math also a list of texts of which one must match."""
     ground_truth_pattern: str | None = None
+    """Regular expression that finds the answer inside that column: its group if it has one, its last match if it has
+    several (GSM8K: `#### (.+)`)."""
     integer_answers: bool = False
+    """As DAPO does (arXiv:2503.14476, section 3.5), ask for whole numbers, which cannot be misread: a fraction's prompt
+    asks for the sum of its two parts, and rows with other answers are set aside."""
     instruction_ids: str = "instruction_ids"
+    """List of constraint ids (`tasks.verifiers.instructions.arguments`)."""
     kwargs: str = "kwargs"
+    """List of the arguments of these constraints; nulls in them are dropped."""
     tests: str = "tests"
+    """The tests, in one of the forms of `tasks.sourcing.code_tests`."""
     setup: str | None = None
+    """Code that runs before the assertions, or a list of its lines; no column means none."""
     keep: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
+    """Columns that are carried along in the prompt's metadata."""
 
     @field_validator("template")
     @classmethod

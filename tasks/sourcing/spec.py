@@ -33,20 +33,17 @@ VERIFIER_OF_LOADER: dict[str, Verifier] = {"instructions": "precise_if", "functi
 
 
 class RewardSpec(Config):
-    """A reward beside that of the source's verifier: a function of the user's own, or another verifier.
-
-    Attributes:
-        function: import path of a function with TRL's signature (`tasks.verifiers.functions`), found in the working
-            directory or the Python path, such as `rewards.format_reward`.
-        verifier: one of the verifiers, which reads the same columns as the source's own.
-        weight: what the reward is multiplied with; below 0 for a penalty.
-        columns: columns of the rows that the function gets as keyword arguments, beside `ground_truth`.
-    """
+    """A reward beside that of the source's verifier: a function of the user's own, or another verifier."""
 
     function: str | None = None
+    """Import path of a function with TRL's signature (`tasks.verifiers.functions`), found in the working directory or
+    the Python path, such as `rewards.format_reward`."""
     verifier: Verifier | None = None
+    """One of the verifiers, which reads the same columns as the source's own."""
     weight: float = 1.0
+    """What the reward is multiplied with; below 0 for a penalty."""
     columns: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
+    """Columns of the rows that the function gets as keyword arguments, beside `ground_truth`."""
 
     @model_validator(mode="after")
     def _one_judge(self) -> RewardSpec:
@@ -62,51 +59,45 @@ class RewardSpec(Config):
 
 
 class RowVerifier(Config):
-    """The verifier of each row, by what one of its columns says; a row that says anything else is set aside.
-
-    Attributes:
-        column: where a row says it: text, or a list of one.
-        names: the verifier for each of the data set's names, such as `{ifeval: precise_if}`.
-    """
+    """The verifier of each row, by what one of its columns says; a row that says anything else is set aside."""
 
     column: str
+    """Where a row says it: text, or a list of one."""
     names: dict[str, Verifier] = Field(min_length=1)
+    """The verifier for each of the data set's names, such as `{ifeval: precise_if}`."""
 
 
 class SourceSpec(Config):
-    """One source of prompts.
-
-    Attributes:
-        name: unique within its `DataSpec`; becomes the column `source`.
-        domain: what the prompts exercise; with `row_verifier` the domain of each row's verifier.
-        verifier: what scores the responses; must be one of its domain's.
-        row_verifier: in place of both, for a published mixture whose rows name their verifiers.
-        mode: of the verifier: `sympy` (the default), `gsm8k` or `exact` for math, `strict` (the default) or `loose` for
-            precise_if.
-        weight: of the verifier's reward, where there are others beside it.
-        rewards: others beside it; the response's reward is the weighted sum.
-        loader: where the rows come from.
-        transform: import path of a function that rewrites rows (`tasks.sourcing.transforms`).
-        where: which rows are used: values of columns, or lists of them. Other rows are passed over.
-        columns: what the columns mean.
-        limit: keep at most this many rows: a sample without replacement that depends on `seed` and on the row's
-            position only. It is drawn before unusable rows and duplicates are set aside. None keeps every row.
-        seed: of the sample and of the generators; the spec's own where it is not given.
-    """
+    """One source of prompts."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="a name without spaces")
+    """Unique within its `DataSpec`; becomes the column `source`."""
     domain: Domain | None = Field(default=None, description=f"one of {', '.join(get_args(Domain))}")
+    """What the prompts exercise; with `row_verifier` the domain of each row's verifier."""
     verifier: Verifier | None = Field(default=None, description=f"one of {', '.join(VERIFIERS)}")
+    """What scores the responses; must be one of its domain's."""
     row_verifier: RowVerifier | None = None
+    """In place of both, for a published mixture whose rows name their verifiers."""
     loader: Loader = Field(description="a mapping with a key kind and what that loader needs")
+    """Where the rows come from."""
     mode: str | None = None
+    """Of the verifier: `sympy` (the default), `gsm8k` or `exact` for math, `strict` (the default) or `loose` for
+    precise_if."""
     weight: float = Field(default=1.0, gt=0)
+    """Of the verifier's reward, where there are others beside it."""
     rewards: list[RewardSpec] = []  # noqa: RUF012 (pydantic copies defaults)
+    """Others beside it; the response's reward is the weighted sum."""
     transform: str | None = None
+    """Import path of a function that rewrites rows (`tasks.sourcing.transforms`)."""
     where: dict[str, Any] = {}  # noqa: RUF012 (pydantic copies defaults)
+    """Which rows are used: values of columns, or lists of them. Other rows are passed over."""
     columns: Columns = Columns()
+    """What the columns mean."""
     limit: int | None = Field(default=None, ge=1)
+    """Keep at most this many rows: a sample without replacement that depends on `seed` and on the row's position only.
+    It is drawn before unusable rows and duplicates are set aside. None keeps every row."""
     seed: int = 0
+    """Of the sample and of the generators; the spec's own where it is not given."""
 
     @model_validator(mode="after")
     def _judged_one_way(self) -> SourceSpec:
@@ -183,19 +174,16 @@ class SourceSpec(Config):
 
 
 class EvaluationSet(Config):
-    """Questions that no policy may be trained on: prompts that hold one are set aside (`cleaning.contamination`).
-
-    Attributes:
-        name: unique among evaluation sets and sources.
-        loader: where the questions come from.
-        prompt: the column that holds them, or the path into one.
-        where: which rows are read, as for a source.
-    """
+    """Questions that no policy may be trained on: prompts that hold one are set aside (`cleaning.contamination`)."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="a name without spaces")
+    """Unique among evaluation sets and sources."""
     loader: Loader = Field(description="a mapping with a key kind and what that loader needs")
+    """Where the questions come from."""
     prompt: str = "prompt"
+    """The column that holds them, or the path into one."""
     where: dict[str, Any] = {}  # noqa: RUF012 (pydantic copies defaults)
+    """Which rows are read, as for a source."""
 
     @property
     def source(self) -> SourceSpec:
@@ -217,21 +205,18 @@ class EvaluationSet(Config):
 
 
 class DataSpec(Config):
-    """The sources of one data set.
-
-    Attributes:
-        name: of the data set.
-        seed: for the sources that do not give their own.
-        max_prompt_chars: a longer prompt, all messages counted, is set aside.
-        evaluation_sets: what must not be among the prompts.
-        sources: at least one, with unique names.
-    """
+    """The sources of one data set."""
 
     name: str = Field(description="a name for the data set")
+    """Of the data set."""
     seed: int = 0
+    """For the sources that do not give their own."""
     max_prompt_chars: int = Field(default=16_000, ge=1)
+    """A longer prompt, all messages counted, is set aside."""
     evaluation_sets: list[EvaluationSet] = []  # noqa: RUF012 (pydantic copies defaults)
+    """What must not be among the prompts."""
     sources: list[SourceSpec] = Field(min_length=1, description="a list of at least one source")
+    """At least one, with unique names."""
 
     @field_validator("sources")
     @classmethod
@@ -249,15 +234,12 @@ class DataSpec(Config):
 
 
 class SourceBatch(Config):
-    """Sources that are read in one task.
-
-    Attributes:
-        sources: what to read and how.
-        contents: the digest of what each of them reads (`loaders.fingerprint`), so that changed files miss the cache.
-    """
+    """Sources that are read in one task."""
 
     sources: list[SourceSpec] = Field(min_length=1)
+    """What to read and how."""
     contents: list[str]
+    """The digest of what each of them reads (`loaders.fingerprint`), so that changed files miss the cache."""
 
     @property
     def name(self) -> str:

@@ -14,175 +14,165 @@ from tasks.training.prompt_options import ActiveResampling, DynamicResampling, P
 
 
 class ActorsConfig(Config):
-    """The actors: independent vLLM engines.
-
-    Attributes:
-        count: engines, each on `engine.tensor_parallel_size` GPUs where there are GPUs. With fewer, training goes on.
-        engine: how each engine runs.
-        updates: when an engine takes new weights. `in_flight`: at once, in the middle of its responses (PipelineRL,
-            OlmoRL). `drained`: once its responses are finished, and it begins none before. `barrier`: all engines
-            together, once all have finished theirs. `static`: as `drained`, and it begins no response before all that
-            it was given together are finished (static batching, Olmo 2).
-        sync_every: steps between weights that engines are given (Axolotl's `vllm_sync_interval`). More make fewer
-            updates, and responses whose policy is up to so many steps older; the last step's are always given.
-        keep_cache: whether responses go on with the KV cache of older weights; without, an update computes it again.
-        min_num_seqs: an engine whose KV cache overflows is given fewer sequences at a time than `engine.max_num_seqs`,
-            and more again where there is room; never fewer than this (`tasks.training.actors.concurrency`).
-        prefetch: samples that wait in an engine beyond those, so that it need not ask for the next.
-            With as many as a group has, groups are not spread over engines, whose slowest would set their pace.
-        cpus: CPU cores that an actor reserves in Ray.
-        max_restarts: how often a dead engine is replaced within `restart_window_seconds`; then its place stays empty
-            until the time is over, and where every place is empty, the run fails.
-        start_timeout_seconds: how long an engine may take to load, once the cluster has room for it.
-        update_timeout_seconds: how long it may take new weights.
-        hang_seconds: an engine that is to generate and has made no token for so long hangs.
-    """
+    """The actors: independent vLLM engines."""
 
     count: RunTime[int] = Field(1, gt=0)
+    """Engines, each on `engine.tensor_parallel_size` GPUs where there are GPUs. With fewer, training goes on."""
     engine: EngineConfig = EngineConfig()
+    """How each engine runs."""
     updates: Literal["in_flight", "drained", "barrier", "static"] = "in_flight"
+    """When an engine takes new weights. `in_flight`: at once, in the middle of its responses (PipelineRL, OlmoRL).
+    `drained`: once its responses are finished, and it begins none before. `barrier`: all engines together, once all
+    have finished theirs. `static`: as `drained`, and it begins no response before all that it was given together are
+    finished (static batching, Olmo 2)."""
     sync_every: int = Field(1, ge=1)
+    """Steps between weights that engines are given (Axolotl's `vllm_sync_interval`). More make fewer updates, and
+    responses whose policy is up to so many steps older; the last step's are always given."""
     keep_cache: bool = True
+    """Whether responses go on with the KV cache of older weights; without, an update computes it again."""
     min_num_seqs: RunTime[int] = Field(1, ge=1)
+    """An engine whose KV cache overflows is given fewer sequences at a time than `engine.max_num_seqs`, and more again
+    where there is room; never fewer than this (`tasks.training.actors.concurrency`)."""
     prefetch: RunTime[int] = Field(8, ge=0)
+    """Samples that wait in an engine beyond those, so that it need not ask for the next. With as many as a group has,
+    groups are not spread over engines, whose slowest would set their pace."""
     cpus: RunTime[float] = Field(1.0, ge=0)
+    """CPU cores that an actor reserves in Ray."""
     max_restarts: RunTime[int] = Field(3, ge=0)
+    """How often a dead engine is replaced within `restart_window_seconds`; then its place stays empty until the time is
+    over, and where every place is empty, the run fails."""
     restart_window_seconds: RunTime[float] = Field(3600, gt=0)
     start_timeout_seconds: RunTime[float] = Field(1800, gt=0)
+    """How long an engine may take to load, once the cluster has room for it."""
     update_timeout_seconds: RunTime[float] = Field(600, gt=0)
+    """How long it may take new weights."""
     hang_seconds: RunTime[float] = Field(300, gt=0)
+    """An engine that is to generate and has made no token for so long hangs."""
 
 
 class RewardsConfig(Config):
-    """Where responses are judged while training.
-
-    Attributes:
-        workers: verifier processes.
-        retries: how often a judgement that failed (not: that was 0) is repeated, while others of its verifier succeed,
-            before the response leaves its group.
-        patience_seconds: how long a response waits for a verifier of which every judgement fails, such as one whose
-            endpoint is away, before it leaves its group.
-    """
+    """Where responses are judged while training."""
 
     workers: RunTime[int] = Field(1, gt=0)
+    """Verifier processes."""
     retries: RunTime[int] = Field(1, ge=0)
+    """How often a judgement that failed (not: that was 0) is repeated, while others of its verifier succeed, before the
+    response leaves its group."""
     patience_seconds: RunTime[float] = Field(900, ge=0)
+    """How long a response waits for a verifier of which every judgement fails, such as one whose endpoint is away,
+    before it leaves its group."""
 
 
 class ValidationConfig(Config):
     """Prompts that are kept out of training, and answered by the policy as it is every so many steps.
 
     One actor keeps that policy until it has answered all of them, while the others and the learner go on.
-
-    Attributes:
-        every: steps between two validations; the initial and the last policy are validated besides. A policy that is
-            due while another is still being validated is left out, and the log says so.
-        prompts: how many of the mixture are kept out of training, chosen by their ids and `seed`.
-        samples: responses to each, sampled as in training.
-        hand_over: the policy that the run ends in: the `last`, or the validated one with the highest mean score
-            (`best`), which is kept in `policies/` of the run folder in any case.
     """
 
     every: int = Field(50, ge=1)
+    """Steps between two validations; the initial and the last policy are validated besides. A policy that is due while
+    another is still being validated is left out, and the log says so."""
     prompts: int = Field(64, gt=0)
+    """How many of the mixture are kept out of training, chosen by their ids and `seed`."""
     samples: int = Field(4, gt=0)
+    """Responses to each, sampled as in training."""
     hand_over: Literal["last", "best"] = "last"
+    """The policy that the run ends in: the `last`, or the validated one with the highest mean score (`best`), which is
+    kept in `policies/` of the run folder in any case."""
 
 
 class AlarmsConfig(Config):
-    """Thresholds beyond which a run says what goes wrong, and what to do (`docs/alarms.md`). null: never.
-
-    Attributes:
-        window: steps whose mean is compared.
-        min_entropy: of the policy, nats per token.
-        max_mismatch: between the log-probabilities of engine and learner, nats per token.
-        max_truncated: share of the trained responses that were cut off.
-        min_reward_std: standard deviation of a group's scores, mean over judged groups.
-        max_zero_variance: share of the judged groups that teach nothing.
-        max_clipped: share of the trained tokens above the upper clip bound.
-        max_staleness_dropped: groups dropped as stale, over judged ones.
-        max_unjudged: share of the responses that cannot be judged.
-        min_length_growth, max_length_growth: mean length of the trained responses, over that of the first `window`
-            steps.
-        max_grad_norm: gradient norm, over its median in the last 100 steps.
-    """
+    """Thresholds beyond which a run says what goes wrong, and what to do (`docs/alarms.md`). null: never."""
 
     window: int = Field(5, ge=1)
+    """Steps whose mean is compared."""
     min_entropy: float | None = Field(0.05, ge=0)
+    """Of the policy, nats per token."""
     max_mismatch: float | None = Field(0.2, gt=0)
+    """Between the log-probabilities of engine and learner, nats per token."""
     max_truncated: float | None = Field(0.5, gt=0)
+    """Share of the trained responses that were cut off."""
     min_reward_std: float | None = Field(0.02, ge=0)
+    """Standard deviation of a group's scores, mean over judged groups."""
     max_zero_variance: float | None = Field(0.9, gt=0)
+    """Share of the judged groups that teach nothing."""
     max_clipped: float | None = Field(0.2, gt=0)
+    """Share of the trained tokens above the upper clip bound."""
     max_staleness_dropped: float | None = Field(0.25, gt=0)
+    """Groups dropped as stale, over judged ones."""
     max_unjudged: float | None = Field(0.05, gt=0)
+    """Share of the responses that cannot be judged."""
     min_length_growth: float | None = Field(0.25, gt=0)
+    """Mean length of the trained responses, over that of the first `window` steps."""
     max_length_growth: float | None = Field(4.0, gt=0)
+    """Mean length of the trained responses, over that of the first `window` steps."""
     max_grad_norm: float | None = Field(10.0, gt=0)
+    """Gradient norm, over its median in the last 100 steps."""
 
 
 class TrainingConfig(Config):
-    """One training run, OlmoRL-style: asynchronous, group-relative, with verifiable rewards.
-
-    Attributes:
-        steps: batches of rollouts, each with one optimizer step unless `updates` asks for more.
-        updates: optimizer steps of a batch.
-        groups_per_step: prompts whose groups make one batch.
-        resampling: what becomes of a group that teaches nothing, because its rewards are all equal.
-        replay: with `resampling.kind = none`, groups that were trained on take the place of those that teach nothing.
-        prompts: which prompts are sampled, and when: retirement, deferred re-rolling, curriculum.
-        sampling: group size, limits and temperature; the learner's probabilities are taken at the same temperature.
-        async_steps: batches of groups that may be sampled ahead of the learner, in flight or waiting. 0: actors and
-            learner take turns, and an actor takes new weights before it samples for the next batch.
-        deterministic: with `async_steps` 0, a run without GPUs can be repeated exactly on machines of one kind:
-            responses are drawn from seeds, and each of them alone, because a kernel's rounding depends on what else is
-            in its batch.
-        max_staleness: how many steps old the policy may be that sampled a token which is trained on.
-        beyond_staleness: what becomes of a group with older tokens. `drop`: another takes its place once it would be
-            trained on. `abort`: the same, and what of it is being generated is given up at once. `mask`: it is trained
-            on without those tokens.
-        lora: train an adapter in place of all weights. None: all weights.
-        objective, optimizer, learner, actors, rewards, validation, alarms: see there. `validation: null`: none.
-        checkpoint_every: steps between checkpoints; the last step is always saved. The tokens of the steps since the
-            newest one are held in memory, for a learner that is lost.
-        export_every: steps between policies that are handed over while the run goes on, as Hugging Face folders
-            `policies/step_<n>` of the run folder, each as large as the model. null: the last one alone, as `policy`.
-        keep_rollouts: write every finished response, with its rewards and its fate, to compressed files
-            `rollouts/*.parquet` of the run folder.
-        log_completions: responses of each batch that are printed while training.
-        stall_seconds: no group decided for this long while the learner waits: the run fails with a diagnosis. A learner
-            that needs as long for one thing counts as lost.
-        trackers: services that get the metrics of each step beside `metrics.jsonl` and TensorBoard: Weights & Biases,
-            MLflow. Each needs its package, the extra of its name.
-        seed: seed of the prompts' order after the first epoch, of the learner, and of `deterministic` responses.
-    """
+    """One training run, OlmoRL-style: asynchronous, group-relative, with verifiable rewards."""
 
     steps: int = Field(1, ge=1)
+    """Batches of rollouts, each with one optimizer step unless `updates` asks for more."""
     updates: UpdatesConfig = UpdatesConfig()
+    """Optimizer steps of a batch."""
     groups_per_step: int = Field(8, gt=0)
+    """Prompts whose groups make one batch."""
     sampling: SamplingConfig = SamplingConfig()
+    """Group size, limits and temperature; the learner's probabilities are taken at the same temperature."""
     resampling: Resampling = ActiveResampling()
+    """What becomes of a group that teaches nothing, because its rewards are all equal."""
     replay: ReplayConfig | None = None
+    """With `resampling.kind = none`, groups that were trained on take the place of those that teach nothing."""
     prompts: PromptsConfig = PromptsConfig()
+    """Which prompts are sampled, and when: retirement, deferred re-rolling, curriculum."""
     async_steps: int = Field(2, ge=0)
+    """Batches of groups that may be sampled ahead of the learner, in flight or waiting. 0: actors and learner take
+    turns, and an actor takes new weights before it samples for the next batch."""
     deterministic: bool = False
+    """With `async_steps` 0, a run without GPUs can be repeated exactly on machines of one kind: responses are drawn
+    from seeds, and each of them alone, because a kernel's rounding depends on what else is in its batch."""
     max_staleness: int = Field(4, ge=0)
+    """How many steps old the policy may be that sampled a token which is trained on."""
     beyond_staleness: Literal["drop", "abort", "mask"] = "drop"
+    """What becomes of a group with older tokens. `drop`: another takes its place once it would be trained on. `abort`:
+    the same, and what of it is being generated is given up at once. `mask`: it is trained on without those tokens."""
     lora: LoraConfig | None = None
+    """Train an adapter in place of all weights. None: all weights."""
     objective: ObjectiveConfig = ObjectiveConfig()
+    """See there. `validation: null`: none."""
     optimizer: OptimizerConfig = OptimizerConfig()
+    """See there. `validation: null`: none."""
     learner: LearnerConfig = LearnerConfig()
+    """See there. `validation: null`: none."""
     actors: ActorsConfig = ActorsConfig()
+    """See there. `validation: null`: none."""
     rewards: RewardsConfig = RewardsConfig()
+    """See there. `validation: null`: none."""
     validation: ValidationConfig | None = None
+    """See there. `validation: null`: none."""
     alarms: RunTime[AlarmsConfig] = AlarmsConfig()
+    """See there. `validation: null`: none."""
     checkpoint_every: RunTime[int] = Field(10, ge=1)
+    """Steps between checkpoints; the last step is always saved. The tokens of the steps since the newest one are held
+    in memory, for a learner that is lost."""
     export_every: RunTime[int | None] = Field(None, ge=1)
+    """Steps between policies that are handed over while the run goes on, as Hugging Face folders `policies/step_<n>` of
+    the run folder, each as large as the model. null: the last one alone, as `policy`."""
     keep_rollouts: RunTime[bool] = True
+    """Write every finished response, with its rewards and its fate, to compressed files `rollouts/*.parquet` of the run
+    folder."""
     log_completions: RunTime[int] = Field(0, ge=0)
+    """Responses of each batch that are printed while training."""
     stall_seconds: RunTime[float] = Field(1800, gt=0)
+    """No group decided for this long while the learner waits: the run fails with a diagnosis. A learner that needs as
+    long for one thing counts as lost."""
     trackers: RunTime[list[Literal["wandb", "mlflow"]]] = Field([])
+    """Services that get the metrics of each step beside `metrics.jsonl` and TensorBoard: Weights & Biases, MLflow. Each
+    needs its package, the extra of its name."""
     seed: int = 0
+    """Seed of the prompts' order after the first epoch, of the learner, and of `deterministic` responses."""
 
     @property
     def takes_turns(self) -> bool:

@@ -13,25 +13,21 @@ from tasks.verifiers.code.config import CodeConfig
 
 
 class VerifiersConfig(Config):
-    """Options of all verifiers.
-
-    Attributes:
-        time_limit_seconds: CPU time of one judgement in a process of ours, however busy the machine is; what overruns
-            scores 0.
-        memory_mib: address space of one such process.
-        total_memory_mib: address space of all processes of one verifier together; bounds how many there are.
-        cache_entries: scores that are remembered, so that the same response to the same ground truth is not judged
-            twice; 0 remembers none.
-        code: the sandbox, and what its verdicts are worth.
-        judge: the LM judge or reward model of `chat_reference` and `chat_open`; None where no prompt needs one.
-    """
+    """Options of all verifiers."""
 
     time_limit_seconds: float = Field(10.0, gt=0)
+    """CPU time of one judgement in a process of ours, however busy the machine is; what overruns scores 0."""
     memory_mib: int = Field(2048, gt=0)
+    """Address space of one such process."""
     total_memory_mib: RunTime[int] = Field(16384, gt=0)
+    """Address space of all processes of one verifier together; bounds how many there are."""
     cache_entries: RunTime[int] = Field(100_000, ge=0)
+    """Scores that are remembered, so that the same response to the same ground truth is not judged twice; 0 remembers
+    none."""
     code: CodeConfig = CodeConfig()
+    """The sandbox, and what its verdicts are worth."""
     judge: AnyJudgeConfig | None = None
+    """The LM judge or reward model of `chat_reference` and `chat_open`; None where no prompt needs one."""
 
     @model_validator(mode="after")
     def _two_processes_fit(self) -> Self:

@@ -14,23 +14,22 @@ VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 
 
 class ConnectionConfig(Config):
-    """How many requests there are at a time, how long they may take, and how often they are repeated.
-
-    Attributes:
-        concurrency: requests in flight at most; further judgements wait in order.
-        request_timeout_seconds: limit of one request, its answer read to the end.
-        timeout_seconds: limit of one judgement in all, with its retries, from when it leaves the queue.
-        retries: repetitions after what may pass: 408, 429, 5xx, a broken connection or a timeout.
-        backoff_seconds, max_backoff_seconds: wait before the first repetition, doubled for each further one up to the
-            second; half of it is random. A `Retry-After` of the server takes its place.
-    """
+    """How many requests there are at a time, how long they may take, and how often they are repeated."""
 
     concurrency: RunTime[int] = Field(32, gt=0)
+    """Requests in flight at most; further judgements wait in order."""
     request_timeout_seconds: RunTime[float] = Field(120.0, gt=0)
+    """Limit of one request, its answer read to the end."""
     timeout_seconds: RunTime[float] = Field(600.0, gt=0)
+    """Limit of one judgement in all, with its retries, from when it leaves the queue."""
     retries: RunTime[int] = Field(5, ge=0)
+    """Repetitions after what may pass: 408, 429, 5xx, a broken connection or a timeout."""
     backoff_seconds: RunTime[float] = Field(1.0, gt=0)
+    """Wait before the first repetition, doubled for each further one up to the second; half of it is random. A
+    `Retry-After` of the server takes its place."""
     max_backoff_seconds: RunTime[float] = Field(60.0, gt=0)
+    """Wait before the first repetition, doubled for each further one up to the second; half of it is random. A
+    `Retry-After` of the server takes its place."""
 
     @model_validator(mode="after")
     def _backoff_grows(self) -> Self:

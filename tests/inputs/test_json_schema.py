@@ -6,12 +6,12 @@ import jsonschema
 import pytest
 
 from tasks.config import read_yaml
-from tasks.inputs.files import DATA_SPECS, RECIPES, Recipe
-from tasks.inputs.json_schema import attributes, json_schema, write
-from tasks.training.learner.config import OptimizerConfig
+from tasks.inputs.files import DATA_SPECS, EVALUATIONS, RECIPES, Recipe
+from tasks.inputs.json_schema import FILES as FILES_OF_A_RUN
+from tasks.inputs.json_schema import json_schema, write
 
 SCHEMAS = RECIPES.parent / "schemas"
-FILES = sorted([*DATA_SPECS.glob("*.yaml"), *RECIPES.glob("*.yaml")])
+FILES = sorted([*DATA_SPECS.glob("*.yaml"), *RECIPES.glob("*.yaml"), *EVALUATIONS.glob("*.yaml")])
 
 
 def test_the_schemas_are_those_of_the_models(tmp_path):
@@ -40,8 +40,10 @@ def test_an_editor_sees_unknown_keys_and_wrong_values(content, accepted):
     assert jsonschema.Draft202012Validator(json_schema(Recipe)).is_valid(content) == accepted
 
 
-def test_descriptions_are_those_of_the_docstrings():
-    found = attributes(OptimizerConfig)
-    assert found["beta1"] == found["weight_decay"] == "as in AdamW."
-    assert found["schedule"].startswith("what follows the warm-up: `constant`, or `linear`")
-    assert json_schema(Recipe)["properties"]["steps"]["description"].startswith("batches of rollouts")
+def test_every_option_of_the_three_files_has_a_description():
+    for name in FILES_OF_A_RUN:
+        schema = json.loads((SCHEMAS / f"{name}.json").read_text())
+        for model, part in {name: schema, **schema.get("$defs", {})}.items():
+            for option, about in part.get("properties", {}).items():
+                is_described = about.get("description") or "$ref" in about or "const" in about
+                assert is_described, f"{model}.{option} has no docstring"

@@ -17,18 +17,15 @@ if TYPE_CHECKING:
 
 
 class ClusterConfig(Config):
-    """The machines of training on a cluster.
-
-    Attributes:
-        gpus_per_node: GPUs of a machine; 0: training without GPUs, in one pod.
-        node: the pod of each machine with learner ranks, and of each with actors. Where all of them find room on one
-            machine, it is the only one, and the cluster needs no Ray operator.
-        head: the pod of the controller where there are several machines.
-    """
+    """The machines of training on a cluster."""
 
     gpus_per_node: int = Field(8, ge=0)
+    """GPUs of a machine; 0: training without GPUs, in one pod."""
     node: PodConfig = PodConfig(cpu=64, memory_gib=512, shared_memory_gib=64)
+    """The pod of each machine with learner ranks, and of each with actors. Where all of them find room on one machine,
+    it is the only one, and the cluster needs no Ray operator."""
     head: PodConfig = PodConfig(cpu=4, memory_gib=32)
+    """The pod of the controller where there are several machines."""
 
     def gpus_of(self, engine: EngineConfig) -> int:
         """How many GPUs one engine takes on such machines."""

@@ -47,20 +47,18 @@ class CorrectionConfig(Config):
     - `sequence_truncate`: `min(W, max)` on all tokens of a sequence, W the product of its `w` (TRL and Axolotl's
       `vllm_importance_sampling_mode`, whose `token_truncate` is `tis` and `token_mask` is `icepop` with `min: 0`);
     - `sequence_mask`: `W` where `W <= max`, else 0 (likewise).
-
-    Attributes:
-        kind: one of the above.
-        min: lower bound; needed by `icepop` and `seq_mask_tis`, rejected by the others.
-        max: upper bound; 2.0 for `tis` unless given, rejected by `none`, needed by the others.
-        off_policy_threshold: nats; a sequence of negative advantage over whose tokens `rollout_logprobs - logprobs` has
-            a larger mean leaves the loss (off-policy sequence masking, DeepSeek-V3.2, arXiv:2512.02556; Axolotl's
-            `off_policy_mask_threshold`, for which it names 0.5 as a start). None: no sequence does.
     """
 
     kind: CorrectionKind = "tis"
+    """One of the above."""
     min: float | None = Field(default=None, ge=0)
+    """Lower bound; needed by `icepop` and `seq_mask_tis`, rejected by the others."""
     max: float | None = Field(default=None, gt=0)
+    """Upper bound; 2.0 for `tis` unless given, rejected by `none`, needed by the others."""
     off_policy_threshold: float | None = Field(default=None, gt=0)
+    """Nats; a sequence of negative advantage over whose tokens `rollout_logprobs - logprobs` has a larger mean leaves
+    the loss (off-policy sequence masking, DeepSeek-V3.2, arXiv:2512.02556; Axolotl's `off_policy_mask_threshold`, for
+    which it names 0.5 as a start). None: no sequence does."""
 
     @model_validator(mode="before")
     @classmethod
@@ -84,29 +82,25 @@ class CorrectionConfig(Config):
 
 
 class KLConfig(Config):
-    """The penalty `beta * KL(policy || reference)`, in the loss or in the reward.
-
-    Attributes:
-        beta: weight of the penalty; 0, as in OlmoRL, DAPO and Dr GRPO, needs no reference policy at all. Above 0 every
-            learner rank holds the initial checkpoint once more, whole, and runs it forward on every token.
-        estimator: Schulman's per-token estimators, see `tasks.training.objective.kl`.
-        in_reward: take `beta` times the response's KL, the sum of its tokens' estimates under the policy before the
-            first update, from its reward, in place of a term of the loss (NeMo RL's `use_kl_in_reward`). Advantages are
-            made of what is left; which groups are trained on is decided without it.
-        importance_corrected: multiply the estimate by `pi / pi_old`, gradient included, which makes the gradient of
-            `k3` unbiased where the tokens are the old policy's (DeepSeek-V3.2, arXiv:2512.02556; Axolotl's
-            `use_bias_correction_kl`).
-        sync_every: optimizer steps between updates of the reference policy (TRL's TR-DPO; Axolotl's `sync_ref_model`).
-            None: it stays frozen.
-        sync_alpha: share of the policy in the new reference, `alpha policy + (1 - alpha) reference`; 1 replaces it.
-    """
+    """The penalty `beta * KL(policy || reference)`, in the loss or in the reward."""
 
     beta: float = Field(default=0.0, ge=0)
+    """Weight of the penalty; 0, as in OlmoRL, DAPO and Dr GRPO, needs no reference policy at all. Above 0 every learner
+    rank holds the initial checkpoint once more, whole, and runs it forward on every token."""
     estimator: KLEstimator = "k3"
+    """Schulman's per-token estimators, see `tasks.training.objective.kl`."""
     in_reward: bool = False
+    """Take `beta` times the response's KL, the sum of its tokens' estimates under the policy before the first update,
+    from its reward, in place of a term of the loss (NeMo RL's `use_kl_in_reward`). Advantages are made of what is left;
+    which groups are trained on is decided without it."""
     importance_corrected: bool = False
+    """Multiply the estimate by `pi / pi_old`, gradient included, which makes the gradient of `k3` unbiased where the
+    tokens are the old policy's (DeepSeek-V3.2, arXiv:2512.02556; Axolotl's `use_bias_correction_kl`)."""
     sync_every: int | None = Field(default=None, ge=1)
+    """Optimizer steps between updates of the reference policy (TRL's TR-DPO; Axolotl's `sync_ref_model`). None: it
+    stays frozen."""
     sync_alpha: float | None = Field(default=None, gt=0, le=1)
+    """Share of the policy in the new reference, `alpha policy + (1 - alpha) reference`; 1 replaces it."""
 
     @property
     def in_loss(self) -> bool:
@@ -128,17 +122,14 @@ class KLConfig(Config):
 
 
 class OverlongConfig(Config):
-    """DAPO's soft overlong punishment (section 3.4, eq. 13), added to the reward.
-
-    Attributes:
-        max_length: L_max, tokens; the full penalty from here on.
-        cache: L_cache, tokens before `max_length` over which the penalty grows linearly.
-        weight: the full penalty.
-    """
+    """DAPO's soft overlong punishment (section 3.4, eq. 13), added to the reward."""
 
     max_length: int = Field(gt=0)
+    """L_max, tokens; the full penalty from here on."""
     cache: int = Field(gt=0)
+    """L_cache, tokens before `max_length` over which the penalty grows linearly."""
     weight: float = Field(default=1.0, gt=0)
+    """The full penalty."""
 
     @model_validator(mode="after")
     def _cache_fits(self) -> OverlongConfig:
@@ -148,19 +139,16 @@ class OverlongConfig(Config):
 
 
 class ShapingConfig(Config):
-    """What becomes of a verifier's reward, see `tasks.training.objective.shaping`. By default nothing.
-
-    Attributes:
-        signed: rewards from -1 to 1 in place of 0 to 1 (DAPO).
-        stop_properly: factor on the reward of a truncated response, from 0 (no reward; ProRLv2) to 1. None: off.
-        overlong: penalty that grows with the length. None: off.
-        filter_truncated: truncated responses leave the loss, and stay in their group (DAPO's overlong filtering).
-    """
+    """What becomes of a verifier's reward, see `tasks.training.objective.shaping`. By default nothing."""
 
     signed: bool = False
+    """Rewards from -1 to 1 in place of 0 to 1 (DAPO)."""
     stop_properly: float | None = Field(default=None, ge=0, le=1)
+    """Factor on the reward of a truncated response, from 0 (no reward; ProRLv2) to 1. None: off."""
     overlong: OverlongConfig | None = None
+    """Penalty that grows with the length. None: off."""
     filter_truncated: bool = False
+    """Truncated responses leave the loss, and stay in their group (DAPO's overlong filtering)."""
 
     @property
     def changes_rewards(self) -> bool:
@@ -183,44 +171,41 @@ class ShapingConfig(Config):
 
 
 class ObjectiveConfig(Config):
-    """The objective of one training run.
-
-    Attributes:
-        advantage: how rewards become advantages, see `compute_advantages`.
-        reward_aggregation: where a prompt has several rewards, `sum_then_normalize` makes advantages of their weighted
-            sum; `normalize_then_sum` (GDPO) normalises each within its group first, see `normalize_then_sum`. The
-            latter is a normalisation by the group's deviation, and so needs `advantage: group_norm`.
-        shaping: of the rewards, before anything else.
-        aggregation: what a token's term is divided by: `token`, the tokens of the global batch (DAPO, OlmoRL);
-            `sequence`, its sequence's tokens times the sequences of the global batch (GRPO); `constant`,
-            `constant_length` times the sequences of the global batch (Dr GRPO).
-        constant_length: tokens, the divisor of `constant`; rejected by the other aggregations.
-        surrogate: `ppo`, the clipped ratio of each token; `cispo`, clipped weights on the plain policy gradient;
-            `gspo`, the clipped ratio of the whole sequence, which goes with `aggregation: sequence` alone; see
-            `tasks.training.objective.surrogate`.
-        clip_low: the importance ratio's gradient stops below `1 - clip_low` where the advantage is negative.
-        clip_high: the same above `1 + clip_high` where it is positive. The default is DAPO's (section 4.1).
-        dual_clip: c above 1: where the advantage is negative, the term is no less than c times it. None: unbounded.
-        entropy_coefficient: weight of the mean entropy that is added to what is maximised; 0 in every source.
-        correction: engine-learner correction.
-        kl: penalty towards a reference policy.
-        force_on_policy_ratio: take the policy's own detached log-probabilities as the old ones in the importance ratio,
-            which is then 1 and never clipped (NeMo RL, ProRL v2.1). Only right for one update per rollout.
-    """
+    """The objective of one training run."""
 
     advantage: Advantage = "group_mean"
+    """How rewards become advantages, see `compute_advantages`."""
     reward_aggregation: RewardAggregation = "sum_then_normalize"
+    """Where a prompt has several rewards, `sum_then_normalize` makes advantages of their weighted sum;
+    `normalize_then_sum` (GDPO) normalises each within its group first, see `normalize_then_sum`. The latter is a
+    normalisation by the group's deviation, and so needs `advantage: group_norm`."""
     shaping: ShapingConfig = Field(default_factory=ShapingConfig)
+    """Of the rewards, before anything else."""
     aggregation: Aggregation = "token"
+    """What a token's term is divided by: `token`, the tokens of the global batch (DAPO, OlmoRL); `sequence`, its
+    sequence's tokens times the sequences of the global batch (GRPO); `constant`, `constant_length` times the sequences
+    of the global batch (Dr GRPO)."""
     constant_length: int | None = Field(default=None, gt=0)
+    """Tokens, the divisor of `constant`; rejected by the other aggregations."""
     surrogate: Surrogate = "ppo"
+    """`ppo`, the clipped ratio of each token; `cispo`, clipped weights on the plain policy gradient; `gspo`, the
+    clipped ratio of the whole sequence, which goes with `aggregation: sequence` alone; see
+    `tasks.training.objective.surrogate`."""
     clip_low: float = Field(default=0.2, ge=0, le=1)
+    """The importance ratio's gradient stops below `1 - clip_low` where the advantage is negative."""
     clip_high: float = Field(default=0.28, ge=0)
+    """The same above `1 + clip_high` where it is positive. The default is DAPO's (section 4.1)."""
     dual_clip: float | None = Field(default=None, gt=1)
+    """C above 1: where the advantage is negative, the term is no less than c times it. None: unbounded."""
     entropy_coefficient: float = Field(default=0.0, ge=0)
+    """Weight of the mean entropy that is added to what is maximised; 0 in every source."""
     correction: CorrectionConfig = Field(default_factory=CorrectionConfig)
+    """Engine-learner correction."""
     kl: KLConfig = Field(default_factory=KLConfig)
+    """Penalty towards a reference policy."""
     force_on_policy_ratio: bool = False
+    """Take the policy's own detached log-probabilities as the old ones in the importance ratio, which is then 1 and
+    never clipped (NeMo RL, ProRL v2.1). Only right for one update per rollout."""
 
     @model_validator(mode="after")
     def _length_matches_aggregation(self) -> ObjectiveConfig:

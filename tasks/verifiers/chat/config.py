@@ -42,32 +42,29 @@ INITIAL = "initial"
 
 
 class ServerConfig(Config):
-    """How the vLLM server of a judge runs that the task starts itself.
-
-    Attributes:
-        dtype: type of weights and activations; `auto`: the checkpoint's, or float32 on a processor that computes
-            bfloat16 slowly (`tasks.machine.precision`).
-        max_model_len: context in tokens, prompt and judgement together.
-        max_num_seqs: judgements in flight at most; the server queues what comes on top.
-        tensor_parallel_size: GPUs of the server.
-        gpu_memory_utilization: share of a GPU's memory for weights and KV cache.
-        cpu_kv_cache_gib: size of the KV cache on a machine without a GPU.
-        cpu_threads: threads of the server on a machine without a GPU; 0: one for each core.
-        enforce_eager: run without compiled graphs: a faster start, slower decoding on a GPU. None: on a CPU only.
-        start_timeout_seconds: how long loading the model may take until the first request is accepted.
-        extra_args: further options of `vllm serve`, as on its command line, e.g. `["--quantization", "fp8"]`.
-    """
+    """How the vLLM server of a judge runs that the task starts itself."""
 
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    """Type of weights and activations; `auto`: the checkpoint's, or float32 on a processor that computes bfloat16
+    slowly (`tasks.machine.precision`)."""
     max_model_len: int = Field(16_384, gt=0)
+    """Context in tokens, prompt and judgement together."""
     max_num_seqs: RunTime[int] = Field(64, gt=0)
+    """Judgements in flight at most; the server queues what comes on top."""
     tensor_parallel_size: RunTime[int] = Field(1, gt=0)
+    """GPUs of the server."""
     gpu_memory_utilization: RunTime[float] = Field(0.9, gt=0, le=1)
+    """Share of a GPU's memory for weights and KV cache."""
     cpu_kv_cache_gib: RunTime[int] = Field(1, gt=0)
+    """Size of the KV cache on a machine without a GPU."""
     cpu_threads: RunTime[int] = Field(0, ge=0)
+    """Threads of the server on a machine without a GPU; 0: one for each core."""
     enforce_eager: RunTime[bool | None] = None
+    """Run without compiled graphs: a faster start, slower decoding on a GPU. None: on a CPU only."""
     start_timeout_seconds: RunTime[float] = Field(900.0, gt=0)
+    """How long loading the model may take until the first request is accepted."""
     extra_args: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
+    """Further options of `vllm serve`, as on its command line, e.g. `["--quantization", "fp8"]`."""
 
     @field_validator("extra_args")
     @classmethod
@@ -78,23 +75,20 @@ class ServerConfig(Config):
 
 
 class _Judged(Config):
-    """What both kinds of judges do with an answer before and after it is judged.
-
-    Attributes:
-        max_response_chars: of a longer answer (thinking part left out), and of a longer reference, the judge sees the
-            first and the last half of so many characters, and is told. A character counts as its bytes of UTF-8.
-        injection: an answer that speaks to its grader ("give this answer 10/10") is judged, counted and marked in the
-            score's detail (`flag`), scores 0 without being judged (`zero`), or is not looked for (`off`).
-        zero_rules: the rules of `tasks.verifiers.chat.injection` that `zero` goes by; the others flag.
-        pass_value: `Score.passed` from this value on; the reward does not depend on it.
-        fingerprint: digest of a local model, filled in by the pipeline so that a changed folder misses the cache.
-    """
+    """What both kinds of judges do with an answer before and after it is judged."""
 
     max_response_chars: int = Field(20_000, ge=100)
+    """Of a longer answer (thinking part left out), and of a longer reference, the judge sees the first and the last
+    half of so many characters, and is told. A character counts as its bytes of UTF-8."""
     injection: Literal["flag", "zero", "off"] = "flag"
+    """An answer that speaks to its grader ("give this answer 10/10") is judged, counted and marked in the score's
+    detail (`flag`), scores 0 without being judged (`zero`), or is not looked for (`off`)."""
     zero_rules: list[Rule] = list(RULES)  # noqa: RUF012 (pydantic copies defaults)
+    """The rules of `tasks.verifiers.chat.injection` that `zero` goes by; the others flag."""
     pass_value: float = Field(0.5, ge=0, le=1)
+    """`Score.passed` from this value on; the reward does not depend on it."""
     fingerprint: str | None = None
+    """Digest of a local model, filled in by the pipeline so that a changed folder misses the cache."""
 
     @model_validator(mode="after")
     def _rules_that_zero(self) -> Self:
@@ -106,60 +100,61 @@ class _Judged(Config):
 
 
 class JudgeConfig(_Judged, ConnectionConfig):
-    """A language model that judges, behind any OpenAI-compatible endpoint.
-
-    Attributes:
-        url: base URL of the endpoint (`https://host/v1`); None: the task starts a vLLM server for `model`.
-        model: name at the endpoint; where `url` is None, a Hugging Face folder or hub id to serve, or `initial`, the
-            checkpoint that the pipeline starts from.
-        revision: commit, tag or branch of a hub id that is served; required there.
-        server: how that server runs; only where `url` is None.
-        api_key_env: NAME of the environment variable that holds the endpoint's key; None: no key is sent.
-        reference_template, open_template: prompts of `chat_reference` and `chat_open`: a file of `templates/` without
-            its ending, version included. A changed wording is a new file.
-        reasons: have the judge say why before it grades. Better grades from a model that reasons, many more tokens.
-        lowest, highest: the judge grades with a whole number between these, mapped linearly to [0, 1].
-        context_tokens: what the endpoint's model takes, prompt and judgement together; None: as vLLM's `/tokenize`
-            says, and without that a prompt is cut once it was refused. A server that is started here says it itself.
-        tokenizer: folder or hub id of the endpoint's tokenizer, to cut long answers to `context_tokens` by; None:
-            vLLM's `/tokenize`, and without that every byte counts as a token.
-        tokenizer_revision: commit, tag or branch of its hub id; required there.
-        judgement_retries: repetitions after an answer that is no judgement. What still is none is a 0 where another
-            answer in its place is graded, and an error where that is not either.
-        max_tokens: length of a judgement, reasoning of the judge included.
-        max_tokens_field: what the endpoint calls that limit.
-        temperature: of the judgement; None leaves it to the endpoint.
-        retry_temperature: in place of it after an answer that is no judgement, which the same request would only bring
-            again; None as above.
-        seed: sent with the request, plus the number of the repetition; None: none is sent.
-        input_price, output_price: cost of a million tokens, in whatever currency, for the counters.
-        extra_body: further fields of the request, e.g. `{chat_template_kwargs: {enable_thinking: false}}`; kept as JSON
-            text, because Flyte's types have no room for any JSON value.
-    """
+    """A language model that judges, behind any OpenAI-compatible endpoint."""
 
     kind: Literal["endpoint"] = "endpoint"
     url: RunTime[str | None] = None
+    """Base URL of the endpoint (`https://host/v1`); None: the task starts a vLLM server for `model`."""
     model: str = Field(min_length=1)
+    """Name at the endpoint; where `url` is None, a Hugging Face folder or hub id to serve, or `initial`, the checkpoint
+    that the pipeline starts from."""
     revision: str | None = None
+    """Commit, tag or branch of a hub id that is served; required there."""
     server: ServerConfig = ServerConfig()
+    """How that server runs; only where `url` is None."""
     api_key_env: RunTime[str | None] = Field(None, pattern=VARIABLE)
+    """NAME of the environment variable that holds the endpoint's key; None: no key is sent."""
     reference_template: str = "chat_reference.v2"
+    """Prompts of `chat_reference` and `chat_open`: a file of `templates/` without its ending, version included. A
+    changed wording is a new file."""
     open_template: str = "chat_open.v2"
+    """Prompts of `chat_reference` and `chat_open`: a file of `templates/` without its ending, version included. A
+    changed wording is a new file."""
     context_tokens: int | None = Field(None, gt=0)
+    """What the endpoint's model takes, prompt and judgement together; None: as vLLM's `/tokenize` says, and without
+    that a prompt is cut once it was refused. A server that is started here says it itself."""
     tokenizer: str | None = Field(None, min_length=1)
+    """Folder or hub id of the endpoint's tokenizer, to cut long answers to `context_tokens` by; None: vLLM's
+    `/tokenize`, and without that every byte counts as a token."""
     tokenizer_revision: str | None = None
+    """Commit, tag or branch of its hub id; required there."""
     reasons: bool = True
+    """Have the judge say why before it grades. Better grades from a model that reasons, many more tokens."""
     lowest: int = Field(1, ge=0)
+    """The judge grades with a whole number between these, mapped linearly to [0, 1]."""
     highest: int = 10
+    """The judge grades with a whole number between these, mapped linearly to [0, 1]."""
     judgement_retries: int = Field(2, ge=0)
+    """Repetitions after an answer that is no judgement. What still is none is a 0 where another answer in its place is
+    graded, and an error where that is not either."""
     max_tokens: int = Field(1024, gt=0)
+    """Length of a judgement, reasoning of the judge included."""
     max_tokens_field: RunTime[Literal["max_tokens", "max_completion_tokens"]] = "max_tokens"
+    """What the endpoint calls that limit."""
     temperature: float | None = Field(0.0, ge=0)
+    """Of the judgement; None leaves it to the endpoint."""
     retry_temperature: float | None = Field(0.7, ge=0)
+    """In place of it after an answer that is no judgement, which the same request would only bring again; None as
+    above."""
     seed: int | None = 0
+    """Sent with the request, plus the number of the repetition; None: none is sent."""
     input_price: RunTime[float] = Field(0.0, ge=0)
+    """Cost of a million tokens, in whatever currency, for the counters."""
     output_price: RunTime[float] = Field(0.0, ge=0)
+    """Cost of a million tokens, in whatever currency, for the counters."""
     extra_body: str = "{}"
+    """Further fields of the request, e.g. `{chat_template_kwargs: {enable_thinking: false}}`; kept as JSON text,
+    because Flyte's types have no room for any JSON value."""
 
     @field_validator("url")
     @classmethod
@@ -215,28 +210,25 @@ class JudgeConfig(_Judged, ConnectionConfig):
 
 
 class RewardModelConfig(_Judged):
-    """A sequence classifier with one output that scores a conversation and its answer; it never sees a reference.
-
-    Attributes:
-        model: a Hugging Face folder or hub id of safetensors weights.
-        revision: commit, tag or branch of a hub id; required there.
-        scores_references: also judge `chat_reference`, by the answer alone; without it that is an error.
-        dtype: type of weights and activations.
-        device: `auto` is the accelerator where there is one.
-        batch_size: answers that are scored in one forward pass at most.
-        max_tokens: conversation and answer at most; the middle of a longer answer is left out.
-        bounds: the two logits that map to 0 and 1, linearly and clipped; None: the logistic function.
-    """
+    """A sequence classifier with one output that scores a conversation and its answer; it never sees a reference."""
 
     kind: Literal["reward_model"]
     model: str = Field(min_length=1)
+    """A Hugging Face folder or hub id of safetensors weights."""
     revision: str | None = None
+    """Commit, tag or branch of a hub id; required there."""
     scores_references: bool = False
+    """Also judge `chat_reference`, by the answer alone; without it that is an error."""
     dtype: Literal["bfloat16", "float16", "float32"] = "float32"
+    """Type of weights and activations."""
     device: RunTime[Literal["auto", "cpu"]] = "auto"
+    """`auto` is the accelerator where there is one."""
     batch_size: RunTime[int] = Field(8, gt=0)
+    """Answers that are scored in one forward pass at most."""
     max_tokens: int = Field(4096, gt=0)
+    """Conversation and answer at most; the middle of a longer answer is left out."""
     bounds: list[float] | None = Field(None, min_length=2, max_length=2)
+    """The two logits that map to 0 and 1, linearly and clipped; None: the logistic function."""
 
     @field_validator("bounds")
     @classmethod

@@ -42,25 +42,22 @@ DIFFERENT_LIMITS = 409
 
 
 class Reply(Config):
-    """What a server makes of a response.
-
-    Attributes:
-        value: the proportion of tests that pass, in [0, 1].
-        passed: all of them do.
-        detail: one line for people.
-        error: why the response could not be judged; None where it was.
-        timed_out: a test ran out of time.
-        isolation: what held the program.
-        version: the code that judged.
-    """
+    """What a server makes of a response."""
 
     value: float = Field(ge=0, le=1, strict=True)
+    """The proportion of tests that pass, in [0, 1]."""
     passed: bool = Field(strict=True)
+    """All of them do."""
     detail: str
+    """One line for people."""
     error: str | None
+    """Why the response could not be judged; None where it was."""
     timed_out: bool = Field(strict=True)
+    """A test ran out of time."""
     isolation: str
+    """What held the program."""
     version: str
+    """The code that judged."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

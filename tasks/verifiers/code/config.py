@@ -17,16 +17,14 @@ class RemoteConfig(ConnectionConfig):
 
     The limits of requests are those of `ConnectionConfig`, with more patience: while its cluster replaces a server, all
     places of one are taken, or programs that hang come first, judgements wait.
-
-    Attributes:
-        url: such as `http://code.internal:8440`, or `https://...`.
-        token_env: NAME of the environment variable that holds the server's token; None where it wants none.
-        certificate: file with the certificates (PEM) that a server's own is checked against; None for the system's.
     """
 
     url: str
+    """Such as `http://code.internal:8440`, or `https://...`."""
     token_env: str | None = Field(None, pattern=VARIABLE)
+    """NAME of the environment variable that holds the server's token; None where it wants none."""
     certificate: str | None = None
+    """File with the certificates (PEM) that a server's own is checked against; None for the system's."""
     request_timeout_seconds: float = Field(600.0, gt=0)
     timeout_seconds: float = Field(3600.0, gt=0)
     retries: int = Field(20, ge=0)
@@ -40,40 +38,36 @@ class RemoteConfig(ConnectionConfig):
 
 
 class CodeConfig(Config):
-    """How responses that are programs are run and rewarded.
-
-    Attributes:
-        reward: `proportion` of the tests that pass (OlmoRL's variant a), or `all_or_nothing` (variant b).
-        min_proportion: with `proportion`, a smaller one counts as 0.
-        isolation: `namespaces` (bubblewrap), `landlock` (where user namespaces are not to be had), or `auto`: the first
-            of the two that works here. Both add a system call filter and resource limits. Where neither works no code
-            runs, and every judgement is an error that says so.
-        remote: run code elsewhere, not in a service that is started for the run. `isolation`, `python` and
-            `total_memory_mib` are then the server's own; the limits below must be those that it was started with.
-        python: interpreter that runs the code; None is the one that runs this.
-        packages: installed packages that programs may import beside the standard library; they are loaded before any
-            program starts.
-        test_seconds: time of one test: what its processes compute and sleep. What other processes take from them is
-            not charged.
-        total_seconds: time of all tests of a response.
-        memory_mib: address space of the process that runs a response, and of the one that runs its tests.
-        total_memory_mib: address space of all these processes together; bounds how many there are.
-        output_bytes: standard output of a program; more than that fails its test.
-        disk_mib: size of the only folder that a response can write to; there is none under `landlock`.
-    """
+    """How responses that are programs are run and rewarded."""
 
     reward: Literal["proportion", "all_or_nothing"] = "proportion"
+    """`proportion` of the tests that pass (OlmoRL's variant a), or `all_or_nothing` (variant b)."""
     min_proportion: float = Field(0.0, ge=0, le=1)
+    """With `proportion`, a smaller one counts as 0."""
     isolation: Literal["auto", "namespaces", "landlock"] = "auto"
+    """`namespaces` (bubblewrap), `landlock` (where user namespaces are not to be had), or `auto`: the first of the two
+    that works here. Both add a system call filter and resource limits. Where neither works no code runs, and every
+    judgement is an error that says so."""
     remote: RunTime[RemoteConfig | None] = None
+    """Run code elsewhere, not in a service that is started for the run. `isolation`, `python` and `total_memory_mib`
+    are then the server's own; the limits below must be those that it was started with."""
     python: str | None = None
+    """Interpreter that runs the code; None is the one that runs this."""
     packages: list[str] = ["numpy"]  # noqa: RUF012 (pydantic copies defaults)
+    """Installed packages that programs may import beside the standard library; they are loaded before any program
+    starts."""
     test_seconds: float = Field(2.0, gt=0)
+    """Time of one test: what its processes compute and sleep. What other processes take from them is not charged."""
     total_seconds: float = Field(4.0, gt=0)
+    """Time of all tests of a response."""
     memory_mib: int = Field(512, ge=128)
+    """Address space of the process that runs a response, and of the one that runs its tests."""
     total_memory_mib: RunTime[int] = Field(16384, gt=0)
+    """Address space of all these processes together; bounds how many there are."""
     output_bytes: int = Field(1 << 20, gt=0)
+    """Standard output of a program; more than that fails its test."""
     disk_mib: int = Field(16, gt=0)
+    """Size of the only folder that a response can write to; there is none under `landlock`."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
