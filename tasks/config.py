@@ -259,6 +259,15 @@ def close_match(name: str, accepted: Iterable[str]) -> str:
     return f" (did you mean {found[0]!r}?)" if found else ""
 
 
+def must_be_one_of(name: str, accepted: Iterable[str], where: str, what: str) -> None:
+    """Raise `SpecError` unless `name` is among the accepted ones: `where: no WHAT is called NAME; there are: ...`."""
+    known = sorted(accepted)
+    if name not in known:
+        raise SpecError(
+            f"{where}: no {what} is called {name!r}{close_match(name, known)}; there are: {_listed(known) or 'none'}"
+        )
+
+
 class _UniqueKeyLoader(yaml.SafeLoader):
     """PyYAML keeps the last of two equal keys without a word; this one says where the second stands."""
 

@@ -55,6 +55,16 @@ class InfrastructureError(RuntimeError):
     """Something that the work runs on failed: an engine, an actor, a learner rank."""
 
 
+def one_line(error: BaseException | str, limit: int = 300) -> str:
+    """Return the message of `error` in one line of at most `limit` characters."""
+    return " ".join(str(error).split())[:limit]
+
+
+def names_of_kinds(error: BaseException) -> frozenset[str]:
+    """Return the full names of the classes of `error`, so that a library need not be loaded to know its errors."""
+    return frozenset(f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__)
+
+
 def mistake_in(error: BaseException) -> MistakeError | None:
     """`error`, or what it was raised from, where that is a mistake of the user."""
     inner: BaseException | None = error
@@ -65,7 +75,7 @@ def mistake_in(error: BaseException) -> MistakeError | None:
 
 def cause_in_infrastructure(error: BaseException) -> BaseException | None:
     """`error`, one of its group, or what it was raised from, whichever is first the infrastructure's; None: none is."""
-    kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
+    kinds = names_of_kinds(error)
     if TASK_ERROR not in kinds and kinds & OTHERS:
         return error
     if isinstance(error, InfrastructureError | ConnectionError | TimeoutError | MemoryError):

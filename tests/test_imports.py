@@ -102,7 +102,14 @@ FLOORS = (
     *("failures", "config", "pods", "machine", "charts", "tables", "lineage", "storage", "flyte"),
     *("verifiers", "generation", "sourcing", "cleaning", "difficulty", "mixing", "evaluation"),
     *("training.objective", "training.learner.config", "training.prompt_options", "training.config"),
-    *("training.timeouts", "training.groups", "training.rewards", "training.learner", "training.actors"),
+    *(
+        "training.timeouts",
+        "training.restart_budget",
+        "training.groups",
+        "training.rewards",
+        "training.learner",
+        "training.actors",
+    ),
     *("training.records", "training.telemetry", "training.cluster", "training.control", "training.simulation"),
     *("training.run", "training.task", "inputs", "training.__main__", "reporting"),
 )

@@ -67,7 +67,7 @@ def check_access(filesystem: AbstractFileSystem, place: str) -> None:
 def _is_refusal(error: Exception) -> bool:
     if isinstance(error, FileNotFoundError | PermissionError | ValueError):  # the last one: an address that is none
         return True
-    kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}
+    kinds = names_of_kinds(error)
     status = getattr(error, "status_code", getattr(error, "code", None))  # azure's, or gcsfs's
     forbidden = isinstance(error, OSError) and str(error).startswith("Forbidden")  # gcsfs, without a number
     return bool(kinds & OTHERS) or status in STATUSES or getattr(error, "errno", None) in REFUSALS or forbidden

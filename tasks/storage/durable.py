@@ -10,6 +10,9 @@ from pathlib import Path
 
 from tasks.failures import InfrastructureError
 
+PARTIAL = ".partial"
+"""Suffix of a file or folder that is being written."""
+
 
 class WriteError(InfrastructureError):
     """A file could not be written, as its disk is full or failed; the message has the room that is left there."""
@@ -34,16 +37,49 @@ def writing(path: Path) -> Iterator[None]:
 
 def sync(path: Path) -> None:
     """Return when the file `path`, or the folder with all that is below it, is on the disk."""
-    for each in (path, *path.rglob("*")):
-        descriptor = os.open(each, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    for item in (path, *path.rglob("*")):
+        _sync_one(item)
+
+
+@contextlib.contextmanager
+def whole(path: Path, *, durable: bool = False) -> Iterator[Path]:
+    """Write a file or a folder whole or not at all: yields the path to write, which becomes `path` at the end.
+
+    What an earlier attempt left of either is removed first; a reader of `path` sees the old content or the new. A
+    block that raises leaves `path` as it was, and what it wrote beside it under the suffix `.partial`.
+
+    Args:
+        path: the file or folder; its parent exists.
+        durable: flush it to the disk before it gets its name, and the name after.
+    """
+    partial = path.with_name(f"{path.name}{PARTIAL}")
+    _remove(partial)
+    yield partial
+    if durable:
+        sync(partial)
+    if partial.is_dir():
+        _remove(path)  # only a file replaces another in one step
+    os.replace(partial, path)
+    if durable:
+        _sync_one(path.parent)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _sync_one(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def replace_folder(partial: Path, folder: Path) -> None:
-    """A folder that is complete takes the place of what an earlier attempt left there."""
-    if folder.exists():
-        shutil.rmtree(folder)
+    """Put a complete folder in the place of what an earlier attempt left there."""
+    _remove(folder)
     partial.rename(folder)

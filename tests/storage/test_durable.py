@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tasks.failures import cause_in_infrastructure
-from tasks.storage.durable import WriteError, replace_folder, writing
+from tasks.storage.durable import WriteError, replace_folder, whole, writing
 
 BYTES = 1 << 16
 
@@ -62,3 +62,34 @@ def test_a_folder_takes_the_place_of_another(tmp_path):
         (tmp_path / name / name).touch()
     replace_folder(tmp_path / "new", tmp_path / "old")
     assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*")] == [Path("old"), Path("old/new")]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_file_that_is_written_whole_replaces_the_old_one_at_the_end(tmp_path, durable):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with whole(path, durable=durable) as partial:
+        partial.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_replaces_the_old_one_and_what_an_attempt_left(tmp_path):
+    path = tmp_path / "folder"
+    for left in (path, tmp_path / "folder.partial"):
+        left.mkdir()
+        (left / "old").touch()
+    with whole(path, durable=True) as partial:
+        partial.mkdir()
+        (partial / "new").touch()
+    assert [item.name for item in path.iterdir()] == ["new"]
+
+
+def test_a_block_that_fails_leaves_the_old_content(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError), whole(path) as partial:
+        partial.write_text("half")
+        _ = 1 / 0
+    assert path.read_text() == "old"

@@ -1,0 +1,29 @@
+"""The number of restarts that an actor slot or the learner may use within a window of time."""
+
+from __future__ import annotations
+
+from collections import deque
+
+
+class RestartBudget:
+    """Restarts of the last `window_seconds`, and whether they are fewer than allowed."""
+
+    def __init__(self, limit: int, window_seconds: float) -> None:
+        """Allow `limit` restarts in any `window_seconds`."""
+        self.limit = limit
+        self.window_seconds = window_seconds
+        self._times: deque[float] = deque()
+
+    def record(self, now: float) -> None:
+        """Count one restart at time `now`, in seconds of a monotonic clock."""
+        self._times.append(now)
+
+    def used(self, now: float) -> int:
+        """Return the number of restarts within the window that ends at `now`."""
+        while self._times and now - self._times[0] > self.window_seconds:
+            self._times.popleft()
+        return len(self._times)
+
+    def seconds_until_freed(self, now: float) -> float:
+        """Return the seconds until the oldest restart leaves the window; 0 where there is none."""
+        return max(0.0, self._times[0] + self.window_seconds - now) if self.used(now) else 0.0

@@ -1,0 +1,33 @@
+"""Storage and the hub are asked again after pauses, for errors that may pass alone."""
+
+import pytest
+
+from tasks.storage.retries import retrying
+
+
+def failing(times, error):
+    attempts = []
+
+    def call():
+        attempts.append(1)
+        if len(attempts) <= times:
+            raise error
+        return len(attempts)
+
+    return call
+
+
+def test_what_may_pass_is_tried_again_and_the_result_returned():
+    assert retrying(failing(2, ConnectionError("reset")), (0, 0), lambda error: True, "bucket") == 3
+
+
+def test_the_last_attempt_raises_what_it_met():
+    with pytest.raises(ConnectionError):
+        retrying(failing(3, ConnectionError("reset")), (0, 0), lambda error: True, "bucket")
+
+
+def test_an_error_that_will_not_pass_is_raised_at_once():
+    call = failing(1, PermissionError("denied"))
+    with pytest.raises(PermissionError):
+        retrying(call, (0, 0), lambda error: not isinstance(error, PermissionError), "bucket")
+    assert call() == 2
