@@ -6,7 +6,7 @@ import errno
 import uuid
 from typing import TYPE_CHECKING
 
-from tasks.failures import MistakeError
+from tasks.failures import MistakeError, names_of_kinds
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

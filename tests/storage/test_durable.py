@@ -89,7 +89,12 @@ def test_a_folder_replaces_the_old_one_and_what_an_attempt_left(tmp_path):
 def test_a_block_that_fails_leaves_the_old_content(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
-    with pytest.raises(ZeroDivisionError), whole(path) as partial:
-        partial.write_text("half")
-        _ = 1 / 0
+
+    def fails():
+        with whole(path) as partial:
+            partial.write_text("half")
+            raise OSError("no space")
+
+    with pytest.raises(OSError, match="no space"):
+        fails()
     assert path.read_text() == "old"
