@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, GetPydanticSchema, ValidationInfo, field_validator, model_validator
 
 from tasks.config import Config
 from tasks.schemas import Domain
@@ -30,6 +30,12 @@ IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 VERIFIER_OF_LOADER: dict[str, Verifier] = {"instructions": "precise_if", "functions": "code", "topics": "chat_open"}
 """The generators whose prompts only one verifier can judge."""
+
+Where = Annotated[dict, GetPydanticSchema(lambda _, handler: handler(dict[str, Any]))]
+"""Accepted values of columns, or lists of them.
+
+It is `dict[str, Any]` for pydantic, and a plain `dict` for flytekit, which of `Any` warns that it would pickle values.
+"""
 
 
 class RewardSpec(Config):
@@ -103,7 +109,7 @@ class SourceSpec(Config):
     weight: float = Field(default=1.0, gt=0)
     rewards: list[RewardSpec] = []  # noqa: RUF012 (pydantic copies defaults)
     transform: str | None = None
-    where: dict[str, Any] = {}  # noqa: RUF012 (pydantic copies defaults)
+    where: Where = {}  # noqa: RUF012 (pydantic copies defaults)
     columns: Columns = Columns()
     limit: int | None = Field(default=None, ge=1)
     seed: int = 0
@@ -195,7 +201,7 @@ class EvaluationSet(Config):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="a name without spaces")
     loader: Loader = Field(description="a mapping with a key kind and what that loader needs")
     prompt: str = "prompt"
-    where: dict[str, Any] = {}  # noqa: RUF012 (pydantic copies defaults)
+    where: Where = {}  # noqa: RUF012 (pydantic copies defaults)
 
     @property
     def source(self) -> SourceSpec:
