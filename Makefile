@@ -34,8 +34,8 @@ test-fast: $(VENV)/.ready  ## what is worth running on every save
 test-all: $(VENV)/.all-ready  ## every test: complete tables, the published checkers beside ours, and trackers
 	@$(PYTEST)
 
-test-images: $(VENV)/.ready $(IMAGES:%=.images/%/.ready)  ## every task's container command in an environment of its image
-	@RLVR_IMAGES=$(CURDIR)/.images $(BIN)/pytest tests/workflows/test_containers.py
+test-images: $(VENV)/.ready $(IMAGES:%=.images/%/.ready)  ## environments of the images: their pins, and every task's container command
+	@RLVR_IMAGES=$(CURDIR)/.images $(BIN)/pytest tests/images tests/workflows/test_containers.py
 
 chaos: $(VENV)/.ready  ## processes of each kind killed at random moments (CHAOS_SEEDS=20), and training's container command
 	@$(BIN)/pytest -s tests/training/chaos.py

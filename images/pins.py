@@ -34,12 +34,11 @@ class Lock(NamedTuple):
     extras: tuple[str, ...]
 
 
-LOCKS = (
-    Lock("images/lock-cpu.txt", "3.11", ("cpu", "dev", "bench", "wandb", "mlflow")),
-    Lock("images/lock-cuda.txt", "3.12", ("gpu", "liger", "wandb", "mlflow")),
-)
+CPU = Lock("images/lock-cpu.txt", "3.11", ("cpu", "dev", "bench", "wandb", "mlflow"))
+CUDA = Lock("images/lock-cuda.txt", "3.12", ("gpu", "liger", "wandb", "mlflow"))
+LOCKS = (CPU, CUDA)
 
-DIFFERENT = {"apache-tvm-ffi": "the CUDA build of vLLM 0.32.0 requires 0.1.11; the one for CPUs does not use it"}
+DIFFERENT = {"apache-tvm-ffi": "the CUDA build of vLLM 0.32.0 requires 0.1.11, the one for CPUs any"}
 """Distributions whose version differs between the files, and why; the builds of torch differ in their label alone."""
 
 
@@ -85,7 +84,7 @@ def differences(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
     Labels of builds (`+cpu`) are not compared.
     """
     return [
-        f"{name} is {one[name]} in {LOCKS[0].path} and {other[name]} in {LOCKS[1].path}: pin it in pyproject.toml, or "
+        f"{name} is {one[name]} in {CPU.path} and {other[name]} in {CUDA.path}: pin it in pyproject.toml, or "
         "give the reason in images/pins.py"
         for name in sorted((one.keys() & other.keys()) - DIFFERENT.keys())
         if Version(one[name]).public != Version(other[name]).public

@@ -2,7 +2,7 @@
 
 It covers the task's module and every module of this project that it reaches through imports, wherever in a file they
 stand, with the data files (templates, say) that lie beside them, and the versions of the distributions that those
-modules import, by the pins of the images (`LOCKS`). Code is taken from the syntax tree without docstrings, so that a
+modules import, by the pins of the images (`LOCK`). Code is taken from the syntax tree without docstrings, so that a
 comment or a reformatted line keeps the cache, and without `SHOWN`. Nothing is imported, and neither the version of
 Python nor what is installed has a part in it: where a task is registered there may be neither torch nor vLLM.
 """
@@ -25,11 +25,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("tasks", "workflows")
-LOCKS = tuple(lock.path for lock in pins.LOCKS)
-"""The pins of machines without a GPU and those of the images with CUDA.
+LOCK = pins.CUDA.path
+"""The file of the pins that count: those of the images of generation and training, which cover the data image, too.
 
-A stage may run under either, and has one cache key: both have one release of whatever a stage imports
-(`images.pins.differences`, which `make check` runs), and the label of a build, `+cpu` say, does not count.
+Machines without a GPU have the same releases: `make check` compares their pins with these (`images.pins.differences`).
 """
 
 SHOWN = (
@@ -81,8 +80,7 @@ def code_digest(module: str, apart_from: tuple[str, ...] = ()) -> str:
     `apart_from` names packages or modules of the project that do not count.
 
     Raises:
-        ValueError: a module has a relative import; a file of `LOCKS` is missing, or they lack a distribution that is
-            imported.
+        ValueError: a module has a relative import; `LOCK` is missing, or lacks a distribution that is imported.
     """
     digest = hashlib.sha256()
     for name in sorted(reachable(module, apart_from)):
@@ -117,30 +115,30 @@ def reachable(module: str, apart_from: tuple[str, ...] = ()) -> frozenset[str]:
 
 
 def distributions(module: str, apart_from: tuple[str, ...] = ()) -> dict[str, str]:
-    """The distributions that `module` and what it reaches import, and their versions in `LOCKS`.
+    """The distributions that `module` and what it reaches import, and their versions in `LOCK`.
 
     Raises:
         ValueError: see `code_digest`.
     """
-    versions = _versions(ROOT)
+    versions = _versions(ROOT / LOCK)
     found = {}
     for name in reachable(module, apart_from):
         code = _code(name, _draws(module))
         named = {root for root in _roots(code.strings) if _called(root) in versions}
         for root in (_roots(code.imports) | named) - UNCOUNTED - sys.stdlib_module_names:
             if _called(root) not in versions:
-                raise ValueError(f"{name} imports {root}, of which {' and '.join(LOCKS)} give no version")
+                raise ValueError(f"{name} imports {root}, of which {LOCK} gives no version")
             found[_called(root)] = versions[_called(root)]
     return found
 
 
 def pinned_version(package: str) -> str | None:
-    """The version of an importable `package` in every image; None where `LOCKS` give none.
+    """The version of an importable `package` in every image; None where `LOCK` gives none.
 
     Raises:
-        ValueError: a file of `LOCKS` is missing.
+        ValueError: `LOCK` is missing.
     """
-    return _versions(ROOT).get(_called(package.partition(".")[0]))
+    return _versions(ROOT / LOCK).get(_called(package.partition(".")[0]))
 
 
 def _roots(modules: Iterable[str]) -> set[str]:
@@ -152,13 +150,10 @@ def _called(root: str) -> str:
 
 
 @cache
-def _versions(root: Path) -> dict[str, str]:
-    versions: dict[str, str] = {}
-    for path in (root / lock for lock in LOCKS):
-        if not path.is_file():
-            raise ValueError(f"{path} is missing: the versions in it are part of every stage's cache version")
-        versions |= {name: version.partition("+")[0] for name, version in pins.read(path).items()}
-    return versions
+def _versions(path: Path) -> dict[str, str]:
+    if not path.is_file():
+        raise ValueError(f"{path} is missing: the versions in it are part of every stage's cache version")
+    return pins.read(path)
 
 
 def _draws(module: str) -> bool:

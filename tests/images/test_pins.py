@@ -10,10 +10,10 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from images import EXTRAS, pins
+from images.pins import CPU, CUDA
 from tests import image_environment
 
 ROOT = Path(__file__).parents[2]
-CPU, CUDA = pins.LOCKS
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +69,13 @@ def test_what_differs_between_the_files_differs_and_is_in_both():
     one, other = (pins.read(ROOT / lock.path) for lock in pins.LOCKS)
     assert all(one[name] != other[name] for name in pins.DIFFERENT)
     assert pins.differences({"torch": "2.0+cpu"}, {"torch": "2.0"}) == []
+
+
+def test_what_the_data_image_needs_is_among_what_the_other_images_hold(project):
+    names = image_environment.required("data") - {"backports-tarfile"}  # that is for Python 3.11 alone
+    names |= {canonicalize_name(each.name) for each in pins.required(project, CPU._replace(extras=("data",)))}
+    assert len(names) > 100
+    assert names <= pins.read(ROOT / CUDA.path).keys()
 
 
 @pytest.mark.parametrize("lock", pins.LOCKS, ids=lambda lock: lock.path)
