@@ -13,6 +13,7 @@ import sys
 import urllib.error
 import urllib.parse
 import urllib.request
+from http import HTTPStatus
 from http.client import HTTPException
 from pathlib import Path
 
@@ -43,27 +44,33 @@ def registry_and_name(repository: str) -> tuple[str, str]:
     return DOCKER_HUB, repository if rest else f"library/{repository}"
 
 
-def digest(repository: str, tag: str) -> str:
-    """Return the digest of an image's tag, as its registry gives it.
+class NoDigestError(Exception):
+    """A registry is not reached, refuses, or answers otherwise than the specification says."""
 
-    Raises:
-        OSError, HTTPException: the registry is not reached, or refuses.
-        ValueError: it answers with no digest, or asks for another authentication than a token.
-    """
+
+def digest(repository: str, tag: str) -> str:
+    """Return the digest of an image's tag, as its registry gives it; raise `NoDigestError` where it gives none."""
     host, name = registry_and_name(repository)
     scheme = "http" if host.partition(":")[0] in {"localhost", "127.0.0.1"} else "https"
-    address = f"{scheme}://{host}/v2/{name}/manifests/{tag}"
+    try:
+        found = _answer(f"{scheme}://{host}/v2/{name}/manifests/{tag}")
+    except (OSError, HTTPException, ValueError, KeyError) as error:
+        raise NoDigestError(f"{host} does not give the digest of {name}:{tag}: {error}") from error
+    if not DIGEST.fullmatch(found):
+        raise NoDigestError(f"{host} gives {found!r} as the digest of {name}:{tag}")
+    return found
+
+
+def _answer(address: str) -> str:
+    """Ask for the digest of a manifest, with a token where the registry wants one."""
     headers = {"Accept": ", ".join(MANIFESTS)}
     try:
-        found = _head(address, headers)
+        return _head(address, headers)
     except urllib.error.HTTPError as error:
-        if error.code != 401:
+        if error.code != HTTPStatus.UNAUTHORIZED:
             raise
         token = _token(error.headers.get("WWW-Authenticate", ""))
-        found = _head(address, headers | {"Authorization": f"Bearer {token}"})
-    if not DIGEST.fullmatch(found):
-        raise ValueError(f"its registry gives no digest ({found!r})")
-    return found
+    return _head(address, headers | {"Authorization": f"Bearer {token}"})
 
 
 def _head(address: str, headers: dict[str, str]) -> str:
@@ -76,7 +83,7 @@ def _token(challenge: str) -> str:
     """Fetch the token that `WWW-Authenticate: Bearer realm="...",service="...",scope="..."` asks for."""
     fields = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
     if not challenge.startswith("Bearer ") or "realm" not in fields:
-        raise ValueError(f"its registry asks for another authentication than a token ({challenge!r})")
+        raise ValueError(f"it asks for another authentication than a token ({challenge!r})")
     query = urllib.parse.urlencode({key: fields[key] for key in ("service", "scope") if key in fields})
     with urllib.request.urlopen(f"{fields['realm']}?{query}", timeout=TIMEOUT) as answer:  # noqa: S310
         granted = json.load(answer)
@@ -93,8 +100,8 @@ def main(path: str) -> str | None:
     file = Path(path)
     try:
         file.write_text(pinned(file.read_text(encoding="utf-8")), encoding="utf-8")
-    except (OSError, HTTPException, ValueError, KeyError) as error:
-        return f"{path} stays as it is: the digest of a base image cannot be had: {error}"
+    except NoDigestError as error:
+        return f"{path} stays as it is: {error}"
     return None
 
 

@@ -15,7 +15,7 @@ DIGEST = f"sha256:{'0123456789abcdef' * 4}"
 
 @contextmanager
 def registry(images, *, with_token=True):
-    """A registry on this machine that answers for `images`, by name and tag, to whoever has fetched a token."""
+    """A registry on this machine that answers for `images`, by name and tag, with a token of its own."""
 
     class Registry(BaseHTTPRequestHandler):
         def do_HEAD(self):
@@ -62,8 +62,8 @@ def test_a_digest_stands_behind_the_tag_and_replaces_an_older_one(tmp_path, with
         assert file.read_text() == text.format(image=f"{host}/team/python:3.12.11@{DIGEST}")
 
 
-@pytest.mark.parametrize(("answer", "cause"), [({}, "404"), ({("team/python", "3"): "x"}, "gives no digest")])
-def test_without_a_digest_the_file_stays_as_it_is_and_one_sentence_says_why(tmp_path, answer, cause):
+@pytest.mark.parametrize(("answer", "cause"), [({}, "404"), ({("team/python", "3"): "x"}, "gives 'x' as the digest")])
+def test_without_a_digest_the_file_stays_as_it_is_and_one_sentence_gives_the_cause(tmp_path, answer, cause):
     file = tmp_path / "Dockerfile"
     with registry(answer) as host:
         file.write_text(f"FROM {host}/team/python:3 AS data\n")
@@ -71,6 +71,7 @@ def test_without_a_digest_the_file_stays_as_it_is_and_one_sentence_says_why(tmp_
         assert file.read_text() == f"FROM {host}/team/python:3 AS data\n"
     assert sentence.startswith(f"{file} stays as it is: ")
     assert cause in sentence
+    assert host in sentence
     assert "\n" not in sentence
 
 
