@@ -54,7 +54,7 @@ check: $(VENV)/.ready  ## lint, format, types, and whether pyproject.toml and th
 	@$(BIN)/python -m images.pins
 
 # What the files in images/ cover: Python and the extras of machines without a GPU, and of the image that has CUDA.
-# A version stays as it is where pyproject.toml permits; UPGRADE=--upgrade, or "--upgrade-package vllm", asks for newer ones.
+# A version stays where pyproject.toml permits it; UPGRADE=--upgrade, or "--upgrade-package vllm", asks for newer ones.
 LOCK = $(UV) pip compile --quiet --no-annotate --python-platform x86_64-unknown-linux-gnu $(UPGRADE)
 UPGRADE =
 lock: | $(UV)  ## pins of both environments after a change of requirements, from PyPI ([UPGRADE=--upgrade])
