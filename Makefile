@@ -8,7 +8,7 @@ export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 TORCH := $(if $(UV_FIND_LINKS),,--torch-backend=cpu)
 # Bytecode is made once: where Python may not write it, each of the processes of a run would compile torch and vLLM anew.
 INSTALL_INTO = $(UV) pip install --quiet --compile-bytecode $(TORCH) \
-	--constraints images/constraints.txt --overrides images/overrides-cpu.txt --python
+	--constraints images/lock-cpu.txt --overrides images/overrides-cpu.txt --python
 INSTALL = $(INSTALL_INTO) $(BIN)/python
 # Outputs of local runs stay in the project, so that the local cache never points at a cleaned /tmp.
 export FLYTE_SDK_LOCAL_SANDBOX ?= $(CURDIR)/outputs/flyte
@@ -20,7 +20,7 @@ RUN := $(BIN)/pyflyte run workflows/rlvr.py rlvr
 IMAGES := data generation  # training has the image of generation
 PUBLISHED = $(shell sed -n 's/^published = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",')
 
-.PHONY: demo test test-fast test-all test-images chaos chaos-hosts soak check schemas format bench bench-learning images register registry-is-named code-server clean
+.PHONY: demo test test-fast test-all test-images chaos chaos-hosts soak check lock image-digests schemas format bench bench-learning images register registry-is-named code-server clean
 
 demo: $(VENV)/.ready  ## the whole pipeline on the quickstart
 	@$(RUN)
@@ -34,8 +34,8 @@ test-fast: $(VENV)/.ready  ## what is worth running on every save
 test-all: $(VENV)/.all-ready  ## every test: complete tables, the published checkers beside ours, and trackers
 	@$(PYTEST)
 
-test-images: $(VENV)/.ready $(IMAGES:%=.images/%/.ready)  ## every task's container command in an environment of its image
-	@RLVR_IMAGES=$(CURDIR)/.images $(BIN)/pytest tests/workflows/test_containers.py
+test-images: $(VENV)/.ready $(IMAGES:%=.images/%/.ready)  ## environments of the images: their pins, and every task's container command
+	@RLVR_IMAGES=$(CURDIR)/.images $(BIN)/pytest tests/images tests/workflows/test_containers.py
 
 chaos: $(VENV)/.ready  ## processes of each kind killed at random moments (CHAOS_SEEDS=20), and training's container command
 	@$(BIN)/pytest -s tests/training/chaos.py
@@ -47,10 +47,24 @@ chaos-hosts: $(VENV)/.ready  ## a cluster's hosts killed, cut off and added; emu
 soak: $(VENV)/.ready  ## thousands of steps (SOAK_STEPS=2000): flat memory, and nothing left behind
 	@$(BIN)/pytest -s tests/training/soak.py
 
-check: $(VENV)/.ready  ## lint, format, types
+check: $(VENV)/.ready  ## lint, format, types, and whether pyproject.toml and the pins agree
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/python -m images.pins
+
+# What the files in images/ cover: Python and the extras of machines without a GPU, and of the image that has CUDA.
+# A version stays where pyproject.toml permits it; UPGRADE=--upgrade, or "--upgrade-package vllm", asks for newer ones.
+LOCK = $(UV) pip compile --quiet --no-annotate --python-platform x86_64-unknown-linux-gnu $(UPGRADE)
+UPGRADE =
+lock: | $(UV)  ## pins of both environments after a change of requirements, from PyPI ([UPGRADE=--upgrade])
+	@$(call LOCKED,cpu,3.11,cpu dev bench wandb mlflow) $(TORCH) --overrides images/overrides-cpu.txt
+	@$(call LOCKED,cuda,3.12,gpu liger wandb mlflow)
+LOCKED = $(LOCK) pyproject.toml --python-version $(2) $(3:%=--extra %) --output-file images/lock-$(1).txt \
+	--custom-compile-command 'make lock (Python $(2), Linux on x86-64, the extras $(3) of pyproject.toml)'
+
+image-digests: | $(UV)  ## pins the base images of images/Dockerfile by digest, as their registries answer
+	@$(BIN)/python -m images.digests images/Dockerfile
 
 schemas: $(VENV)/.ready  ## JSON schemas of the three files, for editors
 	@$(BIN)/python -m tasks.inputs.json_schema workflows/schemas
@@ -101,7 +115,7 @@ $(UV):
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet uv==0.13.8
 
-$(VENV)/.ready: pyproject.toml images/constraints.txt images/overrides-cpu.txt | $(UV)
+$(VENV)/.ready: pyproject.toml images/lock-cpu.txt images/overrides-cpu.txt | $(UV)
 	@echo "installing into $(VENV) ..."
 	@$(INSTALL) -e '.[cpu,dev]'
 	@touch $@
@@ -109,7 +123,7 @@ $(VENV)/.ready: pyproject.toml images/constraints.txt images/overrides-cpu.txt |
 # The environments of the images, on a machine without a GPU.
 .images/data/.ready: EXTRA := data
 .images/generation/.ready: EXTRA := cpu
-.images/%/.ready: pyproject.toml images/constraints.txt images/overrides-cpu.txt | $(UV)
+.images/%/.ready: pyproject.toml images/lock-cpu.txt images/overrides-cpu.txt | $(UV)
 	@echo "installing into .images/$* ..."
 	@$(UV) venv --quiet --clear --python $(PYTHON) .images/$*
 	@$(INSTALL_INTO) .images/$*/bin/python -e '.[$(EXTRA)]'

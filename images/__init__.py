@@ -15,4 +15,4 @@ TRAINING = "{{.image.training.fqn}}:{{.image.training.version}}"
 """vLLM, DeepSpeed and Ray: training."""
 
 EXTRAS = {"data": "data", "generation": "gpu", "training": "gpu"}
-"""The extra of pyproject.toml that an image installs."""
+"""The extra of pyproject.toml that an image installs; those with CUDA install `liger` beside it."""

@@ -1,6 +1,8 @@
 """The whole pipeline: plan, model, data, train, evaluation, report.
 
 pyflyte run workflows/rlvr.py rlvr [--data FILE] [--training FILE] [--evaluation FILE]
+
+Where the project is installed from its wheel, the folder is `python -c "import workflows; print(*workflows.__path__)"`.
 """
 
 from typing import NamedTuple

@@ -16,7 +16,7 @@ from tasks.flyte.stages import show, uncached_stage
 from tasks.generation.models import HubModel, ModelError, ModelSpec, PackagedGguf
 from tasks.inputs.estimate import estimate
 from tasks.inputs.files import DataFile, Recipe
-from tasks.lineage.code_digest import CONSTRAINTS, pinned_version
+from tasks.lineage.code_digest import LOCK, pinned_version
 from tasks.sourcing import loaders
 from tasks.sourcing.columns import VERIFIERS_OF
 from tasks.sourcing.hub import resolve_revision
@@ -181,8 +181,8 @@ def _check_cleaning(data: DataFile, names: list[str]) -> None:
 def fingerprinted_model(spec: ModelSpec) -> ModelSpec:
     """The model with what tells its content: a digest of files that lie here, a commit, or the version of a package.
 
-    A package of weights lies in the image of the stage that loads it, and not in this task's: `images/constraints.txt`
-    says what version images hold, and that stage finds the file before a rollout is sampled.
+    A package of weights lies in the image of the stage that loads it, and not in this task's: its version is that in
+    the pins of the images, and that stage finds the file before a rollout is sampled.
 
     Raises:
         ModelError, SpecError: see `check`.
@@ -196,7 +196,7 @@ def fingerprinted_model(spec: ModelSpec) -> ModelSpec:
     version = pinned_version(source.package)
     if version is None:
         raise ModelError(
-            f"model: package {source.package!r} is not installed here, and {CONSTRAINTS} gives no version of it for an "
+            f"model: package {source.package!r} is not installed here, and {LOCK} gives no version of it for an "
             "image to hold"
         )
     return spec.model_copy(update={"fingerprint": f"{source.package}=={version}"})

