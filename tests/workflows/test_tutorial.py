@@ -1,0 +1,71 @@
+"""The tutorial, followed to the letter in an empty folder beside the checkout's own."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.paths import ROOT
+
+PAGE = (ROOT / "docs" / "tutorial.md").read_text()
+FILES = dict(re.findall(r"^```\w+\n# (\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+LINKED = ("workflows", "tasks", "images", "data_specs")
+TOOLS = Path(sys.executable).parent
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The tutorial's files, in a folder that sees the checkout's packages."""
+    folder = tmp_path_factory.mktemp("tutorial")
+    for name in LINKED:
+        (folder / name).symlink_to(ROOT / name)
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def run(folder: Path, command: str, timeout: int = 120) -> str:
+    """The command's output; it is run as in the checkout, with the environment that the page sets."""
+    program, *words = shlex.split(command)
+    environment = os.environ | {"FLYTE_SDK_LOCAL_SANDBOX": str(folder / "outputs" / "flyte"), "PYTHONPATH": str(folder)}
+    done = subprocess.run(
+        [TOOLS / program, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def command(beginning: str) -> str:
+    """The page's one command that begins so."""
+    (line,) = re.findall(rf"^({re.escape(beginning)}.*)$", PAGE, re.MULTILINE)
+    return line
+
+
+@pytest.mark.long
+def test_its_reward_gives_a_score_and_its_files_are_read(folder):
+    from tasks.config import load_yaml
+    from tasks.inputs.files import DataFile, Recipe
+
+    run(folder, command("python make_rows.py"))
+    assert len((folder / "my_rows.jsonl").read_text().splitlines()) == 60
+    assert "value=1.0" in run(folder, command("python -c"))
+    data, recipe = load_yaml(DataFile, folder / "my_data.yaml"), load_yaml(Recipe, folder / "my_recipe.yaml")
+    assert (recipe.data, recipe.steps, data.sources[0].rewards[0].function) == ("my_data.yaml", 4, "my_rewards.in_tags")
+
+
+@pytest.mark.complete
+@pytest.mark.pipeline
+@pytest.mark.engine
+@pytest.mark.timeout(3000)
+def test_its_run_ends_with_rows_that_were_trained_on(folder):
+    run(folder, command("python make_rows.py"))
+    printed = run(folder, command("pyflyte run"), timeout=2700)
+    assert "pass rate" in printed
+    header, *rows = run(folder, command("python trained_rows.py")).splitlines()
+    assert header.split() == ["step", "prompt_id", "source", "row", "scores"]
+    assert len(rows) == 4 * 4
+    assert "sums" in run(folder, command("python -m tasks.reporting trace"))
