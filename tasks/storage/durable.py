@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from tasks.failures import InfrastructureError
@@ -52,9 +53,29 @@ def whole(path: Path, *, durable: bool = False) -> Iterator[Path]:
         path: the file or folder; its parent exists.
         durable: flush it to the disk before it gets its name, and the name after.
     """
-    partial = path.with_name(f"{path.name}{PARTIAL}")
+    partial = _partial_of(path)
     _remove(partial)
     yield partial
+    _put_in_place(partial, path, durable=durable)
+
+
+@contextlib.asynccontextmanager
+async def whole_in_threads(path: Path, *, durable: bool = False) -> AsyncIterator[Path]:
+    """Write a file or a folder whole or not at all, as `whole` does, in an async block.
+
+    Storage is touched in threads, so that the event loop goes on where it is slow.
+    """
+    partial = _partial_of(path)
+    await asyncio.to_thread(_remove, partial)
+    yield partial
+    await asyncio.to_thread(_put_in_place, partial, path, durable=durable)
+
+
+def _partial_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}{PARTIAL}")
+
+
+def _put_in_place(partial: Path, path: Path, *, durable: bool) -> None:
     if durable:
         sync(partial)
     if partial.is_dir():
@@ -77,9 +98,3 @@ def _sync_one(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def replace_folder(partial: Path, folder: Path) -> None:
-    """Put a complete folder in the place of what an earlier attempt left there."""
-    _remove(folder)
-    partial.rename(folder)

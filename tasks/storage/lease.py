@@ -108,7 +108,7 @@ class Lease:
             raise LeaseLostError(self._lost)
 
     @contextlib.asynccontextmanager
-    async def kept(self) -> AsyncIterator[None]:
+    async def held(self) -> AsyncIterator[None]:
         """A block that is cancelled when the lease is lost.
 
         Raises:

@@ -12,6 +12,9 @@ from tasks.failures import one_line
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
+WAITS = (1.0, 4.0, 16.0)
+"""Seconds of pause before each further attempt, unless a caller has others."""
+
 
 def retrying(
     call: Callable[[], Result],

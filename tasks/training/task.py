@@ -73,7 +73,7 @@ def train_policy(
     """
     from tasks import charts
     from tasks.training.cluster.nodes import seen_by_all
-    from tasks.training.run import train
+    from tasks.training.run import RunInputs, train
     from tasks.training.telemetry.step_metrics import note
 
     watch = Stopwatch("training")
@@ -96,15 +96,17 @@ def train_policy(
         try:
             with kept(folder) as (lease, on_saved):
                 result = train(
-                    config,
-                    initial,
-                    local(mixture),
-                    folder,
-                    judged_by,
-                    lease=lease,
-                    lineage=lineage,
-                    on_step=on_step,
-                    on_saved=on_saved,
+                    RunInputs(
+                        config,
+                        initial,
+                        local(mixture),
+                        folder,
+                        judged_by,
+                        lease=lease,
+                        lineage=lineage,
+                        on_step=on_step,
+                        on_saved=on_saved,
+                    )
                 )
         except InfrastructureError as error:
             raise FlyteRecoverableException(f"{error} (run folder {folder})") from error

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from tasks.storage.durable import sync
+from tasks.storage.durable import whole
 from tasks.tables.parquet import storable, table_from_rows
 from tasks.tables.schemas import LEDGER, canonical_json
 from tasks.training.groups.group import Group, why_unjudged
@@ -143,11 +143,9 @@ def cut_back(path: Path, length: int) -> None:
         raise ValueError(f"{path} holds {size} bytes, the checkpoint knew {length}: the run folder was changed")
     if not size:
         return
-    partial = path.with_suffix(".partial")
-    shutil.copyfile(path, partial)
-    os.truncate(partial, length)
-    sync(partial)
-    os.replace(partial, path)
+    with whole(path, durable=True) as partial:
+        shutil.copyfile(path, partial)
+        os.truncate(partial, length)
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
