@@ -1,4 +1,4 @@
-"""Files that are on the disk, and not in a machine's memory alone."""
+"""Files and folders that are written whole or not at all, and flushed to the disk where that is asked for."""
 
 from __future__ import annotations
 
@@ -16,42 +16,45 @@ PARTIAL = ".partial"
 
 
 class WriteError(InfrastructureError):
-    """A file could not be written, as its disk is full or failed; the message has the room that is left there."""
+    """A file could not be written, as its disk is full or failed; the message names the free space."""
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """For a block that has torch or safetensors write `path`, a file or a folder: they hide the system's errors.
+    """Report an error of torch or safetensors, which write `path` in the block, with the free space of its disk.
+
+    Both raise errors of their own that hide the system's.
 
     Raises:
-        WriteError: in the place of theirs.
+        WriteError: instead of theirs.
     """
     from safetensors import SafetensorError
 
     try:
         yield
     except (RuntimeError, SafetensorError) as error:
-        there = next(folder for folder in path.absolute().parents if folder.exists())
-        free = shutil.disk_usage(there).free
+        existing = next(folder for folder in path.absolute().parents if folder.exists())
+        free = shutil.disk_usage(existing).free
         raise WriteError(f"{path} could not be written: {error}; {free / 2**30:.1f} GiB are free there") from error
 
 
 def sync(path: Path) -> None:
-    """Return when the file `path`, or the folder with all that is below it, is on the disk."""
+    """Flush the file `path`, or the folder with everything below it, to the disk."""
     for item in (path, *path.rglob("*")):
         _sync_one(item)
 
 
 @contextlib.contextmanager
 def whole(path: Path, *, durable: bool = False) -> Iterator[Path]:
-    """Write a file or a folder whole or not at all: yields the path to write, which becomes `path` at the end.
+    """Write a file or a folder whole or not at all: yields a path to write to, which is renamed to `path` at the end.
 
-    What an earlier attempt left of either is removed first; a reader of `path` sees the old content or the new. A
-    block that raises leaves `path` as it was, and what it wrote beside it under the suffix `.partial`.
+    A reader of `path` sees the old content or the new (of a folder, for a moment, neither). A block that raises leaves
+    `path` as it was, and its own unfinished writing beside it under the suffix `.partial`, which the next attempt
+    removes.
 
     Args:
         path: the file or folder; its parent exists.
-        durable: flush it to the disk before it gets its name, and the name after.
+        durable: flush the content to the disk before the renaming, and the folder that holds the name after it.
     """
     partial = _partial_of(path)
     _remove(partial)
