@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
 from tasks.failures import MistakeError
+from tasks.storage.durable import whole
 from tasks.tables.parquet import table_from_rows
 
 if TYPE_CHECKING:
@@ -146,9 +148,9 @@ class RowStore:
         pq.write_table(table, sink, row_group_size=GROUP_ROWS, compression="zstd", write_page_checksum=True)
         self._fs.makedirs(self._folder, exist_ok=True)
         if isinstance(self._fs, LocalFileSystem):
-            self._fs.pipe_file(f"{name}.partial", sink.getvalue().to_pybytes())
-            self._fs.mv(f"{name}.partial", name)
-        else:
+            with whole(Path(self._fs._strip_protocol(name))) as unfinished:
+                self._fs.pipe_file(str(unfinished), sink.getvalue().to_pybytes())
+        else:  # an object on blob storage appears whole
             self._fs.pipe_file(name, sink.getvalue().to_pybytes())
 
     def _find_in(self, wanted: pa.Array, name: str) -> list[tuple[Key, _RowAddress]]:

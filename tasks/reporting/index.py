@@ -9,6 +9,7 @@ from typing import Any
 
 from tasks import charts
 from tasks.reporting import formats
+from tasks.storage.durable import whole
 
 
 def write_index(outputs: Path) -> Path:
@@ -22,13 +23,12 @@ def write_index(outputs: Path) -> Path:
         except (OSError, ValueError):
             continue
     page = outputs / "index.html"
-    partial = outputs / ".index.html"
-    partial.write_text(
-        '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>rlvr-flyte: runs</title>'
-        + charts.page({"runs": f"{len(runs):,}"}, _table(runs))
-        + "</html>\n"
-    )
-    partial.replace(page)
+    with whole(page) as partial:
+        partial.write_text(
+            '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>rlvr-flyte: runs</title>'
+            + charts.page({"runs": f"{len(runs):,}"}, _table(runs))
+            + "</html>\n"
+        )
     return page
 
 

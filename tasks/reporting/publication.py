@@ -33,6 +33,7 @@ def new_run(outputs: Path, began: datetime, digest: str) -> Iterator[tuple[Path,
     if latest.exists() and not latest.is_symlink():
         raise FileExistsError(f"{latest} is to be a link to the newest run, and is none: move it away")
     final = outputs / f"{began:%Y%m%d-%H%M%S}-{digest[:8]}"
+    # Not `durable.whole`: a block that fails leaves nothing behind, and two processes may publish the same run at once.
     partial = outputs / f".{final.name}-{os.getpid()}"
     partial.mkdir()
     try:

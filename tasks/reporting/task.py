@@ -28,6 +28,7 @@ from tasks.flyte.stages import (
 )
 from tasks.inputs.files import DataFile, Recipe
 from tasks.tables.content_digest import file_digest
+from tasks.tables.json_lines import read_json_lines
 from tasks.tables.parquet import read_table
 from tasks.tables.schemas import EVALUATION, GRADED, LEDGER, MIXTURE, ROLLOUTS, SET_ASIDE, StageSummary
 
@@ -147,7 +148,7 @@ def _report_inputs(
         min_pass_rate=data.difficulty.min_pass_rate,
         mixture=table("mixture", MIXTURE),
         heldout=table("heldout", GRADED),
-        metrics=[json.loads(line) for line in local(metrics).read_text().splitlines()],
+        metrics=read_json_lines(local(metrics)),
         ledger=table("ledger", LEDGER),
         evaluation=table("evaluation", EVALUATION),
         before=table("before", ROLLOUTS),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import PurePosixPath
@@ -13,11 +12,10 @@ from typing import Any, TypeVar
 from tasks.config import SpecError
 from tasks.sourcing.files import File, Item, columns_to_read
 from tasks.sourcing.loader_specs import HuggingFaceLoader
+from tasks.storage.retries import WAITS, retrying
 
 FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
 COMMIT = re.compile(r"[0-9a-f]{40}")
-WAITS = (1.0, 4.0, 16.0)
-"""Seconds before each further attempt, where the hub could not be reached."""
 
 Result = TypeVar("Result")
 
@@ -79,15 +77,8 @@ def rows_of(
 
 
 def retried(call: Callable[[], Result]) -> Result:
-    """What `call` returns, tried again after each of `WAITS` where the hub cannot be reached just then."""
-    for wait in WAITS:
-        try:
-            return call()
-        except Exception as error:
-            if _is_offline() or not _may_pass(error):
-                raise
-        time.sleep(wait)
-    return call()
+    """Return what `call` returns; repeat it after pauses while the hub cannot be reached."""
+    return retrying(call, WAITS, lambda error: not _is_offline() and _may_pass(error), "the hub")
 
 
 @contextmanager

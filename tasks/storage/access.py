@@ -1,4 +1,4 @@
-"""Whether a run can be kept at an address on blob storage: asked before any training, not at the first checkpoint."""
+"""Checks that a run can be stored at an address on blob storage, before training and not at the first checkpoint."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import errno
 import uuid
 from typing import TYPE_CHECKING
 
-from tasks.failures import MistakeError, names_of_kinds
+from tasks.failures import MistakeError, names_of_kinds, one_line
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 REFUSALS = frozenset({errno.EINVAL, errno.EPERM, errno.ENAMETOOLONG})
-"""What s3fs makes of an answer that says what is wrong with the request itself."""
+"""Error numbers with which s3fs reports a wrong request: an address or credentials that no retry makes right."""
 
 STATUSES = frozenset({400, 401, 403, 404})
-"""What a server answers, by HTTP, to an address or to credentials that it will never take."""
+"""HTTP statuses of a server that refuses the address or the credentials for good."""
 
 OTHERS = frozenset(
     {
@@ -25,30 +25,31 @@ OTHERS = frozenset(
         "google.auth.exceptions.DefaultCredentialsError",
     }
 )
-"""Errors of libraries, which are not loaded for their sake."""
+"""Full names of the libraries' errors that mean wrong credentials; the libraries need not be loaded for them."""
 
 
 class AccessError(MistakeError):
-    """The storage answers, and no: its address or the credentials are wrong, and no retry gets past that."""
+    """The storage refuses access: its address or the credentials are wrong, and no retry gets past that."""
 
 
-def check_access(filesystem: AbstractFileSystem, place: str) -> None:
-    """Write a small file below `place`, find it in the listing, read it back and delete it.
+def check_access(filesystem: AbstractFileSystem, address: str) -> None:
+    """Write a small file below `address`, look for it in the listing, read it back and delete it.
 
     A bucket that does not exist lists as an empty one, so that only writing tells a mistyped address from a run that
     has not begun.
 
     Raises:
-        AccessError: names the address, what was tried, and the storage's answer.
+        AccessError: the storage refuses one of the four; names the address, the step, and the storage's answer.
+        OSError: the file is not listed, or has other content.
         Exception: the file system's own, where the storage does not answer.
     """
-    path, content = f"{place}/probe.{uuid.uuid4().hex[:8]}", b"rlvr"
+    path, content = f"{address}/probe.{uuid.uuid4().hex[:8]}", b"rlvr"
     doing = "written to"
     try:
         filesystem.pipe_file(path, content)
         doing = "listed"
         filesystem.invalidate_cache()
-        listed = filesystem.find(filesystem._strip_protocol(place))
+        listed = filesystem.find(filesystem._strip_protocol(address))
         doing = "read"
         read = filesystem.cat_file(path)
         doing = "deleted from"
@@ -57,15 +58,15 @@ def check_access(filesystem: AbstractFileSystem, place: str) -> None:
         if not _is_refusal(error):
             raise
         raise AccessError(
-            f"the run cannot be kept at {place}, which cannot be {doing}: {_answer(error)}. RLVR_RUNS says where runs "
-            "are kept; without it, that is the bucket of the raw outputs"
+            f"the run cannot be kept at {address}, which cannot be {doing}: {_answer(error)}. RLVR_RUNS is the "
+            "location of runs; without it, they are in the bucket of the raw outputs"
         ) from error
     if read != content or filesystem._strip_protocol(path) not in listed:
-        raise OSError(errno.EIO, f"{place} does not show what was written there a moment ago")
+        raise OSError(errno.EIO, f"{address} does not show what was written there a moment ago")
 
 
 def _is_refusal(error: Exception) -> bool:
-    if isinstance(error, FileNotFoundError | PermissionError | ValueError):  # the last one: an address that is none
+    if isinstance(error, FileNotFoundError | PermissionError | ValueError):  # ValueError: not an address
         return True
     kinds = names_of_kinds(error)
     status = getattr(error, "status_code", getattr(error, "code", None))  # azure's, or gcsfs's
@@ -74,7 +75,7 @@ def _is_refusal(error: Exception) -> bool:
 
 
 def _answer(error: Exception) -> str:
-    """The storage's own words, with its short name of the error where there is one."""
+    """Return the storage's message in one line, after its error code where it gives one."""
     code = getattr(error.__cause__, "response", {}).get("Error", {}).get("Code")
-    words = " ".join(str(error).split())
-    return f"{code}: {words}" if code else words
+    message = one_line(error)
+    return f"{code}: {message}" if code else message

@@ -1,9 +1,9 @@
-"""One process at a time works on a run: whoever does says so every few seconds, in a file that all would see.
+"""A heartbeat file by which at most one process works on a run.
 
-    free ──► held ──► released                      another one starts: refused while the file changes,
-               └ killed: the file changes no more ──► taken over after `seconds`, or at once where the process is gone
+    free ──► held ──► released                      another attempt starts: refused while the file changes,
+               └ killed: no more heartbeats ──► taken over after `seconds`, or at once where the process has ended
 
-An attempt that lost its lease unseen, as its network was away for a while, finds another's name in the file, and ends.
+A holder that was cut off from storage for a while reads another holder's name in the file afterwards, and ends.
 """
 
 from __future__ import annotations
@@ -32,28 +32,34 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LEASE_SECONDS = 60.0
-"""A file that has not changed for so long is held by nobody."""
+"""Seconds without a heartbeat after which a lease counts as abandoned."""
 BEATS = 6
-"""How often it is written within that time."""
+"""Heartbeats within that time."""
 
 
 class RunInUseError(MistakeError):
-    """Another process works on the same run."""
+    """Another process works on the same run, on this machine or on another."""
 
 
 class LeaseLostError(InfrastructureError):
-    """Another attempt has taken the run over from this one."""
+    """Another attempt has taken over the run that this one was working on."""
 
 
 class Lease:
-    """The right to work on a run. Used as a context.
+    """The right to work on a run, held within a `with` block and renewed by a thread.
+
+    Entering reads the file and then writes it, as fsspec has no conditional write. Of two attempts that start within
+    the same second both may enter: the file names the one that wrote last, and the other reads that at its next
+    heartbeat, at most `seconds / BEATS` later, and loses the lease (`check`, `held`). Until then both are at
+    work; the loser deletes nothing, as `check` precedes every deletion.
 
     Args:
-        filesystem, path: of the file, on storage that every attempt sees.
-        seconds: see `LEASE_SECONDS`.
+        filesystem: file system of the lease file, on storage that every attempt sees.
+        path: path of the lease file.
+        seconds: time without a heartbeat after which the lease counts as abandoned.
 
     Raises:
-        RunInUseError: entering; another process holds it.
+        RunInUseError: on entering; another process holds the lease.
     """
 
     def __init__(self, filesystem: AbstractFileSystem, path: str, seconds: float = LEASE_SECONDS) -> None:
@@ -69,7 +75,7 @@ class Lease:
 
     @classmethod
     def of_folder(cls, folder: Path, seconds: float = LEASE_SECONDS) -> Lease:
-        """Of a run in a folder of this machine, or that many machines see."""
+        """Return the lease of a run in `folder`, on this machine or on storage that several machines share."""
         from fsspec.implementations.local import LocalFileSystem
 
         return cls(LocalFileSystem(), str(folder / "lease.json"), seconds)
@@ -85,17 +91,20 @@ class Lease:
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join(PATIENCE_SECONDS)
-        if self._thread.is_alive():  # so does reading it; it is released all the same once it is old
-            logger.warning("%s hangs: the lease is left there", self._path)
+        if self._thread.is_alive():  # storage hangs, and deleting would, too; the lease grows old
+            logger.warning("%s: storage hangs; the lease is not released", self._path)
             return
-        with contextlib.suppress(Exception):  # as above
+        with contextlib.suppress(Exception):  # the lease grows old
             if self._is_ours(self._read()):
                 self._fs.rm_file(self._path)
 
     def check(self) -> None:
-        """Raise `LeaseLostError` where another one holds it by now: before anything is deleted.
+        """Check that this process still holds the lease; call it before anything is deleted.
 
-        Of storage that does not answer nothing is known: a lease is lost when another's name is read.
+        Storage that does not answer is logged and costs nothing: a lease is lost when another holder's name is read.
+
+        Raises:
+            LeaseLostError: another process holds the lease.
         """
         try:
             holder = self._read()
@@ -108,11 +117,11 @@ class Lease:
             raise LeaseLostError(self._lost)
 
     @contextlib.asynccontextmanager
-    async def kept(self) -> AsyncIterator[None]:
-        """A block that is cancelled when the lease is lost.
+    async def held(self) -> AsyncIterator[None]:
+        """Run an async block that is cancelled as soon as the lease is lost.
 
         Raises:
-            LeaseLostError: that has happened.
+            LeaseLostError: the lease was lost, before the block or within it.
         """
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
@@ -121,7 +130,7 @@ class Lease:
             loop.call_soon_threadsafe(task.cancel)
 
         self._on_lost = cancel
-        if self._lost:  # before there was anybody to cancel
+        if self._lost:  # before this task could be cancelled
             raise LeaseLostError(self._lost)
         try:
             yield
@@ -133,11 +142,11 @@ class Lease:
             self._on_lost = lambda: None
 
     def _wait_for_silence(self, before: bytes) -> None:
-        holder = _told(before)
+        holder = _parse(before)
         if holder.get("machine") == self._holder["machine"] and _runs(holder):
             raise RunInUseError(f"{self._path}: {_name(holder)} works on this run; end it, or let it go on")
         logger.warning(
-            "%s: %s worked on this run; it is taken over if nothing is heard of it for %g s",
+            "%s: %s worked on this run; the run is taken over if its lease has no heartbeat for %g s",
             self._path,
             _name(holder),
             self._seconds,
@@ -149,7 +158,7 @@ class Lease:
             if not now:
                 return
             if now != before:
-                raise RunInUseError(f"{self._path}: {_name(_told(now))} works on this run; end it, or let it go on")
+                raise RunInUseError(f"{self._path}: {_name(_parse(now))} works on this run; end it, or let it go on")
 
     def _beat(self) -> None:
         while not self._ended.wait(self._seconds / BEATS):
@@ -162,12 +171,12 @@ class Lease:
                 logger.warning("%s cannot be written: %s", self._path, error)
 
     def _lose(self, holder: bytes | None) -> None:
-        who = _name(_told(holder)) if holder else "somebody who deleted its lease"
+        who = _name(_parse(holder)) if holder else "a process that deleted its lease"
         self._lost = f"{self._path}: {who} has taken over this run from {_name(self._holder)}"
         self._on_lost()
 
     def _is_ours(self, content: bytes | None) -> bool:
-        return content is not None and _told(content).get("id") == self._holder["id"]
+        return content is not None and _parse(content).get("id") == self._holder["id"]
 
     def _read(self) -> bytes | None:
         try:
@@ -181,7 +190,9 @@ class Lease:
 
         self._beats += 1
         content = json.dumps({**self._holder, "beats": self._beats}).encode()
-        if isinstance(self._fs, LocalFileSystem):  # whole at any moment, as objects on blob storage are
+        if isinstance(self._fs, LocalFileSystem):
+            # Whole at any moment, as objects on blob storage are. Not `durable.whole`: two holders would write to the
+            # same partial file.
             partial = f"{self._path}.{self._holder['id']}"
             self._fs.pipe_file(partial, content)
             os.replace(partial, self._path)
@@ -199,7 +210,7 @@ def _this_process() -> dict[str, Any]:
 
 
 def _started(pid: int) -> float:
-    """When a process started, since the machine did: the time of day may be set while it runs.
+    """Return when a process started, in clock ticks since the machine did, as the time of day may be set meanwhile.
 
     Raises:
         psutil.Error: there is no such process.
@@ -211,12 +222,12 @@ def _started(pid: int) -> float:
 
 
 def _machine() -> str:
-    """Of the kernel that runs this, and of the processes that can see each other."""
+    """Return an id of this boot of the machine and of its process namespace, within which process ids are unique."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return f"{boot.read_text().strip()} {os.readlink('/proc/self/ns/pid')}" if boot.exists() else platform.node()
 
 
-def _told(content: bytes) -> dict[str, Any]:
+def _parse(content: bytes) -> dict[str, Any]:
     try:
         holder = json.loads(content)
     except ValueError:
@@ -225,7 +236,7 @@ def _told(content: bytes) -> dict[str, Any]:
 
 
 def _has_ended(content: bytes) -> bool:
-    holder = _told(content)
+    holder = _parse(content)
     return holder.get("machine") == _machine() and not _runs(holder)
 
 

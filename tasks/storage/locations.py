@@ -1,6 +1,12 @@
-"""Where what outlives an attempt is kept: rollouts and training runs, on this machine or on blob storage.
+"""Locations of what outlives an attempt: run folders, rollout caches and prepared models, by name.
 
-Pods share nothing but blob storage, and a retry, a recovered execution or a second start must find what was paid for.
+    RLVR_RUNS        on this machine       on blob storage
+    not set          outputs/runs/NAME     <bucket of the raw outputs>/rlvr-runs/NAME, on a cluster alone
+    a folder         <folder>/NAME         -
+    an address       outputs/runs/NAME     <address>/NAME
+
+Pods share nothing but blob storage, and a retry, a recovered execution or a second start must find the rollouts and
+checkpoints of the attempt before it.
 """
 
 from __future__ import annotations
@@ -9,26 +15,27 @@ import os
 from pathlib import Path
 
 RUNS = "RLVR_RUNS"
-"""Environment variable: where runs are kept. An address on blob storage, or a folder that every attempt sees.
-
-Without it: the bucket of the raw outputs on a cluster, `RUNS_HERE` on a laptop.
-"""
+"""Name of the environment variable with the location of all runs: an address on blob storage, or a folder that every
+attempt sees."""
 
 RUNS_HERE = "outputs/runs"
-"""The folder of run folders on this machine."""
+"""The folder of run folders on this machine, unless `RLVR_RUNS` is a folder."""
 
 
 def folder_of(name: str) -> Path:
-    """Where what is called `name` is on this machine."""
+    """Return the folder of the run or cache called `name` on this machine."""
     runs = os.environ.get(RUNS, RUNS_HERE)
     return Path(RUNS_HERE if _is_address(runs) else runs).absolute() / name
 
 
 def address_of(name: str, raw_output_prefix: str) -> str | None:
-    """The address of what is called `name` on blob storage; None where it is kept in its folder.
+    """Return the address of the run or cache called `name` on blob storage; None: it is in its folder alone.
 
     Without `RLVR_RUNS` it is in the bucket of the raw outputs, but not below their prefix: that names the execution and
     the attempt, and another execution with the same inputs must find it.
+
+    Raises:
+        ValueError: `RLVR_RUNS` begins with `file:`.
     """
     runs = os.environ.get(RUNS)
     if runs is None and not raw_output_prefix.startswith("file:") and _is_address(raw_output_prefix):

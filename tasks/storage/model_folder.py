@@ -1,4 +1,4 @@
-"""Checks that a folder holds a model which engines, learner and judges can load."""
+"""Checks that a folder holds a Hugging Face model that engines, learner and judges can load."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from tasks.failures import MistakeError
 
 
 class ModelError(MistakeError):
-    """A model that cannot be a policy: names the folder or file, what is wrong, and what would be accepted."""
+    """A model folder cannot be used; the message names the folder or file, the fault, and what would be accepted."""
 
 
 def check_model_folder(path: str | Path) -> Path:
-    """Raise `ModelError` unless `path` holds a config, safetensors and a tokenizer with a chat template."""
+    """Return `path`, checked to hold a config, safetensors and a tokenizer with a chat template.
+
+    Raises:
+        ModelError: one of them is missing or unreadable.
+    """
     folder = Path(path)
     if not folder.is_dir():
         raise ModelError(f"model folder {folder}: no such folder")

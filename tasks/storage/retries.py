@@ -1,4 +1,4 @@
-"""Calls to storage and to the hub that are repeated after pauses."""
+"""Repeating a call to storage or to the hub after pauses, while its error may pass."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from tasks.failures import one_line
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
+WAITS = (1.0, 4.0, 16.0)
+"""Seconds of pause before each further attempt, unless a caller has others."""
+
 
 def retrying(
     call: Callable[[], Result],
@@ -19,13 +22,16 @@ def retrying(
     may_pass: Callable[[Exception], bool],
     about: str,
 ) -> Result:
-    """Return what `call` returns; repeat it after each of `waits` seconds where it raised what may pass.
+    """Return the result of `call`; where it raises an error that may pass, repeat it after each of `waits` seconds.
 
     Args:
-        call: what is done.
+        call: the function to call, without arguments.
         waits: seconds before each further attempt; there is one attempt more than waits.
-        may_pass: whether a later attempt may get past an error; any other error is raised at once.
-        about: what is being reached, for the log: one line per retry.
+        may_pass: returns True for an error that a later attempt may not meet; any other error is raised at once.
+        about: name of what is called, for the log line of each retry.
+
+    Raises:
+        Exception: the last attempt's error, or the first that may not pass.
     """
     for seconds in waits:
         try:

@@ -1,4 +1,4 @@
-"""Threads for what touches storage, which may hang: neither a run's end nor its process's waits for them for ever."""
+"""Daemon threads for calls to storage, which may hang, so that neither a run nor its process takes for ever to end."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 logger = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 60.0
+"""Seconds that the end of a run waits for calls to storage that have not returned."""
 
 T = TypeVar("T")
 
 
 def in_thread(function: Callable[..., T], *arguments: Any, **options: Any) -> Future[T]:
-    """Call `function` in a thread of its own, which the end of the process does not wait for."""
+    """Call `function` in a daemon thread of its own, for which the end of the process does not wait."""
     future: Future[T] = Future()
 
     def run() -> None:
@@ -34,10 +35,13 @@ def in_thread(function: Callable[..., T], *arguments: Any, **options: Any) -> Fu
 
 
 class PatientThreads(ThreadPoolExecutor):
-    """What an event loop may use for `asyncio.to_thread`; the loop's end waits so many seconds for what still runs.
+    """An executor for `asyncio.to_thread` whose shutdown waits a limited time for calls that still run.
 
-    The loop's own waits without end, so that an error about storage that hangs would never be seen. A pool in name
-    alone, as asyncio takes no other executors: each call has a thread.
+    The event loop's default executor waits without a limit, so that an error about storage that hangs would never be
+    seen. It is a `ThreadPoolExecutor` because asyncio accepts no other; each call has a thread of its own.
+
+    Args:
+        seconds: the limit.
     """
 
     def __init__(self, seconds: float = PATIENCE_SECONDS) -> None:
@@ -46,19 +50,19 @@ class PatientThreads(ThreadPoolExecutor):
         self._running: set[Future[Any]] = set()
 
     def submit(self, function: Callable[..., T], /, *arguments: Any, **options: Any) -> Future[T]:
-        """Call `function` now."""
+        """Start `function` at once, in a thread of its own."""
         future = in_thread(function, *arguments, **options)
         self._running.add(future)
         future.add_done_callback(self._running.discard)
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Wait a while for what still runs, and say so where it goes on."""
+        """Wait up to the limit for calls that still run, and log a warning if some do not end."""
         if not wait:
             return
         if hanging := futures.wait(set(self._running), timeout=self._seconds).not_done:
             logger.warning(
-                "what was asked of storage has not come back for %g s (calls: %d): the run ends without it",
-                self._seconds,
+                "%d calls to storage have not returned within %g s: the run ends without them",
                 len(hanging),
+                self._seconds,
             )

@@ -17,6 +17,7 @@ from tasks.inputs.files import DataFile, Recipe
 from tasks.lineage.provenance import made_from
 from tasks.machine.progress import shown
 from tasks.machine.quiet import silence_libraries
+from tasks.storage.durable import PARTIAL
 from tasks.storage.locations import folder_of
 from tasks.tables.content_digest import file_digest
 from tasks.tables.schemas import canonical_json
@@ -59,7 +60,7 @@ def run(
     """
     import ray
 
-    from tasks.training.run import train
+    from tasks.training.run import RunInputs, train
 
     config = with_overrides(recipe, overrides)
     verifiers = load_yaml(DataFile, data).verifiers if data else DEFAULTS
@@ -76,7 +77,7 @@ def run(
             "tasks.training.run", inputs=inputs, seed=config.seed, training=config.run, verifiers=verifiers
         )
         judged_by = verifiers.with_initial(model)
-        result = train(config.run, model, mixture, folder, judged_by, lineage=lineage, on_step=on_step)
+        result = train(RunInputs(config.run, model, mixture, folder, judged_by, lineage=lineage, on_step=on_step))
     click.echo(f"policy      {result.policy}\nledger      {result.ledger}\nmetrics     {result.metrics}")
 
 
@@ -137,8 +138,9 @@ def prepared(spec: ModelSpec) -> Path:
     """The folder of the model that a recipe names, beside the runs; made once."""
     digest = hashlib.sha256(canonical_json(result_options(spec.fingerprinted())).encode()).hexdigest()[:16]
     folder = folder_of(f"model-{digest}")
-    if not folder.exists():  # complete, or not there at all
-        partial = folder.with_suffix(".partial")
+    if not folder.exists():
+        # Not `durable.whole`, which would begin anew: a download that was interrupted is resumed from this folder.
+        partial = folder.with_suffix(PARTIAL)
         partial.mkdir(parents=True, exist_ok=True)
         prepare_model(spec, partial).rename(folder)
     return folder

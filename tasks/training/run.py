@@ -15,7 +15,7 @@ from tasks.failures import MistakeError
 from tasks.generation.interface import sample_seed
 from tasks.generation.sample_and_score import check_prompts
 from tasks.machine import cpu_environment, precision
-from tasks.storage.durable import replace_folder
+from tasks.storage.durable import whole_in_threads
 from tasks.storage.lease import Lease
 from tasks.storage.threads import PatientThreads
 from tasks.tables.parquet import read_table, write_table
@@ -34,10 +34,11 @@ from tasks.training.learner.rank import LearnerRank
 from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.learner.universal import convert
 from tasks.training.records.checkpoint import Checkpoints
-from tasks.training.records.identity import check_fits, needs_conversion
+from tasks.training.records.identity import check_fits, needs_conversion, run_setup
 from tasks.training.records.journal import Journal
 from tasks.training.records.ledger import Ledger, cut_back
 from tasks.training.records.response_files import RolloutFiles
+from tasks.training.records.run_state import RunState
 from tasks.training.rewards import RayJudge, RewardProcess
 from tasks.training.telemetry import trackers
 from tasks.training.timeouts import until_the_first
@@ -65,50 +66,54 @@ class TrainingResult:
 Callback = Callable[[dict[str, float]], None]
 
 
-def train(
-    config: TrainingConfig,
-    model: Path,
-    mixture: Path,
-    folder: Path,
-    verifiers: VerifiersConfig = DEFAULTS,
-    *,
-    lease: Lease | None = None,
-    lineage: Mapping[str, Any] | None = None,
-    on_step: Callback = lambda _: None,
-    on_saved: Callable[[Path], None] = lambda _: None,
-) -> TrainingResult:
-    """Train `model` on `mixture`; a run folder that holds a checkpoint is continued.
+@dataclass(frozen=True)
+class RunInputs:
+    """Everything that a training run is given: options, files, and the functions that it calls."""
 
-    Args:
-        config: the recipe.
-        model: Hugging Face folder of the initial checkpoint, which every node of the cluster sees.
-        mixture: Parquet file of `schemas.MIXTURE`.
-        folder: the run folder: checkpoints, ledger, metrics, policy. On storage that outlives the run and that every
-            node of the cluster sees.
-        verifiers: how responses are judged.
-        lease: the right to work on this run, held for the length of the call; None: one of the run folder.
-        lineage: where the run comes from (`tasks.lineage.provenance.made_from`), for the footer of the ledger's table.
-        on_step: called with the metrics of each step.
-        on_saved: called with the folder of each complete checkpoint.
+    config: TrainingConfig
+    """The recipe's training options."""
+    model: Path
+    """Hugging Face folder of the initial model, which every node of the cluster sees."""
+    mixture: Path
+    """Parquet file of `schemas.MIXTURE`: the prompts."""
+    folder: Path
+    """The run folder: checkpoints, ledger, metrics, policy. On storage that outlives the run and that every node of the
+    cluster sees."""
+    verifiers: VerifiersConfig = DEFAULTS
+    """Options by which responses are judged."""
+    lease: Lease | None = None
+    """The right to work on this run, which the caller holds until `train` returns; None: `train` takes that of the run
+    folder."""
+    lineage: Mapping[str, Any] | None = None
+    """Where the run comes from (`tasks.lineage.provenance.made_from`), for the footer of the ledger's table."""
+    on_step: Callback = lambda _: None
+    """Called with the metrics of each step."""
+    on_saved: Callable[[Path], None] = lambda _: None
+    """Called with the folder of each complete checkpoint."""
+
+
+def train(inputs: RunInputs) -> TrainingResult:
+    """Train the model on the mixture, from the newest checkpoint in the run folder where it holds one.
 
     Raises:
         ResourceError: the cluster is too small for the configuration.
         MistakeError: validation would leave no prompt to train on.
         TrackerError: a tracker cannot be used here.
         ValueError: a prompt that does not fit or that no verifier here can judge.
-        OtherRunError: the run folder holds a run that this one cannot go on from.
+        OtherRunError: the run folder holds a run that these inputs cannot resume.
         RunInUseError, LeaseLostError: another process works on this run, or has taken it over.
         NoSignalError, LostGroupsError, StalledError, ActorLostError, LearnerLostError, NodeLostError,
-            DivergedError: see there.
+            DivergedError: training cannot continue; each class names the cause.
     """
-    check_resources(config, goes_on=Checkpoints.newest_in(folder / "checkpoints") is not None)
+    config, folder = inputs.config, inputs.folder
+    check_resources(config, resuming=Checkpoints.newest_in(folder / "checkpoints") is not None)
     trackers.check(config.trackers)
     folder.mkdir(parents=True, exist_ok=True)
-    prompts = load_prompts(config, model, mixture, verifiers)
+    prompts = load_prompts(config, inputs.model, inputs.mixture, inputs.verifiers)
     watch()
     with contextlib.ExitStack() as stack:
-        held = lease or stack.enter_context(Lease.of_folder(folder))
-        return asyncio.run(_train(config, model, prompts, folder, verifiers, held, lineage, on_step, on_saved))
+        lease = inputs.lease or stack.enter_context(Lease.of_folder(folder))
+        return asyncio.run(_train(inputs, prompts, lease))
 
 
 def load_prompts(
@@ -140,10 +145,10 @@ def load_prompts(
     return prompts
 
 
-def check_resources(config: TrainingConfig, *, goes_on: bool = False) -> None:
+def check_resources(config: TrainingConfig, *, resuming: bool = False) -> None:
     """Raise `ResourceError` when the Ray cluster as it stands cannot hold learner and actors.
 
-    A run that `goes_on` needs no more than one actor to begin with; a line says so.
+    A run that `resuming` needs no more than one actor to begin with; a line says so.
     """
     import ray
 
@@ -169,56 +174,40 @@ def check_resources(config: TrainingConfig, *, goes_on: bool = False) -> None:
             f"learner.ranks = {learner.ranks} (learner.cpus = {learner.cpus:g} each) and actors.count = {actors.count} "
             f"(actors.cpus = {actors.cpus:g} each) need {lack}"
         )
-        if not goes_on or lacking(1):
+        if not resuming or lacking(1):
             raise ResourceError(need)
         logger.warning("%s: the run goes on with the actors that find room", need)
 
 
-async def _train(
-    config: TrainingConfig,
-    model: Path,
-    prompts: list[Prompt],
-    folder: Path,
-    verifiers: VerifiersConfig,
-    lease: Lease,
-    lineage: Mapping[str, Any] | None,
-    on_step: Callback,
-    on_saved: Callable[[Path], None],
-) -> TrainingResult:
+async def _train(inputs: RunInputs, prompts: list[Prompt], lease: Lease) -> TrainingResult:
     import ray
 
     asyncio.get_running_loop().set_default_executor(PatientThreads())
     gpu = ray.cluster_resources().get("GPU", 0) > 0
-    widening = 2 if precision.resolve(config.learner.dtype, gpu=gpu) == "float32" else 1  # of a checkpoint in 16 bits
-    node = only_node()
+    widening = 2 if precision.resolve(inputs.config.learner.dtype, gpu=gpu) == "float32" else 1  # of 16-bit weights
+    node, folder = only_node(), inputs.folder
     with contextlib.ExitStack() as stack:
-        exchange = stack.enter_context(weights_folder(folder, model, one_node=node is not None, widening=widening))
-        checkpoints = Checkpoints(folder / "checkpoints", on_saved, lease.check)
-        checkpoint = checkpoints.newest()
-        state = await _state_of(checkpoint, config)
-        config = with_types(config, learner=state["dtype"], gpu=gpu)
-        cut_back(folder / "ledger.jsonl", state["ledger_bytes"])
-        cut_back(folder / "metrics.jsonl", state["journal_bytes"])
-
-        rollouts = RolloutFiles(
-            folder / "rollouts", state["rollout_files"], keep=config.keep_rollouts, may_write=lease.check
+        exchange = stack.enter_context(
+            weights_folder(folder, inputs.model, one_node=node is not None, widening=widening)
         )
-        ledger = stack.enter_context(contextlib.closing(Ledger(folder / "ledger.jsonl", rollouts)))
-        journal = stack.enter_context(contextlib.closing(Journal(folder)))
-        weights = WeightStore(exchange)
-        cluster = _Cluster(config, model, begins_at=state["version"], node=node)
+        checkpoints = Checkpoints(folder / "checkpoints", inputs.on_saved, lease.check)
+        checkpoint = checkpoints.newest()
+        state = await _state_of(checkpoint, inputs.config)
+        config = with_types(inputs.config, learner=state.dtype, gpu=gpu)
+        ledger, journal = _open_records(stack, folder, state, lease, keep_rollouts=config.keep_rollouts)
+        cluster = _Cluster(config, inputs.model, begins_at=state.version, node=node)
         stack.callback(cluster.shutdown)
         trained, validated = kept_out(prompts, config)
         collaborators = Collaborators(
             make_actor=cluster.make_actor,
-            judge=cluster.make_judge(verifiers, prompts),
+            judge=cluster.make_judge(inputs.verifiers, prompts),
             learner=RestartingLearner(cluster.make_learner(), config),
-            weights=weights,
+            weights=WeightStore(exchange),
             ledger=ledger,
             journal=journal,
             checkpoints=checkpoints,
             policies=folder / "policies",
-            on_step=on_step,
+            on_step=inputs.on_step,
             kept_out=validated,
         )
         stack.enter_context(trackers.following(config.trackers, folder, config.model_dump(mode="json")))
@@ -227,32 +216,34 @@ async def _train(
         await collaborators.learner.start()
         if checkpoint is not None:
             await controller.resume(checkpoint, journal.rows())
-        async with lease.kept():
+        async with lease.held():
             await until_the_first([controller.run(), this_node_lives()])
-        await _hand_over(controller, collaborators, config, model, folder / "policy")
-        write_table(folder / "ledger.parquet", ledger.table(), LEDGER, lineage)
+        await _hand_over(controller, collaborators, config, inputs.model, folder / "policy")
+        write_table(folder / "ledger.parquet", ledger.table(), LEDGER, inputs.lineage)
     return TrainingResult(
         policy=folder / "policy",
         ledger=folder / "ledger.parquet",
         metrics=journal.path,
         tensorboard=folder / "tensorboard",
-        resumed_from=state["version"],
+        resumed_from=state.version,
     )
 
 
-async def _state_of(checkpoint: Path | None, config: TrainingConfig) -> dict[str, Any]:
-    """The state in a checkpoint, which fits this run from then on; that of a run that begins where there is none."""
+async def _state_of(checkpoint: Path | None, config: TrainingConfig) -> RunState:
+    """Return the state in `checkpoint`, checked against `config`; without one, that of a run at its beginning.
+
+    Where other learner ranks wrote the checkpoint, the learner's part of it is converted for those of `config`.
+    """
     if checkpoint is None:
-        lengths = dict.fromkeys(("ledger_bytes", "journal_bytes", "rollout_files"), 0)
-        return {"version": 0, **lengths, "dtype": config.learner.dtype}
-    state = Checkpoints.read_state(checkpoint)
+        return RunState.beginning(await asyncio.to_thread(run_setup, config))
+    state = RunState.read(checkpoint)
     check_fits(state, config, checkpoint)
     if needs_conversion(state, config):
         logger.warning(
             "%s was saved by learner.ranks = %d with learner.zero_stage = %d: it is converted for %d with %d",
             checkpoint,
-            state["ranks"],
-            state["zero_stage"],
+            state.ranks,
+            state.zero_stage,
             config.learner.ranks,
             config.learner.zero_stage,
         )
@@ -260,20 +251,30 @@ async def _state_of(checkpoint: Path | None, config: TrainingConfig) -> dict[str
     return state
 
 
+def _open_records(
+    stack: contextlib.ExitStack, folder: Path, state: RunState, lease: Lease, *, keep_rollouts: bool
+) -> tuple[Ledger, Journal]:
+    """Open the files of groups, responses and metrics, cut back to their lengths in `state`; `stack` closes them."""
+    cut_back(folder / "ledger.jsonl", state.ledger_bytes)
+    cut_back(folder / "metrics.jsonl", state.journal_bytes)
+    rollouts = RolloutFiles(folder / "rollouts", state.rollout_files, keep=keep_rollouts, may_write=lease.check)
+    ledger = stack.enter_context(contextlib.closing(Ledger(folder / "ledger.jsonl", rollouts)))
+    journal = stack.enter_context(contextlib.closing(Journal(folder)))
+    return ledger, journal
+
+
 async def _hand_over(
     controller: Controller, collaborators: Collaborators, config: TrainingConfig, initial: Path, folder: Path
 ) -> None:
-    """Write the policy that the run ends in: the last one, or the best of those that were validated."""
+    """Write the policy that the run results in to `folder`: the last one, or the best of those that were validated."""
     best = controller.validation.best if config.validation and config.validation.hand_over == "best" else None
-    partial = folder.with_suffix(".partial")
-    await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
-    if best is None or best == controller.version:
-        await collaborators.learner.export(partial)
-    else:
-        logger.warning("the run ends in the policy of step %d of %d, the best so far", best, controller.version)
-        source = validated_policy(collaborators.policies, best) if best else initial
-        await asyncio.to_thread(shutil.copytree, source, partial)
-    await asyncio.to_thread(replace_folder, partial, folder)
+    async with whole_in_threads(folder) as partial:
+        if best is None or best == controller.version:
+            await collaborators.learner.export(partial)
+        else:
+            logger.warning("the run ends in the policy of step %d of %d, the best so far", best, controller.version)
+            source = validated_policy(collaborators.policies, best) if best else initial
+            await asyncio.to_thread(shutil.copytree, source, partial)
 
 
 def with_types(config: TrainingConfig, *, learner: precision.Dtype | precision.Auto, gpu: bool) -> TrainingConfig:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,6 +33,7 @@ from tasks.lineage.provenance import made_from
 from tasks.machine.resources import of_ray
 from tasks.storage.locations import address_of, folder_of
 from tasks.tables.content_digest import seal
+from tasks.tables.json_lines import read_json_lines
 from tasks.tables.schemas import StageSummary
 from tasks.training.config import TrainingConfig
 from tasks.training.records.identity import run_name
@@ -73,7 +73,7 @@ def train_policy(
     """
     from tasks import charts
     from tasks.training.cluster.nodes import seen_by_all
-    from tasks.training.run import train
+    from tasks.training.run import RunInputs, train
     from tasks.training.telemetry.step_metrics import note
 
     watch = Stopwatch("training")
@@ -91,25 +91,27 @@ def train_policy(
             advance(note=note(metrics), done=int(metrics["step"]) + 1)
             if time.monotonic() - drawn_at >= DECK_SECONDS:
                 drawn_at = time.monotonic()
-                show("training", charts.deck(charts.training_curves(rows_of(folder / "metrics.jsonl"))))
+                show("training", charts.deck(charts.training_curves(read_json_lines(folder / "metrics.jsonl"))))
 
         try:
             with kept(folder) as (lease, on_saved):
                 result = train(
-                    config,
-                    initial,
-                    local(mixture),
-                    folder,
-                    judged_by,
-                    lease=lease,
-                    lineage=lineage,
-                    on_step=on_step,
-                    on_saved=on_saved,
+                    RunInputs(
+                        config,
+                        initial,
+                        local(mixture),
+                        folder,
+                        judged_by,
+                        lease=lease,
+                        lineage=lineage,
+                        on_step=on_step,
+                        on_saved=on_saved,
+                    )
                 )
         except InfrastructureError as error:
             raise FlyteRecoverableException(f"{error} (run folder {folder})") from error
 
-    rows = rows_of(result.metrics)
+    rows = read_json_lines(result.metrics)
     show("training", charts.deck(charts.training_curves(rows)))
     summary = _summary(watch, config, rows, result.resumed_from, folder.name)
     return Trained(
@@ -140,11 +142,6 @@ def _summary(
         tokens_per_second=rate,
         run_folder=folder,
     )
-
-
-def rows_of(metrics: Path) -> list[dict[str, float]]:
-    """The metrics of all steps of a run so far, those of earlier attempts included."""
-    return [json.loads(line) for line in metrics.read_text().splitlines()]
 
 
 @contextlib.contextmanager

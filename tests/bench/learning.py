@@ -103,7 +103,7 @@ def ours(seconds: float, turn: int) -> dict[str, float]:
 
     from tasks.tables.parquet import read_table, write_table
     from tasks.tables.schemas import MIXTURE
-    from tasks.training.run import train
+    from tasks.training.run import RunInputs, train
 
     path, folder = FOLDER / "trained.parquet", FOLDER / f"ours-{turn}"
     shutil.rmtree(folder, ignore_errors=True)
@@ -124,7 +124,7 @@ def ours(seconds: float, turn: int) -> dict[str, float]:
     ray.init(include_dashboard=False)
     with contextlib.suppress(TimeUpError):
         chosen = config().model_copy(update={"validation": None, "seed": turn})
-        train(chosen, inputs.model(FOLDER), path, folder, on_step=on_step)
+        train(RunInputs(chosen, inputs.model(FOLDER), path, folder, on_step=on_step))
     return policies()
 
 

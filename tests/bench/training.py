@@ -21,7 +21,7 @@ def ours(folder: Path) -> dict[str, float]:
 
     from tasks.generation.config import SamplingConfig
     from tasks.inputs.files import quickstart
-    from tasks.training.run import train
+    from tasks.training.run import RunInputs, train
 
     config = quickstart()[1].run.model_copy(
         update={"steps": STEPS, "sampling": SamplingConfig(samples=8, max_tokens=TOKENS), "checkpoint_every": STEPS}
@@ -29,7 +29,8 @@ def ours(folder: Path) -> dict[str, float]:
     assert config.groups_per_step * config.sampling.samples == 64
     ray.init(include_dashboard=False)
     rows: list[dict[str, float]] = []
-    train(config, inputs.model(folder), inputs.mixture(folder), folder / f"run-{time.time():.0f}", on_step=rows.append)
+    run_folder = folder / f"run-{time.time():.0f}"
+    train(RunInputs(config, inputs.model(folder), inputs.mixture(folder), run_folder, on_step=rows.append))
     steady = rows[WARM_UP:]
     seconds = sum(row["step_seconds"] for row in steady)
     return {

@@ -1,5 +1,6 @@
 """Files that are on the disk: what torch and safetensors say of a full one."""
 
+import asyncio
 import multiprocessing
 import resource
 from concurrent.futures import ProcessPoolExecutor
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tasks.failures import cause_in_infrastructure
-from tasks.storage.durable import WriteError, replace_folder, whole, writing
+from tasks.storage.durable import WriteError, whole, whole_in_threads, writing
 
 BYTES = 1 << 16
 
@@ -56,11 +57,18 @@ def test_a_folder_that_went_away_meanwhile_hides_no_error(tmp_path):
         raise RuntimeError("Parent directory does not exist")
 
 
-def test_a_folder_takes_the_place_of_another(tmp_path):
-    for name in ("new", "old"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / name).touch()
-    replace_folder(tmp_path / "new", tmp_path / "old")
+def test_a_folder_that_an_async_block_writes_takes_the_place_of_another(tmp_path):
+    old = tmp_path / "old"
+    for left in (old, tmp_path / "old.partial"):
+        left.mkdir()
+        (left / "old").touch()
+
+    async def write():
+        async with whole_in_threads(old) as partial:
+            partial.mkdir()
+            (partial / "new").touch()
+
+    asyncio.run(write())
     assert [path.relative_to(tmp_path) for path in tmp_path.rglob("*")] == [Path("old"), Path("old/new")]
 
 

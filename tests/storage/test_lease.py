@@ -61,7 +61,7 @@ def test_another_machine_that_is_silent_is_waited_for_and_then_taken_over_from(t
     with lease(tmp_path) as mine:
         assert time.monotonic() - started >= SECONDS
         mine.check()
-    assert "process 12 on node-7 worked on this run; it is taken over if nothing is heard of it" in caplog.text
+    assert "process 12 on node-7" in caplog.text
 
 
 def test_another_machine_that_works_on_the_run_is_left_alone(tmp_path, monkeypatch):
@@ -80,7 +80,7 @@ def test_a_damaged_file_is_taken_over_like_that_of_a_silent_machine(tmp_path):
 
 def test_an_attempt_whose_run_was_taken_over_ends_and_deletes_nothing(tmp_path):
     async def works(mine):
-        async with mine.kept():
+        async with mine.held():
             holder(tmp_path)
             await asyncio.sleep(100)
 
@@ -105,7 +105,7 @@ def test_storage_that_is_away_for_a_moment_costs_no_lease(tmp_path, caplog):
 
 def test_a_run_that_was_taken_over_before_there_was_anything_to_cancel_does_not_begin(tmp_path):
     async def works(mine):
-        async with mine.kept():
+        async with mine.held():
             await asyncio.sleep(100)
 
     with lease(tmp_path) as mine:

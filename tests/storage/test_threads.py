@@ -43,7 +43,7 @@ def test_the_end_waits_for_storage_that_hangs_only_a_while(caplog):
     release = threading.Event()
     with pytest.raises(StalledError):
         asyncio.run(ends_while_a_thread(release.wait, 0.1))
-    assert "what was asked of storage has not come back for 0.1 s (calls: 1)" in caplog.text
+    assert "1 calls to storage have not returned within 0.1 s" in caplog.text
     release.set()
 
 

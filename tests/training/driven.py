@@ -14,7 +14,7 @@ import psutil
 from tasks.tables.parquet import read_table
 from tasks.tables.schemas import LEDGER
 from tasks.training.records.response_files import TRAINING_ROLLOUTS
-from tasks.training.run import train
+from tasks.training.run import RunInputs, train
 
 EXIT_SECONDS = 30
 LOG = "driver.log"
@@ -62,7 +62,7 @@ def drive(recipe, model, prompts, folder, kills, kill_driver_after, watch):
             os.kill(os.getpid(), signal.SIGKILL)
 
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    result = train(recipe, model, prompts, folder, on_step=on_step, on_saved=on_saved)
+    result = train(RunInputs(recipe, model, prompts, folder, on_step=on_step, on_saved=on_saved))
     (folder / "resumed_from").write_text(str(result.resumed_from))
 
 

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from tasks.training.config import TrainingConfig
-from tasks.training.run import train
+from tasks.training.run import RunInputs, train
 
 STEP_SECONDS = 1.0
 
@@ -30,7 +30,7 @@ def main(order: dict) -> None:
 
     ray.init(address="auto", log_to_driver=False)
     recipe = TrainingConfig.model_validate(order["recipe"])
-    train(recipe, Path(order["model"]), Path(order["prompts"]), folder, on_step=slowly)
+    train(RunInputs(recipe, Path(order["model"]), Path(order["prompts"]), folder, on_step=slowly))
 
 
 if __name__ == "__main__":

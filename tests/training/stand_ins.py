@@ -25,10 +25,12 @@ from tasks.training.learner.client import StepReport
 from tasks.training.learner.packing import Sequence
 from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.objective import ShapingConfig
-from tasks.training.records.checkpoint import STATE, Checkpoints
+from tasks.training.records.checkpoint import Checkpoints
+from tasks.training.records.identity import run_setup
 from tasks.training.records.journal import Journal
 from tasks.training.records.ledger import Ledger, cut_back
 from tasks.training.records.response_files import TRAINING_ROLLOUTS, RolloutFiles
+from tasks.training.records.run_state import RunState
 from tasks.training.records.saved_groups import load_groups
 from tasks.training.rewards import JudgementError
 from tasks.training.simulation.clock import run_in_virtual_time
@@ -245,11 +247,11 @@ class Run:
     async def run(self) -> None:
         checkpoints = Checkpoints(self.folder / "checkpoints")
         checkpoint = checkpoints.newest()
-        state = checkpoints.read_state(checkpoint) if checkpoint else dict.fromkeys(STATE, 0)
-        cut_back(self.folder / "ledger.jsonl", state["ledger_bytes"])
-        cut_back(self.folder / "metrics.jsonl", state["journal_bytes"])
+        state = RunState.read(checkpoint) if checkpoint else RunState.beginning(run_setup(self.config))
+        cut_back(self.folder / "ledger.jsonl", state.ledger_bytes)
+        cut_back(self.folder / "metrics.jsonl", state.journal_bytes)
         self.weights = WeightStore(self.folder / "weights")
-        rollouts = RolloutFiles(self.folder / "rollouts", state["rollout_files"])
+        rollouts = RolloutFiles(self.folder / "rollouts", state.rollout_files)
         self.ledger = Ledger(self.folder / "ledger.jsonl", rollouts)
         self.journal = Journal(self.folder)
         learner = RestartingLearner(self.learner, self.config)

@@ -5,7 +5,8 @@ from click.testing import CliRunner
 
 from tasks.tables.content_digest import file_digest
 from tasks.training.__main__ import main, with_overrides
-from tasks.training.records.identity import OtherRunError, run_name
+from tasks.training.records.identity import run_name
+from tasks.training.records.run_state import OtherRunError
 from tasks.verifiers.config import DEFAULTS
 from tests.training.mixtures import mixture
 

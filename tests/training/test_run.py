@@ -15,7 +15,7 @@ from tasks.tables.schemas import LEDGER, MIXTURE
 from tasks.training.config import TrainingConfig, ValidationConfig
 from tasks.training.learner.config import LoraConfig
 from tasks.training.records.response_files import TRAINING_ROLLOUTS
-from tasks.training.run import ResourceError, check_resources, train
+from tasks.training.run import ResourceError, RunInputs, check_resources, train
 from tests import tiny_model
 from tests.training.driven import ENGINE, LEARNER, LOG, metrics, run
 from tests.training.mixtures import mixture
@@ -276,11 +276,11 @@ def test_a_run_that_goes_on_needs_one_actor_to_begin_with(caplog):
     try:
         with pytest.raises(ResourceError):
             check_resources(recipe)
-        check_resources(recipe, goes_on=True)
+        check_resources(recipe, resuming=True)
         assert "need 5 CPUs, and the cluster has 2: the run goes on with the actors that find room" in caplog.text
         learner = recipe.learner.model_copy(update={"cpus": 2})
         with pytest.raises(ResourceError):
-            check_resources(recipe.model_copy(update={"learner": learner}), goes_on=True)
+            check_resources(recipe.model_copy(update={"learner": learner}), resuming=True)
     finally:
         ray.shutdown()
 
@@ -299,7 +299,7 @@ def test_a_cluster_that_is_too_small_is_an_error_with_both_numbers(tiny_model, p
             with pytest.raises(ResourceError, match=message):
                 check_resources(recipe)
             with pytest.raises(ResourceError, match=message):
-                train(recipe, tiny_model, prompts, tmp_path / "run")
+                train(RunInputs(recipe, tiny_model, prompts, tmp_path / "run"))
         assert not (tmp_path / "run").exists()
     finally:
         ray.shutdown()

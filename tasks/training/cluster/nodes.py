@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.failures import InfrastructureError, MistakeError
+from tasks.storage.durable import whole
 
 logger = logging.getLogger(__name__)
 
@@ -126,9 +127,8 @@ def seen_by_all(model: Path, folder: Path, lacking: Callable[[Path], list[str]] 
         )
     if not lacking(model / "config.json"):
         return model
-    copy, partial = folder / "model", folder / "model.partial"
+    copy = folder / "model"
     if not copy.exists():
-        shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(model, partial)
-        os.replace(partial, copy)
+        with whole(copy) as partial:
+            shutil.copytree(model, partial)
     return copy

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tasks.failures import InfrastructureError, MistakeError
-from tasks.storage.durable import replace_folder
+from tasks.storage.durable import whole_in_threads
 from tasks.training.actors.process import Actor
 from tasks.training.actors.weights import WeightStore
 from tasks.training.config import TrainingConfig
@@ -37,10 +37,11 @@ from tasks.training.learner.config import learning_rate
 from tasks.training.learner.restartable import NotFiniteError, RestartingLearner
 from tasks.training.prompt_options import ActiveResampling, DynamicResampling, NoResampling
 from tasks.training.records.checkpoint import Checkpoints
-from tasks.training.records.identity import made_under
+from tasks.training.records.identity import run_setup
 from tasks.training.records.journal import Metrics
 from tasks.training.records.ledger import Ledger
 from tasks.training.records.response_files import print_responses
+from tasks.training.records.run_state import RunState
 from tasks.training.records.saved_groups import groups_table, load_groups
 from tasks.training.rewards import RewardClient
 from tasks.training.telemetry.alarms import Watch
@@ -107,7 +108,7 @@ class Controller:
         )
         self.validation = Validation(config, collaborators.kept_out, self._sampling.fleet, collaborators.judge)
         self._watch = Watch(config.alarms)
-        self._made_under = made_under(config)  # reads all of the code, for which a running loop has no time
+        self._setup = run_setup(config)  # reads all of the code, for which a running loop has no time
         self._saving: asyncio.Task[None] | None = None
         self._saved: int | None = None
         self._lacks_checkpoint = False
@@ -122,15 +123,15 @@ class Controller:
         Raises:
             ValueError: the checkpoint is incomplete or belongs to another mixture.
         """
-        state = Checkpoints.read_state(checkpoint)
-        self._prompts.restore(state["prompts"])
+        state = RunState.read(checkpoint)
+        self._prompts.restore(state.prompts)
         groups = load_groups(Checkpoints.groups_in(checkpoint), self._prompts.by_id, self._config.objective.shaping)
-        self._sampling.restore(*groups, state["next_group"], state["replays"])
-        self._sampling.tally.restore(state["unrecorded"])
-        self.validation.restore(state["validated"])
+        self._sampling.restore(*groups, state.next_group, state.replays)
+        self._sampling.tally.restore(state.unrecorded)
+        self.validation.restore(state.validated)
         self._watch.recall(earlier)
-        self._elapsed_before = self._recorded_at = state["elapsed"]
-        self.version = self._saved = state["version"]
+        self._elapsed_before = self._recorded_at = state.elapsed
+        self.version = self._saved = state.version
         await self._crew.learner.load(Checkpoints.learner_in(checkpoint))
 
     async def run(self) -> None:
@@ -312,9 +313,8 @@ class Controller:
             await self._export_to(validated_policy(self._crew.policies, self.version))
 
     async def _export_to(self, folder: Path) -> None:
-        partial = folder.with_suffix(".partial")
-        await self._crew.learner.export(partial)
-        await asyncio.to_thread(replace_folder, partial, folder)
+        async with whole_in_threads(folder) as partial:
+            await self._crew.learner.export(partial)
 
     async def _save_if_due(self) -> None:
         if self._saving and self._saving.done():
@@ -329,26 +329,26 @@ class Controller:
         await self._saving_ended()
         self._lacks_checkpoint = False
         window, kept = self._sampling.window, self._sampling.replay.groups
-        state = {
-            "version": self.version,
-            "elapsed": self._elapsed(),
-            "next_group": self._sampling.next_group,
-            "prompts": self._prompts.state(),
-            "replays": {number: group.replays for number, group in kept.items()},
-            "unrecorded": self._sampling.tally.unrecorded(),
-            "validated": self.validation.state(),
-            "policies": [validated_policy(self._crew.policies, best).name] if (best := self.validation.best) else [],
-            "ledger_bytes": self._crew.ledger.sync(),
-            "rollout_files": 0,
-            "journal_bytes": self._crew.journal.sync(),
-            **self._made_under,
-        }
+        state = RunState(
+            **self._setup.model_dump(),
+            version=self.version,
+            elapsed=self._elapsed(),
+            next_group=self._sampling.next_group,
+            prompts=self._prompts.state(),
+            replays={str(number): group.replays for number, group in kept.items()},
+            unrecorded=self._sampling.tally.unrecorded(),
+            validated=self.validation.state(),
+            policies=[validated_policy(self._crew.policies, best).name] if (best := self.validation.best) else [],
+            ledger_bytes=self._crew.ledger.sync(),
+            rollout_files=0,
+            journal_bytes=self._crew.journal.sync(),
+        )
         groups = groups_table(
             [*window.ready, *window.in_flight.values(), *kept.values()]
         )  # of this moment, as all the rest
         superseded = superseded_policies(self._crew.policies, self.validation.needed)
-        state["rollout_files"] = await self._crew.ledger.rollouts.flush()
-        partial = await self._crew.checkpoints.begin(self.version, state, groups, self._crew.learner)
+        state = state.model_copy(update={"rollout_files": await self._crew.ledger.rollouts.flush()})
+        partial = await self._crew.checkpoints.begin(state, groups, self._crew.learner)
         self._saving = asyncio.create_task(self._complete(partial, self.version, superseded))
 
     async def _complete(self, partial: Path, version: int, superseded: list[Path]) -> None:

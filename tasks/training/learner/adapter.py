@@ -7,12 +7,11 @@ what they were. What leaves the learner is the adapter, as a folder that peft an
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tasks.storage.durable import whole
 from tasks.training.learner.config import LoraConfig
 
 if TYPE_CHECKING:
@@ -90,13 +89,10 @@ def write_adapter(folder: Path, tensors: Mapping[str, Tensor], config: LoraConfi
     """Write an adapter as peft does; the folder appears when it is complete."""
     from safetensors.torch import save_file
 
-    partial = folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    save_file({f"base_model.model.{name}": tensor for name, tensor in tensors.items()}, partial / WEIGHTS)
-    _peft_config(config).save_pretrained(str(partial))
-    shutil.rmtree(folder, ignore_errors=True)  # a run that ended while it handed over left one
-    os.replace(partial, folder)
+    with whole(folder) as partial:
+        partial.mkdir(parents=True)
+        save_file({f"base_model.model.{name}": tensor for name, tensor in tensors.items()}, partial / WEIGHTS)
+        _peft_config(config).save_pretrained(str(partial))
 
 
 def _peft_config(config: LoraConfig) -> peft.LoraConfig:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.machine import precision
-from tasks.storage.durable import writing
+from tasks.storage.durable import whole, writing
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.client import LearnerLostError
 from tasks.training.learner.deepspeed_config import deepspeed_config
@@ -273,10 +273,8 @@ class LearnerRank:
 
         tensors = self._whole()
         if self._rank == 0:
-            unfinished = f"{path}.partial"
-            with writing(Path(unfinished)):
-                save_file(tensors, unfinished)
-            os.replace(unfinished, path)
+            with whole(Path(path)) as partial, writing(partial):
+                save_file(tensors, partial)
 
     def _whole(self) -> dict[str, Tensor]:
         """The policy's tensors on rank 0, under the checkpoint's names; an adapter is merged."""

@@ -8,14 +8,12 @@ controller's.
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from tasks.failures import InfrastructureError
-from tasks.storage.durable import sync
+from tasks.storage.durable import whole
 
 TAG = "rlvr"
 """DeepSpeed's name for what is in a folder; ours hold one checkpoint each."""
@@ -41,14 +39,11 @@ def convert(learner: Path) -> None:
     final = universal_in(learner)
     if final.is_dir():
         return
-    partial = final.with_suffix(".partial")
-    shutil.rmtree(partial, ignore_errors=True)  # a conversion that was cut short
     command = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
-    folders = ["--input_folder", str(learner / TAG), "--output_folder", str(partial / TAG)]
     workers = ["--num_extract_workers", "1"]  # each holds one rank's state
-    done = subprocess.run([*command, *folders, *workers], capture_output=True, text=True, check=False)  # noqa: S603
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        raise ConversionError(f"{learner} could not be converted for other learner ranks: {said[-1]}")
-    sync(partial)
-    os.replace(partial, final)
+    with whole(final, durable=True) as partial:
+        folders = ["--input_folder", str(learner / TAG), "--output_folder", str(partial / TAG)]
+        done = subprocess.run([*command, *folders, *workers], capture_output=True, text=True, check=False)  # noqa: S603
+        if done.returncode:
+            errors = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+            raise ConversionError(f"{learner} could not be converted for other learner ranks: {errors[-1]}")

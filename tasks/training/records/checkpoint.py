@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
 from tasks.storage.durable import sync
 from tasks.tables.parquet import write_table
+from tasks.training.records.run_state import RunState
 from tasks.training.records.saved_groups import SAVED_GROUPS
 
 KEEP = 2
-FORMAT = 4
-"""It changes when this code cannot read what other code has written."""
-STATE = {
-    *(
-        "version",
-        "elapsed",
-        "next_group",
-        "prompts",
-        "replays",
-        "unrecorded",
-        "validated",
-        "policies",
-        "rollout_files",
-        "ledger_bytes",
-        "journal_bytes",
-    ),
-    *("format", "code", "ranks", "zero_stage", "dtype", "options", "chosen"),
-}
-"""What `state.json` holds; `policies` are folders beside the checkpoints that going on needs."""
+"""Complete checkpoints that stay in the run folder, and on blob storage."""
 
 
 class Writer(Protocol):
@@ -65,18 +47,18 @@ class Checkpoints:
         self._may_replace = may_replace
         self._clear()
 
-    async def begin(self, version: int, state: dict[str, Any], groups: pa.Table, learner: Writer) -> Path:
+    async def begin(self, state: RunState, groups: pa.Table, learner: Writer) -> Path:
         """Write the controller's `state` and `groups`, and let the learner begin with its part.
 
         Returns the folder, which is a checkpoint once the learner has written its part and `complete` has been called.
         """
         await asyncio.to_thread(self._may_replace)
         await asyncio.to_thread(self._clear)
-        partial = self._folder / f"step_{version:08d}.partial"
+        partial = self._folder / f"step_{state.version:08d}.partial"
         partial.mkdir(exist_ok=True)
         await asyncio.to_thread(write_table, self.groups_in(partial), groups, SAVED_GROUPS)
         await learner.save(self.learner_in(partial))
-        (partial / "state.json").write_text(json.dumps(state))
+        state.write(partial)
         return partial
 
     async def complete(self, partial: Path) -> Path:
@@ -119,23 +101,6 @@ class Checkpoints:
         """The newest complete checkpoint in a folder that another run may be writing to: nothing is touched."""
         complete = _complete(folder)
         return complete[-1] if complete else None
-
-    @staticmethod
-    def read_state(checkpoint: Path) -> dict[str, Any]:
-        """The controller's state in a checkpoint, of which little is known where its format is another.
-
-        Raises:
-            ValueError: the file is missing or malformed; nothing is resumed from half a checkpoint.
-        """
-        path = checkpoint / "state.json"
-        try:
-            state = json.loads(path.read_text())
-        except (OSError, ValueError) as error:
-            raise ValueError(f"checkpoint {checkpoint}: state.json cannot be read: {error}") from None
-        missing = STATE - set(state) if isinstance(state, dict) else STATE
-        if missing and not (isinstance(state, dict) and state.get("format", FORMAT) != FORMAT):
-            raise ValueError(f"checkpoint {checkpoint}: state.json cannot be read: it lacks {sorted(missing)}")
-        return state
 
 
 def _complete(folder: Path) -> list[Path]:

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+from tasks.tables.json_lines import read_json_lines
+
 
 class Metrics(Protocol):
     """Who is told the metrics of each step."""
@@ -41,7 +43,7 @@ class Journal:
 
     def rows(self) -> list[dict[str, float]]:
         """The metrics of all steps so far, those of earlier attempts included."""
-        return [json.loads(line) for line in self.path.read_text().splitlines()]
+        return read_json_lines(self.path)
 
     def sync(self) -> int:
         """Force the lines to disk and return the file's length in bytes, for a checkpoint."""

@@ -6,7 +6,6 @@ remembers the file's length; resuming cuts it back to that, because a step that 
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections import Counter
@@ -15,7 +14,8 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from tasks.storage.durable import sync
+from tasks.storage.durable import whole
+from tasks.tables.json_lines import read_json_lines
 from tasks.tables.parquet import storable, table_from_rows
 from tasks.tables.schemas import LEDGER, canonical_json
 from tasks.training.groups.group import Group, why_unjudged
@@ -38,8 +38,9 @@ class Ledger:
         self.path = path
         self.rollouts = rollouts or RolloutFiles(path.parent / "rollouts", keep=False)
         self._file = path.open("ab")
-        self._closed: set[int] = {row["group"] for row in _rows(path)}
-        self.fates: Counter[str] = Counter(row["fate"] for row in _rows(path))
+        earlier = read_json_lines(path)
+        self._closed: set[int] = {row["group"] for row in earlier}
+        self.fates: Counter[str] = Counter(row["fate"] for row in earlier)
 
     def close_group(
         self,
@@ -109,7 +110,7 @@ class Ledger:
 
     def table(self) -> pa.Table:
         """The ledger as a table of `schemas.LEDGER`, by group number."""
-        rows = sorted(_rows(self.path), key=lambda row: row["group"])
+        rows = sorted(read_json_lines(self.path), key=lambda row: row["group"])
         return table_from_rows(rows, LEDGER, str(self.path))
 
     def close(self) -> None:
@@ -143,13 +144,6 @@ def cut_back(path: Path, length: int) -> None:
         raise ValueError(f"{path} holds {size} bytes, the checkpoint knew {length}: the run folder was changed")
     if not size:
         return
-    partial = path.with_suffix(".partial")
-    shutil.copyfile(path, partial)
-    os.truncate(partial, length)
-    sync(partial)
-    os.replace(partial, path)
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    with path.open("rb") as file:  # a text has line ends of its own, such as U+2028, which JSON does not escape
-        return [json.loads(line) for line in file]
+    with whole(path, durable=True) as partial:
+        shutil.copyfile(path, partial)
+        os.truncate(partial, length)

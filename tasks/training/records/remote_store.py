@@ -19,7 +19,6 @@ import hashlib
 import logging
 import os
 import shutil
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -32,8 +31,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from tasks.failures import InfrastructureError
 from tasks.storage.access import AccessError, check_access
 from tasks.storage.lease import LEASE_SECONDS, Lease
+from tasks.storage.retries import WAITS, retrying
 from tasks.storage.threads import in_thread
 from tasks.training.records.checkpoint import KEEP, Checkpoints
+from tasks.training.records.run_state import RunState
 from tasks.training.timeouts import StalledError, within
 
 if TYPE_CHECKING:
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
-RETRY_SECONDS = (1.0, 4.0, 16.0)
-"""Pauses before what failed is tried again."""
 HANG_SECONDS = 3600.0
 """A run that has ended waits so long for the next file of its last upload."""
 
@@ -106,7 +105,7 @@ class RunStore:
         filesystem: AbstractFileSystem,
         place: str,
         folder: Path,
-        retry_seconds: tuple[float, ...] = RETRY_SECONDS,
+        retry_seconds: tuple[float, ...] = WAITS,
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
         self._fs = filesystem
@@ -268,10 +267,10 @@ class RunStore:
 
     def _files(self, checkpoint: Path) -> Iterator[tuple[str, Path, int]]:
         """Name, path and bytes of what going on from `checkpoint` needs."""
-        state = Checkpoints.read_state(checkpoint)
-        yield "ledger.jsonl", self._folder / "ledger.jsonl", state["ledger_bytes"]
-        yield "metrics.jsonl", self._folder / "metrics.jsonl", state["journal_bytes"]
-        policies = [self._folder / "policies" / name for name in state["policies"]]
+        state = RunState.read(checkpoint)
+        yield "ledger.jsonl", self._folder / "ledger.jsonl", state.ledger_bytes
+        yield "metrics.jsonl", self._folder / "metrics.jsonl", state.journal_bytes
+        policies = [self._folder / "policies" / name for name in state.policies]
         for below in (checkpoint, self._folder / "tensorboard", *policies):
             for path in _files_below(below):
                 yield path.relative_to(self._folder).as_posix(), path, path.stat().st_size
@@ -341,16 +340,10 @@ class RunStore:
         shutil.rmtree(arriving)
 
     def _persistently(self, do: Callable[[], Result]) -> Result:
-        """What `do` returns, tried again after pauses; damage and refusals are no accidents, and raise at once."""
-        for seconds in self._retry_seconds:
-            try:
-                return do()
-            except (AccessError, DamagedError):
-                raise
-            except Exception as error:  # of any kind, as fsspec's share none
-                logger.info("%s: %s; another try in %g s", self._place, error, seconds)
-                time.sleep(seconds)
-        return do()
+        """Return what `do` returns; repeat it after pauses, but for refusals and damage, which no pause mends."""
+        return retrying(
+            do, self._retry_seconds, lambda error: not isinstance(error, AccessError | DamagedError), self._place
+        )
 
 
 def _files_below(folder: Path) -> list[Path]:

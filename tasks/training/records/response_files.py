@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tasks.storage.durable import whole
 from tasks.tables.parquet import storable, table_from_rows, write_table
 from tasks.training.groups.group import Group, Sample
 
@@ -95,9 +96,8 @@ class RolloutFiles:
 
 def _write(path: Path, rows: list[dict[str, Any]]) -> None:
     path.parent.mkdir(exist_ok=True)
-    partial = path.with_suffix(".partial")
-    write_table(partial, table_from_rows(rows, TRAINING_ROLLOUTS, str(path)), TRAINING_ROLLOUTS)
-    partial.rename(path)
+    with whole(path) as partial:
+        write_table(partial, table_from_rows(rows, TRAINING_ROLLOUTS, str(path)), TRAINING_ROLLOUTS)
 
 
 def _row(group: Group, sample: Sample, fate: str, step: int | None) -> dict[str, Any]:

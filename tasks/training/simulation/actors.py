@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.optimize import brentq
 
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion, EngineStatistics, UpdateTiming, VersionSpan
@@ -242,19 +244,24 @@ class ChanceJudge:
 
 
 def drawn_lengths(chance: random.Random, mean: float, longest: int, spread: float = 0.8) -> Callable[[], int]:
-    """Response lengths, tokens: log-normal, cut at `longest`, with `mean` after the cut.
+    """Return a function that draws response lengths, tokens: log-normal, cut at `longest`, with `mean` after the cut.
 
     Args:
+        chance: the source of randomness.
+        mean: tokens, at most `longest`.
+        longest: tokens.
         spread: standard deviation of the logarithm.
     """
+    if mean >= longest:
+        return lambda: longest
     sample = random.Random(0)  # noqa: S311 reproducibility, not secrecy
-    normals = [sample.gauss(0, spread) for _ in range(20_000)]
-    low, high = 0.0, 20.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        found = sum(min(2.718281828 ** (middle + x), longest) for x in normals) / len(normals)
-        low, high = (middle, high) if found < mean else (low, middle)
-    return lambda: max(1, min(longest, round(chance.lognormvariate(low, spread))))
+    uncut = np.exp([sample.gauss(0, spread) for _ in range(20_000)])  # lengths whose logarithm has the mean 0
+
+    def excess(location: float) -> float:
+        return float(np.minimum(math.exp(location) * uncut, longest).mean()) - mean
+
+    location = brentq(excess, -20.0, 30.0)
+    return lambda: max(1, min(longest, round(chance.lognormvariate(location, spread))))
 
 
 def mean_context(draw_tokens: Callable[[], int], samples: int = 20_000) -> float:

@@ -113,8 +113,13 @@ class Plan:
     gpu_hours: float
 
     @property
+    def gpus(self) -> int:
+        """GPUs of the learner and of all engines."""
+        return self.config.learner.ranks + self.config.actors.count * self.config.actors.engine.tensor_parallel_size
+
+    @property
     def bottleneck(self) -> str:
-        """Who sets the pace."""
+        """The side that sets the pace, generation or learning, and what the other side waits for."""
         if self.simulated.learner_idle > self.simulated.actors_idle:
             return "generation: the learner waits for groups"
         return "learning: actors wait for room in the window"

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tasks.training.simulation.plan import Plan
 from tasks.training.simulation.roofline import GB, Architecture
 
+PUBLISHED = {
+    "olmo3_think_32b": (
+        "8 learner and 20 inference nodes, 224 H100s, with the learner idle for 75%; 21 days for the steps that "
+        "Olmo 3.1 adds, about 250,000 H100 hours for all RL of Olmo 3"
+    ),
+    "olmo3_think_7b": "about 250,000 H100 hours for all RL of Olmo 3; of this run neither steps nor days",
+}
+"""What is published about the cost of a recipe's run, to compare a plan with, by the recipe's name.
+
+The nodes and the learner's idle time are those of the paper (Olmo 3, arXiv:2512.13961, section on OlmoRL's
+infrastructure), the days those of Ai2's announcement of Olmo 3.1 Think 32B, the hours those that an author gives in
+"Making RL Fast" (F. Timbers). `olmo3_think_7b` has as many steps as its launch script allows, not as the run took.
+"""
+
 
 def table(recipe: str, gpu: str, model: Architecture, plan: Plan) -> str:
-    """The plan as lines of text."""
+    """Return the plan as lines of text, and beside it what is published about the recipe's run.
+
+    Args:
+        recipe: name or path of the recipe.
+        gpu: name of the GPU, of `roofline.GPUS`.
+        model: the policy's shape.
+        plan: what was computed for them.
+    """
     config, simulated, memory = plan.config, plan.simulated, plan.learner
     engine = config.actors.engine
     parts = ", ".join(f"{name} {size / GB:.1f}" for name, size in vars(memory).items() if size >= 0.05 * GB)
@@ -39,10 +62,13 @@ def table(recipe: str, gpu: str, model: Architecture, plan: Plan) -> str:
         ("staleness", f"{simulated.staleness:.1f} versions, {simulated.staleness_max:.0f} at most"),
         (
             "time",
-            f"{simulated.step_seconds:,.0f} s a step, {plan.days:,.1f} days for {config.steps:,} steps, "
-            f"{plan.gpu_hours:,.0f} GPU hours",
+            f"{simulated.step_seconds:,.0f} s a step, {plan.days:,.1f} days on {plan.gpus} GPUs for {config.steps:,} "
+            f"steps, {plan.gpu_hours:,.0f} GPU hours",
         ),
+        *([("published", PUBLISHED[name])] if (name := Path(recipe).stem) in PUBLISHED else []),
         ("bottleneck", plan.bottleneck),
     ]
     width = max(len(name) for name, _ in rows)
-    return "\n".join([f"plan for {recipe}", *(f"  {name:<{width}}  {text}" for name, text in rows)])
+    return "\n".join(
+        [f"plan for {recipe} (computed, not measured)", *(f"  {name:<{width}}  {text}" for name, text in rows)]
+    )

@@ -5,7 +5,10 @@ import json
 
 import pytest
 
-from tasks.training.records.checkpoint import STATE, Checkpoints
+from tasks.training.config import TrainingConfig
+from tasks.training.records.checkpoint import Checkpoints
+from tasks.training.records.identity import run_setup
+from tasks.training.records.run_state import RunState
 from tasks.training.records.saved_groups import groups_table
 from tests.training.stand_ins import RecordingLearner
 
@@ -22,14 +25,14 @@ class LearnerKilledWhileSaving(RecordingLearner):
 
 
 def state(version):
-    return dict.fromkeys(STATE, 0) | {"version": version}
+    return RunState.beginning(run_setup(TrainingConfig())).model_copy(update={"version": version})
 
 
 def save(checkpoints, version, learner=None):
     learner = learner or RecordingLearner(version=version)
 
     async def main():
-        begun = await checkpoints.begin(version, state(version), groups_table([]), learner)
+        begun = await checkpoints.begin(state(version), groups_table([]), learner)
         await checkpoints.settle(await checkpoints.complete(begun))
 
     asyncio.run(main())
@@ -42,7 +45,7 @@ def test_a_checkpoint_holds_the_state_and_the_learner(tmp_path):
     save(checkpoints, 3)
     newest = checkpoints.newest()
     assert announced == [newest]
-    assert Checkpoints.read_state(newest) == state(3)
+    assert RunState.read(newest) == state(3)
     assert json.loads((newest / "learner" / "learner.json").read_text()) == 3
 
 
@@ -103,13 +106,21 @@ def test_a_damaged_state_is_one_error_that_names_the_checkpoint(tmp_path, damage
     state = checkpoints.newest() / "state.json"
     state.unlink() if damage is None else state.write_text(damage)
     with pytest.raises(ValueError, match=r"checkpoint .*step_00000001: state.json cannot be read"):
-        Checkpoints.read_state(checkpoints.newest())
+        RunState.read(checkpoints.newest())
 
 
-@pytest.mark.parametrize("content", ["{}", "[]"])
+@pytest.mark.parametrize("content", ["{}", "[]", '{"format": 4, "version": 3}'])
 def test_a_state_without_its_parts_is_the_same_error(tmp_path, content):
     checkpoints = Checkpoints(tmp_path)
     save(checkpoints, 1)
     (checkpoints.newest() / "state.json").write_text(content)
     with pytest.raises(ValueError, match=r"step_00000001: state.json"):
-        Checkpoints.read_state(checkpoints.newest())
+        RunState.read(checkpoints.newest())
+
+
+def test_a_state_is_of_the_moment_at_which_it_was_taken():
+    prompts = {"visits": {"solved": {"p1": 1}}}
+    state = RunState.beginning(run_setup(TrainingConfig())).model_dump() | {"prompts": prompts}
+    taken = RunState(**state)
+    prompts["visits"]["solved"]["p1"] = 2
+    assert taken.prompts == {"visits": {"solved": {"p1": 1}}}

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tasks.training.config import TrainingConfig
-from tasks.training.records.checkpoint import Checkpoints
-from tasks.training.records.identity import OtherRunError, check_fits, made_under, needs_conversion, run_name
+from tasks.training.records.identity import check_fits, needs_conversion, run_name, run_setup
+from tasks.training.records.run_state import OtherRunError, RunState
 from tasks.verifiers.config import VerifiersConfig
 from tests.training.stand_ins import Run, config, prompts
 
@@ -35,13 +35,13 @@ def test_the_number_of_steps_counts_where_the_learning_rate_depends_on_it():
 
 
 def state(version=7, **made):
-    return {"version": version, **made_under(TrainingConfig()), **made}
+    beginning = RunState.beginning(run_setup(TrainingConfig()))
+    return beginning.model_copy(update={"version": version, **made})
 
 
 @pytest.mark.parametrize(
     ("before", "message"),
     [
-        (state(format=0), r"step_00000007 has format 0, and this code reads format 4"),
         (state(version=21), r"the run has taken 21 steps, steps = 20; `seed` with another value is a run of its own"),
         (
             state(zero_stage=3),
@@ -85,13 +85,12 @@ def test_code_that_has_one_option_more_goes_on_with_a_run(caplog):
 
     later = ReplayConfig(steps=20)
     assert run_name("model", "mixture", later, VerifiersConfig()) == name()
-    check_fits(json.loads(json.dumps(state())), later, CHECKPOINT)
+    check_fits(RunState.model_validate_json(state().model_dump_json()), later, CHECKPOINT)
     assert not caplog.records
 
 
 def test_another_default_is_said_and_other_options_are_refused(caplog):
-    before = state()
-    before["options"] = {**before["options"], "objective.clip_low": 0.1}
+    before = state(options={**state().options, "objective.clip_low": 0.1})
     check_fits(before, TrainingConfig(steps=20), CHECKPOINT)
     assert caplog.messages == ["objective.clip_low = 0.2 from here on; it was 0.1, the default of other code"]
     with pytest.raises(OtherRunError, match=r"is of a run with objective\.clip_high = 0\.28; another run needs"):
@@ -101,4 +100,4 @@ def test_another_default_is_said_and_other_options_are_refused(caplog):
 def test_a_checkpoint_of_another_format_is_named_so_whatever_it_lacks(tmp_path):
     (tmp_path / "state.json").write_text(json.dumps({"format": 1, "version": 3}))
     with pytest.raises(OtherRunError, match="has format 1, and this code reads format 4"):
-        check_fits(Checkpoints.read_state(tmp_path), TrainingConfig(), tmp_path)
+        RunState.read(tmp_path)

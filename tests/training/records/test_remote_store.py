@@ -15,8 +15,11 @@ import s3fs
 
 from tasks.storage.lease import RunInUseError
 from tasks.storage.locations import address_of
-from tasks.training.records.checkpoint import STATE, Checkpoints
+from tasks.training.config import TrainingConfig
+from tasks.training.records.checkpoint import Checkpoints
+from tasks.training.records.identity import run_setup
 from tasks.training.records.remote_store import RunStore
+from tasks.training.records.run_state import RunState
 from tests.object_store import BUCKET, KEYS, object_store
 
 PLACE = f"s3://{BUCKET}/rlvr-runs/abc"
@@ -78,9 +81,8 @@ def take_checkpoint(folder, version, learner=b"weights"):
             file.write(f"before {version}\n")
             lengths[key] = file.tell()
             file.write(f"after {version}\n")
-    (checkpoint / "state.json").write_text(
-        json.dumps(dict.fromkeys(STATE, 0) | lengths | {"version": version, "policies": []})
-    )
+    beginning = RunState.beginning(run_setup(TrainingConfig()))
+    beginning.model_copy(update={**lengths, "version": version}).write(checkpoint)
     return checkpoint
 
 

@@ -222,7 +222,10 @@ def test_the_command_prints_what_one_would_ask():
     for name in ("learner rank", "engine", "tokens/s", "idle", "staleness", "GPU hours", "bottleneck"):
         assert name in done.output
     assert "28 nodes of H100: 64 learner ranks, 20 engines of 8 GPUs each" in done.output
-    assert done.output.count("\n") == 11
+    assert "days on 224 GPUs for 2,300 steps" in done.output
+    assert "computed" in done.output.splitlines()[0]
+    assert "21 days" in done.output.splitlines()[-2]  # published, beside the time
+    assert done.output.count("\n") == 12
 
 
 def test_the_datasheets_memory_is_in_bytes():

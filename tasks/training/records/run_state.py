@@ -1,0 +1,129 @@
+"""The controller's part of a checkpoint: `state.json`, validated when it is read."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+
+from tasks.failures import MistakeError
+from tasks.machine import precision
+
+FORMAT = 4
+"""Version of the layout of a checkpoint; it changes when this code cannot read what other code has written."""
+
+SEED_ADVICE = "`seed` with another value is a run of its own"
+"""End of a message that refuses a checkpoint: the option that begins another run."""
+
+
+class OtherRunError(MistakeError):
+    """A run folder holds a run that the given options or this code cannot resume."""
+
+
+class RunSetup(BaseModel):
+    """The options, the code and the learner ranks under which a checkpoint was written (`identity.check_fits`)."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    format: int
+    """`FORMAT` of the code that wrote the checkpoint."""
+    code: str
+    """Digest of that code (`lineage.code_digest`)."""
+    ranks: int
+    """Number of learner ranks that saved their state."""
+    zero_stage: int
+    """ZeRO stage under which they saved it."""
+    dtype: precision.Dtype | precision.Auto
+    """Type of the learner's weights."""
+    options: dict[str, Any]
+    """Value of every option on which the result depends, by its dotted name."""
+    chosen: list[str]
+    """Dotted names of those options that differ from their default."""
+
+
+class RunState(RunSetup):
+    """The controller's state at a checkpoint: counters, lengths of the record files, and the state of the prompts.
+
+    The groups in the window are not in it but in `groups.parquet` beside it (`saved_groups`).
+    """
+
+    model_config = ConfigDict(ser_json_inf_nan="constants")
+
+    version: int
+    """Optimizer steps taken, which is the version of the policy."""
+    elapsed: float
+    """Seconds of work on this run, over all its attempts."""
+    next_group: int
+    """Number of the next group that is sampled."""
+    prompts: Annotated[dict[str, Any], AfterValidator(deepcopy)]  # of this moment: sampling goes on while it is written
+    """State of the prompt stream (`PromptStream.state`)."""
+    replays: dict[str, int]
+    """Times that each group in the replay buffer was trained on again, by group number."""
+    unrecorded: dict[str, int]
+    """Responses and tokens that no step's metrics have counted yet (`StepCounters.unrecorded`)."""
+    validated: dict[str, float]
+    """Mean validation scores, by policy version."""
+    policies: list[str]
+    """Folders in `policies/` that resuming needs: the best validated policy, where one is known."""
+    ledger_bytes: int
+    """Length of `ledger.jsonl`; resuming cuts the file back to it."""
+    journal_bytes: int
+    """Length of `metrics.jsonl`; resuming cuts the file back to it."""
+    rollout_files: int
+    """Number of files in `rollouts/`; resuming removes those beyond."""
+
+    @classmethod
+    def beginning(cls, setup: RunSetup) -> RunState:
+        """Return the state of a run under `setup` that has taken no step."""
+        return cls(
+            **setup.model_dump(),
+            version=0,
+            elapsed=0.0,
+            next_group=0,
+            prompts={},
+            replays={},
+            unrecorded={},
+            validated={},
+            policies=[],
+            ledger_bytes=0,
+            journal_bytes=0,
+            rollout_files=0,
+        )
+
+    @classmethod
+    def read(cls, checkpoint: Path) -> RunState:
+        """Return the state in the folder `checkpoint`.
+
+        Raises:
+            OtherRunError: the checkpoint has another format.
+            ValueError: the file is missing or malformed; a run is not resumed from part of a checkpoint.
+        """
+        try:
+            content = (checkpoint / "state.json").read_bytes()
+            written = _WithFormat.model_validate_json(content).format
+            if written == FORMAT:
+                return cls.model_validate_json(content)
+        except (OSError, ValidationError) as error:
+            raise ValueError(f"checkpoint {checkpoint}: state.json cannot be read: {_reason(error)}") from None
+        raise OtherRunError(
+            f"{checkpoint} has format {written}, and this code reads format {FORMAT}: go on under the code that wrote "
+            f"it; {SEED_ADVICE}"
+        )
+
+    def write(self, checkpoint: Path) -> None:
+        """Write the state into the folder `checkpoint`."""
+        (checkpoint / "state.json").write_text(self.model_dump_json())
+
+
+class _WithFormat(BaseModel):
+    """The one field that the states of all formats have."""
+
+    format: int
+
+
+def _reason(error: OSError | ValidationError) -> str:
+    if isinstance(error, OSError):
+        return str(error)
+    return "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}".lstrip(": ") for fault in error.errors())
