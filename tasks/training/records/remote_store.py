@@ -34,7 +34,7 @@ from tasks.storage.access import AccessError, check_access
 from tasks.storage.lease import LEASE_SECONDS, Lease
 from tasks.storage.threads import in_thread
 from tasks.training.records.checkpoint import KEEP, Checkpoints
-from tasks.training.timeouts import StalledError, within
+from tasks.training.timeouts import Limit, StalledError, within
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -193,8 +193,7 @@ class RunStore:
             await within(
                 asyncio.wrap_future(upload),
                 f"{self._place}: the run has ended but for its last upload",
-                limit=HANG_SECONDS,
-                option="HANG_SECONDS",
+                Limit(HANG_SECONDS, "HANG_SECONDS"),
                 progress=lambda: self._files_put,
             )
 
