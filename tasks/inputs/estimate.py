@@ -103,7 +103,7 @@ def stages(
         ranks / min(cores, learner.ranks * (learner.cpu_threads or cores)),
     )
     # Beside each other they share the cores, and the slower one decides where those are enough.
-    together = sum(each) if training.takes_turns else max(*each, (engines + ranks) / cores)
+    together = sum(each) if training.is_synchronous else max(*each, (engines + ranks) / cores)
     return {
         "difficulty": START_SECONDS + alone(size.prompts, data.difficulty.sampling, data.difficulty.engine),
         "training": START_SECONDS + together,

@@ -175,8 +175,8 @@ class TrainingConfig(Config):
     """Seed of the prompts' order after the first epoch, of the learner, and of `deterministic` responses."""
 
     @property
-    def takes_turns(self) -> bool:
-        """Whether actors and learner wait for each other."""
+    def is_synchronous(self) -> bool:
+        """Whether actors and learner work in turns, and never at the same time (`async_steps` is 0)."""
         return self.async_steps == 0
 
     @property
@@ -213,7 +213,7 @@ class TrainingConfig(Config):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.samples_in_rounds and not self.takes_turns:
+        if self.samples_in_rounds and not self.is_synchronous:
             raise ValueError(
                 f"resampling.kind = dynamic samples in rounds and needs async_steps = 0, not {self.async_steps}; "
                 "resampling.kind = active samples ahead of the learner"

@@ -1,69 +1,115 @@
-"""Waiting that is seen: who waits for what, said after a while, ended in an error after a limit or by a failure."""
+"""Awaiting with a periodic log line and a time limit, so that no wait is silent or endless."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, Self, TypeAlias, TypeVar
 
+from tasks.config import Config
 from tasks.failures import InfrastructureError
 
 logger = logging.getLogger(__name__)
 
-SAY_SECONDS = 60.0
-"""So long something may take without a word, and from one word to the next."""
+LOG_SECONDS = 60.0
+"""Seconds of waiting before the first log line, and between one log line and the next."""
 
 T = TypeVar("T")
 
+Status: TypeAlias = str | Callable[[], str | Awaitable[str]]
+"""Text about who waits for what, such as "the controller waits for the learner's step 3".
+
+A function is called whenever the text is needed, for one that changes while the wait goes on.
+"""
+
 
 class StalledError(InfrastructureError):
-    """Something took longer than its limit; the message says who waits for whom."""
+    """A wait took longer than its limit; the message names who waits for what, and the limit."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A time limit and the option that sets it, which the error of a wait names.
+
+    Attributes:
+        seconds: the longest wait, seconds.
+        option: full name of the option, such as `actors.hang_seconds`.
+    """
+
+    seconds: float
+    option: str
+
+    @classmethod
+    def of(cls, config: Config, option: str) -> Self:
+        """Return the limit that the option with this dotted name has in `config`."""
+        return cls(attrgetter(option)(config), option)
 
 
 async def within(
     awaitable: Awaitable[T],
-    waits_for: str | Callable[[], str | Awaitable[str]],
+    status: Status,
+    limit: Limit,
     *,
-    limit: float,
-    option: str,
     error: type[InfrastructureError] = StalledError,
     progress: Callable[[], int] = lambda: 0,
 ) -> T:
-    """The result of `awaitable`; every minute without one a line says what is waited for.
+    """Return the result of `awaitable`, and cancel it after `limit`; log `status` every minute until then.
 
     Args:
-        waits_for: who waits for what, as in "the controller waits for the learner's step 3"; a function says how it
-            stands when it is called, or returns what does.
-        limit: seconds after which the awaitable is cancelled.
-        option: where the limit comes from, for the error's sentence.
-        progress: a count; the limit begins anew where it has changed.
+        awaitable: the awaited call.
+        status: who waits for what, for the log lines and the error.
+        limit: the longest time without a result or progress.
+        error: class of the error that ends the wait.
+        progress: returns a count; the time limit starts again whenever the count has changed.
 
     Raises:
-        StalledError, or what `error` says: after `limit`.
+        StalledError, or the class `error`: the limit has passed.
     """
+    return await _wait(awaitable, status, limit, error, progress)
+
+
+async def watched(awaitable: Awaitable[T], status: Status) -> T:
+    """Return the result of `awaitable`, however long it takes; log `status` every minute until then."""
+    return await _wait(awaitable, status, Limit(math.inf, "no limit"), StalledError, lambda: 0)
+
+
+async def _wait(
+    awaitable: Awaitable[T],
+    status: Status,
+    limit: Limit,
+    error: type[InfrastructureError],
+    progress: Callable[[], int],
+) -> T:
     task = asyncio.ensure_future(awaitable)
     loop = asyncio.get_running_loop()
-    started, reached = loop.time(), progress()
+    started, count = loop.time(), progress()
     try:
         while True:
-            left = started + limit - loop.time()
-            await asyncio.wait([task], timeout=min(SAY_SECONDS, max(left, 0)))
+            left = started + limit.seconds - loop.time()
+            await asyncio.wait([task], timeout=min(LOG_SECONDS, max(left, 0)))
             if task.done():
                 return task.result()
-            if reached != (reached := progress()):
-                started = loop.time()
+            newest = progress()
+            if newest != count:
+                started, count = loop.time(), newest
             passed = loop.time() - started
-            said = waits_for if isinstance(waits_for, str) else waits_for()
-            if not isinstance(said, str):
-                said = await said
-            if task.done():
+            text = await _text(status)
+            if task.done():  # it may have ended while the text was made
                 return task.result()
-            if passed >= limit:
-                raise error(f"{said}; nothing came for {option} = {limit:g}")
-            logger.warning("%s, since %.0f s", said, passed)
+            if passed >= limit.seconds:
+                raise error(f"{text}; nothing came for {limit.option} = {limit.seconds:g}")
+            logger.warning("%s, since %.0f s", text, passed)
     finally:
         task.cancel()
+
+
+async def _text(status: Status) -> str:
+    text = status if isinstance(status, str) else status()
+    return text if isinstance(text, str) else await text
 
 
 async def until_the_first(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:
@@ -77,8 +123,3 @@ async def until_the_first(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def awaited(future: asyncio.Future[None]) -> None:
-    """What the future says, as a coroutine."""
-    await future

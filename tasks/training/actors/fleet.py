@@ -1,7 +1,12 @@
-"""The fleet: the actors, each of which starts, generates, takes new weights and is replaced on its own.
+"""The fleet: all actors of a run, each of which starts, generates, takes new weights and is replaced independently.
 
-Whoever has room is given what waits in the window, the least loaded actor first, so that a slow one gets little and a
-late one gets its share at once. A lost actor costs what it had not finished.
+    window ──► dispatch ──► slot 0: actor ──► response ──► receiver
+                       └──► slot 1: actor ──► response ──► receiver
+                                ▲
+    weight store ── update ─────┘  each slot takes new weights by itself, as `actors.updates` allows
+
+Samples that wait in the window go to the least loaded actor that has capacity left. So a slow actor is given fewer of
+them, and one that starts late is given its share at once. A lost actor costs only the samples that it had not finished.
 """
 
 from __future__ import annotations
@@ -16,46 +21,45 @@ from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import (
     Completion,
     EngineOptionsError,
-    EngineStatistics,
     RequestRefusedError,
     UpdateTiming,
     sample_seed,
 )
 from tasks.training.actors.process import Actor, ActorLostError
-from tasks.training.actors.slot import ActorSlot
+from tasks.training.actors.slot import ActorSlot, SlotState
 from tasks.training.actors.weights import WeightStore
 from tasks.training.config import TrainingConfig
 from tasks.training.groups.group import Group, Sample, Stage
 from tasks.training.groups.window import Window
-from tasks.training.timeouts import awaited, until_the_first, within
+from tasks.training.timeouts import Limit, until_the_first, within
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 10.0
-"""From one look at an engine's figures to the next, at most: how full its KV cache is changes within seconds."""
+STATISTICS_SECONDS = 10.0
+"""Longest time between two readings of an engine's statistics, seconds: its KV cache can fill within seconds."""
 
 
 class Receiver(Protocol):
-    """Who is told what the actors do."""
+    """The object that a fleet notifies of what its actors did; in a run, `GroupLifecycle`."""
 
     def on_generated(self, sample: Sample, completion: Completion) -> None:
-        """A response is there."""
+        """Handle a response: `completion` is what an actor generated for `sample`."""
 
     def on_impossible(self, group: Group, reason: str) -> None:
-        """No engine can answer the group's prompt."""
+        """Handle a group whose prompt no engine can answer, for `reason`."""
 
     def on_actor_lost(self) -> None:
-        """An actor's place is empty."""
+        """Handle the loss of an actor, whose unfinished samples are in the window again."""
 
     def on_update(self, timing: UpdateTiming) -> None:
-        """An actor has taken new weights."""
+        """Handle the end of a weight update of one actor, which took `timing`."""
 
 
 class Fleet:
-    """All actors of a run.
+    """All actors of a run: hands samples out to them, keeps their weights current, and replaces those that are lost.
 
-    Args:
-        make_actor: makes the actor for a place; the second argument counts those that the place has had.
+    Attributes:
+        slots: the actor slots, by index.
     """
 
     def __init__(
@@ -66,6 +70,16 @@ class Fleet:
         weights: WeightStore,
         receiver: Receiver,
     ) -> None:
+        """Make a fleet without actors; `run` starts them.
+
+        Args:
+            config: the options of the run.
+            window: the groups whose samples are generated.
+            make_actor: creates the actor for the slot with an index; the second argument is the number of actors that
+                the slot had before.
+            weights: the weights that actors take.
+            receiver: is notified of responses, losses and updates.
+        """
         self._config = config
         self._window = window
         self._make_actor = make_actor
@@ -75,98 +89,98 @@ class Fleet:
         self._options_work = False  # an engine has started with them
         self._changed = asyncio.Event()
         actors = config.actors
-        # Taking turns, actors are idle when new weights come: who has them first must not take the whole batch.
-        self._updates = "barrier" if config.takes_turns and actors.updates == "in_flight" else actors.updates
-        # A group that is spread over actors is as slow as the slowest of them; it goes to one that has room for all of
-        # it, as far as what the actor has in stock lets it wait for that.
-        self._least_room = min(max(actors.prefetch, 1), config.sampling.samples)
-        self.places = [ActorSlot(index, actors) for index in range(actors.count)]
+        self._update_limit = Limit.of(config, "actors.update_timeout_seconds")
+        self._hang_limit = Limit.of(config, "actors.hang_seconds")
+        # In a synchronous run actors are idle when weights come: the first to have them must not take all samples.
+        self._updates = "barrier" if config.is_synchronous and actors.updates == "in_flight" else actors.updates
+        # A group that is spread over actors is as slow as the slowest of them. It goes to an actor with capacity for
+        # all of it, as far as `prefetch` allows an actor to wait for that.
+        self._min_capacity = min(max(actors.prefetch, 1), config.sampling.samples)
+        self.slots = [ActorSlot(index, actors) for index in range(actors.count)]
 
     def take_figures(self, seconds: float) -> dict[str, float]:
-        """Since the last call, `seconds` ago: what the engines did, by their own account.
+        """Return what the engines did since the last call, `seconds` ago, as metrics of a step.
 
         `actors_idle` is the share of the time in which an actor had nothing to generate, mean over actors;
-        `kv_cache_usage` the mean of the newest figures; `preemptions` the requests that lost their KV cache to others;
-        `sequences_limit` the mean of the sequences that an engine is given at a time.
+        `kv_cache_usage` the mean over actors of the newest share of the KV cache in use; `preemptions` the number of
+        requests that lost their KV cache to others; `sequences_limit` the mean over actors of the number of sequences
+        that an engine is given at a time.
         """
-        for place in self.places:
-            place.count_idle()
-        count = len(self.places)
+        for slot in self.slots:
+            slot.count_idle()
+        count = len(self.slots)
         figures = {
-            "actors_idle": sum(place.idle_seconds for place in self.places) / seconds / count,
-            "kv_cache_usage": sum(place.statistics.kv_cache_usage for place in self.places) / count,
-            "preemptions": float(sum(place.preemptions for place in self.places)),
-            "sequences_limit": sum(place.concurrency.limit for place in self.places) / count,
+            "actors_idle": sum(slot.idle_seconds for slot in self.slots) / seconds / count,
+            "kv_cache_usage": sum(slot.statistics.kv_cache_usage for slot in self.slots) / count,
+            "preemptions": float(sum(slot.preemptions for slot in self.slots)),
+            "sequences_limit": sum(slot.concurrency.limit for slot in self.slots) / count,
         }
-        for place in self.places:
-            place.idle_seconds, place.preemptions = 0.0, 0
+        for slot in self.slots:
+            slot.idle_seconds, slot.preemptions = 0.0, 0
         return figures
 
     # Handing out
 
     def dispatch(self) -> None:
-        """Hand out what waits, as far as there is room; called whenever that may have changed."""
-        self._dispatch_among(self.places)
+        """Hand waiting samples out to all actors with free capacity; called whenever either may have changed."""
+        self._dispatch_among(self.slots)
 
-    def _dispatch_among(self, places: Sequence[ActorSlot]) -> None:
-        """Hand out what waits to those of `places` that have room; the others have none, or nothing waits."""
+    def _dispatch_among(self, slots: Sequence[ActorSlot]) -> None:
+        """Hand waiting samples out to those of `slots` with free capacity; no other slot has any, or nothing waits."""
         self._changed.set()
-        fresh = {place for place in places if not place.running}
+        fresh = {slot for slot in slots if not slot.running}
         while not self._closing:
-            takers = [place for place in places if self._takes(place, fresh)]
+            takers = [slot for slot in slots if self._takes(slot, fresh)]
             if not takers:
                 return
-            place = min(takers, key=lambda place: (not place.reserved, place.load, place.index))
-            if self._window.has_suspects and not any(place.reserved for place in self.places):
-                place.reserved = True  # it takes nothing more, and once it is empty, it is the suspect's turn
+            slot = min(takers, key=lambda slot: (not slot.reserved, slot.num_requests, slot.index))
+            if self._window.has_suspects and not any(slot.reserved for slot in self.slots):
+                slot.reserve()
                 continue
-            samples = self._window.take_suspects(place.room) if place.reserved else self._window.take(place.room)
-            if place.reserved:
-                place.reserved = bool(samples)
-                place.suspect = samples[0].group if samples else None
-            elif not samples:
+            if slot.reserved:
+                samples = self._window.take_suspects(slot.free_capacity)
+                slot.isolate(samples[0].group if samples else None)
+            elif not (samples := self._window.take(slot.free_capacity)):
                 return
             for sample in samples:
-                self._start(place, sample)
+                self._start(slot, sample)
 
-    def _takes(self, place: ActorSlot, fresh: set[ActorSlot]) -> bool:
-        if place.room < self._least_room or (place.reserved and place.running):
+    def _takes(self, slot: ActorSlot, fresh: set[ActorSlot]) -> bool:
+        if slot.free_capacity < self._min_capacity or (slot.reserved and slot.running):
             return False
         match self._updates:
             case "in_flight":
                 return True
             case "drained":
-                return not self._behind(place)
+                return not self._is_behind(slot)
             case "barrier":
-                return not any(self._behind(other) for other in self.places)
-            case "static":  # a chunk for each at a time: its longest response ends it
-                return place in fresh and not any(self._behind(other) or other.starts for other in self.places)
+                return not any(self._is_behind(other) for other in self.slots)
+            case "static":  # every slot is given one batch at a time, which its longest response ends
+                return slot in fresh and not any(self._is_behind(other) or other.is_pending for other in self.slots)
 
-    def _behind(self, place: ActorSlot) -> bool:
-        return place.held is not None and place.held < self._weights.version
+    def _is_behind(self, slot: ActorSlot) -> bool:
+        return slot.version is not None and slot.version < self._weights.version
 
-    def _start(self, place: ActorSlot, sample: Sample) -> None:
-        sample.actor, sample.began_under = place.index, place.held
-        place.begin()
-        place.running[sample] = asyncio.create_task(self._generate(place, sample))
+    def _start(self, slot: ActorSlot, sample: Sample) -> None:
+        sample.actor, sample.began_under = slot.index, slot.version
+        slot.begin_request()
+        slot.running[sample] = asyncio.create_task(self._generate(slot, sample))
 
-    async def _generate(self, place: ActorSlot, sample: Sample) -> None:
-        assert place.actor is not None
+    async def _generate(self, slot: ActorSlot, sample: Sample) -> None:
+        actor = slot.actor
+        assert actor is not None
         try:
-            completion = await place.actor.generate(
-                sample.group.prompt.token_ids, self._config.sampling, self._seed(sample)
-            )
+            completion = await actor.generate(sample.group.prompt.token_ids, self._config.sampling, self._seed(sample))
         except RequestRefusedError as refusal:
-            self._end(place, sample)
+            self._end(slot, sample)
             self._receiver.on_impossible(sample.group, str(refusal))
-        except Exception as error:  # lost, or a defect: what serves the place says which
-            if not place.broken.done():
-                place.broken.set_exception(error)
+        except Exception as error:  # lost, or a defect: `_serve` raises it, and `_fill` tells one from the other
+            slot.fail(actor, error)
             return
         else:
-            self._end(place, sample)
+            self._end(slot, sample)
             self._receiver.on_generated(sample, completion)
-        self._dispatch_among([place])
+        self._dispatch_among([slot])
 
     def _seed(self, sample: Sample) -> int | None:
         if not self._config.deterministic:
@@ -175,222 +189,210 @@ class Fleet:
         return sample_seed(group, "", sample.index)
 
     def abort(self, group: Group) -> None:
-        """Generate nothing more for a group."""
+        """Cancel everything that is being generated for a group."""
         for sample in group.samples:
             if sample.stage is Stage.GENERATING:
-                place = self.places[sample.actor]
-                if generating := place.running.get(sample):
-                    generating.cancel()
-                    self._end(place, sample)
+                slot = self.slots[sample.actor]
+                if request := slot.running.get(sample):
+                    request.cancel()
+                    self._end(slot, sample)
 
-    def _end(self, place: ActorSlot, sample: Sample) -> None:
-        del place.running[sample]
-        if not place.running:
-            place.is_idle()
+    def _end(self, slot: ActorSlot, sample: Sample) -> None:
+        del slot.running[sample]
+        if not slot.running:
+            slot.finish_training()
 
-    # Beside training
+    # Validation, beside training
 
-    def is_beyond(self, version: int) -> bool:
-        """Whether there is a newer version of the policy."""
+    def has_newer_than(self, version: int) -> bool:
+        """Return whether a newer version of the policy than `version` is published."""
         return self._weights.version > version
 
     @contextlib.asynccontextmanager
-    async def held(self, version: int) -> AsyncIterator[ActorSlot]:
-        """The least loaded actor that has this version of the policy; it keeps it for the length of the block.
+    async def pinned(self, version: int) -> AsyncIterator[ActorSlot]:
+        """Yield the least loaded slot that serves `version` of the policy; it takes no newer weights within the block.
 
-        It goes on with samples of training, as far as it may under weights that are not the newest.
+        Its actor also goes on with samples of training, as far as it may under weights that are not the newest.
 
         Raises:
-            ActorLostError: none has it, nor will have it: there is a newer one.
+            ActorLostError: no slot serves this version, and none will, because a newer one is published.
         """
-        while not (places := [place for place in self.places if place.held == version and not place.keeps_out]):
-            if self.is_beyond(version):
+        while not (slots := [slot for slot in self.slots if slot.version == version and slot.can_validate]):
+            if self.has_newer_than(version):
                 raise ActorLostError(f"no actor has version {version} of the policy any more")
             self._changed.clear()
             await self._changed.wait()
-        place = min(places, key=lambda place: (place.load, place.index))
-        place.free.clear()
+        slot = min(slots, key=lambda slot: (slot.num_requests, slot.index))
+        slot.unpinned.clear()
         try:
-            yield place
+            yield slot
         finally:
-            place.free.set()
+            slot.unpinned.set()
 
-    async def generate_apart(
-        self, place: ActorSlot, prompt_ids: list[int], sampling: SamplingConfig, seed: int
+    async def generate_for_validation(
+        self, slot: ActorSlot, prompt_ids: list[int], sampling: SamplingConfig, seed: int
     ) -> Completion:
-        """A response that belongs to no sample of training; samples of training wait until there is room beside it.
+        """Return a response that belongs to no sample of training; it counts as load of the slot.
 
         Raises:
             ActorLostError: the actor was lost.
             RequestRefusedError: the engine takes no such request.
         """
-        actor = place.actor
+        actor = slot.actor
         if actor is None:
-            raise ActorLostError(f"actor {place.index} {place.state}")
-        place.begin()
+            raise ActorLostError(f"actor {slot.index} {slot.description}")
+        slot.begin_request()
         call = asyncio.create_task(actor.generate(prompt_ids, sampling, seed))
-        place.apart.add(call)
+        slot.validation_calls.add(call)
         try:
             return await call
         except asyncio.CancelledError:
-            if place.actor is not actor:
-                raise ActorLostError(f"actor {place.index} was lost") from None
+            if slot.actor is not actor:
+                raise ActorLostError(f"actor {slot.index} was lost") from None
             raise
         except RequestRefusedError:
             raise
         except Exception as error:  # as of a sample of training
-            if place.actor is actor and not place.broken.done():
-                place.broken.set_exception(error)
+            slot.fail(actor, error)
             raise
         finally:
             call.cancel()
-            place.apart.discard(call)
-            if not place.running:
-                place.is_idle()
+            slot.validation_calls.discard(call)
+            if not slot.running:
+                slot.finish_training()
             self.dispatch()
 
     # The life of an actor
 
     async def run(self) -> None:
-        """Keep every place filled until cancelled.
+        """Fill every slot with an actor, and replace those that are lost, until cancelled.
 
         Raises:
-            ActorLostError: every place has lost more actors than `actors.max_restarts` allows for the time.
+            ActorLostError: every slot has lost more actors than `actors.max_restarts` allows within the window.
+            EngineOptionsError: the first engines do not start, because of their options.
         """
-        await until_the_first(self._keep(place) for place in self.places)
+        await until_the_first(self._fill(slot) for slot in self.slots)
 
-    async def _keep(self, place: ActorSlot) -> None:
+    async def _fill(self, slot: ActorSlot) -> None:
         while True:
-            await self._rest(place)
-            actor = self._make_actor(place.index, place.attempts)
-            place.attempts += 1
+            await self._back_off(slot)
+            actor = self._make_actor(slot.index, slot.create())
             lost: Exception | None = None
             try:
-                await self._serve(place, actor)
+                await self._serve(slot, actor)
             except ActorLostError as error:
                 lost = error
             except EngineOptionsError as error:
                 if not self._options_work:
                     raise
-                lost = error  # they are not at fault: a disk, or storage that is away
+                lost = error  # an engine has run with these options: the cause is a disk, or storage that is away
             except asyncio.CancelledError:
-                self._closing = True  # the run ends: nobody is given anything more
+                self._closing = True  # the run ends: no actor is given anything more
                 raise
             finally:
-                suspect = place.suspect
-                self._empty(place)
+                suspect = slot.suspect
+                self._empty(slot)
                 if lost:
-                    self._lose(place, str(lost), suspect)
+                    self._record_loss(slot, str(lost), suspect)
                 self.dispatch()
                 await actor.kill()
 
-    async def _rest(self, place: ActorSlot) -> None:
-        """Back-off; where every place is over its budget, the run ends."""
-        if place.is_over_budget:
+    async def _back_off(self, slot: ActorSlot) -> None:
+        """Wait before the next actor of a slot; where every slot is over its budget, end the run."""
+        if slot.is_over_budget:
             actors = self._config.actors
-            limit = f"actors.max_restarts = {actors.max_restarts} in {actors.restart_window_seconds:g} s"
-            place.resting = f"{place.resting}; it stays empty: {limit}"
-            if all(other.is_over_budget for other in self.places):
-                raise ActorLostError("; ".join(f"actor {other.index} {other.resting}" for other in self.places))
-        await asyncio.sleep(place.back_off)
+            slot.explain_over_budget(
+                f"actors.max_restarts = {actors.max_restarts} in {actors.restart_window_seconds:g} s"
+            )
+            if all(other.is_over_budget for other in self.slots):
+                raise ActorLostError("; ".join(f"actor {other.index} {other.description}" for other in self.slots))
+        await asyncio.sleep(slot.back_off_seconds)
 
-    async def _serve(self, place: ActorSlot, actor: Actor) -> None:
+    async def _serve(self, slot: ActorSlot, actor: Actor) -> None:
+        """Bring an actor from its creation to service, and keep it current until it is lost; never returns."""
         await actor.placed()
-        place.placed = True
+        slot.load()
         await actor.start()
         self._options_work = True
-        place.resting = ""
-        place.actor = actor
-        place.broken = asyncio.get_running_loop().create_future()
         # Nothing is generated before the learner's weights are in: after a resume or a replacement the engine starts
         # with the initial checkpoint, and without an adapter.
-        held = 0
         if self._weights.version > 0 or self._config.lora:
-            held = await self._update(actor)
-        place.held = held
+            slot.start(actor, None)
+            slot.serve(await self._update(actor))
+        else:
+            slot.start(actor, 0)
         self.dispatch()
-        await until_the_first([self._keep_current(place, actor), self._watch(place, actor), awaited(place.broken)])
+        await until_the_first([self._keep_current(slot, actor), self._watch(slot, actor), slot.failure()])
 
-    async def _keep_current(self, place: ActorSlot, actor: Actor) -> None:
+    async def _keep_current(self, slot: ActorSlot, actor: Actor) -> None:
         while True:
-            assert place.held is not None
-            await self._weights.newer_than(place.held)
-            await self._until_it_may(place)
-            place.updating = True
-            place.held = await self._update(actor)
-            place.updating = False
+            assert slot.version is not None
+            await self._weights.newer_than(slot.version)
+            await self._until_it_may_update(slot)
+            slot.update()
+            slot.serve(await self._update(actor))
             self.dispatch()
 
-    async def _until_it_may(self, place: ActorSlot) -> None:
-        """Wait until the actor in `place` may take new weights."""
+    async def _until_it_may_update(self, slot: ActorSlot) -> None:
+        """Wait until the actor of `slot` may take new weights: `actors.updates` allows it and no validation pins it."""
         while True:
-            await place.free.wait()
+            await slot.unpinned.wait()
             if self._updates in ("barrier", "static"):
-                for other in self.places:
+                for other in self.slots:
                     await other.idle.wait()
             elif self._updates == "drained":
-                await place.idle.wait()
-            if place.free.is_set():  # still
+                await slot.idle.wait()
+            if slot.unpinned.is_set():  # still, after the wait for idle actors
                 return
 
     async def _update(self, actor: Actor) -> int:
-        limit = self._config.actors.update_timeout_seconds
+        """Let an actor take the newest weights, and return their version."""
         with self._weights.open() as (version, path):
-            update = actor.update(str(path), version, keep_cache=self._config.actors.keep_cache)
             timing = await within(
-                update,
+                actor.update(str(path), version, keep_cache=self._config.actors.keep_cache),
                 f"an actor takes the weights of version {version}",
-                limit=limit,
-                option="actors.update_timeout_seconds",
+                self._update_limit,
                 error=ActorLostError,
             )
         self._receiver.on_update(timing)
         return version
 
-    async def _watch(self, place: ActorSlot, actor: Actor) -> None:
-        """Ends when the engine is asked for tokens and makes none; how many it has waiting does not matter.
+    async def _watch(self, slot: ActorSlot, actor: Actor) -> None:
+        """Read an actor's statistics again and again, and raise `ActorLostError` when the actor hangs.
 
-        While it takes new weights it makes none, and is asked for none.
+        It hangs when it has something to generate and makes no token, however much more waits for it. An update of its
+        weights, during which it makes no token, has a limit of its own.
         """
-        loop, limit = asyncio.get_running_loop(), self._config.actors.hang_seconds
+        loop, limit = asyncio.get_running_loop(), self._hang_limit.seconds
         since = loop.time()
         while True:
-            await asyncio.sleep(min(limit / 10, LOOK_SECONDS))
-            before = place.statistics
-            place.observe(
+            await asyncio.sleep(min(limit / 10, STATISTICS_SECONDS))
+            before = slot.statistics
+            slot.observe(
                 await within(
                     actor.statistics(),
-                    f"actor {place.index} is asked how far it is",
-                    limit=limit,
-                    option="actors.hang_seconds",
+                    f"the fleet waits for the statistics of actor {slot.index}",
+                    self._hang_limit,
                     error=ActorLostError,
                 )
             )
-            progress = place.statistics.generated_tokens != before.generated_tokens
-            if progress or place.idle.is_set() or place.updating:  # an update has a limit of its own
+            progress = slot.statistics.generated_tokens != before.generated_tokens
+            if progress or slot.idle.is_set() or slot.state is SlotState.UPDATING:
                 since = loop.time()
             elif loop.time() - since >= limit:
                 raise ActorLostError(
-                    f"it hangs: no token for actors.hang_seconds = {limit:g}, with {len(place.running)} samples to "
+                    f"it hangs: no token for actors.hang_seconds = {limit:g}, with {len(slot.running)} samples to "
                     "generate"
                 )
 
-    def _lose(self, place: ActorSlot, reason: str, suspect: Group | None) -> None:
-        logger.warning("actor %d was lost: %s", place.index, reason)
-        place.lose(reason)
+    def _record_loss(self, slot: ActorSlot, reason: str, suspect: Group | None) -> None:
+        logger.warning("actor %d was lost: %s. Its unfinished samples are generated again", slot.index, reason)
+        slot.back_off(reason)
         self._receiver.on_actor_lost()
         if suspect:
             self._receiver.on_impossible(suspect, f"its prompt ends engines: {reason}")
 
-    def _empty(self, place: ActorSlot) -> None:
-        """Nobody is in `place` any more; what it had not finished waits again."""
-        places = sum(other.actor is not None for other in self.places)
-        place.actor, place.held, place.statistics = None, None, EngineStatistics()
-        place.placed = place.updating = place.reserved = False
-        unfinished = list(place.running)
-        for task in (*place.running.values(), *place.apart):
-            task.cancel()
-        place.running.clear()
-        place.apart.clear()
-        place.is_idle()
-        self._window.lost(unfinished, places)
+    def _empty(self, slot: ActorSlot) -> None:
+        """Remove the actor of a slot; the samples that it had not finished wait in the window again."""
+        actors = sum(other.actor is not None for other in self.slots)
+        self._window.requeue(slot.empty(), actors)

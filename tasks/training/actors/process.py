@@ -14,11 +14,10 @@ from tasks.generation.interface import Completion, EngineError, EngineStatistics
 from tasks.machine.resources import free_resources
 from tasks.training.config import ActorsConfig
 from tasks.training.learner.config import LoraConfig
-from tasks.training.timeouts import within
+from tasks.training.timeouts import Limit, watched, within
 
 STOP_SECONDS = 10.0
 """How long an engine may take to end by itself before its process is killed."""
-FOR_EVER = float("inf")
 
 
 class ActorLostError(InfrastructureError):
@@ -113,15 +112,14 @@ class RayActor:
         async def waits_for() -> str:
             return f"an actor waits until the cluster has room for it: {need}; {await free_resources()}"
 
-        await within(self._call(self._placed), waits_for, limit=FOR_EVER, option="")
+        await watched(self._call(self._placed), waits_for)
 
     async def start(self) -> None:
         """See `Actor`."""
         await within(
             self._call(self._started),
             "an actor's engine loads",
-            limit=self._config.start_timeout_seconds,
-            option="actors.start_timeout_seconds",
+            Limit(self._config.start_timeout_seconds, "actors.start_timeout_seconds"),
             error=ActorLostError,
         )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.generation.interface import Completion
 from tasks.training.config import TrainingConfig
-from tasks.training.groups.group import Group
+from tasks.training.groups.group import JudgedGroup
 from tasks.training.learner.client import Learner, StepReport
 from tasks.training.learner.packing import Sequence as TokenSequence
 from tasks.training.learner.restartable import NotFiniteError
@@ -24,7 +24,7 @@ class TrainedBatch:
 
 
 async def train_batch(
-    batch: Sequence[Group], version: int, rate: float, learner: Learner, config: TrainingConfig
+    batch: Sequence[JudgedGroup], version: int, rate: float, learner: Learner, config: TrainingConfig
 ) -> TrainedBatch:
     """All optimizer steps on `batch`, from policy `version`, at learning rate `rate`."""
     kl = config.objective.kl
@@ -97,7 +97,7 @@ def with_gradient(groups: list[list[TokenSequence]], objective: ObjectiveConfig)
     return moving or [min((sequence for group in groups for sequence in group), key=lambda each: each.length)]
 
 
-def responses(batch: Sequence[Group], version: int, config: TrainingConfig) -> list[TokenSequence]:
+def responses(batch: Sequence[JudgedGroup], version: int, config: TrainingConfig) -> list[TokenSequence]:
     """All responses of a batch that policy `version` is trained on, group by group, their advantages still to come."""
     return [
         TokenSequence(
@@ -125,7 +125,7 @@ def _mask(completion: Completion, version: int, config: TrainingConfig) -> list[
     return mask
 
 
-def advantages(batch: Sequence[Group], penalties: list[float], config: TrainingConfig) -> list[list[float]]:
+def advantages(batch: Sequence[JudgedGroup], penalties: list[float], config: TrainingConfig) -> list[list[float]]:
     """For each group those of its responses; `penalties`, one for each response, are taken from the rewards."""
     import torch
 
@@ -149,11 +149,12 @@ def _padded(rows: Sequence[list[Any]], dtype: Any) -> Any:
     return torch.nn.utils.rnn.pad_sequence([torch.tensor(row, dtype=dtype) for row in rows], batch_first=True)
 
 
-def _components(batch: Sequence[Group]) -> tuple[Any, Any]:
+def _components(batch: Sequence[JudgedGroup]) -> tuple[Any, Any]:
     """Rewards `[groups, samples, rewards]`, NaN where there is none, and their weights `[groups, rewards]`."""
     import torch
 
-    components = [group.components() for group in batch]  # prompts differ in which rewards they have, and how many
+    # Prompts differ in which rewards they have, and how many.
+    components = [[sample.components for sample in group.samples] for group in batch]
     samples = max(len(group) for group in components)
     most = max(len(rewards) for group in components for rewards in group)
     values = torch.full((len(batch), samples, most), torch.nan, dtype=torch.float64)

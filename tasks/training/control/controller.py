@@ -32,7 +32,7 @@ from tasks.training.control.batch import train_batch
 from tasks.training.control.group_lifecycle import GroupLifecycle
 from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.control.validation import Validation, superseded_policies, validated_policy
-from tasks.training.groups.group import Group, Prompt
+from tasks.training.groups.group import JudgedGroup, Prompt
 from tasks.training.learner.config import learning_rate
 from tasks.training.learner.restartable import NotFiniteError, RestartingLearner
 from tasks.training.prompt_options import ActiveResampling, DynamicResampling, NoResampling
@@ -46,7 +46,7 @@ from tasks.training.records.saved_groups import groups_table, load_groups
 from tasks.training.rewards import RewardClient
 from tasks.training.telemetry.alarms import Watch
 from tasks.training.telemetry.step_metrics import batch_metrics
-from tasks.training.timeouts import within
+from tasks.training.timeouts import Limit, watched, within
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class Controller:
         self._started = self._loop.time()
         self._elapsed_before = 0.0
         self._recorded_at = 0.0
-        self._sampling = GroupLifecycle(
+        self.lifecycle = GroupLifecycle(
             config,
             prompts,
             collaborators.make_actor,
@@ -106,7 +106,8 @@ class Controller:
             collaborators.ledger,
             clock=self._elapsed,
         )
-        self.validation = Validation(config, collaborators.kept_out, self._sampling.fleet, collaborators.judge)
+        self.validation = Validation(config, collaborators.kept_out, self.lifecycle.fleet, collaborators.judge)
+        self._stall_limit = Limit.of(config, "stall_seconds")
         self._watch = Watch(config.alarms)
         self._setup = run_setup(config)  # reads all of the code, for which a running loop has no time
         self._saving: asyncio.Task[None] | None = None
@@ -126,8 +127,8 @@ class Controller:
         state = RunState.read(checkpoint)
         self._prompts.restore(state.prompts)
         groups = load_groups(Checkpoints.groups_in(checkpoint), self._prompts.by_id, self._config.objective.shaping)
-        self._sampling.restore(*groups, state.next_group, state.replays)
-        self._sampling.tally.restore(state.unrecorded)
+        self.lifecycle.restore(*groups, state.next_group, state.replays)
+        self.lifecycle.counters.restore(state.unrecorded)
         self.validation.restore(state.validated)
         self._watch.recall(earlier)
         self._elapsed_before = self._recorded_at = state.elapsed
@@ -145,7 +146,7 @@ class Controller:
         await self._publish()
         if self.version:  # after a resume a policy may be validated that was left out before
             await self._export()
-        sampling = asyncio.create_task(self._sampling.run())
+        sampling = asyncio.create_task(self.lifecycle.run())
         learning = asyncio.create_task(self._learn())
         try:
             await asyncio.wait([learning, sampling], return_when=asyncio.FIRST_COMPLETED)
@@ -159,7 +160,7 @@ class Controller:
             # what has been paid for is kept, whatever ends the run
             await asyncio.gather(self._saving_ended(), return_exceptions=True)
             await self.validation.close()
-        self._sampling.close()
+        self.lifecycle.close()
         await self._crew.ledger.rollouts.flush()
 
     async def _learn(self) -> None:
@@ -174,7 +175,7 @@ class Controller:
                 learned = await self._train(step, batch)
             except NotFiniteError as error:
                 for group in batch:
-                    self._sampling.fail(group, str(error))
+                    self.lifecycle.fail(group, str(error))
                 continue
             self.version = step + 1
             if self.version % self._config.actors.sync_every == 0 or self.version == self._config.steps:
@@ -194,14 +195,14 @@ class Controller:
             await self._save()
             await self._saving_ended()
 
-    async def _next_batch(self) -> list[Group] | None:
+    async def _next_batch(self) -> list[JudgedGroup] | None:
         """`groups_per_step` groups, none of them stale, in the order in which their prompts were drawn.
 
         None where the run ends here, because its prompts are solved.
         """
-        sampling, window, wanted = self._sampling, self._sampling.window, self._config.groups_per_step
+        sampling, window, wanted = self.lifecycle, self.lifecycle.window, self._config.groups_per_step
         before = dict(self._crew.ledger.fates)
-        self._prompts.visits.begin(self.version)
+        self._prompts.history.begin(self.version)
         sampling.drop_stale(self.version)
         while True:
             sampling.decided.clear()
@@ -213,24 +214,22 @@ class Controller:
                 self._end_without_prompts()
                 return None
             self._ask({fate: count - before.get(fate, 0) for fate, count in self._crew.ledger.fates.items()})
-            await within(
-                sampling.decided.wait(), self._what_is_missing, limit=self._config.stall_seconds, option="stall_seconds"
-            )
+            await within(sampling.decided.wait(), self._what_is_missing, self._stall_limit)
 
     def _ask(self, dropped: dict[str, int]) -> None:
         """Ask for the groups that the batch lacks, unless so many were dropped for it that it makes no sense."""
-        sampling, resampling, wanted = self._sampling, self._config.resampling, self._config.groups_per_step
+        sampling, resampling, wanted = self.lifecycle, self._config.resampling, self._config.groups_per_step
         match resampling:
             case DynamicResampling():
                 if sampling.window.undecided > 0:
                     return
-                rounds = sampling.tally.rounds or 0
+                rounds = sampling.counters.rounds or 0
                 if rounds == resampling.max_rounds:
                     lost = dropped.get("failed", 0) + dropped.get("stale", 0)
                     if lost > dropped.get("zero_variance", 0):
                         raise self._lost_groups(dropped, f"in {rounds} rounds (resampling.max_rounds)")
                     raise self._no_signal(dropped, f"in {rounds} rounds (resampling.max_rounds)")
-                sampling.tally.rounds = rounds + 1
+                sampling.counters.rounds = rounds + 1
                 sampling.ask(math.ceil(resampling.batch_multiplier * wanted))
             case ActiveResampling() | NoResampling():
                 limit = f"(resampling.max_dropped_groups = {resampling.max_dropped_groups})"
@@ -244,7 +243,7 @@ class Controller:
         return LostGroupsError(f"step {self.version}: too many groups failed or grew stale {limit}: {dropped}")
 
     def _end_without_prompts(self) -> None:
-        retired, total = len(self._prompts.visits.retired), len(self._prompts.by_id)
+        retired, total = len(self._prompts.history.retired), len(self._prompts.by_id)
         what = (
             f"step {self.version} of {self._config.steps}: no prompt is left to sample; {retired} of {total} are "
             f"solved (prompts.retirement), {total - retired} were left out because no engine can answer them"
@@ -259,32 +258,30 @@ class Controller:
     def _no_signal(self, dropped: dict[str, int], limit: str) -> NoSignalError:
         return NoSignalError(
             f"step {self.version}: {dropped.get('zero_variance', 0)} groups were dropped while "
-            f"{len(self._sampling.window.ready)} of {self._config.groups_per_step} were found {limit}; fates so far: "
+            f"{len(self.lifecycle.window.ready)} of {self._config.groups_per_step} were found {limit}; fates so far: "
             f"{dict(self._crew.ledger.fates)}. The prompts are too hard or too easy for this policy, or its responses "
             "are cut off (sampling.max_tokens)"
         )
 
     def _what_is_missing(self) -> str:
-        window = self._sampling.window
-        actors = ", ".join(f"actor {place.index} {place.state}" for place in self._sampling.fleet.places)
+        window = self.lifecycle.window
+        actors = ", ".join(f"actor {slot.index} {slot.description}" for slot in self.lifecycle.fleet.slots)
         return (
             f"step {self.version}: the learner holds {len(window.ready)} of {self._config.groups_per_step} groups and "
             f"waits for {len(window.in_flight)} in flight (groups {sorted(window.in_flight)[:8]}); {actors}"
         )
 
     async def _within(self, what: str, awaitable: Awaitable[T]) -> T:
-        return await within(
-            awaitable, f"step {self.version}: {what}", limit=self._config.stall_seconds, option="stall_seconds"
-        )
+        return await within(awaitable, f"step {self.version}: {what}", self._stall_limit)
 
-    async def _train(self, step: int, batch: list[Group]) -> dict[str, float]:
+    async def _train(self, step: int, batch: list[JudgedGroup]) -> dict[str, float]:
         config = self._config
         # The next groups are sampled while the learner works on these, unless both take turns.
-        self._sampling.keep_full(config.groups_per_step * config.async_steps)
+        self.lifecycle.keep_full(config.groups_per_step * config.async_steps)
         rate = learning_rate(step, config.optimizer, config.steps)
         trained = await train_batch(batch, step, rate, self._crew.learner, config)
         for group, row in zip(batch, trained.advantages, strict=True):
-            self._sampling.trained(group, step, statistics.pstdev(row))
+            self.lifecycle.trained(group, step, statistics.pstdev(row))
         return trained.metrics
 
     async def _publish(self) -> None:
@@ -299,8 +296,7 @@ class Controller:
         await within(
             awaitable,
             f"step {self.version}: a policy is being validated",
-            limit=self._config.stall_seconds,
-            option="stall_seconds",
+            self._stall_limit,
             progress=lambda: self.validation.responses,
         )
 
@@ -328,15 +324,15 @@ class Controller:
         """Begin a checkpoint of this moment, which is written while training goes on; one at a time."""
         await self._saving_ended()
         self._lacks_checkpoint = False
-        window, kept = self._sampling.window, self._sampling.replay.groups
+        window, kept = self.lifecycle.window, self.lifecycle.replay.groups
         state = RunState(
             **self._setup.model_dump(),
             version=self.version,
             elapsed=self._elapsed(),
-            next_group=self._sampling.next_group,
+            next_group=self.lifecycle.next_group,
             prompts=self._prompts.state(),
             replays={str(number): group.replays for number, group in kept.items()},
-            unrecorded=self._sampling.tally.unrecorded(),
+            unrecorded=self.lifecycle.counters.unrecorded(),
             validated=self.validation.state(),
             policies=[validated_policy(self._crew.policies, best).name] if (best := self.validation.best) else [],
             ledger_bytes=self._crew.ledger.sync(),
@@ -360,7 +356,7 @@ class Controller:
         self._crew.learner.saved(Checkpoints.learner_in(checkpoint))
         self._saved = version
         settling = self._crew.checkpoints.settle(checkpoint)
-        await within(settling, f"checkpoints older than {version} are being uploaded", limit=math.inf, option="")
+        await watched(settling, f"checkpoints older than {version} are being uploaded")
         for folder in superseded:  # an attempt that resumes knows no better one now
             await asyncio.to_thread(shutil.rmtree, folder)
 
@@ -369,7 +365,7 @@ class Controller:
         if self._saving:
             await asyncio.shield(self._saving)  # it has limits of its own
 
-    async def _record(self, step: int, batch: list[Group], learned: dict[str, float]) -> None:
+    async def _record(self, step: int, batch: list[JudgedGroup], learned: dict[str, float]) -> None:
         now = self._elapsed()
         seconds = now - self._recorded_at
         self._recorded_at = now
@@ -379,13 +375,13 @@ class Controller:
             "seconds": now,
             "step_seconds": seconds,
             "epoch": self._prompts.epoch,
-            **self._sampling.take_tally().metrics(seconds),
-            **self._prompts.visits.take_figures(),
+            **self.lifecycle.take_counters().metrics(seconds),
+            **self._prompts.history.take_figures(),
             **batch_metrics(batch, version=step),
             "trained_tokens": trained,
             "trained_tokens_per_second": trained / seconds,
             **self._crew.learner.take_figures(seconds),
-            **self._sampling.fleet.take_figures(seconds),
+            **self.lifecycle.fleet.take_figures(seconds),
             **learned,
         }
         metrics |= self._watch.observe(metrics)

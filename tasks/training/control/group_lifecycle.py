@@ -1,7 +1,14 @@
-"""Sampling: what becomes of the groups in the window. Actors generate, the judge scores, and each group has one fate.
+"""The life of every group from a prompt to its one fate: actors generate, a verifier judges, the group is decided.
 
-A response is judged as soon as it is there, whatever becomes of the actor that generated it and of the other responses
-of its group.
+    PromptStream ──► Window ──► Fleet ──► RewardClient ──► ready ──► batch ──► trained
+                        ▲                     │              │         └─────► failed: the step was not finite
+                        │                     │              ├─► stale
+                        └── next prompt ◄─────┴──────────────┤
+                            in its place                     └─► unused: the run has ended
+                                              └─► zero_variance, failed, stale
+
+A response is judged as soon as it is generated, whatever becomes of its actor and of the other responses of its group.
+Every decision is recorded in the ledger, and counted for the metrics of the step.
 """
 
 from __future__ import annotations
@@ -9,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from tasks.generation.interface import Completion, UpdateTiming
 from tasks.training.actors.fleet import Fleet
@@ -16,7 +24,7 @@ from tasks.training.actors.process import Actor
 from tasks.training.actors.weights import WeightStore
 from tasks.training.config import TrainingConfig
 from tasks.training.control.prompt_stream import PromptStream
-from tasks.training.groups.group import Group, Sample, why_unjudged
+from tasks.training.groups.group import Group, JudgedGroup, Sample, describe_unjudged
 from tasks.training.groups.replay_buffer import ReplayBuffer
 from tasks.training.groups.window import Window
 from tasks.training.prompt_options import DynamicResampling
@@ -29,14 +37,15 @@ logger = logging.getLogger(__name__)
 
 
 class GroupLifecycle:
-    """Groups from prompts. Every group that enters leaves exactly once: trained, or dropped with a reason.
+    """All groups of a run, each of which enters once and leaves once: trained, or dropped with a reason.
 
     Attributes:
-        window: where each group stands.
-        fleet: who generates.
-        replay: groups that were trained on, for another time.
-        decided: set whenever a group became ready or was dropped.
-        tally: what happened since the last `take_tally`.
+        window: the groups that have entered and not left, with the stages of their samples.
+        fleet: the actors that generate.
+        replay: groups that were trained on and may be trained on again.
+        decided: an event that is set whenever a group becomes ready or is dropped.
+        counters: counts since the last call of `take_counters`.
+        next_group: number of the next group.
     """
 
     def __init__(
@@ -49,6 +58,17 @@ class GroupLifecycle:
         ledger: Ledger,
         clock: Callable[[], float],
     ) -> None:
+        """Make an empty life cycle; `run` starts actors and judgements.
+
+        Args:
+            config: the options of the run.
+            prompts: the order in which prompts are sampled.
+            make_actor: creates the actor for a slot, as `Fleet` needs it.
+            judge: judges responses.
+            weights: the weights that actors take.
+            ledger: records the fate of every group.
+            clock: returns the seconds since the run began.
+        """
         self._config = config
         self._prompts = prompts
         self._judge = judge
@@ -64,124 +84,138 @@ class GroupLifecycle:
         self._learner_version = 0
         self.next_group = 0
         self.decided = asyncio.Event()
-        self.tally = self._empty_tally()
+        self.counters = self._new_counters()
 
     def restore(
-        self, ready: Iterable[Group], in_flight: Iterable[Group], next_group: int, replays: Mapping[str, int]
+        self, ready: Iterable[JudgedGroup], in_flight: Iterable[Group], next_group: int, replays: Mapping[str, int]
     ) -> None:
-        """Go on with the groups of a checkpoint; those whose numbers `replays` holds were trained on so often again."""
+        """Continue with the groups of a checkpoint.
+
+        `replays` holds, by number, how often the groups of the replay buffer had been trained on again; these are among
+        `ready`, and wait for no batch.
+        """
         self.next_group = next_group
-        ready, kept = list(ready), {int(number): count for number, count in replays.items()}
+        counts = {int(number): count for number, count in replays.items()}
+        waiting = []
         for group in ready:
-            if group.number in kept:
-                group.replays = kept[group.number]
-                self.replay.add(group)
-        ready = [group for group in ready if group.number not in kept]
-        for sample in self.window.restore(ready, in_flight):
+            if group.number in counts:
+                self.replay.add(replace(group, replays=counts[group.number]))
+            else:
+                waiting.append(group)
+        for sample in self.window.restore(waiting, in_flight):
             self._start_judging(sample)
 
-    def take_tally(self) -> StepCounters:
-        """The counts so far; counting starts anew."""
-        tally, self.tally = self.tally, self._empty_tally()
-        return tally
+    def take_counters(self) -> StepCounters:
+        """Return the counts so far, and count from 0 again."""
+        counters, self.counters = self.counters, self._new_counters()
+        return counters
 
-    def _empty_tally(self) -> StepCounters:
+    def _new_counters(self) -> StepCounters:
         return StepCounters(
             rounds=0 if self._config.samples_in_rounds else None, replayed_groups=0 if self._config.replay else None
         )
 
     def ask(self, groups: int) -> None:
-        """Sample this many more groups; none takes the place of one that is dropped."""
+        """Sample this many more groups; those that are dropped are not replaced."""
         self.window.ask(groups)
         self.fleet.dispatch()
 
     def keep_full(self, size: int) -> None:
-        """Keep `size` groups in the window from now on: another takes the place of one that leaves it."""
+        """Fill the window to `size` groups, from now on whenever a group leaves it."""
         self._size = size
         self.window.fill(size)
         self.fleet.dispatch()
 
-    def take_batch(self, groups: int, version: int) -> list[Group]:
-        """The oldest groups that are ready; replayed ones for those that teach nothing, for policy `version`."""
+    def take_batch(self, groups: int, version: int) -> list[JudgedGroup]:
+        """Return the oldest ready groups for the step from policy `version`; replayed ones for zero-variance groups."""
         self.replay.drop(lambda group: self._staleness(group, version) > self._config.max_staleness)
         return [self._replayed(group) for group in self.window.pop(groups)]
 
-    def _replayed(self, group: Group) -> Group:
-        if not self._config.replay or not (reason := self._nothing_to_learn(group)):
+    def _replayed(self, group: JudgedGroup) -> JudgedGroup:
+        if not self._config.replay or not (reason := self._zero_variance_reason(group)):
             return group
         substitute = self.replay.take()
         if substitute is None:
             return group
         self._ledger.close_group(group, "zero_variance", detail=f"{reason}; group {substitute.number} is replayed")
-        self.tally.dropped["zero_variance"] += 1
-        self.tally.replayed_groups = (self.tally.replayed_groups or 0) + 1
+        self.counters.dropped["zero_variance"] += 1
+        self.counters.replayed_groups = (self.counters.replayed_groups or 0) + 1
         return substitute
 
-    def trained(self, group: Group, step: int, spread: float) -> None:
-        """`group`, which `take_batch` gave out, was trained on at `step`."""
+    def trained(self, group: JudgedGroup, step: int, spread: float) -> None:
+        """Record that `step` was taken on a group of its batch.
+
+        `spread` is the standard deviation of the group's advantages.
+        """
         if group.replays:
             self._ledger.add_replay(group, step=step, spread=spread)
         else:
             self._ledger.close_group(group, "trained", step=step, spread=spread)
-        if self._config.replay and not self._nothing_to_learn(group):
+        if self._config.replay and not self._zero_variance_reason(group):
             self.replay.add(group)
 
-    def fail(self, group: Group, detail: str) -> None:
-        """`group`, which `take_batch` gave out, was not trained on."""
+    def fail(self, group: JudgedGroup, detail: str) -> None:
+        """Record that no step could be taken on a group of a batch, because of `detail`."""
         if group.replays:
             return  # its fate was decided before
         self._ledger.close_group(group, "failed", detail=detail)
-        self.tally.dropped["failed"] += 1
+        self.counters.dropped["failed"] += 1
 
-    def drop(self, group: Group, fate: Fate, detail: str) -> None:
-        """`group` will not be trained on."""
+    def drop(self, group: Group | JudgedGroup, fate: Fate, detail: str) -> None:
+        """Let a group of the window leave with `fate`, because of `detail`; another is sampled in its place."""
         self.window.drop(group)
-        self.fleet.abort(group)
-        for sample in group.samples:
-            if judging := self._judging.pop(sample, None):
-                judging.cancel()
-        _keep_what_is_finished(group)
+        if isinstance(group, Group):  # all samples of a judged group are judged
+            self.fleet.abort(group)
+            for sample in group.samples:
+                if judging := self._judging.pop(sample, None):
+                    judging.cancel()
         self._ledger.close_group(group, fate, detail=detail)
-        self.tally.dropped[fate] += 1
+        self.counters.dropped[fate] += 1
         self.decided.set()
         self.keep_full(self._size)
 
     def drop_stale(self, version: int) -> None:
-        """The learner goes on from `version`: drop groups that are older than `max_staleness` allows, as configured.
+        """Drop the groups that are too old for a step from `version`, which is the learner's from now on.
 
-        Their prompts are sampled again. From now on a group that is as old when it becomes ready is dropped at once.
+        Ready groups are dropped, and with `beyond_staleness = abort` those in flight too; their prompts are sampled
+        again. A group that is too old when it becomes ready is dropped then.
         """
         self._learner_version = version
         in_flight = self.window.in_flight.values() if self._config.beyond_staleness == "abort" else ()
         for group in [*self.window.ready, *in_flight]:
             self._drop_if_stale(group)
 
-    def _drop_if_stale(self, group: Group) -> None:
+    def _drop_if_stale(self, group: Group | JudgedGroup) -> None:
         if (staleness := self._staleness(group, self._learner_version)) > self._config.max_staleness:
             self._prompts.put_back(group.prompt)
             self.drop(group, "stale", f"{staleness} versions old")
 
-    def _staleness(self, group: Group, version: int) -> int:
-        # where older tokens are masked, a group goes when no other is left of it
+    def _staleness(self, group: Group | JudgedGroup, version: int) -> int:
+        # Where older tokens are masked, a group is stale once all of its tokens are masked.
         masks = self._config.beyond_staleness == "mask"
         return version - (group.last_version if masks else group.first_version)
 
     async def run(self) -> None:
-        """Keep actors and judge at work until cancelled; raises when no more replacements are allowed."""
+        """Keep actors and judgements at work until cancelled.
+
+        Raises:
+            ActorLostError: more actors were lost than `actors.max_restarts` allows.
+            Exception: a defect in a judgement.
+        """
         try:
-            await until_the_first([self.fleet.run(), self._failed()])
+            await until_the_first([self.fleet.run(), self._defects()])
         finally:
             for task in self._judging.values():
                 task.cancel()
             await asyncio.gather(*self._judging.values(), return_exceptions=True)
 
     def close(self) -> None:
-        """The last step was taken: what is left is not used."""
-        for group in [*self.window.in_flight.values(), *self.window.ready]:
-            _keep_what_is_finished(group)
+        """Record that the groups which are left are unused: the last step was taken."""
+        groups: list[Group | JudgedGroup] = [*self.window.in_flight.values(), *self.window.ready]
+        for group in groups:
             self._ledger.close_group(group, "unused", detail="the last step was taken")
 
-    async def _failed(self) -> None:
+    async def _defects(self) -> None:
         await self._defect
 
     def _open(self) -> Group | None:
@@ -197,28 +231,28 @@ class GroupLifecycle:
         self.next_group += 1
         return group
 
-    # What the fleet tells
+    # Notifications of the fleet
 
     def on_generated(self, sample: Sample, completion: Completion) -> None:
-        """See `Receiver`."""
-        self.tally.generated_tokens += len(completion.token_ids)
-        self.tally.generated_samples += 1
+        """Count the response, and have it judged."""
+        self.counters.generated_tokens += len(completion.token_ids)
+        self.counters.generated_samples += 1
         self.window.generated(sample, completion)
         self._start_judging(sample)
 
     def on_impossible(self, group: Group, reason: str) -> None:
-        """See `Receiver`: the prompt is not sampled again."""
+        """Drop the group, and never sample its prompt again."""
         logger.warning("prompt %s is left out of the run: %s", group.prompt.prompt_id, reason)
         self._prompts.exclude(group.prompt)
         self.drop(group, "failed", reason)
 
     def on_actor_lost(self) -> None:
-        """See `Receiver`."""
-        self.tally.actors_lost += 1
+        """Count the lost actor."""
+        self.counters.actors_lost += 1
 
     def on_update(self, timing: UpdateTiming) -> None:
-        """See `Receiver`."""
-        self.tally.updates.append(timing)  # that of now: a step may have ended meanwhile
+        """Add the update to the counts of the present step, which may be a later one than that of its begin."""
+        self.counters.updates.append(timing)
 
     # Judging
 
@@ -239,33 +273,26 @@ class GroupLifecycle:
         self.window.judged(sample, score)
         errors = group.errors
         if len(group.samples) - len(errors) < MIN_JUDGED:
-            self.tally.unjudged_samples += len(errors)
-            self.drop(group, "failed", why_unjudged(errors, len(group.samples)))
+            self.counters.unjudged_samples += len(errors)
+            self.drop(group, "failed", describe_unjudged(errors, len(group.samples)))
         elif group.all_judged:
-            self._decide(group)
+            self._decide(JudgedGroup.of(group, self._config.objective.shaping, finished_at=self._clock()))
 
-    def _decide(self, group: Group) -> None:
-        group.take_judgements(self._config.objective.shaping)
-        group.finished_at = self._clock()
-        self.tally.judged(group)
-        prospect = self._prompts.visits.judged(group.prompt.prompt_id, group.passed)
-        if reason := self._nothing_to_learn(group):
-            self.tally.zero_variance_groups += 1
+    def _decide(self, group: JudgedGroup) -> None:
+        """Let a group wait for a batch, or drop it where it carries no gradient or is too old."""
+        self.counters.judged(group)
+        outlook = self._prompts.history.judged(group.prompt.prompt_id, group.passed)
+        if reason := self._zero_variance_reason(group):
+            self.counters.zero_variance_groups += 1
             if self._config.resampling.kind != "none":
-                self.drop(group, "zero_variance", "; ".join(filter(None, (reason, prospect))))
+                self.drop(group, "zero_variance", "; ".join(filter(None, (reason, outlook))))
                 return
-        self.window.keep(group)
+        self.window.finish(group)
         self._drop_if_stale(group)
         self.decided.set()
 
-    def _nothing_to_learn(self, group: Group) -> str:
+    def _zero_variance_reason(self, group: JudgedGroup) -> str:
         resampling = self._config.resampling
         if isinstance(resampling, DynamicResampling) and resampling.metric == "passed" and len(set(group.passed)) == 1:
             return "every response passes" if group.passed[0] else "no response passes"
-        return group.teaches_nothing(self._config.objective)
-
-
-def _keep_what_is_finished(group: Group) -> None:
-    """A group that leaves before all of its samples are judged keeps those that are generated, for the ledger."""
-    if group.finished_at is None:
-        group.completions = [sample.completion for sample in group.samples if sample.completion]
+        return group.zero_variance_reason(self._config.objective)

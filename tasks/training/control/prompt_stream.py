@@ -29,7 +29,7 @@ class PromptStream:
         steps: of the run.
 
     Attributes:
-        visits: what earlier groups say of each prompt.
+        history: what earlier groups say of each prompt.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class PromptStream:
         self._excluded: set[str] = set()
         self._curriculum = options.curriculum
         self._ordered, self._ordered_for = self._prompts, -1  # the order of one epoch, and which one
-        self.visits = PromptHistory(options, steps)
+        self.history = PromptHistory(options, steps)
 
     @property
     def by_id(self) -> dict[str, Prompt]:
@@ -66,7 +66,7 @@ class PromptStream:
     @property
     def is_exhausted(self) -> bool:
         """Whether no prompt is left to sample."""
-        retired, excluded, total = self.visits.retired, self._excluded, len(self._by_id)
+        retired, excluded, total = self.history.retired, self._excluded, len(self._by_id)
         if len(retired) + len(excluded) < total:
             return False
         return len(retired | excluded) == total
@@ -82,7 +82,7 @@ class PromptStream:
                 return prompt
         if self.is_exhausted:
             raise ValueError("every prompt of the mixture is excluded or retired: there is nothing left to train on")
-        while deferred := self.visits.take_deferred():
+        while deferred := self.history.take_deferred():
             if deferred not in self._excluded:
                 return self._by_id[deferred]
         while True:
@@ -90,11 +90,11 @@ class PromptStream:
             self._drawn += 1
             prompt = self._order(epoch)[position]
             if not self._is_left_out(prompt):
-                self.visits.drawn(prompt.prompt_id)
+                self.history.drawn(prompt.prompt_id)
                 return prompt
 
     def _is_left_out(self, prompt: Prompt) -> bool:
-        return prompt.prompt_id in self._excluded or prompt.prompt_id in self.visits.retired
+        return prompt.prompt_id in self._excluded or prompt.prompt_id in self.history.retired
 
     def put_back(self, prompt: Prompt) -> None:
         """Sample `prompt` again, before anything new, unless it has retired meanwhile."""
@@ -112,7 +112,7 @@ class PromptStream:
             "drawn": self._drawn,
             "again": again,
             "excluded": sorted(self._excluded),
-            "visits": self.visits.state(),
+            "visits": self.history.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -129,7 +129,7 @@ class PromptStream:
         self._drawn = state["drawn"]
         self._returned = deque(self._by_id[identity] for identity in state["again"])
         self._excluded = set(state["excluded"])
-        self.visits.restore(visits)
+        self.history.restore(visits)
 
     def _order(self, epoch: int) -> list[Prompt]:
         if epoch != self._ordered_for:

@@ -194,12 +194,12 @@ class Validation:
         while waiting:
             answering = False
             try:
-                async with self._fleet.held(version) as place:
+                async with self._fleet.pinned(version) as slot:
                     self._begun.set()
                     answering = True
                     while waiting:
                         turn = waiting[:1] if self._one_by_one else list(waiting)
-                        await self._answer(place, turn, waiting, judging)
+                        await self._answer(slot, turn, waiting, judging)
             except ActorLostError as error:
                 logger.warning("validation of version %d: %s", version, error)
                 if self._one_by_one and answering:
@@ -207,13 +207,13 @@ class Validation:
                     self._prompts.remove(prompt)
                     logger.warning("prompt %s is validated no more: it ends engines", prompt.prompt_id)
                 self._one_by_one = True
-                if self._fleet.is_beyond(version):
+                if self._fleet.has_newer_than(version):
                     return False
         self._one_by_one = False
         return True
 
     async def _answer(
-        self, place: ActorSlot, prompts: list[Prompt], waiting: list[Prompt], judging: list[asyncio.Task[_Answer]]
+        self, slot: ActorSlot, prompts: list[Prompt], waiting: list[Prompt], judging: list[asyncio.Task[_Answer]]
     ) -> None:
         """Generate all responses to `prompts`; a prompt leaves `waiting` when its responses are being judged."""
 
@@ -228,7 +228,7 @@ class Validation:
 
         async def sample(prompt: Prompt, index: int) -> Completion:
             seed = sample_seed(self._config.seed, f"validation {prompt.prompt_id}", index)
-            completion = await self._fleet.generate_apart(place, prompt.token_ids, self._config.sampling, seed)
+            completion = await self._fleet.generate_for_validation(slot, prompt.token_ids, self._config.sampling, seed)
             self.responses += 1
             return completion
 

@@ -1,4 +1,20 @@
-"""What the controller handles: prompts, and the groups of responses sampled from them."""
+"""Prompts, the groups of responses sampled from them, and the judged groups that are trained on.
+
+    Prompt ──► Group: samples, each WAITING ──► GENERATING ──► JUDGING ──► JUDGED
+                 │                     ▲             │
+                 │                     └─ actor lost ┘
+                 │ all samples judged
+                 ▼
+               JudgedGroup: the responses with a judgement, their scores, and when it was finished; never changes
+
+A group that enters a run leaves it with exactly one fate (`records.ledger.Fate`), judged or before:
+
+    trained         a step was taken on it (again: `replayed`)
+    zero_variance   judged, but its scores are all equal, so that it carries no gradient
+    stale           the policy that sampled it is older than `max_staleness` allows
+    failed          its prompt cannot be answered, too few responses could be judged, or the step was not finite
+    unused          the run ended before a step needed it
+"""
 
 from __future__ import annotations
 
@@ -6,6 +22,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -19,9 +36,16 @@ from tasks.verifiers import Reward, Score
 
 @dataclass(frozen=True)
 class Prompt:
-    """A row of the mixture, tokenised.
+    """A prompt of the training mixture: one row of the table, tokenised.
 
-    `ground_truth` is the parsed JSON value, `pass_rate` the prompt's under the initial checkpoint.
+    Attributes:
+        prompt_id: id of the row.
+        domain: name of the domain, such as `math`, by which rewards are reported.
+        messages: the conversation that is to be answered.
+        verifier: name of the verifier that judges responses.
+        ground_truth: parsed JSON value that the verifier compares responses with.
+        token_ids: the conversation under the model's chat template.
+        pass_rate: share of right responses under the initial checkpoint, 0 to 1.
     """
 
     prompt_id: str
@@ -34,25 +58,30 @@ class Prompt:
 
 
 class Stage(Enum):
-    """Where a sample stands."""
+    """Stage of a sample on its way from a prompt to a judgement."""
 
     WAITING = "waiting"
-    """For an actor."""
+    """The sample waits for an actor."""
     GENERATING = "generating"
+    """An actor generates the sample's response."""
     JUDGING = "judging"
+    """The response is generated, and the verifier judges it."""
     JUDGED = "judged"
+    """The sample has a judgement, or the reason why there is none."""
 
 
 @dataclass(eq=False)
 class Sample:
-    """One response of a group, or what will be one.
+    """One sample of a group: a response, or the request for one.
 
     Attributes:
-        index: its place within the group, from 0.
-        actor: index of the actor that was given it last; -1 before.
-        began_under: version of the policy that generates it, or generated it, from its beginning; None before.
-        completion: set once it is generated.
-        score: set once it is judged; `Score.error` says that it cannot be.
+        group: the group that the sample belongs to.
+        index: number of the sample within the group, from 0.
+        stage: stage of the sample; changed by `Window` alone.
+        actor: index of the actor slot that was given the sample last; -1 before.
+        began_under: version of the policy under which the response was begun; None before.
+        completion: the response, once it is generated.
+        score: the verifier's judgement, once there is one; `Score.error` is the reason where none is possible.
     """
 
     group: Group
@@ -64,25 +93,17 @@ class Sample:
     score: Score | None = None
 
 
-class Unjudged(NamedTuple):
-    """A response that could not be judged: how many tokens it has, and why there is no judgement."""
-
-    num_tokens: int
-    reason: str
-
-
 @dataclass(eq=False)
 class Group:
-    """All responses to one prompt that are compared with each other (a GRPO group).
-
-    Times are seconds since the run began. Once all `samples` are judged, there stand in the order of `completions`:
-    `scores`, which training maximises, `rewards`, what those are made of (empty where the verifier's score is all), and
-    whether each is right (`passed`). Groups differ in size then: a response without a judgement is in `unjudged` and
-    nowhere else.
+    """All samples of one prompt that are compared with one another (a GRPO group), until they are judged.
 
     Attributes:
-        lost_at: places whose actors were lost while they generated for this group, one for each loss.
-        replays: how often it was taken out of the replay buffer; its fate was decided before.
+        number: number of the group within the run, from 0, in the order in which prompts are drawn.
+        prompt: the prompt that all samples answer.
+        sampled_at: time at which the group was opened, seconds since the run began.
+        policy_version: newest published version of the policy at that time.
+        samples: the samples, in the order of their indices.
+        lost_at: indices of the slots whose actors were lost while they generated for this group, one for each loss.
     """
 
     number: int
@@ -91,45 +112,35 @@ class Group:
     policy_version: int
     samples: list[Sample] = field(default_factory=list)
     lost_at: list[int] = field(default_factory=list)
-    replays: int = 0
-    completions: list[Completion] = field(default_factory=list)
-    scores: list[float] = field(default_factory=list)
-    finished_at: float | None = None
-    rewards: list[tuple[Reward, ...]] = field(default_factory=list)
-    passed: list[bool] = field(default_factory=list)
-    unjudged: list[Unjudged] = field(default_factory=list)
-    _first_version: int | None = None
 
     @classmethod
     def of(cls, number: int, prompt: Prompt, samples: int, *, sampled_at: float, policy_version: int) -> Group:
-        """A group whose samples all wait for an actor."""
+        """Return a new group of this number of samples, all of which wait for an actor."""
         group = cls(number, prompt, sampled_at, policy_version)
         group.samples = [Sample(group, index) for index in range(samples)]
         return group
 
     @property
+    def completions(self) -> list[Completion]:
+        """The responses that are generated so far, in the order of their samples."""
+        return [sample.completion for sample in self.samples if sample.completion]
+
+    @property
     def actors(self) -> list[int]:
-        """Who generated its finished samples."""
+        """Indices of the slots whose actors generated a response of the group, sorted."""
         return sorted({sample.actor for sample in self.samples if sample.completion})
 
     @property
     def first_version(self) -> int:
-        """The oldest policy that sampled a token of this group, those that are being generated included."""
-        if self.finished_at is not None:
-            if self._first_version is None:  # asked for whenever a group is decided, for all that are ready
-                self._first_version = min(self._versions(), default=self.policy_version)
-            return self._first_version
+        """Oldest version of the policy that sampled a token of the group, unfinished responses included."""
         begun = [sample.began_under for sample in self.samples if sample.stage is Stage.GENERATING]
-        done = [span.version for sample in self.samples if sample.completion for span in sample.completion.versions]
-        return min([*(version for version in begun if version is not None), *done], default=self.policy_version)
+        versions = [*(version for version in begun if version is not None), *_versions(self.completions)]
+        return min(versions, default=self.policy_version)
 
     @property
     def last_version(self) -> int:
-        """The newest policy that sampled a token of this group."""
-        return max(self._versions(), default=self.policy_version)
-
-    def _versions(self) -> Iterator[int]:
-        return (span.version for completion in self.completions for span in completion.versions)
+        """Newest version of the policy that sampled a token of a finished response of the group."""
+        return max(_versions(self.completions), default=self.policy_version)
 
     @property
     def all_judged(self) -> bool:
@@ -138,55 +149,152 @@ class Group:
 
     @property
     def errors(self) -> list[str]:
-        """Of each sample that cannot be judged, why not."""
+        """The reasons why samples cannot be judged, one for each of these samples."""
         return [sample.score.error for sample in self.samples if sample.score and sample.score.error is not None]
 
-    def take_judgements(self, shaping: ShapingConfig) -> None:
-        """All samples are judged: fill in what follows from it, and shape the rewards."""
-        pairs = [(sample.completion, sample.score) for sample in self.samples if sample.completion and sample.score]
-        assert len(pairs) == len(self.samples)
-        self.unjudged = [Unjudged(len(c.token_ids), score.error) for c, score in pairs if score.error is not None]
-        judged = [(completion, score) for completion, score in pairs if score.error is None]
-        self.completions = [completion for completion, _ in judged]
-        self.scores = [shaped_reward(score.reward, len(c.token_ids), c.truncated, shaping) for c, score in judged]
-        self.rewards = [score.rewards for _, score in judged]
-        self.passed = [score.passed for _, score in judged]
 
-    def teaches_nothing(self, objective: ObjectiveConfig) -> str:
-        """Why the group carries no gradient; empty where it does.
+@dataclass(frozen=True)
+class JudgedSample:
+    """One response with its judgement.
 
-        All scores are equal or, for GDPO, each of the rewards' values; or no response is left in the loss.
+    Attributes:
+        completion: the response.
+        score: the number that training maximises: the verifier's score after shaping.
+        passed: whether the verifier calls the response right.
+        rewards: the rewards that the verifier's score is the weighted sum of; empty where it is the only one.
+    """
+
+    completion: Completion
+    score: float
+    passed: bool
+    rewards: tuple[Reward, ...]
+
+    @property
+    def components(self) -> tuple[Reward, ...]:
+        """The rewards of the response; its score as the only reward where the verifier gives no others."""
+        return self.rewards or (Reward("score", 1.0, self.score),)
+
+
+class UnjudgedSample(NamedTuple):
+    """A response that could not be judged: its length in tokens, and the reason."""
+
+    num_tokens: int
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedGroup:
+    """A group all of whose samples have been judged: what training needs of it. It never changes.
+
+    A response that could not be judged is in `unjudged` and not in `samples`, so that judged groups differ in size.
+
+    Attributes:
+        sampled: the group as it was sampled.
+        samples: the responses with a judgement, in the order in which they were sampled.
+        unjudged: the responses that could not be judged.
+        finished_at: time of the last judgement, seconds since the run began.
+        replays: number of times that the group has been taken out of the replay buffer.
+    """
+
+    sampled: Group
+    samples: tuple[JudgedSample, ...]
+    unjudged: tuple[UnjudgedSample, ...]
+    finished_at: float
+    replays: int = 0
+
+    @classmethod
+    def of(cls, group: Group, shaping: ShapingConfig, finished_at: float) -> JudgedGroup:
+        """Return the judged group that follows from `group`, with shaped scores.
+
+        Raises:
+            ValueError: a sample is not judged.
+        """
+        samples, unjudged = [], []
+        for sample in group.samples:
+            completion, score = sample.completion, sample.score
+            if completion is None or score is None:
+                raise ValueError(f"group {group.number} has samples that are not judged: it is not ready")
+            length = len(completion.token_ids)
+            if score.error is not None:
+                unjudged.append(UnjudgedSample(length, score.error))
+                continue
+            shaped = shaped_reward(score.reward, length, completion.truncated, shaping)
+            samples.append(JudgedSample(completion, shaped, score.passed, score.rewards))
+        return cls(group, tuple(samples), tuple(unjudged), finished_at)
+
+    @property
+    def number(self) -> int:
+        """Number of the group within the run."""
+        return self.sampled.number
+
+    @property
+    def prompt(self) -> Prompt:
+        """The prompt that all responses answer."""
+        return self.sampled.prompt
+
+    @property
+    def completions(self) -> list[Completion]:
+        """The judged responses, in the order of `samples`."""
+        return [sample.completion for sample in self.samples]
+
+    @property
+    def scores(self) -> list[float]:
+        """The scores that training maximises, in the order of `samples`."""
+        return [sample.score for sample in self.samples]
+
+    @property
+    def passed(self) -> list[bool]:
+        """Whether the responses are right, in the order of `samples`."""
+        return [sample.passed for sample in self.samples]
+
+    @cached_property
+    def first_version(self) -> int:
+        """Oldest version of the policy that sampled a token of a judged response."""
+        return min(_versions(self.completions), default=self.sampled.policy_version)
+
+    @cached_property
+    def last_version(self) -> int:
+        """Newest version of the policy that sampled a token of a judged response."""
+        return max(_versions(self.completions), default=self.sampled.policy_version)
+
+    def zero_variance_reason(self, objective: ObjectiveConfig) -> str:
+        """Return why the group carries no gradient under `objective`; an empty text where it carries one.
+
+        It carries none where all scores are equal or, for GDPO, the values of each of the rewards; or where no response
+        is left in the loss.
         """
         if objective.shaping.filter_truncated and all(completion.truncated for completion in self.completions):
             return "every response was truncated"
+        scores = self.scores
         if objective.reward_aggregation == "sum_then_normalize":
-            return f"every score is {self.scores[0]:g}" if max(self.scores) == min(self.scores) else ""
-        columns = zip(*self.components(), strict=True)
+            return f"every score is {scores[0]:g}" if max(scores) == min(scores) else ""
+        columns = zip(*(sample.components for sample in self.samples), strict=True)
         varies = any(len({part.value for part in column if part.value is not None}) > 1 for column in columns)
         return "" if varies else "no reward varies"
 
-    def components(self) -> list[tuple[Reward, ...]]:
-        """The rewards of each completion; its score as the only one where there are no others."""
-        return [
-            rewards or (Reward("score", 1.0, score),) for rewards, score in zip(self.rewards, self.scores, strict=True)
-        ]
+
+def _versions(completions: Sequence[Completion]) -> Iterator[int]:
+    return (span.version for completion in completions for span in completion.versions)
 
 
-def why_unjudged(reasons: Sequence[str], samples: int) -> str:
-    """One line about a group of which `samples` responses were sampled; empty where all were judged."""
+def describe_unjudged(reasons: Sequence[str], samples: int) -> str:
+    """Return one line about the responses, of `samples` sampled, that could not be judged; empty where all were.
+
+    `reasons` holds one reason for each of them; the line quotes the first.
+    """
     return f"{len(reasons)} of {samples} responses could not be judged: {reasons[0]}" if reasons else ""
 
 
 def read_prompts(mixture: pa.Table, tokenizer: Any, variables: Mapping[str, Any]) -> list[Prompt]:
-    """The rows of a mixture as prompts, in their order, with the chat template applied.
+    """Return the rows of a mixture as prompts, in the order of the column `order`, tokenised by the chat template.
 
     Args:
         mixture: a table of `schemas.MIXTURE`.
         tokenizer: a Hugging Face tokenizer with a chat template.
-        variables: of the template.
+        variables: values of the template's variables.
 
     Raises:
-        ChatTemplateError: it has no such variable.
+        ChatTemplateError: the template has no variable of such a name.
     """
     rows = mixture.sort_by("order").to_pylist()
     token_ids = chat_template.encode(tokenizer, (row["messages"] for row in rows), variables)

@@ -1,12 +1,11 @@
-"""The window: which groups are sampled ahead of the learner, and where each of their samples stands.
+"""The window: the groups that are sampled ahead of the learner, and the stage of each of their samples.
 
-    ask ──► take ──► generated ──► judged ──► keep ──► ready ──► pop: a batch
+    ask ──► take ──► generated ──► judged ──► finish ──► ready ──► pop: a batch
               ▲          │                └──► drop ◄────┘
-              └── lost ◄─┘  its actor was lost: the sample waits again; what was finished stays
+              └ requeue ◄┘  its actor was lost: the sample waits again; finished ones stay
 
-A pure state machine: no clock, no asyncio, no processes. Every group that is drawn leaves it exactly once, by `pop` or
-by `drop`. A group keeps its place from the moment that it is asked for until it leaves, and `fill` asks for no more
-than there are places.
+A pure state machine: no clock, no asyncio, no processes. Every group that is opened leaves it exactly once, by `pop` or
+by `drop`. A group counts towards the window's size from the moment that it is asked for until it leaves.
 """
 
 from __future__ import annotations
@@ -16,89 +15,90 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from tasks.generation.interface import Completion
-from tasks.training.groups.group import Group, Sample, Stage
+from tasks.training.groups.group import Group, JudgedGroup, Sample, Stage
 from tasks.verifiers import Score
 
 Queue = OrderedDict[int, deque[Sample]]
-"""Samples that wait, by the number of their group, in the order in which groups are handed out; none is empty."""
+"""Waiting samples by the number of their group, in the order in which groups are handed out; no entry is empty."""
 
 
 @dataclass
 class Window:
-    """Groups from the asking to the batch.
+    """All groups of a run from the request for a prompt to the batch.
 
     Args:
-        open_group: draws a prompt, and makes a group of samples that wait; None where no prompt is left.
-        suspect_after: a group for which so many actors were lost, in so many places or in all that there are, is
-            generated apart from all others (`take_suspects`), so that the next loss says whether its prompt is the
-            cause. Losses in one place may be the fault of that.
+        open_group: draws a prompt and returns a new group of it, whose samples wait; None where no prompt is left.
+        suspect_after: number of lost actors, on as many different slots (or on all that have an actor, if those are
+            fewer), after which a group is suspect. It is then generated on an actor of its own (`take_suspects`), so
+            that one more loss shows that its prompt is the cause. Losses on one slot may have their cause there.
 
     Attributes:
-        asked: groups that have a place and are not drawn yet.
+        asked: number of groups that were asked for and are not opened yet.
         in_flight: groups that are sampled or judged, by number.
-        ready: groups that wait for a batch, oldest first.
+        ready: judged groups that wait for a batch, oldest first.
     """
 
     open_group: Callable[[], Group | None]
     suspect_after: int = 2
     asked: int = 0
     in_flight: dict[int, Group] = field(default_factory=dict)
-    ready: deque[Group] = field(default_factory=deque)
+    ready: deque[JudgedGroup] = field(default_factory=deque)
     _waiting: Queue = field(default_factory=OrderedDict)
     _suspects: Queue = field(default_factory=OrderedDict)
 
     @property
     def undecided(self) -> int:
-        """Groups that were asked for, and are neither ready nor dropped yet."""
+        """Number of groups that were asked for, and are neither ready nor dropped yet."""
         return self.asked + len(self.in_flight)
 
     @property
-    def places_taken(self) -> int:
-        """Groups from the asking to the batch."""
+    def size(self) -> int:
+        """Number of groups in the window: asked for, in flight, or ready."""
         return self.undecided + len(self.ready)
 
     @property
     def has_suspects(self) -> bool:
-        """Whether samples wait for an actor that generates nothing else."""
+        """Whether samples of a suspect group wait for an actor of their own."""
         return bool(self._suspects)
 
     # Asking
 
     def ask(self, groups: int) -> None:
-        """Give places to this many more groups."""
+        """Ask for this many more groups."""
         self.asked += groups
 
     def fill(self, size: int) -> None:
-        """Give places to as many groups as a window of `size` lacks."""
-        self.asked += max(size - self.places_taken, 0)
+        """Ask for as many groups as the window lacks to this size."""
+        self.asked += max(size - self.size, 0)
 
     # Sampling
 
-    def take(self, room: int) -> list[Sample]:
-        """Samples of one group, `room` at most, for an actor; empty where nothing waits.
+    def take(self, limit: int) -> list[Sample]:
+        """Hand out waiting samples of one group, `limit` at most, for an actor; an empty list where none waits.
 
-        What was lost comes first. Samples of a group go together, as they share their prompt's KV cache.
+        Samples of lost actors come first. Samples of a group go together, as they share their prompt's KV cache.
         """
         if not self._waiting and self.asked and (group := self.open_group()):
             self.asked -= 1
             self.in_flight[group.number] = group
             self._waiting[group.number] = deque(group.samples)
-        return self._first_group(self._waiting, room)
+        return self._first_group(self._waiting, limit)
 
-    def take_suspects(self, room: int) -> list[Sample]:
-        """Samples of one suspect group, for an actor that generates nothing else."""
-        return self._first_group(self._suspects, room)
+    def take_suspects(self, limit: int) -> list[Sample]:
+        """Hand out waiting samples of one suspect group, `limit` at most, for an actor that generates nothing else."""
+        return self._first_group(self._suspects, limit)
 
     def generated(self, sample: Sample, completion: Completion) -> None:
-        """An actor has finished `sample`, which is to be judged now."""
+        """Record the response that an actor generated for `sample`, which is to be judged next."""
         self._move(sample, Stage.GENERATING, Stage.JUDGING)
         sample.completion = completion
 
-    def lost(self, samples: Iterable[Sample], places: int = 1) -> None:
-        """An actor was lost that generated these samples: they wait again, before anything new.
+    def requeue(self, samples: Iterable[Sample], actors: int = 1) -> None:
+        """Let the unfinished samples of a lost actor wait again, before anything new.
 
         Args:
-            places: where there is an actor, that of the lost one included.
+            samples: the samples that it was generating.
+            actors: number of slots that had an actor when it was lost, its own included.
         """
         by_group: dict[int, list[Sample]] = {}
         for sample in samples:
@@ -107,7 +107,7 @@ class Window:
         for number in reversed(by_group):
             group = self.in_flight[number]
             group.lost_at.append(by_group[number][0].actor)
-            if not self._is_suspect(group, places):
+            if not self._is_suspect(group, actors):
                 self._waiting.setdefault(number, deque()).extendleft(reversed(by_group[number]))
                 self._waiting.move_to_end(number, last=False)
             else:
@@ -115,63 +115,70 @@ class Window:
                 self._suspects[number] = _waiting_of(group)
 
     def judged(self, sample: Sample, score: Score) -> None:
-        """`sample` has its judgement."""
+        """Record the judgement of `sample`."""
         self._move(sample, Stage.JUDGING, Stage.JUDGED)
         sample.score = score
 
     # Leaving
 
-    def keep(self, group: Group) -> None:
-        """A group whose samples are all judged waits for a batch.
+    def finish(self, group: JudgedGroup) -> None:
+        """Let a group whose samples are all judged wait for a batch.
 
         Raises:
-            ValueError: a sample is not judged.
+            ValueError: a sample of the group is not judged.
+            KeyError: the group is not in flight.
         """
-        if not group.all_judged:
+        if not group.sampled.all_judged:
             raise ValueError(f"group {group.number} has samples that are not judged: it is not ready")
         del self.in_flight[group.number]
         self.ready.append(group)
 
-    def drop(self, group: Group) -> None:
-        """The group leaves, from wherever it is; none of its samples waits any more."""
-        if self.in_flight.pop(group.number, None) is None:
+    def drop(self, group: Group | JudgedGroup) -> None:
+        """Let a group leave, whatever its stage; none of its samples waits any more.
+
+        Raises:
+            ValueError: the group is not in the window.
+        """
+        if self.in_flight.pop(group.number, None):
+            self._remove(group)
+        elif isinstance(group, JudgedGroup) and group in self.ready:
             self.ready.remove(group)
         else:
-            self._remove(group)
+            raise ValueError(f"group {group.number} is not in the window: it cannot be dropped")
 
-    def pop(self, groups: int) -> list[Group]:
-        """The oldest groups that are ready leave for a batch, in the order in which their prompts were drawn."""
+    def pop(self, groups: int) -> list[JudgedGroup]:
+        """Let the oldest ready groups leave for a batch, and return them in the order in which they were opened."""
         return sorted((self.ready.popleft() for _ in range(groups)), key=lambda group: group.number)
 
     # Over a restart
 
-    def restore(self, ready: Iterable[Group], in_flight: Iterable[Group]) -> list[Sample]:
-        """Go on with the groups of a checkpoint; returns the samples that are generated, and are to be judged."""
+    def restore(self, ready: Iterable[JudgedGroup], in_flight: Iterable[Group]) -> list[Sample]:
+        """Continue with the groups of a checkpoint, and return the generated samples that are still to be judged."""
         self.ready = deque(ready)
         self.in_flight = {group.number: group for group in in_flight}
         self._waiting = OrderedDict(
-            (group.number, found) for group in self.in_flight.values() if (found := _waiting_of(group))
+            (group.number, waiting) for group in self.in_flight.values() if (waiting := _waiting_of(group))
         )
         return [
             sample for group in self.in_flight.values() for sample in group.samples if sample.stage is Stage.JUDGING
         ]
 
-    def _is_suspect(self, group: Group, places: int) -> bool:
+    def _is_suspect(self, group: Group, actors: int) -> bool:
         n = self.suspect_after
-        return len(group.lost_at) >= n and len(set(group.lost_at)) >= min(n, places)
+        return len(group.lost_at) >= n and len(set(group.lost_at)) >= min(n, actors)
 
-    def _first_group(self, queue: Queue, room: int) -> list[Sample]:
+    def _first_group(self, queue: Queue, limit: int) -> list[Sample]:
         if not queue:
             return []
         number, samples = next(iter(queue.items()))
-        taken = [samples.popleft() for _ in range(min(room, len(samples)))]
+        taken = [samples.popleft() for _ in range(min(limit, len(samples)))]
         if not samples:
             del queue[number]
         for sample in taken:
             self._move(sample, Stage.WAITING, Stage.GENERATING)
         return taken
 
-    def _remove(self, group: Group) -> None:
+    def _remove(self, group: Group | JudgedGroup) -> None:
         self._waiting.pop(group.number, None)
         self._suspects.pop(group.number, None)
 

@@ -17,7 +17,7 @@ from tasks.machine.resources import free_resources
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.packing import Floats, MicroBatch, pack
 from tasks.training.learner.packing import Sequence as TokenSequence
-from tasks.training.timeouts import within
+from tasks.training.timeouts import Limit, within
 
 NEWS_SECONDS = 10.0
 """So long after an error of one rank another's death is waited for."""
@@ -123,8 +123,7 @@ class RayLearner:
         self._share_prompts = await within(
             self._set_up(),
             waits_for,
-            limit=self._config.learner.init_timeout_seconds,
-            option="learner.init_timeout_seconds",
+            Limit.of(self._config, "learner.init_timeout_seconds"),
             error=LearnerLostError,
         )
 

@@ -25,7 +25,7 @@ from tasks.training.config import TrainingConfig
 from tasks.training.learner.client import Learner, LearnerLostError, RestartableLearner, StepReport
 from tasks.training.learner.packing import Floats
 from tasks.training.learner.packing import Sequence as TokenSequence
-from tasks.training.timeouts import within
+from tasks.training.timeouts import Limit, within
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class RestartingLearner:
     def __init__(self, learner: RestartableLearner, config: TrainingConfig) -> None:
         self._learner = learner
         self._options = config.learner
-        self._limit = config.stall_seconds
+        self._limit = Limit.of(config, "stall_seconds")
         self._checkpoint: Path | None = None
         self._steps: list[_Step] = []
         self._in_writing = 0  # so many of them are in the checkpoint that is being written
@@ -128,7 +128,7 @@ class RestartingLearner:
         """
         writing = "the learner writes its checkpoint"
         try:
-            written = await within(self._learner.written(), writing, limit=self._limit, option="stall_seconds")
+            written = await within(self._learner.written(), writing, self._limit)
         except LearnerLostError as error:
             logger.warning("the learner did not write its checkpoint: %s", error)
             return False
@@ -174,8 +174,7 @@ class RestartingLearner:
         return await within(
             call(self._learner),
             f"the controller waits while the learner {doing}",
-            limit=self._limit,
-            option="stall_seconds",
+            self._limit,
             error=LearnerLostError,
         )
 

@@ -18,7 +18,7 @@ from tasks.storage.durable import whole
 from tasks.tables.json_lines import read_json_lines
 from tasks.tables.parquet import storable, table_from_rows
 from tasks.tables.schemas import LEDGER, canonical_json
-from tasks.training.groups.group import Group, why_unjudged
+from tasks.training.groups.group import Group, JudgedGroup, describe_unjudged
 from tasks.training.records.response_files import RolloutFiles
 
 Fate = Literal["trained", "zero_variance", "stale", "failed", "unused", "replayed"]
@@ -44,7 +44,7 @@ class Ledger:
 
     def close_group(
         self,
-        group: Group,
+        group: Group | JudgedGroup,
         fate: Fate,
         *,
         step: int | None = None,
@@ -63,21 +63,22 @@ class Ledger:
             raise ValueError(f"group {group.number} already left the ledger; it cannot become {fate}")
         self._closed.add(group.number)
         self.fates[fate] += 1
-        judged = [len(completion.token_ids) for completion in group.completions]
-        left_out = why_unjudged([each.reason for each in group.unjudged], len(judged) + len(group.unjudged))
+        lengths = [len(completion.token_ids) for completion in group.completions]
+        scores, unjudged = (group.scores, group.unjudged) if isinstance(group, JudgedGroup) else ([], ())
+        left_out = describe_unjudged([sample.reason for sample in unjudged], len(lengths) + len(unjudged))
         row = {
             **_identity(group),
-            "scores": [*group.scores, *(None for _ in group.unjudged)],
-            "num_tokens": [*judged, *(each.num_tokens for each in group.unjudged)],
+            "scores": [*scores, *(None for _ in unjudged)],
+            "num_tokens": [*lengths, *(sample.num_tokens for sample in unjudged)],
             "advantage_spread": spread,
             "fate": fate,
             "step": step,
             "detail": storable("; ".join(filter(None, (detail, left_out)))) or None,
         }
         self._write(row)
-        self.rollouts.add(group, fate, step)
+        self.rollouts.add(_sampled(group), fate, step)
 
-    def add_replay(self, group: Group, *, step: int, spread: float) -> None:
+    def add_replay(self, group: JudgedGroup, *, step: int, spread: float) -> None:
         """Record that `group`, which was trained on before, was trained on again at `step`.
 
         Raises:
@@ -118,14 +119,18 @@ class Ledger:
         self._file.close()
 
 
-def _identity(group: Group) -> dict[str, Any]:
+def _sampled(group: Group | JudgedGroup) -> Group:
+    return group.sampled if isinstance(group, JudgedGroup) else group
+
+
+def _identity(group: Group | JudgedGroup) -> dict[str, Any]:
     return {
         "group": group.number,
         "prompt_id": group.prompt.prompt_id,
         "domain": group.prompt.domain,
-        "actors": group.actors,
-        "sampled_at": group.sampled_at,
-        "finished_at": group.finished_at,
+        "actors": _sampled(group).actors,
+        "sampled_at": _sampled(group).sampled_at,
+        "finished_at": group.finished_at if isinstance(group, JudgedGroup) else None,
         "first_version": group.first_version,
         "last_version": group.last_version,
     }

@@ -35,7 +35,7 @@ from tasks.storage.retries import WAITS, retrying
 from tasks.storage.threads import in_thread
 from tasks.training.records.checkpoint import KEEP, Checkpoints
 from tasks.training.records.run_state import RunState
-from tasks.training.timeouts import StalledError, within
+from tasks.training.timeouts import Limit, StalledError, within
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -192,8 +192,7 @@ class RunStore:
             await within(
                 asyncio.wrap_future(upload),
                 f"{self._place}: the run has ended but for its last upload",
-                limit=HANG_SECONDS,
-                option="HANG_SECONDS",
+                Limit(HANG_SECONDS, "HANG_SECONDS"),
                 progress=lambda: self._files_put,
             )
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tasks.storage.durable import whole
 from tasks.tables.parquet import storable, table_from_rows, write_table
-from tasks.training.groups.group import Group, Sample
+from tasks.training.groups.group import Group, JudgedGroup, Sample
 
 TRAINING_ROLLOUTS = pa.schema(
     [
@@ -124,10 +124,10 @@ def _row(group: Group, sample: Sample, fate: str, step: int | None) -> dict[str,
     }
 
 
-def print_responses(groups: Iterable[Group], step: int, count: int, chars: int = 400) -> None:
+def print_responses(groups: Iterable[JudgedGroup], step: int, count: int, chars: int = 400) -> None:
     """Print a response of each of the first `count` groups of a batch to standard error, above a progress bar."""
     for group in list(groups)[:count]:
-        completion, score = group.completions[0], group.scores[0]
+        completion, score = group.samples[0].completion, group.samples[0].score
         print(
             f"── step {step} ── {group.prompt.domain} {group.prompt.prompt_id[:8]} ── reward {score:.2f} ── "
             f"{len(completion.token_ids)} tokens\n"

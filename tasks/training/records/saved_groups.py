@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tasks.generation.interface import Completion, VersionSpan
 from tasks.tables.parquet import read_table, storable, table_from_rows
-from tasks.training.groups.group import Group, Prompt, Stage
+from tasks.training.groups.group import Group, JudgedGroup, Prompt, Stage
 from tasks.training.objective import ShapingConfig
 from tasks.verifiers import Reward, Score
 
@@ -54,26 +54,31 @@ SAVED_GROUPS = pa.schema(
 """
 
 
-def groups_table(groups: Iterable[Group]) -> pa.Table:
+def groups_table(groups: Iterable[Group | JudgedGroup]) -> pa.Table:
     """Groups with all that is there of them, as a table of `SAVED_GROUPS`."""
+    finished = [
+        (group.sampled, group.finished_at) if isinstance(group, JudgedGroup) else (group, None) for group in groups
+    ]
     rows = [
         {
             "group": group.number,
             "prompt_id": group.prompt.prompt_id,
             "sampled_at": group.sampled_at,
-            "finished_at": group.finished_at,
+            "finished_at": finished_at,
             "policy_version": group.policy_version,
             "actor": sample.actor,
             "completion": _completion_row(sample.completion) if sample.completion else None,
             "score": _score_row(sample.score) if sample.score else None,
         }
-        for group in groups
+        for group, finished_at in finished
         for sample in group.samples
     ]
     return table_from_rows(rows, SAVED_GROUPS, "the groups of the window")
 
 
-def load_groups(path: Path, prompts: Mapping[str, Prompt], shaping: ShapingConfig) -> tuple[list[Group], list[Group]]:
+def load_groups(
+    path: Path, prompts: Mapping[str, Prompt], shaping: ShapingConfig
+) -> tuple[list[JudgedGroup], list[Group]]:
     """The groups that were ready, and those in flight, in their order in the table.
 
     Raises:
@@ -83,11 +88,14 @@ def load_groups(path: Path, prompts: Mapping[str, Prompt], shaping: ShapingConfi
     by_number: dict[int, list[dict[str, Any]]] = {}
     for row in _rows(read_table(path, SAVED_GROUPS)):
         by_number.setdefault(row["group"], []).append(row)
-    groups = [_group(rows, prompts) for rows in by_number.values()]
-    ready = [group for group in groups if group.finished_at is not None]
-    for group in ready:
-        group.take_judgements(shaping)
-    return ready, [group for group in groups if group.finished_at is None]
+    ready, in_flight = [], []
+    for rows in by_number.values():
+        group, finished_at = _group(rows, prompts), rows[0]["finished_at"]
+        if finished_at is None:
+            in_flight.append(group)
+        else:
+            ready.append(JudgedGroup.of(group, shaping, finished_at))
+    return ready, in_flight
 
 
 def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
@@ -114,7 +122,6 @@ def _group(rows: list[dict[str, Any]], prompts: Mapping[str, Prompt]) -> Group:
         sampled_at=first["sampled_at"],
         policy_version=first["policy_version"],
     )
-    group.finished_at = first["finished_at"]
     for sample, row in zip(group.samples, rows, strict=True):
         sample.actor = row["actor"]
         if completion := row["completion"]:

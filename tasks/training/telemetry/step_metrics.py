@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tasks.generation.interface import UpdateTiming
-from tasks.training.groups.group import Group
+from tasks.training.groups.group import JudgedGroup
 
 
 @dataclass
@@ -40,7 +40,7 @@ class StepCounters:
         self.generated_tokens = unrecorded["generated_tokens"]
         self.generated_samples = unrecorded["generated_samples"]
 
-    def judged(self, group: Group) -> None:
+    def judged(self, group: JudgedGroup) -> None:
         """All responses of `group` have scores, and those that could not be judged have left it."""
         self.judged_groups += 1
         self.unjudged_samples += len(group.unjudged)
@@ -48,7 +48,7 @@ class StepCounters:
         self.unsolved_groups += not any(group.passed)
         self.spreads.append(statistics.pstdev(group.scores))
         self.scores.setdefault(group.prompt.domain, []).extend(group.scores)
-        for part in (part for rewards in group.rewards for part in rewards):
+        for part in (part for sample in group.samples for part in sample.rewards):
             if part.value is not None:
                 self.rewards.setdefault(part.name, []).append(part.value)
 
@@ -106,7 +106,7 @@ def _by_name(rewards: dict[str, list[float]]) -> dict[str, float]:
     return figures
 
 
-def batch_metrics(batch: list[Group], version: int) -> dict[str, float]:
+def batch_metrics(batch: list[JudgedGroup], version: int) -> dict[str, float]:
     """What was trained on by the step that started at policy `version`: rewards, staleness, and lengths in tokens.
 
     `response_length` is the mean; `_p50` and `_p99` are quantiles, `_correct` and `_wrong` the means of the responses

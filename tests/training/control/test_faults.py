@@ -14,7 +14,7 @@ from tasks.training.actors.weights import WeightStore
 from tasks.training.config import ActorsConfig
 from tasks.training.control.controller import LostGroupsError, NoSignalError
 from tasks.training.groups.window import Window
-from tasks.training.timeouts import StalledError, within
+from tasks.training.timeouts import Limit, StalledError, within
 from tests.training.stand_ins import (
     RecordingLearner,
     Run,
@@ -78,11 +78,11 @@ def test_what_waits_says_so_every_minute_and_what_makes_progress_has_no_limit(ca
     async def main():
         loop = asyncio.get_running_loop()
         with pytest.raises(StalledError, match=r"the controller waits for the judge; nothing came for patience = 150"):
-            await within(never(), "the controller waits for the judge", limit=150, option="patience")
+            await within(never(), "the controller waits for the judge", Limit(150, "patience"))
         said = [record.getMessage() for record in caplog.records]
         started = loop.time()
         await within(
-            asyncio.sleep(1000), "slow", limit=100, option="", progress=lambda: int((loop.time() - started) / 50)
+            asyncio.sleep(1000), "slow", Limit(100, "patience"), progress=lambda: int((loop.time() - started) / 50)
         )
         return said
 
@@ -215,10 +215,11 @@ def test_a_place_whose_actor_is_lost_is_reserved_for_nobody(tmp_path):
 
     async def main():
         fleet = Fleet(config(), Window(lambda: None), ScriptedActor, WeightStore(tmp_path), receiver=None)
-        [place] = fleet.places
-        place.reserved = True
-        fleet._empty(place)
-        return place.reserved
+        [slot] = fleet.slots
+        slot.create()
+        slot.reserve()
+        slot.empty()
+        return slot.reserved
 
     assert not run_in_virtual_time(main())
 

@@ -7,7 +7,7 @@ import pytest
 from tasks.generation.interface import Completion, VersionSpan
 from tasks.training.config import TrainingConfig
 from tasks.training.control.batch import advantages
-from tasks.training.groups.group import Group
+from tasks.training.groups.group import Group, JudgedGroup
 from tasks.training.objective import ObjectiveConfig, ShapingConfig
 from tasks.training.run import load_prompts
 from tasks.training.telemetry.step_metrics import StepCounters, batch_metrics
@@ -80,8 +80,7 @@ def judged(*scores, cut=(), **shaping):
         reason = "length" if sample.index in cut else "stop"
         sample.completion = Completion("word", [5, 6], [-0.5, -0.25], reason, [VersionSpan(1, 0, 2)])
         sample.score = score
-    group.take_judgements(ShapingConfig(**shaping))
-    return group
+    return JudgedGroup.of(group, ShapingConfig(**shaping), finished_at=2.5)
 
 
 RIGHT, WRONG = Score(1.0, True, ""), Score(0.0, False, "")
@@ -93,15 +92,15 @@ def test_rewards_are_shaped_once_and_pass_rates_are_not():
 
 
 def test_a_group_of_right_answers_teaches_where_one_of_them_did_not_stop():
-    assert judged(RIGHT, RIGHT).teaches_nothing(OLMO_RL) == "every score is 1"
-    assert not judged(RIGHT, RIGHT, cut=(1,), stop_properly=0.0).teaches_nothing(OLMO_RL)
+    assert judged(RIGHT, RIGHT).zero_variance_reason(OLMO_RL) == "every score is 1"
+    assert not judged(RIGHT, RIGHT, cut=(1,), stop_properly=0.0).zero_variance_reason(OLMO_RL)
 
 
 def test_a_group_without_a_response_in_the_loss_teaches_nothing():
     filtering = ObjectiveConfig(shaping={"filter_truncated": True})
-    assert judged(RIGHT, WRONG, cut=(0, 1)).teaches_nothing(filtering) == "every response was truncated"
-    assert not judged(RIGHT, WRONG, cut=(0,)).teaches_nothing(filtering)
-    assert not judged(RIGHT, WRONG, cut=(0, 1)).teaches_nothing(OLMO_RL)
+    assert judged(RIGHT, WRONG, cut=(0, 1)).zero_variance_reason(filtering) == "every response was truncated"
+    assert not judged(RIGHT, WRONG, cut=(0,)).zero_variance_reason(filtering)
+    assert not judged(RIGHT, WRONG, cut=(0, 1)).zero_variance_reason(OLMO_RL)
 
 
 def test_solved_and_unsolved_groups_are_counted_apart():
@@ -135,9 +134,9 @@ def test_training_maximises_the_weighted_sum():
 
 def test_equal_sums_of_different_rewards_carry_a_gradient_where_each_is_normalised():
     hidden = judged(several(1.0, 0.0), several(0.5, 1.0))
-    assert hidden.teaches_nothing(OLMO_RL)
-    assert not hidden.teaches_nothing(GDPO)
-    assert judged(several(1.0, 0.0, None), several(1.0, 0.0, 3.0)).teaches_nothing(GDPO) == "no reward varies"
+    assert hidden.zero_variance_reason(OLMO_RL)
+    assert not hidden.zero_variance_reason(GDPO)
+    assert judged(several(1.0, 0.0, None), several(1.0, 0.0, 3.0)).zero_variance_reason(GDPO) == "no reward varies"
 
 
 def test_each_reward_is_normalised_within_its_group_whatever_rewards_other_groups_have():

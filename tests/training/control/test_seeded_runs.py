@@ -169,7 +169,7 @@ def check(run):
     assert [row["group"] for row in rows] == list(range(len(rows)))  # every group one fate, and none is missing
     for row in trained:
         assert len(row["scores"]) == 3
-    after_the_last_step = run.controller._sampling.tally.generated_tokens
+    after_the_last_step = run.controller.lifecycle.counters.generated_tokens
     generated = sum(row["generated_tokens"] for row in run.metrics()) + after_the_last_step
     assert generated == sum(tokens for row in rows for tokens in row["num_tokens"])  # trained or dropped, to the token
     kept = Counter((row["group"], row["fate"], row["step"]) for row in run.rollouts())

@@ -5,7 +5,8 @@ from collections import Counter
 import pytest
 from pydantic import ValidationError
 
-from tasks.training.groups.group import Group
+from tasks.generation.interface import Completion, VersionSpan
+from tasks.training.groups.group import Group, JudgedGroup, JudgedSample
 from tasks.training.groups.replay_buffer import ReplayBuffer
 from tasks.training.prompt_options import ReplayConfig
 from tasks.training.records.ledger import Ledger
@@ -65,13 +66,14 @@ def test_what_can_be_replayed_survives_a_restart(tmp_path):
     played(tmp_path, steps=1)
     run = played(tmp_path, steps=2)
     assert [(row["group"], row["step"]) for row in run.rows("replayed")] == [(0, 1), (1, 1)]
-    assert run.controller._sampling.replay.groups == {}
+    assert run.controller.lifecycle.replay.groups == {}
 
 
 def judged(number, *scores, replays=0):
     group = Group.of(number, prompts(1)[0], len(scores), sampled_at=0.0, policy_version=0)
-    group.scores, group.replays = list(scores), replays
-    return group
+    completion = Completion("word", [5], [-0.5], "stop", [VersionSpan(0, 0, 1)])
+    samples = tuple(JudgedSample(completion, score, passed=score == 1, rewards=()) for score in scores)
+    return JudgedGroup(group, samples, (), finished_at=1.0, replays=replays)
 
 
 def test_the_buffer_keeps_the_largest_spreads_and_gives_what_was_replayed_least():

@@ -7,8 +7,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tasks.generation.interface import Completion, VersionSpan
 from tasks.training.control.prompt_stream import PromptStream
-from tasks.training.groups.group import Group, Stage
+from tasks.training.groups.group import Group, JudgedGroup, Stage
 from tasks.training.groups.window import Window
+from tasks.training.objective import ShapingConfig
 from tasks.verifiers import Score
 from tests.training.stand_ins import prompts
 
@@ -40,7 +41,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(size=st.integers(0, 6))
     def fill(self, size):
-        self.size = max(size, self.window.places_taken)
+        self.size = max(size, self.window.size)
         self.window.fill(size)
 
     @rule(room=st.integers(1, 7), suspects=st.booleans())
@@ -60,7 +61,7 @@ class Machine(RuleBasedStateMachine):
     def lose(self, data):
         samples = self.samples(Stage.GENERATING)
         lost = data.draw(st.lists(st.sampled_from(samples), unique=True, min_size=1))
-        self.window.lost(lost)
+        self.window.requeue(lost)
         if not self.window.has_suspects:  # what was lost is the next that is handed out
             assert self.window.take(1)[0] in lost
         assert all(sample.completion is None for sample in lost)
@@ -71,7 +72,8 @@ class Machine(RuleBasedStateMachine):
         sample = data.draw(st.sampled_from(self.samples(Stage.JUDGING)))
         self.window.judged(sample, Score.binary(keep, ""))
         if sample.group.all_judged:
-            self.window.keep(sample.group) if keep else self.drop(sample.group)
+            judged = JudgedGroup.of(sample.group, ShapingConfig(), finished_at=1.0)
+            self.window.finish(judged) if keep else self.drop(judged)
 
     @precondition(lambda self: self.window.in_flight or self.window.ready)
     @rule(data=st.data())
@@ -104,7 +106,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def the_window_never_exceeds_its_bound(self):
-        assert self.window.places_taken <= self.size
+        assert self.window.size <= self.size
 
     @invariant()
     def no_prompt_comes_twice_in_an_epoch(self):
@@ -145,7 +147,7 @@ def test_a_group_that_lost_two_actors_is_kept_apart(window):
         assert not window.has_suspects
         taken = window.take(3)
         assert taken[0].group.number == 0
-        window.lost(taken)
+        window.requeue(taken)
     assert window.has_suspects
     assert window.take(3)[0].group.number == 1
     assert [sample.group.number for sample in window.take_suspects(9)] == [0, 0, 0]
@@ -157,7 +159,11 @@ def test_a_group_is_not_ready_before_all_of_it_is_judged(window):
     window.generated(first, COMPLETION)
     window.judged(first, Score.binary(True, ""))
     with pytest.raises(ValueError, match="group 0 has samples that are not judged"):
-        window.keep(first.group)
+        JudgedGroup.of(first.group, ShapingConfig(), finished_at=1.0)
+    for sample in first.group.samples:  # as if a judgement came that the window knows nothing of
+        sample.completion, sample.score = COMPLETION, Score.binary(True, "")
+    with pytest.raises(ValueError, match="group 0 has samples that are not judged"):
+        window.finish(JudgedGroup.of(first.group, ShapingConfig(), finished_at=1.0))
 
 
 def test_what_is_out_of_order_is_an_error_that_says_where_the_sample_stands(window):

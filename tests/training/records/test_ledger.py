@@ -4,7 +4,7 @@ import pytest
 
 from tasks.generation.interface import Completion, VersionSpan
 from tasks.tables.schemas import LEDGER
-from tasks.training.groups.group import Group
+from tasks.training.groups.group import Group, JudgedGroup
 from tasks.training.objective import ShapingConfig
 from tasks.training.records.ledger import Ledger, cut_back
 from tasks.verifiers import Score
@@ -20,8 +20,7 @@ def group(number, *spans):
         sample.actor = 1
         sample.completion = Completion("x" * length, [7] * length, [-0.5] * length, "stop", [span])
         sample.score = Score.binary(length > 2, "")
-    group.take_judgements(ShapingConfig())
-    return group
+    return JudgedGroup.of(group, ShapingConfig(), finished_at=2.5)
 
 
 @pytest.fixture
@@ -33,9 +32,8 @@ def ledger(tmp_path):
 
 def test_a_row_says_who_sampled_the_group_when_and_what_became_of_it(ledger):
     trained = group(1, (2, 3), (3, 1))
-    trained.finished_at = 2.5
     ledger.close_group(trained, "trained", step=3, spread=0.5)
-    ledger.close_group(group(0), "failed", detail="its actor was lost")
+    ledger.close_group(group(0).sampled, "failed", detail="its actor was lost")
     failed, row = ledger.table().to_pylist()
     assert row == {
         "group": 1,

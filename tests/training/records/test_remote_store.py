@@ -260,7 +260,7 @@ def test_a_slow_upload_holds_up_the_checkpoint_after_the_next(bucket, machines):
 
 
 def test_an_upload_that_hangs_holds_up_the_end_only_for_a_while(bucket, machines, monkeypatch, caplog):
-    monkeypatch.setattr("tasks.training.timeouts.SAY_SECONDS", 0.05)
+    monkeypatch.setattr("tasks.training.timeouts.LOG_SECONDS", 0.05)
     monkeypatch.setattr("tasks.training.records.remote_store.HANG_SECONDS", 0.3)
     storage, folder = connect(bucket), machines[0]
     storage.uploading = threading.Event()

@@ -67,7 +67,7 @@ def test_an_attempt_that_was_taken_over_from_writes_over_no_responses_of_the_nex
         raise LeaseLostError("process 12 on node-7 has taken this run over")
 
     files = RolloutFiles(tmp_path / "rollouts", may_write=may_write)
-    files.add(group(0, (4, 3)), "trained", step=0)
+    files.add(group(0, (4, 3)).sampled, "trained", step=0)
     with pytest.raises(LeaseLostError):
         asyncio.run(files.flush())
     assert not (tmp_path / "rollouts").exists()

@@ -5,7 +5,7 @@ import pytest
 
 from tasks.generation.interface import Completion, VersionSpan
 from tasks.tables.parquet import TableError, write_table
-from tasks.training.groups.group import Group, Stage
+from tasks.training.groups.group import Group, JudgedGroup, Stage
 from tasks.training.objective import ShapingConfig
 from tasks.training.records.saved_groups import SAVED_GROUPS, groups_table, load_groups
 from tasks.verifiers import Reward, Score
@@ -33,17 +33,16 @@ def saved(folder, *groups):
 
 
 def test_a_ready_group_comes_back_as_it_was(tmp_path):
-    before = group(
-        7, (COMPLETION, SCORE), (COMPLETION, Score.unjudged("no verdict")), (COMPLETION, Score.binary(False, ""))
-    )
-    before.finished_at = 2.5
-    before.take_judgements(ShapingConfig())
+    samples = [(COMPLETION, SCORE), (COMPLETION, Score.unjudged("no verdict")), (COMPLETION, Score.binary(False, ""))]
+    before = JudgedGroup.of(group(7, *samples), ShapingConfig(), finished_at=2.5)
     [after], in_flight = load_groups(saved(tmp_path, before), BY_ID, ShapingConfig())
     assert not in_flight
     assert groups_table([after]).equals(groups_table([before]))
     assert [contents(each) for each in after.completions] == [contents(COMPLETION)] * 2
-    for name in ("scores", "rewards", "passed", "unjudged", "actors"):
+    for name in ("scores", "passed", "unjudged", "finished_at"):
         assert getattr(after, name) == getattr(before, name), name
+    assert [sample.rewards for sample in after.samples] == [sample.rewards for sample in before.samples]
+    assert after.sampled.actors == before.sampled.actors
     assert (after.first_version, after.last_version, len(after.unjudged)) == (1, 2, 1)
 
 
