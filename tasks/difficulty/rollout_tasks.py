@@ -35,7 +35,7 @@ from tasks.flyte.stages import (
     storage_location,
 )
 from tasks.lineage.provenance import made_from
-from tasks.machine.resources import here
+from tasks.machine.resources import process_resources
 from tasks.tables.parquet import columns_of, read_batches, read_table, with_user_columns, write_batches, write_table
 from tasks.tables.schemas import PROMPTS, RESPONSES, ROLLOUTS, SET_ASIDE, StageSummary
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
@@ -146,7 +146,7 @@ def roll_out(
         )
     summary = watch.summary(
         f"{sum(sampled.counts):,} rollouts",
-        on=here(),
+        on=process_resources(),
         rollouts=sum(sampled.counts),
         generated=sampled.responses,
         spared=table.num_rows * samples - sum(sampled.counts),

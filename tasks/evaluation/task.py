@@ -23,7 +23,7 @@ from tasks.flyte.stages import (
     storage_location,
 )
 from tasks.lineage.provenance import made_from
-from tasks.machine.resources import here
+from tasks.machine.resources import process_resources
 from tasks.tables.parquet import read_table, write_table
 from tasks.tables.schemas import EVALUATION, GRADED, PROMPTS, ROLLOUTS, SET_ASIDE, StageSummary
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
@@ -103,7 +103,7 @@ def evaluate_policy(
         FlyteFile(str(write_table(scratch("set_aside.parquet"), sampled.set_aside, SET_ASIDE, lineage))),
         watch.summary(
             f"{sampled.table.num_rows:,} responses at {speed:,.0f} tokens/s",
-            on=here(),
+            on=process_resources(),
             output_tokens=sampled.sampled.output_tokens,
             tokens_per_second=speed,
             engine_start_seconds=sampled.sampled.start_seconds,

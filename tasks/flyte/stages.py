@@ -33,7 +33,7 @@ from tasks.flyte.patches import install_patches
 from tasks.flyte.registration import check_code, options
 from tasks.lineage.provenance import image
 from tasks.machine.quiet import silence_libraries
-from tasks.machine.resources import Machine, without_gpus
+from tasks.machine.resources import Machine, process_cores
 from tasks.storage.locations import address_of, folder_of
 from tasks.tables.content_digest import claimed, file_digest
 from tasks.tables.parquet import read_metadata
@@ -235,7 +235,7 @@ class Stopwatch:
             on: what it ran on; without it, the cores of this process.
             facts: for the report and for programs.
         """
-        machine = on or without_gpus()
+        machine = on or process_cores()
         return StageSummary(
             stage=self._stage,
             started_at=self._started_at,
@@ -267,9 +267,9 @@ def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
     A bar on a terminal. Where there is none, a line every half minute and one at the end. `done` is the number with
     this call's `count`, for a stage that goes on where an earlier attempt ended.
     """
-    from tasks.machine.progress import shown
+    from tasks.machine.progress import report_progress
 
-    with shown(description, total) as advance:
+    with report_progress(description, total) as advance:
         yield advance
 
 

@@ -201,7 +201,7 @@ async def _generate(
         finally:
             places.release()
 
-    precision.say(config.dtype, precision.resolve(config.dtype, gpu=has_gpu()))
+    precision.report_float32(config.dtype, precision.resolve(config.dtype, gpu=has_gpu()))
     places = asyncio.Semaphore(max(1, BACKLOG * config.max_num_seqs // sampling.samples))
     began = time.perf_counter()
     async with _opened(judges) as opening, running_engine(model, config) as engine:

@@ -1,11 +1,11 @@
-"""Which type weights and activations have where a configuration says `dtype: auto`.
+"""The type of weights and activations that `dtype: auto` stands for.
 
-On GPUs it is bfloat16. Processors differ: without instructions of its own for it (AVX2 alone: most laptops) a processor
-computes bfloat16 several times slower than float32. There float32 is used.
+On GPUs it is bfloat16. Processors differ: one without instructions for it (AVX2 alone: most laptops) computes bfloat16
+several times slower than float32, and there float32 is used.
 
-What `auto` becomes is a property of the machine and no part of a stage's input: results are cached under `auto`. A
-local cache belongs to one machine, and on a cluster the engines and learners of a stage run on GPUs. Whoever wants
-results of one precision apart from those of another writes the type down.
+The type that `auto` becomes is a property of the machine and no part of a stage's input: results are cached under
+`auto`. A local cache belongs to one machine, and on a cluster the engines and learners of a stage run on GPUs. To cache
+results of two precisions apart, give the type in the configuration.
 """
 
 from __future__ import annotations
@@ -18,23 +18,28 @@ Dtype = Literal["bfloat16", "float16", "float32"]
 Auto = Literal["auto"]
 
 SLOWER_AT_MOST = 1.5
-"""bfloat16 takes half the memory: it is used as long as a product in it takes no longer than this many times float32's.
-Processors are far from it on both sides: 0.3 with AVX-512's bfloat16, 4 with AVX2."""
+"""Largest time of a bfloat16 matrix product, in times of float32's, at which bfloat16 is used for its smaller memory.
+
+Processors are far from it on both sides: 0.3 with AVX-512's bfloat16, 4 with AVX2.
+"""
 
 _ROWS, _INNER, _OUTER = 128, 576, 1536
 
 
 def resolve(dtype: Dtype | Auto, *, gpu: bool) -> Dtype:
-    """`dtype`, or what `auto` means for a process with or without a GPU. Loads torch only for `auto` without one."""
+    """Return `dtype`, or for `auto` the type that suits a process with or without a GPU.
+
+    torch is imported only for `auto` without a GPU.
+    """
     if dtype != "auto":
         return dtype
     return "bfloat16" if gpu or bfloat16_is_fast() else "float32"
 
 
 def bfloat16_is_fast() -> bool:
-    """Whether this processor is meant to compute in bfloat16: oneDNN says so, or where it is not asked, a stopwatch.
+    """Return whether this processor computes bfloat16 about as fast as float32 or faster.
 
-    torch builds without oneDNN have nobody to ask; there half a second of matrix products decides.
+    oneDNN knows. A torch that was built without it is timed, for half a second of matrix products.
     """
     import torch
 
@@ -46,10 +51,13 @@ def bfloat16_is_fast() -> bool:
 
 
 def product_rate(dtype: str, seconds: float, *, onednn: bool = False) -> float:
-    """Floating point operations per second of a matrix product as a small model's decoding has them, all threads.
+    """Measure a matrix product as decoding with a small model has them; return floating point operations per second.
 
-    The best of those within `seconds`, so that other processes disturb it little. `onednn`: by that library, which
-    torch uses for bfloat16 wherever the processor has it, and for float32 only when it is asked to.
+    Args:
+        dtype: name of a torch type.
+        seconds: time to repeat the product for. The fastest counts, so that other processes disturb it little.
+        onednn: compute with that library, which torch uses for bfloat16 wherever the processor has it, and for float32
+            only on request.
     """
     import torch
 
@@ -67,7 +75,7 @@ def product_rate(dtype: str, seconds: float, *, onednn: bool = False) -> float:
     return 2 * _ROWS * _INNER * _OUTER / best
 
 
-def say(asked: str, used: str) -> None:
-    """One line on the terminal where `auto` became float32; a stage says it once."""
-    if asked == "auto" and used == "float32":
+def report_float32(option: str, used: str) -> None:
+    """Print one line to stderr where the option was `auto` and the type in use is float32; called once per stage."""
+    if option == "auto" and used == "float32":
         print("this processor computes bfloat16 slowly: float32 is used", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""How far a stage has come: a bar on a terminal, and a line now and then in a log."""
+"""Progress of a stage: a bar on a terminal, or a line every 30 seconds in a log."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ import time
 from collections.abc import Callable, Iterator
 
 LINE_SECONDS = 30.0
-"""Between two lines of a log."""
+"""Seconds between two lines in a log."""
 
 Advance = Callable[..., None]
+"""A function `advance(count=1, note="", done=None)` that reports work as done, and redraws the progress.
+
+`count` units were finished just now. `note` stands behind the progress until the next call. `done` is the total after
+this call, `count` included: the first call gives it where earlier work was resumed, so that the speed leaves it out.
+"""
 
 
 @contextlib.contextmanager
-def shown(description: str, total: int) -> Iterator[Advance]:
-    """Yields `advance(count=1, note="", done=None)`; see `tasks.flyte.stages.progress`."""
+def report_progress(description: str, total: int) -> Iterator[Advance]:
+    """Show the progress of `total` units of work for the length of a block; yields a function that advances it."""
     from rich.console import Console
 
     console = Console(stderr=True)
@@ -44,7 +49,7 @@ def _lines(description: str, total: int) -> Iterator[Advance]:
 
 
 class _Progress:
-    """Counts what is done; written to by one thread, read by another."""
+    """Count of finished units, as text; one thread advances it, another reads it."""
 
     def __init__(self, description: str, total: int) -> None:
         self._description = description
@@ -97,7 +102,7 @@ def _bar(description: str, total: int, console: object) -> Iterator[Advance]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    # Optimizer steps take minutes on some machines, and rich forgets what is older than the period.
+    # Optimizer steps take minutes on some machines, and rich computes the speed from this period alone.
     with Progress(*columns, console=console, speed_estimate_period=3600) as bar:  # type: ignore[arg-type]
         job = bar.add_task(description, total=total)
 

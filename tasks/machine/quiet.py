@@ -1,6 +1,6 @@
-"""Other libraries' progress bars and routine warnings, kept off the terminal and out of a pod's log.
+"""Silences other libraries' progress bars and routine warnings, on the terminal and in a pod's log.
 
-`RLVR_VERBOSE=1` brings them back.
+`RLVR_VERBOSE=1` in the environment leaves them on.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ SETTINGS = {
     "TQDM_DISABLE": "1",
     "PYTHONWARNINGS": "ignore",  # of child processes
     "RAY_LOGGER_LEVEL": "error",
-    "RAY_LOG_TO_DRIVER": "0",  # what an actor raises reaches us as an exception; the rest is in Ray's log folder
+    "RAY_LOG_TO_DRIVER": "0",  # an actor's error is raised in the driver as well; the rest is in Ray's log folder
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "TOKENIZERS_PARALLELISM": "false",
     "TORCH_CPP_LOG_LEVEL": "ERROR",
-    "TORCH_LOGS": "-torch._library.triton",  # it says without need that a CPU has no Triton
+    "TORCH_LOGS": "-torch._library.triton",  # warns on every CPU that there is no Triton
     "TRANSFORMERS_VERBOSITY": "error",
     "VLLM_LOGGING_LEVEL": "ERROR",
 }
-
+"""Environment variables by which those libraries are silenced."""
 
 ROUTINE = {
     "DeepSpeed": ("Setting accelerator to CPU",),
-    "flytekit": ("Unclosed client session", "Unclosed connector"),  # as errors, where it used S3 and the process ends
+    "flytekit": ("Unclosed client session", "Unclosed connector"),  # logged as errors when a process that used S3 ends
 }
-"""Lines of loggers that say nothing about a run."""
+"""Texts by which routine lines of a logger are recognised and dropped, by the logger's name."""
 
 
 def silence_libraries() -> None:
-    """Set what must be set before those libraries are imported; what the user has set stays."""
+    """Set `SETTINGS` and filter warnings; called before those libraries are imported. A variable that is set stays."""
     if os.environ.get("RLVR_VERBOSE") == "1":
         return
     for name, value in SETTINGS.items():
@@ -48,7 +48,7 @@ def _is_none_of(routine: tuple[str, ...], record: logging.LogRecord) -> bool:
 
 
 def silence_progress_bars() -> None:
-    """Turn off the bars of transformers; it has no environment variable for them."""
+    """Turn off the bars of transformers, which has no environment variable for them, unless `RLVR_VERBOSE` is set."""
     if os.environ.get("TRANSFORMERS_VERBOSITY") == "error":
         import transformers
 

@@ -1,4 +1,4 @@
-"""What a stage holds while it runs, which is what it costs: cores and GPUs."""
+"""CPU cores and GPUs of this process and of the Ray cluster: what a stage occupies while it runs."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
-"""Microseconds of CPU time in each period of so many, or `max`: the limit of a container."""
+"""File with a container's CPU limit: `QUOTA PERIOD`, microseconds of CPU time in every period, or `max PERIOD`."""
 
 
 class Machine(NamedTuple):
-    """Cores and GPUs that a stage could use."""
+    """Number of CPU cores and of GPUs that a stage can use; cores may be a fraction."""
 
     cores: float
     gpus: float = 0.0
 
 
-def without_gpus() -> Machine:
-    """The cores of this process."""
+def process_cores() -> Machine:
+    """Return the CPU cores that this process may use, within its container's limit, and 0 GPUs; imports no torch."""
     cores = float(len(os.sched_getaffinity(0)))
     if QUOTA.is_file():
         quota, period = QUOTA.read_text().split()
@@ -34,15 +34,15 @@ def has_gpu() -> bool:
     return torch.accelerator.is_available()
 
 
-def here() -> Machine:
-    """The cores and GPUs of this process."""
+def process_resources() -> Machine:
+    """Return the CPU cores and the GPUs that this process may use; imports torch."""
     import torch
 
-    return Machine(without_gpus().cores, float(torch.cuda.device_count()))
+    return Machine(process_cores().cores, float(torch.cuda.device_count()))
 
 
-def of_ray() -> Machine:
-    """Those of the Ray cluster, all nodes together."""
+def ray_resources() -> Machine:
+    """Return the CPU cores and GPUs of the Ray cluster, all nodes together."""
     import ray
 
     resources = ray.cluster_resources()
@@ -50,13 +50,13 @@ def of_ray() -> Machine:
 
 
 async def free_resources() -> str:
-    """What of the Ray cluster nobody has taken, for a sentence about who waits for it.
+    """Return the free and the total CPUs and GPUs of the Ray cluster, as text for a log message.
 
-    Asked beside the event loop: where Ray's head is away an answer takes a minute.
+    Ray is called in threads: where its head is unreachable, an answer takes a minute.
     """
     import ray
 
-    free, there = await asyncio.gather(
+    free, total = await asyncio.gather(
         asyncio.to_thread(ray.available_resources), asyncio.to_thread(ray.cluster_resources)
     )
-    return " and ".join(f"{free.get(kind, 0):g} of {there.get(kind, 0):g} {kind}s are free" for kind in ("CPU", "GPU"))
+    return " and ".join(f"{free.get(kind, 0):g} of {total.get(kind, 0):g} {kind}s are free" for kind in ("CPU", "GPU"))

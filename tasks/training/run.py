@@ -285,7 +285,7 @@ def with_types(config: TrainingConfig, *, learner: precision.Dtype | precision.A
     engine = config.actors.engine
     types = [precision.resolve(each, gpu=gpu) for each in (learner, engine.dtype)]
     if ("auto", "float32") in zip((learner, engine.dtype), types, strict=True):
-        precision.say("auto", "float32")
+        precision.report_float32("auto", "float32")
     return config.model_copy(
         update={
             "learner": config.learner.model_copy(update={"dtype": types[0]}),

@@ -30,7 +30,7 @@ from tasks.flyte.stages import (
     shown_stage,
 )
 from tasks.lineage.provenance import made_from
-from tasks.machine.resources import of_ray
+from tasks.machine.resources import ray_resources
 from tasks.storage.locations import address_of, folder_of
 from tasks.tables.content_digest import seal
 from tasks.tables.json_lines import read_json_lines
@@ -134,7 +134,7 @@ def _summary(
     return watch.summary(
         f"{config.steps} steps, {trained:,.0f} tokens trained, {rate:,.0f} tokens/s generated",
         before=sum(row["step_seconds"] for row in rows if row["step"] < resumed_from),
-        on=of_ray(),
+        on=ray_resources(),
         steps=config.steps,
         resumed_from=resumed_from,
         trained_tokens=trained,

@@ -29,8 +29,9 @@ def share(folder: Path) -> dict[str, float]:
     from tasks.training.learner.rank import LearnerRank
 
     config = quickstart()[1].run
-    learner = LearnerRank(config, str(inputs.model(folder)))
-    learner.setup(0, 1, learner.address())
+    rank = LearnerRank(config, str(inputs.model(folder)))
+    rank.setup(0, 1, rank.address())
+    learner = rank.trainer
     saved = folder / "checkpoint"
 
     def written() -> None:

@@ -58,8 +58,9 @@ def compare(folder: Path) -> dict[str, float]:
 
     config = quickstart()[1].run
     model = inputs.model(folder)
-    learner = LearnerRank(config, str(model))
-    learner.setup(0, 1, learner.address())
+    rank = LearnerRank(config, str(model))
+    rank.setup(0, 1, rank.address())
+    learner = rank.trainer
     dtype = precision.resolve(config.learner.dtype, gpu=False)
     policy = Policy.load(model, dtype=getattr(torch, dtype)).train()
     seconds: dict[str, list[float]] = {"shared": [], "apart": [], "bare": [], "objective": []}
@@ -121,7 +122,7 @@ def _padded(given: list[list[Sequence]], size: int) -> Iterator[dict[str, Any]]:
 
 def _forward_and_backward(policy: Any, learner: Any, rows: list[MicroBatch]) -> None:
     for batch in rows:
-        logprobs, _ = policy(**learner._row(batch))
+        logprobs, _ = policy(**learner.row(batch))
         logprobs.sum().backward()
     policy.zero_grad(set_to_none=True)
 

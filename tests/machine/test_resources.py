@@ -16,4 +16,4 @@ def test_a_containers_limit_is_what_it_has_of_a_larger_machine(tmp_path, monkeyp
     if limit is not None:
         (tmp_path / "cpu.max").write_text(f"{limit}\n")
     monkeypatch.setattr(resources, "QUOTA", tmp_path / "cpu.max")
-    assert resources.without_gpus() == (cores, 0)
+    assert resources.process_cores() == (cores, 0)

@@ -1,7 +1,7 @@
 """LoRA (Hu et al. 2021, arXiv:2106.09685): the policy is `W + (alpha / rank) B A`, and A and B alone are trained.
 
-The layers are peft's; they are put into the model in place, so that its forward pass and its parameters' names stay
-what they were. What leaves the learner is the adapter, as a folder that peft and vLLM read.
+The layers are peft's. They are put into the model in place, so that its forward pass and its parameters' names do not
+change. Actors are given the adapter, as a folder that peft and vLLM read.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 WEIGHTS = "adapter_model.safetensors"
+"""Name of the file of weights in an adapter's folder, as peft has it."""
 _NAME = "default"
 
 
@@ -27,7 +28,7 @@ def add_adapter(model: PreTrainedModel, config: LoraConfig) -> None:
     """Put A, random, and B, zero, beside the linear layers that `config` names, and freeze the rest.
 
     Raises:
-        ValueError: a name that no linear layer of the model has; peft would pass over it.
+        ValueError: `target_modules` has a name that no linear layer of the model has; peft would ignore it.
     """
     from peft import inject_adapter_in_model
     from torch import nn
@@ -43,14 +44,17 @@ def add_adapter(model: PreTrainedModel, config: LoraConfig) -> None:
 
 
 def adapter_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """`<layer>.lora_A.weight` `[rank, in]` and `<layer>.lora_B.weight` `[out, rank]` of every adapted layer."""
+    """Yield the adapter's parameters by peft's names, two for every adapted layer.
+
+    They are `<layer>.lora_A.weight` `[rank, in]` and `<layer>.lora_B.weight` `[out, rank]`.
+    """
     for name, parameter in model.named_parameters():
         if ".lora_" in name:
             yield name.replace(f".{_NAME}.", "."), parameter
 
 
 def base_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Everything else, by its name in the checkpoint."""
+    """Yield all parameters but the adapter's, by their names in the checkpoint."""
     for name, parameter in model.named_parameters():
         if ".lora_" not in name:
             yield name.replace(".base_layer.", "."), parameter
@@ -58,7 +62,7 @@ def base_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 @contextlib.contextmanager
 def switched_off(model: nn.Module) -> Iterator[None]:
-    """The model without its adapter, for the length of a block: the initial checkpoint."""
+    """Switch the adapter off for the length of a block, in which the model is the initial checkpoint."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     layers = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
@@ -72,21 +76,30 @@ def switched_off(model: nn.Module) -> Iterator[None]:
 
 
 def merged(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], config: LoraConfig) -> dict[str, Tensor]:
-    """The policy as plain weights: `W + (alpha / rank) B A`, computed in float32 and rounded to the type of W."""
+    """Merge an adapter into the weights: `W + (alpha / rank) B A`, computed in float32 and rounded to the type of W.
+
+    Args:
+        base: the frozen weights by their names in the checkpoint.
+        adapter: as `adapter_parameters` names them.
+        config: rank and alpha.
+
+    Returns:
+        All of `base`, merged where a layer has an adapter.
+    """
     import torch
 
     weights = dict(base)
     for name, a in adapter.items():
         layer, _, rest = name.partition(".lora_A.")
         if rest:
-            whole, b = weights[f"{layer}.weight"], adapter[f"{layer}.lora_B.weight"]
+            w, b = weights[f"{layer}.weight"], adapter[f"{layer}.lora_B.weight"]  # [out, in], [out, rank]
             scale = config.alpha / config.rank
-            weights[f"{layer}.weight"] = torch.addmm(whole.float(), b.float(), a.float(), alpha=scale).to(whole.dtype)
+            weights[f"{layer}.weight"] = torch.addmm(w.float(), b.float(), a.float(), alpha=scale).to(w.dtype)
     return weights
 
 
 def write_adapter(folder: Path, tensors: Mapping[str, Tensor], config: LoraConfig) -> None:
-    """Write an adapter as peft does; the folder appears when it is complete."""
+    """Write an adapter's folder as peft does; it appears, or replaces an older one, when it is complete."""
     from safetensors.torch import save_file
 
     with whole(folder) as partial:

@@ -8,8 +8,8 @@ sequence at a time. Here the sequences of a row are laid side by side in blocks 
             [c c]                      1 sequence of 2 slots
 
 and each block is two batched matrix products with a causal softmax between them. Where responses share a prompt, every
-one of them gets the prompt's keys into its own slots, and gives their gradients back. Nothing else of the model sees
-the empty slots and the copies.
+one of them gets a copy of the prompt's keys in its own slots, and gives their gradients back. No other part of the
+model sees the empty slots and the copies.
 
 A sequence joins a block if the block's longest is at most `STRETCH` times as long, so that no sequence costs more than
 `STRETCH ** 2` times its own square. Scores take memory quadratic in the length; from `LONG` tokens on, a sequence is a
@@ -21,20 +21,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+if TYPE_CHECKING:
+    from torch.autograd.function import FunctionCtx
+
+    class _Context(FunctionCtx):
+        layout: Layout
+
+
 NAME = "packed_blocks"
+"""Name under which transformers knows this attention (`attn_implementation`)."""
 STRETCH = 1.5
+"""Largest ratio of the longest to the shortest sequence of a block."""
 LONG = 640
+"""Tokens from which on a sequence is a block by itself."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """`count` sequences of up to `length` tokens, in the slots from `start` on."""
+    """A batch of `count` sequences of up to `length` tokens, in the slots from `start` on."""
 
     start: int
     count: int
@@ -42,13 +52,13 @@ class Block:
 
     @property
     def slots(self) -> int:
-        """Slots that the block takes, empty ones included."""
+        """Number of slots of the block, empty ones included."""
         return self.count * self.length
 
 
 @dataclass(frozen=True)
 class Copy:
-    """`count` tokens of a shared prompt, from `token` of the row on, once more in the slots from `slot` on."""
+    """A copy of `count` tokens of a shared prompt, from `token` of the row on, in the slots from `slot` on."""
 
     token: int
     slot: int
@@ -57,12 +67,12 @@ class Copy:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the tokens of one packed row lie in its blocks; the same for every layer, so built once per row.
+    """The slots of the tokens of one packed row; the same for every layer, so built once per row.
 
     Attributes:
-        slots: int64 `[T]`, the slot of each token; a shared prompt's are those of its first response.
-        copies: the slots of shared prompts beside all further responses.
-        blocks: they follow each other without gaps.
+        slots: int64 `[T]`, the slot of each token; a shared prompt's lie before its first response.
+        copies: copies of shared prompts, before every further response.
+        blocks: blocks in order, without gaps between them.
     """
 
     slots: Tensor
@@ -71,12 +81,12 @@ class Layout:
 
     @property
     def num_slots(self) -> int:
-        """Slots of all blocks."""
+        """Number of slots of all blocks."""
         return self.blocks[-1].start + self.blocks[-1].slots
 
     @classmethod
     def of(cls, position_ids: Tensor) -> Layout:
-        """The layout of a row with these `position_ids` `[1, T]`, as `packing` gives them.
+        """Return the layout of a row with these `position_ids` `[1, T]`, as `packing` makes them.
 
         Raises:
             ValueError: not one row, a row that does not start with 0, or a branch from a position that its sequence
@@ -92,8 +102,8 @@ class Layout:
         used = 0
         for group in _similar(lengths):
             block = Block(start=used, count=len(group), length=lengths[group[0]])
-            for place, index in enumerate(group):
-                branch, first = branches[index], used + place * block.length
+            for number, index in enumerate(group):
+                branch, first = branches[index], used + number * block.length
                 if branch.shared:
                     copies.append(Copy(token=branch.root, slot=first, count=branch.shared))
                 slots[branch.start : branch.end] = torch.arange(first + branch.shared, first + branch.length)
@@ -135,7 +145,7 @@ def _branches(positions: Tensor) -> list[_Branch]:
 
 
 def _similar(lengths: Sequence[int]) -> list[list[int]]:
-    """Indices of sequences that share a block, the longest first."""
+    """Group the sequences into blocks: indices of each, the longest first."""
     groups: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
         longest = lengths[groups[-1][0]] if groups else 0
@@ -161,18 +171,18 @@ def packed_attention(
     s_aux: Tensor | None = None,
     **model_inputs: Any,
 ) -> tuple[Tensor, None]:
-    """Grouped-query causal attention within each sequence of a packed row, in the shape of transformers' interface.
+    """Compute grouped-query causal attention within each sequence of a packed row, behind transformers' interface.
 
     Args:
         module: the attention module; not used.
         query: `[1, Hq, T, D]`.
         key, value: `[1, Hk, T, D]`; query head h reads key head h // (Hq / Hk).
-        attention_mask: None; the layout says who sees whom.
+        attention_mask: None; the layout takes its part.
         layout: of the row, given to the model's forward as a keyword.
-        scaling: of the scores.
+        scaling: factor on the scores.
         dropout: 0.
-        sliding_window, softcap, s_aux: None; variants of attention that this is not.
-        model_inputs: what else transformers hands to every attention, such as `position_ids`; the layout has them.
+        sliding_window, softcap, s_aux: None; variants of attention that are not implemented here.
+        model_inputs: further arguments that transformers passes to every attention, such as `position_ids`; not used.
 
     Returns:
         `[1, T, Hq, D]`, and None in place of the attention weights.
@@ -191,13 +201,14 @@ def packed_attention(
     k, v = _spread(key[0], layout), _spread(value[0], layout)
     parts = []
     for block in layout.blocks:
-        here = slice(block.start, block.start + block.slots)
-        parts.append(_attend(q[:, here], k[:, here], v[:, here], block, scaling))
+        slots = slice(block.start, block.start + block.slots)
+        parts.append(_attend(q[:, slots], k[:, slots], v[:, slots], block, scaling))
     out = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)  # [Hk, slots, Hq / Hk, D]
     return _Collect.apply(out, layout).transpose(0, 1).reshape(1, tokens, heads, width), None
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, block: Block, scaling: float) -> Tensor:
+    """Attention in one block: q `[Hk, slots, Hq / Hk, D]`, k and v `[Hk, slots, D]`; returns the shape of q."""
     groups, _, per_group, width = q.shape
     if block.length >= LONG:
         out = scaled_dot_product_attention(
@@ -215,7 +226,7 @@ class _Spread(torch.autograd.Function):
     """`[H, T, ...]` to `[H, slots, ...]`, copies included, zero in empty slots."""
 
     @staticmethod
-    def forward(ctx: Any, tokens: Tensor, layout: Layout) -> Tensor:
+    def forward(ctx: _Context, tokens: Tensor, layout: Layout) -> Tensor:
         ctx.layout = layout
         slots = _to_slots(tokens, layout)
         for copy in layout.copies:
@@ -223,7 +234,7 @@ class _Spread(torch.autograd.Function):
         return slots
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor, None]:
         tokens = grad.index_select(1, ctx.layout.slots)
         for copy in ctx.layout.copies:
             tokens[:, copy.token : copy.token + copy.count] += grad[:, copy.slot : copy.slot + copy.count]
@@ -237,12 +248,12 @@ class _Collect(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, slots: Tensor, layout: Layout) -> Tensor:
+    def forward(ctx: _Context, slots: Tensor, layout: Layout) -> Tensor:
         ctx.layout = layout
         return slots.index_select(1, layout.slots)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: _Context, grad: Tensor) -> tuple[Tensor, None]:
         return _to_slots(grad, ctx.layout), None
 
 

@@ -1,4 +1,4 @@
-"""What a learner rank saves is copied into main memory at once, and written while the next step runs."""
+"""Checkpoint writing beside training: state is copied to main memory at once, and written during the next step."""
 
 from __future__ import annotations
 
@@ -7,30 +7,33 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
 
 from tasks.storage.durable import sync, writing
 
+if TYPE_CHECKING:
+    from deepspeed.runtime.config import DeepSpeedConfig
+
 
 class BackgroundCheckpointEngine(TorchCheckpointEngine):
-    """DeepSpeed's way to write and read files, of which writing is done in a thread, in the order of the calls.
+    """A checkpoint engine for DeepSpeed that writes files in a thread, in the order of the calls.
 
-    A file is whole and on the disk once `is_written` says so.
+    Files are whole and on the disk once `is_written` returns True.
     """
 
-    def __init__(self, config: Any) -> None:
-        """`config`: DeepSpeed's, as it has parsed it."""
+    def __init__(self, config: DeepSpeedConfig) -> None:
+        """Start the writing thread; `config` is DeepSpeed's, as it has parsed it."""
         super().__init__(config)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: deque[Future[None]] = deque()
         self._memory = CopyMemory()
 
-    def save(self, state_dict: Any, path: str) -> None:
-        """Write `state_dict` as it is now."""
-        copies: dict[Any, torch.Tensor] = {}
+    def save(self, state_dict: object, path: str) -> None:
+        """Copy `state_dict` as it is now, and write the copy to `path` in the background."""
+        copies: dict[_Address, torch.Tensor] = {}
         state, write = self._copied(state_dict, copies), super().save
 
         def written(path: str) -> None:
@@ -42,50 +45,56 @@ class BackgroundCheckpointEngine(TorchCheckpointEngine):
         self.write(written, Path(path))
 
     def write(self, write: Callable[[str], None], path: Path) -> None:
-        """Let `write(path)` write a file, of what nobody changes meanwhile."""
+        """Call `write(path)` in the background; the data that it writes must not change meanwhile."""
         self._writing.append(self._thread.submit(_write, write, path))
 
     def is_written(self) -> bool:
-        """Whether every file is on the disk; raises what the first that failed raised."""
+        """Return whether every file is on the disk; raises the error of the first that could not be written."""
         while self._writing and self._writing[0].done():
             self._writing.popleft().result()
         return not self._writing
 
-    def _copied(self, state: Any, copies: dict[Any, torch.Tensor]) -> Any:
-        """`state` with copies of its tensors, by where they are: those that are one stay one."""
+    def _copied(self, state: object, copies: dict[_Address, torch.Tensor]) -> object:
+        """`state` with copies of its tensors. Two names of one tensor stay two names of one copy."""
         if isinstance(state, torch.Tensor):
-            place = (state.device, state.data_ptr(), state.shape, state.stride(), state.dtype)
-            if place not in copies:
-                copies[place] = self._memory.copy_of(state.detach())
-            return copies[place]
+            address = (state.device, state.data_ptr(), state.shape, state.stride(), state.dtype)
+            if address not in copies:
+                copies[address] = self._memory.copy_of(state.detach())
+            return copies[address]
         if isinstance(state, dict):
-            found = copy.copy(state)  # a module's state has attributes of its own
-            found.update((key, self._copied(value, copies)) for key, value in state.items())
-            return found
-        if type(state) in (list, tuple):
-            return type(state)(self._copied(value, copies) for value in state)
+            copied = copy.copy(state)  # a module's state is a dict with attributes
+            copied.update((key, self._copied(value, copies)) for key, value in state.items())
+            return copied
+        if type(state) is list:
+            return [self._copied(value, copies) for value in state]
+        if type(state) is tuple:
+            return tuple(self._copied(value, copies) for value in state)
         return state
 
 
 class CopyMemory:
-    """Main memory for the copies of a checkpoint, kept for those of the next.
+    """Main memory for the copies of a checkpoint, reused for those of the next.
 
-    To fill memory that the system has just given takes several times as long, as it hands it out page by page.
+    The first write to newly allocated memory takes several times as long, because the system maps it page by page.
     """
 
     def __init__(self) -> None:
         self._free: defaultdict[tuple[torch.Size, torch.dtype], list[torch.Tensor]] = defaultdict(list)
 
     def copy_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy that stays as it is until it is given back."""
+        """Return a copy, which is not reused before `give_back`."""
         free = self._free[tensor.shape, tensor.dtype]
-        made = free.pop() if free else torch.empty_like(tensor, device="cpu")
-        return made.copy_(tensor)
+        target = free.pop() if free else torch.empty_like(tensor, device="cpu")
+        return target.copy_(tensor)
 
     def give_back(self, copies: Iterable[torch.Tensor]) -> None:
-        """Nobody reads these copies any more."""
-        for made in copies:
-            self._free[made.shape, made.dtype].append(made)
+        """Take back copies that are no longer read, for reuse."""
+        for tensor in copies:
+            self._free[tensor.shape, tensor.dtype].append(tensor)
+
+
+_Address = tuple[torch.device, int, torch.Size, tuple[int, ...], torch.dtype]
+"""Device, pointer, shape, strides and type: equal for two tensors that are the same memory seen in the same way."""
 
 
 def _write(write: Callable[[str], None], path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The controller's end of the learner: all ranks as one object."""
+"""The controller's end of the learner: one object whose methods call all ranks together."""
 
 from __future__ import annotations
 
@@ -8,41 +8,62 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tasks.failures import InfrastructureError
+from tasks.failures import InfrastructureError, one_line
 from tasks.machine.resources import free_resources
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.packing import Floats, MicroBatch, pack
 from tasks.training.learner.packing import Sequence as TokenSequence
 from tasks.training.timeouts import Limit, within
 
+if TYPE_CHECKING:
+    from ray import ObjectRef
+    from ray.actor import ActorHandle
+
 NEWS_SECONDS = 10.0
-"""So long after an error of one rank another's death is waited for."""
+"""Seconds after the error of one rank within which another rank's death counts as its cause."""
 WRITTEN_SECONDS = 0.2
-"""From one question whether a checkpoint is written to the next."""
+"""Seconds between two questions to the ranks whether a checkpoint is written."""
 
 _SUMS = frozenset({"num_tokens", "num_sequences", "learn_seconds"})
 
 
 class LearnerLostError(InfrastructureError):
-    """A learner rank died or hangs, or the ranks could not start; see `tasks.training.learner.restartable`."""
+    """A learner rank died or hangs, or the ranks could not start; `RestartingLearner` answers it with new ranks."""
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """One rank's part in an optimizer step: metric sums of its micro-batches, and what all ranks agree on.
+
+    Attributes:
+        parts: `LossOutput.metrics` of each micro-batch.
+        entropy_sum: entropy in nats, summed over the rank's trained tokens.
+        grad_norm: global gradient norm before clipping.
+        seconds: wall time of the step on this rank.
+    """
+
+    parts: list[dict[str, float]]
+    entropy_sum: float
+    grad_norm: float
+    seconds: float
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """What an optimizer step measured, over all ranks and micro-batches; see `objective.metrics` for definitions."""
+    """Metrics of an optimizer step over all ranks and micro-batches, as `objective.metrics.METRICS` defines them."""
 
     metrics: dict[str, float]
 
     @classmethod
     def of(cls, updates: list[StepReport]) -> StepReport:
-        """Of several updates on one batch.
+        """Join the reports of several updates on one batch.
 
-        What counts and seconds are summed, maxima are those of all; losses and gradient norms are means over updates,
-        and what is a mean over tokens stays one.
+        Counts and seconds are summed, and maxima are those of all. Losses and gradient norms are means over updates;
+        every other metric is a mean over tokens, and is weighted by each update's.
         """
         from tasks.training.objective.metrics import MAXIMA, TOTALS
 
@@ -62,48 +83,54 @@ class StepReport:
 
 
 class Learner(Protocol):
-    """What the controller asks of the learner. Every method raises `LearnerLostError` when a rank is lost."""
+    """The learner as the controller sees it. Every method raises `LearnerLostError` when a rank is lost."""
 
     async def start(self) -> None:
         """Return when every rank holds the model."""
 
     async def step(self, sequences: list[TokenSequence], denominator: float, learning_rate: float) -> StepReport:
-        """One optimizer step on a batch of sequences; `denominator` is the objective's, of the whole batch."""
+        """Take one optimizer step on a batch of sequences; `denominator` is the objective's, of the whole batch."""
 
     async def logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
-        """Log-probabilities of each response's tokens under the current policy, nats; 0 where it is not trained."""
+        """Return log-probabilities of each response's tokens under the current policy, nats.
+
+        A token that is not trained has 0.
+        """
 
     async def reference_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
-        """The same under the reference policy, which there is where `objective.kl.beta > 0`."""
+        """Return the same under the reference policy, which exists where `objective.kl.beta > 0`."""
 
     async def write_weights(self, path: Path) -> None:
-        """What actors load, at `path`, complete when it appears: one safetensors file, or with `lora` a folder."""
+        """Write the weights that actors load at `path`, which appears when they are complete.
+
+        They are one safetensors file or, with `lora`, an adapter's folder.
+        """
 
     async def export(self, folder: Path) -> None:
-        """The current policy as a Hugging Face model folder."""
+        """Write the current policy as a Hugging Face model folder."""
 
     async def save(self, folder: Path) -> None:
-        """Begin to write everything that the learner needs to go on from here; the next step need not wait for it."""
+        """Begin to write the checkpoint from which `load` resumes; the next step need not wait for it."""
 
     async def written(self) -> bool:
-        """Whether all that `save` began is on the disk, once it is or never will be."""
+        """Wait until all that `save` began is on the disk, and return True; False if it never will be."""
 
     async def load(self, folder: Path) -> None:
-        """Go on from what `save` wrote."""
+        """Resume from what `save` wrote."""
 
 
 class RestartableLearner(Learner, Protocol):
     """A learner whose ranks can be replaced."""
 
     async def restart(self) -> None:
-        """End every rank, whatever it does, and return when new ones hold the initial checkpoint."""
+        """Kill every rank, and return when new ones hold the initial checkpoint."""
 
 
 class RayLearner:
     """Learner ranks as Ray actors, called together because their methods are collective."""
 
-    def __init__(self, create: Callable[[int], Any], config: TrainingConfig) -> None:
-        """`create(rank)` returns the handle of a new Ray actor of `LearnerRank`."""
+    def __init__(self, create: Callable[[int], ActorHandle], config: TrainingConfig) -> None:
+        """Create the ranks' actors; `create(rank)` returns the handle of a new `LearnerRank`."""
         self._create = create
         self._ranks = [create(rank) for rank in range(config.learner.ranks)]
         self._config = config
@@ -111,12 +138,10 @@ class RayLearner:
         self._share_prompts = False
 
     async def start(self) -> None:
-        """See `Learner`."""
-
         async def waits_for() -> str:
-            each = f"{self._config.learner.cpus:g} CPUs and, where there are any, a GPU each"
+            needed = f"{self._config.learner.cpus:g} CPUs and, where there are any, a GPU each"
             return (
-                f"{len(self._ranks)} learner ranks wait for a place in the cluster ({each}), load the model and find "
+                f"{len(self._ranks)} learner ranks wait for a place in the cluster ({needed}), load the model and find "
                 f"each other; {await free_resources()}"
             )
 
@@ -129,11 +154,10 @@ class RayLearner:
 
     async def _set_up(self) -> bool:
         address = await self._await(self._ranks[0].address.remote())
-        world = len(self._ranks)
-        return all(await self._once("setup", lambda rank: (rank, world, address)))
+        ranks = len(self._ranks)
+        return all(await self._once("setup", lambda rank: (rank, ranks, address)))
 
     async def restart(self) -> None:
-        """See `Learner`."""
         import ray
 
         for handle in self._ranks:
@@ -142,7 +166,6 @@ class RayLearner:
         await self.start()
 
     async def step(self, sequences: list[TokenSequence], denominator: float, learning_rate: float) -> StepReport:
-        """See `Learner`."""
         from tasks.training.objective import summarize
 
         micro_batches = self._packed(sequences)
@@ -153,18 +176,17 @@ class RayLearner:
         return StepReport({**metrics, "entropy": entropy, "grad_norm": reports[0].grad_norm, "learn_seconds": seconds})
 
     async def logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
-        """See `Learner`."""
         return await self._by_sequence(sequences, "logprobs")
 
     async def reference_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
-        """See `Learner`."""
         return await self._by_sequence(sequences, "reference_logprobs")
 
     async def _by_sequence(self, sequences: list[TokenSequence], method: str) -> list[Floats]:
+        """Call a method of each rank that gives one number per predicted token; return them by sequence."""
         micro_batches = self._packed(sequences)
-        found = await self._once(method, lambda rank: (micro_batches[rank],))
+        by_rank = await self._once(method, lambda rank: (micro_batches[rank],))
         result: list[Floats] = [np.zeros(0, np.float32) for _ in sequences]
-        for batch, values in zip(itertools.chain(*micro_batches), itertools.chain(*found), strict=True):
+        for batch, values in zip(itertools.chain(*micro_batches), itertools.chain(*by_rank), strict=True):
             for index in set(batch.sequence_ids[0].tolist()) - {-1}:
                 result[index] = values[batch.sequence_ids[0] == index]
         return result
@@ -178,57 +200,54 @@ class RayLearner:
         )
 
     async def write_weights(self, path: Path) -> None:
-        """See `Learner`."""
         await self._once("write_weights", lambda _: (str(path),))
 
     async def export(self, folder: Path) -> None:
-        """See `Learner`."""
         await self._once("export", lambda _: (str(folder),))
 
     async def save(self, folder: Path) -> None:
-        """See `Learner`."""
         await self._once("save", lambda _: (str(folder),))
 
     async def written(self) -> bool:
-        """See `Learner`. A rank that takes a step answers after it."""
-        asked = self._ranks
-        while self._ranks is asked:  # new ones know nothing of it
+        ranks = self._ranks
+        while self._ranks is ranks:  # new ones have begun no checkpoint
+            # a rank that takes a step answers after it
             if all(await self._all(lambda handle, _: handle.is_written.remote())):
                 return True
             await asyncio.sleep(WRITTEN_SECONDS)
         return False
 
     async def load(self, folder: Path) -> None:
-        """See `Learner`."""
         await self._once("load", lambda _: (str(folder),))
 
     async def _once(self, method: str, arguments: Callable[[int], tuple[Any, ...]]) -> list[Any]:
-        """What the ranks answer, by rank, to `LearnerRank.once`; `arguments(rank)` are the method's."""
+        """Call `LearnerRank.once` on every rank; return the results by rank. `arguments(rank)` are the method's."""
         number = next(self._numbers)
         return await self._all(lambda handle, rank: handle.once.remote(number, method, *arguments(rank)))
 
-    async def _all(self, call: Callable[[Any, int], Any]) -> list[Any]:
+    async def _all(self, call: Callable[[ActorHandle, int], ObjectRef]) -> list[Any]:
+        """Call every rank and return the results by rank; raises `LearnerLostError` if one of them is lost."""
         calls = [asyncio.ensure_future(self._await(call(handle, rank))) for rank, handle in enumerate(self._ranks)]
         try:
             return list(await asyncio.gather(*calls))
         except LearnerLostError:
             raise
         except Exception as error:
-            # A rank that dies leaves the others with an error of NCCL or gloo, which may come before the news.
+            # A rank that dies leaves the others with an error of NCCL or gloo, which may come before Ray's own news.
             await asyncio.wait(calls, timeout=NEWS_SECONDS)
-            for each in calls:
-                if each.done() and isinstance(lost := each.exception(), LearnerLostError):
+            for task in calls:
+                if task.done() and isinstance(lost := task.exception(), LearnerLostError):
                     raise lost from error
             if is_of_communication(error):
-                raise LearnerLostError(f"a learner rank lost the others: {_first_line(error)}") from error
+                raise LearnerLostError(f"a learner rank lost the others: {_message(error)}") from error
             if is_of_device(error):
-                raise LearnerLostError(f"a learner rank lost its GPU: {_first_line(error)}") from error
+                raise LearnerLostError(f"a learner rank lost its GPU: {_message(error)}") from error
             raise
         finally:
-            for each in calls:
-                each.cancel()
+            for task in calls:
+                task.cancel()
 
-    async def _await(self, reference: Any) -> Any:
+    async def _await(self, reference: ObjectRef) -> Any:
         import ray
 
         try:
@@ -238,18 +257,18 @@ class RayLearner:
                 raise error.cause from error
             raise  # the rank's own exception, with its traceback
         except ray.exceptions.RayError as error:
-            raise LearnerLostError(f"a learner rank was lost: {_first_line(error)}") from error
+            raise LearnerLostError(f"a learner rank was lost: {_message(error)}") from error
 
 
 def is_of_communication(error: BaseException) -> bool:
-    """Whether a rank's exception says that it did not reach another rank, and nothing of its own."""
+    """Return whether a rank's exception only means that it did not reach another rank."""
     cause = getattr(error, "cause", None) or error
     kinds = {kind.__name__ for kind in type(cause).__mro__}
     return "DistError" in kinds or any(name in str(cause) for name in ("gloo/transport", "NCCL", "c10d"))
 
 
 def is_of_device(error: BaseException) -> bool:
-    """Whether a rank's exception says that its GPU failed (an uncorrectable ECC error, a launch that failed).
+    """Return whether a rank's exception means that its GPU failed (an uncorrectable ECC error, a failed launch).
 
     A kernel's own assertion, and memory that does not suffice, would come again with every new rank.
     """
@@ -257,5 +276,5 @@ def is_of_device(error: BaseException) -> bool:
     return "CUDA error" in cause and not any(name in cause for name in ("device-side assert", "out of memory"))
 
 
-def _first_line(error: BaseException) -> str:
-    return " ".join(str(getattr(error, "cause", None) or error).split())[:300]
+def _message(error: BaseException) -> str:
+    return one_line(getattr(error, "cause", None) or error)  # Ray's error holds the rank's own in `cause`

@@ -1,4 +1,4 @@
-"""Options of the learner: where it runs, what it trains, and how it steps."""
+"""Options of the learner: its resources, its optimizer, and the parameters that it trains."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from tasks.config import Config, RunTime
 
 
 class OptimizerConfig(Config):
-    """AdamW with a schedule."""
+    """The optimizer: AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) with a schedule of the learning rate."""
 
     learning_rate: float = Field(1e-6, gt=0)
-    """Peak learning rate."""
+    """Peak learning rate, which the warm-up ends at."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """What follows the warm-up: `constant`, or `linear` or `cosine` decay that would reach 0 one step after the last.
-    """
+    """Course of the learning rate after the warm-up: `constant`, or a `linear` or `cosine` decay that would reach 0 one
+    step after the last."""
     warmup_steps: int = Field(0, ge=0)
-    """Steps of linear warm-up; the first is at `learning_rate / warmup_steps`."""
+    """Optimizer steps of linear warm-up; the first is at `learning_rate / warmup_steps`. 0: none."""
     beta1: float = Field(0.9, ge=0, lt=1)
-    """As in AdamW."""
+    """Decay rate of AdamW's running mean of the gradient."""
     beta2: float = Field(0.999, ge=0, lt=1)
-    """As in AdamW."""
+    """Decay rate of AdamW's running mean of the squared gradient."""
     eps: float = Field(1e-8, gt=0)
-    """As in AdamW."""
+    """Number that AdamW adds to the root of the mean squared gradient before it divides by it."""
     weight_decay: float = Field(0.0, ge=0)
-    """As in AdamW."""
+    """Decoupled weight decay of AdamW: every step takes `learning_rate * weight_decay` of each weight away."""
     max_grad_norm: float = Field(1.0, gt=0)
-    """Gradients are scaled down to this global norm."""
+    """Largest global norm of the gradient; a larger gradient is scaled down to it."""
 
 
 class LoraConfig(Config):
     """LoRA (Hu et al. 2021, arXiv:2106.09685): trains `alpha / rank * B A` beside frozen weights, without dropout.
 
-    Engines run the adapter unmerged; what training hands over is the merged policy, in the type of the checkpoint, and
+    Engines run the adapter unmerged. The result of training is the merged policy, in the type of the checkpoint, with
     the adapter beside it.
     """
 
     rank: int = Field(gt=0, le=512)
-    """Rows of A and columns of B."""
+    """Rank of the update: the number of rows of A and of columns of B."""
     alpha: int = Field(gt=0)
-    """Scale of the product, over `rank`."""
+    """Scale of the update, which is `alpha / rank * B A`."""
     target_modules: list[str] | None = Field(None, min_length=1)
-    """Names of linear layers, such as `q_proj`. None: every one but the head."""
+    """Names of the linear layers that get an adapter, such as `q_proj`. None: all but the head."""
 
     @model_validator(mode="after")
     def _no_head(self) -> Self:
@@ -59,45 +59,49 @@ class LearnerConfig(Config):
     ranks: RunTime[int] = Field(1, gt=0)
     """Learner processes, one GPU each where there are GPUs."""
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
-    """Type of weights and activations, beside float32 master weights; `auto`: bfloat16, or float32 on a processor that
-    computes bfloat16 slowly (`tasks.machine.precision`). The policy is handed over in it."""
+    """Type of weights and activations, and of the resulting policy; master weights are float32 besides. `auto`:
+    bfloat16, or float32 on a processor that computes bfloat16 slowly (`tasks.machine.precision`)."""
     zero_stage: RunTime[Literal[1, 2, 3]] = 2
-    """1 shards optimizer state, 2 gradients too, 3 parameters too."""
+    """Stage of ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054): 1 shards the optimizer's state over the ranks, 2 the
+    gradients too, 3 the parameters too."""
     persistence_threshold: RunTime[int] = Field(100_000, ge=0)
-    """With `zero_stage` 3, tensors of fewer elements are whole on every rank."""
+    """Elements below which a parameter stays whole on every rank; used with `zero_stage` 3 alone."""
     micro_batch_tokens: RunTime[int] = Field(2048, gt=0)
-    """Tokens of one forward pass; sequences are packed up to it."""
+    """Most tokens of one forward pass; sequences are packed up to it, and the longest must fit."""
     logprob_chunk_tokens: RunTime[int] = Field(1024, gt=0)
-    """Tokens whose logits exist at a time (`tasks.training.learner.logprobs`)."""
+    """Tokens whose logits exist at a time. Less saves memory and changes no value (`tasks.training.learner.logprobs`).
+    """
     gradient_checkpointing: RunTime[bool] = False
-    """Recompute activations in the backward pass."""
+    """Recompute activations in the backward pass in place of storing them: less memory, more time."""
     cpus: RunTime[float] = Field(1.0, ge=0)
     """CPU cores that a rank reserves in Ray."""
     cpu_threads: RunTime[int | None] = Field(None, gt=0)
-    """Torch threads of a rank on a machine without a GPU; None leaves torch's default."""
+    """Torch threads of a rank on a machine without a GPU. None: torch's default."""
     init_timeout_seconds: RunTime[float] = Field(600, gt=0)
-    """How long ranks may wait for room in the cluster, load the model and find each other."""
+    """Seconds within which all ranks must have got room in the cluster, found each other and loaded the model."""
     max_restarts: RunTime[int] = Field(3, ge=0)
-    """How often within `restart_window_seconds` the learner goes back to the newest checkpoint and takes the steps
-    since then again, because a rank was lost or a step was not finite; then the run ends."""
+    """Most restarts of the learner within `restart_window_seconds`, and most without a new step between them; one more
+    ends the run. A restart, after a lost rank or a step that is not finite, loads the newest checkpoint and takes the
+    steps since then again."""
     restart_window_seconds: RunTime[float] = Field(3600, gt=0)
+    """Seconds after which a restart of the learner no longer counts against `max_restarts`."""
 
 
 class UpdatesConfig(Config):
-    """Optimizer steps on one batch of rollouts.
+    """The optimizer steps on one batch of rollouts, `minibatches * epochs` of them.
 
-    With more than one, the learner takes the log-probabilities of the whole batch before the first (`old_logprobs`), so
-    that the ratio to them and the correction for the engine stay two factors. The learning rate is that of the batch.
+    With more than one, the learner computes the log-probabilities of the whole batch before the first (`old_logprobs`),
+    so that the ratio to them and the correction for the engine stay two factors. All have the batch's learning rate.
     """
 
     minibatches: int = Field(1, ge=1)
-    """Parts of equally many groups that the batch is cut into, one optimizer step each (DAPO: 16)."""
+    """Number of parts, of equally many groups, that the batch is cut into, with one optimizer step each (DAPO: 16)."""
     epochs: int = Field(1, ge=1)
-    """Passes over the parts."""
+    """Number of passes over the parts."""
 
 
 def learning_rate(step: int, config: OptimizerConfig, steps: int) -> float:
-    """The learning rate of the optimizer steps of batch `step` (counted from 0) of `steps`."""
+    """Return the learning rate of the optimizer steps on batch `step` (counted from 0) of `steps`."""
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
     progress = (step - config.warmup_steps) / max(1, steps - config.warmup_steps)

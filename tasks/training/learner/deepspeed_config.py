@@ -8,10 +8,15 @@ from tasks.training.config import TrainingConfig
 
 
 def deepspeed_config(config: TrainingConfig, dtype: str) -> dict[str, Any]:
-    """DeepSpeed's configuration: `dtype` with float32 master weights, ZeRO, AdamW, clipping.
+    """Return DeepSpeed's configuration: `dtype` with float32 master weights, ZeRO, AdamW, gradient clipping.
 
-    Gradient accumulation is ours to bound (`managed_gradient_accumulation` off), because the number of micro-batches
-    changes from step to step. Their gradients are summed in float32: bfloat16 would round away what the later ones add.
+    The trainer itself ends a step's gradient accumulation (`managed_gradient_accumulation` is off), because the number
+    of micro-batches differs from step to step. Their gradients are summed in float32: bfloat16 would round away what
+    later ones add.
+
+    Args:
+        config: the run's.
+        dtype: `bfloat16` or `float32`, the type of weights and activations.
     """
     optimizer = config.optimizer
     return {

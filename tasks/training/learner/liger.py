@@ -1,9 +1,9 @@
 """Liger's fused cross-entropy loss, on GPUs where `liger-kernel` is installed (arXiv:2410.10989).
 
-Its kernel leaves the loss's gradient in place of the logits, which is the backward pass of a log-probability without
-a softmax beside them; at temperature 1 they stay in the narrow type, too. The forward pass is torch's: it also wants
-the entropy. Liger's GRPO loss itself is not used: it takes padded rows, and returns no log-probabilities, of which the
-objective's corrections, clipping and metrics are made.
+Its kernel writes the loss's gradient in place of the logits, so that the backward pass of a log-probability needs no
+softmax beside them; at temperature 1 the logits stay in the narrow type, too. The forward pass is torch's, because it
+also computes the entropy. Liger's GRPO loss is not used: it takes padded rows, and returns no log-probabilities, which
+the objective's corrections, clipping and metrics need.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ _NO_TARGET = -100
 
 
 def serves(tensor: Tensor) -> bool:
-    """Whether the kernel runs where this tensor is."""
+    """Return whether the kernel can run on this tensor: it is on a GPU, and `liger-kernel` is installed."""
     return tensor.is_cuda and installed()
 
 
 @cache
 def installed() -> bool:
-    """Whether there is a `liger-kernel` here."""
+    """Return whether `liger-kernel` is installed."""
     return importlib.util.find_spec("liger_kernel") is not None
 
 
 def softmax_minus_onehot_(logits: Tensor, targets: Tensor) -> Tensor:
-    """The gradient of `-log_softmax(logits)` at the targets, in place of the logits.
+    """Replace the logits by the gradient of `-log_softmax(logits)[targets]`, which is `softmax(logits) - onehot`.
 
     Computed in float32 and rounded once, whatever the type of the logits.
 
@@ -44,7 +44,7 @@ def softmax_minus_onehot_(logits: Tensor, targets: Tensor) -> Tensor:
 
     with torch.no_grad():
         *_, slope = cross_entropy_forward(
-            logits.detach().requires_grad_(),  # what asks the kernel for a gradient
+            logits.detach().requires_grad_(),  # makes the kernel compute the gradient
             targets,
             weight=None,
             ignore_index=_NO_TARGET,

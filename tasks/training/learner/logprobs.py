@@ -1,20 +1,32 @@
 """Log-probabilities and entropy of predicted tokens, without ever holding the logits of a whole micro-batch.
 
 Logits are by far the largest tensor of a training step: 16k tokens times a vocabulary of 49k are 3 GiB in float32, and
-the softmax's backward wants them again. Here they exist for one chunk of tokens at a time, and the backward pass
-computes them a second time. That costs one more matrix product out of four.
+the backward pass of the softmax needs them again. Here they exist for one chunk of tokens at a time, and the backward
+pass computes them a second time: four matrix products in place of three.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 
 from tasks.training.learner import liger
 
+if TYPE_CHECKING:
+    from torch.autograd.function import FunctionCtx
+
+    class _Context(FunctionCtx):
+        scale: float
+        chunk: int
+        entropy_gradient: bool
+        saved_tensors: tuple[Tensor, Tensor, Tensor]
+        needs_input_grad: tuple[bool, ...]
+
+
 DEFAULT_CHUNK = 1024
+"""Tokens whose logits exist at a time."""
 
 
 def token_logprobs(
@@ -27,7 +39,7 @@ def token_logprobs(
     with_entropy: bool = True,
     entropy_gradient: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """`log_softmax(hidden @ lm_head_weight.T / temperature)` at the targets, and the entropy of that distribution.
+    """Compute `log_softmax(hidden @ lm_head_weight.T / temperature)` at the targets, and that distribution's entropy.
 
     Matrix products run in the dtype of `hidden`; softmax, sums and the returned values are float32, or float64 for
     float64 inputs. Pass the hidden states of trained positions only: prompt tokens then cost nothing.
@@ -36,7 +48,7 @@ def token_logprobs(
         hidden: `[T, H]`, last hidden states, one for each predicted token; T may be 0.
         lm_head_weight: `[V, H]`, same dtype as `hidden`.
         targets: int64 `[T]`, the predicted tokens.
-        temperature: the one that was sampled with, so that these are the probabilities that the engine drew from.
+        temperature: that of sampling, so that these are the probabilities that the engine drew from.
         chunk: tokens whose logits `[chunk, V]` exist at a time. Changes memory and speed, not values.
         with_entropy: also compute the entropy.
         entropy_gradient: make it differentiable too, which costs the backward pass another pass over each `[chunk, V]`.
@@ -64,7 +76,7 @@ def token_logprobs(
 class _TokenLogprobs(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: _Context,
         hidden: Tensor,
         weight: Tensor,
         targets: Tensor,
@@ -90,7 +102,7 @@ class _TokenLogprobs(torch.autograd.Function):
         return chosen, entropy
 
     @staticmethod
-    def backward(ctx: Any, grad_logprobs: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Context, grad_logprobs: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, targets = ctx.saved_tensors
         needs_hidden, needs_weight = ctx.needs_input_grad[:2]
         blocks = _Blocks(hidden, len(weight), ctx.chunk)
@@ -99,7 +111,7 @@ class _TokenLogprobs(torch.autograd.Function):
         for start in range(0, len(hidden), ctx.chunk):
             rows = slice(start, start + ctx.chunk)
             upstream = -ctx.scale * grad_logprobs[rows, None]  # [chunk, 1]
-            if ctx.entropy_gradient:  # of two slopes, neither factor can be left out
+            if ctx.entropy_gradient:  # the sum of two slopes has no common factor to take out
                 logits = _logits(hidden[rows], weight, ctx.scale, blocks)
                 slope = _slope_of_both(logits, targets[rows], grad_logprobs[rows], grad_entropy[rows], blocks)
                 upstream = torch.full_like(upstream, -ctx.scale)
@@ -124,17 +136,17 @@ class _TokenLogprobs(torch.autograd.Function):
 def _softmax_minus_onehot(logits: Tensor, targets: Tensor, blocks: _Blocks) -> Tensor:
     """`-d logprob / d logits`, `[rows, V]`.
 
-    The subtraction comes before the rounding to bfloat16, where 1 - p of a confident token would vanish, and what
-    multiplies rows is left to the narrow matrices.
+    The subtraction comes before the rounding to bfloat16, in which 1 - p of a confident token would vanish. The factors
+    on rows are applied later, to the narrow matrices.
     """
     slope = torch.softmax(logits, dim=-1, out=blocks.get("softmax", blocks.wide, len(logits)))
     return slope.scatter_add_(1, targets[:, None], slope.new_full((len(slope), 1), -1.0))
 
 
 def _slope_of_both(logits: Tensor, targets: Tensor, of_logprobs: Tensor, of_entropy: Tensor, blocks: _Blocks) -> Tensor:
-    """The same for the sum of a log-probability and an entropy with these factors `[rows]`; overwrites the logits.
+    """`-d (of_logprobs * logprob + of_entropy * H) / d logits`, `[rows, V]`; the factors are `[rows]`.
 
-    `d H / d logits = -p (log p + H)`.
+    It overwrites the logits. `d H / d logits = -p (log p + H)`.
     """
     softmax = torch.softmax(logits, dim=-1, out=blocks.get("softmax", blocks.wide, len(logits)))
     logprobs = logits.sub_(logits.logsumexp(dim=-1, keepdim=True))
@@ -145,7 +157,7 @@ def _slope_of_both(logits: Tensor, targets: Tensor, of_logprobs: Tensor, of_entr
 
 
 def _logits(hidden: Tensor, weight: Tensor, scale: float, blocks: _Blocks) -> Tensor:
-    """Logits `[rows, V]` in the wide type."""
+    """Scaled logits `[rows, V]` in the wide type."""
     logits = _product(hidden, weight, blocks)
     if logits.dtype != blocks.wide:
         logits = blocks.get("logits", blocks.wide, len(hidden)).copy_(logits)
@@ -153,7 +165,7 @@ def _logits(hidden: Tensor, weight: Tensor, scale: float, blocks: _Blocks) -> Te
 
 
 def _narrow_logits(hidden: Tensor, weight: Tensor, scale: float, blocks: _Blocks) -> Tensor:
-    """Logits `[rows, V]` in the type of `hidden`, unless scaling would round them there."""
+    """Logits `[rows, V]` in the type of `hidden`; in the wide type where they are scaled, which would round them."""
     return _product(hidden, weight, blocks) if scale == 1 else _logits(hidden, weight, scale, blocks)
 
 
@@ -164,12 +176,11 @@ def _product(hidden: Tensor, weight: Tensor, blocks: _Blocks) -> Tensor:
 class _Blocks:
     """The `[chunk, V]` tensors of one pass.
 
-    On a CPU they are kept from pass to pass: blocks of this size come fresh from the kernel every time, page by page,
-    and were a third of all page faults of a training step on the quickstart. An accelerator's allocator keeps blocks
-    by itself.
+    On a CPU they are reused by every pass: memory of this size would be mapped anew each time, page by page, and was a
+    third of all page faults of a training step on the quickstart. An accelerator's allocator reuses memory by itself.
     """
 
-    _kept: ClassVar[dict[tuple[str, torch.dtype, int, int], Tensor]] = {}
+    _reused: ClassVar[dict[tuple[str, torch.dtype, int, int], Tensor]] = {}
 
     def __init__(self, hidden: Tensor, vocabulary: int, chunk: int) -> None:
         self.wide = torch.promote_types(hidden.dtype, torch.float32)
@@ -177,10 +188,10 @@ class _Blocks:
         self._shape = (chunk, vocabulary)
 
     def get(self, name: str, dtype: torch.dtype, rows: int) -> Tensor:
-        """An uninitialised `[rows, V]`, overwritten by whoever asks for `name` next."""
+        """Return an uninitialised `[rows, V]`, valid until the next call with this `name`."""
         if self._device.type != "cpu":
             return torch.empty(rows, self._shape[1], dtype=dtype, device=self._device)
         key = (name, dtype, *self._shape)
-        if key not in self._kept:
-            self._kept[key] = torch.empty(self._shape, dtype=dtype)
-        return self._kept[key][:rows]
+        if key not in self._reused:
+            self._reused[key] = torch.empty(self._shape, dtype=dtype)
+        return self._reused[key][:rows]

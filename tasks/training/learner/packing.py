@@ -1,7 +1,7 @@
-"""Finished rollouts -> packed micro-batches.
+"""Packing of finished rollouts into micro-batches.
 
-Sequences of any length lie end to end in one row, without padding, and `position_ids` say what belongs together: they
-restart at 0 with each sequence. From that, transformers builds a block-diagonal causal mask for `sdpa` and `eager` and
+Sequences of any length lie end to end in one row, without padding, and `position_ids` tell them apart: they restart at
+0 with each sequence. From that, transformers builds a block-diagonal causal mask for `sdpa` and `eager` and
 calls the variable-length kernels of flash attention. It does so only where it is given neither an attention mask nor a
 cache: call the model with `use_cache=False`, or sequences see each other.
 
@@ -30,12 +30,12 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]
 Numbers = collections.abc.Sequence[float] | NDArray[np.int32] | Floats
-"""One for each token."""
+"""One number for each token."""
 
 
 @dataclass(frozen=True)
 class Sequence:
-    """One rollout as the learner sees it.
+    """One rollout as training data: prompt, response, log-probabilities and advantage.
 
     Raises:
         ValueError: the prompt is empty (nothing predicts the first response token), or `rollout_logprobs`, `mask` or
@@ -45,13 +45,14 @@ class Sequence:
     prompt_ids: list[int]
     response_ids: Numbers
     rollout_logprobs: Numbers
-    """Of each response token, nats, as the inference engine reported them."""
+    """Log-probability of each response token, nats, as the inference engine reported it."""
     advantage: float
+    """Advantage of every token of the response."""
     mask: list[bool] | None = None
-    """Which response tokens are trained; None: all."""
+    """True for the response tokens that are trained; None: all are."""
     old_logprobs: Numbers | None = None
-    """Of each response token, nats, under the learner's policy before the first of several updates; None: the policy
-    that the update starts from."""
+    """Log-probability of each response token, nats, under the learner's policy before the first of several updates on
+    the batch; None: under the policy that the update starts from."""
 
     def __post_init__(self) -> None:
         if not self.prompt_ids:
@@ -63,12 +64,12 @@ class Sequence:
 
     @property
     def length(self) -> int:
-        """Tokens of prompt and response."""
+        """Number of tokens of prompt and response."""
         return len(self.prompt_ids) + len(self.response_ids)
 
     @property
     def num_trained(self) -> int:
-        """Response tokens that are trained."""
+        """Number of response tokens that are trained."""
         return len(self.response_ids) if self.mask is None else sum(self.mask)
 
 
@@ -79,9 +80,9 @@ class MicroBatch:
     input_ids: Ints
     """`[1, T]`."""
     position_ids: Ints
-    """`[1, T]`, from 0 in each sequence, from the prompt's length in each further response to a shared prompt."""
+    """`[1, T]`, counted from 0 in each sequence; a further response to a shared prompt starts at its length."""
     sources: Ints
-    """`[1, N]`, where in the row the hidden state stands that predicts the token: at the token before it."""
+    """`[1, N]`, index in the row of the hidden state that predicts the token: that of the token before it."""
     targets: Ints
     """`[1, N]`, the predicted tokens."""
     sequence_ids: Ints
@@ -97,7 +98,7 @@ class MicroBatch:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens the model sees."""
+        """Number of tokens T that the model sees."""
         return int(self.input_ids.size)
 
 
@@ -114,10 +115,10 @@ def pack(
         sequences: of one global batch.
         max_tokens: tokens of a row.
         ranks: data-parallel ranks.
-        share_prompts: sequences with the same prompt stay together where they fit, and the prompt stands once in a row.
+        share_prompts: keep sequences of one prompt together where they fit, with one copy of the prompt in a row.
 
     Returns:
-        For each rank its micro-batches, in order. The same input gives the same output.
+        The micro-batches of each rank, in order. The same input gives the same output.
 
     Raises:
         ValueError: no sequences, one longer than `max_tokens`, or no ranks.
@@ -150,17 +151,17 @@ class _Packer:
         return [[i for unit in row for i in units[unit]] for row in _first_fit_decreasing(sizes, self._max_tokens)]
 
     def _fitting(self, family: list[int]) -> list[list[int]]:
-        """The family in as few parts as fit into a row each, its prompt included."""
+        """Split a family into parts that, with its prompt, fit into a row; first-fit decreasing makes them few."""
         space = self._max_tokens - len(self._sequences[family[0]].prompt_ids)
         parts = _first_fit_decreasing([len(self._sequences[i].response_ids) for i in family], space)
-        return [[family[place] for place in part] for part in parts]
+        return [[family[i] for i in part] for part in parts]
 
     def _size(self, row: list[int]) -> int:
         prompts = sum(len(self._sequences[i].prompt_ids) for i in self._openers(row))
         return prompts + sum(len(self._sequences[i].response_ids) for i in row)
 
     def _openers(self, row: list[int]) -> list[int]:
-        """The sequences of a row that bring their prompt; the others find it there."""
+        """The sequences of a row before which their prompt stands; the others share the prompt of one before them."""
         return row[:1] + [own for before, own in pairwise(row) if self._family[before] != self._family[own]]
 
     def divisible(self, rows: list[list[int]], ranks: int) -> list[list[int]]:
@@ -177,7 +178,7 @@ class _Packer:
         return rows
 
     def deal(self, rows: list[list[int]], ranks: int) -> list[list[list[int]]]:
-        """Equally many rows for each rank, and about as many tokens; rows of similar size run at the same time."""
+        """Give every rank as many rows, and about as many tokens; rows of similar size run at the same time."""
         shares: list[list[list[int]]] = [[] for _ in range(ranks)]
         loads = [0] * ranks
         by_size = sorted(rows, key=lambda row: -self._size(row))
@@ -193,7 +194,7 @@ class _Packer:
         positions: list[int] = []
         sources: list[int] = []
         openers = set(self._openers(row))
-        prompt_end = 0  # of the prompt that the next response belongs to
+        prompt_end = 0  # end, in the row, of the prompt that the next response belongs to
         for index in row:
             sequence = self._sequences[index]
             prompt, response = sequence.prompt_ids, list(sequence.response_ids)

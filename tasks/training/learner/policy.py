@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,23 @@ from tasks.training.learner.adapter import adapter_parameters, add_adapter, base
 from tasks.training.learner.attention import NAME, Layout, packed_attention
 from tasks.training.learner.config import LoraConfig
 from tasks.training.learner.logprobs import DEFAULT_CHUNK, token_logprobs
+
+
+class Row(TypedDict):
+    """One packed row as `Policy.forward` takes it: T tokens that predict N."""
+
+    input_ids: Tensor
+    """int64 `[1, T]`."""
+    position_ids: Tensor
+    """int64 `[1, T]`, as `packing` counts them; they keep sequences from attending to each other."""
+    sources: Tensor
+    """int64 `[1, N]`, the index in the row of the hidden state that predicts each token."""
+    targets: Tensor
+    """int64 `[1, N]`, the predicted tokens."""
+    mask: Tensor
+    """bool `[1, N]`, trained tokens."""
+    temperature: float
+    """Temperature that the rollouts were sampled at."""
 
 
 class Policy(nn.Module):
@@ -38,7 +56,7 @@ class Policy(nn.Module):
         chunk: int = DEFAULT_CHUNK,
         lora: LoraConfig | None = None,
     ) -> Policy:
-        """Load a Hugging Face model folder.
+        """Load a Hugging Face model folder, with a new adapter where `lora` is given.
 
         Attention is `packed_attention` on a machine without a GPU, flash attention where it is installed, else torch's
         own.
@@ -55,7 +73,7 @@ class Policy(nn.Module):
 
     @property
     def shares_prompts(self) -> bool:
-        """Whether its attention understands rows in which responses share a prompt (`packing`)."""
+        """True if its attention understands rows in which responses share a prompt (`packing`)."""
         return self.model.config._attn_implementation == NAME
 
     def forward(
@@ -68,14 +86,10 @@ class Policy(nn.Module):
         temperature: float,
         entropy_gradient: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and entropy of the trained tokens of one packed row.
+        """Return log-probabilities and entropy of the trained tokens of one packed row.
 
         Args:
-            input_ids, position_ids: `[1, T]`, a row as `packing` lays it; its positions keep sequences from attending
-                to each other.
-            sources, targets, mask: `[1, N]`, of each predicted token: where the hidden state that predicts it stands,
-                the token, and whether it is trained.
-            temperature: the one that the rollouts were sampled at.
+            input_ids, position_ids, sources, targets, mask, temperature: the fields of a `Row`.
             entropy_gradient: whether the entropy carries a gradient, as the log-probabilities do.
 
         Returns:
@@ -99,15 +113,18 @@ class Policy(nn.Module):
         return _scatter(logprobs, mask), _scatter(entropy, mask)
 
     def checkpoint_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Parameters by their names in a Hugging Face checkpoint; a tied head is the embedding and comes once."""
+        """Yield the model's parameters, without an adapter's, by their names in a Hugging Face checkpoint.
+
+        A tied head is the embedding, and comes once.
+        """
         return base_parameters(self.model)
 
     def adapter_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Those of the adapter, where there is one."""
+        """Yield the adapter's parameters by their names in peft's file; nothing where there is no adapter."""
         return adapter_parameters(self.model)
 
     def without_adapter(self) -> contextlib.AbstractContextManager[None]:
-        """The initial checkpoint in place of the policy, for the length of a block."""
+        """Switch the adapter off for the length of a block, in which the policy is the initial checkpoint."""
         return switched_off(self.model)
 
 

@@ -1,24 +1,25 @@
-"""The reference policy of a KL penalty: the initial checkpoint, frozen, or drawn after the policy now and then."""
+"""The reference policy of a KL penalty: the initial checkpoint, frozen, or moved towards the policy now and then."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
-from tasks.training.learner.policy import Policy
+from tasks.training.learner.policy import Policy, Row
 
 FILE = "reference.safetensors"
+"""Name of the saved reference policy below a checkpoint's folder."""
 
 
 class WithoutAdapter:
-    """The policy itself, its adapter switched off: the initial checkpoint once more, at no memory.
+    """The reference policy of a LoRA training: the policy itself with its adapter switched off, at no extra memory.
 
     Attributes:
-        passes: forward passes so far.
+        passes: number of forward passes so far.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -26,8 +27,8 @@ class WithoutAdapter:
         self.passes = 0
 
     @torch.no_grad()
-    def logprobs(self, **row: Any) -> Tensor:
-        """See `Reference.logprobs`."""
+    def logprobs(self, **row: Unpack[Row]) -> Tensor:
+        """Return log-probabilities `[1, N]`, nats, of one packed row under the initial checkpoint."""
         self.passes += 1
         with self._policy.without_adapter():
             logprobs: Tensor = self._policy(**row)[0]
@@ -35,10 +36,10 @@ class WithoutAdapter:
 
 
 class Reference:
-    """A policy that is only asked; whole on every rank, whatever the ZeRO stage.
+    """A reference policy with weights of its own, whole on every rank, whatever the ZeRO stage.
 
     Attributes:
-        passes: forward passes so far.
+        passes: number of forward passes so far.
     """
 
     def __init__(self, folder: str, device: torch.device, chunk: int, dtype: torch.dtype) -> None:
@@ -49,17 +50,22 @@ class Reference:
         self.passes = 0
 
     @torch.no_grad()
-    def logprobs(self, **row: Any) -> Tensor:
-        """Log-probabilities `[1, N]` of one packed row, given as `Policy.forward` takes it."""
+    def logprobs(self, **row: Unpack[Row]) -> Tensor:
+        """Return log-probabilities `[1, N]`, nats, of one packed row."""
         self.passes += 1
         logprobs: Tensor = self._policy(**row)[0]
         return logprobs
 
     @torch.no_grad()
     def follow(self, policy: Policy, alpha: float, gathered: Callable[[torch.nn.Parameter], Tensor]) -> None:
-        """Become `alpha policy + (1 - alpha) self`; `gathered` gives a whole parameter.
+        """Set the weights to `alpha policy + (1 - alpha) self`.
 
-        What is mixed is kept in float32: in 16 bits a share of a small difference would be rounded away each time.
+        Mixed weights are stored in float32: in 16 bits a share of a small difference would be rounded away each time.
+
+        Args:
+            policy: the current policy.
+            alpha: share of the policy; 1 replaces the reference by it.
+            gathered: returns the whole of a parameter that may be sharded over ranks.
         """
         ours = dict(self._policy.checkpoint_parameters())
         for name, parameter in policy.checkpoint_parameters():
@@ -69,12 +75,12 @@ class Reference:
             ours[name].copy_(mixed)
 
     def tensors(self) -> dict[str, Tensor]:
-        """A copy of it in main memory, under the checkpoint's names."""
+        """Return a copy of the weights in main memory, under the checkpoint's names."""
         parameters = self._policy.checkpoint_parameters()
-        return {name: self._exact.get(name, each).to("cpu", copy=True).contiguous() for name, each in parameters}
+        return {name: self._exact.get(name, own).to("cpu", copy=True).contiguous() for name, own in parameters}
 
     def load(self, folder: str) -> None:
-        """Become what is in `FILE` below `folder`; raises `RuntimeError` where there is nothing."""
+        """Take the weights in `FILE` below `folder`; raises `RuntimeError` where there is no such file."""
         from safetensors.torch import load_file
 
         path = Path(folder) / FILE

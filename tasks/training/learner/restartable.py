@@ -1,10 +1,9 @@
-"""A learner that outlives its ranks: it goes back to the newest checkpoint, and takes the steps since then again.
+"""A learner that replaces lost ranks: it reloads the newest checkpoint and takes the steps since then again.
 
     rank lost, hangs, or step not finite ──► new ranks ──► load the checkpoint ──► steps since then ──► the call again
 
-The same steps on the same sequences lead to the same policy, up to the rounding of kernels that do not repeat
-themselves. So actors keep their weights, their samples and the count of versions, and nobody else notices but by the
-time that it takes.
+The same steps on the same sequences lead to the same policy, up to the rounding of kernels that are not deterministic.
+So actors keep their weights, their samples and their version, and the controller sees a slow call and nothing else.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import asyncio
 import logging
 import math
 import shutil
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from operator import methodcaller
@@ -25,6 +23,7 @@ from tasks.training.config import TrainingConfig
 from tasks.training.learner.client import Learner, LearnerLostError, RestartableLearner, StepReport
 from tasks.training.learner.packing import Floats
 from tasks.training.learner.packing import Sequence as TokenSequence
+from tasks.training.restart_budget import RestartBudget
 from tasks.training.timeouts import Limit, within
 
 logger = logging.getLogger(__name__)
@@ -33,15 +32,17 @@ T = TypeVar("T")
 
 
 class NotFiniteError(MistakeError):
-    """A step whose loss or gradient is no number: the learner has gone back to before it, and can go on."""
+    """The loss or gradient of a step is NaN or infinite; the learner has been restored to the step before it."""
 
 
 class DivergedError(MistakeError):
-    """Steps keep ending in a loss or a gradient that is no number."""
+    """Steps keep ending in a loss or a gradient that is NaN or infinite."""
 
 
 @dataclass(frozen=True)
 class _Step:
+    """The arguments of one `Learner.step`."""
+
     sequences: list[TokenSequence]
     denominator: float
     learning_rate: float
@@ -51,80 +52,76 @@ class _Step:
 
 
 class RestartingLearner:
-    """The controller's learner; see `Learner`. It holds the sequences of all steps since the newest checkpoint.
+    """A `Learner` that restores itself when ranks are lost or a step is not finite.
+
+    It holds the sequences of all steps since the newest checkpoint in memory, in order to take them again.
 
     Args:
-        learner: whose ranks it is, not started.
+        learner: the learner whose ranks are replaced, not started.
+        config: the run's; read are `learner.max_restarts`, `learner.restart_window_seconds` and `stall_seconds`, after
+            which a call counts as hanging.
     """
 
     def __init__(self, learner: RestartableLearner, config: TrainingConfig) -> None:
         self._learner = learner
-        self._options = config.learner
+        self._budget = RestartBudget(config.learner.max_restarts, config.learner.restart_window_seconds)
         self._limit = Limit.of(config, "stall_seconds")
         self._checkpoint: Path | None = None
-        self._steps: list[_Step] = []
-        self._in_writing = 0  # so many of them are in the checkpoint that is being written
-        self._generation = self._written_by = 0  # of ranks
-        self._losses: deque[float] = deque()
-        self._in_vain = 0  # so many of them since the last step that was new
-        self._restarts = 0
-        self._computed = 0.0
+        self._steps: list[_Step] = []  # since `_checkpoint`
+        self._saved_steps = 0  # the number of `_steps` that are in the checkpoint that is being written
+        self._generation = self._saving_generation = 0  # of ranks: counts their replacements
+        self._restarts_without_progress = 0  # since the last step that was new
+        self._restarts = 0  # since the last `take_figures`
+        self._computed = 0.0  # seconds, since the last `take_figures`
 
     async def start(self) -> None:
-        """See `Learner`."""
         await self._learner.start()
 
     async def step(self, sequences: list[TokenSequence], denominator: float, learning_rate: float) -> StepReport:
-        """See `Learner`.
+        """Take an optimizer step, as `Learner.step` does.
 
         Raises:
-            NotFiniteError: the loss or the gradient is no number. The learner is what it was before the step.
-            DivergedError: that happens again and again.
+            NotFiniteError: the loss or the gradient is NaN or infinite. The learner is what it was before the step.
+            DivergedError: that has happened `max_restarts` times.
         """
         step = _Step(sequences, denominator, learning_rate)
         report = await self._computing("updates", step.take)
         wrong = [f"{name} = {value}" for name, value in report.metrics.items() if not math.isfinite(value)]
         if wrong:
             error = NotFiniteError(f"the learner's step is not finite: {', '.join(wrong)}")
-            await self._go_back(error)
+            await self._restore(error)
             raise error
         self._steps.append(step)
-        self._in_vain = 0
+        self._restarts_without_progress = 0
         return report
 
     async def logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
-        """See `Learner`."""
         return await self._computing("takes log-probabilities", methodcaller("logprobs", sequences))
 
     async def reference_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
-        """See `Learner`."""
         return await self._computing("asks the reference", methodcaller("reference_logprobs", sequences))
 
     async def write_weights(self, path: Path) -> None:
-        """See `Learner`."""
-        await self._lasting("writes its weights", methodcaller("write_weights", path))
+        await self._until_it_succeeds("writes its weights", methodcaller("write_weights", path))
 
     async def export(self, folder: Path) -> None:
-        """See `Learner`."""
-        await self._lasting("writes its policy", methodcaller("export", folder))
+        await self._until_it_succeeds("writes its policy", methodcaller("export", folder))
 
     async def save(self, folder: Path) -> None:
-        """See `Learner`."""
-
-        async def anew(learner: Learner) -> None:
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)  # what a lost rank left
+        async def save_anew(learner: Learner) -> None:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)  # the files of a lost rank
             await learner.save(folder)
 
-        await self._lasting("saves its checkpoint", anew)
-        self._in_writing, self._written_by = len(self._steps), self._generation
+        await self._until_it_succeeds("saves its checkpoint", save_anew)
+        self._saved_steps, self._saving_generation = len(self._steps), self._generation
 
     async def written(self) -> bool:
-        """See `Learner`; False also where ranks were lost or replaced before.
+        """Wait until the checkpoint is written; return False where ranks were lost or replaced before it was.
 
-        New ranks are the other calls' part, beside which this one waits.
+        This call does not replace ranks: others, which run beside it, do.
 
         Raises:
-            StalledError: it takes too long. Files that are still being written are in the way of another try.
+            StalledError: it takes longer than `stall_seconds`, and files that are still being written forbid a retry.
         """
         writing = "the learner writes its checkpoint"
         try:
@@ -132,43 +129,46 @@ class RestartingLearner:
         except LearnerLostError as error:
             logger.warning("the learner did not write its checkpoint: %s", error)
             return False
-        return written and self._written_by == self._generation
+        return written and self._saving_generation == self._generation
 
     def saved(self, folder: Path) -> None:
-        """What `save` began last is complete, and stays in `folder` until this is called again."""
+        """Record that the last `save` is complete, and stays in `folder` until the next call of this method."""
         self._checkpoint = folder
-        del self._steps[: self._in_writing]
-        self._in_writing = 0
+        del self._steps[: self._saved_steps]
+        self._saved_steps = 0
 
     async def load(self, folder: Path) -> None:
-        """See `Learner`."""
         self.saved(folder)
-        await self._lasting("loads its checkpoint", methodcaller("load", folder))
+        await self._until_it_succeeds("loads its checkpoint", methodcaller("load", folder))
 
     def take_figures(self, seconds: float) -> dict[str, float]:
-        """Since the last call, `seconds` ago: `learner_restarts`, and `learner_idle`, one less computing over all time.
+        """Return the metrics of the `seconds` since the last call, and begin to count anew.
 
-        Publishing, saving and going back are not computing.
+        `learner_restarts` is the number of restarts; `learner_idle` is the share of the time in which the learner did
+        not compute. Publishing, saving and restarting are not computing.
         """
         figures = {"learner_restarts": float(self._restarts), "learner_idle": 1 - self._computed / seconds}
         self._restarts, self._computed = 0, 0.0
         return figures
 
     async def _computing(self, doing: str, call: Callable[[Learner], Awaitable[T]]) -> T:
+        """Make a call whose time counts as computing; `doing` completes "the learner ..." in a log line."""
+
         async def timed(learner: Learner) -> T:
             started = asyncio.get_running_loop().time()
             result = await call(learner)
             self._computed += asyncio.get_running_loop().time() - started
             return result
 
-        return await self._lasting(doing, timed)
+        return await self._until_it_succeeds(doing, timed)
 
-    async def _lasting(self, doing: str, call: Callable[[Learner], Awaitable[T]]) -> T:
+    async def _until_it_succeeds(self, doing: str, call: Callable[[Learner], Awaitable[T]]) -> T:
+        """Make a call, and after each loss of ranks restore the learner and make it again."""
         while True:
             try:
                 return await self._watched(doing, call)
             except LearnerLostError as error:
-                await self._go_back(error)
+                await self._restore(error)
 
     async def _watched(self, doing: str, call: Callable[[Learner], Awaitable[T]]) -> T:
         return await within(
@@ -178,16 +178,16 @@ class RestartingLearner:
             error=LearnerLostError,
         )
 
-    async def _go_back(self, reason: LearnerLostError | NotFiniteError) -> None:
-        """New ranks that hold what the old ones held before `reason`.
+    async def _restore(self, reason: LearnerLostError | NotFiniteError) -> None:
+        """Replace the ranks by new ones in the state that the old ones had before `reason`.
 
         Raises:
-            LearnerLostError, DivergedError: it has gone back too often; the first also when there is no room for new
-                ranks.
+            LearnerLostError, DivergedError: the restarts are used up; the first also where the cluster has no room for
+                new ranks.
         """
         while True:
-            self._count(reason)
-            self._generation += 1  # what the old ranks were writing is lost
+            self._use_a_restart(reason)
+            self._generation += 1  # the checkpoint that the old ranks were writing is lost
             folder, steps = self._checkpoint, list(self._steps)
             logger.warning(
                 "%s. Actors go on; the learner goes back to %s, and takes %d steps again",
@@ -206,21 +206,21 @@ class RestartingLearner:
             else:
                 return
 
-    def _count(self, reason: LearnerLostError | NotFiniteError) -> None:
-        now, options = asyncio.get_running_loop().time(), self._options
-        while self._losses and now - self._losses[0] > options.restart_window_seconds:
-            self._losses.popleft()
-        # What is found late, a rank that hangs say, is rare however often it comes: it must not go on for ever.
-        if max(len(self._losses), self._in_vain) >= options.max_restarts:
-            often = len(self._losses) >= options.max_restarts
-            since = f"in {options.restart_window_seconds:g} s" if often else "without a new step between them"
-            limit = f"learner.max_restarts = {options.max_restarts} {since}"
+    def _use_a_restart(self, reason: LearnerLostError | NotFiniteError) -> None:
+        """Count one restart; raises `reason`, with the limit, where none is left."""
+        now, budget = asyncio.get_running_loop().time(), self._budget
+        # A rank that hangs is noticed after `stall_seconds`, so that few restarts fall into the window however often it
+        # happens: restarts without a new step between them are limited as well.
+        if max(budget.used(now), self._restarts_without_progress) >= budget.limit:
+            often = budget.used(now) >= budget.limit
+            since = f"in {budget.window_seconds:g} s" if often else "without a new step between them"
+            limit = f"learner.max_restarts = {budget.limit} {since}"
             if isinstance(reason, NotFiniteError):
                 raise DivergedError(
                     f"{reason}, after {limit}. The newest checkpoint is sound; a lower optimizer.learning_rate or "
                     "optimizer.max_grad_norm may get past this"
                 )
             raise LearnerLostError(f"{reason}, after {limit}")
-        self._losses.append(now)
-        self._in_vain += 1
+        budget.record(now)
+        self._restarts_without_progress += 1
         self._restarts += 1

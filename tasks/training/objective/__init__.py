@@ -7,7 +7,7 @@ no torch, so that the command line parses recipes without it; the mathematics is
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tasks.training.objective.config import CorrectionConfig, KLConfig, ObjectiveConfig, OverlongConfig, ShapingConfig
 from tasks.training.objective.shaping import shaped_reward
@@ -35,7 +35,7 @@ __all__ = [
     "zero_variance",
 ]
 
-_HOME = {
+_MODULES = {
     "LossInputs": "loss",
     "LossOutput": "loss",
     "compute_advantages": "advantages",
@@ -47,7 +47,7 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

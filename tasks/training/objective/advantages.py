@@ -1,8 +1,8 @@
-"""Rewards of groups of rollouts -> advantages.
+"""Advantages of rollouts from the rewards of their groups.
 
-A group is the rollouts of one prompt: row `g` of `[groups, samples]`. Groups may differ in size: `present` says which
-samples there are, and what stands at the others is not read. All arithmetic is in float64, so that a group's
-mean does not leave rounding noise for the optimizer to amplify.
+A group is the rollouts of one prompt: row `g` of `[groups, samples]`. Groups may differ in size: `present` is true for
+the samples that exist, and values at the others are not read. All arithmetic is in float64, so that a group's mean
+leaves no rounding noise for the optimizer to amplify.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from torch import Tensor
 from tasks.training.objective.config import ObjectiveConfig
 
 GROUP_STD_EPSILON = 1e-6
+"""Number that is added to a group's standard deviation before it divides."""
 GLOBAL_VARIANCE_FLOOR = 1e-8
+"""Least variance over a batch that divides, and so does its root, 1e-4, for a root mean square."""
 
 
 def compute_advantages(
     rewards: Tensor, num_tokens: Tensor, config: ObjectiveConfig, present: Tensor | None = None
 ) -> Tensor:
-    """One advantage per rollout; every token of the rollout shares it.
+    """Compute one advantage per rollout; every token of the rollout shares it.
 
     With r the rewards of a group and G its size, the number of samples that are present:
 
@@ -30,7 +32,7 @@ def compute_advantages(
     - `reinforce_pp` (REINFORCE++): `r`, normalised over the batch;
     - `reinforce_pp_baseline` (REINFORCE++-baseline, ProRLv2): `r - mean(r)`, normalised over the batch.
 
-    Normalised over the batch means `(A - mean) / sqrt(max(var, 1e-8))`, both moments taken over all valid response
+    "Normalised over the batch" is `(A - mean) / sqrt(max(var, 1e-8))`, both moments taken over all valid response
     tokens, that is, with each rollout weighted by its length.
 
     Args:
@@ -67,7 +69,7 @@ def compute_advantages(
 
 
 def normalize_then_sum(rewards: Tensor, weights: Tensor, present: Tensor | None = None) -> Tensor:
-    """One advantage per rollout from several rewards, each normalised by itself (GDPO, Liu et al. 2026).
+    """Compute one advantage per rollout from several rewards, each normalised by itself (GDPO, Liu et al. 2026).
 
     With r_k the k-th reward within a group: `A = sum_k w_k (r_k - mean(r_k)) / (std(r_k) + 1e-6)`, then divided by its
     root mean square over the batch (floor 1e-4), whose mean is 0 already. So a reward of a large scale, or one that
@@ -109,13 +111,13 @@ def normalize_then_sum(rewards: Tensor, weights: Tensor, present: Tensor | None 
 
 
 def zero_variance(rewards: Tensor, present: Tensor | None = None) -> Tensor:
-    """Which groups have equal rewards and so teach nothing: `[groups, samples]` -> bool `[groups]`."""
+    """Find the zero-variance groups, whose equal rewards give no gradient: `[groups, samples]` -> bool `[groups]`."""
     present = _checked(present, rewards.shape, rewards.device)
     highest, lowest = rewards.masked_fill(~present, -torch.inf), rewards.masked_fill(~present, torch.inf)
     return highest.amax(dim=1) == lowest.amin(dim=1)
 
 
-# In what follows rewards are 0 where no sample is present, so that sums over a row are those of its group.
+# Below, rewards are 0 where no sample is present, so that the sum over a row is that of its group.
 
 
 def _size(present: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the objective may be asked to do, with defaults that give the OlmoRL objective.
+"""Options of the training objective; the defaults give the OlmoRL objective.
 
 This module imports no torch: recipes are parsed where torch is not installed.
 """
@@ -20,7 +20,7 @@ CorrectionKind = Literal["none", "tis", "icepop", "seq_mask_tis", "sequence_trun
 KLEstimator = Literal["k1", "k2", "k3"]
 
 PER_SEQUENCE = ("seq_mask_tis", "sequence_truncate", "sequence_mask")
-"""Corrections whose bounds are on a whole sequence."""
+"""Kinds of correction whose bounds are on a whole sequence."""
 
 _BOUNDS: dict[CorrectionKind, tuple[str, ...]] = {
     "none": (),
@@ -36,7 +36,7 @@ TIS_MAX = 2.0
 
 
 class CorrectionConfig(Config):
-    """How the difference between the inference engine and the learner is corrected.
+    """The correction for the difference between the inference engine's probabilities and the learner's.
 
     With `w = pi_old / pi_rollout`, the probability of a token under the learner over that under the engine:
 
@@ -50,15 +50,17 @@ class CorrectionConfig(Config):
     """
 
     kind: CorrectionKind = "tis"
-    """One of the above."""
+    """Kind of correction: `none`; per token `tis` (truncated importance sampling) or `icepop` (mask); per sequence
+    `seq_mask_tis`, `sequence_truncate` or `sequence_mask`."""
     min: float | None = Field(default=None, ge=0)
-    """Lower bound; needed by `icepop` and `seq_mask_tis`, rejected by the others."""
+    """Lower bound of the importance weight; needed by `icepop` and `seq_mask_tis`, rejected by the other kinds."""
     max: float | None = Field(default=None, gt=0)
-    """Upper bound; 2.0 for `tis` unless given, rejected by `none`, needed by the others."""
+    """Upper bound of the importance weight; 2.0 for `tis` unless given, rejected by `none`, needed by the other kinds.
+    """
     off_policy_threshold: float | None = Field(default=None, gt=0)
-    """Nats; a sequence of negative advantage over whose tokens `rollout_logprobs - logprobs` has a larger mean leaves
-    the loss (off-policy sequence masking, DeepSeek-V3.2, arXiv:2512.02556; Axolotl's `off_policy_mask_threshold`, for
-    which it names 0.5 as a start). None: no sequence does."""
+    """Largest mean of `rollout_logprobs - logprobs` over a sequence of negative advantage, nats; one with a larger mean
+    leaves the loss (off-policy sequence masking, DeepSeek-V3.2, arXiv:2512.02556; Axolotl's
+    `off_policy_mask_threshold`, for which it names 0.5 as a start). None: no sequence leaves it."""
 
     @model_validator(mode="before")
     @classmethod
@@ -82,19 +84,21 @@ class CorrectionConfig(Config):
 
 
 class KLConfig(Config):
-    """The penalty `beta * KL(policy || reference)`, in the loss or in the reward."""
+    """The penalty `beta * KL(policy || reference)`, taken in the loss or from the reward."""
 
     beta: float = Field(default=0.0, ge=0)
     """Weight of the penalty; 0, as in OlmoRL, DAPO and Dr GRPO, needs no reference policy at all. Above 0 every learner
-    rank holds the initial checkpoint once more, whole, and runs it forward on every token."""
+    rank holds the initial checkpoint once more, whole, and runs it forward on every token; with `lora` it is the policy
+    without its adapter, at no memory."""
     estimator: KLEstimator = "k3"
-    """Schulman's per-token estimators, see `tasks.training.objective.kl`."""
+    """Estimator of the KL per token (Schulman 2020, "Approximating KL divergence"): `k1`, unbiased, of high
+    variance; `k2`, biased, never negative; `k3`, unbiased and never negative, GRPO's choice."""
     in_reward: bool = False
-    """Take `beta` times the response's KL, the sum of its tokens' estimates under the policy before the first update,
-    from its reward, in place of a term of the loss (NeMo RL's `use_kl_in_reward`). Advantages are made of what is left;
-    which groups are trained on is decided without it."""
+    """Subtract the penalty from the reward in place of a term of the loss (NeMo RL's `use_kl_in_reward`): `beta` times
+    the sum of the response's per-token estimates under the policy before the first update. Advantages are computed from
+    the difference; zero-variance groups are determined without it."""
     importance_corrected: bool = False
-    """Multiply the estimate by `pi / pi_old`, gradient included, which makes the gradient of `k3` unbiased where the
+    """Multiply the KL estimate by `pi / pi_old`, gradient included, which makes the gradient of `k3` unbiased where the
     tokens are the old policy's (DeepSeek-V3.2, arXiv:2512.02556; Axolotl's `use_bias_correction_kl`)."""
     sync_every: int | None = Field(default=None, ge=1)
     """Optimizer steps between updates of the reference policy (TRL's TR-DPO; Axolotl's `sync_ref_model`). None: it
@@ -104,7 +108,7 @@ class KLConfig(Config):
 
     @property
     def in_loss(self) -> bool:
-        """Whether the loss has a term of it."""
+        """True if the loss has a KL term."""
         return self.beta > 0 and not self.in_reward
 
     @model_validator(mode="after")
@@ -125,11 +129,11 @@ class OverlongConfig(Config):
     """DAPO's soft overlong punishment (section 3.4, eq. 13), added to the reward."""
 
     max_length: int = Field(gt=0)
-    """L_max, tokens; the full penalty from here on."""
+    """Response length from which on the penalty is full, tokens: DAPO's L_max."""
     cache: int = Field(gt=0)
-    """L_cache, tokens before `max_length` over which the penalty grows linearly."""
+    """Tokens before `max_length` over which the penalty grows linearly from 0: DAPO's L_cache."""
     weight: float = Field(default=1.0, gt=0)
-    """The full penalty."""
+    """Full penalty, which is subtracted from the reward; DAPO's is 1."""
 
     @model_validator(mode="after")
     def _cache_fits(self) -> OverlongConfig:
@@ -139,20 +143,21 @@ class OverlongConfig(Config):
 
 
 class ShapingConfig(Config):
-    """What becomes of a verifier's reward, see `tasks.training.objective.shaping`. By default nothing."""
+    """Changes to a verifier's reward before training maximises it, and to truncated responses; by default none."""
 
     signed: bool = False
-    """Rewards from -1 to 1 in place of 0 to 1 (DAPO)."""
+    """Map rewards from [0, 1] to [-1, 1] by `2 r - 1` (DAPO, eq. 7)."""
     stop_properly: float | None = Field(default=None, ge=0, le=1)
-    """Factor on the reward of a truncated response, from 0 (no reward; ProRLv2) to 1. None: off."""
+    """Factor on the reward of a truncated response, from 0 (no reward; ProRLv2's "stop properly" penalty) to 1. None:
+    off."""
     overlong: OverlongConfig | None = None
-    """Penalty that grows with the length. None: off."""
+    """Penalty on long responses that grows with the length (DAPO's soft overlong punishment). None: off."""
     filter_truncated: bool = False
-    """Truncated responses leave the loss, and stay in their group (DAPO's overlong filtering)."""
+    """Take truncated responses out of the loss, but leave them in their group (DAPO's overlong filtering)."""
 
     @property
     def changes_rewards(self) -> bool:
-        """Whether a reward may come out as another."""
+        """True if an option changes rewards; `filter_truncated` does not."""
         return self.signed or self.stop_properly is not None or self.overlong is not None
 
     @model_validator(mode="after")
@@ -171,38 +176,42 @@ class ShapingConfig(Config):
 
 
 class ObjectiveConfig(Config):
-    """The objective of one training run."""
+    """The objective of one training run: advantages, loss, correction and penalties."""
 
     advantage: Advantage = "group_mean"
-    """How rewards become advantages, see `compute_advantages`."""
+    """Computation of advantages from the rewards of a group: `group_mean` (OlmoRL, Dr GRPO), `group_norm` (GRPO, DAPO),
+    `leave_one_out` (RLOO), `reinforce_pp` (REINFORCE++) or `reinforce_pp_baseline` (ProRLv2)."""
     reward_aggregation: RewardAggregation = "sum_then_normalize"
-    """Where a prompt has several rewards, `sum_then_normalize` makes advantages of their weighted sum;
-    `normalize_then_sum` (GDPO) normalises each within its group first, see `normalize_then_sum`. The latter is a
-    normalisation by the group's deviation, and so needs `advantage: group_norm`."""
+    """Use of several rewards of one prompt: `sum_then_normalize` computes advantages from their weighted sum;
+    `normalize_then_sum` (GDPO, Liu et al. 2026) normalises each by its deviation within the group first, and so needs
+    `advantage: group_norm`."""
     shaping: ShapingConfig = Field(default_factory=ShapingConfig)
-    """Of the rewards, before anything else."""
+    """Changes to the rewards, before advantages are computed."""
     aggregation: Aggregation = "token"
-    """What a token's term is divided by: `token`, the tokens of the global batch (DAPO, OlmoRL); `sequence`, its
-    sequence's tokens times the sequences of the global batch (GRPO); `constant`, `constant_length` times the sequences
-    of the global batch (Dr GRPO)."""
+    """Divisor of a token's term: `token`, the tokens of the global batch (DAPO, OlmoRL); `sequence`, its sequence's
+    tokens times the sequences of the global batch (GRPO); `constant`, `constant_length` times the sequences of the
+    global batch (Dr GRPO)."""
     constant_length: int | None = Field(default=None, gt=0)
-    """Tokens, the divisor of `constant`; rejected by the other aggregations."""
+    """Divisor per sequence of `aggregation: constant`, tokens; rejected by the other aggregations."""
     surrogate: Surrogate = "ppo"
-    """`ppo`, the clipped ratio of each token; `cispo`, clipped weights on the plain policy gradient; `gspo`, the
-    clipped ratio of the whole sequence, which goes with `aggregation: sequence` alone; see
-    `tasks.training.objective.surrogate`."""
+    """Surrogate objective: `ppo`, the clipped ratio of each token; `cispo`, clipped weights on the plain policy
+    gradient (MiniMax-M1, arXiv:2506.13585, eq. 4); `gspo`, the clipped ratio of the whole sequence (Zheng et al. 2025,
+    arXiv:2507.18071), which needs `aggregation: sequence`."""
     clip_low: float = Field(default=0.2, ge=0, le=1)
-    """The importance ratio's gradient stops below `1 - clip_low` where the advantage is negative."""
+    """Distance below 1 at which the importance ratio is clipped: where the advantage is negative, a ratio below
+    `1 - clip_low` has no gradient."""
     clip_high: float = Field(default=0.28, ge=0)
-    """The same above `1 + clip_high` where it is positive. The default is DAPO's (section 4.1)."""
+    """Distance above 1 at which the importance ratio is clipped: where the advantage is positive, a ratio above
+    `1 + clip_high` has no gradient. The default is DAPO's (section 4.1)."""
     dual_clip: float | None = Field(default=None, gt=1)
-    """C above 1: where the advantage is negative, the term is no less than c times it. None: unbounded."""
+    """Bound c of dual-clip PPO (Ye et al. 2020, arXiv:1912.09729, eq. 5): where the advantage A is negative, a token's
+    term is at least `c A`. None: unbounded."""
     entropy_coefficient: float = Field(default=0.0, ge=0)
-    """Weight of the mean entropy that is added to what is maximised; 0 in every source."""
+    """Weight of the entropy bonus in the objective, which is aggregated as the surrogate is; 0 in every source."""
     correction: CorrectionConfig = Field(default_factory=CorrectionConfig)
-    """Engine-learner correction."""
+    """Correction for the difference between the engine's and the learner's probabilities."""
     kl: KLConfig = Field(default_factory=KLConfig)
-    """Penalty towards a reference policy."""
+    """Penalty on the divergence from a reference policy."""
     force_on_policy_ratio: bool = False
     """Take the policy's own detached log-probabilities as the old ones in the importance ratio, which is then 1 and
     never clipped (NeMo RL, ProRL v2.1). Only right for one update per rollout."""
@@ -242,7 +251,7 @@ class ObjectiveConfig(Config):
         return self
 
     def denominator(self, num_tokens: Iterable[int]) -> float:
-        """What the loss of a global batch is divided by, for `LossInputs.denominator`.
+        """Return the divisor of the loss of a global batch, for `LossInputs.denominator`.
 
         Args:
             num_tokens: trained tokens of every sequence of the global batch, over all micro-batches and ranks. A

@@ -1,4 +1,4 @@
-"""Weights that correct for the engine having sampled from slightly other probabilities than the learner's."""
+"""Importance weights for the difference between the engine's probabilities, which sampled, and the learner's."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tasks.training.objective.segments import mean_per_sequence, sum_per_sequenc
 
 
 class Correction(NamedTuple):
-    """Per-token correction; all `[batch, seq]`."""
+    """The engine-learner correction of each token; all `[batch, seq]`."""
 
     weights: Tensor
     """Factor on each token's term of the objective; carries no gradient."""
     out_of_bounds: Tensor
-    """bool: the weight was truncated (`tis`, `sequence_truncate`) or the token dropped (the others)."""
+    """bool; true if the weight was truncated (`tis`, `sequence_truncate`) or the token dropped (the other kinds)."""
     off_policy: Tensor
-    """bool: the token's sequence was dropped by `off_policy_threshold`."""
+    """bool; true if the token's sequence was dropped by `off_policy_threshold`."""
 
 
 @torch.no_grad()
@@ -34,14 +34,14 @@ def correction(
     sequence_ids: Tensor | None,
     config: CorrectionConfig,
 ) -> Correction:
-    """The correction that `CorrectionConfig` describes, from `w = exp(old_logprobs - rollout_logprobs)`.
+    """Compute the correction that `CorrectionConfig` describes, from `w = exp(old_logprobs - rollout_logprobs)`.
 
     Args:
-        logprobs: `[batch, seq]`, under the policy that is being trained; read by `off_policy_threshold` only.
-        old_logprobs: `[batch, seq]`, under the learner's policy at rollout time.
-        rollout_logprobs: `[batch, seq]`, as the engine reported them.
-        advantages: `[batch, seq]`; their signs are read by `off_policy_threshold` only.
-        mask: bool `[batch, seq]`, trained tokens; what is taken over a sequence is taken over these.
+        logprobs: `[batch, seq]`, nats, under the policy that is being trained; used for `off_policy_threshold` only.
+        old_logprobs: `[batch, seq]`, nats, under the learner's policy before the first update on the batch.
+        rollout_logprobs: `[batch, seq]`, nats, as the engine reported them.
+        advantages: `[batch, seq]`; their signs are used for `off_policy_threshold` only.
+        mask: bool `[batch, seq]`, trained tokens; sums and means over a sequence are over these.
         sequence_ids: `[batch, seq]` for packed rows, else None.
         config: kind and bounds, both inclusive.
     """
@@ -56,7 +56,7 @@ def correction(
 def _weights(
     log_weights: Tensor, mask: Tensor, sequence_ids: Tensor | None, config: CorrectionConfig
 ) -> tuple[Tensor, Tensor]:
-    """Weights, and which of them are out of bounds."""
+    """The weights, and a bool tensor that is true where they are out of bounds; both `[batch, seq]`."""
     weights, least, most = bounded_exp(log_weights), config.min or 0.0, config.max or inf
     match config.kind:
         case "none":

@@ -14,15 +14,15 @@ from tasks.training.objective.ratios import bounded_exp
 
 
 def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) -> Tensor:
-    """With `d = log pi_ref - log pi` of a token sampled from the policy.
+    """Estimate KL(policy || reference) per token, from `d = log pi_ref - log pi` of a token sampled from the policy.
 
     - `k1`: `-d`. Unbiased, of high variance, negative at times; as a loss its expected gradient is zero.
     - `k2`: `d^2 / 2`. Biased, never negative; its gradient is that of the true divergence.
     - `k3`: `exp(d) - d - 1`. Unbiased and never negative; GRPO's choice.
 
     Args:
-        logprobs: `[batch, seq]`; the gradient flows through these.
-        ref_logprobs: `[batch, seq]`.
+        logprobs: `[batch, seq]`, nats; the gradient flows through these.
+        ref_logprobs: `[batch, seq]`, nats.
         estimator: one of the above.
 
     Returns:
@@ -39,10 +39,11 @@ def kl_estimate(logprobs: Tensor, ref_logprobs: Tensor, estimator: KLEstimator) 
 
 
 def kl_of_responses(logprobs: Sequence[ArrayLike], ref_logprobs: Sequence[ArrayLike], config: KLConfig) -> Tensor:
-    """The KL of whole responses, for `KLConfig.in_reward`: estimates summed over a response's tokens.
+    """Estimate the KL of whole responses, for `KLConfig.in_reward`: the sum over a response's tokens.
 
     Args:
-        logprobs, ref_logprobs: of each response's tokens, nats; equal where a token is not trained, which adds 0.
+        logprobs, ref_logprobs: `[n]` for each response of n tokens, nats; equal where a token is not trained, which so
+            adds 0.
         config: only `estimator` is read.
 
     Returns:

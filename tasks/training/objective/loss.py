@@ -4,8 +4,8 @@ The OlmoRL objective, of which every option is a variation (`surrogate`, `correc
 
     J = 1 / sum_i |y_i|  *  sum_i sum_t  w_it * min(r_it A_it, clip(r_it, 1 - clip_low, 1 + clip_high) A_it)
 
-    r = pi / pi_old        how far this update has moved the policy; the only factor that carries a gradient
-    w = min(pi_old / pi_rollout, rho)    how far the learner's numerics are from the engine's
+    r = pi / pi_old                      the change of the policy by this update; the only factor with a gradient
+    w = min(pi_old / pi_rollout, rho)    the difference between the learner's numerics and the engine's
 
 and the loss is -J. The denominator counts the whole global batch, so that the losses (and gradients) of its
 micro-batches add up to its own, however it was cut.
@@ -31,26 +31,27 @@ from tasks.training.objective.surrogate import clipped, importance_ratio, surrog
 class LossInputs:
     """One micro-batch. Every tensor is `[batch, seq]` and describes the predicted tokens.
 
-    Log-probabilities are in nats, of the sampled token. What stands at positions outside the mask is never read, be it
-    NaN. A value at a trained position that is not finite is a fault upstream and shows as such in the loss or in
-    `mismatch`.
+    Log-probabilities are in nats, of the sampled token. Values outside the mask are never read, and may be NaN. A value
+    at a trained position that is not finite is a fault upstream, and makes the loss or `mismatch` not finite.
     """
 
     logprobs: Tensor
-    """Under the policy that is being trained; the gradient flows through these."""
+    """Log-probabilities under the policy that is being trained; the gradient flows through these."""
     old_logprobs: Tensor
-    """Under the learner's policy before the first update on this rollout batch."""
+    """Log-probabilities under the learner's policy before the first update on this rollout batch."""
     rollout_logprobs: Tensor
-    """As the inference engine reported them while sampling."""
+    """Log-probabilities as the inference engine reported them while sampling."""
     advantages: Tensor
+    """Advantages, equal on all tokens of a rollout."""
     mask: Tensor
     """1 or True on trained response tokens."""
     entropy: Tensor | None = None
-    """Of the policy at each position, nats, differentiable; needed where `entropy_coefficient > 0`, else not read."""
+    """Entropy of the policy's distribution, nats, differentiable; needed where `entropy_coefficient > 0`."""
     ref_logprobs: Tensor | None = None
-    """Under the reference policy; needed where `kl.in_loss`, else never read."""
+    """Log-probabilities under the reference policy; needed where `kl.in_loss`."""
     denominator: float | Tensor | None = None
-    """What the sum over the global batch is divided by, see `ObjectiveConfig.denominator`. None: this is all of it."""
+    """Divisor of the sum over the global batch, from `ObjectiveConfig.denominator`. None: this micro-batch is the whole
+    batch, and its own is computed."""
     sequence_ids: Tensor | None = None
     """Integers that tell the sequences of a packed row apart, -1 on padding. None: each row is one sequence. A sequence
     may not be spread over rows or micro-batches."""
@@ -58,22 +59,22 @@ class LossInputs:
 
 @dataclass(frozen=True)
 class LossOutput:
-    """What `policy_loss` returns."""
+    """The loss of one micro-batch, and its metrics."""
 
     loss: Tensor
     """0-d; call `backward` on it."""
     metrics: dict[str, Tensor]
-    """Sums, counts and maxima, detached; `summarize` makes means of them."""
+    """Detached sums, counts and maxima, 0-d, from which `summarize` computes the metrics of the batch."""
 
 
 def policy_loss(inputs: LossInputs, config: ObjectiveConfig) -> LossOutput:
-    """Loss and metrics of one micro-batch.
+    """Compute loss and metrics of one micro-batch.
 
     The loss is `sum(share * (-w * surrogate + beta * kl - entropy_coefficient * entropy)) / denominator`. `share` is 1,
     but for `sequence` aggregation, where it is one over the length of the token's sequence.
 
     Args:
-        inputs: computed in their own precision, but at least float32.
+        inputs: the micro-batch; arithmetic is in its own precision, but at least float32.
         config: the objective.
 
     Returns:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 LOG_RATIO_BOUND = 20.0
-"""Log-ratios are exponentiated within [-20, 20]: a ratio of 5e8 is past every bound in use, and far from overflow."""
+"""Largest absolute log-ratio, nats, that is exponentiated: 5e8 is past every bound in use, and far from overflow."""
 
 
 def bounded_exp(log_ratio: Tensor) -> Tensor:
-    """`exp(log_ratio)`, constant (and so without gradient) beyond +-`LOG_RATIO_BOUND`; any shape."""
+    """Return `exp(log_ratio)`, constant (and so without gradient) beyond +-`LOG_RATIO_BOUND`; any shape."""
     return log_ratio.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()

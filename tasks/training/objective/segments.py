@@ -1,4 +1,4 @@
-"""Sums over the sequences of a batch, padded or packed.
+"""Sums and means over the sequences of a batch, padded or packed.
 
 A padded batch holds one sequence a row. A packed one holds several, told apart by `sequence_ids`; the same id in
 another row is another sequence.
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def sum_per_sequence(values: Tensor, sequence_ids: Tensor | None) -> Tensor:
-    """Sum of `values` over each position's sequence, written to each of its positions.
+    """Sum `values` over each position's sequence, and write the sum to each of its positions.
 
     Args:
         values: `[batch, seq]`.
@@ -30,14 +30,17 @@ def sum_per_sequence(values: Tensor, sequence_ids: Tensor | None) -> Tensor:
 
 
 def mean_per_sequence(values: Tensor, mask: Tensor, sequence_ids: Tensor | None) -> Tensor:
-    """Mean of `values` over the trained tokens of each position's sequence, written to each of its positions.
+    """Average `values` over the trained tokens of each position's sequence, and write the mean to its positions.
 
-    Of log-ratios it is the logarithm of their geometric mean. A sequence without trained tokens gets 0.
+    The mean of log-ratios is the logarithm of the ratios' geometric mean. A sequence without trained tokens gets 0.
 
     Args:
         values: `[batch, seq]`.
         mask: bool `[batch, seq]`.
-        sequence_ids: as in `sum_per_sequence`.
+        sequence_ids: `[batch, seq]`, -1 on padding; None: each row is one sequence.
+
+    Returns:
+        `[batch, seq]`.
     """
     total = sum_per_sequence(values.masked_fill(~mask, 0.0), sequence_ids)
     return total / sum_per_sequence(mask.to(values.dtype), sequence_ids).clamp(min=1)

@@ -1,4 +1,4 @@
-"""What becomes of a verifier's reward before it is compared with those of its group. No torch."""
+"""Reward shaping: changes to a verifier's reward before it is compared with those of its group. Imports no torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tasks.training.objective.config import OverlongConfig, ShapingConfig
 
 
 def shaped_reward(reward: float, length: int, truncated: bool, config: ShapingConfig) -> float:
-    """The reward that training maximises.
+    """Return the reward that training maximises, from the verifier's.
 
     With r the verifier's reward, in this order:
 
@@ -15,10 +15,10 @@ def shaped_reward(reward: float, length: int, truncated: bool, config: ShapingCo
     - `overlong`: `r + weight * overlong_penalty(length)` (DAPO, section 3.4).
 
     Args:
-        reward: of one response.
-        length: its tokens.
+        reward: the verifier's reward of one response.
+        length: number of the response's tokens.
         truncated: whether it was cut at `sampling.max_tokens`.
-        config: what to do.
+        config: the changes to make.
     """
     if config.signed:
         reward = 2 * reward - 1
@@ -30,7 +30,7 @@ def shaped_reward(reward: float, length: int, truncated: bool, config: ShapingCo
 
 
 def overlong_penalty(length: int, config: OverlongConfig) -> float:
-    """DAPO's soft overlong punishment (eq. 13), with `L_max` = `max_length` and `L_cache` = `cache`.
+    """Return DAPO's soft overlong punishment (eq. 13), with `L_max` = `max_length` and `L_cache` = `cache`.
 
     0 up to `L_max - L_cache` tokens, `((L_max - L_cache) - length) / L_cache` up to `L_max`, -1 beyond.
     """

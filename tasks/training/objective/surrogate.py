@@ -1,4 +1,4 @@
-"""What is maximised per token before engine correction and aggregation: ratio, clipping, and where clipping bites."""
+"""The surrogate objective of each token, before correction and aggregation: importance ratio and clipping."""
 
 from __future__ import annotations
 
@@ -13,22 +13,32 @@ from tasks.training.objective.segments import mean_per_sequence
 
 
 class Clipped(NamedTuple):
-    """Where a bound stops the gradient; bool `[batch, seq]` each."""
+    """Tokens whose gradient a bound of the surrogate stops; bool `[batch, seq]` each."""
 
     low: Tensor
+    """The ratio is below `1 - clip_low`."""
     high: Tensor
+    """The ratio is above `1 + clip_high`."""
     dual: Tensor
+    """The advantage is negative and the ratio above `dual_clip`."""
 
 
 def importance_ratio(
     logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, sequence_ids: Tensor | None, config: ObjectiveConfig
 ) -> Tensor:
-    """`r`, how far this update has moved the policy, `[batch, seq]`; the gradient flows through `logprobs`.
+    """Return the importance ratio `r = pi / pi_old`, `[batch, seq]`; the gradient flows through `logprobs`.
 
-    Per token `exp(logprobs - old_logprobs)`. For `gspo` that of the sequence, `exp(mean_t(logprobs - old_logprobs))`,
-    on each of its tokens, in the form whose gradient each token carries for itself (GSPO-token, Zheng et al. 2025,
-    arXiv:2507.18071, eq. 14): summed over the tokens with shares of one over the length, value and gradient are those
-    of the sequence's ratio (eq. 7). With `force_on_policy_ratio`, 1.
+    It is `exp(logprobs - old_logprobs)` of each token. For `gspo` it is that of the sequence,
+    `exp(mean_t(logprobs - old_logprobs))`, on each of its tokens, in the form in which every token carries its own part
+    of the gradient (GSPO-token, Zheng et al. 2025, arXiv:2507.18071, eq. 14): summed over the tokens with shares of one
+    over the length, value and gradient are those of the sequence's ratio (eq. 7). With `force_on_policy_ratio` it is 1.
+
+    Args:
+        logprobs: `[batch, seq]`, nats, under the policy that is being trained.
+        old_logprobs: `[batch, seq]`, nats, under the policy before the first update on the batch.
+        mask: bool `[batch, seq]`, trained tokens.
+        sequence_ids: `[batch, seq]` for packed rows, else None.
+        config: only `surrogate` and `force_on_policy_ratio` are read.
     """
     log_ratio = logprobs - (logprobs.detach() if config.force_on_policy_ratio else old_logprobs)
     if config.surrogate == "gspo":
@@ -37,7 +47,9 @@ def importance_ratio(
 
 
 def surrogate(ratio: Tensor, logprobs: Tensor, advantages: Tensor, config: ObjectiveConfig) -> Tensor:
-    """The term of each token, `[batch, seq]`, with `clip(r)` = r within `[1 - clip_low, 1 + clip_high]`.
+    """Return the term of each token that is maximised, `[batch, seq]`.
+
+    With `clip(r)` for r clamped to `[1 - clip_low, 1 + clip_high]`:
 
     - `ppo`, and `gspo` with its own r: `min(r A, clip(r) A)`. With `dual_clip` c, where A < 0 no less than `c A`
       (dual-clip PPO, Ye et al. 2020, arXiv:1912.09729, eq. 5), so that a token that has become far likelier cannot
@@ -56,7 +68,7 @@ def surrogate(ratio: Tensor, logprobs: Tensor, advantages: Tensor, config: Objec
 
 @torch.no_grad()
 def clipped(ratio: Tensor, advantages: Tensor, config: ObjectiveConfig) -> Clipped:
-    """Which tokens a bound of `surrogate` takes hold of."""
+    """Find the tokens whose gradient a bound of `surrogate` stops; all arguments are `[batch, seq]`."""
     low, high = ratio < 1 - config.clip_low, ratio > 1 + config.clip_high
     if config.surrogate == "cispo":  # its weights are clipped whatever the advantage
         return Clipped(low, high, torch.zeros_like(low))

@@ -23,21 +23,26 @@ class RankProcess:
     def call(self, method, *arguments):
         return getattr(self._rank if hasattr(self._rank, method) else self, method)(*arguments)
 
+    def reference_passes(self):
+        """Forward passes of the reference policy so far; 0 where there is none."""
+        reference = self._rank.trainer.reference
+        return reference.passes if reference else 0
+
     def whole_state(self):
         """What all ranks hold together, as float32 arrays: parameters, moments, step, learning rate. Collective."""
         from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
-        engine = self._rank._engine
-        parameters = {name: each for name, each in engine.module.named_parameters() if each.requires_grad}
-        found = {name: safe_get_full_fp32_param(each) for name, each in parameters.items()}
+        engine = self._rank.trainer.engine
+        parameters = {name: own for name, own in engine.module.named_parameters() if own.requires_grad}
+        state = {name: safe_get_full_fp32_param(own) for name, own in parameters.items()}
         for moment in ("exp_avg", "exp_avg_sq"):
-            found |= {
-                f"{name} {moment}": safe_get_full_optimizer_state(each, moment) for name, each in parameters.items()
+            state |= {
+                f"{name} {moment}": safe_get_full_optimizer_state(own, moment) for name, own in parameters.items()
             }
         optimizer = engine.optimizer.optimizer
-        [step] = {float(state["step"]) for state in optimizer.state.values()}
+        [step] = {float(moments["step"]) for moments in optimizer.state.values()}
         [rate] = {group["lr"] for group in optimizer.param_groups}
-        arrays = {name: tensor.cpu().numpy() for name, tensor in found.items()}
+        arrays = {name: tensor.cpu().numpy() for name, tensor in state.items()}
         return arrays | {"step": np.array(step), "learning_rate": np.array(rate)}
 
 

@@ -367,7 +367,7 @@ def test_weights_that_are_no_numbers_are_given_to_nobody(ray, learner, tmp_path)
         import torch
 
         with torch.no_grad():
-            next(process._rank._policy.parameters())[0, 0] = number
+            next(process._rank.trainer.policy.parameters())[0, 0] = number
 
     for number in (math.nan, math.inf, -math.inf):
         ray.get(trainer._ranks[0].__ray_call__.remote(spoil, number))

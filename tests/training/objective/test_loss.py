@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tasks.training.objective import LossInputs, ObjectiveConfig, policy_loss, summarize
+from tasks.training.objective.metrics import METRICS
 
 RATIOS = [[0.5, 1.1, 1.5], [0.7, 1.4, 1.0]]  # pi / pi_old
 ENGINE = [[1.0, 3.0, 0.5], [2.0, 0.8, 1.0]]  # pi_old / pi_rollout
@@ -162,19 +163,19 @@ def test_the_share_out_of_bounds_counts_sequences_where_sequences_are_dropped():
 @pytest.mark.parametrize(("p", "q"), [(0.5, 0.5), (0.9, 0.3), (1e-3, 0.6)])
 def test_jensen_shannon_is_the_mean_of_both_divergences_from_the_mixture(p, q):
     inputs = LossInputs(*(tensor([[log(x)]]) for x in (p, p, q)), advantages=tensor([[1.0]]), mask=torch.ones(1, 1))
-    found = summarize([policy_loss(inputs, ObjectiveConfig()).metrics])["js_divergence_error"]
+    error = summarize([policy_loss(inputs, ObjectiveConfig()).metrics])["js_divergence_error"]
     m = (p + q) / 2
     by_hand = sum(x / m - log(x / m) - 1 for x in (p, q)) / 2
-    assert found == pytest.approx(by_hand, abs=1e-12)
+    assert error == pytest.approx(by_hand, abs=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("threshold", "kept"),
+    ("threshold", "stays"),
     # the second sequence has A < 0, and rollout - logprobs = -log(2 * 0.7), -log(0.8 * 1.4): a mean of -0.225 nats
     [(0.1, True), (None, True)],
 )
-def test_a_sequence_that_is_close_enough_stays(threshold, kept):
-    assert (loss(example(), correction={"off_policy_threshold": threshold}) == loss(example())).item() is kept
+def test_a_sequence_that_is_close_enough_stays(threshold, stays):
+    assert (loss(example(), correction={"off_policy_threshold": threshold}) == loss(example())).item() is stays
 
 
 def test_a_sequence_of_negative_advantage_that_the_policy_has_left_leaves_the_loss():
@@ -240,6 +241,15 @@ EVERY_KIND = [
     },
     {"entropy_coefficient": 0.1},
 ]
+
+
+def test_every_metric_has_a_definition_with_its_unit():
+    inputs = replace(random_inputs(), denominator=None)
+    measured = {
+        name for config in EVERY_KIND for name in summarize([policy_loss(inputs, ObjectiveConfig(**config)).metrics])
+    }
+    assert measured == set(METRICS)
+    assert all(definition.partition("; ")[2] for definition in METRICS.values())
 
 
 @pytest.mark.parametrize("config", EVERY_KIND)

@@ -1,0 +1,300 @@
+"""The part of one learner rank that trains: its share of the model under DeepSpeed ZeRO.
+
+The gradient of the global batch is the sum over all micro-batches of all ranks: every micro-batch's loss is already
+divided by the global denominator. DeepSpeed averages over ranks, so each loss is multiplied by their number.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+
+import deepspeed
+import torch
+from deepspeed.runtime.engine import DeepSpeedEngine
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tasks.machine import precision
+from tasks.storage.durable import whole, writing
+from tasks.training.config import TrainingConfig
+from tasks.training.learner.background import BackgroundCheckpointEngine
+from tasks.training.learner.client import LearnerLostError, RankReport
+from tasks.training.learner.deepspeed_config import deepspeed_config
+from tasks.training.learner.packing import Floats, MicroBatch
+from tasks.training.learner.policy import Policy, Row
+from tasks.training.learner.reference import FILE as REFERENCE_FILE
+from tasks.training.learner.reference import Reference, WithoutAdapter
+from tasks.training.learner.universal import TAG, universal_in
+from tasks.training.objective import LossInputs, policy_loss
+
+SHARD = "5GB"
+"""The largest safetensors file of an exported policy."""
+
+
+class Trainer:
+    """One rank's policy, optimizer and reference policy; a collective method must be called on every rank.
+
+    Attributes:
+        policy: the trained model; under ZeRO 3 this rank has only its shard of each parameter.
+        engine: DeepSpeed's engine around `policy`.
+        reference: the reference policy, where `objective.kl.beta > 0`.
+    """
+
+    def __init__(self, config: TrainingConfig, model_folder: str) -> None:
+        """Load the initial checkpoint and build the engine. Collective.
+
+        `torch.distributed` must be initialised: the rank and the number of ranks are taken from it.
+
+        Args:
+            config: the run's.
+            model_folder: Hugging Face folder of the initial checkpoint.
+        """
+        options = config.learner
+        self._config = config
+        self._folder = model_folder
+        self._rank = torch.distributed.get_rank()
+        self._ranks = torch.distributed.get_world_size()
+        self._dtype = precision.resolve(options.dtype, gpu=torch.cuda.is_available())
+        dtype: torch.dtype = getattr(torch, self._dtype)
+        torch.manual_seed(config.seed)
+        self.policy = Policy.load(
+            model_folder,
+            dtype=dtype,
+            gradient_checkpointing=options.gradient_checkpointing,
+            chunk=options.logprob_chunk_tokens,
+            lora=config.lora,
+        )
+        self.policy.train()
+        self.engine: DeepSpeedEngine = deepspeed.initialize(
+            model=self.policy,
+            model_parameters=[parameter for parameter in self.policy.parameters() if parameter.requires_grad],
+            config=deepspeed_config(config, self._dtype),
+        )[0]
+        self._device: torch.device = self.engine.device
+        self._files = BackgroundCheckpointEngine(self.engine._config)
+        self.engine.checkpoint_engine = self._files
+        self.reference: Reference | WithoutAdapter | None = None
+        if config.objective.kl.beta > 0:
+            self.reference = (
+                WithoutAdapter(self.policy)
+                if config.lora
+                else Reference(model_folder, self._device, options.logprob_chunk_tokens, dtype)
+            )
+
+    def step(self, micro_batches: Sequence[MicroBatch], denominator: float, learning_rate: float) -> RankReport:
+        """Take one optimizer step on this rank's micro-batches. Collective.
+
+        Args:
+            micro_batches: as `pack` deals them: equally many on every rank.
+            denominator: of the global batch, from `ObjectiveConfig.denominator`.
+            learning_rate: of this step.
+        """
+        started = time.perf_counter()
+        reports = [self._accumulate(batch, denominator) for batch in micro_batches]
+        for group in self.engine.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.engine.step()
+        kl, moving = self._config.objective.kl, self._moving_reference()
+        if moving and kl.sync_every and kl.sync_alpha and self.engine.global_steps % kl.sync_every == 0:
+            moving.follow(self.policy, kl.sync_alpha, self._gathered)
+        return RankReport(
+            parts=[part for part, _ in reports],
+            entropy_sum=sum(entropy for _, entropy in reports),
+            grad_norm=float(self.engine.get_global_grad_norm() or 0.0),
+            seconds=time.perf_counter() - started,
+        )
+
+    def _accumulate(self, batch: MicroBatch, denominator: float) -> tuple[dict[str, float], float]:
+        """Add a micro-batch's gradient to the engine's; return its metric sums and the sum of its entropy, nats."""
+        kl = self._config.objective.kl
+        row = self.row(batch)
+        logprobs, entropy = self._forward(row)
+        # With a single update per batch, the weights of this forward pass are pi_old.
+        old = logprobs.detach() if batch.old_logprobs is None else self._to_device(batch.old_logprobs)
+        output = policy_loss(
+            LossInputs(
+                logprobs=logprobs,
+                old_logprobs=old,
+                rollout_logprobs=self._to_device(batch.rollout_logprobs),
+                advantages=self._to_device(batch.advantages),
+                mask=row["mask"],
+                entropy=entropy,
+                ref_logprobs=self.reference.logprobs(**row) if self.reference and kl.in_loss else None,
+                denominator=denominator,
+                sequence_ids=self._to_device(batch.sequence_ids),
+            ),
+            self._config.objective,
+        )
+        self.engine.backward(output.loss * self._ranks)
+        return {name: float(value) for name, value in output.metrics.items()}, float(entropy.sum())
+
+    def logprobs(self, micro_batches: Sequence[MicroBatch]) -> list[Floats]:
+        """Return log-probabilities under the current policy, nats, `[N]` for each micro-batch. Collective."""
+        with torch.no_grad():
+            return [self._forward(self.row(batch))[0][0].cpu().numpy() for batch in micro_batches]
+
+    def reference_logprobs(self, micro_batches: Sequence[MicroBatch]) -> list[Floats]:
+        """Return log-probabilities under the reference policy, nats, `[N]` for each micro-batch."""
+        assert self.reference is not None
+        return [self.reference.logprobs(**self.row(batch))[0].cpu().numpy() for batch in micro_batches]
+
+    def row(self, batch: MicroBatch) -> Row:
+        """Return the arguments of `Policy.forward` for a micro-batch, on this rank's device."""
+        return {
+            "input_ids": self._to_device(batch.input_ids),
+            "position_ids": self._to_device(batch.position_ids),
+            "sources": self._to_device(batch.sources),
+            "targets": self._to_device(batch.targets),
+            "mask": self._to_device(batch.mask),
+            "temperature": self._config.sampling.temperature,
+        }
+
+    def _forward(self, row: Row) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and entropy, both `[1, N]`."""
+        logprobs, entropy = self.engine(**row, entropy_gradient=self._config.objective.entropy_coefficient > 0)
+        return logprobs, entropy
+
+    def _to_device(self, array: NDArray) -> Tensor:
+        # Ray hands arrays over read-only, which torch does not take
+        return torch.from_numpy(array.copy()).to(self._device)
+
+    def _moving_reference(self) -> Reference | None:
+        """The reference where it follows the policy; one that stays the initial checkpoint need not be saved."""
+        moves = self._config.objective.kl.sync_every is not None
+        return self.reference if moves and isinstance(self.reference, Reference) else None
+
+    def write_weights(self, path: str) -> None:
+        """Write the weights that actors load; a file or folder appears at `path` when it is complete.
+
+        It is one safetensors file of the current policy or, with `lora`, the folder of the adapter. Collective; rank 0
+        writes.
+
+        Raises:
+            LearnerLostError: a weight is NaN or infinite.
+        """
+        if self._config.lora:
+            from tasks.training.learner.adapter import write_adapter
+
+            adapter = self._on_rank_0(self.policy.adapter_parameters())
+            if self._rank == 0:
+                with writing(Path(path)):
+                    write_adapter(Path(path), adapter, self._config.lora)
+        else:
+            self._write_file(path)
+
+    def _write_file(self, path: str) -> None:
+        from safetensors.torch import save_file
+
+        tensors = self._whole_policy()
+        if self._rank == 0:
+            with whole(Path(path)) as partial, writing(partial):
+                save_file(tensors, partial)
+
+    def export(self, folder: str) -> None:
+        """Write the policy as a Hugging Face folder with its tokenizer, in shards of 5 GB. Collective; rank 0 writes.
+
+        Weights have the learner's type, in which engines sampled with them: a run's changes are small, and most would
+        be rounded away in 16 bits where the learner has 32.
+
+        With `lora` the adapter is merged into them, and stands beside them in `adapter/`.
+        """
+        from huggingface_hub import save_torch_state_dict
+
+        tensors = self._whole_policy()
+        if self._rank == 0:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            _copy_all_but_weights(Path(self._folder), Path(folder), self._dtype)
+            with writing(Path(folder)):
+                save_torch_state_dict(tensors, folder, max_shard_size=SHARD)
+        if self._config.lora:
+            self.write_weights(str(Path(folder) / "adapter"))
+
+    def _whole_policy(self) -> dict[str, Tensor]:
+        """The policy's tensors on rank 0, under the checkpoint's names; an adapter is merged."""
+        tensors = self._on_rank_0(self.policy.checkpoint_parameters())
+        if self._config.lora:
+            from tasks.training.learner.adapter import merged
+
+            tensors = merged(tensors, self._on_rank_0(self.policy.adapter_parameters()), self._config.lora)
+        return tensors
+
+    def _on_rank_0(self, parameters: Iterable[tuple[str, nn.Parameter]]) -> dict[str, Tensor]:
+        """Whole parameters in main memory of rank 0, gathered one at a time; {} on other ranks, which take part.
+
+        Raises:
+            LearnerLostError: a weight is NaN or infinite, which no engine must be given.
+        """
+        tensors: dict[str, Tensor] = {}
+        wrong = []
+        for name, parameter in parameters:
+            full = self._gathered(parameter).detach()
+            if self._rank == 0:
+                tensors[name] = full.to("cpu", copy=True).contiguous()
+                if not torch.stack(full.aminmax()).isfinite().all():  # several times as fast as a look at each number
+                    wrong.append(name)
+        if wrong:
+            raise LearnerLostError(f"the learner's weights are not finite: {wrong[0]} and {len(wrong) - 1} others")
+        return tensors
+
+    def _gathered(self, parameter: nn.Parameter) -> Tensor:
+        """The whole of a parameter, of which a rank has only a shard under ZeRO 3."""
+        if self._config.learner.zero_stage < 3:
+            return parameter.data
+        with deepspeed.zero.GatheredParameters([parameter]):
+            return parameter.data.clone()
+
+    def save(self, folder: str) -> None:
+        """Write model, optimizer and reference below `folder`, as they are now, in the background. Collective."""
+        frozen = self._config.lora is not None  # frozen weights are in the initial checkpoint
+        self.engine.save_checkpoint(folder, tag=TAG, save_latest=False, exclude_frozen_parameters=frozen)
+        moving = self._moving_reference()
+        if moving and self._rank == 0:
+            from safetensors.torch import save_file
+
+            self._files.write(partial(save_file, moving.tensors()), Path(folder) / REFERENCE_FILE)
+
+    def is_written(self) -> bool:
+        """Return whether this rank's part of the last `save` is on the disk; raises the error of a failed write."""
+        return self._files.is_written()
+
+    def load(self, folder: str) -> None:
+        """Restore what `save` wrote. Collective.
+
+        It was written by as many ranks, unless it was converted (`universal`): then it fits any number.
+
+        Raises:
+            RuntimeError: the folder holds no checkpoint for this number of ranks.
+        """
+        if (universal := universal_in(Path(folder))).is_dir():
+            self.engine._config.load_universal_checkpoint = True  # DeepSpeed's option, known only now
+            self._load(universal)
+            for state in self.engine.optimizer.optimizer.state.values():
+                # DeepSpeed leaves it in main memory, and a fused Adam wants it beside the moments
+                state["step"] = torch.as_tensor(state["step"], device=state["exp_avg"].device)
+        else:
+            self._load(Path(folder))
+        if moving := self._moving_reference():
+            moving.load(folder)
+
+    def _load(self, folder: Path) -> None:
+        path = None
+        if (folder / TAG).is_dir():
+            whole = self._config.lora is None
+            path = self.engine.load_checkpoint(str(folder), tag=TAG, load_module_strict=whole)[0]
+        if path is None:
+            raise RuntimeError(f"{folder} holds no checkpoint for {self._ranks} learner ranks")
+
+
+def _copy_all_but_weights(source: Path, destination: Path, dtype: str) -> None:
+    """Copy the files of a Hugging Face folder but its weights, and name `dtype` as their type in `config.json`."""
+    for path in source.iterdir():
+        if path.is_file() and ".safetensors" not in path.name:
+            shutil.copy(path, destination / path.name)
+    config = json.loads((source / "config.json").read_text())
+    config.pop("torch_dtype", None)  # its name in older files
+    (destination / "config.json").write_text(json.dumps(config | {"dtype": dtype}, indent=2) + "\n")
