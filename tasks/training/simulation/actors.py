@@ -247,7 +247,7 @@ def drawn_lengths(chance: random.Random, mean: float, longest: int, spread: floa
     Args:
         spread: standard deviation of the logarithm.
     """
-    sample = random.Random(0)  # noqa: S311 reproducibility, not secrecy
+    sample = random.Random(0)
     normals = [sample.gauss(0, spread) for _ in range(20_000)]
     low, high = 0.0, 20.0
     for _ in range(40):
