@@ -1,4 +1,4 @@
-"""Which prompts hold a question of an evaluation set."""
+"""Finds the prompts that hold a question of an evaluation set."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tasks.tables import texts
 
 @dataclass(frozen=True)
 class Overlap:
-    """What a prompt has of a question.
+    """A question of an evaluation set that stands, in part or as a whole, in a prompt.
 
     Attributes:
-        row: the prompt's, in its table.
-        evaluation_set: by name.
-        question: its `prompt_id`.
-        share: of the question's words.
+        row: the number of the prompt in its table.
+        evaluation_set: the name of the set.
+        question: the `prompt_id` of the question.
+        share: the share of the question's words that stand in the prompt, in (0, 1].
     """
 
     row: int
@@ -31,14 +31,14 @@ class Overlap:
 
 
 class Questions:
-    """The questions of evaluation sets, to be found in prompts by their runs of words (`Contamination`)."""
+    """An index of the questions of evaluation sets by their runs of words, by which prompts are searched for them."""
 
     def __init__(self, prompts: pa.Table, spec: Contamination) -> None:
-        """Take in the questions.
+        """Index the questions.
 
         Args:
-            prompts: a table of `PROMPTS`: the questions, by the sets' names as sources.
-            spec: how they are found.
+            prompts: a table of `PROMPTS`: the questions; the names of their sets are the sources.
+            spec: the length of runs, and the share of words above which a prompt holds a question.
         """
         self._spec = spec
         self._names, self._ids = (prompts.column(name).to_pylist() for name in ("source", "prompt_id"))
@@ -51,19 +51,19 @@ class Questions:
         self._at = (np.arange(len(runs)) - np.repeat(starts[:-1], np.diff(starts)))[order]
 
     def overlaps(self, prompts: pa.Table) -> Iterator[Overlap]:
-        """For each contaminated prompt, the question that it has most of, in the order of the rows."""
+        """Yield, for each contaminated prompt, the question that it has most of, in the order of the rows."""
         hashes, offsets = texts.words(texts.questions(prompts.column("messages")))
         runs, starts = texts.ngrams(hashes, offsets, self._spec.ngram)
         rows = np.repeat(np.arange(prompts.num_rows), np.diff(starts))
         low, high = (np.searchsorted(self._runs, runs, side) for side in ("left", "right"))
-        found: dict[tuple[int, int], set[int]] = defaultdict(set)
+        words_in: dict[tuple[int, int], set[int]] = defaultdict(set)
         for hit in np.flatnonzero(high > low).tolist():
             for entry in range(low[hit], high[hit]):
                 question = int(self._owners[entry])
                 at = int(self._at[entry])
-                found[int(rows[hit]), question].update(range(at, min(at + self._spec.ngram, self._words[question])))
+                words_in[int(rows[hit]), question].update(range(at, min(at + self._spec.ngram, self._words[question])))
         best: dict[int, tuple[float, int]] = {}
-        for (row, question), covered in found.items():
+        for (row, question), covered in words_in.items():
             share = len(covered) / int(self._words[question])
             if share > self._spec.overlap and (share, -question) > best.get(row, (0.0, 0)):
                 best[row] = (share, -question)

@@ -1,4 +1,4 @@
-"""What a prompt must be by itself: its length, its language, and a ground truth that its own verifier takes."""
+"""Filters of single prompts: by length, by language, and by a ground truth that its own verifier accepts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.cleaning.spec import Filters
-from tasks.config import SpecError
+from tasks.config import SpecError, must_be_one_of
 from tasks.tables import texts
 from tasks.tables.schemas import Kind
 
@@ -21,12 +21,19 @@ if TYPE_CHECKING:
     from tasks.verifiers import VerifierPool
 
 LANGUAGE_CHARS = 4096
-"""Of a prompt, so much is read to tell its language."""
+"""Characters of a prompt that are read to recognise its language."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Why a prompt is set aside: its row in the table, the kind and the reason; `value` where it is not the prompt."""
+    """A prompt that a filter sets aside.
+
+    Attributes:
+        row: its number in the table.
+        kind: the kind of the fault.
+        reason: the fault, for people.
+        value: the value at fault; None: the prompt's last message.
+    """
 
     row: int
     kind: Kind
@@ -35,7 +42,7 @@ class Finding:
 
 
 def lengths(prompts: pa.Table, filters: Filters) -> Iterator[Finding]:
-    """The prompts with too few or too many words."""
+    """Yield the prompts with fewer words than `min_words` or more than `max_words`."""
     if filters.min_words is None and filters.max_words is None:
         return
     _, offsets = texts.words(texts.questions(prompts.column("messages")))
@@ -47,13 +54,16 @@ def lengths(prompts: pa.Table, filters: Filters) -> Iterator[Finding]:
 
 
 class Languages:
-    """Tells the language of prompts."""
+    """Recognises the language of prompts with py3langid."""
 
     def __init__(self, accepted: list[str]) -> None:
-        """Load the model, which lies in the package.
+        """Load the model, which is part of the package.
+
+        Args:
+            accepted: codes of ISO 639.
 
         Raises:
-            SpecError: a language that it does not know, or the package is not installed.
+            SpecError: the model does not know one of the languages, or the package is not installed.
         """
         self._accepted = set(accepted)
         try:
@@ -65,11 +75,10 @@ class Languages:
         self._model: LanguageIdentifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
         known = sorted(set(map(str, self._model.nb_classes)))
         for language in accepted:
-            if language not in known:
-                raise SpecError(f"cleaning.filters.languages: {language!r} is none of {', '.join(known)}")
+            must_be_one_of(language, known, "cleaning.filters.languages", "language")
 
     def others(self, prompts: pa.Table) -> Iterator[Finding]:
-        """The prompts that are most likely of a language that is not accepted."""
+        """Yield the prompts whose most likely language is not accepted."""
         for row, text in enumerate(texts.questions(prompts.column("messages")).to_pylist()):
             language, probability = self._model.classify(text[:LANGUAGE_CHARS])
             if language not in self._accepted:
@@ -82,10 +91,12 @@ class Languages:
 
 
 def wrong_ground_truths(prompts: pa.Table, pool: VerifierPool) -> Iterator[Finding]:
-    """The prompts whose ground truth `math` does not take for an answer to itself; of several answers, none of them.
+    """Yield the prompts whose ground truth the verifier `math` rejects when it is given as the response.
+
+    Of a ground truth with several answers, one must be accepted.
 
     Raises:
-        RuntimeError: a ground truth could not be judged, by no fault of its own.
+        RuntimeError: a ground truth could not be judged.
     """
     from tasks.verifiers import Call
 
@@ -95,15 +106,15 @@ def wrong_ground_truths(prompts: pa.Table, pool: VerifierPool) -> Iterator[Findi
         for truth in _of_mathematics(verifier, json.loads(text)):
             asked.append((row, [Call("math", response, truth) for response in _responses(truth)]))
     scores = iter(pool.score_many(call for _, calls in asked for call in calls))
-    found: dict[int, str] = {}
+    rejected: dict[int, str] = {}
     for row, calls in asked:
         judged = [next(scores) for _ in calls]
         for call, score in zip(calls, judged, strict=True):
             if score.error is not None:
                 raise RuntimeError(f"the ground truth {call.ground_truth!r:.200} could not be judged: {score.error}")
         if not any(score.passed for score in judged):
-            found.setdefault(row, judged[0].detail)
-    for row, detail in found.items():
+            rejected.setdefault(row, judged[0].detail)
+    for row, detail in rejected.items():
         yield Finding(row, "ground_truth", f"its own verifier rejects it: {detail}", truths[row])
 
 

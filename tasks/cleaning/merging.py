@@ -1,52 +1,52 @@
-"""The prompts of all sources as one table, without those that stand in it already.
+"""Merges the prompts of all sources into one table that has each prompt once.
 
-Tables are read twice, a batch at a time: once for what prompts are compared by, and once to write those that stay.
+Tables are read twice, a batch at a time: first to compare the prompts, then to write those that stay.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tasks.cleaning.duplicates import Comparison, Positions
+from tasks.cleaning.duplicates import Comparison, Indices
 from tasks.cleaning.spec import DuplicatesSpec
 from tasks.tables.parquet import columns_of, read_batches, table_from_rows, with_user_columns
-from tasks.tables.schemas import CLUSTER, PROMPTS, SET_ASIDE, TEXT, Kind, set_aside_row
+from tasks.tables.schemas import PROMPTS, SET_ASIDE, Kind, set_aside_row
 
 _NAMES = pa.schema([PROMPTS.field("source")])
 
 
 class Merger:
-    """Tables of several sources, compared.
+    """Compares the tables of several sources and merges them.
 
     Attributes:
-        columns: of the merged table: `PROMPTS`, and those that users have added to any of the tables.
+        columns: the columns of the merged table: `PROMPTS`, and those that users have added to any of the tables.
     """
 
     def __init__(self, tables: Sequence[Path], sources: Sequence[str], spec: DuplicatesSpec) -> None:
-        """Read the tables, and find who is like whom.
+        """Read the tables and find the prompts that are alike.
 
         Args:
-            tables: of `PROMPTS`, each with the prompts of one source or of several.
+            tables: files of `PROMPTS`, each with the prompts of one source or of several.
             sources: the names of the sources, in the order of the merged table.
-            spec: what counts as alike, and which source keeps it.
+            spec: the rule by which prompts are alike, and the order in which sources keep them.
 
         Raises:
-            TableError: a table that is none of `PROMPTS`, or two in which a user's column has different types.
+            TableError: a file is no table of `PROMPTS`, or a user's column has different types in two of them.
         """
         self.columns = with_user_columns(PROMPTS, *map(columns_of, tables))
-        held = {table: _sources_of(table) for table in tables}
-        self._tables = [(table, source) for source in sources for table in tables if source in held[table]]
+        sources_of = {table: _sources_of(table) for table in tables}
+        self._tables = [(table, source) for source in sources for table in tables if source in sources_of[table]]
         self._spec = spec
         near = spec.near_duplicates
         self._comparison = Comparison(near, by_text=spec.duplicates == "text")
         ids: list[pa.Array] = []
-        owners: list[Positions] = []
+        owners: list[Indices] = []
         for batch in self._batches():
             self._comparison.add(batch)
             ids += batch.column("prompt_id").chunks
@@ -54,25 +54,23 @@ class Merger:
         self._sources = sources
         self._ids = pa.chunked_array(ids, pa.string())
         self._owners = np.concatenate([np.empty(0, np.int64), *owners])
-        self._likeness = self._comparison.found(self._order())
+        self._likeness = self._comparison.likeness(self._order())
 
     def parts(self) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """The merged table and the rows set aside, batch after batch: of `columns`, and of `SET_ASIDE`."""
+        """Yield, batch by batch, the merged table (of `columns`) and the rows set aside (of `SET_ASIDE`)."""
         likeness, start = self._likeness, 0
         leads = np.zeros(len(likeness.leader), bool)
         leads[likeness.leader[likeness.leader != np.arange(len(leads))]] = True
         for batch in self._batches():
-            places = np.arange(start, start + batch.num_rows)
+            indices = np.arange(start, start + batch.num_rows)
             start += batch.num_rows
-            stays = likeness.stays[places] == places
-            goes = batch.filter(pa.array(~stays))
-            aside = [
-                self._set_aside(row, int(place)) for row, place in zip(goes.to_pylist(), places[~stays], strict=True)
-            ]
-            kept = batch.filter(pa.array(stays))
+            stays = likeness.stays[indices] == indices
+            leaving = batch.filter(pa.array(~stays)).to_pylist()
+            aside = [self._set_aside(row, int(index)) for row, index in zip(leaving, indices[~stays], strict=True)]
+            staying = batch.filter(pa.array(stays))
             if self._together:
-                kept = self._with_clusters(kept, places[stays], leads)
-            yield kept, table_from_rows(aside, SET_ASIDE, "set-aside prompts")
+                staying = self._with_clusters(staying, indices[stays], leads)
+            yield staying, table_from_rows(aside, SET_ASIDE, "set-aside prompts")
 
     @property
     def _together(self) -> bool:
@@ -86,42 +84,41 @@ class Merger:
                 if own.num_rows:
                     yield own
 
-    def _order(self) -> Positions:
-        """The places of all prompts, those first that keep what several have."""
+    def _order(self) -> Indices:
+        """The indices of all prompts, those of the sources with priority first."""
         priority = [name for name in self._spec.priority if name in self._sources]
         ranked = [*priority, *(name for name in self._sources if name not in priority)]
         ranks = np.array([ranked.index(name) for name in self._sources], np.int64)
         return np.argsort(ranks[self._owners], kind="stable")
 
-    def _set_aside(self, row: dict, place: int) -> dict:
-        other = int(self._likeness.stays[place])
+    def _set_aside(self, row: dict[str, Any], index: int) -> dict[str, Any]:
+        other = int(self._likeness.stays[index])
         kind: Kind = "duplicate"
         how = "the same prompt as one"
-        if not self._comparison.are_the_same(place, other):
-            kind, how = "near_duplicate", f"{self._likeness.similarity[place]:.0%} like a prompt"
+        if not self._comparison.are_the_same(index, other):
+            kind, how = "near_duplicate", f"{self._likeness.similarity[index]:.0%} like a prompt"
         return set_aside_row(
             "cleaning",
             kind,
             row["source"],
-            json.loads(row["metadata"]).get("row", -1),
+            row["row"],
             f"{how} of source {self._sources[self._owners[other]]!r}",
             row["messages"][-1]["content"],
             prompt_id=row["prompt_id"],
             clashed_with=self._ids[other].as_py(),
         )
 
-    def _with_clusters(self, kept: pa.Table, places: Positions, leads: np.ndarray) -> pa.Table:
-        """The prompts, with what those that are alike have in common in the metadata."""
-        leader = self._likeness.leader[places]
-        clustered = np.flatnonzero((leader != places) | leads[places])
+    def _with_clusters(self, prompts: pa.Table, indices: Indices, leads: np.ndarray) -> pa.Table:
+        """The prompts, with the column `cluster` filled for those that are alike."""
+        leader = self._likeness.leader[indices]
+        clustered = np.flatnonzero((leader != indices) | leads[indices])
         if not len(clustered):
-            return kept
-        metadata = kept.column("metadata").to_pylist()
+            return prompts
+        clusters = prompts.column("cluster").to_pylist()
         for row in clustered.tolist():
-            entries = json.loads(metadata[row]) | {CLUSTER: self._comparison.text_key(int(leader[row])).hex()}
-            metadata[row] = json.dumps(entries, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        column = PROMPTS.get_field_index("metadata")
-        return kept.set_column(column, PROMPTS.field("metadata"), pa.array(metadata, TEXT))
+            clusters[row] = self._comparison.text_key(int(leader[row])).hex()
+        column = prompts.schema.get_field_index("cluster")
+        return prompts.set_column(column, PROMPTS.field("cluster"), pa.array(clusters, pa.string()))
 
 
 def _sources_of(table: Path) -> set[str]:

@@ -1,10 +1,10 @@
-"""Prompts of one source, each by itself: too long, of another language, contaminated, with a wrong ground truth."""
+"""Screens prompts one by one: too long, of another language, contaminated, with a wrong ground truth."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,70 +17,72 @@ from tasks.tables.schemas import SET_ASIDE, set_aside_row
 from tasks.verifiers import open_pool
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
-Asked = Callable[[pa.Table], Iterator[tuple[Finding, str | None]]]
-"""A question to prompts: whom it sets aside, and for which prompt in its place."""
+Check = Callable[[pa.Table], Iterator[tuple[Finding, str | None]]]
+"""A check of a table of prompts: yields its findings, with the id of the question that a prompt holds, if any."""
 
 
 def screen(
     batches: Iterable[pa.Table], questions: pa.Table, spec: ScreeningSpec, verifiers: VerifiersConfig = DEFAULTS
 ) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """The prompts that stay and the rows set aside, batch after batch.
+    """Divide prompts, batch by batch, into those that stay and those that are set aside.
 
-    What is cheap to find is looked for first, and a prompt is set aside for one reason.
+    Checks run in the order of their cost, and a prompt is set aside for one reason, the first.
 
     Args:
         batches: tables of `PROMPTS`.
-        questions: table of `PROMPTS`: the evaluation sets, by their names as sources.
-        spec: what is asked.
-        verifiers: how ground truths are judged.
+        questions: table of `PROMPTS`: the questions of the evaluation sets, whose names are the sources.
+        spec: the filters, and the rule by which a prompt holds a question.
+        verifiers: the options of the verifiers that check ground truths.
 
     Yields:
         A table of `PROMPTS` and one of `SET_ASIDE`.
 
     Raises:
-        SpecError: see `Languages`.
+        SpecError: `spec.filters.languages` names an unknown language, or the package that recognises languages is not
+            installed.
     """
     with ExitStack() as stack:
-        asked: list[Asked] = [_alone(lambda prompts: lengths(prompts, spec.filters))]
+        checks: list[Check] = [_alone(lambda prompts: lengths(prompts, spec.filters))]
         if questions.num_rows:
-            asked.append(_contaminated(Questions(questions, spec.contamination)))
+            checks.append(_contaminated(Questions(questions, spec.contamination)))
         if spec.filters.languages:
-            asked.append(_alone(Languages(spec.filters.languages).others))
+            checks.append(_alone(Languages(spec.filters.languages).others))
         if spec.filters.ground_truths:
             pool = stack.enter_context(open_pool(spec.verifier_workers, verifiers, {"math"}))
-            asked.append(_alone(lambda prompts: wrong_ground_truths(prompts, pool)))
+            checks.append(_alone(lambda prompts: wrong_ground_truths(prompts, pool)))
         for batch in batches:
             stays, aside = batch, []
-            for question in asked:
-                found = list(question(stays))
-                aside += [_set_aside(stays.slice(each.row, 1).to_pylist()[0], each, clash) for each, clash in found]
+            for check in checks:
+                findings = list(check(stays))
+                aside += [_set_aside(stays, finding, clash) for finding, clash in findings]
                 keep = np.ones(stays.num_rows, bool)
-                keep[[each.row for each, _ in found]] = False
-                stays = stays.filter(pa.array(keep)) if found else stays
+                keep[[finding.row for finding, _ in findings]] = False
+                stays = stays.filter(pa.array(keep)) if findings else stays
             yield stays, table_from_rows(aside, SET_ASIDE, "set-aside prompts")
 
 
-def _alone(find: Callable[[pa.Table], Iterator[Finding]]) -> Asked:
-    return lambda prompts: ((found, None) for found in find(prompts))
+def _alone(find: Callable[[pa.Table], Iterator[Finding]]) -> Check:
+    return lambda prompts: ((finding, None) for finding in find(prompts))
 
 
-def _contaminated(questions: Questions) -> Asked:
+def _contaminated(questions: Questions) -> Check:
     def find(prompts: pa.Table) -> Iterator[tuple[Finding, str]]:
-        for each in questions.overlaps(prompts):
-            reason = f"{each.share:.0%} of the words of a question of {each.evaluation_set!r}"
-            yield Finding(each.row, "contaminated", reason), each.question
+        for overlap in questions.overlaps(prompts):
+            reason = f"{overlap.share:.0%} of the words of a question of {overlap.evaluation_set!r}"
+            yield Finding(overlap.row, "contaminated", reason), overlap.question
 
     return find
 
 
-def _set_aside(prompt: dict, found: Finding, clash: str | None) -> dict:
+def _set_aside(prompts: pa.Table, finding: Finding, clash: str | None) -> dict[str, Any]:
+    prompt = prompts.slice(finding.row, 1).to_pylist()[0]
     return set_aside_row(
         "cleaning",
-        found.kind,
+        finding.kind,
         prompt["source"],
-        json.loads(prompt["metadata"]).get("row", -1),
-        found.reason,
-        prompt["messages"][-1]["content"] if found.value is None else found.value,
+        prompt["row"],
+        finding.reason,
+        prompt["messages"][-1]["content"] if finding.value is None else finding.value,
         prompt_id=prompt["prompt_id"],
         clashed_with=clash,
     )

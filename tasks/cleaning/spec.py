@@ -1,4 +1,4 @@
-"""What is cleaned out of the sources' prompts."""
+"""The pydantic models behind `cleaning:`, which name the prompts that are set aside before sampling."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Language = Annotated[str, Field(pattern=r"^[a-z]{2,3}$", description="a code of 
 
 
 class NearDuplicates(Config):
-    """Prompts that share most of their runs of words.
+    """The rule by which prompts that share most of their runs of words are near duplicates.
 
     MinHash over runs of five words, as in Lee et al. 2022 (https://arxiv.org/abs/2107.06499, appendix A), which calls
     documents duplicates from an edit similarity of 0.8 on, and in FineWeb (https://arxiv.org/abs/2406.17557), which
@@ -28,18 +28,18 @@ class NearDuplicates(Config):
     ngram: int = Field(default=5, ge=1)
     """Words in a run."""
     threshold: float = Field(default=0.8, ge=0.5, le=1)
-    """The Jaccard similarity of the sets of runs."""
+    """Jaccard similarity of the sets of runs from which prompts are near duplicates."""
     same_numbers: bool = True
-    """Prompts with other numbers, operators or brackets are other questions, however alike."""
+    """Count prompts with different numbers, operators or brackets as different questions, however alike they are."""
     action: Literal["set_aside", "keep_together"] = "set_aside"
-    """`set_aside` keeps the first of those that are alike; `keep_together` keeps all of them, on one side of the split
-    into training and held-out."""
+    """Treatment of near duplicates: `set_aside` keeps the first of them; `keep_together` keeps all of them, on one side
+    of the split into training and held-out prompts."""
 
 
 class Contamination(Config):
-    """Prompts that hold a question of an evaluation set (`evaluation_sets`).
+    """The rule by which a prompt holds a question of an evaluation set (`evaluation_sets`).
 
-    As Tulu 3 does it (https://arxiv.org/abs/2411.15124, prompt decontamination; open-instruct's decontamination/
+    It is that of Tulu 3 (https://arxiv.org/abs/2411.15124, prompt decontamination; open-instruct's decontamination/
     search.py): a word of the question is found in a prompt when it is part of a run of 8 words that both have, and the
     prompt is contaminated when more than half of the question's words are found. Tulu 3 takes spaCy's tokens,
     punctuation among them, and leaves a training set out as a whole where more than 2% of an evaluation set are found;
@@ -49,22 +49,23 @@ class Contamination(Config):
     ngram: int = Field(default=8, ge=1)
     """Words in a run."""
     overlap: float = Field(default=0.5, ge=0, lt=1)
-    """The share of the question's words above which a prompt is set aside."""
+    """Share of the question's words above which a prompt is set aside."""
 
 
 class Filters(Config):
-    """What prompts must be; nothing is asked where nothing is given."""
+    """Conditions on single prompts; a prompt that does not meet them is set aside."""
 
     min_words: int | None = Field(default=None, ge=1)
-    """Of the prompt, system message not counted."""
+    """Words of a prompt, at least, the system message not counted; None: any number."""
     max_words: int | None = Field(default=None, ge=1)
-    """Of the prompt, system message not counted."""
+    """Words of a prompt, at most, the system message not counted; None: any number."""
     languages: list[Language] = []  # noqa: RUF012 (pydantic copies defaults)
-    """Codes of ISO 639 such as `[en, de]`: the most likely language must be one of them. Likelihoods are py3langid's;
-    of short prompts and of those that are mostly formulas or code they say little."""
+    """Codes of ISO 639 such as `[en, de]`, one of which must be the prompt's most likely language; none: any language.
+    Likelihoods are those of py3langid; they mean little for short prompts and for those that are mostly formulas or
+    code."""
     ground_truths: bool = False
-    """Have the verifier `math` judge each of its ground truths as if it were a response, the answer in a box; the
-    prompt is set aside where it is not right. Other verifiers' ground truths are no responses."""
+    """Check the ground truths of the verifier `math`: each is judged as if it were a response, the answer in a box, and
+    the prompt is set aside where it is rejected. Ground truths of other verifiers are not checked."""
 
     @model_validator(mode="after")
     def _range_in_order(self) -> Filters:
@@ -74,27 +75,32 @@ class Filters(Config):
 
 
 class CleaningSpec(Config):
-    """What is set aside before any response is sampled.
+    """The prompts that are set aside before any response is sampled.
 
-    Of prompts that are alike, the first source's first stays.
+    Of prompts that are alike, the first of the first source stays.
     """
 
     priority: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
-    """Sources in the order in which they keep what several have; those that are not named follow, in the order of the
-    data file."""
+    """Sources in the order in which they keep a prompt that several have; sources that are not named follow, in the
+    order of the data file."""
     duplicates: Literal["text", "row"] = "text"
-    """`text` sets prompts aside whose turns are those of another but for case and white space, whatever their verifiers
-    and ground truths; `row` those alone that share all of it."""
+    """The rule by which prompts are the same: `text` compares their turns, without case and white space and whatever
+    their verifiers and ground truths; `row` compares all of it, exactly."""
     near_duplicates: NearDuplicates | None = NearDuplicates()
-    """Null looks for none."""
+    """Rule for near duplicates; null: they are not looked for."""
     contamination: Contamination = Contamination()
-    """How prompts are compared with the data file's `evaluation_sets`."""
+    """Rule by which a prompt holds a question of the data file's `evaluation_sets`."""
     filters: Filters = Filters()
+    """Conditions on single prompts: length, language, ground truth."""
     verifier_workers: RunTime[int] = Field(default=1, ge=1)
-    """Processes that judge ground truths."""
+    """Processes that check ground truths."""
 
     def screening(self, *, evaluated: bool) -> ScreeningSpec | None:
-        """What is asked of each prompt by itself, where there are evaluation sets or not; None: nothing."""
+        """Return the part that concerns single prompts; None where there is nothing to check.
+
+        Args:
+            evaluated: the data file has evaluation sets.
+        """
         if not evaluated and self.filters == Filters():
             return None
         return ScreeningSpec(
@@ -103,21 +109,27 @@ class CleaningSpec(Config):
 
     @property
     def duplication(self) -> DuplicatesSpec:
-        """What prompts are asked about each other."""
+        """The part that concerns all sources together."""
         return DuplicatesSpec(priority=self.priority, duplicates=self.duplicates, near_duplicates=self.near_duplicates)
 
 
 class ScreeningSpec(Config):
-    """The part of `CleaningSpec` that each source is asked by itself."""
+    """The part of `CleaningSpec` that concerns single prompts; each source is screened by itself."""
 
     contamination: Contamination
+    """Rule by which a prompt holds a question of an evaluation set."""
     filters: Filters
+    """Conditions on single prompts."""
     verifier_workers: RunTime[int]
+    """Processes that check ground truths."""
 
 
 class DuplicatesSpec(Config):
-    """The part of `CleaningSpec` that is asked of all sources together."""
+    """The part of `CleaningSpec` that concerns all sources together."""
 
     priority: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
+    """Sources in the order in which they keep a prompt that several have."""
     duplicates: Literal["text", "row"] = "text"
+    """Rule by which prompts are the same: by their text, or by all of the row."""
     near_duplicates: NearDuplicates | None = NearDuplicates()
+    """Rule for near duplicates; null: they are not looked for."""

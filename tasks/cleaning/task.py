@@ -1,23 +1,36 @@
-"""Cleaning as Flyte tasks: what each source is asked by itself, and what all are asked together."""
+"""Cleaning as Flyte tasks: the screening of each source by itself, and the merge of all sources."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import pyarrow as pa
 from flytekit import Resources
-from flytekit.types.file import FlyteFile
 
 from images import DATA
 from tasks.cleaning.spec import DuplicatesSpec, ScreeningSpec
-from tasks.flyte.stages import RESULT, Parquet, Stopwatch, content_digest, local, scratch, show, shown_stage
+from tasks.flyte.stages import (
+    RESULT,
+    Parquet,
+    Stopwatch,
+    content_digest,
+    input_schema,
+    local,
+    read_input,
+    read_input_batches,
+    show,
+    shown_stage,
+    write_output,
+)
 from tasks.lineage.provenance import made_from
-from tasks.tables.parquet import columns_of, read_batches, read_table, with_user_columns, write_batches
 from tasks.tables.schemas import PROMPTS, SET_ASIDE, StageSummary
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
+
+SAMPLED_ROWS = 3
+"""Prompts of each batch from which the deck's samples are chosen."""
 
 
 class Cleaned(NamedTuple):
@@ -33,31 +46,29 @@ def screen_prompts(
     spec: Annotated[ScreeningSpec, RESULT],
     verifiers: Annotated[VerifiersConfig, RESULT] = DEFAULTS,
 ) -> Cleaned:
-    """The prompts that hold no question of the evaluation sets and pass the filters, and the rows set aside.
+    """Set aside the prompts that hold a question of an evaluation set or do not pass the filters.
 
     Args:
         prompts: of one source, or of several.
         evaluation_sets: tables of prompts as well.
-        spec: what is asked.
-        verifiers: how ground truths are judged.
+        spec: the filters, and the rule by which a prompt holds a question.
+        verifiers: the options of the verifiers that check ground truths.
     """
     from tasks.cleaning.screening import screen
 
     watch = Stopwatch("cleaning: screening")
-    questions = pa.concat_tables(
-        [PROMPTS.empty_table(), *(read_table(local(each), PROMPTS) for each in evaluation_sets)]
-    )
+    questions = pa.concat_tables([PROMPTS.empty_table(), *(read_input(table, PROMPTS) for table in evaluation_sets)])
     lineage = made_from(
         __name__,
         inputs={
             "prompts": content_digest(prompts),
-            "evaluation_sets": [content_digest(each) for each in evaluation_sets],
+            "evaluation_sets": [content_digest(table) for table in evaluation_sets],
         },
         screening=spec,
         verifiers=verifiers,
     )
-    columns = with_user_columns(PROMPTS, columns_of(local(prompts)))
-    parts = screen(read_batches(local(prompts), columns), questions, spec, verifiers)
+    columns = input_schema(prompts, PROMPTS)
+    parts = screen(read_input_batches(prompts, columns), questions, spec, verifiers)
     return _written(parts, columns, [], lineage, watch, questions=questions.num_rows)
 
 
@@ -65,13 +76,13 @@ def screen_prompts(
 def merge_sources(
     prompts: list[Parquet], set_aside: list[Parquet], sources: list[str], spec: DuplicatesSpec
 ) -> Cleaned:
-    """All `sources`, in their order, as one table, each prompt once; `set_aside` and what went now as one table, too.
+    """Merge all `sources`, in their order, into one table that has each prompt once, and join the rows set aside.
 
     Args:
-        prompts: of one source or of several each.
+        prompts: tables of one source or of several each.
         set_aside: the rows that earlier stages set aside.
         sources: names.
-        spec: what counts as the same prompt.
+        spec: the rule by which prompts are the same, and the order in which sources keep them.
     """
     from tasks.cleaning.merging import Merger
 
@@ -83,56 +94,45 @@ def merge_sources(
         duplicates=spec,
     )
     merger = Merger([local(table) for table in prompts], sources, spec)
-    earlier = [local(table) for table in set_aside]
-    return _written(merger.parts(), merger.columns, earlier, lineage, watch, sources=len(sources))
+    return _written(merger.parts(), merger.columns, set_aside, lineage, watch, sources=len(sources))
 
 
 def _written(
     parts: Iterable[tuple[pa.Table, pa.Table]],
     columns: pa.Schema,
-    earlier: list[Path],
-    lineage: dict,
+    earlier: list[Parquet],
+    lineage: dict[str, Any],
     watch: Stopwatch,
     **facts: Any,
 ) -> Cleaned:
-    """Both tables as files, the prompts as they come; on the deck and in the summary what was set aside."""
-    from tasks import charts
+    """Write both tables, the prompts batch by batch; the deck and the summary count what was set aside."""
+    from tasks.charts import decks
 
-    aside: list[pa.Table] = [SET_ASIDE.empty_table()]
-    sample: list[pa.Table] = [columns.empty_table()]
+    gone: list[pa.Table] = [SET_ASIDE.empty_table()]
+    samples: list[pa.Table] = [columns.empty_table()]
     count = 0
 
     def staying() -> Iterator[pa.Table]:
         nonlocal count
-        for kept, gone in parts:
-            aside.append(gone)
-            count += kept.num_rows
-            sample.append(kept.slice(0, 3))
-            yield kept
+        for prompts, aside in parts:
+            gone.append(aside)
+            count += prompts.num_rows
+            samples.append(prompts.slice(0, SAMPLED_ROWS))
+            yield prompts
 
-    path = write_batches(scratch("prompts.parquet"), staying(), columns, lineage)
-    here = pa.concat_tables(aside)
-    counted = (
-        here.group_by(["source", "kind"]).aggregate([([], "count_all")]).rename_columns(["source", "kind", "rows"])
-    )
-    rows = counted.sort_by([("source", "ascending"), ("kind", "ascending")]).to_pylist()
-    kinds = {
-        kind: sum(row["rows"] for row in rows if row["kind"] == kind) for kind in sorted({row["kind"] for row in rows})
-    }
-    figures = {"prompts": f"{count:,}", "set aside": f"{here.num_rows:,}"}
-    show(
-        "prompts",
-        charts.page(figures, charts.table(rows, "Set aside"), charts.prompt_samples(pa.concat_tables(sample))),
-    )
-    every = chain(*(read_batches(table, SET_ASIDE) for table in earlier), [here])
-    said = ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in kinds.items())
+    prompts = write_output("prompts.parquet", staying(), columns, lineage)
+    set_aside = pa.concat_tables(gone)
+    kinds = dict(sorted(Counter(set_aside.column("kind").to_pylist()).items()))
+    show("prompts", decks.cleaning(count, set_aside, pa.concat_tables(samples)))
+    every = chain(*(read_input_batches(table, SET_ASIDE) for table in earlier), [set_aside])
+    by_kind = ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in kinds.items())
     return Cleaned(
-        FlyteFile(str(path)),
-        FlyteFile(str(write_batches(scratch("set_aside.parquet"), every, SET_ASIDE, lineage))),
+        prompts,
+        write_output("set_aside.parquet", every, SET_ASIDE, lineage),
         watch.summary(
-            f"{count:,} prompts; {here.num_rows:,} set aside" + (f" ({said})" if said else ""),
+            f"{count:,} prompts; {set_aside.num_rows:,} set aside" + (f" ({by_kind})" if by_kind else ""),
             prompts=count,
-            set_aside=here.num_rows,
+            set_aside=set_aside.num_rows,
             kinds=kinds,
             **facts,
         ),

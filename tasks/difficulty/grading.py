@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import pandas as pd
@@ -55,7 +54,7 @@ def grade(prompts: pa.Table, rollouts: pa.Table, set_aside: pa.Table) -> tuple[p
             "difficulty",
             "unjudged",
             row["source"],
-            json.loads(row["metadata"]).get("row", -1),
+            row["row"],
             f"no rollout could be judged: {errors.get(row['prompt_id'], 'none was sampled')}",
             row["messages"][-1]["content"],
             prompt_id=row["prompt_id"],

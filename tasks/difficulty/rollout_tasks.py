@@ -3,22 +3,24 @@
     split_prompts ──► roll_out ──► judge_rollouts ──► collect_rollouts ──► `tasks.difficulty.task`
                       a shard each: retried, cached and resumed by itself
 
-The responses cost a GPU and depend on no verifier; judging them anew generates nothing.
+Generating responses needs a GPU and depends on no verifier: judging them anew generates nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from datetime import datetime
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import pyarrow as pa
 from flytekit import Resources
 from flytekit.types.directory import FlyteDirectory
-from flytekit.types.file import FlyteFile
 
 from images import DATA, GENERATION
 from tasks.difficulty.spec import RolloutSpec
+from tasks.difficulty.summaries import Totals, describe_sampling, joined
 from tasks.flyte.stages import (
     RESULT,
     RUN_TIME,
@@ -27,21 +29,27 @@ from tasks.flyte.stages import (
     Stopwatch,
     content_digest,
     footer,
+    input_schema,
     local,
-    sampling,
-    scratch,
+    read_input,
+    read_input_batches,
+    sampling_progress,
     show,
     shown_stage,
     storage_location,
+    write_output,
 )
 from tasks.lineage.provenance import made_from
 from tasks.machine.resources import process_resources
-from tasks.tables.parquet import columns_of, read_batches, read_table, with_user_columns, write_batches, write_table
 from tasks.tables.schemas import PROMPTS, RESPONSES, ROLLOUTS, SET_ASIDE, StageSummary
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
+if TYPE_CHECKING:
+    from tasks.generation.fill_cache import Sampled
+    from tasks.generation.rollout_cache import RolloutCache
+
 SUMMARY = "summary"
-"""The entry of a shard's metadata with what its stage has to say: a mapped task has one output."""
+"""The entry of a shard's metadata that holds the summary of its stage: a mapped task has one output."""
 
 
 class Split(NamedTuple):
@@ -59,38 +67,41 @@ class Collected(NamedTuple):
 def split_prompts(
     prompts: Parquet, model: Folder, spec: Annotated[RolloutSpec, RESULT], rows: int, room: int, within: str
 ) -> Split:
-    """The prompts that fit, in shards, and the others.
+    """Divide the prompts that fit into shards, and set the others aside.
 
     Args:
         prompts: of all sources.
-        model: whose tokens count.
-        spec: how they are sampled.
-        rows: of a shard at most.
+        model: the checkpoint whose tokenizer counts.
+        spec: the options of the sampling.
+        rows: prompts of a shard, at most.
         room: tokens that a prompt may have in difficulty and in training.
-        within: what sets this bound, for the reason.
+        within: the option that sets this bound, for the reason.
+
+    Raises:
+        RolloutError: no prompt fits.
     """
     from tasks import charts
     from tasks.difficulty.sharding import shards
     from tasks.generation.sample_and_score import RolloutError, fitting
 
-    columns = with_user_columns(PROMPTS, columns_of(local(prompts)))
-    table = read_table(local(prompts), columns)
+    columns = input_schema(prompts, PROMPTS)
+    table = read_input(prompts, columns)
     lineage = made_from(
         __name__, inputs={"prompts": content_digest(prompts), "model": content_digest(model)}, room=room, rows=rows
     )
-    files, aside = [], [SET_ASIDE.empty_table()]
+    files, too_long = [], [SET_ASIDE.empty_table()]
     for shard in shards(table.column("source").to_pylist(), rows):
         part = table.slice(shard.start, shard.end - shard.start)
-        fits, too_long = fitting(part, local(model), spec.sampling, room, within, "difficulty")
-        aside.append(too_long)
+        fits, set_aside = fitting(part, local(model), spec.sampling, room, within, "difficulty")
+        too_long.append(set_aside)
         if fits.num_rows:
-            files.append(FlyteFile(str(write_table(scratch("prompts.parquet"), fits, columns, lineage))))
-    set_aside = pa.concat_tables(aside)
+            files.append(write_output("prompts.parquet", fits, columns, lineage))
     if not files:
         raise RolloutError(f"none of {table.num_rows} prompts fits: {within}")
-    figures = {"prompts": f"{table.num_rows:,}", "too long": f"{set_aside.num_rows:,}", "shards": f"{len(files):,}"}
+    aside = pa.concat_tables(too_long)
+    figures = {"prompts": f"{table.num_rows:,}", "too long": f"{aside.num_rows:,}", "shards": f"{len(files):,}"}
     show("shards", charts.page(figures))
-    return Split(files, FlyteFile(str(write_table(scratch("set_aside.parquet"), set_aside, SET_ASIDE, lineage))))
+    return Split(files, write_output("set_aside.parquet", aside, SET_ASIDE, lineage))
 
 
 @shown_stage(
@@ -106,76 +117,85 @@ def roll_out(
     initial: Annotated[FlyteDirectory, RUN_TIME],
     verifiers: Annotated[VerifiersConfig, RUN_TIME] = DEFAULTS,
 ) -> Parquet:
-    """Responses to every prompt of a shard from one checkpoint; what is kept of them is not generated again.
+    """Sample responses to every prompt of a shard from one checkpoint; cached responses are not generated again.
 
-    They are judged meanwhile, and the verdicts kept for `judge_rollouts`.
+    They are judged meanwhile, and the verdicts are cached for `judge_rollouts`.
 
     Args:
-        prompts: a shard, all of which fit.
+        prompts: a shard, all of whose prompts fit.
         model: the checkpoint.
-        spec: how to sample.
-        judging: the digest of how is judged, where that has a part in what is sampled (`spec.stop_at`).
-        initial: the checkpoint that training begins with, which judges where `verifiers` says so.
-        verifiers: how to judge.
+        spec: the options of the sampling.
+        judging: the digest of the judging, where the samples depend on it (`spec.stop_at`).
+        initial: the checkpoint that training begins with; it judges where `verifiers` says so.
+        verifiers: the options of the verifiers.
     """
-    from functools import partial
-
     from tasks import charts
-    from tasks.difficulty.stopping import remaining
-    from tasks.generation.fill_cache import sample
-    from tasks.generation.judging import check_prompts
     from tasks.generation.rollout_cache import responses
 
     watch = Stopwatch("rollouts")
-    table = read_table(local(prompts), PROMPTS)
-    judged_by = verifiers.with_initial(local(initial))
-    check_prompts(table, judged_by)
-    kept = _kept(spec, model, initial, verifiers)
-    samples = spec.sampling.samples
-    with sampling("difficulty: rollouts", table, samples) as judged:
-        sampled = sample(
-            table,
-            local(model),
-            spec.engine,
-            spec.sampling,
-            kept=kept,
-            verifiers=judged_by,
-            verifier_workers=spec.verifier_workers,
-            remaining=partial(remaining, samples=samples, bounds=spec.stop_at) if spec.stop_at else None,
-            on_judged=judged,
-        )
-    summary = watch.summary(
-        f"{sum(sampled.counts):,} rollouts",
-        on=process_resources(),
-        rollouts=sum(sampled.counts),
-        generated=sampled.responses,
-        spared=table.num_rows * samples - sum(sampled.counts),
-        output_tokens=sampled.output_tokens,
-        generation_seconds=sampled.seconds,
-        engine_start_seconds=sampled.start_seconds,
-        verifiers=sampled.verifiers,
-    )
+    table = read_input(prompts, PROMPTS)
+    cache = _rollout_cache(spec, model, initial, verifiers)
+    sampled = _sample(table, local(model), spec, cache, verifiers.with_initial(local(initial)))
+    summary = _sampling_summary(watch, sampled, table.num_rows * spec.sampling.samples)
     lineage = made_from(
         __name__,
         inputs={"prompts": content_digest(prompts), "model": content_digest(model)},
         seed=spec.sampling.seed,
         difficulty=spec,
     )
-    parts = responses(table, sampled.counts, kept)
-    path = write_batches(
-        scratch("responses.parquet"), parts, RESPONSES, lineage, last=lambda: {SUMMARY: summary.as_json()}
+    output = write_output(
+        "responses.parquet",
+        responses(table, sampled.counts, cache),
+        RESPONSES,
+        lineage,
+        last=lambda: {SUMMARY: summary.as_json()},
     )
-    show(
-        "difficulty: rollouts",
-        charts.page(
-            {
-                "responses": f"{sum(sampled.counts):,}",
-                "generated now": f"{sampled.responses:,}",
-                "tokens/s": f"{sampled.tokens_per_second:,.0f}",
-            }
-        ),
+    figures = {
+        "responses": f"{sum(sampled.counts):,}",
+        "generated now": f"{sampled.responses:,}",
+        "tokens/s": f"{sampled.tokens_per_second:,.0f}",
+    }
+    show("difficulty: rollouts", charts.page(figures))
+    return output
+
+
+def _sample(
+    prompts: pa.Table, model: Path, spec: RolloutSpec, cache: RolloutCache, verifiers: VerifiersConfig
+) -> Sampled:
+    from tasks.difficulty.stopping import remaining
+    from tasks.generation.fill_cache import sample
+    from tasks.generation.judging import check_prompts
+
+    check_prompts(prompts, verifiers)
+    samples = spec.sampling.samples
+    with sampling_progress("difficulty: rollouts", prompts, samples) as judged:
+        return sample(
+            prompts,
+            model,
+            spec.engine,
+            spec.sampling,
+            kept=cache,
+            verifiers=verifiers,
+            verifier_workers=spec.verifier_workers,
+            remaining=partial(remaining, samples=samples, bounds=spec.stop_at) if spec.stop_at else None,
+            on_judged=judged,
+        )
+
+
+def _sampling_summary(watch: Stopwatch, sampled: Sampled, most: int) -> StageSummary:
+    """The summary of a shard, of whose `most` rollouts early stopping may have spared some."""
+    rollouts = sum(sampled.counts)
+    return watch.summary(
+        f"{rollouts:,} rollouts",
+        on=process_resources(),
+        rollouts=rollouts,
+        generated=sampled.responses,
+        spared=most - rollouts,
+        output_tokens=sampled.output_tokens,
+        generation_seconds=sampled.seconds,
+        engine_start_seconds=sampled.start_seconds,
+        verifiers=sampled.verifiers,
     )
-    return FlyteFile(str(path))
 
 
 @shown_stage(container_image=GENERATION, requests=Resources(cpu="2", mem="8Gi"))
@@ -187,40 +207,28 @@ def judge_rollouts(
     initial: Folder,
     verifiers: Annotated[VerifiersConfig, RESULT] = DEFAULTS,
 ) -> Parquet:
-    """The responses of a shard with their scores: the verdicts that are kept, and those that are missing, made now."""
-    from tasks import charts
-    from tasks.generation.judging import judge
+    """Give the responses of a shard their scores: cached verdicts, and those that are missing, made now.
+
+    Args:
+        prompts: the shard.
+        responses: to these prompts.
+        model: the checkpoint that they were sampled from.
+        spec: the options of the sampling.
+        initial: the checkpoint that training begins with; it judges where `verifiers` says so.
+        verifiers: the options of the verifiers.
+    """
+    from tasks.charts import decks
 
     watch = Stopwatch("judging")
-    table = read_table(local(prompts), PROMPTS)
-    figures: dict[str, float] = {}
-    judged_now = 0
-
-    def count(_: Mapping[str, Any]) -> None:
-        nonlocal judged_now
-        judged_now += 1
-
-    def summary() -> dict[str, Any]:
-        made = watch.summary(f"{judged_now:,} judged", judged=judged_now, verifiers=figures)
-        return {SUMMARY: made.as_json()}
-
-    first: list[pa.Table] = []
-
-    def parts() -> Iterator[pa.Table]:
-        for part in judge(
-            table,
-            read_batches(local(responses), RESPONSES),
-            _kept(spec, model, initial, verifiers),
-            verifiers.with_initial(local(initial)),
-            spec.verifier_workers,
-            policy="initial",
-            on_judged=count,
-            figures=figures,
-        ):
-            if not first:
-                first.append(part)
-            yield part
-
+    table = read_input(prompts, PROMPTS)
+    judged = _Judged()
+    parts = judged.parts(
+        table,
+        read_input_batches(responses, RESPONSES),
+        _rollout_cache(spec, model, initial, verifiers),
+        verifiers.with_initial(local(initial)),
+        spec.verifier_workers,
+    )
     lineage = made_from(
         __name__,
         inputs={
@@ -231,10 +239,57 @@ def judge_rollouts(
         difficulty=spec,
         verifiers=verifiers,
     )
-    path = write_batches(scratch("rollouts.parquet"), parts(), ROLLOUTS, lineage, last=summary)
-    samples = charts.rollout_samples(table, pa.concat_tables(first)) if first else ""
-    show("difficulty: judging", charts.page({"judged now": f"{judged_now:,}"}, samples))
-    return FlyteFile(str(path))
+
+    def summary() -> dict[str, Any]:
+        made = watch.summary(f"{judged.count:,} judged", judged=judged.count, verifiers=judged.figures)
+        return {SUMMARY: made.as_json()}
+
+    output = write_output("rollouts.parquet", parts, ROLLOUTS, lineage, last=summary)
+    show("difficulty: judging", decks.judging(table, judged.first, judged.count))
+    return output
+
+
+class _Judged:
+    """The verdicts that a stage makes now, rather than takes from the cache.
+
+    Attributes:
+        count: their number.
+        figures: the counters of the verifiers (`VerifierPool.figures`).
+        first: the first part of the rollouts, for the deck.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.figures: dict[str, float] = {}
+        self.first = ROLLOUTS.empty_table()
+
+    def parts(
+        self,
+        prompts: pa.Table,
+        responses: Iterator[pa.Table],
+        cache: RolloutCache,
+        verifiers: VerifiersConfig,
+        workers: int,
+    ) -> Iterator[pa.Table]:
+        """Yield the responses with their scores, as parts of a table of `ROLLOUTS`."""
+        from tasks.generation.judging import judge
+
+        judged = judge(
+            prompts,
+            responses,
+            cache,
+            verifiers,
+            workers,
+            policy="initial",
+            on_judged=self._add,
+            figures=self.figures,
+        )
+        for part in judged:
+            self.first = self.first if self.first.num_rows else part
+            yield part
+
+    def _add(self, _: object) -> None:
+        self.count += 1
 
 
 @shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
@@ -244,75 +299,40 @@ def collect_rollouts(
     spec: Annotated[RolloutSpec, RESULT],
     verifiers: Annotated[VerifiersConfig, RESULT] = DEFAULTS,
 ) -> Collected:
-    """The rollouts of all shards as one table, and what their stages have to say as one summary each."""
-    from tasks import charts
+    """Join the rollouts of all shards into one table, and the summaries of their stages into one each.
 
-    digests = [content_digest(each) for each in rollouts]
+    Args:
+        responses: the outputs of `roll_out`, for their summaries.
+        rollouts: the outputs of `judge_rollouts`.
+        spec: the options of the sampling.
+        verifiers: the options of the verifiers.
+    """
+    from tasks.charts import decks
+
+    digests = [content_digest(shard) for shard in rollouts]
     lineage = made_from(
         __name__, inputs={"rollouts": digests}, seed=spec.sampling.seed, difficulty=spec, verifiers=verifiers
     )
-    counts = {"rollouts": 0, "unjudged": 0}
-    total = 0.0
-
-    def parts() -> Iterator[pa.Table]:
-        nonlocal total
-        for shard in rollouts:
-            for part in read_batches(local(shard), ROLLOUTS):
-                scores = part.column("score")
-                counts["rollouts"] += part.num_rows
-                counts["unjudged"] += scores.null_count
-                total += sum(score for score in scores.to_pylist() if score is not None)
-                yield part
-
-    path = write_batches(scratch("rollouts.parquet"), parts(), ROLLOUTS, lineage)
-    sampled, judged = (_joined(shards) for shards in (responses, rollouts))
-    speed = sampled.facts["output_tokens"] / (sampled.facts["generation_seconds"] or 1)
-    sampled.facts |= counts | {"tokens_per_second": speed, "shards": len(rollouts)}
-    reused = counts["rollouts"] - sampled.facts["generated"]
-    sampled.headline = (
-        f"{counts['rollouts']:,} rollouts, {sampled.facts['output_tokens']:,} tokens at {speed:,.0f} tokens/s"
-        + (f"; {reused:,} were there" if reused > 0 else "")
-        + (f"; {sampled.facts['spared']:,} spared by early stopping" if sampled.facts["spared"] else "")
-    )
-    judged.headline = f"{judged.facts['judged']:,} rollouts judged after they were sampled"
-    done = counts["rollouts"] - counts["unjudged"]
-    figures = {
-        "rollouts": f"{counts['rollouts']:,}",
-        "mean score": f"{total / max(done, 1):.1%}",
-        "could not be judged": f"{counts['unjudged']:,}",
-        "tokens/s": f"{speed:,.0f}",
-        "shards": f"{len(rollouts):,}",
-    }
-    show("rollouts", charts.page(figures))
-    return Collected(FlyteFile(str(path)), sampled, judged)
+    totals = Totals()
+    parts = chain.from_iterable(read_input_batches(shard, ROLLOUTS) for shard in rollouts)
+    output = write_output("rollouts.parquet", totals.counted(parts), ROLLOUTS, lineage)
+    sampling, judging = (joined([_summary_of(shard) for shard in shards]) for shards in (responses, rollouts))
+    describe_sampling(sampling, totals, len(rollouts))
+    judging.headline = f"{judging.facts['judged']:,} rollouts judged after they were sampled"
+    speed = sampling.facts["tokens_per_second"]
+    show("rollouts", decks.rollouts(totals.rollouts, totals.mean_score, totals.unjudged, speed, len(rollouts)))
+    return Collected(output, sampling, judging)
 
 
-def _kept(spec: RolloutSpec, model: Folder, initial: Folder, verifiers: VerifiersConfig) -> Any:
-    """What was paid for of these rollouts and their verdicts."""
+def _rollout_cache(
+    spec: RolloutSpec, model: Folder, initial: FlyteDirectory, verifiers: VerifiersConfig
+) -> RolloutCache:
+    """The cache of these rollouts and their verdicts."""
     from tasks.generation.rollout_cache import RolloutCache, judging_digest
 
     judging = judging_digest(verifiers, content_digest(initial))
     return RolloutCache.at(*storage_location("rollouts"), content_digest(model), spec.engine, spec.sampling, judging)
 
 
-def _joined(shards: list[Parquet]) -> StageSummary:
-    """The summaries of all shards as one: seconds, cores and counts are sums, latencies the longest."""
-    each = [StageSummary.of_json(footer(shard)[SUMMARY]) for shard in shards]
-    first = min(each, key=lambda summary: datetime.timestamp(summary.started_at))
-    names = [name for name, value in first.facts.items() if isinstance(value, int | float)]
-    facts: dict[str, Any] = {name: sum(summary.facts[name] for summary in each) for name in names}
-    figures: dict[str, float] = {}
-    for summary in each:
-        for name, value in summary.facts["verifiers"].items():
-            figures[name] = max(figures.get(name, 0), value) if "seconds" in name else figures.get(name, 0) + value
-    return StageSummary(
-        first.stage,
-        first.started_at,
-        sum(summary.seconds for summary in each),
-        "",
-        facts | {"verifiers": figures},
-        run=each[-1].run,
-        image=first.image,
-        cores=first.cores,
-        gpus=first.gpus,
-    )
+def _summary_of(shard: Parquet) -> StageSummary:
+    return StageSummary.of_json(footer(shard)[SUMMARY])

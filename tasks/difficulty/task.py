@@ -6,17 +6,25 @@ from typing import NamedTuple
 
 import pyarrow as pa
 from flytekit import Resources
-from flytekit.types.file import FlyteFile
 
 from images import DATA
 from tasks.difficulty.stopping import Bounds
-from tasks.flyte.stages import Parquet, Stopwatch, content_digest, local, scratch, show, shown_stage
+from tasks.flyte.stages import (
+    Parquet,
+    Stopwatch,
+    content_digest,
+    input_schema,
+    read_input,
+    read_input_batches,
+    show,
+    shown_stage,
+    write_output,
+)
 from tasks.lineage.provenance import made_from
-from tasks.tables.parquet import columns_of, read_batches, read_table, with_user_columns, write_table
 from tasks.tables.schemas import COMPARED, PROMPTS, ROLLOUTS, SET_ASIDE, StageSummary
 
 _SCORED = pa.schema([ROLLOUTS.field(name) for name in ("prompt_id", "score", "num_tokens", "error")])
-"""What grading asks of rollouts: no text, which is most of them."""
+"""The columns of rollouts that grading reads: without the responses, which are most of the bytes."""
 
 
 class Graded(NamedTuple):
@@ -28,21 +36,20 @@ class Graded(NamedTuple):
 
 @shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
 def select_prompts(prompts: Parquet, rollouts: Parquet, set_aside: Parquet, bounds: Bounds) -> Graded:
-    """Pass rates from the rollouts, and the prompts that are neither too easy nor too hard.
+    """Compute the prompts' pass rates from their rollouts, and select those that are neither too easy nor too hard.
 
-    `set_aside` are the prompts that were not sampled.
+    Args:
+        prompts: all prompts, those that were not sampled among them.
+        rollouts: the judged responses to them.
+        set_aside: the prompts that were not sampled.
+        bounds: the pass rates that are kept.
     """
-    from tasks import charts
+    from tasks.charts import decks
     from tasks.difficulty.grading import grade, select
 
     watch = Stopwatch("difficulty")
-    graded, unjudged = grade(
-        read_table(local(prompts), with_user_columns(PROMPTS, columns_of(local(prompts)))),
-        pa.concat_tables(
-            [_SCORED.empty_table(), *(read_batches(local(rollouts), _SCORED))],
-        ),
-        read_table(local(set_aside), SET_ASIDE),
-    )
+    table = read_input(prompts, input_schema(prompts, PROMPTS))
+    graded, unjudged = grade(table, _scored(rollouts), read_input(set_aside, SET_ASIDE))
     kept = select(graded, bounds)
     too_easy = sum(rate >= bounds.max_pass_rate for rate in graded.column("pass_rate").to_pylist())
     lineage = made_from(
@@ -50,54 +57,43 @@ def select_prompts(prompts: Parquet, rollouts: Parquet, set_aside: Parquet, boun
         inputs={"prompts": content_digest(prompts), "rollouts": content_digest(rollouts)},
         bounds=bounds,
     )
-    show(
-        "pass rates",
-        charts.page(
-            {"graded": f"{graded.num_rows:,}", "kept": f"{kept.num_rows:,}", "kept if": str(bounds)},
-            charts.deck(charts.pass_rates(graded, bounds.max_pass_rate)),
-        ),
-    )
-    summary = watch.summary(
-        f"{kept.num_rows:,} of {graded.num_rows:,} prompts have a pass rate {bounds}",
-        graded=graded.num_rows,
-        kept=kept.num_rows,
-        too_easy=too_easy,
-        too_hard=graded.num_rows - kept.num_rows - too_easy,
-        ungraded=unjudged.num_rows,
-        max_pass_rate=bounds.max_pass_rate,
-    )
+    show("pass rates", decks.difficulty(graded, kept.num_rows, str(bounds), bounds.max_pass_rate))
     return Graded(
-        FlyteFile(str(write_table(scratch("graded.parquet"), graded, graded.schema, lineage))),
-        FlyteFile(str(write_table(scratch("kept.parquet"), kept, kept.schema, lineage))),
-        FlyteFile(str(write_table(scratch("set_aside.parquet"), unjudged, SET_ASIDE, lineage))),
-        summary,
+        write_output("graded.parquet", graded, graded.schema, lineage),
+        write_output("kept.parquet", kept, kept.schema, lineage),
+        write_output("set_aside.parquet", unjudged, SET_ASIDE, lineage),
+        watch.summary(
+            f"{kept.num_rows:,} of {graded.num_rows:,} prompts have a pass rate {bounds}",
+            graded=graded.num_rows,
+            kept=kept.num_rows,
+            too_easy=too_easy,
+            too_hard=graded.num_rows - kept.num_rows - too_easy,
+            ungraded=unjudged.num_rows,
+            max_pass_rate=bounds.max_pass_rate,
+        ),
     )
 
 
 @shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
 def compare_variants(prompts: Parquet, rollouts: list[Parquet], variants: list[str]) -> Parquet:
-    """The pass rates of several checkpoints, or of ways to use one, on the prompts that all of them answered.
+    """Compute the pass rates of several checkpoints, or of ways to use one, on the prompts that all of them answered.
 
     Args:
         prompts: of all rollouts.
         rollouts: one table for each variant.
         variants: their names; without any, the table is empty.
     """
-    from tasks import charts
+    from tasks.charts import decks
     from tasks.difficulty.grading import compare, grade
 
-    table = read_table(local(prompts), PROMPTS)
-    scored = (pa.concat_tables([_SCORED.empty_table(), *read_batches(local(each), _SCORED)]) for each in rollouts)
-    graded = [grade(table, each, SET_ASIDE.empty_table())[0] for each in scored]
+    table = read_input(prompts, PROMPTS)
+    graded = [grade(table, _scored(file), SET_ASIDE.empty_table())[0] for file in rollouts]
     compared = compare(graded, variants) if variants else COMPARED.empty_table()
-    digests = [content_digest(each) for each in rollouts]
+    digests = [content_digest(file) for file in rollouts]
     lineage = made_from(__name__, inputs={"prompts": content_digest(prompts), "rollouts": digests}, variants=variants)
-    sums = [([], "count_all"), ("pass_rate", "mean"), ("mean_tokens", "mean")]
-    rows = (
-        compared.group_by(["domain", "variant"])
-        .aggregate(sums)
-        .rename_columns(["domain", "variant", "prompts", "pass_rate", "mean_tokens"])
-    )
-    ordered = rows.sort_by([("domain", "ascending"), ("variant", "ascending")]).to_pylist()
-    show("checkpoints compared", charts.page({"variants": f"{len(variants):,}"}, charts.table(ordered, "By domain")))
-    return FlyteFile(str(write_table(scratch("compared.parquet"), compared, COMPARED, lineage)))
+    show("checkpoints compared", decks.variants(compared, len(variants)))
+    return write_output("compared.parquet", compared, COMPARED, lineage)
+
+
+def _scored(rollouts: Parquet) -> pa.Table:
+    return pa.concat_tables([_SCORED.empty_table(), *read_input_batches(rollouts, _SCORED)])

@@ -1,11 +1,11 @@
-"""Evaluation as Flyte tasks: each policy on its own, then the two compared."""
+"""Evaluation as Flyte tasks: each policy by itself, then the comparison of two."""
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+import pyarrow as pa
 from flytekit import Resources
-from flytekit.types.file import FlyteFile
 
 from images import DATA, GENERATION
 from tasks.evaluation.spec import EvaluationSpec
@@ -16,17 +16,20 @@ from tasks.flyte.stages import (
     Stopwatch,
     content_digest,
     local,
-    sampling,
-    scratch,
+    read_input,
+    sampling_progress,
     show,
     shown_stage,
     storage_location,
+    write_output,
 )
 from tasks.lineage.provenance import made_from
 from tasks.machine.resources import process_resources
-from tasks.tables.parquet import read_table, write_table
 from tasks.tables.schemas import EVALUATION, GRADED, PROMPTS, ROLLOUTS, SET_ASIDE, StageSummary
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
+
+if TYPE_CHECKING:
+    from tasks.generation.sample_and_score import Rollouts
 
 
 class Evaluated(NamedTuple):
@@ -40,10 +43,7 @@ class Compared(NamedTuple):
     summary: StageSummary
 
 
-@shown_stage(
-    container_image=GENERATION,
-    requests=Resources(cpu="2", mem="8Gi"),
-)
+@shown_stage(container_image=GENERATION, requests=Resources(cpu="2", mem="8Gi"))
 def evaluate_policy(
     policy: Folder,
     prompts: Parquet,
@@ -51,22 +51,63 @@ def evaluate_policy(
     initial: Folder,
     verifiers: Annotated[VerifiersConfig, RESULT] = DEFAULTS,
 ) -> Evaluated:
-    """Scored samples of the held-out prompts from one policy, with one version of its weights throughout.
+    """Sample and score responses to the held-out prompts from one policy, with one version of its weights throughout.
 
-    A policy has no name here, so that the same one is evaluated once; the column `policy` has its digest. `initial` is
-    the checkpoint that training began with: the judge of every policy, where `verifiers` says so.
+    The inputs do not name the policy, so that the same weights are evaluated once; the column `policy` has its digest.
+
+    Args:
+        policy: the model folder.
+        prompts: the held-out prompts.
+        config: the options of the evaluation.
+        initial: the checkpoint that training began with; it judges every policy where `verifiers` says so.
+        verifiers: the options of the verifiers.
     """
-    from tasks import charts
+    from tasks.charts import decks
+
+    watch = Stopwatch("evaluation")
+    table = read_input(prompts, PROMPTS)
+    digest = content_digest(policy)
+    rollouts = _rollouts(table, policy, digest, config, initial, verifiers)
+    lineage = made_from(
+        __name__,
+        inputs={"heldout": content_digest(prompts), "policy": digest},
+        seed=config.sampling.seed,
+        evaluation=config,
+        verifiers=verifiers,
+    )
+    sampled = rollouts.sampled
+    show("evaluation", decks.evaluation(table, rollouts.table, sampled.tokens_per_second))
+    return Evaluated(
+        write_output("rollouts.parquet", rollouts.table, ROLLOUTS, lineage),
+        write_output("set_aside.parquet", rollouts.set_aside, SET_ASIDE, lineage),
+        watch.summary(
+            f"{rollouts.table.num_rows:,} responses at {sampled.tokens_per_second:,.0f} tokens/s",
+            on=process_resources(),
+            output_tokens=sampled.output_tokens,
+            tokens_per_second=sampled.tokens_per_second,
+            engine_start_seconds=sampled.start_seconds,
+            unjudged=rollouts.table.column("score").null_count,
+            verifiers=sampled.verifiers,
+            too_long=rollouts.set_aside.num_rows,
+        ),
+    )
+
+
+def _rollouts(
+    prompts: pa.Table,
+    policy: Folder,
+    digest: str,
+    config: EvaluationSpec,
+    initial: Folder,
+    verifiers: VerifiersConfig,
+) -> Rollouts:
     from tasks.generation.rollout_cache import RolloutCache, judging_digest
     from tasks.generation.sample_and_score import sample_and_score
 
-    watch = Stopwatch("evaluation")
-    table = read_table(local(prompts), PROMPTS)
-    digest = content_digest(policy)
     judging = judging_digest(verifiers, content_digest(initial))
-    with sampling("evaluation", table, config.sampling.samples) as judged:
-        sampled = sample_and_score(
-            table,
+    with sampling_progress("evaluation", prompts, config.sampling.samples) as judged:
+        return sample_and_score(
+            prompts,
             local(policy),
             config.engine,
             config.sampling,
@@ -77,74 +118,32 @@ def evaluate_policy(
             verifier_workers=config.verifier_workers,
             on_judged=judged,
         )
-    lineage = made_from(
-        __name__,
-        inputs={"heldout": content_digest(prompts), "policy": digest},
-        seed=config.sampling.seed,
-        evaluation=config,
-        verifiers=verifiers,
-    )
-    speed = sampled.sampled.tokens_per_second
-    scores = [score for score in sampled.table.column("score").to_pylist() if score is not None]
-    show(
-        "evaluation",
-        charts.page(
-            {
-                "held-out prompts": f"{table.num_rows:,}",
-                "mean score": f"{sum(scores) / max(len(scores), 1):.1%}",
-                "could not be judged": f"{sampled.table.num_rows - len(scores):,}",
-                "tokens/s": f"{speed:,.0f}",
-            },
-            charts.rollout_samples(table, sampled.table),
-        ),
-    )
-    return Evaluated(
-        FlyteFile(str(write_table(scratch("rollouts.parquet"), sampled.table, ROLLOUTS, lineage))),
-        FlyteFile(str(write_table(scratch("set_aside.parquet"), sampled.set_aside, SET_ASIDE, lineage))),
-        watch.summary(
-            f"{sampled.table.num_rows:,} responses at {speed:,.0f} tokens/s",
-            on=process_resources(),
-            output_tokens=sampled.sampled.output_tokens,
-            tokens_per_second=speed,
-            engine_start_seconds=sampled.sampled.start_seconds,
-            unjudged=sampled.table.column("score").null_count,
-            verifiers=sampled.sampled.verifiers,
-            too_long=sampled.set_aside.num_rows,
-        ),
-    )
 
 
 @shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"))
 def compare_policies(before: Parquet, after: Parquet, prompts: Parquet) -> Compared:
-    """Pass rates of both policies with intervals, their paired gain, and a test of it, by domain and in all."""
-    from tasks import charts
+    """Compare two policies: pass rates with intervals, the paired gain and a test of it, by domain and in all.
+
+    Args:
+        before: rollouts of the first policy.
+        after: rollouts of the second policy.
+        prompts: the held-out prompts that both answered.
+    """
+    from tasks.charts import decks
     from tasks.evaluation.paired_gain import FLIP_SEED, compare
 
     watch = Stopwatch("comparison")
-    found = compare(
-        read_table(local(before), ROLLOUTS), read_table(local(after), ROLLOUTS), read_table(local(prompts), GRADED)
-    )
-    overall = found.comparisons["all"]
-    show(
-        "before and after",
-        charts.page(
-            {
-                "before": f"{overall.before:.1%}",
-                "after": f"{overall.after:.1%}",
-                "gain, points": f"{100 * overall.gain:+.1f}",
-                "95% interval": f"{100 * overall.gain_low:+.1f} to {100 * overall.gain_high:+.1f}",
-            },
-            charts.deck(charts.before_after(found.table)),
-        ),
-    )
-    tables = {"before": before, "after": after, "heldout": prompts}
-    inputs = {name: content_digest(each) for name, each in tables.items()}
+    evaluation = compare(read_input(before, ROLLOUTS), read_input(after, ROLLOUTS), read_input(prompts, GRADED))
+    inputs = {"before": content_digest(before), "after": content_digest(after), "heldout": content_digest(prompts)}
     lineage = made_from(__name__, inputs=inputs, seed=FLIP_SEED)
+    overall = evaluation.comparisons["all"]
+    gain = (overall.gain, overall.gain_low, overall.gain_high)
+    show("before and after", decks.comparison(evaluation.table, overall.before, overall.after, gain))
     return Compared(
-        FlyteFile(str(write_table(scratch("evaluation.parquet"), found.table, EVALUATION, lineage))),
+        write_output("evaluation.parquet", evaluation.table, EVALUATION, lineage),
         watch.summary(
             f"held-out pass rate {overall.before:.1%} to {overall.after:.1%}, gain {100 * overall.gain:+.1f} points "
             f"[{100 * overall.gain_low:+.1f}, {100 * overall.gain_high:+.1f}]",
-            **found.facts(),
+            **evaluation.facts(),
         ),
     )

@@ -9,13 +9,14 @@ import os
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from datetime import UTC, datetime
 from functools import cache, partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+import pyarrow as pa
 from flytekit import Cache, Deck, FlyteContextManager, HashMethod, current_context, dynamic, task
 from flytekit.core import local_cache
 from flytekit.core.local_cache import LocalTaskCache
@@ -36,7 +37,7 @@ from tasks.machine.quiet import silence_libraries
 from tasks.machine.resources import Machine, process_cores
 from tasks.storage.locations import address_of, folder_of
 from tasks.tables.content_digest import claimed, file_digest
-from tasks.tables.parquet import read_metadata
+from tasks.tables.parquet import columns_of, read_batches, read_metadata, read_table, with_user_columns, write_batches
 from tasks.tables.schemas import StageSummary
 
 silence_libraries()
@@ -82,7 +83,6 @@ RUN_TIME = HashMethod(lambda _: "run-time")
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
-    from pyarrow import Table
 
     Parquet = Html = JsonLines = FlyteFile
     Folder = FlyteDirectory
@@ -202,6 +202,41 @@ def scratch(name: str) -> Path:
     return Path(tempfile.mkdtemp(dir=current_context().working_directory)) / name
 
 
+def input_schema(file: FlyteFile, schema: pa.Schema) -> pa.Schema:
+    """Return `schema` with the columns that users have added to the table in `file` (`with_user_columns`)."""
+    return with_user_columns(schema, columns_of(local(file)))
+
+
+def read_input(file: FlyteFile, schema: pa.Schema) -> pa.Table:
+    """Read the table that a stage was given (`tasks.tables.parquet.read_table`)."""
+    return read_table(local(file), schema)
+
+
+def read_input_batches(file: FlyteFile, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Read the table that a stage was given in parts (`tasks.tables.parquet.read_batches`)."""
+    return read_batches(local(file), schema)
+
+
+def write_output(
+    name: str,
+    tables: pa.Table | Iterable[pa.Table],
+    schema: pa.Schema,
+    lineage: Mapping[str, Any],
+    last: Callable[[], Mapping[str, Any]] = dict,
+) -> FlyteFile:
+    """Write a table, or one that comes in parts, as an output of the stage.
+
+    Args:
+        name: of the file.
+        tables: all of the table, or its parts in their order.
+        schema: the columns of the table.
+        lineage: the inputs and options that it was made from (`tasks.lineage.provenance.made_from`), for its footer.
+        last: gives further metadata that is known only once all parts were taken.
+    """
+    parts = [tables] if isinstance(tables, pa.Table) else tables
+    return FlyteFile(str(write_batches(scratch(name), parts, schema, lineage, last)))
+
+
 def storage_location(name: str) -> tuple[AbstractFileSystem, str]:
     """Return the file system that stores `name` (`tasks.storage.locations`), and its path or address there."""
     access = FlyteContextManager.current_context().file_access
@@ -278,7 +313,9 @@ DECK_SECONDS = 30.0
 
 
 @contextlib.contextmanager
-def sampling(description: str, prompts: Table, samples: int) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+def sampling_progress(
+    description: str, prompts: pa.Table, samples: int
+) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """The progress of a stage that samples, with a live deck of the scores so far; yields what takes each judged row.
 
     Args:

@@ -10,7 +10,6 @@ costs judgements and no generation, and what is killed goes on where it was. Slo
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,7 +61,7 @@ def fitting(
             stage,
             "length",
             row["source"],
-            json.loads(row["metadata"]).get("row", -1),
+            row["row"],
             f"too long: {length} tokens; {within}",
             row["messages"][-1]["content"],
             prompt_id=row["prompt_id"],

@@ -3,7 +3,7 @@
 It covers the task's module and every module of this project that it reaches through imports, wherever in a file they
 stand, with the data files (templates, say) that lie beside them, and the versions of the distributions that those
 modules import, by the pins of the images (`LOCK`). Code is taken from the syntax tree without docstrings, so that a
-comment or a reformatted line keeps the cache, and without `SHOWN`. Nothing is imported, and neither the version of
+comment or a reformatted line keeps the cache, and without `DISPLAY`. Nothing is imported, and neither the version of
 Python nor what is installed has a part in it: where a task is registered there may be neither torch nor vLLM.
 """
 
@@ -28,13 +28,13 @@ LOCK = pins.CUDA.path
 Machines without a GPU have the same releases: `make check` compares their pins with these (`images.pins.differences`).
 """
 
-SHOWN = (
+DISPLAY = (
     "tasks.charts",  # figures on decks
     "tasks.flyte.cache_policy",  # decides when a stage runs again, not what it returns
     "tasks.flyte.patches",  # what a terminal and a log say of options, results and errors
     "tasks.lineage.code_digest",  # the same
     "tasks.flyte.stages.progress",  # the bar on a terminal
-    "tasks.flyte.stages.sampling",  # the same with a live deck
+    "tasks.flyte.stages.sampling_progress",  # the same with a live deck
     "tasks.flyte.stages.show",  # what is on a deck
     "tasks.machine.progress",  # how that bar and the lines of a log look
     "tasks.training.telemetry.trackers",  # where metrics are sent besides
@@ -81,7 +81,7 @@ def code_digest(module: str, ignored_code: tuple[str, ...] = ()) -> str:
 def reachable(module: str, ignored_code: tuple[str, ...] = ()) -> frozenset[str]:
     """`module` and the project's modules that it imports, directly or not, their packages included.
 
-    Without `SHOWN`, and `ignored_code` these packages or modules.
+    Without `DISPLAY`, and `ignored_code` these packages or modules.
 
     Raises:
         ValueError: a module has a relative import.
@@ -165,7 +165,7 @@ class _Code(NamedTuple):
 
 @cache
 def _code(module: str, whole: bool) -> _Code:
-    """The module without docstrings; where it is not `whole`, also without `SHOWN`."""
+    """The module without docstrings; where it is not `whole`, also without `DISPLAY`."""
     reader = _Reader(None if whole else module)
     try:
         reader.visit(ast.parse(_file(module).read_text(encoding="utf-8")))
@@ -177,7 +177,7 @@ def _code(module: str, whole: bool) -> _Code:
 class _Reader(ast.NodeVisitor):
     """Reads a syntax tree once: as text, which is the same under every version of Python, and for what it names.
 
-    Fields that hold nothing are left out, as are docstrings. Of a module that is given by its name, `SHOWN` is left
+    Fields that hold nothing are left out, as are docstrings. Of a module that is given by its name, `DISPLAY` is left
     out as well: definitions, imports, statements that call it, arguments of its other calls.
     """
 
@@ -198,7 +198,7 @@ class _Reader(ast.NodeVisitor):
         self.text.append(")")
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        if not (self._module and node.col_offset == 0 and _is_shown(f"{self._module}.{node.name}")):
+        if not (self._module and node.col_offset == 0 and _is_display(f"{self._module}.{node.name}")):
             self.generic_visit(node)
 
     def visit_Import(self, node: ast.Import) -> None:
@@ -214,12 +214,14 @@ class _Reader(ast.NodeVisitor):
             self.imports.add(node.module)
 
     def visit_Expr(self, node: ast.Expr) -> None:
-        if isinstance(node.value, ast.Constant) or (isinstance(node.value, ast.Call) and self._shows(node.value.func)):
+        if isinstance(node.value, ast.Constant) or (
+            isinstance(node.value, ast.Call) and self._displays(node.value.func)
+        ):
             return
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
-        self.generic_visit(ast.Call(node.func, [], []) if self._shows(node.func) else node)
+        self.generic_visit(ast.Call(node.func, [], []) if self._displays(node.func) else node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str) and _NAME.fullmatch(node.value):
@@ -228,7 +230,7 @@ class _Reader(ast.NodeVisitor):
 
     def _import(self, node: ast.Import | ast.ImportFrom, full_names: dict[ast.alias, str]) -> bool:
         """Reads an import, with the full name of each alias, and says whether anything of it counts."""
-        counted = [alias for alias in node.names if not (self._module and _is_shown(full_names[alias]))]
+        counted = [alias for alias in node.names if not (self._module and _is_display(full_names[alias]))]
         self.imports.update(full_names[alias] for alias in counted)
         for alias in counted:
             self.text.append(f"import {full_names[alias]} as {alias.asname},")
@@ -246,18 +248,18 @@ class _Reader(ast.NodeVisitor):
             case _:
                 self.text.append(f"{value!a},")
 
-    def _shows(self, function: ast.expr) -> bool:
+    def _displays(self, function: ast.expr) -> bool:
         names: list[str] = []
         while isinstance(function, ast.Attribute):
             names.append(function.attr)
             function = function.value
         if not (self._module and isinstance(function, ast.Name)):
             return False
-        return _is_shown(".".join([self._meaning.get(function.id, function.id), *reversed(names)]))
+        return _is_display(".".join([self._meaning.get(function.id, function.id), *reversed(names)]))
 
 
-def _is_shown(name: str) -> bool:
-    return _is_in(name, SHOWN)
+def _is_display(name: str) -> bool:
+    return _is_in(name, DISPLAY)
 
 
 def _is_in(name: str, packages: Iterable[str]) -> bool:

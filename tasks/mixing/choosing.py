@@ -26,7 +26,6 @@ from tasks.mixing.members import Member
 from tasks.mixing.shares import Claim, divide
 from tasks.mixing.spec import DomainShare, HeldOut, MixtureSpec, Share, SourceShare
 from tasks.tables.parquet import BATCH_ROWS, TableError
-from tasks.tables.schemas import CLUSTER
 from tasks.tables.texts import prompt_keys
 
 Rows = NDArray[np.int64]
@@ -93,13 +92,12 @@ def _ranks(prompts: pa.Table, seed: int) -> Ranks:
 
 def _clusters(prompts: pa.Table) -> Iterator[bytes]:
     """The text of each prompt, or that of the first of those that it is kept together with."""
-    for batch in prompts.select(["messages", "metadata"]).to_batches(BATCH_ROWS):
+    for batch in prompts.select(["messages", "cluster"]).to_batches(BATCH_ROWS):
         table = pa.Table.from_batches([batch])
-        keys, metadata = prompt_keys(table.column("messages")), table.column("metadata")
-        for row in np.flatnonzero(pc.match_substring(metadata, f'"{CLUSTER}"')):
-            if (cluster := json.loads(metadata[row].as_py()).get(CLUSTER)) is not None:
-                keys[row] = bytes.fromhex(cluster)
-        yield from keys
+        keys, clusters = prompt_keys(table.column("messages")), table.column("cluster").to_pylist()
+        yield from (
+            key if cluster is None else bytes.fromhex(cluster) for key, cluster in zip(keys, clusters, strict=True)
+        )
 
 
 def _sources(prompts: pa.Table, ranks: Ranks) -> Sources:

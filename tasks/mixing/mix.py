@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -104,7 +103,7 @@ def _set_aside(graded: pa.Table, like_heldout: dict[int, int]) -> pa.Table:
                 "mixing",
                 "near_duplicate",
                 row["source"],
-                json.loads(row["metadata"]).get("row", -1),
+                row["row"],
                 "like a prompt that is held out",
                 row["messages"][-1]["content"],
                 prompt_id=row["prompt_id"],

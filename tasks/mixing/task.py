@@ -1,4 +1,4 @@
-"""Mixing as Flyte tasks: whether a mixture could be made, and the mixture."""
+"""Mixing as Flyte tasks: a check that a mixture could be made, and the mixture."""
 
 from __future__ import annotations
 
@@ -6,13 +6,22 @@ from itertools import chain
 from typing import NamedTuple
 
 from flytekit import Resources
-from flytekit.types.file import FlyteFile
 
 from images import DATA
-from tasks.flyte.stages import Parquet, Stopwatch, content_digest, local, scratch, show, shown_stage, stage
+from tasks.flyte.stages import (
+    Parquet,
+    Stopwatch,
+    content_digest,
+    input_schema,
+    read_input,
+    read_input_batches,
+    show,
+    shown_stage,
+    stage,
+    write_output,
+)
 from tasks.lineage.provenance import made_from
 from tasks.mixing.spec import MixtureSpec
-from tasks.tables.parquet import columns_of, read_batches, read_table, with_user_columns, write_batches, write_table
 from tasks.tables.schemas import GRADED, PROMPTS, SET_ASIDE, StageSummary
 
 NONE: list[Parquet] = []
@@ -27,34 +36,36 @@ class Mixture(NamedTuple):
 
 @stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
 def check_mixture(prompts: Parquet, spec: MixtureSpec) -> StageSummary:
-    """Know that the sources could fill the mixture `spec`, before rollouts of their prompts are paid for."""
+    """Check that the sources could fill the mixture `spec`, before their prompts are sampled, which is expensive."""
     from tasks.mixing.mix import check
 
     watch = Stopwatch("mixing: check")
-    table = read_table(local(prompts), PROMPTS)
+    table = read_input(prompts, PROMPTS)
     check(table, spec)
     return watch.summary(f"{table.num_rows:,} prompts could fill the mixture")
 
 
 @shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
 def mix_prompts(graded: Parquet, spec: MixtureSpec, set_aside: list[Parquet] = NONE) -> Mixture:
-    """The training mixture in training order and the held-out prompts, disjoint by prompt and by what is like it.
+    """Make the training mixture, in training order, and the held-out prompts; none of one is like one of the other.
 
-    `set_aside` are the rows that earlier stages set aside, which with those of this one become one table.
+    Args:
+        graded: the prompts that the difficulty filter selected.
+        spec: the mixture.
+        set_aside: the rows that earlier stages set aside; with those of this stage they become one table.
     """
-    from tasks import charts
+    from tasks.charts import decks
     from tasks.mixing.mix import mix
 
     watch = Stopwatch("mixing")
-    mixed = mix(read_table(local(graded), with_user_columns(GRADED, columns_of(local(graded)))), spec)
+    mixed = mix(read_input(graded, input_schema(graded, GRADED)), spec)
     lineage = made_from(__name__, inputs={"kept": content_digest(graded)}, seed=spec.seed, mixture=spec)
-    aside = chain(*(read_batches(local(table), SET_ASIDE) for table in set_aside), [mixed.set_aside])
-    figures = {"to train on": f"{mixed.train.num_rows:,}", "held out": f"{mixed.heldout.num_rows:,}"}
-    show("mixture", charts.page(figures, charts.table(mixed.counts), charts.prompt_samples(mixed.train)))
+    every = chain(*(read_input_batches(table, SET_ASIDE) for table in set_aside), [mixed.set_aside])
+    show("mixture", decks.mixture(mixed.train, mixed.heldout.num_rows, mixed.counts))
     return Mixture(
-        FlyteFile(str(write_table(scratch("mixture.parquet"), mixed.train, mixed.train.schema, lineage))),
-        FlyteFile(str(write_table(scratch("heldout.parquet"), mixed.heldout, mixed.heldout.schema, lineage))),
-        FlyteFile(str(write_batches(scratch("set_aside.parquet"), aside, SET_ASIDE, lineage))),
+        write_output("mixture.parquet", mixed.train, mixed.train.schema, lineage),
+        write_output("heldout.parquet", mixed.heldout, mixed.heldout.schema, lineage),
+        write_output("set_aside.parquet", every, SET_ASIDE, lineage),
         watch.summary(
             f"{mixed.train.num_rows:,} prompts to train on, {mixed.heldout.num_rows:,} held out", counts=mixed.counts
         ),

@@ -22,6 +22,7 @@ from tasks.flyte.stages import (
     content_digest,
     footer,
     local,
+    read_input,
     run_id,
     scratch,
     uncached_stage,
@@ -29,7 +30,6 @@ from tasks.flyte.stages import (
 from tasks.inputs.files import DataFile, Recipe
 from tasks.tables.content_digest import file_digest
 from tasks.tables.json_lines import read_json_lines
-from tasks.tables.parquet import read_table
 from tasks.tables.schemas import EVALUATION, GRADED, LEDGER, MIXTURE, ROLLOUTS, SET_ASIDE, StageSummary
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _report_inputs(
     from tasks.reporting.page import ReportInputs
 
     def table(name: str, schema: pa.Schema) -> pa.Table:
-        return read_table(local(tables[name]), schema)
+        return read_input(tables[name], schema)
 
     run = run_id()
     origins = {name: footer(each) for name, each in tables.items()}

@@ -5,7 +5,6 @@ It is read from the tables of a run's folder (`outputs/<run>`). `docs/tracing.md
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,7 +74,7 @@ def find_row(run: Path, source: str, row: int) -> Life:
         TraceError: the run holds nothing of it.
     """
     for prompt in _rows(run, "prompts", "source", source):
-        if json.loads(prompt["metadata"]).get("row") == row:
+        if prompt["row"] == row:
             return _life(run, prompt["prompt_id"])
     aside = [each for each in _rows(run, "set_aside", "source", source) if each["row"] == row]
     if not aside:
@@ -122,9 +121,8 @@ def _rows(run: Path, name: str, column: str, value: str) -> Iterator[dict[str, A
 def told(life: Life) -> Iterator[str]:
     """The life as lines of text, in the order of the pipeline."""
     if prompt := life.prompt:
-        row = json.loads(prompt["metadata"]).get("row")
         yield f"prompt      {prompt['prompt_id']}, {prompt['domain']}, judged by {prompt['verifier']}"
-        yield f"from        row {row} of source {prompt['source']}"
+        yield f"from        row {prompt['row']} of source {prompt['source']}"
         yield f"            {_short(prompt['messages'][-1]['content'])}"
     for row in life.set_aside:
         yield (

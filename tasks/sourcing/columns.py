@@ -1,4 +1,4 @@
-"""What the columns of a row mean: the pydantic models behind `columns:`."""
+"""The pydantic models behind `columns:`, which map the columns of a row to the parts of a prompt."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VERIFIERS_OF: dict[Domain, tuple[Verifier, ...]] = {
     "chat": ("chat_reference", "chat_open"),
 }
 
-DOMAIN_OF: dict[Verifier, Domain] = {each: domain for domain, each_of in VERIFIERS_OF.items() for each in each_of}
+DOMAIN_OF: dict[Verifier, Domain] = {name: domain for domain, names in VERIFIERS_OF.items() for name in names}
 
 COLUMNS_OF: dict[Verifier, tuple[str, ...]] = {
     "math": ("ground_truth", "ground_truth_pattern", "integer_answers"),
@@ -34,41 +34,43 @@ COLUMNS_OF: dict[Verifier, tuple[str, ...]] = {
 """The column settings that only some verifiers read."""
 
 NO_COLUMNS = {"ground_truth_pattern", "integer_answers"}
-"""Those of them that name no column."""
+"""The column settings that hold a pattern or a switch instead of the name of a column."""
 
 
 class Columns(Config):
-    """Which column of a row means what; the defaults are the columns that the generators give.
+    """Maps the columns of a row to the parts of a prompt; the defaults are the columns that the generators give.
 
     A column is a name, or a path into one: `reward_model.ground_truth`, `choices.0`. Columns that hold JSON as text are
     read where a list or an object is wanted (`tasks.sourcing.values`).
     """
 
     prompt: str = "prompt"
-    """The prompt: text, or a list of messages `{role, content}`. Turns of the assistant at its end are left off; what
-    messages hold beside role and content goes into the prompt's metadata."""
+    """Column of the prompt: text, or a list of messages `{role, content}`. Turns of the assistant at its end are left
+    off; what messages hold beside role and content goes into the prompt's metadata."""
     system: str | None = None
-    """A system prompt (the text itself, not a column) put before every prompt."""
+    """Text of a system message (the text itself, not a column) that is put before every prompt; None: no message."""
     template: str | None = None
-    """Text in which `{prompt}` (and `{tests}`, for code) is replaced; applied to the last user message."""
+    """Text that replaces the last user message, with `{prompt}` in it replaced by that message and `{tests}`, for code,
+    by the tests; None: the message stays as it is."""
     ground_truth: str = "ground_truth"
-    """The expected answer: text, a number, or for math also a list of texts of which one must match."""
+    """Column of the expected answer: text, a number, or for math also a list of texts of which one must match."""
     ground_truth_pattern: str | None = None
-    """Regular expression that finds the answer inside that column: its group if it has one, its last match if it has
-    several (GSM8K: `#### (.+)`)."""
+    """Regular expression that finds the answer inside the column `ground_truth`: its group if it has one, its last
+    match if it has several (GSM8K: `#### (.+)`); None: the answer is all of the column."""
     integer_answers: bool = False
-    """As DAPO does (arXiv:2503.14476, section 3.5), ask for whole numbers, which cannot be misread: a fraction's prompt
-    asks for the sum of its two parts, and rows with other answers are set aside."""
+    """Ask for whole numbers, which cannot be misread, as DAPO does (arXiv:2503.14476, section 3.5): the prompt of a
+    fraction asks for the sum of its numerator and denominator, and rows with other answers are set aside."""
     instruction_ids: str = "instruction_ids"
-    """List of constraint ids (`tasks.verifiers.instructions.arguments`)."""
+    """Column of the list of constraint ids (`tasks.verifiers.instructions.arguments`), for precise_if."""
     kwargs: str = "kwargs"
-    """List of the arguments of these constraints; nulls in them are dropped."""
+    """Column of the list of these constraints' arguments, one object for each constraint; nulls in them are dropped."""
     tests: str = "tests"
-    """The tests, in one of the forms of `tasks.sourcing.code_tests`."""
+    """Column of the tests, for code, in one of the forms of `tasks.sourcing.code_tests`."""
     setup: str | None = None
-    """Code that runs before the assertions, or a list of its lines; no column means none."""
+    """Column of the code, or of a list of its lines, that runs before the assertions; None: no such code."""
     keep: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
-    """Columns that are carried along in the prompt's metadata."""
+    """Columns whose values are kept in the prompt's metadata, under `columns`; `strata.by` of the mixture reads
+    them."""
 
     @field_validator("template")
     @classmethod

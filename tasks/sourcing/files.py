@@ -1,4 +1,4 @@
-"""Files of a source, wherever fsspec finds them, and the rows in them."""
+"""Opens the files of a source through fsspec and reads the rows in them."""
 
 from __future__ import annotations
 
@@ -17,30 +17,51 @@ from tasks.sourcing.loader_specs import HuggingFaceLoader, JsonlLoader, Loader, 
 from tasks.tables.content_digest import file_digest
 
 BATCH = 1024
+"""Rows of a Parquet file that are read at a time."""
 
-# A stream yields what a row holds, or why it holds nothing, or None for a place that is no row (a blank line).
-Item = dict[str, Any] | tuple[str, str] | None
+
+@dataclass(frozen=True)
+class Malformed:
+    """An entry of a source that holds no row.
+
+    Attributes:
+        reason: the fault of this entry, for people.
+        category: the reason without what is particular to the entry; rows are counted by it.
+        value: its text.
+    """
+
+    reason: str
+    category: str
+    value: str
+
+
+Item = dict[str, Any] | Malformed | None
+"""An entry of a source: a row by column, one that is malformed, or None for one that is passed over (a blank line)."""
 
 
 @dataclass(frozen=True)
 class File:
-    """A file that fsspec can open."""
+    """A file that fsspec can open: its file system and its path there."""
 
     filesystem: fsspec.AbstractFileSystem
     path: str
 
     @property
     def is_local(self) -> bool:
-        """Whether it lies on this machine."""
+        """True for a file of this machine's file system."""
         return isinstance(self.filesystem, fsspec.get_filesystem_class("file"))
 
     def digest(self) -> str:
-        """Of its content where it is local, else what its file system reports as checksum."""
+        """Return the digest of a local file's content, or the checksum that a remote file system reports."""
         return file_digest(self.path) if self.is_local else str(self.filesystem.checksum(self.path))
 
 
 def named_files(loader: Loader, where: str) -> list[File]:
-    """The files that a loader names, in that order, a glob's sorted; raises `SpecError` for a path without files."""
+    """Return the files that a loader names, in that order, those of a glob sorted; no files for a generator.
+
+    Raises:
+        SpecError: a path or glob without files; `where` begins the message.
+    """
     match loader:
         case JsonlLoader(path=paths) | ParquetLoader(path=paths):
             field = f"{where}.path"
@@ -49,14 +70,14 @@ def named_files(loader: Loader, where: str) -> list[File]:
         case _:
             return []
     listed: Paths = [paths] if isinstance(paths, str) else paths
-    found = [file for path in listed for file in _expand(path, field)]
-    if not found:
+    files = [file for path in listed for file in _expand(path, field)]
+    if not files:
         raise SpecError(f"{field}: must name at least one file")
-    return found
+    return files
 
 
 def jsonl(file: File) -> Iterator[Item]:
-    """The lines of a file, compressed or not."""
+    """Yield the JSON objects of a file of lines, compressed or not."""
     compression = fsspec.utils.infer_compression(file.path)
     with file.filesystem.open(file.path, "rb", compression=compression) as stream:
         for line in stream:
@@ -64,7 +85,10 @@ def jsonl(file: File) -> Iterator[Item]:
 
 
 def parquet(file: File, columns: Iterable[str] | None) -> Iterator[Item]:
-    """The rows of a file: of `columns` alone where it has all of them, so that whoever misses one sees the others."""
+    """Yield the rows of a Parquet file, with `columns` alone where it has all of them.
+
+    A file that lacks one is read with all its columns, so that an error can list those that it has.
+    """
     with file.filesystem.open(file.path, "rb") as stream, pq.ParquetFile(stream) as table:
         names = table.schema_arrow.names
         if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -74,10 +98,10 @@ def parquet(file: File, columns: Iterable[str] | None) -> Iterator[Item]:
             yield from batch.to_pylist()
 
 
-def columns_to_read(columns: Iterable[str] | None, there: Iterable[str]) -> list[str] | None:
-    """The columns to ask a file for; None: all."""
+def columns_to_read(columns: Iterable[str] | None, available: Iterable[str]) -> list[str] | None:
+    """Return the columns to read of a file, sorted; None reads all, as where one of `columns` is not available."""
     wanted = None if columns is None else sorted(set(columns))
-    return wanted if wanted is not None and set(wanted) <= set(there) else None
+    return wanted if wanted is not None and set(wanted) <= set(available) else None
 
 
 def _expand(path: str, field: str) -> list[File]:
@@ -86,10 +110,10 @@ def _expand(path: str, field: str) -> list[File]:
     except (ValueError, ImportError) as error:
         raise SpecError(f"{field} = {path!r}: not a path that can be opened: {error}") from None
     if "*" in root or "?" in root or "[" in root:
-        matches = sorted(each for each in filesystem.glob(root) if filesystem.isfile(each))
+        matches = sorted(match for match in filesystem.glob(root) if filesystem.isfile(match))
         if not matches:
             raise SpecError(f"{field} = {path!r}: no file matches")
-        return [File(filesystem, each) for each in matches]
+        return [File(filesystem, match) for match in matches]
     if not filesystem.exists(root):
         raise SpecError(f"{field} = {path!r}: no such file")
     if not filesystem.isfile(root):
@@ -101,18 +125,23 @@ def _parse(line: bytes) -> Item:
     try:
         row = json.loads(line, parse_constant=_no_constant, object_pairs_hook=_unique)
     except (ValueError, RecursionError) as error:
-        return f"not valid JSON: {error}", line.decode(errors="replace").strip()
+        return Malformed(f"not valid JSON: {error}", "not valid JSON", _text(line))
     if not isinstance(row, dict):
-        return f"a JSON {type(row).__name__}, not an object", line.decode(errors="replace").strip()
+        reason = f"a JSON {type(row).__name__}, not an object"
+        return Malformed(reason, reason, _text(line))
     return row
 
 
+def _text(line: bytes) -> str:
+    return line.decode(errors="replace").strip()
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    row = dict(pairs)
+    if len(row) < len(pairs):
         keys = [key for key, _ in pairs]
         raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice")
-    return found
+    return row
 
 
 def _no_constant(name: str) -> None:

@@ -1,4 +1,4 @@
-"""Where the rows of a source come from: the pydantic models behind `loader:`."""
+"""The pydantic models behind `loader:`, which name the origin of a source's rows."""
 
 from __future__ import annotations
 
@@ -15,28 +15,42 @@ Setting = Scalar | list[Scalar]
 
 
 class JsonlLoader(Config):
-    """Lines of JSON objects. Blank lines are passed over; a malformed line is set aside."""
+    """Files with one JSON object a line, compressed or not. Blank lines are skipped; a malformed line is set aside."""
 
     kind: Literal["jsonl"]
-    path: Paths = Field(description="a path, a glob or a list of them, as fsspec reads it; relative to the working dir")
+    """The loader of JSON Lines files."""
+    path: Paths
+    """A path, a glob or a list of them, as fsspec reads it (`data/*.jsonl`, `s3://bucket/rows.jsonl.gz`); a relative
+    one starts at the working directory."""
 
 
 class ParquetLoader(Config):
     """Parquet files, read batch by batch."""
 
     kind: Literal["parquet"]
-    path: Paths = Field(description="a path, a glob or a list of them, as fsspec reads it; relative to the working dir")
+    """The loader of Parquet files."""
+    path: Paths
+    """A path, a glob or a list of them, as fsspec reads it (`data/*.parquet`, `s3://bucket/rows.parquet`); a relative
+    one starts at the working directory."""
 
 
 class HuggingFaceLoader(Config):
     """A data set of the Hugging Face hub at a pinned revision, or local files through the same library, streamed."""
 
     kind: Literal["huggingface"]
+    """The loader that uses the `datasets` library."""
     dataset: str | None = None
+    """Id of a data set on the hub, such as `openai/gsm8k`. Give either this or `files`."""
     revision: str | None = None
+    """Revision of the data set: a commit hash, which a later run reads again; a branch or a tag is replaced by its
+    commit when a run starts. Required with `dataset`."""
     config: str | None = None
+    """Configuration of the data set, such as `main`; None: its default one."""
     files: Paths | None = None
+    """A path, a glob or a list of them, as fsspec reads it, all of one format: .jsonl, .json, .parquet or .csv. Give
+    either this or `dataset`."""
     split: str = "train"
+    """Split of the data set that is read."""
 
     @model_validator(mode="after")
     def _hub_or_files(self) -> HuggingFaceLoader:
@@ -53,9 +67,13 @@ class ReasoningGymLoader(Config):
     """A procedural generator of reasoning-gym, seeded by the source; gives the columns `prompt` and `ground_truth`."""
 
     kind: Literal["reasoning_gym"]
-    dataset: str = Field(description="a reasoning-gym data set, such as chain_sum")
-    size: int = Field(ge=1, description="how many questions to generate")
-    config: dict[str, Setting] = Field(default={}, description="the data set's own settings")
+    """The generators of reasoning-gym."""
+    dataset: str
+    """Name of a reasoning-gym data set, such as `chain_sum`."""
+    size: int = Field(ge=1)
+    """Number of questions to generate."""
+    config: dict[str, Setting] = {}  # noqa: RUF012 (pydantic copies defaults)
+    """Settings of the data set, as reasoning-gym names them; without `size` and `seed`, which the loader sets."""
 
     @field_validator("config")
     @classmethod
@@ -73,10 +91,16 @@ class InstructionsLoader(Config):
     """
 
     kind: Literal["instructions"]
-    size: int = Field(ge=1, description="how many distinct prompts to generate")
+    """The generator of instruction-following prompts."""
+    size: int = Field(ge=1)
+    """Number of distinct prompts to generate."""
     constraints: list[str] = Field(default=list(instructions.DEFAULT_CONSTRAINTS), min_length=1)
+    """Ids of the constraints to draw from, such as `punctuation:no_comma`. By default all those whose checkers need no
+    NLTK data."""
     min_constraints: int = Field(default=1, ge=1, le=5)
+    """Constraints of a prompt, at least."""
     max_constraints: int = Field(default=5, ge=1, le=5)
+    """Constraints of a prompt, at most; their number is drawn uniformly from this range."""
 
     @field_validator("constraints")
     @classmethod
@@ -107,15 +131,20 @@ class FunctionsLoader(Config):
     """Tiny Python functions with assertions; gives the columns `prompt` and `tests`."""
 
     kind: Literal["functions"]
-    size: int = Field(ge=1, description="how many distinct prompts to generate")
+    """The generator of tiny programming tasks."""
+    size: int = Field(ge=1)
+    """Number of distinct prompts to generate."""
     tests: int = Field(default=4, ge=3, le=20)
+    """Assertions of a prompt."""
 
 
 class TopicsLoader(Config):
     """Short tasks without a right answer, for chat; gives the column `prompt`."""
 
     kind: Literal["topics"]
-    size: int = Field(ge=1, description="how many distinct prompts to draw")
+    """The generator of short open tasks."""
+    size: int = Field(ge=1)
+    """Number of distinct prompts to draw."""
 
 
 Loader = Annotated[

@@ -1,8 +1,8 @@
-"""Where rows come from. A loader yields the rows of a source one by one, in an order that never changes.
+"""Opens sources: a loader yields the rows of a source one by one, in an order that never changes.
 
 Opening a source checks what can be known before its rows are read: that its files exist, that its data set is known,
-and that the columns it maps are there. Each such mistake is one `SpecError`. A row that cannot be parsed is yielded
-as `Malformed`, to be set aside by whoever reads on.
+and that it has the columns that its spec maps. Each such mistake is one `SpecError`. An entry that cannot be parsed is
+yielded as `Malformed`, and `tasks.sourcing.prompts` sets it aside.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tasks.config import SpecError, close_match
 from tasks.sourcing import hub
-from tasks.sourcing.files import File, Item, jsonl, named_files, parquet
+from tasks.sourcing.files import File, Item, Malformed, jsonl, named_files, parquet
 from tasks.sourcing.generators import TooFewPromptsError, functions, instructions, topics
 from tasks.sourcing.loader_specs import (
     FunctionsLoader,
@@ -37,32 +37,32 @@ from tasks.tables.schemas import canonical_json
 from tasks.verifiers.functions import function_digest
 
 PEEK = 100
-"""How many rows are looked at to learn which columns a source has."""
+"""Rows that are read first, to learn which columns a source has."""
 
 SMALL_BYTES = 32 * 2**20
+"""Bytes of a source's files up to which it shares a task with other small sources."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A row as its source has it. `index` counts from 0, through all files of the source."""
+    """A row as its source has it.
+
+    Attributes:
+        index: its number in the source, from 0, counted through all files.
+        content: its values by column, or the fault of an entry that is none.
+    """
 
     index: int
-    columns: dict[str, Any]
+    content: dict[str, Any] | Malformed
 
 
-@dataclass(frozen=True)
-class Malformed:
-    """A row that is no JSON object: why, and its text."""
-
-    index: int
-    reason: str
-    value: str
-
-
-def open_rows(source: SourceSpec) -> Iterator[Row | Malformed]:
-    """The rows of `source`, its `limit` applied; raises `SpecError` where the source is not what its spec says.
+def open_rows(source: SourceSpec) -> Iterator[Row]:
+    """Yield the rows of `source`, its `limit` applied.
 
     Without a limit, memory holds a batch of rows, whatever the size of the source; with one, it holds `limit` rows.
+
+    Raises:
+        SpecError: the source is not what its spec describes.
     """
     rows = _numbered(_chosen(source, _checked_stream(source)))
     if source.limit is None:
@@ -75,17 +75,20 @@ def check(source: SourceSpec) -> None:
     next(_checked_stream(source), None)
 
 
-def sample(rows: Iterator[Row | Malformed], limit: int, seed: int) -> list[Row | Malformed]:
-    """`limit` of the rows, those whose hash of (seed, index) is smallest: even, repeatable, stable as files grow."""
+def sample(rows: Iterator[Row], limit: int, seed: int) -> list[Row]:
+    """Return `limit` of the rows: those whose hash of (seed, index) is smallest.
 
-    def rank(row: Row | Malformed) -> bytes:
+    The sample is uniform and repeatable, and changes little when a file grows at its end.
+    """
+
+    def rank(row: Row) -> bytes:
         return hashlib.sha256(f"{seed}:{row.index}".encode()).digest()
 
     return heapq.nsmallest(limit, rows, key=rank)
 
 
 def fingerprint(source: SourceSpec) -> str:
-    """A digest that changes when what `source` reads changes, so that a cache keyed by it misses.
+    """Return a digest that changes when the content that `source` reads changes, so that a cache keyed by it misses.
 
     Local files count by their content, remote ones by what their filesystem reports as checksum (size and modification
     time where it has nothing better), hub data sets by their commit, reasoning-gym by its version, reward functions and
@@ -106,7 +109,7 @@ def fingerprint(source: SourceSpec) -> str:
 
 
 def pinned(source: SourceSpec) -> SourceSpec:
-    """The source with the commit in place of a branch or tag; raises `SpecError` (`hub.resolve_revision`)."""
+    """Return the source with a commit in place of a branch or tag (`hub.resolve_revision`)."""
     loader = source.loader
     if not isinstance(loader, HuggingFaceLoader) or loader.dataset is None:
         return source
@@ -116,16 +119,19 @@ def pinned(source: SourceSpec) -> SourceSpec:
 
 
 def batches(sources: Sequence[SourceSpec]) -> list[SourceBatch]:
-    """The sources as tasks read them: small ones together, since a pod takes longer to start than they to be read.
+    """Group the sources into the batches that one task each reads.
 
-    Small is a generator, and files of up to `SMALL_BYTES` together; a data set of the hub never is. Each revision of
-    the hub is a commit.
+    Small sources share a batch, because a pod takes longer to start than a small source takes to be read. Small are
+    generators, and sources whose files have up to `SMALL_BYTES` together; a data set of the hub never is. Revisions of
+    the hub are replaced by commits.
     """
     sources = [pinned(source) for source in sources]
     small = [source for source in sources if _is_small(source)]
     alone = [[source] for source in sources if source not in small]
     return [
-        SourceBatch(sources=each, contents=[fingerprint(source) for source in each]) for each in (small, *alone) if each
+        SourceBatch(sources=batch, contents=[fingerprint(source) for source in batch])
+        for batch in (small, *alone)
+        if batch
     ]
 
 
@@ -135,12 +141,8 @@ def _is_small(source: SourceSpec) -> bool:
     return sum(file.filesystem.size(file.path) for file in files_of(source)) <= SMALL_BYTES
 
 
-def _numbered(stream: Iterator[Item]) -> Iterator[Row | Malformed]:
-    for index, item in enumerate(stream):
-        if isinstance(item, dict):
-            yield Row(index, item)
-        elif item is not None:
-            yield Malformed(index, *item)
+def _numbered(stream: Iterator[Item]) -> Iterator[Row]:
+    return (Row(index, item) for index, item in enumerate(stream) if item is not None)
 
 
 def _chosen(source: SourceSpec, stream: Iterator[Item]) -> Iterator[Item]:
@@ -164,7 +166,7 @@ def _named(source: SourceSpec, row: dict[str, Any]) -> bool:
 def _checked_stream(source: SourceSpec) -> Iterator[Item]:
     """The source's stream, after its columns have been found in its first rows; in those of each file, for files."""
     where = _at(source)
-    # What a transform reads is known to nobody else.
+    # A transform may read any column.
     columns = {root(path) for path in source.paths()} if source.transform is None else None
     match source.loader:
         case JsonlLoader():
@@ -210,7 +212,7 @@ def _transformed(source: SourceSpec, stream: Iterator[Item]) -> Iterator[Item]:
 def _guarded(
     stream: Iterator[Item], where: str, errors: type[Exception] | tuple[type[Exception], ...]
 ) -> Iterator[Item]:
-    """The stream, its `errors` turned into a `SpecError` that says where."""
+    """The stream, its `errors` turned into a `SpecError` that begins with `where`."""
     try:
         yield from stream
     except SpecError:
@@ -225,12 +227,12 @@ def _check_columns(source: SourceSpec, head: Sequence[Item], where: str) -> None
     A path is not followed where rows differ in what judges them: then the first ones may all be of another kind.
     """
     rows = [item for item in head if isinstance(item, dict)]
-    found = {column for row in rows for column in row}
+    available = {column for row in rows for column in row}
     for path in source.paths() if rows else ():
-        name = path if path in found else root(path)
-        if name not in found:
-            hint = close_match(name, found)
-            raise SpecError(f"{_of(source)}: columns: {where} has no column {name!r}{hint}; it has {sorted(found)}")
+        name = path if path in available else root(path)
+        if name not in available:
+            hint = close_match(name, available)
+            raise SpecError(f"{_of(source)}: columns: {where} has no column {name!r}{hint}; it has {sorted(available)}")
         if source.row_verifier is None and not any(_leads_somewhere(row, path) for row in rows):
             raise SpecError(
                 f"{_of(source)}: columns: {where} has nothing under {path!r}; {name!r} is {rows[0].get(name)!r:.200}"
@@ -246,7 +248,11 @@ def _leads_somewhere(row: dict[str, Any], path: str) -> bool:
 
 
 def files_of(source: SourceSpec) -> list[File]:
-    """The files that `source` names, in that order, a glob's sorted; raises `SpecError` for a path without files."""
+    """Return the files that `source` names, in that order, those of a glob sorted.
+
+    Raises:
+        SpecError: a path or glob without files.
+    """
     return named_files(source.loader, _at(source))
 
 

@@ -1,8 +1,10 @@
-"""Rows into the prompts table. Every row that is read ends as a prompt or, with a reason, among those set aside."""
+"""Turns the rows of a source into the table of prompts.
+
+Every row that is read becomes a prompt or, with its kind and reason, a row of those set aside.
+"""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,8 +14,9 @@ import pyarrow as pa
 
 from tasks.config import SpecError
 from tasks.sourcing.columns import DOMAIN_OF
+from tasks.sourcing.files import Malformed
 from tasks.sourcing.ground_truths import asked_instead, graded, verifier_of
-from tasks.sourcing.loaders import Malformed, Row, open_rows
+from tasks.sourcing.loaders import Row, open_rows
 from tasks.sourcing.messages import Chat, chat_from
 from tasks.sourcing.spec import SourceSpec
 from tasks.sourcing.values import UnusableError, value_at
@@ -21,22 +24,22 @@ from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import PROMPTS, SET_ASIDE, Kind, canonical_json, prompt_id, set_aside_row
 
 BATCH = 4096
+"""Rows that are held as Python objects before they become an Arrow table."""
 
-LONG, TWICE = "prompt longer than max_prompt_chars", "duplicate"
-KINDS: dict[str, Kind] = {LONG: "length", TWICE: "duplicate"}
-"""Kinds of set-aside rows by kinds of reasons; all else is `unusable`."""
+DUPLICATE = "duplicate"
+"""The category of rows that repeat an earlier row of their source."""
 
 
 @dataclass(frozen=True)
 class SourcedPrompts:
-    """What one source gave.
+    """The result of reading one source.
 
     Attributes:
         prompts: table of `PROMPTS`, in the order of the source.
         set_aside: table of `SET_ASIDE`, in the order of the source.
         counts: `read` rows, of which `usable` became prompts and `set_aside` did not, `duplicates` among the latter;
-            `answers_left_off` are the prompts that a turn of the assistant followed.
-        reasons: how many rows were set aside for each kind of reason, the most common first.
+            `answers_left_off` counts the prompts that an assistant's turn followed.
+        reasons: the number of rows set aside in each category of reasons, the most common first.
     """
 
     prompts: pa.Table
@@ -45,54 +48,87 @@ class SourcedPrompts:
     reasons: dict[str, int]
 
 
+@dataclass(frozen=True)
+class Prompt:
+    """A row that became a prompt.
+
+    Attributes:
+        columns: the row of `PROMPTS`.
+        answered: an assistant's turn followed the prompt and was left off.
+    """
+
+    columns: dict[str, Any]
+    answered: bool
+
+    @property
+    def prompt_id(self) -> str:
+        """The identity of the prompt (`tasks.tables.schemas.prompt_id`)."""
+        identity: str = self.columns["prompt_id"]
+        return identity
+
+    def as_duplicate_of(self, row: int) -> Unusable:
+        """Return the entry that sets this prompt aside because row number `row` of the source holds the same one."""
+        question = self.columns["messages"][-1]["content"]
+        return Unusable("duplicate", f"duplicate of row {row}", DUPLICATE, question, self.prompt_id)
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """A row that is set aside.
+
+    Attributes:
+        kind: the kind of the fault, as the table `SET_ASIDE` names it.
+        reason: the fault of this row, for people.
+        category: the reason without what is particular to the row; rows are counted by it.
+        value: the value at fault.
+        prompt_id: the prompt that the row repeats, where it is a duplicate.
+    """
+
+    kind: Kind
+    reason: str
+    category: str
+    value: Any
+    prompt_id: str | None = None
+
+
 def build_prompts(source: SourceSpec, max_prompt_chars: int) -> SourcedPrompts:
     """Read `source` and map its rows to prompts; equal inputs give equal tables.
 
-    Raises `SpecError` where the source cannot be opened, or where none of its rows is usable.
+    Args:
+        source: the spec of the source.
+        max_prompt_chars: characters of all messages of a prompt, at most; a row with more is set aside.
+
+    Raises:
+        SpecError: the source cannot be opened, or none of its rows is usable.
     """
-    kept, set_aside = _Rows(PROMPTS, source.name), _Rows(SET_ASIDE, source.name)
-    row_of: dict[str, int] = {}
+    prompts, set_aside = _Rows(PROMPTS, source.name), _Rows(SET_ASIDE, source.name)
+    first_row_of: dict[str, int] = {}
     reasons: Counter[str] = Counter()
     answered = 0
     for row in open_rows(source):
-        try:
-            prompt = _prompt(row, source, max_prompt_chars)
-            earlier = row_of.setdefault(prompt["prompt_id"], row.index)
-            if earlier != row.index:
-                raise UnusableError(f"duplicate of row {earlier}", prompt["messages"][-1]["content"], TWICE)
-        except UnusableError as error:
-            reasons[error.kind] += 1
-            kind = "malformed" if isinstance(row, Malformed) else KINDS.get(error.kind, "unusable")
-            identity = prompt["prompt_id"] if kind == "duplicate" else None
-            set_aside.append(
-                set_aside_row(
-                    "sourcing",
-                    kind,
-                    source.name,
-                    row.index,
-                    error.reason,
-                    error.value,
-                    prompt_id=identity,
-                    clashed_with=identity,
-                )
-            )
+        made = _prompt_or_reason(row, source, max_prompt_chars)
+        if isinstance(made, Prompt) and (first := first_row_of.setdefault(made.prompt_id, row.index)) != row.index:
+            made = made.as_duplicate_of(first)
+        if isinstance(made, Prompt):
+            prompts.append(made.columns)
+            answered += made.answered
         else:
-            kept.append(prompt)
-            answered += "answers_left_off" in json.loads(prompt["metadata"])
-    if not row_of:
+            set_aside.append(_set_aside_row(made, source.name, row.index))
+            reasons[made.category] += 1
+    if not first_row_of:
         raise SpecError(_nothing_usable(source, reasons))
     counts = {
-        "read": len(row_of) + reasons.total(),
-        "usable": len(row_of),
+        "read": len(first_row_of) + reasons.total(),
+        "usable": len(first_row_of),
         "set_aside": reasons.total(),
-        "duplicates": reasons[TWICE],
+        "duplicates": reasons[DUPLICATE],
         "answers_left_off": answered,
     }
-    return SourcedPrompts(kept.table(), set_aside.table(), counts, dict(reasons.most_common()))
+    return SourcedPrompts(prompts.table(), set_aside.table(), counts, dict(reasons.most_common()))
 
 
 class _Rows:
-    """Rows on their way into a table: held as Arrow batches, far smaller than Python objects."""
+    """Collects the rows of a table as Arrow batches, which are far smaller than Python objects."""
 
     def __init__(self, schema: pa.Schema, where: str) -> None:
         self._schema, self._where = schema, where
@@ -113,59 +149,95 @@ class _Rows:
         self._pending = []
 
 
-def _prompt(row: Row | Malformed, source: SourceSpec, max_prompt_chars: int) -> dict[str, Any]:
-    if isinstance(row, Malformed):
-        raise UnusableError(row.reason, row.value, row.reason.split(":")[0])
-    columns = source.columns
-    own = verifier_of(row.columns, source)
-    verifier, truth = graded(row.columns, source)
-    tests = _tests_shown(truth, source) if own == "code" else ""
-    chat = chat_from(row.columns, columns, tests, asked_instead(row.columns, own, columns))
-    messages = chat.messages
-    chars = sum(len(message["content"]) for message in messages)
-    if chars > max_prompt_chars:
-        reason = f"prompt of {chars} characters, more than max_prompt_chars {max_prompt_chars}"
-        raise UnusableError(reason, messages[-1]["content"], LONG)
-    kept = {name: _kept(row.columns, name) for name in columns.keep}
+def _prompt_or_reason(row: Row, source: SourceSpec, max_prompt_chars: int) -> Prompt | Unusable:
+    if isinstance(row.content, Malformed):
+        return Unusable("malformed", row.content.reason, row.content.category, row.content.value)
     try:
-        truth_text = canonical_json(truth)
-        metadata = canonical_json({"row": row.index, **({"columns": kept} if kept else {}), **_beside(chat)})
-        (truth_text + metadata).encode()
-        identity = prompt_id(messages, verifier, truth)
+        return _prompt(row.index, row.content, source, max_prompt_chars)
+    except UnusableError as error:
+        return Unusable(error.kind, error.reason, error.category, error.value)
+
+
+def _prompt(index: int, row: Mapping[str, Any], source: SourceSpec, max_prompt_chars: int) -> Prompt:
+    columns = source.columns
+    own = verifier_of(row, source)
+    verifier, truth = graded(row, source)
+    tests = _tests_for_template(truth, source) if own == "code" else ""
+    chat = chat_from(row, columns, tests, asked_instead(row, own, columns))
+    _check_length(chat, max_prompt_chars)
+    metadata = _metadata(row, chat, columns.keep)
+    try:
+        truth_text, metadata_text = canonical_json(truth), canonical_json(metadata)
+        (truth_text + metadata_text).encode()
+        identity = prompt_id(chat.messages, verifier, truth)
     except UnicodeEncodeError as error:
         raise UnusableError("text that is not valid Unicode", error.object) from None
     except (TypeError, ValueError) as error:
+        category = "a kept column is no JSON value"
+        raise UnusableError(f"{category}: {error}", metadata.get("columns"), category) from None
+    return Prompt(
+        {
+            "prompt_id": identity,
+            "domain": DOMAIN_OF[own],
+            "source": source.name,
+            "row": index,
+            "messages": chat.messages,
+            "verifier": verifier,
+            "ground_truth": truth_text,
+            "metadata": metadata_text,
+            "cluster": None,
+        },
+        answered=chat.answers > 0,
+    )
+
+
+def _check_length(chat: Chat, max_prompt_chars: int) -> None:
+    chars = sum(len(message["content"]) for message in chat.messages)
+    if chars > max_prompt_chars:
         raise UnusableError(
-            f"a kept column is no JSON value: {error}", kept, "a kept column is no JSON value"
-        ) from None
-    return {
-        "prompt_id": identity,
-        "domain": DOMAIN_OF[own],
-        "source": source.name,
-        "messages": messages,
-        "verifier": verifier,
-        "ground_truth": truth_text,
-        "metadata": metadata,
-    }
+            f"prompt of {chars} characters, more than max_prompt_chars {max_prompt_chars}",
+            chat.messages[-1]["content"],
+            "prompt longer than max_prompt_chars",
+            kind="length",
+        )
 
 
-def _kept(row: Mapping[str, Any], path: str) -> Any:
+def _metadata(row: Mapping[str, Any], chat: Chat, columns: list[str]) -> dict[str, Any]:
+    """The columns that the user keeps, and what the messages held beside role and content."""
+    metadata: dict[str, Any] = {}
+    if columns:
+        metadata["columns"] = {name: _value_or_none(row, name) for name in columns}
+    if any(chat.extras):
+        metadata["messages"] = chat.extras
+    if chat.answers:
+        metadata["answers_left_off"] = chat.answers
+    return metadata
+
+
+def _value_or_none(row: Mapping[str, Any], path: str) -> Any:
     try:
         return value_at(row, path)
     except KeyError:
         return None
 
 
-def _beside(chat: Chat) -> dict[str, Any]:
-    """What a prompt's metadata say of its messages."""
-    extras = {"messages": chat.extras} if any(chat.extras) else {}
-    return extras | ({"answers_left_off": chat.answers} if chat.answers else {})
-
-
-def _tests_shown(truth: Any, source: SourceSpec) -> str:
-    """What stands for `{tests}` in a template of code."""
+def _tests_for_template(truth: Any, source: SourceSpec) -> str:
+    """The text that replaces `{tests}` in a template: one test a line."""
     own = truth["rewards"][0]["ground_truth"] if source.rewards else truth
     return "\n".join(map(str, own.get("tests") or own["cases"]))
+
+
+def _set_aside_row(made: Unusable, source: str, row: int) -> dict[str, Any]:
+    return set_aside_row(
+        "sourcing",
+        made.kind,
+        source,
+        row,
+        made.reason,
+        made.value,
+        prompt_id=made.prompt_id,
+        clashed_with=made.prompt_id,
+    )
 
 
 def _nothing_usable(source: SourceSpec, reasons: Counter[str]) -> str:

@@ -1,7 +1,7 @@
-"""What to source: the pydantic models behind `data_specs/*.yaml`.
+"""The pydantic models behind `data_specs/*.yaml`: sources of prompts, and evaluation sets.
 
-A spec is checked in full when it is loaded. What needs the data itself (a column that a file lacks, a data set that
-does not exist) is checked when the source is opened, before its rows are read.
+A spec is checked in full when it is loaded. Mistakes that only the data can reveal (a column that a file lacks, a data
+set that does not exist) are found when the source is opened, before its rows are read.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ VERIFIER_OF_LOADER: dict[str, Verifier] = {"instructions": "precise_if", "functi
 """The generators whose prompts only one verifier can judge."""
 
 Where = Annotated[dict, GetPydanticSchema(lambda _, handler: handler(dict[str, Any]))]
-"""Accepted values of columns, or lists of them.
+"""Accepted values of columns, or lists of them, by column.
 
-It is `dict[str, Any]` for pydantic, and a plain `dict` for flytekit, which of `Any` warns that it would pickle values.
+The type is `dict[str, Any]` for pydantic and a plain `dict` for flytekit, which warns of `Any` that it would pickle the
+values.
 """
 
 
@@ -42,14 +43,14 @@ class RewardSpec(Config):
     """A reward beside that of the source's verifier: a function of the user's own, or another verifier."""
 
     function: str | None = None
-    """Import path of a function with TRL's signature (`tasks.verifiers.functions`), found in the working directory or
-    the Python path, such as `rewards.format_reward`."""
+    """Import path of a function with TRL's signature (`tasks.verifiers.functions`), in the working directory or on the
+    Python path, such as `rewards.format_reward`. Give either this or `verifier`."""
     verifier: Verifier | None = None
-    """One of the verifiers, which reads the same columns as the source's own."""
+    """Name of another verifier, which reads the same columns as the source's own. Give either this or `function`."""
     weight: float = 1.0
-    """What the reward is multiplied with; below 0 for a penalty."""
+    """Factor of the reward in the sum; below 0 for a penalty."""
     columns: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
-    """Columns of the rows that the function gets as keyword arguments, beside `ground_truth`."""
+    """Columns of the row that the function gets as keyword arguments, beside `ground_truth`."""
 
     @model_validator(mode="after")
     def _one_judge(self) -> RewardSpec:
@@ -65,45 +66,46 @@ class RewardSpec(Config):
 
 
 class RowVerifier(Config):
-    """The verifier of each row, by what one of its columns says; a row that says anything else is set aside."""
+    """Chooses the verifier of each row by the value of one of its columns; a row with another value is set aside."""
 
     column: str
-    """Where a row says it: text, or a list of one."""
+    """Column that names the row's verifier: text, or a list of one."""
     names: dict[str, Verifier] = Field(min_length=1)
-    """The verifier for each of the data set's names, such as `{ifeval: precise_if}`."""
+    """Verifier for each name that the column may hold, such as `{ifeval: precise_if}`."""
 
 
 class SourceSpec(Config):
     """One source of prompts."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="a name without spaces")
-    """Unique within its `DataSpec`; becomes the column `source`."""
-    domain: Domain | None = Field(default=None, description=f"one of {', '.join(get_args(Domain))}")
-    """What the prompts exercise; with `row_verifier` the domain of each row's verifier."""
-    verifier: Verifier | None = Field(default=None, description=f"one of {', '.join(VERIFIERS)}")
-    """What scores the responses; must be one of its domain's."""
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Name of the source, without spaces and unique in the data file; it becomes the column `source`."""
+    domain: Domain | None = None
+    """Domain of the prompts; not given with `row_verifier`, where a row has the domain of its verifier."""
+    verifier: Verifier | None = None
+    """Verifier that scores the responses; one of those that the domain takes."""
     row_verifier: RowVerifier | None = None
-    """In place of both, for a published mixture whose rows name their verifiers."""
-    loader: Loader = Field(description="a mapping with a key kind and what that loader needs")
-    """Where the rows come from."""
+    """Verifier of each row, instead of `domain` and `verifier`, for a published mixture whose rows name theirs."""
+    loader: Loader
+    """Origin of the rows: a mapping with the key `kind` and the options of that loader."""
     mode: str | None = None
-    """Of the verifier: `sympy` (the default), `gsm8k` or `exact` for math, `strict` (the default) or `loose` for
-    precise_if."""
+    """Mode of the verifier: `sympy` (the default), `gsm8k` or `exact` for math, `strict` (the default) or `loose` for
+    precise_if; None: its default."""
     weight: float = Field(default=1.0, gt=0)
-    """Of the verifier's reward, where there are others beside it."""
+    """Factor of the verifier's reward in the sum, where `rewards` names others."""
     rewards: list[RewardSpec] = []  # noqa: RUF012 (pydantic copies defaults)
-    """Others beside it; the response's reward is the weighted sum."""
+    """Further rewards beside the verifier's; the reward of a response is their weighted sum."""
     transform: str | None = None
-    """Import path of a function that rewrites rows (`tasks.sourcing.transforms`)."""
+    """Import path of a function that rewrites rows (`tasks.sourcing.transforms`), such as `my_transforms.split`; None:
+    rows are used as they are."""
     where: Where = {}  # noqa: RUF012 (pydantic copies defaults)
-    """Which rows are used: values of columns, or lists of them. Other rows are passed over."""
+    """Values of columns, or lists of them, that a row must have to be used; other rows are skipped."""
     columns: Columns = Columns()
-    """What the columns mean."""
+    """Mapping of the row's columns to the parts of a prompt."""
     limit: int | None = Field(default=None, ge=1)
-    """Keep at most this many rows: a sample without replacement that depends on `seed` and on the row's position only.
-    It is drawn before unusable rows and duplicates are set aside. None keeps every row."""
+    """Rows to read at most: a sample without replacement that depends on `seed` and the row's number alone, drawn
+    before unusable rows and duplicates are set aside. None: all rows."""
     seed: int = 0
-    """Of the sample and of the generators; the spec's own where it is not given."""
+    """Seed of the sample (`limit`) and of the generators; where it is not given, the seed of the data file."""
 
     @model_validator(mode="after")
     def _judged_one_way(self) -> SourceSpec:
@@ -127,7 +129,7 @@ class SourceSpec(Config):
             raise ValueError(f"the loader {self.loader.kind!r} makes prompts for the verifier {wanted!r} only")
         every = {name for names in COLUMNS_OF.values() for name in names}
         unread = (self.columns.model_fields_set & every) - {
-            name for each in self.verifiers for name in COLUMNS_OF[each]
+            name for verifier in self.verifiers for name in COLUMNS_OF[verifier]
         }
         if any(getattr(self.columns, name) != Columns.model_fields[name].default for name in unread):
             read_by = self.verifier or ", ".join(sorted(self.verifiers))
@@ -157,43 +159,44 @@ class SourceSpec(Config):
 
     @property
     def verifiers(self) -> set[Verifier]:
-        """The verifiers of the source's rows, and those among its other rewards."""
+        """The verifiers of the source's rows and of its further rewards."""
         own = self.row_verifier.names.values() if self.row_verifier else [self.verifier]
-        return {each for each in (*own, *(reward.verifier for reward in self.rewards)) if each is not None}
+        return {name for name in (*own, *(reward.verifier for reward in self.rewards)) if name is not None}
 
     @property
     def domains(self) -> set[Domain]:
-        """What the source's rows exercise."""
+        """The domains of the source's rows."""
         if self.row_verifier is None:
             return {self.domain} if self.domain is not None else set()
-        return {DOMAIN_OF[each] for each in self.row_verifier.names.values()}
+        return {DOMAIN_OF[name] for name in self.row_verifier.names.values()}
 
     def paths(self) -> list[str]:
-        """The columns that the source's rows must have, and paths into them."""
+        """Return the columns that the source's rows must have, and paths into them."""
         columns = self.columns
-        settings = [name for each in sorted(self.verifiers) for name in COLUMNS_OF[each] if name not in NO_COLUMNS]
-        named = [getattr(columns, name) for name in dict.fromkeys(settings)]
+        settings = [name for verifier in sorted(self.verifiers) for name in COLUMNS_OF[verifier]]
+        named = [getattr(columns, name) for name in dict.fromkeys(settings) if name not in NO_COLUMNS]
         handed = [name for reward in self.rewards for name in reward.columns]
-        told = [self.row_verifier.column] if self.row_verifier else []
-        every = (columns.prompt, *named, *columns.keep, *handed, *told, *self.where)
+        naming = [self.row_verifier.column] if self.row_verifier else []
+        every = (columns.prompt, *named, *columns.keep, *handed, *naming, *self.where)
         return [name for name in dict.fromkeys(every) if name is not None]
 
 
 class EvaluationSet(Config):
-    """Questions that no policy may be trained on: prompts that hold one are set aside (`cleaning.contamination`)."""
+    """Questions that no policy may be trained on; prompts that hold one are set aside (`cleaning.contamination`)."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="a name without spaces")
-    """Unique among evaluation sets and sources."""
-    loader: Loader = Field(description="a mapping with a key kind and what that loader needs")
-    """Where the questions come from."""
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Name of the set, unique among evaluation sets and sources."""
+    loader: Loader
+    """Origin of the questions: a mapping with the key `kind`, one that reads files or the hub, and that loader's
+    options."""
     prompt: str = "prompt"
-    """The column that holds them, or the path into one."""
+    """Column of the questions, or a path into one."""
     where: Where = {}  # noqa: RUF012 (pydantic copies defaults)
-    """Which rows are read, as for a source."""
+    """Values of columns, or lists of them, that a row must have to be read; other rows are skipped."""
 
     @property
     def source(self) -> SourceSpec:
-        """The questions as a source, whose answers nobody reads."""
+        """The questions as a source; their answers are not read."""
         return SourceSpec(
             name=self.name,
             domain="chat",
@@ -213,22 +216,22 @@ class EvaluationSet(Config):
 class DataSpec(Config):
     """The sources of one data set."""
 
-    name: str = Field(description="a name for the data set")
-    """Of the data set."""
+    name: str
+    """Name of the data set, for titles."""
     seed: int = 0
-    """For the sources that do not give their own."""
+    """Seed of the sources that do not give their own."""
     max_prompt_chars: int = Field(default=16_000, ge=1)
-    """A longer prompt, all messages counted, is set aside."""
+    """Characters of all messages of a prompt, at most; a longer prompt is set aside."""
     evaluation_sets: list[EvaluationSet] = []  # noqa: RUF012 (pydantic copies defaults)
-    """What must not be among the prompts."""
-    sources: list[SourceSpec] = Field(min_length=1, description="a list of at least one source")
-    """At least one, with unique names."""
+    """Questions that must not be among the prompts."""
+    sources: list[SourceSpec] = Field(min_length=1)
+    """List of at least one source; their names are unique."""
 
     @field_validator("sources")
     @classmethod
     def _unique_and_seeded(cls, sources: list[SourceSpec], info: ValidationInfo) -> list[SourceSpec]:
         evaluated: list[EvaluationSet] = info.data.get("evaluation_sets", [])
-        names = [*(each.name for each in evaluated), *(source.name for source in sources)]
+        names = [*(questions.name for questions in evaluated), *(source.name for source in sources)]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"names of sources and evaluation sets must be unique; {twice} stand more than once")
@@ -243,11 +246,11 @@ class SourceBatch(Config):
     """Sources that are read in one task."""
 
     sources: list[SourceSpec] = Field(min_length=1)
-    """What to read and how."""
+    """The sources to read."""
     contents: list[str]
-    """The digest of what each of them reads (`loaders.fingerprint`), so that changed files miss the cache."""
+    """Digest of the content that each source reads (`loaders.fingerprint`), so that a changed file misses the cache."""
 
     @property
     def name(self) -> str:
-        """What the batch is called: its source, or how many there are."""
+        """The name of the batch: its source's, or the number of its sources."""
         return self.sources[0].name if len(self.sources) == 1 else f"{len(self.sources)}-sources"

@@ -1,9 +1,9 @@
-"""Functions of the user that rewrite rows: `transform: my_module.f`.
+"""Applies the user's function that rewrites rows: `transform: my_module.f`.
 
     def f(row: dict) -> dict | None: ...
 
-It gets each row by column, as the loader gives it, and returns the row to use in its place, or None to set it aside. It
-must return the same for the same row: a cached table is not made again.
+The function gets each row by column, as the loader gives it, and returns the row to use instead, or None to set the row
+aside. It must return the same for the same row: a cached table is not made again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tasks.config import SpecError
-from tasks.sourcing.files import Item
+from tasks.sourcing.files import Item, Malformed
 from tasks.verifiers.functions import function_digest
 from tasks.verifiers.scores import CannotJudge
 
@@ -22,7 +22,7 @@ Transform = Callable[[dict[str, Any]], dict[str, Any] | None]
 
 
 def transform_digest(name: str, where: str) -> str:
-    """Identity of the file that a transform comes from; raises `SpecError` where there is none."""
+    """Return the digest of the file that the transform `name` is defined in; raises `SpecError` where it has none."""
     try:
         return function_digest(name)
     except CannotJudge as error:
@@ -30,7 +30,11 @@ def transform_digest(name: str, where: str) -> str:
 
 
 def transformed(rows: Iterator[Item], name: str, where: str) -> Iterator[Item]:
-    """The rows as the function `name` makes them; raises `SpecError` where it cannot be imported or returns no row."""
+    """Yield the rows that the function `name` returns for `rows`; a row that it fails on or sets aside is malformed.
+
+    Raises:
+        SpecError: the function cannot be imported, or returns something other than a row or None.
+    """
     function = _loaded(name, where)
     for row in rows:
         yield _applied(function, row, name, where) if isinstance(row, dict) else row
@@ -52,9 +56,11 @@ def _applied(function: Transform, row: dict[str, Any], name: str, where: str) ->
     try:
         made = function(row)
     except Exception as error:
-        return f"{name} raised {type(error).__name__}: {error}", json.dumps(row, default=str)
+        raised = f"{name} raised {type(error).__name__}"
+        return Malformed(f"{raised}: {error}", raised, json.dumps(row, default=str))
     if made is None:
-        return f"{name} set it aside", json.dumps(row, default=str)
+        reason = f"{name} set it aside"
+        return Malformed(reason, reason, json.dumps(row, default=str))
     if not isinstance(made, dict):
         raise SpecError(f"{where} = {name!r}: returned {type(made).__name__} for a row; must be a dict or None")
     return made

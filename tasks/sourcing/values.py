@@ -1,4 +1,4 @@
-"""What a row holds under a path, and what stands in its text.
+"""Reads values out of rows by path, and lists and objects out of text.
 
 A path is the name of a column, or leads into one: `reward_model.ground_truth`, `choices.0`, `ground_truth.0.kwargs`.
 Text on the way is read as JSON or, as open-instruct writes its constraints, as a Python literal.
@@ -11,28 +11,34 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from tasks.tables.schemas import Kind
+
 LONGEST_LITERAL = 1_000_000
-"""Characters of text that are read as a Python literal; JSON has no bound."""
+"""Characters of the longest text that is read as a Python literal; JSON text has no bound."""
 
 
 class UnusableError(ValueError):
-    """Why a row cannot become a prompt.
+    """Raised for a row that cannot become a prompt.
 
     Attributes:
-        reason: for people, about this row.
-        value: what is at fault.
-        kind: the reason without what is particular to the row, to count by.
+        reason: the fault of this row, for people.
+        value: the value at fault.
+        category: the reason without what is particular to the row; rows are counted by it.
+        kind: the kind of the fault, as the table `SET_ASIDE` names it.
     """
 
-    def __init__(self, reason: str, value: Any, kind: str | None = None) -> None:
+    def __init__(self, reason: str, value: Any, category: str | None = None, *, kind: Kind = "unusable") -> None:
         super().__init__(reason)
-        self.reason, self.value, self.kind = reason, value, kind or reason
+        self.reason, self.value, self.category, self.kind = reason, value, category or reason, kind
 
 
 def value_at(row: Mapping[str, Any], path: str) -> Any:
-    """What `row` has under `path`, None included; raises `KeyError` where it has nothing there.
+    """Return the value of `row` under `path`, which may be None.
 
-    A column whose name holds a dot goes before what a path of that name leads to.
+    A column whose own name holds a dot takes precedence over the path of that name.
+
+    Raises:
+        KeyError: the path leads nowhere in this row.
     """
     if path in row:
         return row[path]
@@ -48,7 +54,7 @@ def value_at(row: Mapping[str, Any], path: str) -> Any:
 
 
 def present(row: Mapping[str, Any], path: str) -> Any:
-    """What `row` has under `path`; raises `UnusableError` where that is nothing, or null."""
+    """Return the value of `row` under `path`; raises `UnusableError` where it is missing or null."""
     try:
         value = value_at(row, path)
     except KeyError:
@@ -59,7 +65,7 @@ def present(row: Mapping[str, Any], path: str) -> Any:
 
 
 def structure(value: Any) -> Any:
-    """The list or object that a text says, as JSON or as a Python literal; what is none comes back as it is."""
+    """Return the list or object that a text holds, as JSON or a Python literal; another value is returned as it is."""
     if not isinstance(value, str) or value.lstrip()[:1] not in ("[", "{", '"'):
         return value
     try:
@@ -72,14 +78,14 @@ def structure(value: Any) -> Any:
 
 
 def only(value: Any) -> Any:
-    """The item of a list of one, at any depth; anything else as it is."""
+    """Return the single item of a list of one, at any depth; another value is returned as it is."""
     while isinstance(value, list) and len(value) == 1:
         value = value[0]
     return value
 
 
 def root(path: str) -> str:
-    """The column that a path begins at."""
+    """Return the column that a path begins at."""
     return path.partition(".")[0]
 
 

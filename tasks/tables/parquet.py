@@ -22,7 +22,7 @@ from tasks.tables.schemas import COMPARED, LEDGER, MIXTURE, PROMPTS, RESPONSES, 
 BATCH_ROWS = 4096
 """Rows that `read_batches` reads at a time."""
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Of all tables; in the metadata of each. It grows with a change that a reader of the version before cannot read."""
 
 VERSION = "schema_version"

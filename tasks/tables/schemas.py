@@ -31,13 +31,22 @@ PROMPTS = pa.schema(
         _column("prompt_id", pa.string()),
         _column("domain", pa.string()),
         _column("source", pa.string()),
+        _column("row", pa.int64()),
         _column("messages", MESSAGES),
         _column("verifier", pa.string()),
         _column("ground_truth", TEXT),
         _column("metadata", TEXT),
+        _column("cluster", pa.string(), nullable=True),
     ]
 )
-"""One prompt a row. `ground_truth` and `metadata` are JSON text; `prompt_id` comes from `prompt_id()`."""
+"""The table of prompts, one a row.
+
+`prompt_id` comes from `prompt_id()`. `row` is the number of the prompt's row in its source, from 0. `ground_truth` and
+`metadata` are JSON text; `metadata` has what the user keeps (`columns`), what the messages held beside role and content
+(`messages`) and the number of assistant's turns left off (`answers_left_off`). `cluster` is the same for prompts that
+stay on one side of the split into training and held-out prompts: the key of the first of them
+(`tasks.tables.texts.prompt_keys`) in hex digits; null for a prompt that is like no other.
+"""
 
 Stage = Literal["sourcing", "cleaning", "difficulty", "mixing", "evaluation"]
 Kind = Literal[
@@ -157,11 +166,6 @@ EVALUATION = pa.schema(
     ]
 )
 """One figure a row with its 95% confidence interval; `policy` is `before`, `after` or `gain`, `n` counts prompts."""
-
-
-CLUSTER = "cluster"
-"""The key of a prompt's `metadata` by which prompts that are alike stay on one side of the split (`tasks.mixing`): its
-value is that of the first of them in `tasks.tables.texts.prompt_keys`, in hex digits."""
 
 VALUE_CHARS = 200
 """Of the value at fault, a `SET_ASIDE` row holds so much."""

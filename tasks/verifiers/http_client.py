@@ -203,7 +203,7 @@ class Client:
         wait = limits.max_backoff_seconds
         if attempt < 64:  # beyond, the power alone exceeds every limit
             wait = min(wait, limits.backoff_seconds * 2**attempt)
-        return wait * random.uniform(0.5, 1.0)  # noqa: S311 spreads requests, guards nothing
+        return wait * random.uniform(0.5, 1.0)
 
 
 async def _read(response: httpx2.Response) -> bytes:

@@ -52,7 +52,9 @@ def prompts(count: int) -> Iterator[pa.Table]:
                     "messages": [{"role": "user", "content": text}],
                     "verifier": "math",
                     "ground_truth": canonical_json(str(start + row)),
-                    "metadata": canonical_json({"row": start + row}),
+                    "metadata": "{}",
+                    "cluster": None,
+                    "row": start + row,
                 }
                 for row, text in enumerate(texts)
             ],

@@ -93,7 +93,7 @@ def measure(in_flight: int, actors: int = ACTORS, clock: Callable[[], float] = t
             "resampling": {"kind": "active", "max_dropped_groups": in_flight},
         }
     )
-    chance = random.Random(0)  # noqa: S311 reproducibility, not secrecy
+    chance = random.Random(0)
     lengths = drawn_lengths(chance, TOKENS, LONGEST)
     prompt = [0] * 256
     prompts = [

@@ -61,7 +61,7 @@ class DrawingActor(ActorProcess):
     def __init__(self, model: str, config: Any, seed: int | None) -> None:
         super().__init__(model, config)
         self._draws = seed is not None
-        chance = random.Random(seed)  # noqa: S311 reproducibility, not secrecy
+        chance = random.Random(seed)
         self._draw = drawn_lengths(chance, MEAN_TOKENS / SCALE, LONGEST // SCALE)
 
     async def generate(self, prompt_ids: list[int], sampling: SamplingConfig, seed: int | None) -> Completion:
@@ -126,7 +126,7 @@ def actor_maker(model: Path, config: TrainingConfig, *, draws: bool = True) -> C
 
 def lengths(seed: int = 0) -> Callable[[], int]:
     """Draws the lengths of a simulated rung."""
-    return drawn_lengths(random.Random(seed), MEAN_TOKENS / SCALE, LONGEST // SCALE)  # noqa: S311 reproducibility
+    return drawn_lengths(random.Random(seed), MEAN_TOKENS / SCALE, LONGEST // SCALE)
 
 
 def typical_length() -> int:
@@ -161,7 +161,7 @@ async def curve(model: Path) -> tuple[dict[int, float], float]:
 
 async def measured(config: TrainingConfig, model: Path, folder: Path) -> list[dict[str, float]]:
     """The metrics of each step of a rung with real engines."""
-    chance = random.Random(0)  # noqa: S311 reproducibility, not secrecy
+    chance = random.Random(0)
     prompts = [Prompt(str(number), "math", [], "math", "1", [*PROMPT, number % 200 + 9]) for number in range(5000)]
     rows = Rows()
     ledger = Ledger(folder / "ledger.jsonl")

@@ -30,7 +30,7 @@ def sampling() -> dict[str, float]:
 
 
 def _generated(share: float, name: str) -> float:
-    chance = random.Random(0)  # noqa: S311 reproducibility, not secrecy
+    chance = random.Random(0)
     how = {"active": {"async_steps": 4, "max_staleness": 100}, "dynamic": {"async_steps": 0, "max_staleness": 0}}
     config = TrainingConfig.model_validate(
         {

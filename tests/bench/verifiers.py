@@ -172,7 +172,7 @@ def _judged(seed: int, hanging_ones: int) -> tuple[list[tuple[float, str | None]
     calls = [(True, makers[i % 3](i)) for i in range(GOOD)]
     calls += [(False, program(20_000 + i, load=SLOW)) for i in range(SLOW_ONES)]
     calls += [(False, hang[i % len(hang)](i)) for i in range(hanging_ones)]
-    random.Random(seed).shuffle(calls)  # noqa: S311 - not cryptography
+    random.Random(seed).shuffle(calls)
     with VerifierPool(os.cpu_count() or 1, HASTY, max_pending=len(calls)) as pool:
         pool.score_many(makers[i % 3](10_000 + i) for i in range(60))
         done = threading.Semaphore(0)

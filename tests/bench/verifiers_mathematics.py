@@ -24,7 +24,7 @@ Pair = tuple[str, str]
 
 def pairs(seed: int) -> list[Pair]:
     """Responses and references, no two alike: nothing that either side remembers helps it."""
-    generator = random.Random(seed)  # noqa: S311 - not cryptography
+    generator = random.Random(seed)
     mixed = _word_problems(seed) + _latex(generator)
     generator.shuffle(mixed)
     return mixed
@@ -34,7 +34,7 @@ def _word_problems(seed: int) -> list[Pair]:
     """Solutions in GSM8K's form, a line per step and the answer after `####`."""
     import reasoning_gym
 
-    generator = random.Random(seed)  # noqa: S311 - not cryptography
+    generator = random.Random(seed)
     made: list[Pair] = []
     for item in reasoning_gym.create_dataset("gsm_symbolic", size=WORD_PROBLEMS, seed=seed):
         answer = str(item["answer"])

@@ -27,7 +27,9 @@ def prompt(text, *, source="s", row=0, truth="1", verifier="math", domain="math"
         "messages": messages,
         "verifier": verifier,
         "ground_truth": canonical_json(truth),
-        "metadata": canonical_json({"row": row}),
+        "metadata": "{}",
+        "cluster": None,
+        "row": row,
     }
 
 

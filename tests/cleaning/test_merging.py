@@ -1,6 +1,5 @@
 """Of prompts that are the same, or nearly so, the first stays, and each of the others says which one that is."""
 
-import json
 from collections import Counter
 
 import numpy as np
@@ -14,7 +13,7 @@ from tasks.cleaning.merging import Merger
 from tasks.cleaning.spec import DuplicatesSpec, NearDuplicates
 from tasks.tables import row_groups
 from tasks.tables.parquet import read_batches, read_table, write_batches, write_table
-from tasks.tables.schemas import CLUSTER, PROMPTS
+from tasks.tables.schemas import PROMPTS
 from tasks.tables.texts import ngrams, prompt_keys, questions, words
 from tests.cleaning.prompts import gsm8k, merged, needs_data, prompt, source, table
 
@@ -166,7 +165,7 @@ def test_near_duplicates_that_are_kept_together_say_so_and_the_same_prompt_still
     near = LONG.replace("farmer", "grocer", 1)
     texts = [LONG, near, near.upper(), "Something else ?"]
     kept, gone = merged(tmp_path, [source("s", *texts)], ["s"], near_duplicates={"action": "keep_together"})
-    clusters = [json.loads(text).get(CLUSTER) for text in kept.column("metadata").to_pylist()]
+    clusters = kept.column("cluster").to_pylist()
     assert clusters[0] == clusters[1] == prompt_keys(kept.column("messages"))[0].hex()
     assert clusters[2] is None
     assert [(row["row"], row["kind"]) for row in gone] == [(2, "duplicate")]
@@ -207,8 +206,8 @@ def test_every_row_stays_or_is_set_aside_once_for_a_prompt_that_stays(tmp_path_f
     tables = [source(name, *texts) for name, texts in zip(names, sources, strict=True)]
     chosen = [name for name in priority if name in names]
     kept, gone = merged(tmp_path_factory.mktemp("tables"), tables, names, priority=chosen)
-    before = Counter((row["source"], json.loads(row["metadata"])["row"]) for each in tables for row in each.to_pylist())
-    after = Counter((row["source"], json.loads(row["metadata"])["row"]) for row in kept.to_pylist())
+    before = Counter((row["source"], row["row"]) for each in tables for row in each.to_pylist())
+    after = Counter((row["source"], row["row"]) for row in kept.to_pylist())
     assert before == after + Counter((row["source"], row["row"]) for row in gone)
     assert {row["clashed_with"] for row in gone} <= set(ids(kept))
     assert len(set(ids(kept))) == len(kept)

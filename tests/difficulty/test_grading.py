@@ -23,6 +23,8 @@ def prompts(*names: str) -> pa.Table:
                 "verifier": "math",
                 "ground_truth": '"1"',
                 "metadata": "{}",
+                "cluster": None,
+                "row": 0,
             }
             for name in names
         ],

@@ -27,6 +27,8 @@ def prompts(**domains: str) -> pa.Table:
             "verifier": domain,
             "ground_truth": "null",
             "metadata": "{}",
+            "cluster": None,
+            "row": 0,
         }
         for name, domain in domains.items()
     ]

@@ -34,7 +34,9 @@ def table(*contents, verifier="precise_if", truth=NO_COMMA):
                 "messages": messages,
                 "verifier": verifier,
                 "ground_truth": canonical_json(truth),
-                "metadata": canonical_json({"row": i}),
+                "metadata": "{}",
+                "cluster": None,
+                "row": i,
             }
         )
     return table_from_rows(rows, PROMPTS, "prompts")

@@ -36,6 +36,8 @@ def graded(sizes):
                         "verifier": domain,
                         "ground_truth": '""',
                         "metadata": "{}",
+                        "cluster": None,
+                        "row": number,
                         "pass_rate": 0.5,
                         "num_rollouts": 8,
                         "mean_tokens": 10.0,
@@ -171,8 +173,7 @@ def with_levels(sizes):
     rows = graded({"math": {"omega": sum(sizes.values())}}).to_pylist()
     levels = [name for name, size in sizes.items() for _ in range(size)]
     kept = [
-        row | {"metadata": json.dumps({"columns": {"level": level}, "row": 0})}
-        for row, level in zip(rows, levels, strict=True)
+        row | {"metadata": json.dumps({"columns": {"level": level}})} for row, level in zip(rows, levels, strict=True)
     ]
     return pa.concat_tables([table_from_rows(kept, GRADED, "test"), graded({"math": {"gsm": 40}})])
 
@@ -342,7 +343,7 @@ def with_texts(source, *texts, cluster=None):
         row
         | {
             "messages": [{"role": "user", "content": text}],
-            "metadata": "{}" if cluster is None else json.dumps({"cluster": cluster.hex()}),
+            "cluster": None if cluster is None else cluster.hex(),
         }
         for row, text in zip(table.to_pylist(), texts, strict=True)
     ]
@@ -413,15 +414,13 @@ def test_near_duplicates_that_cleaning_keeps_together_are_on_one_side():
 def test_the_first_of_those_that_are_alike_stays_on_its_side_when_another_joins_it():
     alone = with_texts("gsm", *(f"Take {number}." for number in range(40)))
     keys = prompt_keys(alone.column("messages"))
-    joined = [
-        row | {"metadata": json.dumps({"cluster": key.hex()})} for row, key in zip(alone.to_pylist(), keys, strict=True)
-    ]
+    joined = [row | {"cluster": key.hex()} for row, key in zip(alone.to_pylist(), keys, strict=True)]
     before, after = (run(table, heldout=0.5) for table in (alone, table_from_rows(joined, GRADED, "test")))
     assert set(column(before.heldout, "prompt_id")) == set(column(after.heldout, "prompt_id"))
 
 
 def test_a_column_of_the_users_that_is_called_cluster_decides_nothing():
-    rows = [row | {"metadata": '{"columns":{"cluster":"x"},"row":0}'} for row in graded(SIZES).to_pylist()]
+    rows = [row | {"metadata": '{"columns":{"cluster":"x"}}'} for row in graded(SIZES).to_pylist()]
     table = table_from_rows(rows, GRADED, "test")
     assert column(run(table, heldout=9).heldout, "prompt_id") == column(run(SIZES, heldout=9).heldout, "prompt_id")
 

@@ -43,6 +43,8 @@ def graded_rows(per_source: int, generator: np.random.Generator) -> list[dict[st
                     "verifier": domain,
                     "ground_truth": truth,
                     "metadata": "{}",
+                    "cluster": None,
+                    "row": number,
                     "pass_rate": int(generator.binomial(8, generator.beta(0.5, 1.2))) / 8,
                     "num_rollouts": 8,
                     "mean_tokens": float(generator.uniform(12, 60)),

@@ -24,7 +24,9 @@ def prompt(number):
         "messages": messages,
         "verifier": "math",
         "ground_truth": truth,
-        "metadata": json.dumps({"row": number}),
+        "metadata": "{}",
+        "cluster": None,
+        "row": number,
     }
 
 

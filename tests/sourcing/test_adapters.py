@@ -163,7 +163,7 @@ def test_where_chooses_rows_before_the_limit_is_drawn(tmp_path):
     rows = [{"prompt": f"{n}?", "ground_truth": n, "info": {"kind": "ab"[n % 2]}} for n in range(20)]
     found, built = prompts(tmp_path, *rows, where={"info.kind": ["b"]}, limit=8)
     assert len(found) == 8
-    assert all(each["metadata"]["row"] % 2 for each in found)
+    assert all(each["row"] % 2 for each in found)
     assert built.counts["read"] == 8
 
 
@@ -235,7 +235,7 @@ def test_tests_in_each_published_form_accept_a_right_program_and_no_wrong_one(co
 def test_tests_that_cannot_be_used_are_set_aside_by_kind(tests, kind):
     with pytest.raises(UnusableError) as caught:
         read_tests(tests)
-    assert kind in caught.value.kind
+    assert kind in caught.value.category
 
 
 def test_setup_may_be_a_list_of_imports_as_in_mbpp_sanitized(tmp_path):

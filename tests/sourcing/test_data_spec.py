@@ -95,7 +95,7 @@ def test_several_mistakes_are_listed_together(tmp_path):
         ("- a\n- b", "must hold a mapping with the keys name, seed"),
         ("", "must hold a mapping"),
         ("name: a\nname: b", "the key 'name' stands twice"),
-        ("name: a", "sources: required key is missing; a list of at least one source"),
+        ("name: a", "sources: required key is missing; List of at least one source"),
     ],
 )
 def test_a_file_that_is_no_spec_is_one_error(tmp_path, text, said):

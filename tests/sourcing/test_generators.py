@@ -99,7 +99,7 @@ def test_no_prompt_holds_a_conflict_or_a_constraint_twice():
 
 @pytest.mark.parametrize("name", TOGETHER)
 def test_a_constraint_can_be_fulfilled_with_each_that_it_may_stand_with(name):
-    rng = random.Random(name)  # noqa: S311
+    rng = random.Random(name)
     for other in (name, *(other for other in TOGETHER if compatible((name, other)) and other > name)):
         ids = sorted({name, other})
         for topic in rng.sample(TOPICS, 3):
@@ -171,7 +171,7 @@ def test_there_are_at_least_twenty_families_each_consistent_with_its_reference()
     assert len({family.name for family in functions.FAMILIES}) == len(functions.FAMILIES) >= 20
     for family in functions.FAMILIES:
         for k in family.parameters:
-            tests = functions._assertions(random.Random(0), family, k, 5)  # noqa: S311
+            tests = functions._assertions(random.Random(0), family, k, 5)
             assert len(set(tests)) == 5
             for test in tests:
                 exec(test, {family.name: lambda *args, f=family, k=k: f.reference(k, *args)})  # noqa: S102

@@ -154,7 +154,8 @@ def test_prompts_are_mapped_as_the_columns_say(tmp_path):
     ]
     assert prompt["messages"] == messages
     assert json.loads(prompt["ground_truth"]) == "7"
-    assert json.loads(prompt["metadata"]) == {"row": 0, "columns": {"level": 3}}
+    assert (prompt["row"], prompt["cluster"]) == (0, None)
+    assert json.loads(prompt["metadata"]) == {"columns": {"level": 3}}
     assert prompt["prompt_id"] == prompt_id(messages, "math", "7")
 
 
@@ -174,7 +175,7 @@ def test_chat_takes_a_reference_or_none(tmp_path):
 def test_a_limit_is_a_seeded_sample_that_later_rows_hardly_move(tmp_path):
     def rows(count, **changes):
         source = jsonl(tmp_path, *({"prompt": f"{n}?", "ground_truth": n} for n in range(count)), **changes)
-        return [json.loads(each)["row"] for each in build_prompts(source, 50).prompts.column("metadata").to_pylist()]
+        return build_prompts(source, 50).prompts.column("row").to_pylist()
 
     chosen = rows(200, limit=20)
     assert chosen == sorted(chosen) == rows(200, limit=20)

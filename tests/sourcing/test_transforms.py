@@ -102,6 +102,6 @@ def test_only_columns_that_are_asked_for_are_read(tmp_path, kind, key):
     pq.write_table(pa.table({"prompt": ["1?"], "ground_truth": ["1"], "huge": ["x" * 1000]}), path)
     loader = {"kind": kind, key: str(path)}
     spec = SourceSpec.model_validate({"name": "src", "domain": "math", "verifier": "math", "loader": loader})
-    assert [row.columns for row in open_rows(spec)] == [{"prompt": "1?", "ground_truth": "1"}]
+    assert [row.content for row in open_rows(spec)] == [{"prompt": "1?", "ground_truth": "1"}]
     transformed = spec.model_copy(update={"transform": "copy.copy"})
-    assert "huge" in next(open_rows(transformed)).columns
+    assert "huge" in next(open_rows(transformed)).content

@@ -21,6 +21,8 @@ ROW = {
     "verifier": "math",
     "ground_truth": '"2"',
     "metadata": "{}",
+    "cluster": None,
+    "row": 0,
 }
 
 

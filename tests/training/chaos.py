@@ -69,7 +69,7 @@ def prompts(tmp_path_factory):
 
 def kills_of(seed):
     """Two kills: the step after which, seconds after that, and the kind; each kind is first in every ninth seed."""
-    draw = random.Random(seed)  # noqa: S311 moments, not secrets
+    draw = random.Random(seed)
     kinds = [draw.choice(REPLACED), KINDS[seed % len(KINDS)]]
     steps = sorted(draw.sample(range(FIRST_SAVED, RECIPE.steps // 2), len(kinds)))
     return {step: (draw.uniform(0, LATEST), kind) for step, kind in zip(steps, kinds, strict=True)}

@@ -80,6 +80,8 @@ def table():
                 "verifier": verifier,
                 "ground_truth": canonical_json(truth),
                 "metadata": "{}",
+                "cluster": None,
+                "row": 0,
             }
         )
     return table_from_rows(rows, PROMPTS, "prompts")
@@ -125,7 +127,7 @@ def online(table, config):
     import ray
 
     calls = [(row, text) for row, (*_, texts) in zip(table.to_pylist(), MADE.values(), strict=True) for text in texts]
-    random.Random(0).shuffle(calls)  # noqa: S311 (an order, not a secret)
+    random.Random(0).shuffle(calls)
     names = sorted({name for verifier, truth, _ in MADE.values() for name in verifiers_of(verifier, truth)})
     ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:

@@ -96,7 +96,7 @@ def newest_checkpoint(cluster, before=()):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_run_that_is_killed_at_random_moments_trains_every_step_once(cluster, inputs, tmp_path, seed):
-    draw = random.Random(seed)  # noqa: S311 moments, not secrets
+    draw = random.Random(seed)
     others = {key.split("/")[1] for key in cluster.store.keys("rlvr-runs/")}
     before_the_first_checkpoint = at(UPLOAD, draw.uniform(0, START))
     at_any_request = at(draw.randint(1, REQUESTS))

@@ -190,7 +190,7 @@ def generate(size: int, tests: int, seed: int) -> Iterator[dict[str, Any]]:
     The families take turns, each with its parameters in a seeded order. Raises `TooFewPromptsError` when there are not
     that many.
     """
-    rng = random.Random(seed)  # noqa: S311 (a sample, not a secret)
+    rng = random.Random(seed)
     columns = [[(family, k) for k in rng.sample(family.parameters, len(family.parameters))] for family in FAMILIES]
     depth = max(len(column) for column in columns)
     variants = [column[row] for row in range(depth) for column in columns if row < len(column)]

@@ -32,7 +32,7 @@ def generate(
     few to stand with. How many more follow is drawn evenly from the range, and which ones from those that are
     compatible. Raises `TooFewPromptsError` when the topics and constraints do not give that many distinct prompts.
     """
-    rng = random.Random(seed)  # noqa: S311 (a sample, not a secret)
+    rng = random.Random(seed)
     seen: set[str] = set()
     first_ones = [each for each in constraints if min_constraints == 1 or each not in ALONE] or constraints
     for number in range(size):

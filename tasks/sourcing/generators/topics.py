@@ -130,5 +130,5 @@ def generate(size: int, seed: int) -> Iterator[dict[str, Any]]:
     """Yield `size` distinct rows `{prompt}`, the bare tasks; raises `TooFewPromptsError` when there are not as many."""
     if size > len(TOPICS):
         raise TooFewPromptsError(f"there are {len(TOPICS)} topics; {size} were asked for")
-    for topic in random.Random(seed).sample(TOPICS, size):  # noqa: S311 (a sample, not a secret)
+    for topic in random.Random(seed).sample(TOPICS, size):
         yield {"prompt": topic.task}

@@ -136,7 +136,7 @@ class PromptStream:
             self._ordered_for = epoch
             self._ordered = list(self._prompts)
             if epoch > 0:
-                random.Random(f"{self._seed}:{epoch}").shuffle(self._ordered)  # noqa: S311 reproducibility, not secrecy
+                random.Random(f"{self._seed}:{epoch}").shuffle(self._ordered)
             curriculum = self._curriculum
             if curriculum and (curriculum.epochs is None or epoch < curriculum.epochs):
                 self._ordered = easy_to_hard(self._ordered, curriculum, f"{self._seed}:{epoch}:curriculum")
@@ -145,7 +145,7 @@ class PromptStream:
 
 def easy_to_hard(prompts: Sequence[Prompt], curriculum: CurriculumConfig, seed: str) -> list[Prompt]:
     """Prompts in the order of their pass rates, each less than `band` of them away from its place in it."""
-    chance = random.Random(seed)  # noqa: S311 reproducibility, not secrecy
+    chance = random.Random(seed)
     ranked = sorted(prompts, key=lambda prompt: -prompt.pass_rate)
     width = curriculum.band * len(prompts)
     keys = [rank + width * chance.random() for rank in range(len(ranked))]

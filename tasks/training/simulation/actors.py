@@ -254,7 +254,7 @@ def drawn_lengths(chance: random.Random, mean: float, longest: int, spread: floa
     """
     if mean >= longest:
         return lambda: longest
-    sample = random.Random(0)  # noqa: S311 reproducibility, not secrecy
+    sample = random.Random(0)
     uncut = np.exp([sample.gauss(0, spread) for _ in range(20_000)])  # lengths whose logarithm has the mean 0
 
     def excess(location: float) -> float:

@@ -92,7 +92,7 @@ def _rung(name: str, options: dict[str, Any], steps: int, seed: int) -> Rung:
             "actors": actors,
         }
     )
-    chance = random.Random(seed)  # noqa: S311 reproducibility, not secrecy
+    chance = random.Random(seed)
     workload = Workload(drawn_lengths(chance, MEAN_TOKENS, LONGEST))
     rate, publish = LEARNER
     simulated = simulate(config, ENGINE, ClockLearner(rate, publish_seconds=publish), workload, seed)

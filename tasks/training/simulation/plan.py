@@ -77,7 +77,7 @@ class Prompts:
 
     def lengths(self, longest: int, seed: int) -> Callable[[], int]:
         """Draws the lengths of responses of `longest` tokens at most."""
-        chance = random.Random(seed)  # noqa: S311 reproducibility, not secrecy
+        chance = random.Random(seed)
         return drawn_lengths(chance, self.mean(longest), longest)
 
     def context(self, longest: int) -> float:

@@ -139,7 +139,7 @@ def simulate(
     Args:
         engine: the engines' clock, or that of the engine with an index, or that engine.
     """
-    chance = random.Random(seed)  # noqa: S311 reproducibility, not secrecy
+    chance = random.Random(seed)
     actors: list[ClockActor] = []
 
     def make_actor(index: int, _: int) -> ClockActor:

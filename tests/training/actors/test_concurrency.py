@@ -38,7 +38,7 @@ def test_room_is_found_again_a_sixteenth_at_a_time_and_only_while_it_is_used():
 
 @pytest.mark.parametrize("least", [1, 8, 100])
 def test_the_limit_stays_within_its_bounds(least):
-    engine, chance = Concurrency(64, least), random.Random(least)  # noqa: S311 reproducibility, not secrecy
+    engine, chance = Concurrency(64, least), random.Random(least)
     for _ in range(1000):
         engine.observe(chance.randint(0, 64), chance.random(), chance.choice([0, 0, 5]))
         assert min(least, 64) <= engine.limit <= 64
@@ -67,7 +67,7 @@ def test_a_fleet_gives_each_engine_about_what_fits():
             given.append((asyncio.get_running_loop().time(), found.running))
             return found
 
-    chance = random.Random(0)  # noqa: S311 reproducibility, not secrecy
+    chance = random.Random(0)
     lengths = drawn_lengths(chance, 500, 2000)
     config = TrainingConfig.model_validate(
         {

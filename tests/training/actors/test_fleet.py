@@ -16,7 +16,7 @@ ENGINE = EngineClock(step_seconds=0.01, max_num_seqs=16)
 
 
 def chance(seed):
-    return Random(seed)  # noqa: S311 reproducibility, not secrecy
+    return Random(seed)
 
 
 def recipe(**options):

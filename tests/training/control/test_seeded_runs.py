@@ -124,7 +124,7 @@ class SlowDisk(RecordingLearner):
 
 def played(folder, seed):
     """A run with its faults, started again each time that its driver is killed."""
-    chance = random.Random(seed)  # noqa: S311 reproducibility, not secrecy
+    chance = random.Random(seed)
     options, poisoned = drawn_config(chance), set(chance.sample(range(1, PROMPTS + 1), chance.choice([0, 0, 1])))
     kills = chance.choice([0, 1, 2])
 

@@ -15,7 +15,7 @@ from tests.verifiers.chat.fake_endpoint import FakeEndpoint, Reply, failing, gra
 
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
 CONTEXT = 6_000
-DICE = random.Random(0)  # noqa: S311 - not cryptography
+DICE = random.Random(0)
 LONG = {
     "words": "Paris is a city. " * 4_000,
     "a token per byte": "".join(chr(DICE.randrange(0x10000, 0x1F000)) for _ in range(9_000)),

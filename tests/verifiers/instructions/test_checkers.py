@@ -126,7 +126,7 @@ def test_a_score_depends_on_nothing_but_the_response(nltk_data):
     """Not on what was judged before, not on the order, not on what was kept, not on the random state, which stays."""
     calls = [(text, truth(name, arguments)) for name, arguments, good, bad in CASES for text in (good, bad, good + bad)]
     first = [instructions.judge(*call, None).value for call in calls]
-    order = random.Random(1).sample(range(len(calls)), len(calls))  # noqa: S311
+    order = random.Random(1).sample(range(len(calls)), len(calls))
     random.seed(5)
     state = random.getstate()
     again = {number: instructions.judge(*calls[number], None).value for number in order}

@@ -31,7 +31,7 @@ def answers(registry, name, arguments, response):
 
 
 def thrown_together(count):
-    rng = random.Random(0)  # noqa: S311
+    rng = random.Random(0)
     texts = ("".join(rng.choices(PIECES, k=rng.randint(1, 25))).strip() for _ in range(count))
     return [text for text in texts if text]
 

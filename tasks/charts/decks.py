@@ -1,0 +1,113 @@
+"""The deck of each data stage and of evaluation, as an HTML page.
+
+The code here has no part in cache versions (`tasks.lineage.code_digest`): a changed deck runs no stage again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from tasks.charts.drawing import deck
+from tasks.charts.pages import page, prompt_samples, rollout_samples, table
+from tasks.charts.panels import before_after, pass_rates
+
+
+def sourcing(prompts: pa.Table, read: int, set_aside: int, reasons: Mapping[str, Mapping[str, int]]) -> str:
+    """Return the deck of sourcing.
+
+    Args:
+        prompts: table of `PROMPTS`.
+        read: rows that were read.
+        set_aside: rows that were set aside.
+        reasons: for each source, the rows set aside by category of reasons.
+    """
+    figures = {"prompts": f"{prompts.num_rows:,}", "rows read": f"{read:,}", "set aside": f"{set_aside:,}"}
+    rows = [
+        {"source": source, "reason": reason, "rows": count}
+        for source, counts in reasons.items()
+        for reason, count in counts.items()
+    ]
+    return page(figures, table(rows, "Set aside"), prompt_samples(prompts))
+
+
+def cleaning(prompts: int, set_aside: pa.Table, samples: pa.Table) -> str:
+    """Return the deck of cleaning: the number of prompts, the table of `SET_ASIDE` counted, and samples of prompts."""
+    counted = set_aside.group_by(["source", "kind"]).aggregate([([], "count_all")])
+    counted = counted.rename_columns(["source", "kind", "rows"])
+    rows = counted.sort_by([("source", "ascending"), ("kind", "ascending")]).to_pylist()
+    figures = {"prompts": f"{prompts:,}", "set aside": f"{set_aside.num_rows:,}"}
+    return page(figures, table(rows, "Set aside"), prompt_samples(samples))
+
+
+def difficulty(graded: pa.Table, kept: int, bounds: str, max_pass_rate: float) -> str:
+    """Return the deck of the difficulty filter: the pass rates of a table of `GRADED`, of which `kept` are within."""
+    figures = {"graded": f"{graded.num_rows:,}", "kept": f"{kept:,}", "kept if": bounds}
+    return page(figures, deck(pass_rates(graded, max_pass_rate)))
+
+
+def variants(compared: pa.Table, count: int) -> str:
+    """Return the deck of the comparison of `count` checkpoints: the means of a table of `COMPARED` by domain."""
+    means = [([], "count_all"), ("pass_rate", "mean"), ("mean_tokens", "mean")]
+    rows = compared.group_by(["domain", "variant"]).aggregate(means)
+    rows = rows.rename_columns(["domain", "variant", "prompts", "pass_rate", "mean_tokens"])
+    ordered = rows.sort_by([("domain", "ascending"), ("variant", "ascending")]).to_pylist()
+    return page({"variants": f"{count:,}"}, table(ordered, "By domain"))
+
+
+def judging(prompts: pa.Table, rollouts: pa.Table, judged: int) -> str:
+    """Return the deck of the judging of a shard: the verdicts made now, and samples of its `ROLLOUTS`."""
+    samples = rollout_samples(prompts, rollouts) if rollouts.num_rows else ""
+    return page({"judged now": f"{judged:,}"}, samples)
+
+
+def rollouts(count: int, mean_score: float, unjudged: int, tokens_per_second: float, shards: int) -> str:
+    """Return the deck of all rollouts of difficulty."""
+    return page(
+        {
+            "rollouts": f"{count:,}",
+            "mean score": f"{mean_score:.1%}",
+            "could not be judged": f"{unjudged:,}",
+            "tokens/s": f"{tokens_per_second:,.0f}",
+            "shards": f"{shards:,}",
+        }
+    )
+
+
+def mixture(train: pa.Table, heldout: int, counts: Sequence[Mapping[str, Any]]) -> str:
+    """Return the deck of mixing: the mixture, the number of held-out prompts, and the counts of each source."""
+    figures = {"to train on": f"{train.num_rows:,}", "held out": f"{heldout:,}"}
+    return page(figures, table(counts), prompt_samples(train))
+
+
+def evaluation(prompts: pa.Table, rollouts: pa.Table, tokens_per_second: float) -> str:
+    """Return the deck of the evaluation of one policy: its `ROLLOUTS` of the held-out prompts."""
+    scores = [score for score in rollouts.column("score").to_pylist() if score is not None]
+    figures = {
+        "held-out prompts": f"{prompts.num_rows:,}",
+        "mean score": f"{sum(scores) / max(len(scores), 1):.1%}",
+        "could not be judged": f"{rollouts.num_rows - len(scores):,}",
+        "tokens/s": f"{tokens_per_second:,.0f}",
+    }
+    return page(figures, rollout_samples(prompts, rollouts))
+
+
+def comparison(table: pa.Table, before: float, after: float, gain: tuple[float, float, float]) -> str:
+    """Return the deck of the comparison of two policies.
+
+    Args:
+        table: of `EVALUATION`.
+        before: held-out pass rate of the first policy, in [0, 1].
+        after: held-out pass rate of the second policy, in [0, 1].
+        gain: their paired difference and the bounds of its 95% interval.
+    """
+    value, low, high = (100 * bound for bound in gain)
+    figures = {
+        "before": f"{before:.1%}",
+        "after": f"{after:.1%}",
+        "gain, points": f"{value:+.1f}",
+        "95% interval": f"{low:+.1f} to {high:+.1f}",
+    }
+    return page(figures, deck(before_after(table)))

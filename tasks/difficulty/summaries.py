@@ -1,0 +1,76 @@
+"""Joins the summaries of shards, and counts their rollouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from tasks.tables.schemas import StageSummary
+
+
+@dataclass
+class Totals:
+    """The rollouts of all shards.
+
+    Attributes:
+        rollouts: their number.
+        unjudged: those among them without a score.
+        score: the sum of the scores.
+    """
+
+    rollouts: int = 0
+    unjudged: int = 0
+    score: float = 0.0
+
+    def counted(self, parts: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        """Yield `parts` of a table of `ROLLOUTS`, and count their rows on the way."""
+        for part in parts:
+            scores = part.column("score")
+            self.rollouts += part.num_rows
+            self.unjudged += scores.null_count
+            self.score += sum(score for score in scores.to_pylist() if score is not None)
+            yield part
+
+    @property
+    def mean_score(self) -> float:
+        """The mean of the scores; 0 where no rollout has one."""
+        return self.score / max(self.rollouts - self.unjudged, 1)
+
+
+def joined(summaries: Sequence[StageSummary]) -> StageSummary:
+    """Return the summaries of all shards as one: seconds, cores and counts are sums, latencies the longest."""
+    first = min(summaries, key=lambda summary: datetime.timestamp(summary.started_at))
+    names = [name for name, value in first.facts.items() if isinstance(value, int | float)]
+    facts: dict[str, Any] = {name: sum(summary.facts[name] for summary in summaries) for name in names}
+    figures: dict[str, float] = {}
+    for summary in summaries:
+        for name, value in summary.facts["verifiers"].items():
+            figures[name] = max(figures.get(name, 0), value) if "seconds" in name else figures.get(name, 0) + value
+    return StageSummary(
+        first.stage,
+        first.started_at,
+        sum(summary.seconds for summary in summaries),
+        "",
+        facts | {"verifiers": figures},
+        run=summaries[-1].run,
+        image=first.image,
+        cores=first.cores,
+        gpus=first.gpus,
+    )
+
+
+def describe_sampling(summary: StageSummary, totals: Totals, shards: int) -> None:
+    """Complete the joined summary of the sampling: totals, tokens/s over all shards, and the headline."""
+    facts = summary.facts
+    speed = facts["output_tokens"] / (facts["generation_seconds"] or 1)
+    facts |= {"rollouts": totals.rollouts, "unjudged": totals.unjudged, "tokens_per_second": speed, "shards": shards}
+    reused = totals.rollouts - facts["generated"]
+    summary.headline = (
+        f"{totals.rollouts:,} rollouts, {facts['output_tokens']:,} tokens at {speed:,.0f} tokens/s"
+        + (f"; {reused:,} came from the cache" if reused > 0 else "")
+        + (f"; {facts['spared']:,} spared by early stopping" if facts["spared"] else "")
+    )
