@@ -45,18 +45,15 @@ def bfloat16_is_fast() -> bool:
         return fast * SLOWER_AT_MOST >= usual
 
 
-def product_rate(dtype: str, seconds: float, *, onednn: bool = False) -> float:
+def product_rate(dtype: str, seconds: float) -> float:
     """Floating point operations per second of a matrix product as a small model's decoding has them, all threads.
 
-    The best of those within `seconds`, so that other processes disturb it little. `onednn`: by that library, which
-    torch uses for bfloat16 wherever the processor has it, and for float32 only when it is asked to.
+    The best of those within `seconds`, so that other processes disturb it little.
     """
     import torch
 
     kind = getattr(torch, dtype)
     rows, weight = torch.ones(_ROWS, _INNER, dtype=kind), torch.ones(_OUTER, _INNER, dtype=kind)
-    if onednn:
-        rows, weight = rows.to_mkldnn(), weight.to_mkldnn()
     best, started = float("inf"), time.perf_counter()
     with torch.no_grad():
         torch.nn.functional.linear(rows, weight)  # the first one prepares the kernel
