@@ -1,4 +1,4 @@
-"""The whole pipeline: plan, model, data, train, evaluation, report.
+"""The whole pipeline: preflight, model, data, train, evaluation, report.
 
 pyflyte run workflows/rlvr.py rlvr [--data FILE] [--training FILE] [--evaluation FILE]
 
@@ -14,7 +14,7 @@ from tasks.evaluation.spec import EvaluationSpec
 from tasks.flyte.stages import Folder, Html, JsonLines, Parquet
 from tasks.generation.task import prepare_model
 from tasks.inputs.files import DataFile, Recipe, quickstart
-from tasks.inputs.preflight import plan
+from tasks.inputs.preflight import preflight
 from tasks.reporting.task import report
 from workflows.data import data as curate
 from workflows.evaluation import evaluation as evaluate
@@ -24,7 +24,7 @@ DATA, TRAINING, EVALUATION = quickstart()
 
 
 class Results(NamedTuple):
-    """What a run leaves behind; tables have the columns of `tasks.tables.schemas`."""
+    """The outputs of a run; tables have the columns of `tasks.tables.schemas`."""
 
     report: Html
     summary: FlyteFile
@@ -53,14 +53,14 @@ def rlvr(
     training: Recipe = TRAINING,
     evaluation: EvaluationSpec = EVALUATION,
 ) -> Results:
-    """Train a model with verifiable rewards and say what it gained. Without arguments: the quickstart."""
-    planned = plan(data=data, training=training, evaluation=evaluation).with_overrides(node_name="plan")
-    files = {"data": planned.data, "training": planned.training}
-    initial = prepare_model(spec=planned.model).with_overrides(node_name="model")
+    """Train a model with verifiable rewards and report what it gained; without arguments, the quickstart."""
+    checked = preflight(data=data, training=training, evaluation=evaluation).with_overrides(node_name="preflight")
+    files = {"data": checked.data, "training": checked.training}
+    initial = prepare_model(spec=checked.model).with_overrides(node_name="model")
     curated = curate(**files, model=initial.model).with_overrides(node_name="data")
     trained = train(**files, model=initial.model, mixture=curated.mixture).with_overrides(node_name="train")
     evaluated = evaluate(
-        **files, evaluation=planned.evaluation, model=initial.model, policy=trained.policy, heldout=curated.heldout
+        **files, evaluation=checked.evaluation, model=initial.model, policy=trained.policy, heldout=curated.heldout
     ).with_overrides(node_name="evaluation")
     tables = {
         "prompts": curated.prompts,
@@ -79,7 +79,7 @@ def rlvr(
     }
     reported = report(
         **files,
-        shown=planned.shown,
+        written=checked.written,
         tables=tables,
         folders={"model": initial.model, "policy": trained.policy},
         metrics=trained.metrics,

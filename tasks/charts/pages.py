@@ -1,110 +1,107 @@
-"""What stands beside the charts on a stage's deck: headline figures, tables, and samples of every source.
+"""The parts of a stage's deck beside the charts: headline figures, tables, and samples of every source.
 
-Prompts and responses are hostile text: all of it is escaped, and its line breaks are kept.
+Prompts and responses are hostile text: the templates escape all of it and keep its line breaks.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from html import escape
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from jinja2 import ChainableUndefined, Environment, FileSystemLoader
+from markupsafe import Markup
 
-_LIMIT = 1_200  # characters of a text that a deck shows
-_COLUMNS = ("prompt_id", "source", "domain", "messages", "ground_truth")
+TEXT_CHARS = 1_200
+"""Characters of a prompt, response or table cell after which a deck cuts it."""
 
-STYLE = """<style>
-.page{font-family:system-ui,sans-serif;max-width:60rem;line-height:1.45}
-.page h3{margin:1.6rem 0 .4rem}
-.page-figures{display:flex;flex-wrap:wrap;gap:.4rem 2rem;margin:0 0 1.2rem}
-.page-figures dt{font-size:.8rem;opacity:.75}
-.page-figures dd{margin:0;font-size:1.25rem;font-weight:600}
-.page table{border-collapse:collapse;font-size:.9rem}
-.page th,.page td{text-align:left;padding:.25rem .9rem .25rem 0;border-bottom:1px solid #9da3b055;vertical-align:top}
-.page td.n,.page th.n{text-align:right;font-variant-numeric:tabular-nums}
-.page-sample{border-left:3px solid #9da3b0;margin:.7rem 0 1.1rem;padding:.1rem 0 .1rem .8rem}
-.page-sample.passed{border-color:#179b8b}
-.page-sample.failed{border-color:#d05656}
-.page-sample.unjudged{border-color:#d97d2e}
-.page-sample b{font-size:.8rem}
-.page-sample pre{white-space:pre-wrap;overflow-wrap:anywhere;font:.82rem ui-monospace,monospace;margin:.2rem 0 .6rem}
-</style>"""
+_SAMPLE_COLUMNS = ("prompt_id", "source", "domain", "messages", "ground_truth")
+
+Sample = tuple[str, list[tuple[str, str]]]
+"""A box of texts on a deck: its verdict, which colours it, and the texts by name."""
 
 
 def page(figures: Mapping[str, str], *fragments: str) -> str:
-    """A deck: headline figures by what they are, then fragments (charts, tables, samples)."""
-    tiles = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in figures.items())
-    return f'{STYLE}<div class="page"><dl class="page-figures">{tiles}</dl>{"".join(fragments)}</div>'
+    """Return a deck: headline figures by name, then HTML fragments (charts, tables, samples) in their order."""
+    return _render("page.html.j2", figures=figures, body=Markup("".join(fragments)))  # noqa: S704 - rendered before
 
 
 def table(rows: Sequence[Mapping[str, Any]], title: str = "") -> str:
-    """Rows with the columns of the first; numbers to the right, fractions as they are read."""
-    if not rows:
-        return ""
-    number = {name: isinstance(value, int | float) for name, value in rows[0].items()}
-    head = "".join(f"<th{_right(number[name])}>{escape(_words(name))}</th>" for name in number)
-    body = "".join(
-        "<tr>" + "".join(f"<td{_right(number[name])}>{_cell(row.get(name))}</td>" for name in number) + "</tr>"
-        for row in rows
-    )
-    heading = f"<h3>{escape(title)}</h3>" if title else ""
-    return f"{heading}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    """Return an HTML table with the columns of the first row, numbers to the right; empty without rows."""
+    return _table(rows, title) if rows else ""
 
 
 def prompt_samples(prompts: pa.Table, per_source: int = 3) -> str:
-    """The first prompts of every source, with their ground truth."""
-    parts = []
-    for source, rows in _by_source(prompts, per_source).items():
-        parts.append(f"<h3>{escape(source)}</h3>")
-        for row in rows:
-            parts.append(_sample("", [("prompt", _prompt(row)), ("ground truth", row["ground_truth"])]))
-    return "".join(parts)
+    """Return the first prompts of every source with their ground truth, as HTML."""
+    sources = {
+        source: [_prompt_sample(row) for row in rows] for source, rows in _first_rows(prompts, per_source).items()
+    }
+    return _render("samples.html.j2", sources=sources)
 
 
 def rollout_samples(prompts: pa.Table, rollouts: pa.Table, per_source: int = 2) -> str:
-    """For the first prompts of every source a response that passed and one that did not, where there are such."""
+    """Return the first answered prompts of every source as HTML, each with one response of every verdict it has."""
     answered = prompts.filter(pc.is_in(prompts.column("prompt_id"), rollouts.column("prompt_id").unique()))
-    by_source = _by_source(answered, per_source)
-    shown = pa.array([row["prompt_id"] for rows in by_source.values() for row in rows], pa.string())
+    by_source = _first_rows(answered, per_source)
+    chosen = pa.array([row["prompt_id"] for rows in by_source.values() for row in rows], pa.string())
     responses: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
-    for row in rollouts.filter(pc.is_in(rollouts.column("prompt_id"), shown)).to_pylist():
+    for row in rollouts.filter(pc.is_in(rollouts.column("prompt_id"), chosen)).to_pylist():
         responses[row["prompt_id"]].setdefault(_verdict(row), row)
-    parts = []
+    sources: dict[str, list[Sample]] = {}
     for source, rows in by_source.items():
-        parts.append(f"<h3>{escape(source)}</h3>")
+        sources[source] = []
         for row in rows:
-            parts.append(_sample("", [("prompt", _prompt(row)), ("ground truth", row["ground_truth"])]))
-            for verdict, response in sorted(responses[row["prompt_id"]].items()):
-                parts.append(_sample(verdict, [(_why(response), response["response"])]))
-    return "".join(parts)
+            by_verdict = sorted(responses[row["prompt_id"]].items())
+            answers = [(verdict, [(_outcome(answer), answer["response"])]) for verdict, answer in by_verdict]
+            sources[source] += [_prompt_sample(row), *answers]
+    return _render("samples.html.j2", sources=sources)
 
 
 def rates_so_far(scores: Mapping[str, Sequence[float]], unjudged: int) -> str:
-    """The mean score of each domain's responses so far, in [0, 1]."""
+    """Return a table of the mean score, in [0, 1], of each domain's responses so far, as HTML."""
     rows = [
-        {"domain": domain, "responses": len(each), "mean score": sum(each) / max(len(each), 1)}
-        for domain, each in sorted(scores.items())
+        {"domain": domain, "responses": len(values), "mean score": sum(values) / max(len(values), 1)}
+        for domain, values in sorted(scores.items())
     ]
-    note = f"<p>{unjudged:,} could not be judged.</p>" if unjudged else ""
-    return table(rows) + note
+    return _table(rows, note=f"{unjudged:,} could not be judged." if unjudged else "")
 
 
-def _by_source(prompts: pa.Table, count: int) -> dict[str, list[dict[str, Any]]]:
-    """The first prompts of every source."""
-    table = prompts.select(_COLUMNS)
+@cache
+def _templates() -> Environment:
+    loader = FileSystemLoader(Path(__file__).parent / "templates")
+    # A row may lack a column of the first one: its cell is empty.
+    environment = Environment(loader=loader, autoescape=True, undefined=ChainableUndefined, trim_blocks=True)
+    environment.filters |= {"cell": _cell, "shorten": _shorten}
+    return environment
+
+
+def _render(template: str, **values: Any) -> str:
+    return _templates().get_template(template).render(values)
+
+
+def _table(rows: Sequence[Mapping[str, Any]], title: str = "", note: str = "") -> str:
+    numeric = {name for name, value in (rows[0] if rows else {}).items() if isinstance(value, int | float)}
+    return _render("table.html.j2", rows=rows, title=title, note=note, numeric=numeric)
+
+
+def _first_rows(prompts: pa.Table, count: int) -> dict[str, list[dict[str, Any]]]:
+    """Return the first `count` prompts of every source, by source."""
+    table = prompts.select(_SAMPLE_COLUMNS)
     return {
         source: table.filter(pc.equal(table.column("source"), source)).slice(0, count).to_pylist()
         for source in sorted(table.column("source").unique().to_pylist())
     }
 
 
-def _prompt(row: Mapping[str, Any]) -> str:
+def _prompt_sample(row: Mapping[str, Any]) -> Sample:
     turns = row["messages"]
-    return turns[0]["content"] if len(turns) == 1 else "\n".join(f"{each['role']}: {each['content']}" for each in turns)
+    text = turns[0]["content"] if len(turns) == 1 else "\n".join(f"{turn['role']}: {turn['content']}" for turn in turns)
+    return "", [("prompt", text), ("ground truth", row["ground_truth"])]
 
 
 def _verdict(row: Mapping[str, Any]) -> str:
@@ -113,30 +110,20 @@ def _verdict(row: Mapping[str, Any]) -> str:
     return "passed" if row["score"] >= 1 else "failed"
 
 
-def _why(row: Mapping[str, Any]) -> str:
-    verdict = f"could not be judged: {row['error']}" if row["score"] is None else f"score {row['score']:g}"
+def _outcome(row: Mapping[str, Any]) -> str:
+    """Return a response's score, length and end as text."""
+    score = f"could not be judged: {row['error']}" if row["score"] is None else f"score {row['score']:g}"
     ended = "stopped by itself" if row["finish_reason"] == "stop" else "cut at the limit"
-    return f"{verdict}, {row['num_tokens']} tokens, {ended}"
+    return f"{score}, {row['num_tokens']} tokens, {ended}"
 
 
-def _sample(kind: str, texts: Iterable[tuple[str, str]]) -> str:
-    inner = "".join(f"<b>{escape(name)}</b><pre>{escape(_short(text))}</pre>" for name, text in texts)
-    return f'<div class="page-sample {kind}">{inner}</div>'
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= _LIMIT else f"{text[:_LIMIT]} … ({len(text) - _LIMIT:,} more characters)"
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def _right(number: bool) -> str:
-    return ' class="n"' if number else ""
+def _shorten(text: str) -> str:
+    rest = len(text) - TEXT_CHARS
+    return f"{text[:TEXT_CHARS]} … ({rest:,} more characters)" if rest > 0 else text
 
 
 def _cell(value: Any) -> str:
+    """Return the text of a table's cell: fractions in three digits, thousands separated, nothing for None."""
     match value:
         case None:
             return ""
@@ -147,5 +134,5 @@ def _cell(value: Any) -> str:
         case float():
             return f"{value:.3g}"
         case dict() | list():
-            return escape(json.dumps(value, ensure_ascii=False))
-    return escape(_short(str(value)))
+            return json.dumps(value, ensure_ascii=False)
+    return _shorten(str(value))

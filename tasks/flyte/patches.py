@@ -1,72 +1,106 @@
-"""How flytekit's command line and its pods install_patches to people about our types: options, results and errors.
+"""Every place where this project reaches into flytekit, as one table: `PATCHES`.
 
-It has no hooks for these: each function here takes the place of one of its own, and calls it for all that is not ours.
+Flytekit has no hooks for these. Each function here takes the function that it replaces, and calls it for everything
+that is not ours. `install` is called by `tasks.flyte.stages`, which every module with a task imports.
 """
 
 from __future__ import annotations
 
+import os
+import pkgutil
 import re
-from collections.abc import Callable
-from functools import wraps
-from typing import Any
+from collections.abc import Callable, Iterator
+from copy import copy
+from functools import cache, partial, wraps
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import rich_click as click
 from click.core import ParameterSource
-from flytekit.bin import entrypoint
-from flytekit.clis.sdk_in_container import run, utils
-from flytekit.core import promise
+from flytekit import FlyteContextManager
 from flytekit.core.type_engine import get_underlying_type
-from flytekit.interaction import click_types
+from flytekit.models.literals import Literal, LiteralMap
+from flytekit.models.types import LiteralType
 
 from tasks.config import Config, Extendable, RecipeFile, SpecError, parse
 from tasks.failures import mistake_in
 
-_WRAPPED = re.compile(r"^(Error encountered while [^\n]*:\n  )+")
-"""What flytekit puts before the message of an error, where a task runs on this machine."""
+CHECKED_VERSION = "1.16.31"
+"""The release of flytekit that the table was checked against."""
 
-LISTED = 6
-"""Results of which `pyflyte run` prints where each one is; of more, the names."""
+SANDBOX = "FLYTE_SDK_LOCAL_SANDBOX"
+"""Flytekit's environment variable that names the folder of all that local runs write."""
+
+MOST_PRINTED = 6
+"""Largest number of results whose values `pyflyte run` prints; of more it prints the names alone."""
+
+_TASK_PREFIX = re.compile(r"^(Error encountered while [^\n]*:\n  )+")
+"""Flytekit's words before the message of an error that a task raised on this machine."""
+
+
+class PatchError(RuntimeError):
+    """The installed flytekit lacks a function that this project replaces."""
+
+
+class Patch(NamedTuple):
+    """One attribute of flytekit that `install` replaces.
+
+    Attributes:
+        target: the attribute, as `module:name` or `module:class.name`.
+        replacement: takes what flytekit has there, and returns what takes its place.
+        reason: a sentence on what would be wrong without it.
+        upstream: the address of flytekit's issue or pull request on the subject.
+    """
+
+    target: str
+    replacement: Callable[[Any], Any]
+    reason: str
+    upstream: str
 
 
 class ConfigFile(click.ParamType):
-    """The type of an option that takes a specification: the path of a YAML file, or the text of one."""
+    """The type of a command line's option that takes a YAML file, or the text of one, as a model of `Config`."""
 
     name = "yaml"
 
     def __init__(self, model: type[Config]) -> None:
-        self._model = model
+        self.model = model
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Called by click with what the user gave, or the default as JSON."""
-        if isinstance(value, self._model):
+        """Return the value as the model; click calls it with the user's text, or with the default as JSON."""
+        if isinstance(value, self.model):
             return value
         try:
-            return parse(self._model, value)
+            return parse(self.model, value)
         except SpecError as error:
             raise click.BadParameter(str(error)) from None
 
 
 def _model_of(python_type: Any) -> type[Config] | None:
-    kind = get_underlying_type(python_type)  # without the annotation that says what is hashed
+    kind = get_underlying_type(python_type)  # without the annotation that names what is hashed
     return kind if isinstance(kind, type) and issubclass(kind, Config) else None
 
 
-def _typed(click_type: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(click_type)
-    def of(literal_type: Any, python_type: Any) -> Any:
+def _config_files(literal_type_to_click_type: Callable[..., Any]) -> Callable[..., Any]:
+    """Give an option that takes a `Config` the type `ConfigFile`."""
+
+    @wraps(literal_type_to_click_type)
+    def click_type(literal_type: Any, python_type: Any) -> Any:
         model = _model_of(python_type)
-        return ConfigFile(model) if model else click_type(literal_type, python_type)
+        return ConfigFile(model) if model else literal_type_to_click_type(literal_type, python_type)
 
-    return of
+    return click_type
 
 
-def _from_the_recipe(model: type[Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """What fills in a data or evaluation file that was not given: the one that the given recipe names.
+def companion_callback(model: type[Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """Return a callback of click that reads the data or evaluation file which the given recipe names.
 
-    Click reads the options that were given before those that were not.
+    It does so where the user gave no such file. Click handles options that were given before those that were not, so
+    the recipe is already read.
     """
 
-    def filled(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    def callback(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
         recipe = next((value for value in ctx.params.values() if isinstance(value, RecipeFile)), None)
         is_given = param.name is not None and ctx.get_parameter_source(param.name) != ParameterSource.DEFAULT
         try:
@@ -74,30 +108,30 @@ def _from_the_recipe(model: type[Any]) -> Callable[[click.Context, click.Paramet
         except SpecError as error:
             raise click.BadParameter(str(error)) from None
 
-    return filled
+    return callback
 
 
-def _told(to_click_option: Callable[..., click.Option]) -> Callable[..., click.Option]:
-    """The option of a specification with the first sentence about it as help, where flytekit prints its JSON schema."""
+def _short_help(to_click_option: Callable[..., click.Option]) -> Callable[..., click.Option]:
+    """Describe a `ConfigFile` option by the first sentence of its model, and let the recipe give its default."""
 
     @wraps(to_click_option)
     def option(*args: Any, **kwargs: Any) -> click.Option:
         made = to_click_option(*args, **kwargs)
         if isinstance(made.type, ConfigFile):
-            model = made.type._model
+            model = made.type.model
             sentence = (model.__doc__ or "").split("\n\n")[0]
             made.help = f"{sentence} Keys: {model.__module__}.{model.__name__}."
             made.show_default = "the quickstart's" if made.default is not None else False
             if issubclass(model, Extendable) and model.named_by_recipe and made.default is not None:
                 made.show_default = "the recipe's"
-                made.callback = _from_the_recipe(model)
+                made.callback = companion_callback(model)
         return made
 
     return option
 
 
-def _fetched(convert: Callable[..., Any], *, folder: bool) -> Callable[..., Any]:
-    """A file or folder option that takes the output of an execution as well, which is found before anything starts."""
+def _output_addresses(convert: Callable[..., Any], *, folder: bool) -> Callable[..., Any]:
+    """Let an option that takes a file or folder take the address of an execution's output, resolved before any task."""
 
     @wraps(convert)
     def converted(self: click.ParamType, value: Any, param: click.Parameter | None, ctx: click.Context) -> Any:
@@ -113,55 +147,189 @@ def _fetched(convert: Callable[..., Any], *, folder: bool) -> Callable[..., Any]
     return converted
 
 
-def _listed(make: Callable[..., Any]) -> Callable[..., Any]:
-    """The named tuple of a local run's results, of which `pyflyte run` would print all in one line."""
+def _readable_results(create_native_named_tuple: Callable[..., Any]) -> Callable[..., Any]:
+    """Give the named tuple of a local run's results a text with a line for each result, or with their names alone."""
 
     def text(results: Any) -> str:
-        if len(results) > LISTED:
+        if len(results) > MOST_PRINTED:
             return f"results     {', '.join(results._fields)}"
         return "\n".join(f"{name:<11} {value}" for name, value in results._asdict().items())
 
-    @wraps(make)
-    def made(*args: Any, **kwargs: Any) -> Any:
-        results = make(*args, **kwargs)
+    @wraps(create_native_named_tuple)
+    def named_tuple(*args: Any, **kwargs: Any) -> Any:
+        results = create_native_named_tuple(*args, **kwargs)
         if hasattr(results, "_fields"):
             type(results).__str__ = text  # type: ignore[assignment]
         return results
 
-    return made
+    return named_tuple
 
 
-def _printed(pretty_print: Callable[..., None]) -> Callable[..., None]:
-    """On a terminal a mistake of the user is its sentence."""
+def _mistakes_on_the_terminal(pretty_print_exception: Callable[..., None]) -> Callable[..., None]:
+    """Print a user's mistake as its sentence, without a traceback."""
 
-    @wraps(pretty_print)
-    def shown(error: Exception, *args: Any, **kwargs: Any) -> None:
+    @wraps(pretty_print_exception)
+    def print_exception(error: Exception, *args: Any, **kwargs: Any) -> None:
         mistake = mistake_in(error)
         if mistake is None:
-            pretty_print(error, *args, **kwargs)
+            pretty_print_exception(error, *args, **kwargs)
         else:
-            click.secho(f"Error: {_WRAPPED.sub('', str(mistake))}", fg="red", err=True)
+            click.secho(f"Error: {_TASK_PREFIX.sub('', str(mistake))}", fg="red", err=True)
 
-    return shown
+    return print_exception
 
 
-def _reported(traceback_text: Callable[..., str]) -> Callable[..., str]:
-    """In the console, too."""
+def _mistakes_in_the_console(get_traceback_str: Callable[..., str]) -> Callable[..., str]:
+    """Report a user's mistake from a pod as its sentence, without a traceback."""
 
-    @wraps(traceback_text)
+    @wraps(get_traceback_str)
     def text(error: Exception) -> str:
         mistake = mistake_in(error)
-        return traceback_text(error) if mistake is None else str(mistake)
+        return get_traceback_str(error) if mistake is None else str(mistake)
 
     return text
 
 
-def install_patches() -> None:
-    """Put the functions of this module in their places."""
-    click_types.literal_type_to_click_type = _typed(click_types.literal_type_to_click_type)
-    for kind, folder in ((click_types.FileParamType, False), (click_types.DirParamType, True)):
-        kind.convert = _fetched(kind.convert, folder=folder)
-    run.to_click_option = _told(run.to_click_option)
-    promise.create_native_named_tuple = _listed(promise.create_native_named_tuple)
-    utils.pretty_print_exception = run.pretty_print_exception = _printed(utils.pretty_print_exception)
-    entrypoint.get_traceback_str = _reported(entrypoint.get_traceback_str)
+def _addresses(literal: Literal) -> Iterator[str]:
+    """Yield the addresses of the files and folders of an output."""
+    if literal.collection:
+        for item in literal.collection.literals:
+            yield from _addresses(item)
+    elif literal.scalar and literal.scalar.blob:
+        yield literal.scalar.blob.uri
+
+
+def _misses_without_files(get: Callable[..., LiteralMap | None]) -> staticmethod[..., LiteralMap | None]:
+    """Make a look-up in the local cache a miss where a file or folder of the cached result no longer exists."""
+
+    @wraps(get)
+    def existing(*args: Any, **kwargs: Any) -> LiteralMap | None:
+        cached = get(*args, **kwargs)
+        is_remote = FlyteContextManager.current_context().file_access.is_remote
+        addresses = [a for literal in (cached.literals if cached else {}).values() for a in _addresses(literal)]
+        return cached if all(is_remote(a) or Path(a).exists() for a in addresses) else None
+
+    return staticmethod(existing)
+
+
+def _types_made_once(get_literal_type: Callable[..., LiteralType]) -> Callable[..., LiteralType]:
+    """Make flytekit's type of a pydantic model once, and give every caller a copy.
+
+    Callers need copies because flytekit writes a tag into a type that becomes part of a union.
+    """
+    made = cache(get_literal_type)
+
+    @wraps(get_literal_type)
+    def literal_type(*args: Any) -> LiteralType:
+        return copy(made(*args))
+
+    return literal_type
+
+
+def _cache_of_this_project(_: str) -> str:
+    """Return the folder of the local cache: beside the outputs that it points at."""
+    return str(Path(os.environ.get(SANDBOX, "outputs/flyte")).absolute() / "cache")
+
+
+FLYTE, FLYTEKIT = "https://github.com/flyteorg/flyte/issues", "https://github.com/flyteorg/flytekit/pull"
+NONE_KNOWN = "none known"
+
+PATCHES = (
+    Patch(
+        "flytekit.interaction.click_types:literal_type_to_click_type",
+        _config_files,
+        "`pyflyte run` would take a specification as JSON text alone, and not as the path of a YAML file",
+        f"{FLYTE}/3371",
+    ),
+    Patch(
+        "flytekit.interaction.click_types:FileParamType.convert",
+        partial(_output_addresses, folder=False),
+        "`pyflyte run` would refuse `flyte://v1/...`, the address of an execution's output, for a file",
+        NONE_KNOWN,
+    ),
+    Patch(
+        "flytekit.interaction.click_types:DirParamType.convert",
+        partial(_output_addresses, folder=True),
+        "`pyflyte run` would refuse `flyte://v1/...`, the address of an execution's output, for a folder",
+        NONE_KNOWN,
+    ),
+    Patch(
+        "flytekit.clis.sdk_in_container.run:to_click_option",
+        _short_help,
+        "`pyflyte run --help` would print the JSON schema of each specification as the option's help",
+        NONE_KNOWN,
+    ),
+    Patch(
+        "flytekit.core.promise:create_native_named_tuple",
+        _readable_results,
+        "`pyflyte run` would print all results of a workflow in one line",
+        NONE_KNOWN,
+    ),
+    Patch(
+        "flytekit.clis.sdk_in_container.utils:pretty_print_exception",
+        _mistakes_on_the_terminal,
+        "a user's mistake would end a local run with a traceback",
+        f"{FLYTEKIT}/2862",
+    ),
+    Patch(
+        "flytekit.clis.sdk_in_container.run:pretty_print_exception",  # imported by name there
+        _mistakes_on_the_terminal,
+        "a user's mistake would end `pyflyte run` with a traceback",
+        f"{FLYTEKIT}/2862",
+    ),
+    Patch(
+        "flytekit.bin.entrypoint:get_traceback_str",
+        _mistakes_in_the_console,
+        "a user's mistake would stand in Flyte's console below a traceback",
+        NONE_KNOWN,
+    ),
+    Patch(
+        "flytekit.core.local_cache:LocalTaskCache.get",
+        _misses_without_files,
+        "the local cache would return addresses of deleted files, and the next stage would fail to read them",
+        f"{FLYTE}/6393",
+    ),
+    Patch(
+        "flytekit.core.local_cache:CACHE_LOCATION",
+        _cache_of_this_project,
+        "the local cache would lie in the user's home and be shared by all checkouts and projects",
+        f"{FLYTE}/5613",
+    ),
+    Patch(
+        "flytekit.extras.pydantic_transformer.transformer:PydanticTransformer.get_literal_type",
+        _types_made_once,
+        "every start would make the JSON schemas of the three files again for each task",
+        NONE_KNOWN,
+    ),
+)
+"""Every attribute of flytekit that this project replaces."""
+
+
+def owner_of(patch: Patch) -> tuple[Any, str]:
+    """Return the module or class that holds the target of `patch`, and the attribute's name there.
+
+    Raises:
+        PatchError: the installed flytekit has no such attribute.
+    """
+    module, _, path = patch.target.partition(":")
+    outer, _, name = path.rpartition(".")
+    try:
+        owner = pkgutil.resolve_name(f"{module}:{outer}" if outer else module)
+        getattr(owner, name)
+    except (ImportError, AttributeError):
+        raise PatchError(
+            f"flytekit {version('flytekit')} has no {patch.target}, which tasks/flyte/patches.py replaces "
+            f"(checked with flytekit {CHECKED_VERSION}): without the replacement, {patch.reason}"
+        ) from None
+    return owner, name
+
+
+@cache
+def install() -> None:
+    """Replace the target of every patch; a second call does nothing.
+
+    Raises:
+        PatchError: a target does not exist; then none is replaced.
+    """
+    for (owner, name), patch in [(owner_of(patch), patch) for patch in PATCHES]:
+        setattr(owner, name, patch.replacement(getattr(owner, name)))

@@ -10,27 +10,21 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from copy import copy
 from datetime import UTC, datetime
-from functools import cache, partial, wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import pyarrow as pa
 from flytekit import Cache, Deck, FlyteContextManager, HashMethod, current_context, dynamic, task
-from flytekit.core import local_cache
-from flytekit.core.local_cache import LocalTaskCache
 from flytekit.exceptions.user import FlyteRecoverableException
-from flytekit.extras.pydantic_transformer.transformer import PydanticTransformer
-from flytekit.models.literals import Literal, LiteralMap
-from flytekit.models.types import LiteralType
 from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
 from tasks.config import Config, result_options
 from tasks.failures import cause_in_infrastructure
+from tasks.flyte import patches
 from tasks.flyte.cache_policy import CodeDigest
-from tasks.flyte.patches import install_patches
 from tasks.flyte.registration import check_code, options
 from tasks.lineage.provenance import image
 from tasks.machine.quiet import silence_libraries
@@ -41,10 +35,7 @@ from tasks.tables.parquet import columns_of, read_batches, read_metadata, read_t
 from tasks.tables.schemas import StageSummary
 
 silence_libraries()
-install_patches()
-
-SANDBOX = "FLYTE_SDK_LOCAL_SANDBOX"
-"""Flytekit's environment variable: the folder of what local runs write."""
+patches.install()
 
 
 def content_digest(value: Any) -> str:
@@ -93,53 +84,6 @@ else:
     Html = Annotated[FlyteFile[TypeVar("html")], HashMethod(content_digest)]
     JsonLines = Annotated[FlyteFile[TypeVar("jsonl")], HashMethod(content_digest)]
     Folder = Annotated[FlyteDirectory, HashMethod(content_digest)]
-
-
-def _addresses(literal: Literal) -> Iterator[str]:
-    """Where the files and folders of an output are."""
-    if literal.collection:
-        for item in literal.collection.literals:
-            yield from _addresses(item)
-    elif literal.scalar and literal.scalar.blob:
-        yield literal.scalar.blob.uri
-
-
-def _missing_what_is_gone(get: Callable[..., LiteralMap | None]) -> Callable[..., LiteralMap | None]:
-    """A look-up in flytekit's local cache by which a result is a miss once a file or folder of it is gone.
-
-    That cache keeps addresses, and takes every entry for good: after outputs or a whole checkout were deleted, or /tmp
-    was cleaned, the next run would fail at the first stage that reads one of them.
-    """
-
-    @wraps(get)
-    def checked(*args: Any, **kwargs: Any) -> LiteralMap | None:
-        found = get(*args, **kwargs)
-        is_remote = FlyteContextManager.current_context().file_access.is_remote
-        addresses = [a for literal in (found.literals if found else {}).values() for a in _addresses(literal)]
-        return found if all(is_remote(a) or Path(a).exists() for a in addresses) else None
-
-    return checked
-
-
-def _made_once(make: Callable[..., LiteralType]) -> Callable[..., LiteralType]:
-    """Flytekit's type of a model, made once.
-
-    The JSON schemas of the three files, and of every model within them, would be made again for every task, at each
-    start. Each caller has a copy: flytekit writes a tag into a type that becomes part of a union.
-    """
-    made = cache(make)
-
-    @wraps(make)
-    def literal_type(*args: Any) -> LiteralType:
-        return copy(made(*args))
-
-    return literal_type
-
-
-LocalTaskCache.get = staticmethod(_missing_what_is_gone(LocalTaskCache.get))
-PydanticTransformer.get_literal_type = _made_once(PydanticTransformer.get_literal_type)
-# Beside what it points at: flytekit's own is one for all of a user's projects.
-local_cache.CACHE_LOCATION = str(Path(os.environ.get(SANDBOX, "outputs/flyte")).absolute() / "cache")
 
 
 def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -286,25 +230,19 @@ class Stopwatch:
 
 def show(name: str, html: str) -> None:
     """Put `html` on the task's deck, and publish the deck as it stands so far."""
-    deck = next((deck for deck in current_context().decks if deck.name == name), None)
-    if deck is None:
-        deck = Deck(name, html)
-    else:
-        deck._html = html  # a deck only appends, and a live chart replaces itself
+    decks = current_context().decks
+    decks[:] = [deck for deck in decks if deck.name != name]  # a deck can only be appended to: the new one replaces it
+    Deck(name, html)
     with contextlib.suppress(FileNotFoundError):
         Deck.publish()
 
 
 @contextlib.contextmanager
 def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
-    """How far a stage has come, with the time that is left; yields `advance(count=1, note="", done=None)`.
+    """Show the progress of a stage and its time left; yields `advance` (`tasks.machine.progress.track_progress`)."""
+    from tasks.machine.progress import track_progress
 
-    A bar on a terminal. Where there is none, a line every half minute and one at the end. `done` is the number with
-    this call's `count`, for a stage that goes on where an earlier attempt ended.
-    """
-    from tasks.machine.progress import report_progress
-
-    with report_progress(description, total) as advance:
+    with track_progress(description, total) as advance:
         yield advance
 
 

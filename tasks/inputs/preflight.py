@@ -1,20 +1,19 @@
-"""Everything that can be known to be wrong before expensive work starts, found in one place in seconds."""
+"""The pipeline's first task: it finds, in seconds, whatever would fail later because of what the user gave."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from flytekit import FlyteContextManager, Resources
+from pydantic import BaseModel
 
 from images import DATA
-from tasks.config import SpecError
+from tasks.config import SpecError, must_be_one_of
 from tasks.difficulty.spec import DifficultySpec, Variant
 from tasks.evaluation.spec import EvaluationSpec
 from tasks.flyte.stages import show, uncached_stage
 from tasks.generation.models import HubModel, ModelError, ModelSpec, PackagedGguf
-from tasks.inputs.estimate import estimate
 from tasks.inputs.files import DataFile, Recipe
 from tasks.lineage.code_digest import LOCK, pinned_version
 from tasks.sourcing import loaders
@@ -26,67 +25,84 @@ from tasks.training.config import TrainingConfig
 from tasks.training.telemetry import trackers
 from tasks.verifiers import VerifiersConfig, functions
 
+SAMPLING_OF_TRAINING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "stop",
+    "stop_token_ids",
+    "guided_regex",
+    "chat_template_kwargs",
+)
+"""Sampling options that decide a prompt's pass rate, and that difficulty and training must therefore share."""
 
-class Plan(NamedTuple):
+
+class CheckedFiles(NamedTuple):
+    """The three files after the checks, with the revisions and digests of what they name, as the other tasks take them.
+
+    Attributes:
+        data: the data file; branches of the hub are commits, and models have a digest of their content.
+        training: the recipe as it was given.
+        evaluation: the evaluation file as it was given.
+        model: the recipe's model with a digest of its content.
+        written: by `data`, `training` and `evaluation`: the options that the user wrote, without defaults.
+    """
+
     data: DataFile
     training: Recipe
     evaluation: EvaluationSpec
     model: ModelSpec
-    shown: dict
+    written: dict
 
 
 @uncached_stage(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"), enable_deck=True, deck_fields=())
-def plan(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> Plan:
+def preflight(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> CheckedFiles:
     """Check the three files against each other and against what they name, and pass them on.
 
-    Never cached: it looks at files and folders, whose digests it passes on, and asks the hub which commits its branches
-    are, so that the other tasks see commits. `shown` holds what the user wrote of the files, for the report.
+    The task is never cached: it looks at files and folders, whose digests it passes on, and asks the hub for the commit
+    of every branch, so that the other tasks see commits.
     """
     from tasks import charts
 
-    planned = data.model_copy(
+    pinned = data.model_copy(
         update={
             "sources": [loaders.pinned(source) for source in data.sources],
             "difficulty": data.difficulty.model_copy(update={"compared": _fingerprinted_variants(data)}),
             "evaluation_sets": [
-                each.model_copy(update={"loader": loaders.pinned(each.source).loader}) for each in data.evaluation_sets
+                known.model_copy(update={"loader": loaders.pinned(known.source).loader})
+                for known in data.evaluation_sets
             ],
         }
     )
-    check(planned, training, evaluation)
-    if _is_here():
+    check(pinned, training, evaluation)
+    if _runs_on_this_machine():
         trackers.check(training.trackers)
     model = fingerprinted_model(training.model)
-    show("plan", charts.page(_figures(planned, training, evaluation), charts.table(_sources(planned), "Sources")))
-    say_duration(planned, training, evaluation)
-    return Plan(
-        data=planned.model_copy(update={"verifiers": fingerprinted(data.verifiers)}),
+    deck = charts.page(_figures(pinned, training, evaluation), charts.table(_sources(pinned), "Sources"))
+    show("preflight", deck)
+    return CheckedFiles(
+        data=pinned.model_copy(update={"verifiers": fingerprinted(data.verifiers)}),
         training=training,
         evaluation=evaluation,
         model=model,
-        shown={"data": _shown(data), "training": _shown(training), "evaluation": _shown(evaluation)},
+        written={"data": _written(data), "training": _written(training), "evaluation": _written(evaluation)},
     )
 
 
-def say_duration(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> None:
-    """Say on the terminal how long the run will take, where it runs on this machine: on a cluster, others compute."""
-    if _is_here() and (line := estimate(data, training, evaluation)) is not None:
-        print(line, file=sys.stderr, flush=True)
-
-
-def _is_here() -> bool:
-    """Whether the other stages run on this machine, too."""
+def _runs_on_this_machine() -> bool:
+    """Return whether the other stages run on this machine too, and not in pods of their own."""
     state = FlyteContextManager.current_context().execution_state
     return state is not None and state.is_local_execution()
 
 
 def check(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> None:
-    """Raise one error for the first thing that would fail later.
+    """Raise an error for the first part of the three files that would fail later.
 
     Raises:
         SpecError: a missing file or column, a repository of the hub that cannot be read, a reward function that cannot
-            be imported, chat without a judge, a mixture of sources that are not there, a response length that one stage
-            cannot hold.
+            be imported, chat without a judge, a mixture that names an unknown source or domain, a response length that
+            one stage cannot hold.
         ModelError: a model folder that is not usable, a package that neither this machine nor an image holds.
     """
     names = [source.name for source in data.sources]
@@ -95,17 +111,10 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> None:
         _check_judges(source, data)
     _check_cleaning(data, names)
     for name in data.mixture.sources:
-        if name not in names:
-            raise SpecError(
-                f"{data.name}: mixture.sources: no source is called {name!r}; there are: {', '.join(names)}"
-            )
-    present = {domain for source in data.sources for domain in source.domains}
+        must_be_one_of(name, names, f"{data.name}: mixture.sources", "source")
+    domains = {domain for source in data.sources for domain in source.domains}
     for domain in data.mixture.domains:
-        if domain not in present:
-            raise SpecError(
-                f"{data.name}: mixture.domains: no source has the domain {domain!r}; there are: "
-                f"{', '.join(sorted(present))}"
-            )
+        must_be_one_of(domain, domains, f"{data.name}: mixture.domains", "domain of a source")
     for where, engine, sampling in (
         ("difficulty", data.difficulty.engine, data.difficulty.sampling),
         ("evaluation", evaluation.engine, evaluation.sampling),
@@ -120,29 +129,24 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> None:
 
 
 def _check_alike(data: DataFile, training: Recipe) -> None:
-    """Pass rates tell what training will see where both sample alike (OlmoRL, data construction step 2)."""
+    """Raise `SpecError` where difficulty samples otherwise than training, unless the data file allows it.
+
+    Only equal sampling makes the measured pass rates those of training (OlmoRL, data construction step 2).
+    """
     if data.difficulty.unlike_training:
         return
-    for name in (
-        "temperature",
-        "top_p",
-        "top_k",
-        "min_p",
-        "stop",
-        "stop_token_ids",
-        "guided_regex",
-        "chat_template_kwargs",
-    ):
-        there, here = (getattr(each.sampling, name) for each in (training, data.difficulty))
-        if there != here:
+    for name in SAMPLING_OF_TRAINING:
+        trained_with, measured_with = getattr(training.sampling, name), getattr(data.difficulty.sampling, name)
+        if trained_with != measured_with:
             raise SpecError(
-                f"{data.name}: difficulty.sampling.{name} is {here!r}, and training samples with {there!r}: pass rates "
-                "would not be those of training; make them equal, or say difficulty.unlike_training: true"
+                f"{data.name}: difficulty.sampling.{name} is {measured_with!r}, and training samples with "
+                f"{trained_with!r}: pass rates would not be those of training; make them equal, or set "
+                "difficulty.unlike_training: true"
             )
 
 
 def longest_prompt(difficulty: DifficultySpec, training: TrainingConfig) -> tuple[int, str]:
-    """How many tokens a prompt may have in difficulty and in training, and what sets that bound."""
+    """Return the most tokens a prompt may have in both difficulty and training, and a text that names the bound."""
     limits = {
         "difficulty.engine.max_model_len": (difficulty.engine.max_model_len, difficulty.sampling.max_tokens),
         "actors.engine.max_model_len of training": (
@@ -152,12 +156,12 @@ def longest_prompt(difficulty: DifficultySpec, training: TrainingConfig) -> tupl
         "learner.micro_batch_tokens of training": (training.learner.micro_batch_tokens, training.sampling.max_tokens),
     }
     name, (limit, response) = min(limits.items(), key=lambda item: item[1][0] - item[1][1])
-    room = limit - response
-    return room, f"{room} fit beside a response of {response} ({name} is {limit})"
+    tokens = limit - response
+    return tokens, f"{tokens} fit beside a response of {response} ({name} is {limit})"
 
 
 def _fingerprinted_variants(data: DataFile) -> dict[str, Variant]:
-    """Those that difficulty compares, with what tells the content of their models."""
+    """Return the variants that difficulty compares, their models with a digest of their content."""
     return {
         name: variant
         if variant.model is None
@@ -167,25 +171,23 @@ def _fingerprinted_variants(data: DataFile) -> dict[str, Variant]:
 
 
 def _check_cleaning(data: DataFile, names: list[str]) -> None:
-    for each in data.evaluation_sets:
-        loaders.check(each.source)
+    for known in data.evaluation_sets:
+        loaders.check(known.source)
     if data.cleaning.filters.ground_truths and not any("math" in source.verifiers for source in data.sources):
         raise SpecError(f"{data.name}: cleaning.filters.ground_truths: no source has the verifier 'math'")
     for name in data.cleaning.priority:
-        if name not in names:
-            raise SpecError(
-                f"{data.name}: cleaning.priority: no source is called {name!r}; there are: {', '.join(names)}"
-            )
+        must_be_one_of(name, names, f"{data.name}: cleaning.priority", "source")
 
 
 def fingerprinted_model(spec: ModelSpec) -> ModelSpec:
-    """The model with what tells its content: a digest of files that lie here, a commit, or the version of a package.
+    """Return the model with its content identified: by a digest of local files, a commit, or a package's version.
 
-    A package of weights lies in the image of the stage that loads it, and not in this task's: its version is that in
-    the pins of the images, and that stage finds the file before a rollout is sampled.
+    A package of weights lies in the image of the stage that loads it, and not in this task's image: its version is the
+    one in the pins of the images, and that stage checks the file before a rollout is sampled.
 
     Raises:
-        ModelError, SpecError: see `check`.
+        ModelError: a model folder that is not usable, a package that neither this machine nor an image holds.
+        SpecError: a repository of the hub that cannot be read.
     """
     source = spec.source
     if isinstance(source, HubModel):
@@ -215,7 +217,7 @@ def _check_judges(source: SourceSpec, data: DataFile) -> None:
 
 
 def fingerprinted(verifiers: VerifiersConfig) -> VerifiersConfig:
-    """The same with a digest of the judge's model where that is a folder, so that a changed one misses the cache."""
+    """Return `verifiers` with a digest of the judge's model where that is a folder: a changed one is another input."""
     judge = verifiers.judge
     if (
         judge is None
@@ -228,7 +230,7 @@ def fingerprinted(verifiers: VerifiersConfig) -> VerifiersConfig:
 
 
 def _figures(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> dict[str, str]:
-    """The size of what will be done, for the deck."""
+    """Return the headline figures of the run that follows, for the deck."""
     return {
         "data": data.name,
         "model": training.model.name,
@@ -243,16 +245,17 @@ def _figures(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> di
 
 
 def _sources(data: DataFile) -> list[dict[str, Any]]:
+    """Return the deck's table of sources, a row for each."""
     return [
         {
-            "source": each.name,
-            "domain": ", ".join(sorted(each.domains)),
-            "verifier": ", ".join(sorted(each.verifiers)),
-            "loader": each.loader.kind,
+            "source": source.name,
+            "domain": ", ".join(sorted(source.domains)),
+            "verifier": ", ".join(sorted(source.verifiers)),
+            "loader": source.loader.kind,
         }
-        for each in data.sources
+        for source in data.sources
     ]
 
 
-def _shown(spec: Any) -> dict[str, Any]:
+def _written(spec: BaseModel) -> dict[str, Any]:
     return spec.model_dump(mode="json", exclude_unset=True)

@@ -31,7 +31,7 @@ Machines without a GPU have the same releases: `make check` compares their pins 
 DISPLAY = (
     "tasks.charts",  # figures on decks
     "tasks.flyte.cache_policy",  # decides when a stage runs again, not what it returns
-    "tasks.flyte.patches",  # what a terminal and a log say of options, results and errors
+    "tasks.flyte.patches",  # how flytekit reads options, prints results and errors, and looks into its local cache
     "tasks.lineage.code_digest",  # the same
     "tasks.flyte.stages.progress",  # the bar on a terminal
     "tasks.flyte.stages.sampling_progress",  # the same with a live deck

@@ -50,21 +50,17 @@ def bfloat16_is_fast() -> bool:
         return fast * SLOWER_AT_MOST >= usual
 
 
-def product_rate(dtype: str, seconds: float, *, onednn: bool = False) -> float:
+def product_rate(dtype: str, seconds: float) -> float:
     """Measure a matrix product as decoding with a small model has them; return floating point operations per second.
 
     Args:
         dtype: name of a torch type.
         seconds: time to repeat the product for. The fastest counts, so that other processes disturb it little.
-        onednn: compute with that library, which torch uses for bfloat16 wherever the processor has it, and for float32
-            only on request.
     """
     import torch
 
     kind = getattr(torch, dtype)
     rows, weight = torch.ones(_ROWS, _INNER, dtype=kind), torch.ones(_OUTER, _INNER, dtype=kind)
-    if onednn:
-        rows, weight = rows.to_mkldnn(), weight.to_mkldnn()
     best, started = float("inf"), time.perf_counter()
     with torch.no_grad():
         torch.nn.functional.linear(rows, weight)  # the first one prepares the kernel

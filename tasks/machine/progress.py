@@ -1,4 +1,10 @@
-"""Progress of a stage: a bar on a terminal, or a line every 30 seconds in a log."""
+"""The progress of a long stage: a bar on a terminal, and a line every half minute where there is none.
+
+    training: steps: 3/14, 0:04:30 so far, 0.7/min, 0:16:30 left of this stage, mean score 0.42
+
+The time left is the work left at the mean rate so far, and appears once a minute was measured. Stages know nothing of
+each other, so it is that of one stage and not of the whole run.
+"""
 
 from __future__ import annotations
 
@@ -7,118 +13,139 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 LINE_SECONDS = 30.0
-"""Seconds between two lines in a log."""
+"""Seconds between two lines of a log."""
+
+MEASURED_SECONDS = 60.0
+"""Seconds of work after which its rate is trusted to give the time left."""
 
 Advance = Callable[..., None]
-"""A function `advance(count=1, note="", done=None)` that reports work as done, and redraws the progress.
-
-`count` units were finished just now. `note` stands behind the progress until the next call. `done` is the total after
-this call, `count` included: the first call gives it where earlier work was resumed, so that the speed leaves it out.
-"""
+"""The type of `advance(count=1, note="", done=None)`; see `track_progress`."""
 
 
 @contextlib.contextmanager
-def report_progress(description: str, total: int) -> Iterator[Advance]:
-    """Show the progress of `total` units of work for the length of a block; yields a function that advances it."""
+def track_progress(description: str, total: int) -> Iterator[Advance]:
+    """Show the progress of a stage while the block runs.
+
+    Args:
+        description: the stage and its unit of work, as in `training: steps`.
+        total: units of work in the whole stage.
+
+    Yields:
+        `advance(count=1, note="", done=None)`, which counts work that was done. `note` is appended to the line. `done`
+        is the number of all units done, this call's included: a stage that resumes gives it, so that work of an
+        earlier attempt does not count as this one's speed.
+    """
     from rich.console import Console
 
     console = Console(stderr=True)
-    with _bar(description, total, console) if console.is_terminal else _lines(description, total) as advance:
-        yield advance
+    meter = Meter(description, total)
+    with _bar(meter, console) if console.is_terminal else _lines(meter):
+        yield meter.advance
+
+
+class Meter:
+    """Counts the work done by this attempt of a stage; one thread writes to it and another reads.
+
+    Attributes:
+        description: the stage and its unit of work.
+        total: units of work in the whole stage.
+        done: units of work done so far, those of earlier attempts included.
+        note: the text that the stage gave last.
+    """
+
+    def __init__(self, description: str, total: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.description = description
+        self.total = total
+        self.done = 0
+        self.note = ""
+        self._earlier = 0
+        self._clock = clock
+        self._started = clock()
+
+    def advance(self, count: int = 1, note: str = "", done: int | None = None) -> None:
+        """Count `count` units of work; see `track_progress`."""
+        if done is not None and self.done == 0:
+            self._earlier = self.done = done - count
+        self.done += count
+        self.note = note
+
+    def seconds(self) -> float:
+        """Return the seconds since this attempt of the stage began."""
+        return self._clock() - self._started
+
+    def rate(self) -> float:
+        """Return the units of work per second that this attempt has done."""
+        return (self.done - self._earlier) / max(self.seconds(), 1e-9)
+
+    def seconds_left(self) -> float | None:
+        """Return the seconds that the rest takes at this rate; None before a minute of work was measured."""
+        if self.seconds() < MEASURED_SECONDS or not self.rate():
+            return None
+        return (self.total - self.done) / self.rate()
+
+    def speed(self) -> str:
+        """Return the rate and the time left as text, empty before the first unit of work."""
+        parts = [_per_time(self.rate())] if self.rate() else []
+        if (left := self.seconds_left()) is not None:
+            parts.append(f"{_clock_time(left)} left of this stage")
+        return ", ".join(parts)
+
+    def line(self) -> str:
+        """Return the progress as a line of a log."""
+        parts = [f"{self.description}: {self.done:,}/{self.total:,}", f"{_clock_time(self.seconds())} so far"]
+        return ", ".join([*parts, *filter(None, [self.speed(), self.note])])
 
 
 @contextlib.contextmanager
-def _lines(description: str, total: int) -> Iterator[Advance]:
-    progress = _Progress(description, total)
+def _lines(meter: Meter) -> Iterator[None]:
     over = threading.Event()
 
     def write() -> None:
         while not over.wait(LINE_SECONDS):
-            print(progress.line(), file=sys.stderr, flush=True)
+            print(meter.line(), file=sys.stderr, flush=True)
 
     writer = threading.Thread(target=write, daemon=True)
     writer.start()
     try:
-        yield progress.advance
+        yield
     finally:
         over.set()
         writer.join()
-        print(progress.line(), file=sys.stderr, flush=True)
-
-
-class _Progress:
-    """Count of finished units, as text; one thread advances it, another reads it."""
-
-    def __init__(self, description: str, total: int) -> None:
-        self._description = description
-        self._total = total
-        self._done = 0
-        self._before = 0
-        self._note = ""
-        self._began = time.monotonic()
-
-    def advance(self, count: int = 1, note: str = "", done: int | None = None) -> None:
-        if done is not None and self._done == 0:
-            self._before = self._done = done - count
-        self._done += count
-        self._note = note
-
-    def line(self) -> str:
-        seconds = time.monotonic() - self._began
-        done = self._done
-        parts = [f"{self._description}: {done:,}/{self._total:,}", f"{_duration(seconds)} so far"]
-        if rate := (done - self._before) / max(seconds, 1e-9):
-            parts += [_speed(rate), f"{_duration((self._total - done) / rate)} left"]
-        return ", ".join([*parts, *filter(None, [self._note])])
+        print(meter.line(), file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
-def _bar(description: str, total: int, console: object) -> Iterator[Advance]:
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        ProgressColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-    from rich.progress import Task as Job
-    from rich.text import Text
+def _bar(meter: Meter, console: Console) -> Iterator[None]:
+    from rich.live import Live
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
 
-    class Rate(ProgressColumn):
-        def render(self, task: Job) -> Text:
-            speed = task.finished_speed or task.speed
-            return Text(_speed(speed) if speed else "")
+    def row() -> Table:
+        table = Table.grid(padding=(0, 1))
+        table.add_row(
+            f"{meter.description} {meter.note}".rstrip(),
+            ProgressBar(total=meter.total, completed=meter.done, width=40),
+            f"{meter.done:,}/{meter.total:,}",
+            f"{_clock_time(meter.seconds())} so far",
+            meter.speed(),
+        )
+        return table
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        Rate(),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    # Optimizer steps take minutes on some machines, and rich computes the speed from this period alone.
-    with Progress(*columns, console=console, speed_estimate_period=3600) as bar:  # type: ignore[arg-type]
-        job = bar.add_task(description, total=total)
-
-        def advance(count: int = 1, note: str = "", done: int | None = None) -> None:
-            if done is not None and bar.tasks[0].completed == 0 and done > count:
-                bar.reset(job, completed=done - count)
-            bar.update(job, advance=count, description=f"{description} {note}".rstrip())
-
-        yield advance
+    with Live(get_renderable=row, console=console):
+        yield
 
 
-def _speed(rate: float) -> str:
+def _per_time(rate: float) -> str:
     return f"{rate:.1f}/s" if rate >= 0.1 else f"{60 * rate:.1f}/min"
 
 
-def _duration(seconds: float) -> str:
+def _clock_time(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}"

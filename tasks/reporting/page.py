@@ -8,19 +8,16 @@ a chart of ours. A part without data becomes a sentence that says so.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from tasks import charts
-from tasks.reporting import formats, sections
+from tasks.reporting import sections
+from tasks.reporting.environment import templates
 from tasks.tables.parquet import validate
 from tasks.tables.schemas import EVALUATION, GRADED, LEDGER, MIXTURE, ROLLOUTS, SET_ASIDE, StageSummary
-
-_TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass
@@ -73,21 +70,7 @@ class ReportInputs:
 def render(inputs: ReportInputs) -> str:
     """The page as HTML text; raises `TableError` for a table that is not of its schema."""
     _validate(inputs)
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    environment.filters |= {
-        "percent": formats.percent,
-        "points": formats.points,
-        "duration": formats.duration,
-        "count": formats.count,
-        "cost": formats.cost,
-        "decimal": formats.decimal,
-        "p_value": formats.p_value,
-        "moment": formats.moment,
-        "estimate": formats.estimate,
-    }
-    return environment.get_template("page.html.j2").render(_context(inputs))
+    return templates().get_template("page.html.j2").render(_context(inputs))
 
 
 def _validate(inputs: ReportInputs) -> None:

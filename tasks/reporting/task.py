@@ -48,7 +48,7 @@ class Reported(NamedTuple):
 def report(
     data: DataFile,
     training: Recipe,
-    shown: dict,
+    written: dict,
     tables: dict[str, Parquet],
     folders: dict[str, Folder],
     metrics: JsonLines,
@@ -64,7 +64,7 @@ def report(
     Args:
         data: the sources and the difficulty filter.
         training: the recipe.
-        shown: the three specifications as they were given, by `data`, `training` and `evaluation`.
+        written: the options that the user wrote in the three files, by `data`, `training` and `evaluation`.
         tables: every table of the run, by name; those called `set_aside*` hold set-aside rows.
         folders: the initial model and the policy.
         metrics: of training, a line a step.
@@ -81,7 +81,7 @@ def report(
     summaries = sections.told_apart(summaries)
     # In a pod the execution's own date is when the pod began.
     began = min(map(aware, (context.execution_date, *(each.started_at for each in summaries if each.run == run))))
-    inputs = _report_inputs(data, training, shown, tables, folders, metrics, summaries)
+    inputs = _report_inputs(data, training, written, tables, folders, metrics, summaries)
     page = render(inputs)
     path = scratch("report.html")
     path.write_text(page)
@@ -102,8 +102,8 @@ def report(
         (folder / "summary.json").write_text(json.dumps({"title": data.name, **summary}, indent=2) + "\n")
         shutil.copy(path, folder / "report.html")
         if on_laptop:
-            _copy_results(folder, shown, tables, folders, metrics)
-            files = (_yaml(shown["training"]), _yaml(shown["data"]))
+            _copy_results(folder, written, tables, folders, metrics)
+            files = (_yaml(written["training"]), _yaml(written["data"]))
             card = lineage.model_card(inputs.title, training.model.name, str(headline(summary)), *files)
             (folder / "policy" / "README.md").write_text(card)
     if on_laptop:
@@ -115,7 +115,7 @@ def report(
 def _report_inputs(
     data: DataFile,
     training: Recipe,
-    shown: dict[str, Any],
+    written: dict[str, Any],
     tables: dict[str, Parquet],
     folders: dict[str, Folder],
     metrics: JsonLines,
@@ -139,9 +139,9 @@ def _report_inputs(
     ]
     return ReportInputs(
         title=f"rlvr-flyte: {data.name}",
-        spec_yaml=_yaml(shown["data"]),
-        training_yaml=_yaml(shown["training"]),
-        evaluation_yaml=_yaml(shown["evaluation"]),
+        spec_yaml=_yaml(written["data"]),
+        training_yaml=_yaml(written["training"]),
+        evaluation_yaml=_yaml(written["evaluation"]),
         set_aside=pa.concat_tables([table(name, SET_ASIDE) for name in tables if name.startswith("set_aside")]),
         graded=table("graded", GRADED),
         max_pass_rate=data.difficulty.max_pass_rate,
@@ -166,10 +166,10 @@ def _report_inputs(
 
 
 def _copy_results(
-    folder: Path, shown: dict[str, Any], tables: dict[str, Parquet], folders: dict[str, Folder], metrics: JsonLines
+    folder: Path, written: dict[str, Any], tables: dict[str, Parquet], folders: dict[str, Folder], metrics: JsonLines
 ) -> None:
     """What a local run keeps beside its page."""
-    for name, given in shown.items():
+    for name, given in written.items():
         (folder / f"{name}.yaml").write_text(_yaml(given))
     for name, each in tables.items():
         shutil.copy(local(each), folder / f"{name}.parquet")

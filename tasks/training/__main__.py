@@ -15,7 +15,7 @@ from tasks.failures import MistakeError
 from tasks.generation.models import ModelSpec, prepare_model
 from tasks.inputs.files import DataFile, Recipe
 from tasks.lineage.provenance import made_from
-from tasks.machine.progress import report_progress
+from tasks.machine.progress import track_progress
 from tasks.machine.quiet import silence_libraries
 from tasks.storage.durable import PARTIAL
 from tasks.storage.locations import folder_of
@@ -68,7 +68,7 @@ def run(
     inputs = {"model": file_digest(model), "mixture": file_digest(mixture)}
     folder = folder or folder_of(run_name(inputs["model"], inputs["mixture"], config.run, verifiers))
     ray.init(include_dashboard=False, log_to_driver=False)
-    with report_progress("training: steps", config.steps) as advance:
+    with track_progress("training: steps", config.steps) as advance:
 
         def on_step(metrics: dict[str, float]) -> None:
             advance(note=note(metrics), done=int(metrics["step"]) + 1)

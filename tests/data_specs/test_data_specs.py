@@ -13,7 +13,7 @@ from data_specs.rewards import boxed
 from data_specs.transforms import english_first_turn, turns
 from tasks.config import SpecError, load_yaml
 from tasks.evaluation.spec import EvaluationSpec
-from tasks.flyte.patches import ConfigFile, _from_the_recipe
+from tasks.flyte.patches import ConfigFile, companion_callback
 from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, Recipe, quickstart, with_companions
 from tasks.sourcing.hub import COMMIT
 from tests.workflows.test_recipes import OLMO, SEEDS, SOURCES
@@ -115,7 +115,7 @@ def test_an_option_that_is_not_given_is_the_recipes_own_file(given, names):
             [f"--{name}"],
             type=ConfigFile(model),
             default=default.model_dump_json(exclude_unset=True),
-            callback=None if model is Recipe else _from_the_recipe(model),
+            callback=None if model is Recipe else companion_callback(model),
         )
         for (name, model), default in zip(models.items(), quickstart(), strict=True)
     ]

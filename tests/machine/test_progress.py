@@ -1,15 +1,21 @@
-"""How far a stage has come: lines where there is no terminal."""
+"""The progress of a stage: its rate and time left by hand, and its lines where there is no terminal."""
 
+import io
 import subprocess
 import sys
 
+import pytest
+from rich.console import Console
+
+from tasks.machine import progress
+from tasks.machine.progress import Meter, track_progress
 from tests.paths import ROOT
 
 STAGE = """
 import sys, time
 from pathlib import Path
 from tasks.machine import progress
-from tasks.flyte.stages import progress as shown
+from tasks.flyte.stages import progress as track
 
 progress.LINE_SECONDS = 0.05
 log = Path(sys.argv[1])
@@ -18,7 +24,7 @@ def wait_for(text):
     while text not in log.read_text():
         time.sleep(0.01)
 
-with shown("rollouts", 4) as advance:
+with track("rollouts", 4) as advance:
     wait_for("rollouts: 0/4")
     advance(2, "reward 0.50", done=3)
     wait_for("rollouts: 3/4")
@@ -41,13 +47,65 @@ def test_a_log_has_a_line_now_and_then_and_one_at_the_end(tmp_path):
     assert code == 0
     assert lines[0] == "rollouts: 0/4, 0:00:00 so far"
     middle = next(line for line in lines if "3/4" in line)
-    assert middle.endswith("left, reward 0.50")
-    assert "/s, " in middle
+    assert middle.endswith("/s, reward 0.50")
+    assert "left" not in middle  # a rate of less than a minute predicts nothing
     assert lines[-1].startswith("rollouts: 4/4, ")
     assert "\r" not in "".join(lines)
 
 
-def test_a_stage_that_fails_says_how_far_it_came(tmp_path):
+def test_the_last_line_of_a_stage_that_fails_is_how_far_it_came(tmp_path):
     code, lines = run(tmp_path, "raise SystemExit(3)")
     assert code == 3
     assert lines[-1].startswith("rollouts: 3/4, ")
+
+
+@pytest.fixture
+def clock():
+    """A clock of which the test sets the time: `clock[0]`, in seconds."""
+    return [100.0]
+
+
+@pytest.fixture
+def meter(clock):
+    return Meter("training: steps", 14, clock=lambda: clock[0])
+
+
+def test_the_time_left_is_the_work_left_at_the_rate_so_far(meter, clock):
+    meter.advance(3)
+    clock[0] += 270  # 3 steps in 270 s are 90 s a step, and 11 are left: 990 s
+    assert meter.seconds_left() == pytest.approx(990)
+    assert meter.line() == "training: steps: 3/14, 0:04:30 so far, 0.7/min, 0:16:30 left of this stage"
+    meter.advance(11, note="mean score 0.42")
+    clock[0] += 3330
+    assert (
+        meter.line() == "training: steps: 14/14, 1:00:00 so far, 0.2/min, 0:00:00 left of this stage, mean score 0.42"
+    )
+
+
+def test_no_time_is_given_before_a_minute_was_measured_or_without_work_done(meter, clock):
+    clock[0] += 300
+    assert (meter.seconds_left(), meter.speed()) == (None, "")
+    other = Meter("rollouts", 480, clock=lambda: clock[0])
+    other.advance(100)
+    clock[0] += 59
+    assert (other.seconds_left(), other.speed()) == (None, "1.7/s")
+    clock[0] += 1
+    assert other.seconds_left() == pytest.approx(380 * 60 / 100)
+
+
+def test_work_of_an_earlier_attempt_is_not_this_ones_speed(meter, clock):
+    meter.advance(done=11)  # 10 steps were done before
+    clock[0] += 120
+    assert meter.seconds_left() == pytest.approx(3 * 120)
+
+
+def test_a_terminal_has_a_bar_with_the_same_figures(monkeypatch):
+    monkeypatch.setattr(progress, "MEASURED_SECONDS", 0.0)
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=160)
+    monkeypatch.setattr("rich.console.Console", lambda **_: terminal)
+    with track_progress("rollouts", 4) as advance:
+        advance(4, note="mean score 0.50")
+    text = terminal.file.getvalue()
+    assert "rollouts mean score 0.50" in text
+    assert "4/4" in text
+    assert "left of this stage" in text

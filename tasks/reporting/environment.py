@@ -1,0 +1,34 @@
+"""The jinja environment of the templates in `templates/`: everything is escaped, and figures have filters."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from tasks.reporting import formats
+
+
+@cache
+def templates() -> Environment:
+    """Return the environment; its filters are the functions of `tasks.reporting.formats` by their names."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    functions = (
+        formats.percent,
+        formats.points,
+        formats.duration,
+        formats.count,
+        formats.cost,
+        formats.decimal,
+        formats.p_value,
+        formats.moment,
+        formats.estimate,
+    )
+    environment.filters |= {function.__name__: function for function in functions}
+    return environment
