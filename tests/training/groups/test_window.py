@@ -10,6 +10,7 @@ from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.groups.group import Group, Stage
 from tasks.training.groups.window import Window
 from tasks.verifiers import Score
+from tests.examples import examples
 from tests.training.stand_ins import prompts
 
 SAMPLES = 3
@@ -118,7 +119,9 @@ class Machine(RuleBasedStateMachine):
         assert not self.samples(Stage.WAITING)  # whatever waits can be taken
 
 
-Machine.TestCase.settings = settings(max_examples=100, stateful_step_count=60, deadline=None, derandomize=True)
+Machine.TestCase.settings = settings(
+    max_examples=examples(100), stateful_step_count=60, deadline=None, derandomize=True
+)
 TestWindow = Machine.TestCase
 
 
