@@ -32,7 +32,7 @@ test-fast: $(VENV)/.ready  ## what is worth running on every save
 	@$(PYTEST) -m "not engine and not pipeline and not long and not complete"
 
 test-all: $(VENV)/.all-ready  ## every test: complete tables, the published checkers beside ours, and trackers
-	@$(PYTEST)
+	@RLVR_EXAMPLES=all $(PYTEST)
 
 test-images: $(VENV)/.ready $(IMAGES:%=.images/%/.ready)  ## environments of the images: their pins, and every task's container command
 	@RLVR_IMAGES=$(CURDIR)/.images $(BIN)/pytest tests/images tests/workflows/test_containers.py

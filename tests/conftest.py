@@ -6,10 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.paths import ROOT
 from tests.tiny_model import build
 
 # Many tests give a process a home of its own, where vLLM would find out anew what it knows of the model's class.
 os.environ.setdefault("VLLM_CACHE_ROOT", str(Path("~/.cache/vllm").expanduser()))
+
+WITH_ONE_ENGINE = (
+    ("tests/generation/test_sampling_options.py", "tests/generation/test_engine.py"),
+    ("tests/training/learner/test_universal.py", "tests/training/learner/test_learner.py"),
+)
+"""Files that share the processes of their folder's conftest.py, in the order in which they run."""
 
 
 @pytest.fixture(scope="session")
@@ -18,19 +25,39 @@ def tiny_model(tmp_path_factory):
     return build(tmp_path_factory.mktemp("model") / "tiny")
 
 
+def unit(path):
+    """The file whose worker and place in the order a file has: its own, or the first that its engine is shared with."""
+    return next((together[0] for together in WITH_ONE_ENGINE if path in together), path)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give a worker whole files, and all that share an engine."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return unit(super()._split_scope(nodeid))
+
+    return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 def pytest_collection_modifyitems(items):
     """Whole pipelines first, then files with engines, which compute, by turns with others, which mostly wait."""
+    in_order = [path for together in WITH_ONE_ENGINE for path in together]
     files = {}
     for item in items:
-        files.setdefault(item.path, []).append(item)
+        files.setdefault(item.path.relative_to(ROOT).as_posix(), []).append(item)
+    units = {}
+    for path in sorted(files, key=lambda path: in_order.index(path) if path in in_order else -1):
+        units.setdefault(unit(path), []).extend(files[path])
 
-    def marked(path, name):
-        return any(item.get_closest_marker(name) for item in files[path])
+    def marked(name):
+        return [first for first in units if any(item.get_closest_marker(name) for item in units[first])]
 
-    pipelines = [path for path in files if marked(path, "pipeline")]
+    pipelines, long = marked("pipeline"), marked("long")
     # In reverse, as the longest, whole runs of training, have late names.
-    engines = [path for path in reversed(files) if marked(path, "engine") and path not in pipelines]
-    others = [path for path in files if path not in {*pipelines, *engines}]
-    others.sort(key=lambda path: not marked(path, "long"))
-    by_turns = [path for pair in zip_longest(engines, others) for path in pair if path]
-    items[:] = [item for path in (*pipelines, *by_turns) for item in files[path]]
+    engines = [first for first in sorted(marked("engine"), reverse=True) if first not in pipelines]
+    others = sorted(units.keys() - {*pipelines, *engines}, key=lambda first: (first not in long, first))
+    by_turns = [first for pair in zip_longest(engines, others) for first in pair if first]
+    items[:] = [item for first in (*pipelines, *by_turns) for item in units[first]]

@@ -70,7 +70,7 @@ class RayJobTask(PythonFunctionTask[RayJobConfig]):
 
         state = FlyteContextManager.current_context().execution_state
         if state is None or state.is_local_execution():
-            ray.init(ignore_reinit_error=True)
+            ray.init(ignore_reinit_error=True, include_dashboard=False)  # ten processes that nothing here asks
         else:
             ray.init(runtime_env={"working_dir": os.getcwd(), "excludes": NOT_SHIPPED})
         return user_params

@@ -16,6 +16,7 @@ from tasks.tables.parquet import read_batches, read_table, write_batches, write_
 from tasks.tables.schemas import PROMPTS
 from tasks.tables.texts import ngrams, prompt_keys, questions, words
 from tests.cleaning.prompts import gsm8k, merged, needs_data, prompt, source, table
+from tests.examples import examples
 
 LONG = (
     "A farmer takes apples to the market in three carts . Each cart holds a number of boxes that the farmer packed in "
@@ -199,7 +200,7 @@ TEXTS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(sources=st.lists(TEXTS, min_size=1, max_size=3), priority=st.permutations(["0", "1", "2"]))
 def test_every_row_stays_or_is_set_aside_once_for_a_prompt_that_stays(tmp_path_factory, sources, priority):
     names = [str(number) for number in range(len(sources))]
@@ -213,7 +214,7 @@ def test_every_row_stays_or_is_set_aside_once_for_a_prompt_that_stays(tmp_path_f
     assert len(set(ids(kept))) == len(kept)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(sources=st.lists(TEXTS, min_size=3, max_size=3), order=st.permutations(["0", "1", "2"]))
 def test_with_a_priority_the_order_of_the_sources_moves_rows_and_nothing_else(tmp_path_factory, sources, order):
     tables = [source(str(number), *texts) for number, texts in enumerate(sources)]
@@ -224,7 +225,7 @@ def test_with_a_priority_the_order_of_the_sources_moves_rows_and_nothing_else(tm
     assert sorted(gone, key=str) == sorted(same, key=str)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(sources=st.lists(TEXTS, min_size=2, max_size=2), more=TEXTS)
 def test_a_source_that_grows_at_its_end_takes_no_prompt_of_its_own_away(tmp_path_factory, sources, more):
     folder = tmp_path_factory.mktemp("tables")

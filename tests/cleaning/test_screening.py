@@ -122,6 +122,7 @@ def test_a_range_the_wrong_way_round_is_refused():
         Filters(min_words=3, max_words=2)
 
 
+@pytest.mark.long
 def test_ground_truths_that_their_own_verifier_rejects_are_set_aside():
     truths = [
         "1/2",

@@ -15,6 +15,7 @@ from tasks.evaluation.paired_gain import (
 )
 from tasks.tables.parquet import table_from_rows, validate
 from tasks.tables.schemas import EVALUATION, PROMPTS, ROLLOUTS
+from tests.examples import examples
 
 
 def prompts(**domains: str) -> pa.Table:
@@ -194,7 +195,7 @@ def test_intervals_cover_what_they_claim(n, samples, floor):
 rates = st.lists(st.sampled_from([0.0, 0.25, 0.5, 0.75, 1.0]), min_size=2, max_size=40)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(rates)
 def test_rate_intervals_hold_their_value_and_never_collapse(means):
     found = rate_interval(np.array(means), rollouts=4 * len(means))
@@ -202,7 +203,7 @@ def test_rate_intervals_hold_their_value_and_never_collapse(means):
     assert found.high - found.low > 0.01
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(rates, st.integers(0, 10**6))
 def test_gain_intervals_hold_their_value_and_mirror_under_exchange(means, seed):
     old = np.array(means)

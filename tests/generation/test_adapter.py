@@ -6,7 +6,6 @@ import pytest
 
 from tasks.generation.adapter import supported_rank
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.engine import Engine
 from tasks.generation.interface import EngineError
 from tests.generation.test_engine import LONG, PROMPTS, SAMPLING, policy_logprobs
 
@@ -55,6 +54,8 @@ def loop():
 
 @pytest.fixture(scope="module")
 def engine(tiny_model, loop):
+    from tasks.generation.engine import Engine
+
     options = EngineConfig(max_model_len=320, max_num_seqs=8, dtype="float32")
     engine = loop.run(Engine.start(tiny_model, options, updatable=True, adapter_rank=RANK))
     yield engine

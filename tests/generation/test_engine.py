@@ -1,10 +1,10 @@
 """One real vLLM engine: what it returns is the policy's, and new weights reach it in mid-generation.
 
-The tests share an engine and stand in the order of its life: generation, an update, a failed update, death, shutdown.
+The tests share the engine of conftest.py and stand in the order of its life: generation, an update, a failed update,
+death, shutdown. Those of test_sampling_options.py, which update nothing, run before them.
 """
 
 import asyncio
-import os
 import subprocess
 import sys
 from itertools import pairwise
@@ -14,13 +14,12 @@ import psutil
 import pytest
 
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.engine import Engine
 from tasks.generation.interface import EngineError, EngineOptionsError, RequestRefusedError, VersionSpan, sample_seed
+from tests.generation.conftest import CONTEXT
 from tests.tiny_model import build
 
 pytestmark = pytest.mark.engine
 
-CONTEXT = 320
 LONG = list(range(10, 150))  # the engine keeps the keys and values of a prompt by blocks of 128 tokens
 PROMPTS = [[5, 6, 7], [50, 60, 70, 80, 90], LONG]
 SAMPLING = SamplingConfig(max_tokens=24)
@@ -30,30 +29,6 @@ SAMPLING = SamplingConfig(max_tokens=24)
 def other_model(tmp_path_factory):
     """Another policy of the same shape."""
     return build(tmp_path_factory.mktemp("model") / "other", seed=1)
-
-
-@pytest.fixture(scope="module")
-def loop():
-    """The event loop in which the engine lives."""
-    with asyncio.Runner() as runner:
-        yield runner
-
-
-@pytest.fixture(scope="module")
-def before():
-    """The child processes that were there before the engine."""
-    return set(psutil.Process().children(recursive=True))
-
-
-@pytest.fixture(scope="module")
-def engine(tiny_model, loop, before):
-    """Eight sequences at a time in float32, so that log-probabilities can be compared closely."""
-    options = EngineConfig(max_model_len=CONTEXT, max_num_seqs=8, dtype="float32")
-    environment = dict(os.environ)
-    engine = loop.run(Engine.start(tiny_model, options, updatable=True))
-    assert dict(os.environ) == environment, "what the engine needs is no business of this process's other children"
-    yield engine
-    engine.shutdown()
 
 
 async def all_of(engine, count, sampling=SAMPLING):
@@ -137,6 +112,8 @@ def test_without_logprobs_the_same_seed_gives_the_same_response(engine, loop):
 
 
 def test_a_model_or_an_option_that_vllm_does_not_take_is_no_failure_of_an_engine(tiny_model, loop, tmp_path):
+    from tasks.generation.engine import Engine
+
     with pytest.raises(EngineOptionsError, match="nowhere"):
         loop.run(Engine.start(tmp_path / "nowhere", EngineConfig()))
     with pytest.raises(EngineOptionsError, match="max_model_len"):

@@ -1,6 +1,7 @@
 """What was paid for is not paid for twice: an engine that counts its requests, and real verifiers and storage."""
 
 import asyncio
+from contextlib import nullcontext
 from functools import partial
 
 import numpy as np
@@ -14,7 +15,8 @@ from tasks.generation.interface import Completion, EngineError
 from tasks.generation.judging import judge
 from tasks.generation.rollout_cache import judging_digest, responses
 from tasks.tables.schemas import ROLLOUTS
-from tasks.verifiers import VerifiersConfig
+from tasks.verifiers import VerifiersConfig, open_pool
+from tasks.verifiers.config import DEFAULTS
 from tests.generation.test_sample_and_score import kept_in, table
 
 ENGINE = EngineConfig(max_model_len=128, max_num_seqs=4)
@@ -60,9 +62,18 @@ def engine(monkeypatch):
     return made
 
 
+@pytest.fixture(scope="module")
+def pool():
+    """Verifiers for all draws: starting them takes longer than judging."""
+    with open_pool(1, DEFAULTS, ["precise_if"]) as pool:
+        yield pool
+
+
 @pytest.fixture
-def draw(tiny_model, tmp_path):
+def draw(tiny_model, tmp_path, pool, monkeypatch):
     """Samples and judges into one place, and returns all rollouts."""
+    for module in ("fill_cache", "judging"):
+        monkeypatch.setattr(f"tasks.generation.{module}.open_pool", lambda *_: nullcontext(pool))
 
     def drawn(prompts=PROMPTS, sampling=SAMPLING, judging="judging", **options):
         kept = kept_in(tmp_path, judging, sampling)

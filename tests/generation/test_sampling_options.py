@@ -7,26 +7,10 @@ import pytest
 from pydantic import ValidationError
 
 from tasks.generation.chat_template import ChatTemplateError, encode
-from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.engine import Engine
+from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import VersionSpan
 
 PROMPT = [5, 6, 7]
-
-
-@pytest.fixture(scope="module")
-def loop():
-    """The event loop in which the engine lives."""
-    with asyncio.Runner() as runner:
-        yield runner
-
-
-@pytest.fixture(scope="module")
-def engine(tiny_model, loop):
-    """In float32, so that log-probabilities can be compared closely."""
-    engine = loop.run(Engine.start(tiny_model, EngineConfig(max_model_len=160, max_num_seqs=32, dtype="float32")))
-    yield engine
-    engine.shutdown()
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from tasks.tables.content_digest import file_digest
 from tasks.tables.parquet import TableError, table_from_rows, write_table
 from tasks.tables.schemas import GRADED, MIXTURE, PROMPTS, prompt_id
 from tasks.tables.texts import prompt_keys
+from tests.examples import examples
 
 
 def graded(sizes):
@@ -58,7 +59,7 @@ def column(table, name):
 SIZES = {"math": {"gsm": 60, "sums": 20}, "precise_if": {"made": 40}}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     sizes=st.tuples(st.integers(5, 40), st.integers(5, 40), st.integers(10, 40)),
     heldout=st.integers(0, 9),
@@ -211,7 +212,7 @@ def test_a_stratum_that_is_not_there_is_one_error(strata, said):
         run(with_levels({"easy": 50, "hard": 20}), sources={"omega": {"strata": strata}})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     sizes=st.tuples(st.integers(1, 30), st.integers(1, 30), st.integers(1, 30)),
     size=st.none() | st.integers(1, 120),
@@ -350,7 +351,7 @@ def with_texts(source, *texts, cluster=None):
     return table_from_rows(rows, GRADED, "test")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     share=st.floats(0.05, 0.9),
     sizes=st.tuples(st.integers(20, 60), st.integers(0, 30)),

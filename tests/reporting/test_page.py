@@ -163,6 +163,7 @@ def test_a_run_without_anything_still_gives_a_page(inputs):
         assert sentence in page
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "changes",
     [

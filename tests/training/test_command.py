@@ -1,5 +1,7 @@
 """`python -m tasks.training run`: a run without Flyte."""
 
+from types import SimpleNamespace
+
 import pytest
 from click.testing import CliRunner
 
@@ -16,29 +18,60 @@ OVERRIDES = (
 )
 
 
-@pytest.mark.engine
-def test_a_command_trains_and_other_options_are_another_run(tiny_model, tmp_path, monkeypatch):
+@pytest.fixture
+def prompts(tmp_path, monkeypatch):
+    monkeypatch.setenv("RLVR_RUNS", str(tmp_path / "runs"))
+    return mixture(tmp_path, [f"Write a sentence about the {word}" for word in ("sea", "river", "rain", "dog")])
+
+
+def invoke(model, prompts, *more):
     import ray
 
-    monkeypatch.setenv("RLVR_RUNS", str(tmp_path / "runs"))
-    prompts = mixture(tmp_path, [f"Write a sentence about the {word}" for word in ("sea", "river", "rain", "dog")])
+    command = ["run", "quickstart", "--mixture", str(prompts), "--model", str(model), *OVERRIDES, *more]
+    try:
+        return CliRunner().invoke(main, command)
+    finally:
+        ray.shutdown()
 
-    def run(*more):
-        command = ["run", "quickstart", "--mixture", str(prompts), "--model", str(tiny_model), *OVERRIDES, *more]
-        try:
-            return CliRunner().invoke(main, command)
-        finally:
-            ray.shutdown()
 
-    done = run()
+def default_folder(model, prompts, tmp_path):
+    options = with_overrides("quickstart", OVERRIDES).run
+    return tmp_path / "runs" / run_name(file_digest(model), file_digest(prompts), options, DEFAULTS)
+
+
+def test_a_command_hands_its_options_to_training_and_prints_what_comes_of_it(prompts, tmp_path, monkeypatch):
+    given = []
+
+    def train(config, model, mixture, folder, verifiers, **_):
+        given.append((config, model, mixture, folder, verifiers))
+        return SimpleNamespace(**{name: folder / name for name in ("policy", "ledger", "metrics")})
+
+    monkeypatch.setattr("ray.init", lambda **_: None)
+    monkeypatch.setattr("tasks.training.run.train", train)
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    done = invoke(model, prompts)
     assert done.exit_code == 0, done.output
-    name = run_name(
-        file_digest(tiny_model), file_digest(prompts), with_overrides("quickstart", OVERRIDES).run, DEFAULTS
-    )
-    folder = tmp_path / "runs" / name
+    folder = default_folder(model, prompts, tmp_path)
+    config = with_overrides("quickstart", OVERRIDES).run
+    assert given == [(config, model, prompts, folder, DEFAULTS.with_initial(model))]
+    assert done.output.splitlines()[-3:] == [f"{name:12}{folder / name}" for name in ("policy", "ledger", "metrics")]
+
+    invoke(model, prompts, "objective.clip_high=0.3", "--folder", str(tmp_path / "other"))
+    assert given[1][0].objective.clip_high == 0.3
+    assert given[1][3] == tmp_path / "other"
+
+
+@pytest.mark.complete
+@pytest.mark.engine
+def test_a_command_trains_and_other_options_are_another_run(tiny_model, prompts, tmp_path):
+    done = invoke(tiny_model, prompts)
+    assert done.exit_code == 0, done.output
+    folder = default_folder(tiny_model, prompts, tmp_path)
     assert f"policy      {folder / 'policy'}" in done.output
     assert (folder / "policy" / "model.safetensors").is_file()
 
-    other = run("objective.clip_high=0.3", "--folder", str(folder))
+    other = invoke(tiny_model, prompts, "objective.clip_high=0.3", "--folder", str(folder))
     assert isinstance(other.exception, OtherRunError)
     assert "is of a run with objective.clip_high = " in str(other.exception)

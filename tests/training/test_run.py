@@ -87,16 +87,22 @@ def untied_model(tmp_path_factory):
     return tiny_model.build(tmp_path_factory.mktemp("untied"), tied=False)
 
 
-@pytest.fixture(scope="module")
-def killed(untied_model, prompts, tmp_path_factory):
-    """The folder of a run with two engines and two ranks, of each of which one was killed."""
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param((1, {}), id="the only engine and the only rank"),
+        pytest.param((2, {"zero_stage": 3, "persistence_threshold": 0}), id="1 of 2", marks=pytest.mark.complete),
+    ],
+)
+def killed(untied_model, prompts, tmp_path_factory, request):
+    """The folder of a run of which an engine and a learner rank were killed; both restart."""
+    number, sharded = request.param
     folder = tmp_path_factory.mktemp("runs") / uuid.uuid4().hex
     folder.mkdir()
-    sharded = {"ranks": 2, "zero_stage": 3, "persistence_threshold": 0, "cpus": 0.5}
     recipe = RECIPE.model_copy(
         update={
-            "learner": RECIPE.learner.model_copy(update=sharded),
-            "actors": RECIPE.actors.model_copy(update={"count": 2, "cpus": 0.5}),
+            "learner": RECIPE.learner.model_copy(update={"ranks": number, "cpus": 1 / number, **sharded}),
+            "actors": RECIPE.actors.model_copy(update={"count": number, "cpus": 1 / number}),
             "checkpoint_every": 2,
             "validation": ValidationConfig(every=3, prompts=2, samples=2),
         }

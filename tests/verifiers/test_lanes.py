@@ -64,6 +64,7 @@ def test_what_is_slow_is_right_all_the_same_in_the_patient_lane():
     assert figures["math/workers/killed"] >= 1
 
 
+@pytest.mark.long
 def test_good_calls_do_not_wait_for_what_hangs():
     with VerifierPool(1, limits(30)) as pool:
         hung = [pool.submit("math", f"{i} {TOWER}", "7") for i in range(3)]
@@ -88,6 +89,7 @@ def test_a_worker_that_others_have_bloated_is_retired_and_the_call_repeated():
         assert small.figures()["function/workers/retries"] >= 1
 
 
+@pytest.mark.long
 def test_a_response_that_takes_all_memory_at_once_is_judged():
     with VerifierPool(1, limits(8.0, memory_mib=700)) as small:
         ground_truth = {"function": f"{HERE}.takes_a_terabyte", "columns": {}}
@@ -116,6 +118,7 @@ def test_a_response_that_kills_two_workers_is_judged():
         assert future.result(GUARD_S) == Score.binary(False, "ended its process twice (signal 9)")
 
 
+@pytest.mark.long
 def test_an_idle_worker_and_a_template_that_are_killed_are_replaced():
     with VerifierPool(1, limits(5)) as pool:
         known = set(workers())
@@ -138,6 +141,7 @@ def test_a_function_that_hangs_on_a_cpu_is_judged_and_one_that_waits_for_somethi
     assert "did not end in 3 s, most of which it waited" in waits.error
 
 
+@pytest.mark.long
 def test_a_worker_that_cannot_be_locked_up_judges_nothing(monkeypatch, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
         "from tasks.verifiers import kernel\ndef refuse():\n    raise OSError(1, 'refused')\nkernel.lock_up = refuse\n"
@@ -168,6 +172,7 @@ def test_a_worker_has_neither_network_nor_programs_nor_anything_to_write_to():
     assert (done.returncode, done.stdout) == (0, "held\n"), done.stderr
 
 
+@pytest.mark.long
 def test_workers_see_nothing_of_the_environment_and_go_first_when_memory_is_short(monkeypatch):
     monkeypatch.setenv("A_SECRET", "hunter2")
     with VerifierPool(1, limits(5)) as pool:

@@ -65,6 +65,7 @@ def started_by_a_program_and_by_mathematics():
         return first, len(templates())
 
 
+@pytest.mark.long
 def test_nothing_is_started_that_is_not_asked_for():
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         first, after_mathematics = process.submit(started_by_a_program_and_by_mathematics).result()
@@ -93,6 +94,7 @@ def test_unjudged_is_not_a_score_of_0():
         Score(1.5, True, "")
 
 
+@pytest.mark.long
 def test_verify_and_both_ways_through_a_pool_agree(pool):
     async def gather():
         return await asyncio.gather(*(pool.score(*call) for call in SOME_CALLS))
@@ -102,6 +104,7 @@ def test_verify_and_both_ways_through_a_pool_agree(pool):
     assert len({(score.value, score.error is None) for score in one_by_one}) == 3
 
 
+@pytest.mark.long
 def test_progress_is_told_in_order_to_the_last(pool):
     seen = []
     pool.score_many([Call("math", f"it is {i}", str(i)) for i in range(200)], progress=seen.append)
@@ -109,6 +112,7 @@ def test_progress_is_told_in_order_to_the_last(pool):
     assert seen[-1] == 200
 
 
+@pytest.mark.long
 def test_the_same_call_is_judged_once_however_often_it_is_made():
     async def ask(pool, count):
         return await asyncio.gather(*(pool.score("math", "so 7", "7") for _ in range(count)))
@@ -232,6 +236,7 @@ def test_whoever_waits_for_a_place_while_the_pool_closes_gets_an_error():
         assert {each.result(GUARD_S).result(GUARD_S).error for each in late} == {"the verifier pool was closed"}
 
 
+@pytest.mark.long
 def test_a_callback_that_raises_harms_nobody_else():
     def fail(future):
         raise ArithmeticError("the caller's bug")
@@ -276,6 +281,7 @@ time.sleep(600)
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below))
 
 
+@pytest.mark.long
 def test_processes_do_not_run_the_main_module_of_their_owner(tmp_path):
     """`pyflyte` as a main module takes a second or two to import, for each process that is started."""
     script = tmp_path / "owner.py"

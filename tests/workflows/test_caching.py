@@ -19,13 +19,16 @@ from tasks.training.learner.config import OptimizerConfig
 from tasks.verifiers.chat.config import JudgeConfig
 from workflows.rlvr import rlvr
 
+pytestmark = pytest.mark.long
+
 SAMPLED = {"split_prompts": 1, "roll_out": 1, "judge_rollouts": 1}
 EVERYTHING = SAMPLED | {"prepare_model": 1, "train_policy": 1, "evaluate_policy": 2}
 
 
 @pytest.fixture
-def run(stand_ins):
-    """Runs the pipeline and says which of the heavy tasks really ran, and what `summary.json` holds."""
+def run(stand_ins, monkeypatch):
+    """Runs the pipeline, its charts left empty; which of the heavy tasks really ran, and what `summary.json` holds."""
+    monkeypatch.setattr("tasks.charts.drawing._svg", lambda *_: "<svg/>")  # drawing takes half of the time
 
     def run_with(data=None, training=None, evaluation=None):
         defaults = quickstart()
@@ -121,16 +124,22 @@ def test_a_source_that_grew_is_the_only_one_that_is_read_and_screened_again(run,
     assert [(row["source"], row["kind"]) for row in rows] == [("b", "contaminated")] * 3
 
 
-def test_another_threshold_keeps_the_rollouts(run):
-    run()
+def without_early_stopping():
+    """The quickstart's data, with rollouts that neither the judges nor the threshold decide about."""
     data = quickstart()[0]
+    return data.model_copy(update={"difficulty": data.difficulty.model_copy(update={"early_stopping": False})})
+
+
+def test_another_threshold_keeps_the_rollouts(run):
+    data = without_early_stopping()
+    run(data=data)
     ran, _ = run(data=data.model_copy(update={"difficulty": data.difficulty.model_copy(update={"max_pass_rate": 0.5})}))
     assert ran == {"train_policy": 1, "evaluate_policy": 2}
 
 
 def test_another_way_to_judge_keeps_the_responses(run):
-    run()
-    data = quickstart()[0]
+    data = without_early_stopping()
+    run(data=data)
     verifiers = data.verifiers.model_copy(update={"time_limit_seconds": 5.0})
     ran, _ = run(data=data.model_copy(update={"verifiers": verifiers}))
     assert ran == {"judge_rollouts": 1, "train_policy": 1, "evaluate_policy": 2}

@@ -47,6 +47,7 @@ def test_a_package_of_weights_that_no_image_holds_is_an_error_of_the_plan(cluste
         cluster.run_task("tasks.inputs.preflight.preflight", inputs)
 
 
+@pytest.mark.complete
 @pytest.mark.engine
 @pytest.mark.timeout(1800)  # three engines, one after the other
 def test_a_run_from_its_plan_to_its_report_passes_everything_through_blob_storage(cluster, tiny_model):

@@ -11,6 +11,7 @@ from tasks.training.groups.group import Group, JudgedGroup, Stage
 from tasks.training.groups.window import Window
 from tasks.training.objective import ShapingConfig
 from tasks.verifiers import Score
+from tests.examples import examples
 from tests.training.stand_ins import prompts
 
 SAMPLES = 3
@@ -120,7 +121,9 @@ class Machine(RuleBasedStateMachine):
         assert not self.samples(Stage.WAITING)  # whatever waits can be taken
 
 
-Machine.TestCase.settings = settings(max_examples=100, stateful_step_count=60, deadline=None, derandomize=True)
+Machine.TestCase.settings = settings(
+    max_examples=examples(100), stateful_step_count=60, deadline=None, derandomize=True
+)
 TestWindow = Machine.TestCase
 
 

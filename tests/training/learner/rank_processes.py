@@ -88,9 +88,3 @@ class RankProcesses:
         for world, rank, process in self._taken:
             self._free[world, rank].append(process)
         self._taken.clear()
-
-    def end(self):
-        """End every process that is free."""
-        for free in self._free.values():
-            while free:
-                self._ray.kill(free.pop())

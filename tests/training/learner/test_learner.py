@@ -13,7 +13,6 @@ import pytest
 from tasks.training.config import TrainingConfig
 from tasks.training.control.batch import with_gradient
 from tasks.training.learner.packing import Sequence
-from tests.training.learner.rank_processes import RankProcesses
 
 pytestmark = pytest.mark.engine
 
@@ -34,21 +33,9 @@ SEQUENCES = [
 
 
 @pytest.fixture(scope="module")
-def ray():
-    """A local Ray without its dashboard."""
-    import ray
-
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield ray
-    ray.shutdown()
-
-
-@pytest.fixture(scope="module")
-def learner(ray, tiny_model):
+def learner(processes, tiny_model):
     """A function that starts a `RayLearner` with the given options; all end with the test that started them."""
     from tasks.training.learner.client import RayLearner
-
-    processes = RankProcesses(ray)
 
     def start(objective=(), lora=None, fresh=False, **options):
         learner = {"cpu_threads": 1, "cpus": 0, **options}
@@ -212,11 +199,16 @@ def a_row_each(one_step):
     "options",
     [
         pytest.param({"micro_batch_tokens": 64}, id="packing, with shared prompts, instead of 4 accumulated rows"),
-        pytest.param({"sequences": [SEQUENCES[i] for i in (3, 1, 0, 2)]}, id="the order of micro-batches"),
-        pytest.param({"logprob_chunk_tokens": 2}, id="chunks of the projection"),
-        pytest.param({"zero_stage": 1}, id="ZeRO 1"),
-        pytest.param({"zero_stage": 3}, id="ZeRO 3"),
-        pytest.param({"ranks": 2}, id="two ranks"),
+        pytest.param({"zero_stage": 3, "ranks": 2}, id="ZeRO 3 on two ranks"),
+        pytest.param(
+            {"sequences": [SEQUENCES[i] for i in (3, 1, 0, 2)]},
+            id="the order of micro-batches",
+            marks=pytest.mark.complete,
+        ),
+        pytest.param({"logprob_chunk_tokens": 2}, id="chunks of the projection", marks=pytest.mark.complete),
+        pytest.param({"zero_stage": 1}, id="ZeRO 1", marks=pytest.mark.complete),
+        pytest.param({"zero_stage": 3}, id="ZeRO 3", marks=pytest.mark.complete),
+        pytest.param({"ranks": 2}, id="two ranks", marks=pytest.mark.complete),
     ],
 )
 def test_what_a_step_teaches_does_not_depend_on(one_step, a_row_each, tiny_model, options):
@@ -233,7 +225,7 @@ def test_what_a_step_teaches_does_not_depend_on(one_step, a_row_each, tiny_model
     assert disagreement(start, reference, found) < 0.02
 
 
-@pytest.mark.parametrize(("ranks", "stage", "tokens"), [(1, 2, 64), (2, 3, 8)])
+@pytest.mark.parametrize(("ranks", "stage", "tokens"), [pytest.param(1, 2, 64, marks=pytest.mark.complete), (2, 3, 8)])
 def test_logprobs_are_those_of_each_sequence_alone(learner, tiny_model, ranks, stage, tokens):
     found = asyncio.run(learner(ranks=ranks, zero_stage=stage, micro_batch_tokens=tokens).logprobs(SEQUENCES))
     assert [len(row) for row in found] == [len(sequence.response_ids) for sequence in SEQUENCES]
@@ -276,7 +268,7 @@ def test_a_batch_of_which_nothing_is_trained_moves_nothing(learner, tiny_model, 
     assert largest_change(weights(trainer, tmp_path / "w"), load_file(tiny_model / "model.safetensors")) == 0
 
 
-@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("stage", [2, pytest.param(3, marks=pytest.mark.complete)])
 def test_a_penalty_is_0_at_first_and_draws_the_policy_back_later(ray, learner, stage):
     trainer = learner(zero_stage=stage, objective={"kl": KL}, dtype="float32")
     first, second = step(trainer), step(trainer)
@@ -320,6 +312,7 @@ def test_a_reference_that_follows_halfway_is_nearer_than_one_that_stays(learner)
     assert 0 < third(sync_every=2, sync_alpha=0.5) < third()
 
 
+@pytest.mark.complete
 def test_a_saved_reference_goes_on_exactly(learner, tmp_path):
     options = {"objective": {"kl": {**KL, "sync_every": 1, "sync_alpha": 0.5}}}
     first = learner(**options)
@@ -361,7 +354,7 @@ def test_a_reference_in_16_bits_follows_what_each_step_changes_by_less_than_they
 def test_weights_that_are_no_numbers_are_given_to_nobody(ray, learner, tmp_path):
     from tasks.training.learner.client import LearnerLostError
 
-    trainer = learner(fresh=True)
+    trainer = learner()
 
     def spoil(process, number):
         import torch
@@ -476,7 +469,7 @@ def test_the_adapter_beside_the_policy_is_one_that_peft_reads(learner, tiny_mode
             id="ZeRO 1, activations recomputed",
             marks=pytest.mark.complete,
         ),
-        pytest.param({"zero_stage": 3}, id="ZeRO 3"),
+        pytest.param({"zero_stage": 3}, id="ZeRO 3", marks=pytest.mark.complete),
         pytest.param({"zero_stage": 3, "ranks": 2, "gradient_checkpointing": True}, id="ZeRO 3 on two ranks"),
     ],
 )
@@ -490,7 +483,7 @@ def test_what_an_adapter_learns_does_not_depend_on(learner, options):
         assert found["grad_norm"] == pytest.approx(expected["grad_norm"], rel=2e-2)
 
 
-@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("stage", [pytest.param(2, marks=pytest.mark.complete), 3])
 def test_the_reference_of_an_adapter_is_the_model_without_it(learner, stage):
     trainer = learner(lora=LORA, zero_stage=stage, objective={"kl": KL})
     initial = values(trainer.logprobs)

@@ -7,8 +7,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tasks.training.learner.packing import MicroBatch, Sequence, pack
 from tasks.training.objective import LossInputs, ObjectiveConfig, policy_loss
+from tests.examples import examples
 
-PROPERTY = settings(deadline=None, max_examples=100, derandomize=True)
+PROPERTY = settings(deadline=None, max_examples=examples(100), derandomize=True)
 
 
 def sequence(prompt, response, start=0, advantage=1.0, mask=None):

@@ -6,41 +6,27 @@ import pytest
 
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.universal import ConversionError, convert, universal_in
-from tests.training.learner.rank_processes import RankProcesses
 from tests.training.learner.test_learner import LORA, SEQUENCES
 
 pytestmark = pytest.mark.engine
 
 
-@pytest.fixture(scope="module")
-def ray():
-    """A local Ray without its dashboard."""
-    import ray
-
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    yield ray
-    ray.shutdown()
-
-
 @pytest.fixture
-def learner(ray, tiny_model):
-    """A function that starts new learner ranks with the given options, in float32."""
+def learner(processes, tiny_model):
+    """A function that starts a learner with the given options, in float32; `fresh` in new processes."""
     from tasks.training.learner.client import RayLearner
 
-    processes = RankProcesses(ray)
-
-    def start(lora=None, **options):
+    def start(lora=None, fresh=False, **options):
         learner = {"cpu_threads": 1, "cpus": 0, "dtype": "float32", **options}
         config = TrainingConfig.model_validate({"learner": learner, "lora": lora})
         trainer = RayLearner(
-            lambda rank: processes.take(config.learner.ranks, rank, config, str(tiny_model), fresh=True), config
+            lambda rank: processes.take(config.learner.ranks, rank, config, str(tiny_model), fresh=fresh), config
         )
         asyncio.run(trainer.start())
         return trainer
 
     yield start
     processes.give_back()
-    processes.end()
 
 
 def step(trainer, rate):
@@ -93,7 +79,7 @@ def test_other_ranks_go_on_from_what_these_saved(learner, tmp_path, before, afte
     expected = state(first)
     convert(tmp_path / "saved")
 
-    second = learner(lora=lora, **after)
+    second = learner(lora=lora, fresh=True, **after)
     asyncio.run(second.load(tmp_path / "saved"))
     found = state(second)
     assert found.keys() == expected.keys()

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.training.objective import ObjectiveConfig, compute_advantages, normalize_then_sum, zero_variance
+from tests.examples import examples
 
-PROPERTY = settings(deadline=None, max_examples=50, derandomize=True)
+PROPERTY = settings(deadline=None, max_examples=examples(50), derandomize=True)
 LOCAL = ["group_mean", "group_norm", "leave_one_out"]
 ALL = [*LOCAL, "reinforce_pp", "reinforce_pp_baseline"]
 REWARDS = torch.tensor([[1.0, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 0.0]], dtype=torch.float64)

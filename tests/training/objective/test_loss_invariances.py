@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tasks.training.objective import LossInputs, ObjectiveConfig, policy_loss, summarize
+from tests.examples import examples
 
-PROPERTY = settings(deadline=None, max_examples=60, derandomize=True)
+PROPERTY = settings(deadline=None, max_examples=examples(60), derandomize=True)
 EVERY_KIND = [
     {},
     {"aggregation": "sequence", "kl": {"beta": 0.1}},
