@@ -25,9 +25,10 @@ from tasks.training.actors.weights import WeightStore, weights_folder
 from tasks.training.cluster.nodes import only_node, this_node_lives
 from tasks.training.cluster.watchdog import watch
 from tasks.training.config import TrainingConfig
-from tasks.training.control.controller import Collaborators, Controller
+from tasks.training.control.collaborators import Collaborators
+from tasks.training.control.controller import Controller
 from tasks.training.control.prompt_stream import PromptStream
-from tasks.training.control.validation import kept_out, validated_policy
+from tasks.training.control.validation import split_validation, validated_policy
 from tasks.training.groups.group import Prompt, read_prompts
 from tasks.training.learner.client import RayLearner
 from tasks.training.learner.rank import LearnerRank
@@ -208,7 +209,7 @@ async def _train(
         weights = WeightStore(exchange)
         cluster = _Cluster(config, model, begins_at=state["version"], node=node)
         stack.callback(cluster.shutdown)
-        trained, validated = kept_out(prompts, config)
+        trained, validated = split_validation(prompts, config)
         collaborators = Collaborators(
             make_actor=cluster.make_actor,
             judge=cluster.make_judge(verifiers, prompts),
@@ -219,7 +220,7 @@ async def _train(
             checkpoints=checkpoints,
             policies=folder / "policies",
             on_step=on_step,
-            kept_out=validated,
+            validation_prompts=validated,
         )
         stack.enter_context(trackers.following(config.trackers, folder, config.model_dump(mode="json")))
         controller = Controller(config, PromptStream(trained, config.seed, config.prompts, config.steps), collaborators)

@@ -17,9 +17,10 @@ from tasks.generation.interface import Completion, EngineStatistics, UpdateTimin
 from tasks.tables.parquet import read_table
 from tasks.training.actors.weights import WeightStore
 from tasks.training.config import TrainingConfig
-from tasks.training.control.controller import Collaborators, Controller
+from tasks.training.control.collaborators import Collaborators
+from tasks.training.control.controller import Controller
 from tasks.training.control.prompt_stream import PromptStream
-from tasks.training.control.validation import kept_out
+from tasks.training.control.validation import split_validation
 from tasks.training.groups.group import Prompt
 from tasks.training.learner.client import StepReport
 from tasks.training.learner.packing import Sequence
@@ -253,7 +254,7 @@ class Run:
         self.ledger = Ledger(self.folder / "ledger.jsonl", rollouts)
         self.journal = Journal(self.folder)
         learner = RestartingLearner(self.learner, self.config)
-        trained, validated = kept_out(self.prompts, self.config)
+        trained, validated = split_validation(self.prompts, self.config)
         collaborators = Collaborators(
             self._new_actor,
             self.judge,
@@ -263,7 +264,7 @@ class Run:
             self.journal,
             checkpoints,
             self.folder / "policies",
-            kept_out=validated,
+            validation_prompts=validated,
         )
         try:
             stream = PromptStream(trained, self.config.seed, self.config.prompts, self.config.steps)

@@ -195,7 +195,7 @@ def test_easy_prompts_come_first_solved_ones_retire_and_hard_ones_wait(tiny_mode
             "prompts": {
                 "curriculum": {"band": 0.0},
                 "reroll": {"start_fraction": 0.2},
-                "retirement": {"pass_rate": 0.75, "visits": 2, "when_all_solved": "stop"},
+                "retirement": {"pass_rate": 0.75, "consecutive_groups": 2, "when_all_solved": "stop"},
             },
         }
     )

@@ -251,7 +251,7 @@ class GroupLifecycle:
         self.counters.actors_lost += 1
 
     def on_update(self, timing: UpdateTiming) -> None:
-        """Add the update to the counts of the present step, which may be a later one than that of its begin."""
+        """Count the update for the step in which it ends, which may be later than the one in which it began."""
         self.counters.updates.append(timing)
 
     # Judging

@@ -14,7 +14,7 @@ import pytest
 from tasks.generation.interface import EngineStatistics, RequestRefusedError
 from tasks.training.actors.process import ActorLostError
 from tasks.training.config import ActorsConfig
-from tasks.training.control.validation import kept_out
+from tasks.training.control.validation import split_validation
 from tasks.training.learner.client import LearnerLostError
 from tasks.training.rewards import JudgementError
 from tests.training.stand_ins import RecordingLearner, Run, ScriptedActor, TableJudge, config, never, prompts
@@ -102,7 +102,7 @@ def drawn_config(chance):
         ),
         learner={"max_restarts": 1000},
         prompts={
-            "retirement": chance.choice([None, None, {"pass_rate": 0.6, "visits": 2}]),
+            "retirement": chance.choice([None, None, {"pass_rate": 0.6, "consecutive_groups": 2}]),
             "reroll": chance.choice([None, None, {"start_fraction": 0.2, "max_groups": 2}]),
         },
         validation=chance.choice([None, None, {"every": 2, "prompts": 2, "samples": 3}]),
@@ -188,7 +188,7 @@ def check_validation(run, drawn):
     validation, policies = run.controller.validation, run.folder / "policies"
     best = validation.best
     if run.config.validation:
-        kept = {prompt.prompt_id for prompt in kept_out(run.prompts, run.config)[1]}
+        kept = {prompt.prompt_id for prompt in split_validation(run.prompts, run.config)[1]}
         assert len(kept) == run.config.validation.prompts
         assert not kept & set(drawn)  # never trained on
         assert all(row["validation/version"] % 2 == 0 or row["step"] == 4 for row in validated_rows(run))

@@ -7,7 +7,7 @@ import pytest
 from tasks.failures import MistakeError
 from tasks.training.actors.process import ActorLostError
 from tasks.training.config import ActorsConfig
-from tasks.training.control.validation import kept_out
+from tasks.training.control.validation import split_validation
 from tests.training.stand_ins import RecordingLearner, Run, ScriptedActor, config, prompts, settle
 
 
@@ -48,7 +48,7 @@ class Learning(ScriptedActor):
 
 def learning(tmp_path, options, actor=Learning, **how):
     """A run of two actors whose learner takes 20 s for a step."""
-    kept = {int(prompt.prompt_id[1:]) for prompt in kept_out(prompts(40), options)[1]}
+    kept = {int(prompt.prompt_id[1:]) for prompt in split_validation(prompts(40), options)[1]}
     return Run(
         tmp_path,
         options.model_copy(update={"actors": ActorsConfig(count=2, hang_seconds=1000)}),
@@ -62,7 +62,7 @@ def test_every_so_many_steps_one_version_answers_all_prompts(tmp_path):
     run = learning(tmp_path, options()).play()
     assert validated(run) == [(0.0, 0.5), (2.0, 0.5), (4.0, 0.5), (6.0, 1.0)]
     answered = sorted(answer for actor in run.actors for answer in actor.asked)
-    kept = sorted(int(prompt.prompt_id[1:]) for prompt in kept_out(run.prompts, run.config)[1])
+    kept = sorted(int(prompt.prompt_id[1:]) for prompt in split_validation(run.prompts, run.config)[1])
     assert answered == [(version, prompt) for version in (0, 2, 4, 6) for prompt in kept]
 
 
@@ -98,7 +98,7 @@ def test_a_version_that_is_due_while_another_is_validated_is_left_out_but_for_th
 
 def test_what_is_validated_is_never_trained_on(tmp_path):
     run = learning(tmp_path, options()).play()
-    kept = {prompt.prompt_id for prompt in kept_out(run.prompts, run.config)[1]}
+    kept = {prompt.prompt_id for prompt in split_validation(run.prompts, run.config)[1]}
     assert len(kept) == 3
     assert not kept & {row["prompt_id"] for row in run.rows()}
 
@@ -154,7 +154,7 @@ def test_a_response_that_nobody_can_judge_is_counted_and_has_no_score(tmp_path):
         return ["right", "?"]
 
     run = Run(tmp_path, options(steps=1, sampling={"samples": 2, "max_tokens": 8}), prompts(20))
-    kept = {int(prompt.prompt_id[1:]) for prompt in kept_out(run.prompts, run.config)[1]}
+    kept = {int(prompt.prompt_id[1:]) for prompt in split_validation(run.prompts, run.config)[1]}
 
     async def answers(actor, prompt):
         return await half_of_them(actor, prompt) if prompt in kept else ["right", "wrong"]
@@ -164,14 +164,14 @@ def test_a_response_that_nobody_can_judge_is_counted_and_has_no_score(tmp_path):
     assert (last["validation/score"], last["validation/unanswered"]) == (1.0, 3.0)
 
 
-def test_prompts_are_kept_out_by_their_ids_whatever_else_is_in_the_mixture():
+def test_prompts_are_split_validation_by_their_ids_whatever_else_is_in_the_mixture():
     few, many = prompts(20), prompts(40)
-    kept = {prompt.prompt_id for prompt in kept_out(few, options())[1]}
-    assert kept == {prompt.prompt_id for prompt in kept_out(few[::-1] * 2, options())[1]}
-    trained, out = kept_out(many, options(validation={"prompts": 39}))
+    kept = {prompt.prompt_id for prompt in split_validation(few, options())[1]}
+    assert kept == {prompt.prompt_id for prompt in split_validation(few[::-1] * 2, options())[1]}
+    trained, out = split_validation(many, options(validation={"prompts": 39}))
     assert (len(trained), len(out)) == (1, 39)
     with pytest.raises(MistakeError, match="the mixture has 20 prompts, and none would be left"):
-        kept_out(few, options(validation={"prompts": 20}))
+        split_validation(few, options(validation={"prompts": 20}))
 
 
 def test_engines_must_get_the_policies_that_are_validated():
