@@ -197,7 +197,7 @@ class TrainingConfig(Config):
     def _samples_from_the_policy(self) -> Self:
         if self.sampling.samples < 2:
             raise ValueError(
-                f"sampling.samples is {self.sampling.samples}: a group needs at least 2 to compare with each other"
+                f"sampling.samples is {self.sampling.samples}: a group needs at least 2 samples to compare"
             )
         if self.sampling.seed is not None:
             raise ValueError(
@@ -280,6 +280,6 @@ class TrainingConfig(Config):
                 )
         if self.checkpoint_every % self.actors.sync_every:
             raise ValueError(
-                f"deterministic: a run that goes on from a checkpoint gives its weights to engines; checkpoint_every = "
+                f"deterministic: a run that resumes from a checkpoint gives its weights to engines; checkpoint_every = "
                 f"{self.checkpoint_every} must be a multiple of actors.sync_every = {self.actors.sync_every}"
             )

@@ -1,6 +1,6 @@
 """Reward workers: a Ray process that holds a pool of verifier processes, and the controller's client of it.
 
-A response that cannot be judged leaves its group, which goes on with the others.
+A response that cannot be judged leaves its group, which continues with the others.
 """
 
 from __future__ import annotations

@@ -103,15 +103,15 @@ class ScriptedActor:
         if not self.unanswered.get(number):
             self.diary.append(("generate", number, began))
             answer = asyncio.ensure_future(self.answer(self, number))
-            self.unanswered[number] = [(answer, place) for place in range(sampling.samples)]
-        answer, place = self.unanswered[number].pop(0)
+            self.unanswered[number] = [(answer, index) for index in range(sampling.samples)]
+        answer, index = self.unanswered[number].pop(0)
         try:
             texts = await answer
         except asyncio.CancelledError:  # the group is given up: what waits of its answer is no other group's
             self.unanswered.pop(number, None)
             raise
         assert len(texts) == sampling.samples
-        return self.completion(texts[place], began)
+        return self.completion(texts[index], began)
 
     def completion(self, text, began):
         tokens = list(text.encode())

@@ -144,7 +144,7 @@ def validated(folder):
     return {int(row["validation/version"]): row["validation/score"] for row in rows}
 
 
-def test_policies_are_validated_on_prompts_that_are_kept_out(killed):
+def test_policies_are_validated_on_prompts_that_are_never_trained_on(killed):
     assert validated(killed).keys() <= {0, 3, 6}  # with the engine that kept it, a version may be lost
     assert 6 in validated(killed)
     assert all(0 <= score <= 1 for score in validated(killed).values())

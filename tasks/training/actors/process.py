@@ -37,7 +37,7 @@ class Actor(Protocol):
         """Return one response to a prompt; the same one for the same `seed` and weights. A cancelled call ends it.
 
         Raises:
-            RequestRefusedError: the engine takes no such request, and goes on with others.
+            RequestRefusedError: the engine takes no such request, and continues with others.
         """
 
     async def update(self, path: str, version: int, *, keep_cache: bool) -> UpdateTiming:

@@ -41,7 +41,7 @@ class PromptHistory:
         """Take in the judgements of one group of `prompt`.
 
         Returns the consequence for the prompt as text for the ledger: it retires, or waits for another try. The text is
-        empty where there is none.
+        empty where nothing changes.
         """
         return self._may_retire(prompt, passed) or self._may_wait(prompt, any(passed))
 

@@ -162,7 +162,7 @@ def test_a_deterministic_run_draws_every_group_from_a_seed_of_its_own(tmp_path):
         folder.mkdir()
         options = taking_turns(actors=one_at_a_time, **options)
         Run(folder, options, prompts(6), make_actor=lambda _: SeededActor(always("right", "wrong"))).play()
-        return {prompt: tuple(each) for prompt, each in seeds.items()}
+        return {prompt: tuple(drawn) for prompt, drawn in seeds.items()}
 
     first = drawn(tmp_path / "first", deterministic=True)
     assert len({seed for seeds in first.values() for seed in seeds}) == 12

@@ -146,7 +146,7 @@ def test_a_prompts_place_varies_within_the_band(rates, band, seed):
     order = easy_to_hard(mixture, CurriculumConfig(band=band), str(seed))
     assert order == easy_to_hard(mixture, CurriculumConfig(band=band), str(seed))
     ranked = sorted(mixture, key=lambda prompt: -prompt.pass_rate)
-    assert all(abs(ranked.index(prompt) - place) <= band * len(rates) for place, prompt in enumerate(order))
+    assert all(abs(ranked.index(prompt) - position) <= band * len(rates) for position, prompt in enumerate(order))
     assert sorted(prompt.prompt_id for prompt in order) == sorted(prompt.prompt_id for prompt in mixture)
 
 
