@@ -14,165 +14,174 @@ from tasks.training.prompt_options import ActiveResampling, DynamicResampling, P
 
 
 class ActorsConfig(Config):
-    """The actors: independent vLLM engines."""
+    """The actors: vLLM engines that generate independently of one another, each in a process of its own."""
 
     count: RunTime[int] = Field(1, gt=0)
-    """Engines, each on `engine.tensor_parallel_size` GPUs where there are GPUs. With fewer, training goes on."""
+    """Number of engines, each on `engine.tensor_parallel_size` GPUs where there are GPUs. Where some of them are lost,
+    training continues with the others."""
     engine: EngineConfig = EngineConfig()
-    """How each engine runs."""
+    """Options of every engine: model length, memory, parallelism."""
     updates: Literal["in_flight", "drained", "barrier", "static"] = "in_flight"
-    """When an engine takes new weights. `in_flight`: at once, in the middle of its responses (PipelineRL, OlmoRL).
-    `drained`: once its responses are finished, and it begins none before. `barrier`: all engines together, once all
-    have finished theirs. `static`: as `drained`, and it begins no response before all that it was given together are
-    finished (static batching, Olmo 2)."""
+    """Time at which an engine takes new weights. `in_flight`: at once, in the middle of its responses (PipelineRL,
+    OlmoRL). `drained`: when its responses are finished; it begins no others before. `barrier`: all engines together,
+    when all have finished their responses. `static`: as `barrier`, and an engine begins no response before all those
+    that it was given together are finished (static batching, Olmo 2)."""
     sync_every: int = Field(1, ge=1)
-    """Steps between weights that engines are given (Axolotl's `vllm_sync_interval`). More make fewer updates, and
-    responses whose policy is up to so many steps older; the last step's are always given."""
+    """Steps between two versions of the weights that engines are given (Axolotl's `vllm_sync_interval`). A larger
+    number makes fewer updates, and responses of a policy that is older by up to this number of steps. The weights of
+    the last step are always given."""
     keep_cache: bool = True
-    """Whether responses go on with the KV cache of older weights; without, an update computes it again."""
+    """Whether unfinished responses continue with the KV cache that older weights computed. false: an update computes
+    the cache again."""
     min_num_seqs: RunTime[int] = Field(1, ge=1)
-    """An engine whose KV cache overflows is given fewer sequences at a time than `engine.max_num_seqs`, and more again
-    where there is room; never fewer than this (`tasks.training.actors.concurrency`)."""
+    """Smallest number of sequences that an engine is given at a time. An engine whose KV cache overflows is given fewer
+    than `engine.max_num_seqs`, down to this number, and more again when its cache has space."""
     prefetch: RunTime[int] = Field(8, ge=0)
-    """Samples that wait in an engine beyond those, so that it need not ask for the next. With as many as a group has,
-    groups are not spread over engines, whose slowest would set their pace."""
+    """Samples that wait inside an engine beyond the sequences that it runs, so that it is never without work. With as
+    many as a group has, a group is not spread over engines, the slowest of which would set its pace."""
     cpus: RunTime[float] = Field(1.0, ge=0)
-    """CPU cores that an actor reserves in Ray."""
+    """CPU cores that every actor reserves in Ray."""
     max_restarts: RunTime[int] = Field(3, ge=0)
-    """How often a dead engine is replaced within `restart_window_seconds`; then its place stays empty until the time is
-    over, and where every place is empty, the run fails."""
+    """Number of times that an actor slot replaces a lost engine within `restart_window_seconds`. Beyond it, the slot
+    stays empty until the oldest loss is older than that; where all slots are empty for this reason, the run fails."""
     restart_window_seconds: RunTime[float] = Field(3600, gt=0)
+    """Length of the time window within which `max_restarts` limits the losses of an actor slot, seconds."""
     start_timeout_seconds: RunTime[float] = Field(1800, gt=0)
-    """How long an engine may take to load, once the cluster has room for it."""
+    """Longest time that an engine may take to load, once the cluster has resources for it, seconds."""
     update_timeout_seconds: RunTime[float] = Field(600, gt=0)
-    """How long it may take new weights."""
+    """Longest time that an engine may take to load new weights, seconds."""
     hang_seconds: RunTime[float] = Field(300, gt=0)
-    """An engine that is to generate and has made no token for so long hangs."""
+    """Time without a new token after which an engine that has something to generate counts as lost, seconds."""
 
 
 class RewardsConfig(Config):
-    """Where responses are judged while training."""
+    """The reward workers, which judge responses while training."""
 
     workers: RunTime[int] = Field(1, gt=0)
-    """Verifier processes."""
+    """Number of verifier processes."""
     retries: RunTime[int] = Field(1, ge=0)
-    """How often a judgement that failed (not: that was 0) is repeated, while others of its verifier succeed, before the
-    response leaves its group."""
+    """Number of times that a judgement which failed with an error is repeated while others of its verifier succeed;
+    then the response leaves its group. A score of 0 is no error."""
     patience_seconds: RunTime[float] = Field(900, ge=0)
-    """How long a response waits for a verifier of which every judgement fails, such as one whose endpoint is away,
-    before it leaves its group."""
+    """Longest time that a response waits for a verifier whose judgements all fail, such as one whose endpoint cannot be
+    reached, before the response leaves its group, seconds."""
 
 
 class ValidationConfig(Config):
-    """Prompts that are kept out of training, and answered by the policy as it is every so many steps.
+    """Validation while training: the policy answers prompts that it is never trained on.
 
-    One actor keeps that policy until it has answered all of them, while the others and the learner go on.
+    One actor stays at the validated version until it has answered all prompts, while the other actors and the learner
+    continue.
     """
 
     every: int = Field(50, ge=1)
-    """Steps between two validations; the initial and the last policy are validated besides. A policy that is due while
-    another is still being validated is left out, and the log says so."""
+    """Steps between two validations; the initial and the last policy are validated too. A policy that is due while
+    another is still being validated is skipped, with a warning in the log."""
     prompts: int = Field(64, gt=0)
-    """How many of the mixture are kept out of training, chosen by their ids and `seed`."""
+    """Number of prompts of the mixture that validation takes out of training, chosen by their ids and `seed`."""
     samples: int = Field(4, gt=0)
-    """Responses to each, sampled as in training."""
+    """Responses to every prompt, sampled as in training."""
     hand_over: Literal["last", "best"] = "last"
-    """The policy that the run ends in: the `last`, or the validated one with the highest mean score (`best`), which is
-    kept in `policies/` of the run folder in any case."""
+    """Policy that the run ends with: the `last` one, or the validated one of the highest mean score (`best`), which is
+    stored in `policies/` of the run folder in either case."""
 
 
 class AlarmsConfig(Config):
-    """Thresholds beyond which a run says what goes wrong, and what to do (`docs/alarms.md`). null: never."""
+    """Thresholds of the alarms that a run logs, each with its cause and remedy (`docs/alarms.md`). null: no alarm."""
 
     window: int = Field(5, ge=1)
-    """Steps whose mean is compared."""
+    """Number of steps whose mean is compared with a threshold."""
     min_entropy: float | None = Field(0.05, ge=0)
-    """Of the policy, nats per token."""
+    """Smallest entropy of the policy, nats per token."""
     max_mismatch: float | None = Field(0.2, gt=0)
-    """Between the log-probabilities of engine and learner, nats per token."""
+    """Largest difference between the log-probabilities of engine and learner, nats per token."""
     max_truncated: float | None = Field(0.5, gt=0)
-    """Share of the trained responses that were cut off."""
+    """Largest share of the trained responses that reached the length limit."""
     min_reward_std: float | None = Field(0.02, ge=0)
-    """Standard deviation of a group's scores, mean over judged groups."""
+    """Smallest standard deviation of a group's scores, mean over judged groups."""
     max_zero_variance: float | None = Field(0.9, gt=0)
-    """Share of the judged groups that teach nothing."""
+    """Largest share of the judged groups that carry no gradient."""
     max_clipped: float | None = Field(0.2, gt=0)
-    """Share of the trained tokens above the upper clip bound."""
+    """Largest share of the trained tokens above the upper clip bound."""
     max_staleness_dropped: float | None = Field(0.25, gt=0)
-    """Groups dropped as stale, over judged ones."""
+    """Largest number of groups dropped as stale, as a share of the judged groups."""
     max_unjudged: float | None = Field(0.05, gt=0)
-    """Share of the responses that cannot be judged."""
+    """Largest share of the responses that could not be judged."""
     min_length_growth: float | None = Field(0.25, gt=0)
-    """Mean length of the trained responses, over that of the first `window` steps."""
+    """Smallest mean length of the trained responses, as a multiple of that of the first `window` steps."""
     max_length_growth: float | None = Field(4.0, gt=0)
-    """Mean length of the trained responses, over that of the first `window` steps."""
+    """Largest mean length of the trained responses, as a multiple of that of the first `window` steps."""
     max_grad_norm: float | None = Field(10.0, gt=0)
-    """Gradient norm, over its median in the last 100 steps."""
+    """Largest gradient norm, as a multiple of its median over the last 100 steps."""
 
 
 class TrainingConfig(Config):
     """One training run, OlmoRL-style: asynchronous, group-relative, with verifiable rewards."""
 
     steps: int = Field(1, ge=1)
-    """Batches of rollouts, each with one optimizer step unless `updates` asks for more."""
+    """Number of batches that are trained on, each with one optimizer step unless `updates` asks for more."""
     updates: UpdatesConfig = UpdatesConfig()
-    """Optimizer steps of a batch."""
+    """Optimizer steps on one batch."""
     groups_per_step: int = Field(8, gt=0)
-    """Prompts whose groups make one batch."""
+    """Number of groups in a batch; a group holds the responses to one prompt."""
     sampling: SamplingConfig = SamplingConfig()
-    """Group size, limits and temperature; the learner's probabilities are taken at the same temperature."""
+    """Group size, length limit and temperature of responses; the learner computes probabilities at the same
+    temperature."""
     resampling: Resampling = ActiveResampling()
-    """What becomes of a group that teaches nothing, because its rewards are all equal."""
+    """Treatment of groups that carry no gradient, because all their scores are equal (zero-variance groups)."""
     replay: ReplayConfig | None = None
-    """With `resampling.kind = none`, groups that were trained on take the place of those that teach nothing."""
+    """Replay buffer: with `resampling.kind = none`, groups that were trained on take the place of zero-variance groups.
+    null: no group is trained on again."""
     prompts: PromptsConfig = PromptsConfig()
-    """Which prompts are sampled, and when: retirement, deferred re-rolling, curriculum."""
+    """Choice and order of prompts: retirement, deferred re-rolling, curriculum."""
     async_steps: int = Field(2, ge=0)
-    """Batches of groups that may be sampled ahead of the learner, in flight or waiting. 0: actors and learner take
-    turns, and an actor takes new weights before it samples for the next batch."""
+    """Number of batches whose groups may be sampled ahead of the learner, in flight or waiting. 0: a synchronous run,
+    in which actors and learner work in turns, and actors take new weights before they sample for the next batch."""
     deterministic: bool = False
-    """With `async_steps` 0, a run without GPUs can be repeated exactly on machines of one kind: responses are drawn
-    from seeds, and each of them alone, because a kernel's rounding depends on what else is in its batch."""
+    """Whether a run can be repeated exactly, on machines of one kind without GPUs and with `async_steps` 0. Responses
+    are then drawn from seeds, and one at a time, because a kernel's rounding depends on what else is in its batch."""
     max_staleness: int = Field(4, ge=0)
-    """How many steps old the policy may be that sampled a token which is trained on."""
+    """Largest age of the policy that sampled a token which is trained on, in steps."""
     beyond_staleness: Literal["drop", "abort", "mask"] = "drop"
-    """What becomes of a group with older tokens. `drop`: another takes its place once it would be trained on. `abort`:
-    the same, and what of it is being generated is given up at once. `mask`: it is trained on without those tokens."""
+    """Treatment of a group with tokens older than `max_staleness`. `drop`: it is dropped when it would be trained on,
+    and another is sampled. `abort`: the same, and a group in flight is dropped as soon as it is too old. `mask`: it is
+    trained on without these tokens."""
     lora: LoraConfig | None = None
-    """Train an adapter in place of all weights. None: all weights."""
+    """Adapter that is trained in place of the model's weights (LoRA). null: all weights are trained."""
     objective: ObjectiveConfig = ObjectiveConfig()
-    """See there. `validation: null`: none."""
+    """Loss, advantages, KL penalty and off-policy correction."""
     optimizer: OptimizerConfig = OptimizerConfig()
-    """See there. `validation: null`: none."""
+    """Optimizer and learning rate schedule."""
     learner: LearnerConfig = LearnerConfig()
-    """See there. `validation: null`: none."""
+    """Number, memory and fault tolerance of the learner ranks."""
     actors: ActorsConfig = ActorsConfig()
-    """See there. `validation: null`: none."""
+    """Number, updates and fault tolerance of the inference engines."""
     rewards: RewardsConfig = RewardsConfig()
-    """See there. `validation: null`: none."""
+    """Verifier processes that judge responses while training."""
     validation: ValidationConfig | None = None
-    """See there. `validation: null`: none."""
+    """Validation on prompts that are never trained on. null: no validation."""
     alarms: RunTime[AlarmsConfig] = AlarmsConfig()
-    """See there. `validation: null`: none."""
+    """Thresholds of the metrics beyond which a run logs an alarm."""
     checkpoint_every: RunTime[int] = Field(10, ge=1)
-    """Steps between checkpoints; the last step is always saved. The tokens of the steps since the newest one are held
-    in memory, for a learner that is lost."""
+    """Steps between two checkpoints; the last step is always saved. The tokens of the steps since the newest checkpoint
+    are held in memory, to repeat these steps when the learner is lost."""
     export_every: RunTime[int | None] = Field(None, ge=1)
-    """Steps between policies that are handed over while the run goes on, as Hugging Face folders `policies/step_<n>` of
-    the run folder, each as large as the model. null: the last one alone, as `policy`."""
+    """Steps between two policies that are exported during the run, as Hugging Face folders `policies/step_<n>` of the
+    run folder, each as large as the model. null: only the last policy is exported, as `policy`."""
     keep_rollouts: RunTime[bool] = True
-    """Write every finished response, with its rewards and its fate, to compressed files `rollouts/*.parquet` of the run
-    folder."""
+    """Whether every finished response is written, with its rewards and its fate, to compressed files
+    `rollouts/*.parquet` of the run folder."""
     log_completions: RunTime[int] = Field(0, ge=0)
-    """Responses of each batch that are printed while training."""
+    """Number of responses of every batch that are printed during the run."""
     stall_seconds: RunTime[float] = Field(1800, gt=0)
-    """No group decided for this long while the learner waits: the run fails with a diagnosis. A learner that needs as
-    long for one thing counts as lost."""
+    """Longest time that the learner waits without any group being decided, seconds; then the run fails with a
+    diagnosis. A learner that takes longer for one call counts as lost."""
     trackers: RunTime[list[Literal["wandb", "mlflow"]]] = Field([])
-    """Services that get the metrics of each step beside `metrics.jsonl` and TensorBoard: Weights & Biases, MLflow. Each
-    needs its package, the extra of its name."""
+    """Services that receive the metrics of every step beside `metrics.jsonl` and TensorBoard: Weights & Biases, MLflow.
+    Each needs its package, which the extra of its name installs."""
     seed: int = 0
-    """Seed of the prompts' order after the first epoch, of the learner, and of `deterministic` responses."""
+    """Seed of the order of prompts after the first epoch, of the learner, of the choice of validation prompts, and of
+    `deterministic` responses."""
 
     @property
     def is_synchronous(self) -> bool:
@@ -181,14 +190,14 @@ class TrainingConfig(Config):
 
     @property
     def samples_in_rounds(self) -> bool:
-        """Whether a dropped group is left to the next round, and not replaced at once."""
+        """Whether prompts are sampled in rounds (dynamic resampling), and a dropped group is not replaced at once."""
         return isinstance(self.resampling, DynamicResampling)
 
     @model_validator(mode="after")
     def _samples_from_the_policy(self) -> Self:
         if self.sampling.samples < 2:
             raise ValueError(
-                f"sampling.samples is {self.sampling.samples}: a group needs at least 2 to compare with each other"
+                f"sampling.samples is {self.sampling.samples}: a group needs at least 2 samples to compare"
             )
         if self.sampling.seed is not None:
             raise ValueError(
@@ -271,6 +280,6 @@ class TrainingConfig(Config):
                 )
         if self.checkpoint_every % self.actors.sync_every:
             raise ValueError(
-                f"deterministic: a run that goes on from a checkpoint gives its weights to engines; checkpoint_every = "
+                f"deterministic: a run that resumes from a checkpoint gives its weights to engines; checkpoint_every = "
                 f"{self.checkpoint_every} must be a multiple of actors.sync_every = {self.actors.sync_every}"
             )

@@ -6,7 +6,7 @@ from collections import deque
 
 
 class RestartBudget:
-    """Restarts of the last `window_seconds`, and whether they are fewer than allowed."""
+    """A count of the restarts within the last `window_seconds`, beside the largest count allowed (`limit`)."""
 
     def __init__(self, limit: int, window_seconds: float) -> None:
         """Allow `limit` restarts in any `window_seconds`."""
@@ -15,7 +15,7 @@ class RestartBudget:
         self._times: deque[float] = deque()
 
     def record(self, now: float) -> None:
-        """Count one restart at time `now`, in seconds of a monotonic clock."""
+        """Record one restart at time `now`, in seconds of a monotonic clock."""
         self._times.append(now)
 
     def used(self, now: float) -> int:
@@ -25,5 +25,5 @@ class RestartBudget:
         return len(self._times)
 
     def seconds_until_freed(self, now: float) -> float:
-        """Return the seconds until the oldest restart leaves the window; 0 where there is none."""
+        """Return the seconds until the oldest restart leaves the window; 0 without any restart."""
         return max(0.0, self._times[0] + self.window_seconds - now) if self.used(now) else 0.0

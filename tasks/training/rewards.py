@@ -1,6 +1,6 @@
-"""Reward workers: a Ray process that holds a pool of verifier processes, and the controller's end of it.
+"""Reward workers: a Ray process that holds a pool of verifier processes, and the controller's client of it.
 
-A response that cannot be judged leaves its group, which goes on with the others.
+A response that cannot be judged leaves its group, which continues with the others.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import Counter
 from contextlib import ExitStack
 from typing import Any, Protocol
 
+from tasks.failures import one_line
 from tasks.generation.interface import Completion
 from tasks.tables.schemas import Message
 from tasks.training.config import RewardsConfig
@@ -17,29 +18,32 @@ from tasks.training.groups.group import Prompt
 from tasks.verifiers import Score, VerifiersConfig, open_pool
 
 MIN_JUDGED = 2
-"""Judged responses that a group needs: an advantage compares a response with the others of its group."""
-
+"""Smallest number of judged responses of a group: an advantage compares a response with others of its group."""
 
 LONGEST_PAUSE = 30.0
-"""Seconds between two attempts at a verifier that is away."""
+"""Longest pause between two attempts to judge a response, seconds; pauses begin with 1 second and double."""
 
 
 class JudgementError(RuntimeError):
-    """A response could not be judged, however often it was tried. Never the same as a score of 0."""
+    """A response could not be judged, after all retries. This is never the same as a score of 0."""
 
 
 class RewardClient(Protocol):
-    """What the controller asks of reward workers."""
+    """The reward workers as the controller calls them."""
 
     async def score(self, verifier: str, response: str, ground_truth: Any, messages: list[Message]) -> Score:
-        """The judgement of one response, without error; raises `JudgementError` when there is none."""
+        """Return the judgement of one response to `messages`; `ground_truth` is the parsed value of the prompt.
+
+        Raises:
+            JudgementError: the response could not be judged.
+        """
 
     async def figures(self) -> dict[str, float]:
-        """Counters and latencies since the run began, by verifier."""
+        """Return counters and latencies since the run began, by verifier, as metrics."""
 
 
 async def judge_response(judge: RewardClient, prompt: Prompt, completion: Completion) -> Score:
-    """The judgement of a response; where there is none, `Score.error` says why, and its group goes on without it."""
+    """Return the judgement of a response; one that could not be judged has the reason in `Score.error`."""
     try:
         return await judge.score(prompt.verifier, completion.text, prompt.ground_truth, prompt.messages)
     except JudgementError as error:
@@ -47,24 +51,24 @@ async def judge_response(judge: RewardClient, prompt: Prompt, completion: Comple
 
 
 class RewardProcess:
-    """Runs inside a Ray actor."""
+    """The part of the reward workers that runs inside a Ray process: a pool of verifier processes."""
 
     def __init__(self, config: RewardsConfig, verifiers: VerifiersConfig, names: list[str]) -> None:
-        """`names`: the verifiers that the prompts ask for."""
+        """Open the pool; `names` are the verifiers that the prompts ask for."""
         self._names = names
         self._open = ExitStack()
         self._pool = self._open.enter_context(open_pool(config.workers, verifiers, names))
 
     def wait_ready(self) -> None:
-        """Return when every verifier process has loaded its checkers."""
+        """Wait until every verifier process has loaded its verifiers."""
         self._pool.wait_ready(self._names)
 
     async def score(self, verifier: str, response: str, ground_truth: Any, messages: list[Message]) -> Score:
-        """One judgement, in a verifier process with a hard time limit."""
+        """Return the judgement of one response, computed in a verifier process with a hard time limit."""
         return await self._pool.score(verifier, response, ground_truth, messages)
 
     def figures(self) -> dict[str, float]:
-        """Counters by verifier."""
+        """Return counters and latencies by verifier, as metrics."""
         return self._pool.figures()
 
     def stop(self) -> None:
@@ -73,7 +77,7 @@ class RewardProcess:
 
 
 class RayJudge:
-    """The controller's end of a `RewardProcess`."""
+    """The controller's client of a `RewardProcess`: repeats judgements that failed."""
 
     def __init__(self, handle: Any, config: RewardsConfig) -> None:
         self._handle = handle
@@ -82,10 +86,14 @@ class RayJudge:
         self._succeeded: Counter[str] = Counter()
 
     async def score(self, verifier: str, response: str, ground_truth: Any, messages: list[Message]) -> Score:
-        """See `RewardClient`.
+        """Return the judgement of one response, after as many attempts as `RewardsConfig` allows.
 
-        A failure counts where the verifier has succeeded with others since the last attempt; `retries` such failures
-        are repeated. Where it has not, it may be away, and the response waits for it, `patience_seconds` at most.
+        A failure counts if the verifier has judged another response since the last attempt: then the response is the
+        cause, and `retries` such failures are repeated. Otherwise the verifier itself may be unreachable, and the
+        response waits for it, `patience_seconds` at most.
+
+        Raises:
+            JudgementError: the response could not be judged.
         """
         clock = asyncio.get_running_loop().time
         gives_up_at = clock() + self._config.patience_seconds
@@ -103,17 +111,17 @@ class RayJudge:
             self._retried[verifier] += 1
             await asyncio.sleep(min(2.0 ** (failures - 1), LONGEST_PAUSE))
 
-    async def _try(self, *about: Any) -> Score:
+    async def _try(self, *arguments: Any) -> Score:
         import ray
 
         try:
-            score: Score = await _awaited(self._handle.score.remote(*about))
+            score: Score = await _awaited(self._handle.score.remote(*arguments))
         except ray.exceptions.RayError as error:
-            return Score.unjudged(" ".join(str(error).split())[:300])
+            return Score.unjudged(one_line(error))
         return score
 
     async def figures(self) -> dict[str, float]:
-        """See `RewardClient`; only the retries while the reward process is being replaced."""
+        """Return the figures of the pool, and the retries; the retries alone while the reward process is replaced."""
         import ray
 
         retried = {f"{verifier}/retried": float(count) for verifier, count in sorted(self._retried.items())}
@@ -124,7 +132,7 @@ class RayJudge:
 
 
 async def _awaited(call: Any) -> Any:
-    """The result of a call. One that nobody waits for any more is cancelled: Ray would repeat it, and say so."""
+    """Return the result of a Ray call; cancel the call with this task, since Ray would repeat it and log that."""
     import ray
 
     try:

@@ -25,9 +25,10 @@ from tasks.training.actors.weights import WeightStore, weights_folder
 from tasks.training.cluster.nodes import only_node, this_node_lives
 from tasks.training.cluster.watchdog import watch
 from tasks.training.config import TrainingConfig
-from tasks.training.control.controller import Collaborators, Controller
+from tasks.training.control.collaborators import Collaborators
+from tasks.training.control.controller import Controller
 from tasks.training.control.prompt_stream import PromptStream
-from tasks.training.control.validation import kept_out, validated_policy
+from tasks.training.control.validation import split_validation, validated_policy
 from tasks.training.groups.group import Prompt, read_prompts
 from tasks.training.learner.client import RayLearner
 from tasks.training.learner.rank import LearnerRank
@@ -197,7 +198,7 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], lease: Lease) -> Trai
         ledger, journal = _open_records(stack, folder, state, lease, keep_rollouts=config.keep_rollouts)
         cluster = _Cluster(config, inputs.model, begins_at=state.version, node=node)
         stack.callback(cluster.shutdown)
-        trained, validated = kept_out(prompts, config)
+        trained, validated = split_validation(prompts, config)
         collaborators = Collaborators(
             make_actor=cluster.make_actor,
             judge=cluster.make_judge(inputs.verifiers, prompts),
@@ -208,7 +209,7 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], lease: Lease) -> Trai
             checkpoints=checkpoints,
             policies=folder / "policies",
             on_step=inputs.on_step,
-            kept_out=validated,
+            validation_prompts=validated,
         )
         stack.enter_context(trackers.following(config.trackers, folder, config.model_dump(mode="json")))
         controller = Controller(config, PromptStream(trained, config.seed, config.prompts, config.steps), collaborators)

@@ -23,7 +23,7 @@ T = TypeVar("T")
 Status: TypeAlias = str | Callable[[], str | Awaitable[str]]
 """Text about who waits for what, such as "the controller waits for the learner's step 3".
 
-A function is called whenever the text is needed, for one that changes while the wait goes on.
+A function is called whenever the text is needed, for one that changes during the wait.
 """
 
 

@@ -87,10 +87,10 @@ def config() -> Any:
 
 def split() -> tuple[list[Any], list[Any]]:
     """Prompts to train on, and those to answer afterwards."""
-    from tasks.training.control.validation import kept_out
+    from tasks.training.control.validation import split_validation
     from tasks.training.run import load_prompts
 
-    return kept_out(load_prompts(config(), inputs.model(FOLDER), prompts()), config())
+    return split_validation(load_prompts(config(), inputs.model(FOLDER), prompts()), config())
 
 
 class TimeUpError(Exception):

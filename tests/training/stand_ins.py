@@ -17,9 +17,10 @@ from tasks.generation.interface import Completion, EngineStatistics, UpdateTimin
 from tasks.tables.parquet import read_table
 from tasks.training.actors.weights import WeightStore
 from tasks.training.config import TrainingConfig
-from tasks.training.control.controller import Collaborators, Controller
+from tasks.training.control.collaborators import Collaborators
+from tasks.training.control.controller import Controller
 from tasks.training.control.prompt_stream import PromptStream
-from tasks.training.control.validation import kept_out
+from tasks.training.control.validation import split_validation
 from tasks.training.groups.group import Prompt
 from tasks.training.learner.client import StepReport
 from tasks.training.learner.packing import Sequence
@@ -104,15 +105,15 @@ class ScriptedActor:
         if not self.unanswered.get(number):
             self.diary.append(("generate", number, began))
             answer = asyncio.ensure_future(self.answer(self, number))
-            self.unanswered[number] = [(answer, place) for place in range(sampling.samples)]
-        answer, place = self.unanswered[number].pop(0)
+            self.unanswered[number] = [(answer, index) for index in range(sampling.samples)]
+        answer, index = self.unanswered[number].pop(0)
         try:
             texts = await answer
         except asyncio.CancelledError:  # the group is given up: what waits of its answer is no other group's
             self.unanswered.pop(number, None)
             raise
         assert len(texts) == sampling.samples
-        return self.completion(texts[place], began)
+        return self.completion(texts[index], began)
 
     def completion(self, text, began):
         tokens = list(text.encode())
@@ -255,7 +256,7 @@ class Run:
         self.ledger = Ledger(self.folder / "ledger.jsonl", rollouts)
         self.journal = Journal(self.folder)
         learner = RestartingLearner(self.learner, self.config)
-        trained, validated = kept_out(self.prompts, self.config)
+        trained, validated = split_validation(self.prompts, self.config)
         collaborators = Collaborators(
             self._new_actor,
             self.judge,
@@ -265,7 +266,7 @@ class Run:
             self.journal,
             checkpoints,
             self.folder / "policies",
-            kept_out=validated,
+            validation_prompts=validated,
         )
         try:
             stream = PromptStream(trained, self.config.seed, self.config.prompts, self.config.steps)

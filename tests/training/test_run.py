@@ -150,7 +150,7 @@ def validated(folder):
     return {int(row["validation/version"]): row["validation/score"] for row in rows}
 
 
-def test_policies_are_validated_on_prompts_that_are_kept_out(killed):
+def test_policies_are_validated_on_prompts_that_are_never_trained_on(killed):
     assert validated(killed).keys() <= {0, 3, 6}  # with the engine that kept it, a version may be lost
     assert 6 in validated(killed)
     assert all(0 <= score <= 1 for score in validated(killed).values())
@@ -201,7 +201,7 @@ def test_easy_prompts_come_first_solved_ones_retire_and_hard_ones_wait(tiny_mode
             "prompts": {
                 "curriculum": {"band": 0.0},
                 "reroll": {"start_fraction": 0.2},
-                "retirement": {"pass_rate": 0.75, "visits": 2, "when_all_solved": "stop"},
+                "retirement": {"pass_rate": 0.75, "consecutive_groups": 2, "when_all_solved": "stop"},
             },
         }
     )

@@ -212,7 +212,7 @@ class Fleet:
     async def pinned(self, version: int) -> AsyncIterator[ActorSlot]:
         """Yield the least loaded slot that serves `version` of the policy; it takes no newer weights within the block.
 
-        Its actor also goes on with samples of training, as far as it may under weights that are not the newest.
+        Its actor continues with samples of training too, as far as it may under weights that are not the newest.
 
         Raises:
             ActorLostError: no slot serves this version, and none will, because a newer one is published.

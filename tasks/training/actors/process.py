@@ -1,4 +1,4 @@
-"""The actors: Ray processes that hold one vLLM engine each, and the fleet's end of them."""
+"""Actors: Ray processes that hold one vLLM engine each, and the client through which the fleet calls one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from tasks.failures import InfrastructureError
+from tasks.failures import InfrastructureError, one_line
 from tasks.generation.config import SamplingConfig
 from tasks.generation.engine import Engine
 from tasks.generation.interface import Completion, EngineError, EngineStatistics, RequestRefusedError, UpdateTiming
@@ -17,43 +17,46 @@ from tasks.training.learner.config import LoraConfig
 from tasks.training.timeouts import Limit, watched, within
 
 STOP_SECONDS = 10.0
-"""How long an engine may take to end by itself before its process is killed."""
+"""Seconds that an engine may take to end by itself before its process is killed."""
 
 
 class ActorLostError(InfrastructureError):
-    """An actor died, hangs, or its engine broke: infrastructure, answered by a new actor."""
+    """An actor died or hangs, or its engine broke: an infrastructure failure, which a new actor answers."""
 
 
 class Actor(Protocol):
-    """What the fleet asks of an actor. Every method but `kill` raises `ActorLostError` when the actor is lost."""
+    """An actor as the fleet calls it: one engine. All methods but `kill` raise `ActorLostError` if it is lost."""
 
     async def placed(self) -> None:
-        """Return when the cluster has had room for it, however long that takes."""
+        """Wait until the cluster has resources for the actor, however long that takes."""
 
     async def start(self) -> None:
-        """Return when the engine takes requests, with the weights of the initial checkpoint; it has its place."""
+        """Wait until the engine takes requests, with the weights of the initial checkpoint; called after `placed`."""
 
     async def generate(self, prompt_ids: list[int], sampling: SamplingConfig, seed: int | None) -> Completion:
-        """One response to a prompt; the same one for the same `seed` and weights. Cancelled, it is not finished.
+        """Return one response to a prompt; the same one for the same `seed` and weights. A cancelled call ends it.
 
         Raises:
-            RequestRefusedError: the engine takes no such request, and goes on with others.
+            RequestRefusedError: the engine takes no such request, and continues with others.
         """
 
     async def update(self, path: str, version: int, *, keep_cache: bool) -> UpdateTiming:
-        """Go on with the weights or the adapter at `path`, in the middle of what is being generated."""
+        """Take the weights or the adapter at `path` as policy `version`, also in the middle of responses.
+
+        `keep_cache`: whether unfinished responses continue with the KV cache that older weights computed.
+        """
 
     async def statistics(self) -> EngineStatistics:
-        """How far the engine is."""
+        """Return the newest figures of the engine: tokens, running sequences, KV cache, preemptions."""
 
     async def kill(self) -> None:
         """End the actor, whatever state it is in."""
 
 
 class ActorProcess:
-    """Runs inside a Ray actor. Its engine is a process of its own, below it.
+    """The part of an actor that runs inside its Ray process; the engine is a child process of that.
 
-    A call may come twice: Ray repeats those whose answers were lost with a connection.
+    A call may come twice, because Ray repeats a call whose answer was lost with a connection.
     """
 
     def __init__(self, model: str, config: ActorsConfig, lora: LoraConfig | None = None) -> None:
@@ -63,29 +66,30 @@ class ActorProcess:
         self._engine: Engine | None = None
 
     async def placed(self) -> None:
-        """Return when this process has its place in the cluster."""
+        """Do nothing; Ray answers the call once the process has its resources in the cluster."""
 
     async def start(self, placed: None) -> int:
-        """Start the engine, if that was not done; returns this process's id.
+        """Start the engine, unless it runs, and return the id of this process.
 
-        `placed`: what the method of this name returned. While the engine loads nothing else is answered.
+        `placed` is the result of the method `placed`, for which Ray waits first. No other call is answered while the
+        engine loads.
         """
         if self._engine is None:
             self._engine = await Engine.start(self._model, self._config.engine, updatable=True, adapter_rank=self._rank)
         return os.getpid()
 
     async def generate(self, prompt_ids: list[int], sampling: SamplingConfig, seed: int | None) -> Completion:
-        """One response; vLLM shares the prompt's KV cache among those to one prompt."""
+        """Return one response; vLLM shares the prompt's KV cache among all responses to it."""
         assert self._engine is not None
         return await self._engine.generate(prompt_ids, sampling, seed=seed)
 
     async def update(self, path: str, version: int, keep_cache: bool) -> UpdateTiming:
-        """Replace the weights."""
+        """Replace the weights of the engine by those at `path`."""
         assert self._engine is not None
         return await self._engine.update_weights(path, version, keep_cache=keep_cache)
 
     async def statistics(self) -> EngineStatistics:
-        """How far the engine is."""
+        """Return the newest figures of the engine."""
         assert self._engine is not None
         return self._engine.statistics
 
@@ -96,7 +100,7 @@ class ActorProcess:
 
 
 class RayActor:
-    """The controller's end of an `ActorProcess`."""
+    """The fleet's client of one `ActorProcess`: turns Ray's errors into `ActorLostError`."""
 
     def __init__(self, create: Callable[[], Any], config: ActorsConfig) -> None:
         """`create` returns the handle of a new Ray actor of `ActorProcess`; its engine starts to load at once."""
@@ -106,16 +110,14 @@ class RayActor:
         self._started = self._handle.start.remote(self._placed)
 
     async def placed(self) -> None:
-        """See `Actor`."""
         need = f"{self._config.cpus:g} CPUs and, where there are any, {self._config.engine.tensor_parallel_size} GPUs"
 
-        async def waits_for() -> str:
-            return f"an actor waits until the cluster has room for it: {need}; {await free_resources()}"
+        async def status() -> str:
+            return f"an actor waits for resources of the cluster: {need}; {await free_resources()}"
 
-        await watched(self._call(self._placed), waits_for)
+        await watched(self._call(self._placed), status)
 
     async def start(self) -> None:
-        """See `Actor`."""
         await within(
             self._call(self._started),
             "an actor's engine loads",
@@ -124,19 +126,16 @@ class RayActor:
         )
 
     async def generate(self, prompt_ids: list[int], sampling: SamplingConfig, seed: int | None) -> Completion:
-        """See `Actor`."""
         return await self._call(self._handle.generate.remote(prompt_ids, sampling, seed))
 
     async def update(self, path: str, version: int, *, keep_cache: bool) -> UpdateTiming:
-        """See `Actor`."""
         return await self._call(self._handle.update.remote(path, version, keep_cache))
 
     async def statistics(self) -> EngineStatistics:
-        """See `Actor`."""
         return await self._call(self._handle.statistics.remote())
 
     async def kill(self) -> None:
-        """See `Actor`. An engine that still answers ends its own processes first, and frees their shared memory."""
+        """Kill the process; an engine that still answers ends its processes first, and frees their shared memory."""
         await asyncio.to_thread(self._kill)
 
     def _kill(self) -> None:
@@ -160,4 +159,4 @@ class RayActor:
                 raise error.cause from error
             raise
         except ray.exceptions.RayError as error:
-            raise ActorLostError(" ".join(str(error).split())[:300]) from error
+            raise ActorLostError(one_line(error)) from error

@@ -1,4 +1,4 @@
-"""The files through which new weights reach the actors."""
+"""The files through which the learner's new weights reach the actors, in shared memory or on shared storage."""
 
 from __future__ import annotations
 
@@ -19,15 +19,23 @@ from tasks.storage.lease import RunInUseError
 logger = logging.getLogger(__name__)
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 a folder per run, removed by the run or by the next
+"""Folder of the machine's shared memory."""
 
 
 def weights_folder(
     run_folder: Path, model: Path, *, one_node: bool, widening: int = 1, root: Path = SHARED_MEMORY
 ) -> contextlib.AbstractContextManager[Path]:
-    """Where learner and actors exchange weights, for the length of a block.
+    """Return a context manager of the folder in which learner and actors exchange weights.
 
-    In shared memory where one node runs everything and there is room, else below the run folder, which every node sees.
-    A file of weights is `widening` times as large as the checkpoint `model`.
+    It lies in shared memory if one node runs everything and has enough of it; else below the run folder, which every
+    node sees. The folder exists for the length of the block.
+
+    Args:
+        run_folder: the run folder.
+        model: Hugging Face folder of the initial checkpoint, from which the needed memory is computed.
+        one_node: whether all processes run on this node.
+        widening: size of a file of weights as a multiple of the checkpoint's.
+        root: folder of shared memory.
 
     Raises:
         RunInUseError: another process exchanges weights for this run folder.
@@ -48,9 +56,9 @@ def weights_folder(
 
 @contextlib.contextmanager
 def _attempts_folder(storage: Path) -> Iterator[Path]:
-    """A folder below `storage` that is this attempt's alone; those of earlier ones go.
+    """Yield a new folder below `storage` for this attempt alone, after removing those of earlier attempts.
 
-    One that lost the run unseen never writes over the weights of the one that has taken over, nor removes them.
+    So an attempt that has lost the run without noticing never overwrites or removes the weights of its successor.
     """
     shutil.rmtree(storage, ignore_errors=True)
     folder = storage / uuid.uuid4().hex
@@ -62,7 +70,7 @@ def _attempts_folder(storage: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def shared_memory_folder(name: str, root: Path) -> Iterator[Path]:
-    """A folder in shared memory that is this process's for the length of the block, and gone after it.
+    """Yield a folder in shared memory that this process alone uses; it is removed at the end of the block.
 
     Raises:
         RunInUseError: another process has a folder of this name.
@@ -78,10 +86,9 @@ def shared_memory_folder(name: str, root: Path) -> Iterator[Path]:
 
 
 def _remove_abandoned(root: Path) -> None:
-    """Remove the folders of runs that no process holds.
+    """Remove the folders of runs that no process has locked.
 
-    A run that is killed removes nothing, and what it leaves there is memory that nobody can use. The kernel gives its
-    lock back, though.
+    A run that is killed removes nothing, and its folder occupies memory. The kernel releases its lock, though.
     """
     for other in root.glob("rlvr-*"):
         with contextlib.suppress(RunInUseError, FileNotFoundError, PermissionError), _locked(other):
@@ -103,13 +110,13 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 class WeightStore:
-    """What actors load for each policy version, in shared memory or on shared storage: a file, or an adapter's folder.
+    """The published weights of every policy version: a file, or a folder where an adapter is trained.
 
-    It goes when a newer one is out and no actor is reading it. Version 0 is the initial checkpoint and has none, but
-    where an adapter is trained.
+    A version is removed when a newer one is published and no actor is reading it. Version 0 is the initial checkpoint
+    and has no file, unless an adapter is trained.
 
     Args:
-        folder: of this run alone, and empty.
+        folder: an empty folder for this run alone.
 
     Attributes:
         version: the newest published version.
@@ -123,24 +130,24 @@ class WeightStore:
         self.version = 0
 
     def path(self, version: int) -> Path:
-        """Where the weights of `version` are, or will be."""
+        """Return the path of the weights of `version`, whether they are written or not."""
         return self._folder / f"v{version:08d}"
 
     async def publish(self, version: int) -> None:
-        """The file of `version` is complete: actors take it from now on."""
+        """Make `version`, whose file is complete, the newest version, which actors take from now on."""
         self.version = version
         self._drop_old()
         async with self._changed:
             self._changed.notify_all()
 
     async def newer_than(self, version: int) -> None:
-        """Return when a version above `version` is published."""
+        """Wait until a version above `version` is published."""
         async with self._changed:
             await self._changed.wait_for(lambda: self.version > version)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[tuple[int, Path]]:
-        """The newest version and its file, which stays for the length of the block."""
+        """Yield the newest version and the path of its weights, which are not removed within the block."""
         version = self.version
         self._readers[version] += 1
         try:

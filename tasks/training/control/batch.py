@@ -1,4 +1,4 @@
-"""A batch of groups as the learner takes it: its sequences, their advantages, the KL, and one update or several."""
+"""One batch of groups from its scores to the policy: sequences, advantages, KL penalty, optimizer steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ from tasks.training.objective.config import ObjectiveConfig
 
 @dataclass(frozen=True)
 class TrainedBatch:
-    """What a batch did: the learner's metrics, and the advantages of each group's responses, in their order."""
+    """Result of training on a batch.
+
+    Attributes:
+        metrics: the learner's metrics, mean over the optimizer steps.
+        advantages: the advantages by group, of its responses in their order.
+    """
 
     metrics: dict[str, float]
     advantages: list[list[float]]
@@ -26,35 +31,39 @@ class TrainedBatch:
 async def train_batch(
     batch: Sequence[JudgedGroup], version: int, rate: float, learner: Learner, config: TrainingConfig
 ) -> TrainedBatch:
-    """All optimizer steps on `batch`, from policy `version`, at learning rate `rate`."""
+    """Take all optimizer steps on `batch`, from policy `version`, at learning rate `rate`.
+
+    Raises:
+        NotFiniteError: no step had a finite loss and gradient.
+    """
     kl = config.objective.kl
     sequences = await _with_old_logprobs(responses(batch, version, config), learner, config)
     distances = await _distances(sequences, learner, config) if kl.in_reward else [0.0] * len(sequences)
     rows = advantages(batch, [kl.beta * distance for distance in distances], config)
-    waiting = iter(sequences)
-    groups = [[replace(next(waiting), advantage=advantage) for advantage in row] for row in rows]
+    remaining = iter(sequences)
+    groups = [[replace(next(remaining), advantage=advantage) for advantage in row] for row in rows]
     metrics = {**(await _update(groups, rate, learner, config)).metrics, "learning_rate": rate}
     if kl.in_reward:
-        metrics["kl"] = sum(distances) / max(sum(each.num_trained for each in sequences), 1)
+        metrics["kl"] = sum(distances) / max(sum(sequence.num_trained for sequence in sequences), 1)
     return TrainedBatch(metrics, rows)
 
 
 async def _with_old_logprobs(
     sequences: list[TokenSequence], learner: Learner, config: TrainingConfig
 ) -> list[TokenSequence]:
-    """With the learner's log-probabilities before the first update, where a later update or the KL needs them."""
+    """Add the learner's log-probabilities before the first update, where a later update or the KL needs them."""
     updates = config.updates
     if updates.minibatches * updates.epochs == 1 and not config.objective.kl.in_reward:
         return sequences
     old = await learner.logprobs(sequences)
-    return [replace(each, old_logprobs=values) for each, values in zip(sequences, old, strict=True)]
+    return [replace(sequence, old_logprobs=values) for sequence, values in zip(sequences, old, strict=True)]
 
 
 async def _distances(sequences: list[TokenSequence], learner: Learner, config: TrainingConfig) -> list[float]:
-    """The KL of each response from the reference policy, nats."""
+    """Return the KL divergence of every response from the reference policy, nats."""
     from tasks.training.objective import kl_of_responses
 
-    old = [each.old_logprobs for each in sequences if each.old_logprobs is not None]
+    old = [sequence.old_logprobs for sequence in sequences if sequence.old_logprobs is not None]
     reference = await learner.reference_logprobs(sequences)
     distances: list[float] = kl_of_responses(old, reference, config.objective.kl).tolist()
     return distances
@@ -63,14 +72,16 @@ async def _distances(sequences: list[TokenSequence], learner: Learner, config: T
 async def _update(
     groups: list[list[TokenSequence]], rate: float, learner: Learner, config: TrainingConfig
 ) -> StepReport:
-    """Each part of the batch is one optimizer step; groups stay together.
+    """Take one optimizer step on every minibatch, in every epoch; a group is never divided.
+
+    A step whose loss or gradient is not finite is skipped and counted (`updates_left_out`).
 
     Raises:
-        NotFiniteError: of all steps; one that is not finite, beside others, is left out and counted.
+        NotFiniteError: all steps were skipped.
     """
     size, updates = len(groups) // config.updates.minibatches, config.updates.minibatches * config.updates.epochs
     reports: list[StepReport] = []
-    left_out: NotFiniteError | None = None
+    skipped: NotFiniteError | None = None
     for _ in range(config.updates.epochs):
         for start in range(0, len(groups), size):
             part = groups[start : start + size]
@@ -78,27 +89,27 @@ async def _update(
             try:
                 reports.append(await learner.step(with_gradient(part, config.objective), denominator, rate))
             except NotFiniteError as error:
-                left_out = error
-    if left_out and not reports:
-        raise left_out
+                skipped = error
+    if skipped and not reports:
+        raise skipped
     counts = {"updates_left_out": float(updates - len(reports))} if updates > 1 else {}
     return StepReport({**StepReport.of(reports).metrics, **counts})
 
 
 def with_gradient(groups: list[list[TokenSequence]], objective: ObjectiveConfig) -> list[TokenSequence]:
-    """The sequences of the groups that move the policy.
+    """Return the sequences of the groups that carry a gradient.
 
     A group without an advantage needs neither forward nor backward pass, unless there is a penalty or a bonus on every
     token; it still counts in the denominator. One sequence always stays, for a step that decays weights and moments.
     """
     if objective.kl.in_loss or objective.entropy_coefficient > 0:
         return [sequence for group in groups for sequence in group]
-    moving = [sequence for group in groups if any(each.advantage for each in group) for sequence in group]
-    return moving or [min((sequence for group in groups for sequence in group), key=lambda each: each.length)]
+    moving = [sequence for group in groups if any(sequence.advantage for sequence in group) for sequence in group]
+    return moving or [min((sequence for group in groups for sequence in group), key=lambda sequence: sequence.length)]
 
 
 def responses(batch: Sequence[JudgedGroup], version: int, config: TrainingConfig) -> list[TokenSequence]:
-    """All responses of a batch that policy `version` is trained on, group by group, their advantages still to come."""
+    """Return all responses of a batch for a step from policy `version`, group by group, with advantages of 0."""
     return [
         TokenSequence(
             group.prompt.token_ids,
@@ -113,7 +124,7 @@ def responses(batch: Sequence[JudgedGroup], version: int, config: TrainingConfig
 
 
 def _mask(completion: Completion, version: int, config: TrainingConfig) -> list[bool] | None:
-    """Which tokens are trained; None: all."""
+    """Return whether to train on a token, for all tokens of a response; None: on all of them."""
     if config.objective.shaping.filter_truncated and completion.truncated:
         return [False] * len(completion.token_ids)
     too_old = [span for span in completion.versions if version - span.version > config.max_staleness]
@@ -126,31 +137,34 @@ def _mask(completion: Completion, version: int, config: TrainingConfig) -> list[
 
 
 def advantages(batch: Sequence[JudgedGroup], penalties: list[float], config: TrainingConfig) -> list[list[float]]:
-    """For each group those of its responses; `penalties`, one for each response, are taken from the rewards."""
+    """Return the advantages by group, of its responses in their order.
+
+    `penalties` holds one number for every response of the batch, which is subtracted from its reward.
+    """
     import torch
 
     from tasks.training.objective import compute_advantages, normalize_then_sum
 
     present = _padded([[True] * len(group.completions) for group in batch], torch.bool)  # [groups, samples]
     if config.objective.reward_aggregation == "normalize_then_sum":
-        found = normalize_then_sum(*_components(batch), present)
+        values = normalize_then_sum(*_components(batch), present)
     else:
         rewards = _padded([group.scores for group in batch], torch.float64)
         rewards[present] -= torch.tensor(penalties, dtype=torch.float64)
         num_tokens = _padded([[len(c.token_ids) for c in group.completions] for group in batch], torch.long)
-        found = compute_advantages(rewards, num_tokens, config.objective, present)
-    return [row[mask].tolist() for row, mask in zip(found, present, strict=True)]
+        values = compute_advantages(rewards, num_tokens, config.objective, present)
+    return [row[mask].tolist() for row, mask in zip(values, present, strict=True)]
 
 
 def _padded(rows: Sequence[list[Any]], dtype: Any) -> Any:
-    """Rows of different lengths as a tensor `[rows, longest]`, 0 where a row has ended."""
+    """Return rows of different lengths as a tensor `[rows, longest]`, padded with 0."""
     import torch
 
     return torch.nn.utils.rnn.pad_sequence([torch.tensor(row, dtype=dtype) for row in rows], batch_first=True)
 
 
 def _components(batch: Sequence[JudgedGroup]) -> tuple[Any, Any]:
-    """Rewards `[groups, samples, rewards]`, NaN where there is none, and their weights `[groups, rewards]`."""
+    """Return rewards `[groups, samples, rewards]`, NaN for a missing one, and their weights `[groups, rewards]`."""
     import torch
 
     # Prompts differ in which rewards they have, and how many.

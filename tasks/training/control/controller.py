@@ -1,14 +1,21 @@
-"""The controller: decides which groups are trained on, when the learner steps, and what is remembered.
+"""The controller: decides which groups are trained on, when the learner steps, and what a checkpoint holds.
 
     prompts ──► in flight ──► judged ──► ready ──► batch ──► learner step ──► new weights ──► each actor, on its own
        ▲                        │          │
        │                        │          └ stale: dropped, prompt put back
        │                        └ zero variance or not judgeable: dropped
-       └ what takes its place is `resampling`'s to say: the next prompt at once, or a prompt of a next round
+       └ in its place, as `resampling` says: the next prompt at once, or a prompt of the next round
 
-`GroupLifecycle` is everything up to `ready`; here is what follows. A single response that cannot be judged leaves its
-group, so that the groups of a batch differ in size. The controller sees token ids and scores, never a tensor of the
-model.
+Who owns which state:
+
+    GroupLifecycle   groups up to `ready`, actors, replay buffer, counters of the step
+    PromptStream     position in the mixture, prompts that are retired, excluded or tried again
+    Validation       scores of the validated versions
+    learner          weights and optimizer; `version` here counts its batches
+    Ledger, Journal  files of fates and metrics, to which a checkpoint notes the length
+
+The controller sees token ids and scores, never a tensor of the model. A response that cannot be judged leaves its
+group, so that the groups of a batch differ in size.
 """
 
 from __future__ import annotations
@@ -18,32 +25,27 @@ import logging
 import math
 import shutil
 import statistics
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 from tasks.failures import InfrastructureError, MistakeError
 from tasks.storage.durable import whole_in_threads
-from tasks.training.actors.process import Actor
-from tasks.training.actors.weights import WeightStore
 from tasks.training.config import TrainingConfig
 from tasks.training.control.batch import train_batch
+from tasks.training.control.collaborators import Collaborators
 from tasks.training.control.group_lifecycle import GroupLifecycle
 from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.control.validation import Validation, superseded_policies, validated_policy
-from tasks.training.groups.group import JudgedGroup, Prompt
+from tasks.training.groups.group import JudgedGroup
 from tasks.training.learner.config import learning_rate
-from tasks.training.learner.restartable import NotFiniteError, RestartingLearner
+from tasks.training.learner.restartable import NotFiniteError
 from tasks.training.prompt_options import ActiveResampling, DynamicResampling, NoResampling
 from tasks.training.records.checkpoint import Checkpoints
 from tasks.training.records.identity import run_setup
-from tasks.training.records.journal import Metrics
-from tasks.training.records.ledger import Ledger
 from tasks.training.records.response_files import print_responses
 from tasks.training.records.run_state import RunState
 from tasks.training.records.saved_groups import groups_table, load_groups
-from tasks.training.rewards import RewardClient
 from tasks.training.telemetry.alarms import Watch
 from tasks.training.telemetry.step_metrics import batch_metrics
 from tasks.training.timeouts import Limit, watched, within
@@ -54,7 +56,7 @@ T = TypeVar("T")
 
 
 class NoSignalError(MistakeError):
-    """The prompts give the policy nothing to learn from: almost every group's scores are all equal."""
+    """The prompts give the policy nothing to learn from: in almost every group all scores are equal."""
 
 
 class NoPromptsLeftError(MistakeError):
@@ -65,34 +67,22 @@ class LostGroupsError(InfrastructureError):
     """Too many groups failed or grew stale for one batch."""
 
 
-@dataclass
-class Collaborators:
-    """Everyone whom the controller directs, and what it writes to. Tests replace any of them."""
-
-    make_actor: Callable[[int, int], Actor]
-    judge: RewardClient
-    learner: RestartingLearner
-    weights: WeightStore
-    ledger: Ledger
-    journal: Metrics
-    checkpoints: Checkpoints
-    policies: Path
-    on_step: Callable[[dict[str, float]], None] = field(default=lambda _: None)
-    kept_out: Sequence[Prompt] = ()
-
-
 class Controller:
     """One training run.
 
     Attributes:
-        version: steps taken; the policy that the learner holds.
-        validation: what is measured on the prompts that are kept out of training.
+        version: number of steps taken, which is the version of the policy that the learner holds.
+        lifecycle: all groups of the run, and the actors.
+        validation: the validation of policies on prompts that are never trained on.
     """
 
     def __init__(self, config: TrainingConfig, prompts: PromptStream, collaborators: Collaborators) -> None:
         self._config = config
         self._prompts = prompts
-        self._crew = collaborators
+        self._judge, self._learner, self._weights = collaborators.judge, collaborators.learner, collaborators.weights
+        self._ledger, self._journal = collaborators.ledger, collaborators.journal
+        self._checkpoints, self._policies = collaborators.checkpoints, collaborators.policies
+        self._on_step = collaborators.on_step
         self._loop = asyncio.get_running_loop()
         self._started = self._loop.time()
         self._elapsed_before = 0.0
@@ -106,7 +96,7 @@ class Controller:
             collaborators.ledger,
             clock=self._elapsed,
         )
-        self.validation = Validation(config, collaborators.kept_out, self.lifecycle.fleet, collaborators.judge)
+        self.validation = Validation(config, collaborators.validation_prompts, self.lifecycle.fleet, self._judge)
         self._stall_limit = Limit.of(config, "stall_seconds")
         self._watch = Watch(config.alarms)
         self._setup = run_setup(config)  # reads all of the code, for which a running loop has no time
@@ -116,10 +106,10 @@ class Controller:
         self.version = 0
 
     async def resume(self, checkpoint: Path, earlier: Iterable[Mapping[str, float]]) -> None:
-        """Put learner, prompts and groups back to where `checkpoint` was taken; before `run`.
+        """Restore learner, prompts and groups from `checkpoint`; called before `run`.
 
         Args:
-            earlier: the metrics of the steps up to there, which alarms compare with.
+            earlier: the metrics of the steps before the checkpoint, which alarms compare with.
 
         Raises:
             ValueError: the checkpoint is incomplete or belongs to another mixture.
@@ -133,13 +123,17 @@ class Controller:
         self._watch.recall(earlier)
         self._elapsed_before = self._recorded_at = state.elapsed
         self.version = self._saved = state.version
-        await self._crew.learner.load(Checkpoints.learner_in(checkpoint))
+        await self._learner.load(Checkpoints.learner_in(checkpoint))
 
     async def run(self) -> None:
         """Train up to the last step.
 
         Raises:
-            NoSignalError, NoPromptsLeftError, StalledError: see there.
+            NoSignalError: the prompts give no signal.
+            NoPromptsLeftError: all prompts are retired or excluded.
+            LostGroupsError: too many groups of a batch failed or grew stale.
+            StalledError: no group was decided for `stall_seconds`, or a file system does not answer.
+            DivergedError: loss or gradient are not finite, again and again.
             ActorLostError: more actors were lost than `actors.max_restarts` allows.
             LearnerLostError: a learner rank was lost.
         """
@@ -157,20 +151,20 @@ class Controller:
             for task in (learning, sampling):
                 task.cancel()
             await asyncio.gather(learning, sampling, return_exceptions=True)
-            # what has been paid for is kept, whatever ends the run
+            # A checkpoint that is being written is completed, whatever ends the run.
             await asyncio.gather(self._saving_ended(), return_exceptions=True)
             await self.validation.close()
         self.lifecycle.close()
-        await self._crew.ledger.rollouts.flush()
+        await self._ledger.rollouts.flush()
 
     async def _learn(self) -> None:
-        waited = 0.0
+        waited = 0.0  # seconds without a batch, since the last step
         while (step := self.version) < self._config.steps:
-            waiting = self._loop.time()
+            started = self._loop.time()
             batch = await self._next_batch()
             if batch is None:
                 break
-            waited += self._loop.time() - waiting
+            waited += self._loop.time() - started
             try:
                 learned = await self._train(step, batch)
             except NotFiniteError as error:
@@ -182,7 +176,9 @@ class Controller:
                 await self._publish()
             if self.version >= self._config.steps - 1:  # a row of metrics holds one, and the last row the last policy's
                 await self._validated(self.validation.finish())
-            figures = await self._within("the controller asks the judge for its figures", self._crew.judge.figures())
+            figures = await self._within(
+                "the controller waits for the figures of the reward workers", self._judge.figures()
+            )
             judges = {f"verifiers/{name}": value for name, value in figures.items()}
             await self._record(
                 step, batch, {**learned, **judges, **self.validation.take_metrics(), "wait_seconds": waited}
@@ -196,48 +192,52 @@ class Controller:
             await self._saving_ended()
 
     async def _next_batch(self) -> list[JudgedGroup] | None:
-        """`groups_per_step` groups, none of them stale, in the order in which their prompts were drawn.
+        """Return `groups_per_step` groups, none of them stale, in the order in which their prompts were drawn.
 
         None where the run ends here, because its prompts are solved.
         """
-        sampling, window, wanted = self.lifecycle, self.lifecycle.window, self._config.groups_per_step
-        before = dict(self._crew.ledger.fates)
+        lifecycle, window, wanted = self.lifecycle, self.lifecycle.window, self._config.groups_per_step
+        before = dict(self._ledger.fates)
         self._prompts.history.begin(self.version)
-        sampling.drop_stale(self.version)
+        lifecycle.drop_stale(self.version)
         while True:
-            sampling.decided.clear()
+            lifecycle.decided.clear()
             over = self._prompts.is_exhausted and not window.in_flight
             complete = over or not self._config.samples_in_rounds or window.undecided == 0
             if complete and len(window.ready) >= wanted:
-                return sampling.take_batch(wanted, self.version)
+                return lifecycle.take_batch(wanted, self.version)
             if over:
                 self._end_without_prompts()
                 return None
-            self._ask({fate: count - before.get(fate, 0) for fate, count in self._crew.ledger.fates.items()})
-            await within(sampling.decided.wait(), self._what_is_missing, self._stall_limit)
+            self._ask({fate: count - before.get(fate, 0) for fate, count in self._ledger.fates.items()})
+            await within(lifecycle.decided.wait(), self._what_is_missing, self._stall_limit)
 
     def _ask(self, dropped: dict[str, int]) -> None:
-        """Ask for the groups that the batch lacks, unless so many were dropped for it that it makes no sense."""
-        sampling, resampling, wanted = self.lifecycle, self._config.resampling, self._config.groups_per_step
+        """Ask for the groups that the batch lacks.
+
+        Raises:
+            NoSignalError, LostGroupsError: more groups were dropped for this batch than `resampling` allows.
+        """
+        lifecycle, resampling, wanted = self.lifecycle, self._config.resampling, self._config.groups_per_step
         match resampling:
             case DynamicResampling():
-                if sampling.window.undecided > 0:
+                if lifecycle.window.undecided > 0:
                     return
-                rounds = sampling.counters.rounds or 0
+                rounds = lifecycle.counters.rounds or 0
                 if rounds == resampling.max_rounds:
                     lost = dropped.get("failed", 0) + dropped.get("stale", 0)
                     if lost > dropped.get("zero_variance", 0):
                         raise self._lost_groups(dropped, f"in {rounds} rounds (resampling.max_rounds)")
                     raise self._no_signal(dropped, f"in {rounds} rounds (resampling.max_rounds)")
-                sampling.counters.rounds = rounds + 1
-                sampling.ask(math.ceil(resampling.batch_multiplier * wanted))
+                lifecycle.counters.rounds = rounds + 1
+                lifecycle.ask(math.ceil(resampling.batch_multiplier * wanted))
             case ActiveResampling() | NoResampling():
                 limit = f"(resampling.max_dropped_groups = {resampling.max_dropped_groups})"
                 if dropped.get("zero_variance", 0) > resampling.max_dropped_groups:
                     raise self._no_signal(dropped, limit)
                 if dropped.get("failed", 0) + dropped.get("stale", 0) > resampling.max_dropped_groups:
                     raise self._lost_groups(dropped, limit)
-                sampling.keep_full(wanted * max(self._config.async_steps, 1))
+                lifecycle.keep_full(wanted * max(self._config.async_steps, 1))
 
     def _lost_groups(self, dropped: dict[str, int], limit: str) -> LostGroupsError:
         return LostGroupsError(f"step {self.version}: too many groups failed or grew stale {limit}: {dropped}")
@@ -258,8 +258,8 @@ class Controller:
     def _no_signal(self, dropped: dict[str, int], limit: str) -> NoSignalError:
         return NoSignalError(
             f"step {self.version}: {dropped.get('zero_variance', 0)} groups were dropped while "
-            f"{len(self.lifecycle.window.ready)} of {self._config.groups_per_step} were found {limit}; fates so far: "
-            f"{dict(self._crew.ledger.fates)}. The prompts are too hard or too easy for this policy, or its responses "
+            f"{len(self.lifecycle.window.ready)} of {self._config.groups_per_step} were ready {limit}; fates so far: "
+            f"{dict(self._ledger.fates)}. The prompts are too hard or too easy for this policy, or its responses "
             "are cut off (sampling.max_tokens)"
         )
 
@@ -276,10 +276,10 @@ class Controller:
 
     async def _train(self, step: int, batch: list[JudgedGroup]) -> dict[str, float]:
         config = self._config
-        # The next groups are sampled while the learner works on these, unless both take turns.
+        # The next groups are sampled while the learner works on these, unless the run is synchronous.
         self.lifecycle.keep_full(config.groups_per_step * config.async_steps)
         rate = learning_rate(step, config.optimizer, config.steps)
-        trained = await train_batch(batch, step, rate, self._crew.learner, config)
+        trained = await train_batch(batch, step, rate, self._learner, config)
         for group, row in zip(batch, trained.advantages, strict=True):
             self.lifecycle.trained(group, step, statistics.pstdev(row))
         return trained.metrics
@@ -287,81 +287,81 @@ class Controller:
     async def _publish(self) -> None:
         await self._within("no actor takes the policy that is to be validated", self.validation.begun())
         if self.version > 0 or self._config.lora:
-            await self._crew.learner.write_weights(self._crew.weights.path(self.version))
-        await self._crew.weights.publish(self.version)
+            await self._learner.write_weights(self._weights.path(self.version))
+        await self._weights.publish(self.version)
         if self.validation.is_due(self.version):
             await self._validated(self.validation.begin(self.version))
 
     async def _validated(self, awaitable: Awaitable[None]) -> None:
         await within(
             awaitable,
-            f"step {self.version}: a policy is being validated",
+            f"step {self.version}: the controller waits for the validation of a policy",
             self._stall_limit,
             progress=lambda: self.validation.responses,
         )
 
     async def _export(self) -> None:
-        """The policy, where it is asked for and where it is, or may turn out to be, the best that was validated."""
+        """Export the policy where it is due, and where it is or may turn out to be the best that was validated."""
         every = self._config.export_every
         if every and self.version % every == 0:
-            await self._export_to(self._crew.policies / f"step_{self.version:08d}")
+            await self._export_to(self._policies / f"step_{self.version:08d}")
         if self.version in self.validation.needed:
-            await self._export_to(validated_policy(self._crew.policies, self.version))
+            await self._export_to(validated_policy(self._policies, self.version))
 
     async def _export_to(self, folder: Path) -> None:
         async with whole_in_threads(folder) as partial:
-            await self._crew.learner.export(partial)
+            await self._learner.export(partial)
 
     async def _save_if_due(self) -> None:
         if self._saving and self._saving.done():
             self._saving.result()  # a disk that is full ends the run here
         if self.version % self._config.checkpoint_every == 0 or self._lacks_checkpoint:
             await self._save()
-        elif self._crew.ledger.rollouts.is_due:
-            await self._crew.ledger.rollouts.flush()
+        elif self._ledger.rollouts.is_due:
+            await self._ledger.rollouts.flush()
 
     async def _save(self) -> None:
-        """Begin a checkpoint of this moment, which is written while training goes on; one at a time."""
+        """Begin a checkpoint of this moment, which is written while training continues; one at a time."""
         await self._saving_ended()
         self._lacks_checkpoint = False
-        window, kept = self.lifecycle.window, self.lifecycle.replay.groups
+        window, replayable = self.lifecycle.window, self.lifecycle.replay.groups
         state = RunState(
             **self._setup.model_dump(),
             version=self.version,
             elapsed=self._elapsed(),
             next_group=self.lifecycle.next_group,
             prompts=self._prompts.state(),
-            replays={str(number): group.replays for number, group in kept.items()},
+            replays={str(number): group.replays for number, group in replayable.items()},
             unrecorded=self.lifecycle.counters.unrecorded(),
             validated=self.validation.state(),
-            policies=[validated_policy(self._crew.policies, best).name] if (best := self.validation.best) else [],
-            ledger_bytes=self._crew.ledger.sync(),
+            policies=[validated_policy(self._policies, best).name] if (best := self.validation.best) else [],
+            ledger_bytes=self._ledger.sync(),
             rollout_files=0,
-            journal_bytes=self._crew.journal.sync(),
+            journal_bytes=self._journal.sync(),
         )
         groups = groups_table(
-            [*window.ready, *window.in_flight.values(), *kept.values()]
+            [*window.ready, *window.in_flight.values(), *replayable.values()]
         )  # of this moment, as all the rest
-        superseded = superseded_policies(self._crew.policies, self.validation.needed)
-        state = state.model_copy(update={"rollout_files": await self._crew.ledger.rollouts.flush()})
-        partial = await self._crew.checkpoints.begin(state, groups, self._crew.learner)
+        superseded = superseded_policies(self._policies, self.validation.needed)
+        state = state.model_copy(update={"rollout_files": await self._ledger.rollouts.flush()})
+        partial = await self._checkpoints.begin(state, groups, self._learner)
         self._saving = asyncio.create_task(self._complete(partial, self.version, superseded))
 
     async def _complete(self, partial: Path, version: int, superseded: list[Path]) -> None:
-        if not await self._crew.learner.written():
+        if not await self._learner.written():
             self._lacks_checkpoint = True
             return
-        completing = self._crew.checkpoints.complete(partial)
+        completing = self._checkpoints.complete(partial)
         checkpoint = await self._within(f"the checkpoint of version {version} is put on the disk", completing)
-        self._crew.learner.saved(Checkpoints.learner_in(checkpoint))
+        self._learner.saved(Checkpoints.learner_in(checkpoint))
         self._saved = version
-        settling = self._crew.checkpoints.settle(checkpoint)
+        settling = self._checkpoints.settle(checkpoint)
         await watched(settling, f"checkpoints older than {version} are being uploaded")
-        for folder in superseded:  # an attempt that resumes knows no better one now
+        for folder in superseded:  # a resumed attempt needs none of them now
             await asyncio.to_thread(shutil.rmtree, folder)
 
     async def _saving_ended(self) -> None:
-        """The checkpoint that was being written is complete, or its ranks were lost; raises what kept it from that."""
+        """Wait until the checkpoint in progress is complete, or its ranks were lost; raise the error that ended it."""
         if self._saving:
             await asyncio.shield(self._saving)  # it has limits of its own
 
@@ -380,15 +380,15 @@ class Controller:
             **batch_metrics(batch, version=step),
             "trained_tokens": trained,
             "trained_tokens_per_second": trained / seconds,
-            **self._crew.learner.take_figures(seconds),
+            **self._learner.take_figures(seconds),
             **self.lifecycle.fleet.take_figures(seconds),
             **learned,
         }
         metrics |= self._watch.observe(metrics)
-        self._crew.journal.record(metrics)
+        self._journal.record(metrics)
         print_responses(batch, step, self._config.log_completions)
-        await asyncio.to_thread(self._crew.on_step, metrics)
+        await asyncio.to_thread(self._on_step, metrics)
 
     def _elapsed(self) -> float:
-        """Seconds of work on this run, over all its attempts."""
+        """Return the seconds of work on this run, over all its attempts."""
         return self._elapsed_before + self._loop.time() - self._started

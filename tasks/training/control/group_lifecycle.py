@@ -1,11 +1,10 @@
 """The life of every group from a prompt to its one fate: actors generate, a verifier judges, the group is decided.
 
-    PromptStream ──► Window ──► Fleet ──► RewardClient ──► ready ──► batch ──► trained
-                        ▲                     │              │         └─────► failed: the step was not finite
-                        │                     │              ├─► stale
-                        └── next prompt ◄─────┴──────────────┤
-                            in its place                     └─► unused: the run has ended
-                                              └─► zero_variance, failed, stale
+    PromptStream ──► in flight: Fleet, RewardClient ──► ready ──► batch ──► trained
+         ▲                 │                              │         └─────► failed: the step was not finite
+         │                 ├─► failed, zero_variance      ├─► stale
+         │                 └─► stale (`abort`)            └─► unused: the run has ended
+         └─ a stale group's prompt is sampled again; for a dropped group, the window is filled with another
 
 A response is judged as soon as it is generated, whatever becomes of its actor and of the other responses of its group.
 Every decision is recorded in the ledger, and counted for the metrics of the step.
@@ -251,7 +250,7 @@ class GroupLifecycle:
         self.counters.actors_lost += 1
 
     def on_update(self, timing: UpdateTiming) -> None:
-        """Add the update to the counts of the present step, which may be a later one than that of its begin."""
+        """Count the update for the step in which it ends, which may be later than the one in which it began."""
         self.counters.updates.append(timing)
 
     # Judging

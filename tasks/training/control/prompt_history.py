@@ -1,4 +1,4 @@
-"""What a prompt's earlier groups say: that it is solved, and retires, or that it is worth another try later."""
+"""The results of every prompt so far in a run, which decide on its retirement (solved) and re-rolling (unsolved)."""
 
 from __future__ import annotations
 
@@ -10,54 +10,59 @@ from tasks.training.prompt_options import PromptsConfig
 
 
 class PromptHistory:
-    """The memory of a run about its prompts, as far as `config` asks for one.
+    """Per-prompt results so far; decides which prompts retire and which are tried again before their next epoch.
 
-    Args:
-        steps: of the run, for `reroll.start_fraction`.
+    It records only what the options that are on need.
 
     Attributes:
-        retired: prompts that are solved, by id.
+        retired: ids of the prompts that are solved and sampled no more.
     """
 
     def __init__(self, config: PromptsConfig, steps: int) -> None:
+        """Make an empty history for a run of `steps` steps, of which `reroll.start_fraction` is a share."""
         self._retirement = config.retirement
         self._reroll = config.reroll
         self._steps = steps
         self._step = 0
         self._allowed = 0
-        self._solved: dict[str, int] = {}  # visits in a row
-        self._failed: dict[str, list[int]] = {}  # the steps at which no response passed
-        self._deferred: deque[str] = deque()  # by the time of the last try
+        self._solved: dict[str, int] = {}  # number of successive groups that count as solved, by prompt
+        self._failed: dict[str, list[int]] = {}  # steps at which no response of a group passed, by prompt
+        self._deferred: deque[str] = deque()  # prompts that wait for another try, the one tried longest ago first
         self._retried = self._recovered = 0
         self.retired: set[str] = set()
 
     def begin(self, step: int) -> None:
-        """The batch of `step` is sampled from now on."""
+        """Begin to sample the batch of `step`, which may hold `reroll.max_groups` prompts that are tried again."""
         self._step = step
         reroll = self._reroll
         self._allowed = reroll.max_groups if reroll and step >= reroll.start_fraction * self._steps else 0
 
     def judged(self, prompt: str, passed: Sequence[bool]) -> str:
-        """A group of `prompt` has its judgements; returns what becomes of the prompt, empty where nothing special."""
+        """Take in the judgements of one group of `prompt`.
+
+        Returns the consequence for the prompt as text for the ledger: it retires, or waits for another try. The text is
+        empty where nothing changes.
+        """
         return self._may_retire(prompt, passed) or self._may_wait(prompt, any(passed))
 
     def take_deferred(self) -> str | None:
-        """A prompt to try again now, if one waits and this batch may have one more."""
+        """Remove and return a prompt to try again now; None where none waits, or this batch has its share of them."""
         if not self._allowed or not self._deferred or self._failed[self._deferred[0]][-1] >= self._step:
             return None
         self._allowed -= 1
         return self._deferred.popleft()
 
     def drawn(self, prompt: str) -> None:
-        """Its epoch has drawn the prompt: it need not wait for another try."""
+        """Record that its epoch has drawn the prompt, so that it waits for no other try."""
         if prompt in self._failed and prompt in self._deferred:
             self._deferred.remove(prompt)
 
     def take_figures(self) -> dict[str, float]:
-        """Of the options that are on.
+        """Return the metrics of the options that are on, and count groups from 0 again.
 
-        `retired_prompts`, and `deferred_prompts`, which wait for another try; since the last call `retried_groups`,
-        which were one, and `recovered_groups`, those of them with a response that passes.
+        `retired_prompts` and `deferred_prompts` are the numbers of prompts that are retired, and that wait for another
+        try. `retried_groups` counts the judged groups of another try since the last call, and `recovered_groups` those
+        of them with a response that passes.
         """
         figures: dict[str, float] = {}
         if self._retirement:
@@ -70,7 +75,7 @@ class PromptHistory:
         return figures
 
     def state(self) -> dict[str, Any]:
-        """What a restart needs."""
+        """Return the history as JSON values, for a checkpoint."""
         return {
             "solved": self._solved,
             "retired": sorted(self.retired),
@@ -81,7 +86,7 @@ class PromptHistory:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken."""
+        """Continue with the history that `state` returned."""
         self._solved = dict(state["solved"])
         self.retired = set(state["retired"])
         self._failed = {prompt: list(steps) for prompt, steps in state["failed"].items()}
@@ -96,7 +101,7 @@ class PromptHistory:
             self._solved.pop(prompt, None)
             return ""
         self._solved[prompt] = self._solved.get(prompt, 0) + 1
-        if self._solved[prompt] < options.visits:
+        if self._solved[prompt] < options.consecutive_groups:
             return ""
         del self._solved[prompt]
         self._forget_failures(prompt)

@@ -1,6 +1,6 @@
-"""The order in which prompts are sampled: the mixture's own, epoch after epoch, and it survives a restart.
+"""The order in which prompts are sampled: the mixture's own, epoch after epoch. It survives a restart.
 
-what was lost, or grew stale ──► what waited for another try ──► the next of the epoch, unless excluded or retired
+prompts put back (stale groups) ──► prompts to try again ──► next prompt of the epoch, unless excluded or retired
 """
 
 from __future__ import annotations
@@ -15,26 +15,35 @@ from tasks.training.control.prompt_history import PromptHistory
 from tasks.training.groups.group import Prompt
 from tasks.training.prompt_options import CurriculumConfig, PromptsConfig
 
-NO_CHANGES = PromptsConfig()
+DEFAULT_OPTIONS = PromptsConfig()
+"""Options that leave the mixture's order as it is."""
 
 
 class PromptStream:
-    """An endless stream of prompts; one that is up-sampled stands in it several times an epoch.
+    """An endless stream of prompts; one that the mixture repeats comes several times an epoch.
 
     The first epoch follows the mixture's order; each later one is a shuffle seeded by (seed, epoch). A prompt whose
     group was lost or dropped for staleness is put back and comes first.
 
-    Args:
-        options: what may change this order: a curriculum, and what earlier groups say of a prompt.
-        steps: of the run.
-
     Attributes:
-        history: what earlier groups say of each prompt.
+        history: results of every prompt so far, by which prompts retire or are tried again.
     """
 
     def __init__(
-        self, prompts: Sequence[Prompt], seed: int, options: PromptsConfig = NO_CHANGES, steps: int = 1
+        self, prompts: Sequence[Prompt], seed: int, options: PromptsConfig = DEFAULT_OPTIONS, steps: int = 1
     ) -> None:
+        """Make a stream at its beginning.
+
+        Args:
+            prompts: the mixture, in its order.
+            seed: seed of the shuffles and of the curriculum.
+            options: retirement, deferred re-rolling and curriculum, which change the order.
+            steps: steps of the run.
+
+        Raises:
+            ValueError: the mixture is empty.
+            MistakeError: a curriculum is asked for, and all pass rates are equal.
+        """
         if not prompts:
             raise ValueError("the mixture holds no prompts to train on")
         rates = {prompt.pass_rate for prompt in prompts}
@@ -50,7 +59,7 @@ class PromptStream:
         self._returned: deque[Prompt] = deque()
         self._excluded: set[str] = set()
         self._curriculum = options.curriculum
-        self._ordered, self._ordered_for = self._prompts, -1  # the order of one epoch, and which one
+        self._ordered, self._ordered_for = self._prompts, -1  # the order of one epoch, and the number of that epoch
         self.history = PromptHistory(options, steps)
 
     @property
@@ -60,7 +69,7 @@ class PromptStream:
 
     @property
     def epoch(self) -> float:
-        """How often the mixture has been drawn, as a fraction."""
+        """Number of epochs drawn so far, as a fraction."""
         return self._drawn / len(self._prompts)
 
     @property
@@ -72,7 +81,7 @@ class PromptStream:
         return len(retired | excluded) == total
 
     def next(self) -> Prompt:
-        """The next prompt to sample.
+        """Return the next prompt to sample.
 
         Raises:
             ValueError: the stream is exhausted.
@@ -97,7 +106,7 @@ class PromptStream:
         return prompt.prompt_id in self._excluded or prompt.prompt_id in self.history.retired
 
     def put_back(self, prompt: Prompt) -> None:
-        """Sample `prompt` again, before anything new, unless it has retired meanwhile."""
+        """Sample `prompt` again, before anything new, unless it has been retired or excluded meanwhile."""
         if not self._is_left_out(prompt):
             self._returned.append(prompt)
 
@@ -106,30 +115,30 @@ class PromptStream:
         self._excluded.add(prompt.prompt_id)
 
     def state(self) -> dict[str, Any]:
-        """What a restart needs."""
+        """Return the position in the stream as JSON values, for a checkpoint."""
         again = [prompt.prompt_id for prompt in self._returned]
         return {
             "drawn": self._drawn,
             "again": again,
             "excluded": sorted(self._excluded),
-            "visits": self.history.state(),
+            "history": self.history.state(),
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue where `state` was taken.
+        """Continue at the position that `state` returned.
 
         Raises:
-            ValueError: the state speaks of prompts that this mixture does not hold.
+            ValueError: the position names prompts that this mixture does not hold.
         """
-        visits = state["visits"]
-        known = (*state["again"], *state["excluded"], *visits["retired"], *visits["failed"], *visits["solved"])
+        history = state["history"]
+        known = (*state["again"], *state["excluded"], *history["retired"], *history["failed"], *history["solved"])
         unknown = [identity for identity in known if identity not in self._by_id]
         if unknown:
             raise ValueError(f"the checkpoint holds prompts that the mixture lacks, such as {unknown[0]}")
         self._drawn = state["drawn"]
         self._returned = deque(self._by_id[identity] for identity in state["again"])
         self._excluded = set(state["excluded"])
-        self.history.restore(visits)
+        self.history.restore(history)
 
     def _order(self, epoch: int) -> list[Prompt]:
         if epoch != self._ordered_for:
@@ -144,7 +153,7 @@ class PromptStream:
 
 
 def easy_to_hard(prompts: Sequence[Prompt], curriculum: CurriculumConfig, seed: str) -> list[Prompt]:
-    """Prompts in the order of their pass rates, each less than `band` of them away from its place in it."""
+    """Return prompts by falling pass rate, each moved from its rank by less than the share `band` of all prompts."""
     chance = random.Random(seed)
     ranked = sorted(prompts, key=lambda prompt: -prompt.pass_rate)
     width = curriculum.band * len(prompts)

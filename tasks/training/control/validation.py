@@ -1,6 +1,6 @@
-"""Validation: what the policy makes of prompts that it never trains on, measured while training goes on.
+"""Validation: the policy answers prompts that it is never trained on, while training continues.
 
-    version n is published ──► an actor takes it, and keeps it for all responses ──► judged ──► metrics of a step
+    version n is published ──► an actor takes it, and is pinned to it for all responses ──► judged ──► metrics of a step
 
 All responses of a validation come from one version, whose policy the controller exports; the best one stays.
 """
@@ -29,8 +29,8 @@ from tasks.verifiers import Score
 logger = logging.getLogger(__name__)
 
 
-def kept_out(prompts: Sequence[Prompt], config: TrainingConfig) -> tuple[list[Prompt], list[Prompt]]:
-    """The prompts to train on, and those that validation keeps out, each once.
+def split_validation(prompts: Sequence[Prompt], config: TrainingConfig) -> tuple[list[Prompt], list[Prompt]]:
+    """Return the prompts to train on, with their repetitions, and the distinct prompts that validation uses instead.
 
     Raises:
         MistakeError: none would be left to train on.
@@ -44,8 +44,10 @@ def kept_out(prompts: Sequence[Prompt], config: TrainingConfig) -> tuple[list[Pr
             f"validation.prompts = {count}: the mixture has {len(by_id)} prompts, and none would be left to train on"
         )
     chosen = sorted(by_id, key=lambda prompt_id: (sample_seed(config.seed, f"validation {prompt_id}", 0), prompt_id))
-    out = set(chosen[:count])
-    return [prompt for prompt in prompts if prompt.prompt_id not in out], [by_id[each] for each in chosen[:count]]
+    validated = set(chosen[:count])
+    return [prompt for prompt in prompts if prompt.prompt_id not in validated], [
+        by_id[prompt_id] for prompt_id in chosen[:count]
+    ]
 
 
 @dataclass(frozen=True)
@@ -56,16 +58,14 @@ class _Answer:
 
 
 class Validation:
-    """All validations of a run, of which one at most is under way.
-
-    Args:
-        prompts: those that are kept out of training.
+    """All validations of a run, of which at most one is under way.
 
     Attributes:
-        responses: how many were generated so far.
+        responses: number of responses generated so far, of all validations.
     """
 
     def __init__(self, config: TrainingConfig, prompts: Sequence[Prompt], fleet: Fleet, judge: RewardClient) -> None:
+        """Make the validation of `prompts`, which are never trained on; without any, no version is validated."""
         self._config = config
         self._options = config.validation or ValidationConfig()
         self._prompts = list(prompts)
@@ -76,30 +76,30 @@ class Validation:
         self._version = 0
         self._begun = asyncio.Event()
         self._one_by_one = False
-        self._untold: dict[str, float] = {}
+        self._new_metrics: dict[str, float] = {}
         self.responses = 0
 
     def state(self) -> dict[str, float]:
-        """Mean scores by version, for a checkpoint."""
+        """Return the mean scores by version, for a checkpoint."""
         return {str(version): score for version, score in self._scores.items()}
 
     def restore(self, state: Mapping[str, float]) -> None:
-        """Go on from `state`."""
+        """Continue with the scores that `state` returned."""
         self._scores = {int(version): score for version, score in state.items()}
 
     @property
     def best(self) -> int | None:
-        """The version with the highest score, the first of equals; None before one is known."""
+        """Version with the highest score, the first of equals; None before any is validated."""
         return max(self._scores, key=lambda version: (self._scores[version], -version), default=None)
 
     def is_due(self, version: int) -> bool:
-        """Whether `version` of the policy is one to validate."""
+        """Return whether `version` of the policy should be validated now."""
         due = version % self._options.every == 0 or version == self._config.steps
         return bool(self._prompts) and due and version not in self._scores
 
     @property
     def needed(self) -> set[int]:
-        """The versions whose policy is the best so far, or may turn out to be."""
+        """Versions whose policy is the best so far, or may turn out to be: the best one and the one under way."""
         return self._under_way | ({self.best} if self.best is not None else set())
 
     @property
@@ -107,12 +107,13 @@ class Validation:
         return {self._version} if self._task and not self._task.done() else set()
 
     async def begin(self, version: int) -> None:
-        """Validate `version`, which has just been published.
+        """Begin the validation of `version`, which has just been published.
 
-        While another is under way it is left out, so that the learner never waits; the last one waits for that.
+        While another validation is under way it is skipped, so that the learner never waits. The last version of the
+        run is not skipped: it waits for the other to end.
 
         Raises:
-            Exception: the defect that ended the one before.
+            Exception: the defect that ended the validation before.
         """
         if self._under_way and version < self._config.steps:
             logger.warning(
@@ -131,43 +132,49 @@ class Validation:
         self._task = asyncio.create_task(self._validate(version))
 
     async def begun(self) -> None:
-        """Return when an actor has the version to validate, so that a newer one may be published."""
+        """Wait until an actor is pinned to the version to validate, so that a newer one may be published."""
         if self._task and self._under_way:
             waiting = asyncio.create_task(self._begun.wait())
             await asyncio.wait([waiting, self._task], return_when=asyncio.FIRST_COMPLETED)
             waiting.cancel()
 
     async def finish(self) -> None:
-        """Return when none is under way; raises what has ended it."""
+        """Wait until no validation is under way; raise the defect that ended the last one."""
         if self._task:
             await self._task
 
     def take_metrics(self) -> dict[str, float]:
-        """Of the validation that ended since the last call, the newer one of two; raises what has ended it.
+        """Return the metrics of the validation that ended since the last call; of two, those of the newer one.
 
         `validation/score` is the mean over prompts of their responses' mean score, `error` its standard error over
         prompts, `pass_rate` the same mean of whether a response is right, `truncated` the share of responses that were
-        cut off, `unanswered` the number of those that no engine would generate or nobody could judge, `version` the
-        number of steps that the policy has taken, `seconds` how long it took.
+        cut off, `unanswered` the number of responses that no engine would generate or no verifier could judge,
+        `version` the number of steps that the policy has taken, `seconds` the duration of the validation.
+
+        Raises:
+            Exception: the defect that ended a validation.
         """
         if self._task and self._task.done():
             self._task.result()
-        metrics, self._untold = self._untold, {}
+        metrics, self._new_metrics = self._new_metrics, {}
         return {f"validation/{name}": value for name, value in metrics.items()}
 
     async def close(self) -> None:
-        """Give up the one that is under way."""
+        """Cancel the validation that is under way."""
         if self._task:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _validate(self, version: int) -> None:
         clock = asyncio.get_running_loop().time
-        started, asked = clock(), len(self._prompts) * self._options.samples
+        started, total = clock(), len(self._prompts) * self._options.samples
         judging: list[asyncio.Task[_Answer]] = []
         try:
             if not await self._generate(version, judging):
-                logger.warning("version %d is not validated: the actor that kept it was lost", version)
+                logger.warning(
+                    "version %d is not validated: its actor was lost, and all others have newer weights",
+                    version,
+                )
                 return
             judged = [answer for answer in await asyncio.gather(*judging) if answer.score.error is None]
         finally:
@@ -175,20 +182,20 @@ class Validation:
         if not judged:
             logger.warning("version %d is not validated: no response could be judged", version)
             return
-        found = summary(judged)
-        self._scores[version] = found["score"]
-        logger.info("version %d: score %.3f +- %.3f on prompts kept out", version, found["score"], found["error"])
-        self._untold = {
+        figures = summary(judged)
+        self._scores[version] = figures["score"]
+        logger.info("version %d: validation score %.3f +- %.3f", version, figures["score"], figures["error"])
+        self._new_metrics = {
             "version": float(version),
-            **found,
-            "unanswered": float(asked - len(judged)),
+            **figures,
+            "unanswered": float(total - len(judged)),
             "seconds": clock() - started,
         }
 
     async def _generate(self, version: int, judging: list[asyncio.Task[_Answer]]) -> bool:
-        """Have every prompt answered, and each response judged; False where no actor has `version` any more.
+        """Generate all responses and begin to judge them; return False where no actor has `version` any more.
 
-        After the loss of an actor, prompts are answered one by one: one of them may be what ends engines.
+        After the loss of an actor, prompts are answered one by one, because one of them may be the cause of the loss.
         """
         waiting = list(self._prompts)
         while waiting:
@@ -198,14 +205,17 @@ class Validation:
                     self._begun.set()
                     answering = True
                     while waiting:
-                        turn = waiting[:1] if self._one_by_one else list(waiting)
-                        await self._answer(slot, turn, waiting, judging)
+                        prompts = waiting[:1] if self._one_by_one else list(waiting)
+                        await self._answer(slot, prompts, waiting, judging)
             except ActorLostError as error:
                 logger.warning("validation of version %d: %s", version, error)
                 if self._one_by_one and answering:
                     prompt = waiting.pop(0)
                     self._prompts.remove(prompt)
-                    logger.warning("prompt %s is validated no more: it ends engines", prompt.prompt_id)
+                    logger.warning(
+                        "prompt %s is not validated any more: an actor was lost while it answered this prompt",
+                        prompt.prompt_id,
+                    )
                 self._one_by_one = True
                 if self._fleet.has_newer_than(version):
                     return False
@@ -215,7 +225,7 @@ class Validation:
     async def _answer(
         self, slot: ActorSlot, prompts: list[Prompt], waiting: list[Prompt], judging: list[asyncio.Task[_Answer]]
     ) -> None:
-        """Generate all responses to `prompts`; a prompt leaves `waiting` when its responses are being judged."""
+        """Generate all responses to `prompts`; remove a prompt from `waiting` when its responses are being judged."""
 
         async def answer(prompt: Prompt) -> None:
             try:
@@ -249,29 +259,33 @@ async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
 
 
 def summary(answers: Sequence[_Answer]) -> dict[str, float]:
-    """What `answers`, all judged and at least one, say of a policy; see `Validation.take_metrics`."""
+    """Return score, standard error, pass rate and share of truncated responses of `answers`, at least one.
+
+    They are defined in `Validation.take_metrics`; all answers are judged.
+    """
     by_prompt: dict[str, list[_Answer]] = {}
-    for each in answers:
-        by_prompt.setdefault(each.prompt_id, []).append(each)
-    scores = [statistics.fmean(each.score.value for each in group) for group in by_prompt.values()]
-    passed = [statistics.fmean(each.score.passed for each in group) for group in by_prompt.values()]
+    for answer in answers:
+        by_prompt.setdefault(answer.prompt_id, []).append(answer)
+    scores = [statistics.fmean(answer.score.value for answer in group) for group in by_prompt.values()]
+    passed = [statistics.fmean(answer.score.passed for answer in group) for group in by_prompt.values()]
     return {
         "score": statistics.fmean(scores),
         "error": statistics.stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else 0.0,
         "pass_rate": statistics.fmean(passed),
-        "truncated": statistics.fmean(each.completion.truncated for each in answers),
+        "truncated": statistics.fmean(answer.completion.truncated for answer in answers),
     }
 
 
 _VALIDATED = "validated_"
+"""Beginning of the names of folders of validated policies."""
 
 
 def validated_policy(policies: Path, version: int) -> Path:
-    """The folder of a policy that was validated, below that of all policies of a run."""
+    """Return the folder of the validated policy `version`, below the folder of all policies of a run."""
     return policies / f"{_VALIDATED}{version:08d}"
 
 
 def superseded_policies(policies: Path, needed: Collection[int]) -> list[Path]:
-    """The folders of policies that were validated, but those of the versions that are needed."""
-    found = policies.glob(f"{_VALIDATED}*")
-    return [folder for folder in found if int(folder.stem.removeprefix(_VALIDATED)) not in needed]
+    """Return the folders of validated policies whose versions are not among `needed`."""
+    folders = policies.glob(f"{_VALIDATED}*")
+    return [folder for folder in folders if int(folder.stem.removeprefix(_VALIDATED)) not in needed]

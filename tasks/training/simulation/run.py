@@ -13,9 +13,10 @@ from pathlib import Path
 from tasks.training.actors.process import Actor
 from tasks.training.actors.weights import WeightStore
 from tasks.training.config import TrainingConfig
-from tasks.training.control.controller import Collaborators, Controller
+from tasks.training.control.collaborators import Collaborators
+from tasks.training.control.controller import Controller
 from tasks.training.control.prompt_stream import PromptStream
-from tasks.training.control.validation import kept_out
+from tasks.training.control.validation import split_validation
 from tasks.training.groups.group import Prompt
 from tasks.training.learner.client import RestartableLearner
 from tasks.training.learner.restartable import RestartingLearner
@@ -104,7 +105,7 @@ def play(
     keep_rollouts: bool = False,
 ) -> None:
     """Run `config` in virtual time and a folder of its own, to its end or until `metrics` raises `EnoughError`."""
-    trained, validated = kept_out(prompts, config)
+    trained, validated = split_validation(prompts, config)
 
     async def run(folder: Path) -> None:
         ledger = Ledger(folder / "ledger.jsonl", RolloutFiles(folder / "rollouts", keep=keep_rollouts))
@@ -117,7 +118,7 @@ def play(
             metrics,
             Checkpoints(folder / "checkpoints"),
             folder / "policies",
-            kept_out=validated,
+            validation_prompts=validated,
         )
         with contextlib.suppress(EnoughError):
             await Controller(config, PromptStream(trained, seed), collaborators).run()

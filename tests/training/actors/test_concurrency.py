@@ -63,9 +63,9 @@ def test_a_fleet_gives_each_engine_about_what_fits():
 
     class Watched(CrowdedActor):
         async def statistics(self):
-            found = await super().statistics()
-            given.append((asyncio.get_running_loop().time(), found.running))
-            return found
+            figures = await super().statistics()
+            given.append((asyncio.get_running_loop().time(), figures.running))
+            return figures
 
     chance = random.Random(0)
     lengths = drawn_lengths(chance, 500, 2000)

@@ -124,8 +124,8 @@ def test_active_sampling_generates_little_more_than_what_teaches_nothing_costs_w
     def generated_over_trained(**options):
         workload = Workload(drawn_lengths(chance(2), 500, 2000), zero_variance=share)
         config = recipe(steps=60, groups_per_step=16, actors={"count": 4}, **options)
-        found = simulate(config, ENGINE, ClockLearner(1e9), workload, seed=3)
-        return found.tokens_per_second / found.trained_tokens_per_second
+        simulated = simulate(config, ENGINE, ClockLearner(1e9), workload, seed=3)
+        return simulated.tokens_per_second / simulated.trained_tokens_per_second
 
     bound = 1 / (1 - share)
     active = generated_over_trained(async_steps=4)

@@ -31,8 +31,8 @@ class LineCount:
 
 def lines_per_completion(in_flight, actors):
     with LineCount() as count:
-        found = measure(in_flight, actors, clock=count)
-    return found.cost / found.completions
+        measured = measure(in_flight, actors, clock=count)
+    return measured.cost / measured.completions
 
 
 @pytest.fixture(scope="module", autouse=True)

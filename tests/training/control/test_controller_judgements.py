@@ -47,9 +47,9 @@ def advantages(run):
 
 def test_a_response_that_cannot_be_judged_leaves_its_group_and_the_others_are_trained_on(tmp_path):
     run = one_step(tmp_path)
-    found = advantages(run)
-    assert found[1] == pytest.approx([2 / 3, -1 / 3, -1 / 3])
-    assert found[2] == [0.75, -0.25, -0.25, -0.25]
+    by_prompt = advantages(run)
+    assert by_prompt[1] == pytest.approx([2 / 3, -1 / 3, -1 / 3])
+    assert by_prompt[2] == [0.75, -0.25, -0.25, -0.25]
     [step] = run.learner.steps
     assert [bytes(s.response_ids) for s in step.sequences if s.prompt_ids[0] == 1] == [b"right", b"wrong", b"wrong"]
     assert all(list(s.rollout_logprobs) == [LOGPROB] * 5 for s in step.sequences)
@@ -85,24 +85,24 @@ def test_moments_of_the_batch_are_those_of_the_judged_responses(tmp_path):
     objective = {"advantage": "reinforce_pp"}
     share = 2 / 7
     hit, miss = sqrt((1 - share) / share), -sqrt(share / (1 - share))
-    found = advantages(one_step(tmp_path, objective=objective))
-    assert found[1] == pytest.approx([hit, miss, miss])
-    assert found[2] == pytest.approx([hit, miss, miss, miss])
+    by_prompt = advantages(one_step(tmp_path, objective=objective))
+    assert by_prompt[1] == pytest.approx([hit, miss, miss])
+    assert by_prompt[2] == pytest.approx([hit, miss, miss, miss])
 
 
 def test_the_distance_from_the_reference_is_taken_from_the_reward_of_its_own_response(tmp_path):
     class UnlikeLearner(RecordingLearner):
         async def reference_logprobs(self, sequences):
-            return [[-float(place)] * len(s.response_ids) for place, s in enumerate(sequences)]
+            return [[-float(index)] * len(s.response_ids) for index, s in enumerate(sequences)]
 
     objective = {"kl": {"beta": 0.1, "estimator": "k1", "in_reward": True}}
     run = one_step(tmp_path, objective=objective)
     run.learner = UnlikeLearner()
-    found = advantages(run)
+    by_prompt = advantages(run)
     # k1 of response i is 5 (i - 0.5) nats, and a tenth of it is taken from its reward
     rewards = [score - 0.5 * (i - 0.5) for i, score in enumerate([1, 0, 0, 1, 0, 0, 0])]
-    assert found[1] == pytest.approx([r - sum(rewards[:3]) / 3 for r in rewards[:3]])
-    assert found[2] == pytest.approx([r - sum(rewards[3:]) / 4 for r in rewards[3:]])
+    assert by_prompt[1] == pytest.approx([r - sum(rewards[:3]) / 3 for r in rewards[:3]])
+    assert by_prompt[2] == pytest.approx([r - sum(rewards[3:]) / 4 for r in rewards[3:]])
 
 
 def test_several_rewards_are_normalised_over_the_judged_responses(tmp_path):
@@ -112,12 +112,12 @@ def test_several_rewards_are_normalised_over_the_judged_responses(tmp_path):
             return Score(score.value, score.passed, "", rewards=(Reward("right", 1.0, score.value),))
 
     objective = {"advantage": "group_norm", "reward_aggregation": "normalize_then_sum"}
-    found = advantages(one_step(tmp_path, TwoRewards(), objective=objective))
+    by_prompt = advantages(one_step(tmp_path, TwoRewards(), objective=objective))
     first = [x / sqrt(1 / 3) for x in (2 / 3, -1 / 3, -1 / 3)]
     second = [x / 0.5 for x in (0.75, -0.25, -0.25, -0.25)]
     scale = sqrt(sum(x * x for x in (*first, *second)) / 7)
-    assert found[1] == pytest.approx([x / scale for x in first], abs=1e-5)
-    assert found[2] == pytest.approx([x / scale for x in second], abs=1e-5)
+    assert by_prompt[1] == pytest.approx([x / scale for x in first], abs=1e-5)
+    assert by_prompt[2] == pytest.approx([x / scale for x in second], abs=1e-5)
 
 
 def test_minibatches_are_whole_groups_of_whatever_size(tmp_path):
@@ -220,8 +220,8 @@ def test_a_run_that_takes_turns_gives_the_same_whatever_the_order_of_judgements(
                 await asyncio.sleep(0.01)
             return await super().score(verifier, response, ground_truth, messages)
 
-    def found(slow):
+    def outcome(slow):
         (tmp_path / slow).mkdir()
         return advantages(one_step(tmp_path / slow, ShuffledJudge(slow), async_steps=0, max_staleness=0))
 
-    assert found("right") == found("wrong") == found("?")
+    assert outcome("right") == outcome("wrong") == outcome("?")

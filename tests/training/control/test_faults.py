@@ -79,16 +79,16 @@ def test_what_waits_says_so_every_minute_and_what_makes_progress_has_no_limit(ca
         loop = asyncio.get_running_loop()
         with pytest.raises(StalledError, match=r"the controller waits for the judge; nothing came for patience = 150"):
             await within(never(), "the controller waits for the judge", Limit(150, "patience"))
-        said = [record.getMessage() for record in caplog.records]
+        logged = [record.getMessage() for record in caplog.records]
         started = loop.time()
         await within(
             asyncio.sleep(1000), "slow", Limit(100, "patience"), progress=lambda: int((loop.time() - started) / 50)
         )
-        return said
+        return logged
 
     with caplog.at_level(logging.WARNING):
-        said = run_in_virtual_time(main())
-    assert said == [f"the controller waits for the judge, since {seconds} s" for seconds in (60, 120)]
+        logged = run_in_virtual_time(main())
+    assert logged == [f"the controller waits for the judge, since {seconds} s" for seconds in (60, 120)]
 
 
 # Whose fault

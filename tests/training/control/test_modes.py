@@ -71,10 +71,10 @@ def test_a_response_is_judged_while_others_of_its_group_are_being_generated(tmp_
 
     class OneByOne(ScriptedActor):
         async def generate(self, prompt_ids, sampling, seed):
-            place = len(self.unanswered.setdefault(prompt_ids[0], []))
-            self.unanswered[prompt_ids[0]].append(place)
-            await (until(lambda: judged) if place else asyncio.sleep(1))
-            return self.completion(["right", "wrong"][place % 2], self.version)
+            index = len(self.unanswered.setdefault(prompt_ids[0], []))
+            self.unanswered[prompt_ids[0]].append(index)
+            await (until(lambda: judged) if index else asyncio.sleep(1))
+            return self.completion(["right", "wrong"][index % 2], self.version)
 
     judged = []
     options = config(steps=1, groups_per_step=1)

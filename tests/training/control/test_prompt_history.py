@@ -36,16 +36,16 @@ def test_a_solved_prompt_is_sampled_no_more(tmp_path):
 
 
 def test_a_prompt_is_solved_by_its_groups_in_a_row(tmp_path):
-    visits = Counter()
+    groups = Counter()
 
     async def first_prompt_is_learned(_actor, prompt):
-        visits[prompt] += 1
-        passes = prompt == 1 and visits[prompt] in (1, 3, 4)  # a failure lies between the first two
+        groups[prompt] += 1
+        passes = prompt == 1 and groups[prompt] in (1, 3, 4)  # a failure lies between the first two
         return ["right", "right"] if passes else ["right", "wrong"]
 
-    retirement = {"visits": 2}
+    retirement = {"consecutive_groups": 2}
     played(tmp_path, first_prompt_is_learned, 3, steps=14, prompts={"retirement": retirement})
-    assert visits[1] == 4
+    assert groups[1] == 4
 
 
 def test_a_threshold_below_one_retires_prompts_that_still_carry_a_gradient(tmp_path):
@@ -146,7 +146,7 @@ def test_a_prompts_place_varies_within_the_band(rates, band, seed):
     order = easy_to_hard(mixture, CurriculumConfig(band=band), str(seed))
     assert order == easy_to_hard(mixture, CurriculumConfig(band=band), str(seed))
     ranked = sorted(mixture, key=lambda prompt: -prompt.pass_rate)
-    assert all(abs(ranked.index(prompt) - place) <= band * len(rates) for place, prompt in enumerate(order))
+    assert all(abs(ranked.index(prompt) - position) <= band * len(rates) for position, prompt in enumerate(order))
     assert sorted(prompt.prompt_id for prompt in order) == sorted(prompt.prompt_id for prompt in mixture)
 
 

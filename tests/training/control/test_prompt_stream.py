@@ -86,8 +86,8 @@ def test_an_excluded_prompt_never_comes_again_nor_after_a_restart():
     stream.exclude(mixture[1])
     restored = PromptStream(mixture, seed=0)
     restored.restore(json.loads(json.dumps(stream.state())))
-    for each in (stream, restored):
-        assert set(draw(each, 20)) == {"p1", "p3"}
+    for either in (stream, restored):
+        assert set(draw(either, 20)) == {"p1", "p3"}
     stream.exclude(mixture[0])
     stream.exclude(mixture[2])
     with pytest.raises(ValueError, match="every prompt of the mixture is excluded"):

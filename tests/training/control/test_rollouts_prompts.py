@@ -104,10 +104,10 @@ def test_a_group_without_a_response_in_the_loss_teaches_nothing():
 
 
 def test_solved_and_unsolved_groups_are_counted_apart():
-    tally = StepCounters()
+    counters = StepCounters()
     for group in (judged(RIGHT, RIGHT), judged(RIGHT, WRONG), judged(WRONG, WRONG), judged(WRONG, WRONG)):
-        tally.judged(group)
-    figures = tally.metrics(1.0)
+        counters.judged(group)
+    figures = counters.metrics(1.0)
     assert (figures["solved"], figures["unsolved"]) == (1 / 4, 2 / 4)
 
 
@@ -125,9 +125,9 @@ def test_lengths_by_hand():
 def test_training_maximises_the_weighted_sum():
     group = judged(several(1.0, 0.0), several(0.0, 1.0, None), several(0.0, 4.0, -1.0))
     assert group.scores == [1.0, 0.5, 0.0]
-    tally = StepCounters()
-    tally.judged(group)
-    figures = tally.metrics(1.0)
+    counters = StepCounters()
+    counters.judged(group)
+    figures = counters.metrics(1.0)
     assert figures["rewards/b/mean"] == pytest.approx(5 / 3)
     assert (figures["rewards/c/mean"], figures["rewards/c/std"]) == (-1.0, 0.0)
 

@@ -14,7 +14,7 @@ import pytest
 from tasks.generation.interface import EngineStatistics, RequestRefusedError
 from tasks.training.actors.process import ActorLostError
 from tasks.training.config import ActorsConfig
-from tasks.training.control.validation import kept_out
+from tasks.training.control.validation import split_validation
 from tasks.training.learner.client import LearnerLostError
 from tasks.training.rewards import JudgementError
 from tests.training.stand_ins import RecordingLearner, Run, ScriptedActor, TableJudge, config, never, prompts
@@ -102,7 +102,7 @@ def drawn_config(chance):
         ),
         learner={"max_restarts": 1000},
         prompts={
-            "retirement": chance.choice([None, None, {"pass_rate": 0.6, "visits": 2}]),
+            "retirement": chance.choice([None, None, {"pass_rate": 0.6, "consecutive_groups": 2}]),
             "reroll": chance.choice([None, None, {"start_fraction": 0.2, "max_groups": 2}]),
         },
         validation=chance.choice([None, None, {"every": 2, "prompts": 2, "samples": 3}]),
@@ -172,9 +172,9 @@ def check(run):
     after_the_last_step = run.controller.lifecycle.counters.generated_tokens
     generated = sum(row["generated_tokens"] for row in run.metrics()) + after_the_last_step
     assert generated == sum(tokens for row in rows for tokens in row["num_tokens"])  # trained or dropped, to the token
-    kept = Counter((row["group"], row["fate"], row["step"]) for row in run.rollouts())
-    held = {(row["group"], row["fate"], row["step"]): len(row["num_tokens"]) for row in rows if row["num_tokens"]}
-    assert kept == held  # every finished response of every group, once
+    written = Counter((row["group"], row["fate"], row["step"]) for row in run.rollouts())
+    recorded = {(row["group"], row["fate"], row["step"]): len(row["num_tokens"]) for row in rows if row["num_tokens"]}
+    assert written == recorded  # every finished response of every group, once
     drawn = Counter(row["prompt_id"] for row in rows if row["fate"] not in ("stale",))
     tries = options.prompts.reroll.max_tries if options.prompts.reroll else 0
     number = PROMPTS - (options.validation.prompts if options.validation else 0)
@@ -188,9 +188,9 @@ def check_validation(run, drawn):
     validation, policies = run.controller.validation, run.folder / "policies"
     best = validation.best
     if run.config.validation:
-        kept = {prompt.prompt_id for prompt in kept_out(run.prompts, run.config)[1]}
-        assert len(kept) == run.config.validation.prompts
-        assert not kept & set(drawn)  # never trained on
+        validated = {prompt.prompt_id for prompt in split_validation(run.prompts, run.config)[1]}
+        assert len(validated) == run.config.validation.prompts
+        assert not validated & set(drawn)  # never trained on
         assert all(row["validation/version"] % 2 == 0 or row["step"] == 4 for row in validated_rows(run))
         assert best is None or validation.state()[str(best)] == max(validation.state().values())
         for row in validated_rows(run):

@@ -7,7 +7,7 @@ import pytest
 from tasks.failures import MistakeError
 from tasks.training.actors.process import ActorLostError
 from tasks.training.config import ActorsConfig
-from tasks.training.control.validation import kept_out
+from tasks.training.control.validation import split_validation
 from tests.training.stand_ins import RecordingLearner, Run, ScriptedActor, config, prompts, settle
 
 
@@ -29,14 +29,14 @@ def options(**more):
 class Learning(ScriptedActor):
     """Answers validation's prompts the better, the newer its weights; keeps who answered them under which weights."""
 
-    def __init__(self, kept, best_at=6):
+    def __init__(self, held_out, best_at=6):
         super().__init__(self.answers)
-        self.kept = kept
+        self.held_out = held_out
         self.best_at = best_at
         self.asked = []
 
     async def answers(self, _actor, prompt):
-        if prompt not in self.kept:
+        if prompt not in self.held_out:
             await settle()
             return ["right", "wrong"]
         began = self.version
@@ -48,13 +48,13 @@ class Learning(ScriptedActor):
 
 def learning(tmp_path, options, actor=Learning, **how):
     """A run of two actors whose learner takes 20 s for a step."""
-    kept = {int(prompt.prompt_id[1:]) for prompt in kept_out(prompts(40), options)[1]}
+    held_out = {int(prompt.prompt_id[1:]) for prompt in split_validation(prompts(40), options)[1]}
     return Run(
         tmp_path,
         options.model_copy(update={"actors": ActorsConfig(count=2, hang_seconds=1000)}),
         prompts(40),
         learner=RecordingLearner(lambda _: asyncio.sleep(20)),
-        make_actor=lambda _: actor(kept, **how),
+        make_actor=lambda _: actor(held_out, **how),
     )
 
 
@@ -62,15 +62,15 @@ def test_every_so_many_steps_one_version_answers_all_prompts(tmp_path):
     run = learning(tmp_path, options()).play()
     assert validated(run) == [(0.0, 0.5), (2.0, 0.5), (4.0, 0.5), (6.0, 1.0)]
     answered = sorted(answer for actor in run.actors for answer in actor.asked)
-    kept = sorted(int(prompt.prompt_id[1:]) for prompt in kept_out(run.prompts, run.config)[1])
-    assert answered == [(version, prompt) for version in (0, 2, 4, 6) for prompt in kept]
+    held_out = sorted(int(prompt.prompt_id[1:]) for prompt in split_validation(run.prompts, run.config)[1])
+    assert answered == [(version, prompt) for version in (0, 2, 4, 6) for prompt in held_out]
 
 
 def test_training_goes_on_while_an_actor_validates(tmp_path):
     class Slow(Learning):
         async def answers(self, actor, prompt):
             before = run.learner.version
-            if prompt in self.kept:
+            if prompt in self.held_out:
                 await asyncio.sleep(70)
                 during.append(run.learner.version - before)
             return ["right", "wrong"]
@@ -85,7 +85,7 @@ def test_training_goes_on_while_an_actor_validates(tmp_path):
 def test_a_version_that_is_due_while_another_is_validated_is_left_out_but_for_the_last(tmp_path, caplog):
     class Slow(Learning):
         async def answers(self, actor, prompt):
-            if prompt in self.kept:
+            if prompt in self.held_out:
                 await asyncio.sleep(70)  # more than three steps
             return ["right", "wrong"]
 
@@ -98,23 +98,23 @@ def test_a_version_that_is_due_while_another_is_validated_is_left_out_but_for_th
 
 def test_what_is_validated_is_never_trained_on(tmp_path):
     run = learning(tmp_path, options()).play()
-    kept = {prompt.prompt_id for prompt in kept_out(run.prompts, run.config)[1]}
-    assert len(kept) == 3
-    assert not kept & {row["prompt_id"] for row in run.rows()}
+    held_out = {prompt.prompt_id for prompt in split_validation(run.prompts, run.config)[1]}
+    assert len(held_out) == 3
+    assert not held_out & {row["prompt_id"] for row in run.rows()}
 
 
 def test_the_best_policy_stays_and_the_others_go(tmp_path):
     run = learning(tmp_path, options(export_every=3), best_at=2).play()
     assert run.controller.validation.best == 2
-    kept = {path.name: (path / "model").read_text() for path in (tmp_path / "policies").iterdir()}
+    exported_policies = {path.name: (path / "model").read_text() for path in (tmp_path / "policies").iterdir()}
     exported = {"step_00000003": "weights 3", "step_00000006": "weights 6"}
-    assert kept == {**exported, "validated_00000002": "weights 2"}
+    assert exported_policies == {**exported, "validated_00000002": "weights 2"}
 
 
 def test_an_actor_that_is_lost_while_it_validates_costs_its_answers_alone(tmp_path):
     class Dying(Learning):
         async def answers(self, actor, prompt):
-            if prompt in self.kept and not dead:
+            if prompt in self.held_out and not dead:
                 dead.append(prompt)
                 raise ActorLostError("illegal memory access")
             return await super().answers(actor, prompt)
@@ -129,7 +129,7 @@ def test_an_actor_that_is_lost_while_it_validates_costs_its_answers_alone(tmp_pa
 def test_a_prompt_that_ends_engines_is_found_and_left_out_of_validation(tmp_path):
     class Poisoned(Learning):
         async def answers(self, actor, prompt):
-            if prompt == min(self.kept):
+            if prompt == min(self.held_out):
                 dead.append(prompt)
                 raise ActorLostError("illegal memory access")
             return await super().answers(actor, prompt)
@@ -154,24 +154,24 @@ def test_a_response_that_nobody_can_judge_is_counted_and_has_no_score(tmp_path):
         return ["right", "?"]
 
     run = Run(tmp_path, options(steps=1, sampling={"samples": 2, "max_tokens": 8}), prompts(20))
-    kept = {int(prompt.prompt_id[1:]) for prompt in kept_out(run.prompts, run.config)[1]}
+    held_out = {int(prompt.prompt_id[1:]) for prompt in split_validation(run.prompts, run.config)[1]}
 
     async def answers(actor, prompt):
-        return await half_of_them(actor, prompt) if prompt in kept else ["right", "wrong"]
+        return await half_of_them(actor, prompt) if prompt in held_out else ["right", "wrong"]
 
     run.answer = answers
     last = rows_of(run.play())[-1]
     assert (last["validation/score"], last["validation/unanswered"]) == (1.0, 3.0)
 
 
-def test_prompts_are_kept_out_by_their_ids_whatever_else_is_in_the_mixture():
+def test_prompts_are_split_validation_by_their_ids_whatever_else_is_in_the_mixture():
     few, many = prompts(20), prompts(40)
-    kept = {prompt.prompt_id for prompt in kept_out(few, options())[1]}
-    assert kept == {prompt.prompt_id for prompt in kept_out(few[::-1] * 2, options())[1]}
-    trained, out = kept_out(many, options(validation={"prompts": 39}))
+    held_out = {prompt.prompt_id for prompt in split_validation(few, options())[1]}
+    assert held_out == {prompt.prompt_id for prompt in split_validation(few[::-1] * 2, options())[1]}
+    trained, out = split_validation(many, options(validation={"prompts": 39}))
     assert (len(trained), len(out)) == (1, 39)
     with pytest.raises(MistakeError, match="the mixture has 20 prompts, and none would be left"):
-        kept_out(few, options(validation={"prompts": 20}))
+        split_validation(few, options(validation={"prompts": 20}))
 
 
 def test_engines_must_get_the_policies_that_are_validated():
@@ -184,7 +184,7 @@ def test_a_dead_actor_costs_no_prompt_of_validation_however_long_nobody_else_has
 
     class Dies(Learning):
         async def answers(self, actor, prompt):
-            if prompt in self.kept and (self.dead or not dead):
+            if prompt in self.held_out and (self.dead or not dead):
                 self.dead = True
                 dead.append(prompt)
                 raise ActorLostError("the engine's process ended")
@@ -209,7 +209,7 @@ def test_a_version_that_no_actor_has_any_more_convicts_no_prompt(tmp_path):
             await super().start()
 
         async def answers(self, actor, prompt):
-            if prompt in self.kept and not dead:
+            if prompt in self.held_out and not dead:
                 dead.append(prompt)
                 await asyncio.sleep(5)
                 self.dead = True

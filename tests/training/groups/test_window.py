@@ -136,7 +136,7 @@ def window():
 def test_samples_of_a_group_go_together_as_far_as_there_is_room(window):
     window.ask(2)
     taken = [window.take(room) for room in (2, 5, 5, 5)]
-    assert [[(s.group.number, s.index) for s in each] for each in taken] == [
+    assert [[(s.group.number, s.index) for s in samples] for samples in taken] == [
         [(0, 0), (0, 1)],
         [(0, 2)],
         [(1, 0), (1, 1), (1, 2)],

@@ -1,0 +1,45 @@
+"""The collaborators of a controller: the actors, the learner, the reward workers and the files of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tasks.training.actors.process import Actor
+from tasks.training.actors.weights import WeightStore
+from tasks.training.groups.group import Prompt
+from tasks.training.learner.restartable import RestartingLearner
+from tasks.training.records.checkpoint import Checkpoints
+from tasks.training.records.journal import Metrics
+from tasks.training.records.ledger import Ledger
+from tasks.training.rewards import RewardClient
+
+
+@dataclass
+class Collaborators:
+    """All that a `Controller` is given besides options and prompts. Tests replace any of it.
+
+    Attributes:
+        make_actor: creates the actor for the slot with an index; the second argument counts the slot's earlier actors.
+        judge: judges responses.
+        learner: trains, and restarts lost ranks.
+        weights: the files through which actors take new weights.
+        ledger: records the fate of every group.
+        journal: records the metrics of every step.
+        checkpoints: writes and uploads checkpoints.
+        policies: folder of the policies that are exported during the run.
+        on_step: called with the metrics of every step, in a thread.
+        validation_prompts: prompts that are never trained on; empty without validation.
+    """
+
+    make_actor: Callable[[int, int], Actor]
+    judge: RewardClient
+    learner: RestartingLearner
+    weights: WeightStore
+    ledger: Ledger
+    journal: Metrics
+    checkpoints: Checkpoints
+    policies: Path
+    on_step: Callable[[dict[str, float]], None] = field(default=lambda _: None)
+    validation_prompts: Sequence[Prompt] = ()
