@@ -1,7 +1,7 @@
-"""Verifiers: a response and a ground truth in, a score out. The reward of training, and the same one everywhere.
+"""Verifiers score a response against a ground truth: the reward of training, and the score of every other stage.
 
-`verify` is the seam for single calls. Stages that judge many responses hold a `VerifierPool`, which is what answers
-`verify` too, so that offline filtering, training and evaluation agree. Ground truths are JSON values:
+`verify` judges one response. Stages that judge many hold a `VerifierPool`, which also answers `verify`, so that offline
+filtering, training and evaluation agree. Ground truths are JSON values:
 
     math            "1/2", or a list of strings of which one must match; {"answer": ..., "mode": ...} for other graders
     code            {"tests": ["assert f(1) == 2", ...], "setup": ""} or {"cases": [{"input": "", "output": ""}, ...]}
@@ -46,15 +46,16 @@ __all__ = [
 
 
 def verify(verifier: str, response: str, ground_truth: Any, *, messages: Messages | None = None) -> Score:
-    """Judge one response in processes that all threads of this process share, started by the first call.
+    """Judge one response in a pool of one worker per verifier, which all threads of this process share.
 
-    Never raises for a response or a ground truth, however bad: see `Score`, and look at its `error` first.
+    The first call starts the pool. Never raises for a response or a ground truth, however bad: read `Score.error`
+    first.
 
     Args:
         verifier: one of `VERIFIERS`.
         response: the policy's text, thinking part included.
-        ground_truth: a JSON value, as the module's docstring has it.
-        messages: the prompt's turns, for verifiers that read the prompt.
+        ground_truth: a JSON value, as described in the module's docstring.
+        messages: the turns of the prompt, for verifiers that read the prompt.
 
     Raises:
         ValueError: `verifier` is unknown.
@@ -63,12 +64,12 @@ def verify(verifier: str, response: str, ground_truth: Any, *, messages: Message
 
 
 def configure(config: VerifiersConfig) -> None:
-    """Set the options of `verify`: without it chat has no judge, and everything else its defaults."""
+    """Set the options of `verify`. Without this call chat has no judge, and all other options have their defaults."""
     _shared.configure(config)
 
 
 def check_ground_truth(verifier: str, ground_truth: Any) -> str | None:
-    """Why a ground truth is malformed, or None: to be asked before any expensive work.
+    """Return why a ground truth is malformed, or None. It runs in milliseconds and is meant to precede expensive work.
 
     Raises `ValueError` where the verifier is unknown.
     """
@@ -80,7 +81,7 @@ def check_ground_truth(verifier: str, ground_truth: Any) -> str | None:
 
 
 def missing_resources(verifier: str, ground_truth: Any, config: VerifiersConfig = DEFAULTS) -> list[str]:
-    """What judging by a well-formed ground truth needs and this machine lacks, each by name; empty if nothing."""
+    """Return the names of what this machine lacks to judge by a well-formed ground truth; empty if it lacks nothing."""
     elsewhere = ("code",) if config.code.remote is not None else ()
     missing = registry.missing_resources(verifier, ground_truth, elsewhere)
     if config.judge is None and not verifiers_of(verifier, ground_truth).isdisjoint(registry.CHAT):
@@ -89,13 +90,20 @@ def missing_resources(verifier: str, ground_truth: Any, config: VerifiersConfig 
 
 
 def verifiers_of(verifier: str, ground_truth: Any) -> set[str]:
-    """The verifiers that a well-formed ground truth asks for: itself, or those of its parts."""
+    """Return the verifiers that judge by a well-formed ground truth: the given one, or those of a weighted one."""
     return registry.verifiers_of(verifier, ground_truth)
 
 
 @contextmanager
 def open_pool(workers: int, config: VerifiersConfig, verifiers: Iterable[str]) -> Iterator[VerifierPool]:
-    """A pool that can judge by `verifiers`, and loads what they need; starts the judge's own server where it is to.
+    """Open a pool that judges by `verifiers`, and begin to load what they need; close it when the block ends.
+
+    Where chat is among them and the judge is a model to serve, its server runs for the length of the block.
+
+    Args:
+        workers: processes of each verifier that judge at one time.
+        config: limits and options of the verifiers.
+        verifiers: names of those that will be called.
 
     Raises:
         ValueError: chat is among them, and no judge is configured.
@@ -115,18 +123,20 @@ def open_pool(workers: int, config: VerifiersConfig, verifiers: Iterable[str]) -
 
 
 class _Shared:
-    """The one-worker pool behind `verify`; a forked child is told to be started otherwise, not left to wait."""
+    """The one-worker pool behind `verify`. A forked child forgets its parent's pool, whose threads it does not have."""
 
     def __init__(self) -> None:
         self.forget()
         os.register_at_fork(after_in_child=self.forget)
 
     def forget(self) -> None:
+        """Drop the pool without closing it, and have the default options again."""
         self._lock = threading.Lock()
         self._config = VerifiersConfig()
         self._pool: VerifierPool | None = None
 
     def configure(self, config: VerifiersConfig) -> None:
+        """Set the options, and close the pool that has others."""
         with self._lock:
             self._config = config
             if self._pool is not None:
@@ -134,6 +144,7 @@ class _Shared:
             self._pool = None
 
     def pool(self) -> VerifierPool:
+        """Return the pool, started if need be."""
         with self._lock:
             if self._pool is None:
                 self._pool = VerifierPool(1, self._config)

@@ -1,4 +1,4 @@
-"""What a call is, who judges it, and what calls are counted by."""
+"""The types of a call: the call itself, the interface of what judges it, and the counters."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from typing import Any, NamedTuple, Protocol
 from tasks.verifiers.scores import Score
 
 Messages = Sequence[Mapping[str, str]]
-LATENCIES_KEPT = 10_000
+"""Turns of a prompt: mappings with `role` and `content`."""
+MAX_LATENCIES = 10_000
+"""Latest judgements whose latency is recorded, for percentiles."""
 
 
 class Call(NamedTuple):
-    """One response to judge."""
+    """One response to judge: its verifier, its text, its ground truth, and the turns of its prompt."""
 
     verifier: str
     response: str
@@ -25,7 +27,11 @@ class Call(NamedTuple):
     messages: Messages | None = None
 
     def digest(self, isolation: str) -> bytes | None:
-        """The identity of what is judged and of what holds it; None where it is no JSON value."""
+        """Return the key of the call in a cache of scores; None where it is no JSON value.
+
+        Args:
+            isolation: the mechanism that holds programs, as their scores may depend on it.
+        """
         try:
             messages = None if self.messages is None else [dict(turn) for turn in self.messages]
             text = json.dumps([self.verifier, isolation, self.response, self.ground_truth, messages], sort_keys=True)
@@ -35,7 +41,7 @@ class Call(NamedTuple):
 
 
 class Verifier(Protocol):
-    """Who judges the calls of a verifier, on one event loop. Limits, retries and concurrency are its own."""
+    """The interface of what judges calls on one event loop; limits, retries and concurrency are its own."""
 
     async def judge(self, verifier: str, response: str, ground_truth: Any, messages: Messages | None) -> Score:
         """Score a response; raises `CannotJudge` where that is impossible for a reason that is not the response's."""
@@ -44,17 +50,17 @@ class Verifier(Protocol):
         """End processes and connections."""
 
     def usage(self) -> dict[str, float]:
-        """Counters."""
+        """Return its counters by name."""
 
 
 @dataclass
 class VerifierStats:
-    """What one verifier did in one pool. Latency runs from submission to score, waiting for a worker included.
+    """Counters of one verifier in one pool. A latency runs from submission to score, the wait for a worker included.
 
     Attributes:
-        calls: judgements given, errors among them; `repeated` ones, which the cache answered, are not.
-        timeouts, errors: how many ran out of time, or could not be judged.
-        total_latency_s, max_latency_s: over all calls; `latencies_s` holds the last 10,000.
+        calls: judgements made, errors among them; `repeated` ones, which the cache answered, are not.
+        timeouts, errors: calls that ran out of time, or could not be judged.
+        total_latency_s, max_latency_s: seconds over all calls; `latencies_s` holds the last 10,000.
     """
 
     calls: int = 0
@@ -63,7 +69,7 @@ class VerifierStats:
     errors: int = 0
     total_latency_s: float = 0.0
     max_latency_s: float = 0.0
-    latencies_s: deque[float] = field(default_factory=lambda: deque(maxlen=LATENCIES_KEPT), repr=False)
+    latencies_s: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_LATENCIES), repr=False)
 
     def add(self, latency_s: float, timed_out: bool, failed: bool) -> None:
         """Count one judgement."""
@@ -75,7 +81,7 @@ class VerifierStats:
         self.latencies_s.append(latency_s)
 
     def figures(self) -> dict[str, float]:
-        """The counters by name, with the mean, median and 99th percentile of the latency in seconds."""
+        """Return the counters by name, with the mean, median and 99th percentile of the latency in seconds."""
         recent = sorted(self.latencies_s)
         cuts = statistics.quantiles(recent, n=100, method="inclusive") if len(recent) > 1 else [*recent, 0.0] * 99
         return {

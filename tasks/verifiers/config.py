@@ -1,4 +1,4 @@
-"""How responses are judged: the options that difficulty, training and evaluation share, so that their scores agree."""
+"""Options of the verifiers, which difficulty, training and evaluation share, so that their scores agree."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ class VerifiersConfig(Config):
     """Options of all verifiers."""
 
     time_limit_seconds: float = Field(10.0, gt=0)
-    """CPU time of one judgement in a process of ours, however busy the machine is; what overruns scores 0."""
+    """CPU seconds that one judgement by math, precise_if or function may take; a response that takes more scores 0.
+    Waiting for a core is not counted."""
     memory_mib: int = Field(2048, gt=0)
-    """Address space of one such process."""
+    """MiB of address space of one worker process of these verifiers."""
     total_memory_mib: RunTime[int] = Field(16384, gt=0)
-    """Address space of all processes of one verifier together; bounds how many there are."""
+    """MiB of address space of all worker processes of one verifier together; bounds how many are started."""
     cache_entries: RunTime[int] = Field(100_000, ge=0)
-    """Scores that are remembered, so that the same response to the same ground truth is not judged twice; 0 remembers
-    none."""
+    """Scores that are cached, so that an equal response to an equal ground truth is not judged twice; 0 caches none."""
     code: CodeConfig = CodeConfig()
-    """The sandbox, and what its verdicts are worth."""
+    """Sandbox of the code verifier, and the worth of its verdicts."""
     judge: AnyJudgeConfig | None = None
-    """The LM judge or reward model of `chat_reference` and `chat_open`; None where no prompt needs one."""
+    """LM judge or reward model of `chat_reference` and `chat_open`; None where no prompt needs one."""
 
     @model_validator(mode="after")
     def _two_processes_fit(self) -> Self:
@@ -38,20 +38,20 @@ class VerifiersConfig(Config):
         return self
 
     def processes(self, workers: int) -> int:
-        """How many processes a lane has where `workers` are asked for: two lanes of them keep within the memory."""
+        """Return the number of processes of a lane where `workers` are wanted: two lanes must fit into the memory."""
         return min(workers, self.total_memory_mib // (2 * self.memory_mib))
 
     @property
     def serves(self) -> bool:
-        """Whether the judge is a model that is served beside the verifiers, and needs the GPU that there is."""
+        """True if the judge is a model that runs on this machine, and needs its GPU if there is one."""
         return self.judge is not None and getattr(self.judge, "url", None) is None
 
     def with_initial(self, checkpoint: Path) -> Self:
-        """The same with a judge of `model: initial` told where that checkpoint lies."""
+        """Return a copy in which a judge of `model: initial` has the path of that checkpoint as its model."""
         if self.judge is None or self.judge.model != INITIAL or getattr(self.judge, "url", None) is not None:
             return self
         return self.model_copy(update={"judge": self.judge.model_copy(update={"model": str(checkpoint)})})
 
 
 DEFAULTS = VerifiersConfig()
-"""Where nothing is configured: chat has no judge."""
+"""Options of verifiers where nothing is configured; chat has no judge."""

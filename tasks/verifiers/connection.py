@@ -1,4 +1,4 @@
-"""What every client of a judge elsewhere can be told about its requests. Pydantic only: no client is loaded."""
+"""Options of the requests to any judge that is not in this process. Pydantic only: no client is loaded."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from pydantic import Field, model_validator
 from tasks.config import Config, RunTime
 
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
-"""The name of an environment variable."""
+"""Pattern of the name of an environment variable."""
 
 
 class ConnectionConfig(Config):
-    """How many requests there are at a time, how long they may take, and how often they are repeated."""
+    """Options of a client of a judge elsewhere: concurrency, limits of time, and retries."""
 
     concurrency: RunTime[int] = Field(32, gt=0)
     """Requests in flight at most; further judgements wait in order."""
     request_timeout_seconds: RunTime[float] = Field(120.0, gt=0)
-    """Limit of one request, its answer read to the end."""
+    """Seconds that one request may take, its answer read to the end."""
     timeout_seconds: RunTime[float] = Field(600.0, gt=0)
-    """Limit of one judgement in all, with its retries, from when it leaves the queue."""
+    """Seconds that one judgement may take in all, with its retries, from when it leaves the queue."""
     retries: RunTime[int] = Field(5, ge=0)
-    """Repetitions after what may pass: 408, 429, 5xx, a broken connection or a timeout."""
+    """Repetitions of a request after a failure that may pass: HTTP 408, 409, 429 or 5xx, a broken connection, a
+    timeout."""
     backoff_seconds: RunTime[float] = Field(1.0, gt=0)
-    """Wait before the first repetition, doubled for each further one up to the second; half of it is random. A
-    `Retry-After` of the server takes its place."""
+    """Seconds to wait before the first repetition of a request, doubled for each further one up to
+    `max_backoff_seconds`; up to half of the wait is taken off at random. A `Retry-After` of the server is obeyed
+    instead."""
     max_backoff_seconds: RunTime[float] = Field(60.0, gt=0)
-    """Wait before the first repetition, doubled for each further one up to the second; half of it is random. A
-    `Retry-After` of the server takes its place."""
+    """Seconds up to which the wait between repetitions of a request grows."""
 
     @model_validator(mode="after")
     def _backoff_grows(self) -> Self:
@@ -41,11 +42,11 @@ class ConnectionConfig(Config):
 
 
 def plain_url(url: str, wanted: str, key_option: str) -> str:
-    """The URL without a slash at its end.
+    """Return the URL without a slash at its end.
 
     Args:
-        url: what the user gave.
-        wanted: what it should be, for the error.
+        url: the URL as the user gave it.
+        wanted: description of an accepted URL, for the error.
         key_option: the option that names the environment variable of a secret, as none belongs into a URL.
 
     Raises:

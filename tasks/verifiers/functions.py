@@ -1,7 +1,8 @@
 """`function`: a reward function of the user's own, with the signature that TRL and Axolotl call.
 
-A ground truth is `{"function": "rewards.accuracy_reward", "columns": {"answer": "7"}}`, optionally with `digest`, that
-of the function's file when the prompts were made. The module is imported from the working directory or the Python path.
+A ground truth is `{"function": "rewards.accuracy_reward", "columns": {"answer": "7"}}`, optionally with `digest`, the
+digest of the function's file when the prompts were made. The module is imported from the working directory or the
+Python path.
 
     def accuracy_reward(completions, answer, **kwargs) -> list[float | None]: ...
 
@@ -43,7 +44,10 @@ def check_ground_truth(ground_truth: Any) -> None:
 
 
 def missing_resources(ground_truth: Any) -> list[str]:
-    """The function, where it cannot be imported here or is not the one that the prompts were made with."""
+    """Return why the function cannot be called here, or an empty list.
+
+    It may be impossible to import, or its file may have changed since the prompts were made.
+    """
     try:
         _load(ground_truth["function"], ground_truth.get("digest"))
     except CannotJudge as reason:
@@ -52,7 +56,11 @@ def missing_resources(ground_truth: Any) -> list[str]:
 
 
 def judge(response: str, ground_truth: Any, messages: Messages | None) -> Score:
-    """What the function returns, as the score's only reward; `value` is it held within [0, 1]."""
+    """Call the function, and return its value as the only reward; `Score.value` is that value clipped to [0, 1].
+
+    Raises:
+        CannotJudge: the function cannot be imported, raised, or returned anything but one finite number or None.
+    """
     check_ground_truth(ground_truth)
     name = ground_truth["function"]
     function = _load(name, ground_truth.get("digest"))
@@ -72,11 +80,14 @@ def judge(response: str, ground_truth: Any, messages: Messages | None) -> Score:
 
 
 def warm_up() -> None:
-    """Nothing: which functions there are is known when they are called."""
+    """Load nothing: the functions are known only when they are called."""
 
 
 def function_digest(name: str) -> str:
-    """Identity of the file that a function comes from: 16 hex digits; raises `CannotJudge` where there is none."""
+    """Return the digest of the file that a function comes from, 16 hex digits.
+
+    Raises `CannotJudge` where there is no such module.
+    """
     path = _file(name)
     return _digest(path, path.stat().st_mtime_ns)
 
@@ -91,12 +102,12 @@ def _file(name: str) -> Path:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found = importlib.util.find_spec(module)
+        spec = importlib.util.find_spec(module)
     except (ImportError, ValueError) as error:
         raise CannotJudge(f"reward function {name}: the module {module} cannot be found: {error}") from error
-    if found is None or found.origin is None:
+    if spec is None or spec.origin is None:
         raise CannotJudge(f"reward function {name}: there is no module {module} in {os.getcwd()} or the Python path")
-    return Path(found.origin)
+    return Path(spec.origin)
 
 
 @cache

@@ -1,9 +1,13 @@
-"""Who goes first: calls that have had little time, by grants that grow.
+"""The order of calls whose duration is unknown: those that have had little CPU time go first.
 
-Nobody knows how long a call will take. So each is granted little at first; what overruns its grant is ended, and begun
-anew with four times as much, behind all that have had less. A slow call then waits for the hanging ones that it meets
-at its own grant, not for all their time; for that a hanging one costs up to two thirds more than its limit. (Multilevel
-feedback queues: Corbató et al., 1962, https://doi.org/10.1145/1460833.1460871.)
+Each call is granted little time at first. If it overruns its grant it is ended, and begun anew with four times as much,
+queued behind all calls with smaller grants:
+
+    grants, in multiples of the first:   1 ──► 4 ──► 16 ──► ... ──► the limit
+
+A slow call then waits only for the hanging ones that are at its own grant, not for all their time. The price: a hanging
+call costs up to two thirds more than its limit. (Multilevel feedback queues: Corbató et al., 1962,
+https://doi.org/10.1145/1460833.1460871.)
 """
 
 from __future__ import annotations
@@ -15,12 +19,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 GROWTH = 4
+"""Factor from one grant of a call to its next."""
 PATIENT_NICE = 5
-"""Of whatever runs beyond its first grant: a third of the share of what runs beside it, on cores that are all taken."""
+"""Niceness of processes that run beyond their first grant: a third of the CPU share of a normal process beside them."""
 
 
 def grants(first: float, limit: float) -> Iterator[float]:
-    """Seconds that a call is granted, one after the other; the last is its limit."""
+    """Yield the grants of one call in seconds, in order; the last is its limit."""
     granted = first
     while granted < limit / 2:  # the last but one leaves something to gain by the last
         yield granted
@@ -29,22 +34,22 @@ def grants(first: float, limit: float) -> Iterator[float]:
 
 
 def few(processes: int) -> int:
-    """How many run beyond their first grant where so many run within it."""
+    """Return the number of processes for calls beyond their first grant, where `processes` serve first grants."""
     return (processes + 1) // 2
 
 
 class PrioritySemaphore:
-    """A number of places, handed out to whoever asks for the smallest grant; first come, first served among equals."""
+    """A semaphore that serves the smallest grant first, and equal ones in order of arrival."""
 
     def __init__(self, count: int) -> None:
-        """`count` places, all free."""
+        """Create it with `count` free slots."""
         self._free = count
         self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
         self._order = itertools.count()
 
     @asynccontextmanager
-    async def place(self, grant: float) -> AsyncIterator[None]:
-        """A place, for the length of the block."""
+    async def hold(self, grant: float) -> AsyncIterator[None]:
+        """Wait for a slot, and hold it for the length of the block."""
         if self._free:
             self._free -= 1
         else:

@@ -1,7 +1,8 @@
-"""Requests to a judge elsewhere: bounded, retried, counted and never more than so many at a time.
+"""HTTP client of a judge elsewhere: answers are bounded, failures retried, requests counted and limited in number.
 
-What is repeated is what may pass: 408, 409, 429, 5xx, a broken connection, a timeout. What is not (a wrong key, an
-unknown model) is `CannotJudge` at once. The key lives in the headers of the client and in no text that leaves it.
+A request is repeated after a failure that may pass: HTTP 408, 409, 429 or 5xx, a broken connection, a timeout. Any
+other failure (a wrong key, an unknown model) is `CannotJudge` at once. The key lives in the headers of the client and
+in no text that leaves it.
 """
 
 from __future__ import annotations
@@ -18,26 +19,31 @@ from typing import TypeVar
 import httpx2
 from pydantic import SecretStr
 
+from tasks.failures import one_line
 from tasks.verifiers.connection import ConnectionConfig
 from tasks.verifiers.scores import CannotJudge
 
 MAX_BODY_BYTES = 4 * 2**20
-MAX_SAID = 400  # characters of an error
+"""Longest answer that is read, in bytes."""
+MAX_ERROR_CHARS = 400  # characters of an error
+"""Longest error, in characters."""
 PASSING = frozenset({408, 409, 429, *range(500, 600)})
+"""HTTP states after which a request is repeated."""
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
+"""Names of this machine, which are reached without a proxy."""
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 @dataclass
 class Traffic:
-    """What judging elsewhere took so far.
+    """Counters of the requests to a judge elsewhere.
 
     Attributes:
-        requests: that were sent, repetitions included.
+        requests: requests sent, repetitions included.
         retries: repetitions, for whatever reason.
         failures: judgements that ended without a result.
-        seconds: summed over the judgements, waiting in the queue left out.
+        seconds: seconds summed over the judgements, without their wait in the queue.
     """
 
     requests: int = 0
@@ -46,12 +52,12 @@ class Traffic:
     seconds: float = 0.0
 
     def as_dict(self) -> dict[str, float]:
-        """The counters by name."""
+        """Return the counters by name."""
         return asdict(self)
 
 
 class _Passing(Exception):  # noqa: N818 - a state of affairs, not an error of ours
-    """A failure that may pass; `wait` is how long the server asks to be left alone, None where it does not say."""
+    """A failure that may pass. `wait` is the server's `Retry-After` in seconds, or None."""
 
     def __init__(self, reason: str, wait: float | None = None) -> None:
         super().__init__(reason)
@@ -62,18 +68,18 @@ class RefusedError(CannotJudge):
     """The server refused a request for good.
 
     Attributes:
-        status: of the answer, by HTTP.
-        said: what the server gave as its reason, shortened.
+        status: HTTP status of the answer.
+        explanation: the server's reason, shortened.
     """
 
-    def __init__(self, reason: str, status: int, said: str) -> None:
+    def __init__(self, reason: str, status: int, explanation: str) -> None:
         super().__init__(reason)
         self.status = status
-        self.said = said
+        self.explanation = explanation
 
 
 class Client:
-    """The client of one server; it belongs to the event loop that uses it first."""
+    """The client of one server. It belongs to the event loop that uses it first."""
 
     def __init__(
         self,
@@ -85,16 +91,16 @@ class Client:
         passing: frozenset[int] = PASSING,
         transport: httpx2.AsyncHTTPTransport | None = None,
     ) -> None:
-        """Open no connection yet.
+        """Create the client without opening a connection.
 
         Args:
-            who: what errors call the server.
+            who: the name of the server in errors.
             url: its base URL.
             config: limits and retries.
-            traffic: the counters to keep.
+            traffic: the counters to update.
             key: sent as a bearer token.
             passing: HTTP states after which a request is repeated.
-            transport: how the server is reached; None for the client library's own way.
+            transport: the connection to the server; None for the HTTP library's own.
         """
         self._who = f"{who} at {url}"
         self._url = url
@@ -102,7 +108,7 @@ class Client:
         self._traffic = traffic
         self._key = key
         self._passing = passing
-        self._places = asyncio.Semaphore(config.concurrency)
+        self._in_flight = asyncio.Semaphore(config.concurrency)
         headers = {"Accept-Encoding": "identity"}  # what is compressed could not be bounded as it is read
         if key is not None:
             headers["Authorization"] = f"Bearer {key.get_secret_value()}"
@@ -114,17 +120,17 @@ class Client:
             trust_env=httpx2.URL(url).host not in LOOPBACK,  # no proxy stands before this machine
         )
 
-    async def judgement(self, work: Callable[[float], Awaitable[Found]]) -> Found:
-        """What `work` comes to, begun when there is a place for it, and ended and counted as a failure at its limit.
+    async def judgement(self, work: Callable[[float], Awaitable[Result]]) -> Result:
+        """Await `work` once a slot of `concurrency` is free, within `timeout_seconds`, and return its result.
 
         Args:
-            work: is given the deadline by `time.monotonic()` that its requests must observe.
+            work: takes the deadline by `time.monotonic()` that its requests must observe.
 
         Raises:
-            CannotJudge: from `work`, or at the limit.
+            CannotJudge: raised by `work`, or the limit was reached; counted as a failure.
         """
         limit = self._limits.timeout_seconds
-        async with self._places:
+        async with self._in_flight:
             started = time.monotonic()
             try:
                 async with asyncio.timeout(limit):
@@ -139,7 +145,7 @@ class Client:
                 self._traffic.seconds += time.monotonic() - started
 
     async def post(self, path: str, content: bytes, deadline: float) -> bytes:
-        """The body of the answer to one request with a JSON body; no wait reaches beyond the deadline.
+        """Send one request with a JSON body and return the body of the answer; no wait reaches beyond the deadline.
 
         Raises:
             CannotJudge: refused, or not answered within the retries or before the deadline.
@@ -163,10 +169,10 @@ class Client:
             self._traffic.retries += 1
 
     def failed(self, what: str) -> CannotJudge:
-        """The error that names the server; the key, should `what` quote it, is taken out before any cut."""
+        """Return an error that names the server. The key, should `what` quote it, is taken out before any cut."""
         if self._key is not None:
             what = what.replace(self._key.get_secret_value(), "[key]")
-        return CannotJudge(f"{self._who} {what[:MAX_SAID]}")
+        return CannotJudge(f"{self._who} {what[:MAX_ERROR_CHARS]}")
 
     async def close(self) -> None:
         """Close the connections; judgements in flight fail."""
@@ -193,9 +199,9 @@ class Client:
         if response.status_code in self._passing:
             raise _Passing(f"HTTP {response.status_code}", retry_after(response.headers.get("retry-after")))
         if response.status_code != 200:
-            said = " ".join(body[: 10 * MAX_SAID].decode("utf-8", "replace").split())
-            reason = self.failed(f"refused the request: HTTP {response.status_code}: {said}")
-            raise RefusedError(str(reason), response.status_code, said)
+            explanation = one_line(body[: 10 * MAX_ERROR_CHARS].decode("utf-8", "replace"), 10 * MAX_ERROR_CHARS)
+            reason = self.failed(f"refused the request: HTTP {response.status_code}: {explanation}")
+            raise RefusedError(str(reason), response.status_code, explanation)
         return body
 
     def _backoff(self, attempt: int) -> float:
@@ -216,7 +222,7 @@ async def _read(response: httpx2.Response) -> bytes:
 
 
 def read_key(option: str, variable: str | None) -> SecretStr | None:
-    """The secret that stands in an environment variable; None where none is named.
+    """Return the secret that an environment variable holds; None where no variable is named.
 
     Args:
         option: the option that names the variable, for the error.
@@ -236,7 +242,7 @@ def read_key(option: str, variable: str | None) -> SecretStr | None:
 
 
 def retry_after(value: str | None) -> float | None:
-    """Seconds to wait, from a number of them or a date; None where the header is absent or neither."""
+    """Return the seconds of a `Retry-After` header, a number or a date; None where it is absent or neither."""
     if value is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What the kernel is asked to hold for the processes that judge. Linux only."""
+"""Limits that the kernel holds for the processes that judge. Linux only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tasks.verifiers.code.inside import confine
 
 _PR_SET_PDEATHSIG = 1
 _UNLIMITED_SECONDS = 1 << 30
-"""Of CPU time, for a process whose every call has a limit of its own."""
+"""CPU seconds of a process whose every call has a limit of its own."""
 _FILE_BYTES, _OPEN_FILES = 1 << 20, 256
 
 
@@ -25,7 +25,7 @@ def die_with_parent() -> None:
 
 
 def prefer_for_out_of_memory() -> None:
-    """Where the machine runs out of memory, have the kernel take this process and its children before all others."""
+    """Have the kernel kill this process and its children before all others when the machine runs out of memory."""
     # There are containers without a writable /proc; the limit on memory holds all the same.
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as stream:
         stream.write("1000")
@@ -37,7 +37,7 @@ def limit_memory(size: int) -> None:
 
 
 def lock_up() -> None:
-    """Leave this process nothing but computing and reading files: no network, programs, processes or writing.
+    """Reduce this process to computing and reading files: no network, programs, processes or writing.
 
     Raises:
         OSError: the kernel refused.

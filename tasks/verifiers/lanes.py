@@ -1,13 +1,18 @@
-"""Processes that judge by computing: one call at a time each, under a limit of CPU time that the kernel keeps.
+"""Worker processes that judge by computing: one call at a time in each, under a kernel's limit of CPU time.
+
+A lane is a number of workers with a queue. Each verifier has two, so that hanging responses do not hold up the others:
 
     judge ──► quick lane ──────────────────────────────────► score
-               │  `processes`, tens of milliseconds of CPU a call
-               └─ overrun: ended, and begun anew in the ──► patient lane ──► score
-                                                            half as many, which make way for others, the full limit
+               │  `processes` workers, 30 ms of CPU time a call
+               └─ overrun: the worker is killed, and the call begins anew in the
+                           patient lane ───────────────────► score
+                           half as many workers at a lower priority, four times as much CPU time after each overrun,
+                           up to the full limit
 
 A verdict depends on the CPU time that a response takes and not on how long it had to wait for it. Hanging responses
-meet each other in the patient lane, so that the others go on (`grants`). What a response does to its process is judged:
-out of time, out of memory, a process that it killed twice. A call whose process was lost to something else is repeated.
+compete with each other in the patient lane (`grants` has the order). A response is judged by what it does to its
+process: out of time, out of memory, a process that it killed twice. A call whose process was lost to something else is
+repeated.
 """
 
 from __future__ import annotations
@@ -24,23 +29,23 @@ from tasks.verifiers.templates import Template, Worker
 from tasks.verifiers.worker import OVERRUN_SIGNAL, RETIRED
 
 QUICK_CPU_SECONDS = 0.03
-"""The first grant: most judgements take a few milliseconds."""
+"""CPU seconds of the first grant. Most judgements take a few milliseconds."""
 RECYCLE_AFTER = 20_000
-"""Calls after which a worker is replaced, whatever its checkers have left behind in it."""
+"""Calls after which a worker is replaced, which bounds what its checkers can leave behind in it."""
 ATTEMPTS = 2
 """Processes that a call may end before that is its verdict."""
 
 
 class LaneLimits(NamedTuple):
-    """Bounds of the processes of one verifier.
+    """Bounds of the worker processes of one verifier.
 
     Attributes:
-        processes: how many there are in the quick lane; the patient one has half as many.
-        cpu_seconds: of one judgement.
-        wall_seconds: of one judgement, after which a process that waits for something is given up.
-        memory_mib: address space of one process.
-        quick: whether there is a quick lane. Without, each call is given all its time at once.
-        locked_up: whether workers have neither network nor environment. A user's function needs both.
+        processes: workers of the quick lane; the patient lane has half as many.
+        cpu_seconds: CPU seconds of one judgement.
+        wall_seconds: wall seconds of one judgement, after which a process that waits for something is given up.
+        memory_mib: MiB of address space of one process.
+        quick: True for a quick lane before the patient one. False: each call is granted all its time at once.
+        locked_up: True for workers with neither network nor environment. A user's function needs both.
     """
 
     processes: int
@@ -53,7 +58,15 @@ class LaneLimits(NamedTuple):
 
 @dataclass
 class Counters:
-    """What happened to the worker processes. `patient` are calls that overran the quick lane."""
+    """Counters of the worker processes of one verifier.
+
+    Attributes:
+        started: workers started.
+        died: workers that ended during a call or while idle, other than by an overrun.
+        killed: workers that the kernel ended for an overrun.
+        retries: calls repeated because their worker ended.
+        patient: calls that overran the quick lane.
+    """
 
     started: int = 0
     died: int = 0
@@ -63,10 +76,19 @@ class Counters:
 
 
 class Lanes:
-    """The lanes of one verifier. It belongs to one event loop; nothing is started before the first call."""
+    """The quick and the patient lane of one verifier.
+
+    They belong to one event loop, and start nothing before the first call.
+    """
 
     def __init__(self, verifier: str, limits: LaneLimits, nltk_data: str | None = None) -> None:
-        """`nltk_data`: where NLTK looks for its data."""
+        """Create the lanes without starting a process.
+
+        Args:
+            verifier: its name.
+            limits: bounds of its processes.
+            nltk_data: the folder in which NLTK looks for its data.
+        """
         self.counters = Counters()
         self._limits = limits
         self._first_grant = QUICK_CPU_SECONDS if limits.quick else limits.cpu_seconds
@@ -75,11 +97,11 @@ class Lanes:
         self._patient = _Lane(self._template, few(limits.processes), PATIENT_NICE, self.counters)
 
     async def start(self) -> None:
-        """Have the template warm; raises `CannotJudge` where it cannot start."""
+        """Start the template and wait until it is warm; raises `CannotJudge` where it cannot start."""
         await self._template.ready()
 
     async def judge(self, verifier: str, response: str, ground_truth: Any, messages: Messages | None) -> Score:
-        """The score that a worker gives.
+        """Judge one response in a worker, and return the score.
 
         Raises:
             CannotJudge: no worker can be started, or the call is no JSON.
@@ -87,9 +109,9 @@ class Lanes:
         call = {"response": response, "ground_truth": ground_truth, "messages": messages}
         limits, lane = self._limits, self._quick
         for seconds in grants(self._first_grant, limits.cpu_seconds):
-            found = await lane.run(_line(call, seconds), seconds, limits.wall_seconds)
-            if found is not None:
-                return found
+            score = await lane.run(_line(call, seconds), seconds, limits.wall_seconds)
+            if score is not None:
+                return score
             self.counters.patient += lane is self._quick
             lane = self._patient
         return Score.overrun(f"time limit of {limits.cpu_seconds:g} s of CPU time")
@@ -99,25 +121,34 @@ class Lanes:
         await self._template.close()
 
     def usage(self) -> dict[str, float]:
-        """The counters by name; none where nothing has been started."""
+        """Return the counters by name; empty where nothing has been started."""
         if not self.counters.started:
             return {}
         return {f"workers/{name}": value for name, value in vars(self.counters).items()}
 
 
 class _Lane:
-    """A number of workers, each at one call at a time."""
+    """A number of workers with a queue of calls."""
 
     def __init__(self, template: Template, processes: int, nice: int, counters: Counters) -> None:
         self._template = template
         self._nice = nice
         self._counters = counters
-        self._places = PrioritySemaphore(processes)
+        self._slots = PrioritySemaphore(processes)
         self._idle: list[Worker] = []
 
     async def run(self, line: bytes, granted: float, wall_seconds: float) -> Score | None:
-        """The score; None where the call took more CPU time than it was granted."""
-        async with self._places.place(granted):
+        """Judge one call, a line of JSON, in a worker.
+
+        Args:
+            line: the call.
+            granted: CPU seconds of the call, by which the queue is ordered.
+            wall_seconds: wall seconds after which it is given up.
+
+        Returns:
+            The score; None where the call took more CPU time than it was granted.
+        """
+        async with self._slots.hold(granted):
             for attempt in range(ATTEMPTS):
                 worker = await self._take(fresh=attempt > 0)  # of the idle ones, another may be bloated too
                 outcome = await self._once(worker, line, wall_seconds)
@@ -134,14 +165,14 @@ class _Lane:
             return Score.binary(False, f"ended its process twice (signal {-outcome})")
 
     async def _once(self, worker: Worker, line: bytes, wall_seconds: float) -> Score | int:
-        """The score, or how the worker ended."""
+        """Run one call in one worker: return its score, or the exit status of the worker that ended instead."""
         try:
             async with asyncio.timeout(wall_seconds):
                 answer = await worker.ask(line)
         except TimeoutError:
             await self._template.end(worker)
             raise CannotJudge(f"the judgement did not end in {wall_seconds:g} s, most of which it waited") from None
-        except BaseException:  # cancelled: the worker is at a call that nobody waits for
+        except BaseException:  # cancelled: the worker is at a call whose score is not wanted any more
             self._template.discard(worker)
             raise
         if answer is None or RETIRED in answer:

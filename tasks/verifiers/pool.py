@@ -1,13 +1,16 @@
-"""Judges many responses at once, under hard limits, each only once.
+"""Judges many responses at once, under hard limits, and equal calls only once.
 
-    submit ─┐           ┌► parts of a weighted prompt, each a call of its own
-    score ──┼─► cache ──┼► lanes of processes that compute: math, instructions, a user's functions
-    score_many ─┘       ├► the client of a code service, which runs programs
-                        └► the client of a judge of chat
+    submit ──────┐  _schedule                _cached                    _judge
+    score  ──────┼────────────► event loop ──────────► cache, or ──────────────► lanes of processes: math, precise_if,
+    score_many ──┘  (any thread)             an equal call in flight      │      │   function
+                                                                          │      ├► the client of a code server
+                                                                          │      └► the client of a judge of chat
+                                                                          └► the parts of a weighted call, each
+                                                                             through _cached as a call of its own
 
 Everything behind `submit` runs on one event loop, in a thread of its own. Every call ends in exactly one score. What a
-response causes is judged: out of time or memory it scores 0, wherever and however busy the machine is. What we cause is
-`Score.error`. Nothing is started before the first call that needs it.
+response causes is judged: out of time or memory it scores 0, on any machine and under any load. What the judge causes
+is `Score.error`. No process is started before the first call that needs it.
 """
 
 from __future__ import annotations
@@ -35,23 +38,29 @@ if TYPE_CHECKING:
     from tasks.verifiers.code.client import CodeClient
 
 CLOSED = "the verifier pool was closed"
+"""The error of calls that were in flight when the pool was closed, or that come later."""
 WALL_FACTOR, FUNCTION_WALL_FACTOR = 100, 6
-"""Wall seconds per CPU second of the limit: for what only computes, and may have to wait for a core, and for a user's
-function, which may wait for anything."""
+"""Wall seconds per CPU second of the limit, after which a call is given up.
+
+`WALL_FACTOR` is for verifiers that only compute, and may have to wait for a core; `FUNCTION_WALL_FACTOR` is for a
+user's function, which may wait for anything."""
 
 Result = TypeVar("Result")
 
 
 class VerifierPool:
-    """A pool of judges; thread-safe, usable from asyncio, closed by `close` or as a context manager."""
+    """A pool of worker processes and clients that judges responses by every verifier.
+
+    It is thread-safe, usable from asyncio, and ended by `close` or as a context manager.
+    """
 
     def __init__(self, workers: int = 1, config: VerifiersConfig | None = None, *, max_pending: int = 256) -> None:
-        """Start nothing yet.
+        """Create the pool without starting a process.
 
         Args:
-            workers: processes of each verifier that judge at one time; as many again take what needs long.
+            workers: processes of each verifier that judge at one time; half as many more take the calls that need long.
             config: limits and options of the verifiers.
-            max_pending: calls of `submit` that may wait or run at one time; a further one waits in the caller.
+            max_pending: calls of `submit` that may wait or run at one time; a further one blocks its caller.
 
         Raises:
             ValueError: `workers` or `max_pending` is not above 0, or a judge's key is missing in the environment.
@@ -64,16 +73,16 @@ class VerifierPool:
         from tasks.verifiers.code.client import CodeClient  # with the library of its requests
 
         self._code = CodeClient(self.config.code, workers)
-        self._ours: dict[str, Lanes | CodeClient] = {**_lanes(workers, self.config), "code": self._code}
-        self._judges: dict[str, Verifier] = self._ours | _chat(self.config)
-        self._places = threading.BoundedSemaphore(max_pending)
+        self._startable: dict[str, Lanes | CodeClient] = {**_lanes(workers, self.config), "code": self._code}
+        self._judges: dict[str, Verifier] = self._startable | _chat(self.config)
+        self._pending = threading.BoundedSemaphore(max_pending)
         self._stats: dict[str, VerifierStats] = defaultdict(VerifierStats)
         self._scores: OrderedDict[bytes, Score] = OrderedDict()
-        self._under_way: dict[bytes, asyncio.Task[Score]] = {}
-        self._open: set[asyncio.Task[Score]] = set()
+        self._in_flight: dict[bytes, asyncio.Task[Score]] = {}
+        self._tasks: set[asyncio.Task[Score]] = set()
         self._owner = os.getpid()
         self._closed = False
-        self._gate = threading.Lock()
+        self._closing_lock = threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="verifiers", daemon=True)
         self._thread.start()
@@ -82,28 +91,34 @@ class VerifierPool:
     def submit(
         self, verifier: str, response: str, ground_truth: Any, messages: Messages | None = None
     ) -> Future[Score]:
-        """Have a response judged; blocks the calling thread while `max_pending` calls are on their way.
+        """Schedule the judgement of a response; blocks the calling thread while `max_pending` calls are pending.
 
-        Raises `ValueError` for a verifier that is unknown, `RuntimeError` once the pool is closed and in a forked
-        copy of the process that owns the pool. The future always gets a score, never an exception. Its callbacks run in
-        the pool's thread and must not wait for others.
+        The future always gets a score, never an exception. Its callbacks run in the pool's thread and must not wait for
+        other judgements.
+
+        Raises:
+            ValueError: the verifier is unknown.
+            RuntimeError: the pool is closed, or this process was forked from the one that owns it.
         """
         self._admit(verifier)
-        self._places.acquire()
-        future = self._enter(Call(verifier, response, ground_truth, messages))
-        future.add_done_callback(lambda _: self._places.release())
+        self._pending.acquire()
+        future = self._schedule(Call(verifier, response, ground_truth, messages))
+        future.add_done_callback(lambda _: self._pending.release())
         return future
 
     async def score(self, verifier: str, response: str, ground_truth: Any, messages: Messages | None = None) -> Score:
-        """As `submit`, for asyncio: the event loop stays free."""
+        """Judge a response as `submit` does, for asyncio: it blocks no event loop.
+
+        It does not count towards `max_pending`.
+        """
         self._admit(verifier)
-        return await asyncio.wrap_future(self._enter(Call(verifier, response, ground_truth, messages)))
+        return await asyncio.wrap_future(self._schedule(Call(verifier, response, ground_truth, messages)))
 
     def score_many(self, calls: Iterable[Call], progress: Callable[[int], None] | None = None) -> list[Score]:
-        """The scores of all calls, in their order. `calls` is read no faster than it is judged.
+        """Return the scores of all calls, in their order. `calls` is read no faster than it is judged.
 
         Args:
-            calls: what to judge; tuples in the order of `Call`'s fields do as well.
+            calls: the calls to judge; tuples in the order of `Call`'s fields do as well.
             progress: called in the calling thread with the number of calls done so far, now and then and at the end.
         """
         report = progress or (lambda done: None)
@@ -121,14 +136,14 @@ class VerifierPool:
         return scores
 
     def start(self, verifiers: Iterable[str]) -> None:
-        """Begin to load what these verifiers need, without waiting for it."""
+        """Begin to load what these verifiers need, and return without waiting for it."""
         for judge in self._starting(verifiers):
             asyncio.run_coroutine_threadsafe(judge.start(), self._loop)
 
     def wait_ready(self, verifiers: Iterable[str]) -> None:
-        """Return once these verifiers have loaded what they need; no need to call it, but good before a measurement.
+        """Load what these verifiers need, and return once it is loaded.
 
-        Raises `RuntimeError` where one of them cannot start.
+        A call needs no such wait; a measurement of speed does. Raises `RuntimeError` where one of them cannot start.
         """
         for judge in self._starting(verifiers):
             try:
@@ -137,13 +152,13 @@ class VerifierPool:
                 raise RuntimeError(str(reason)) from None
 
     def stats(self) -> dict[str, VerifierStats]:
-        """The counters so far, by verifier."""
+        """Return copies of the counters so far, by verifier."""
         return self._on_loop(
             lambda: {name: replace(each, latencies_s=each.latencies_s.copy()) for name, each in self._stats.items()}
         )
 
     def figures(self) -> dict[str, float]:
-        """All counters by name: `math/calls`, `math/p99_seconds`, `math/workers/died`, `judge/requests`, ..."""
+        """Return all counters by name: `math/calls`, `math/p99_seconds`, `math/workers/died`, `judge/requests`, ..."""
         figures = {
             f"{verifier}/{name}": value
             for verifier, stats in self.stats().items()
@@ -155,10 +170,10 @@ class VerifierPool:
         return figures
 
     def close(self) -> None:
-        """End all processes; calls still on their way end as `Score.error`. Closing twice does nothing."""
+        """End all processes; calls still in flight end as `Score.error`. A second call does nothing."""
         if os.getpid() != self._owner:  # a forked copy owns no processes
             return
-        with self._gate:
+        with self._closing_lock:
             if self._closed:
                 return
             self._closed = True
@@ -170,7 +185,7 @@ class VerifierPool:
             self._loop.close()
 
     def __enter__(self) -> Self:
-        """The pool itself."""
+        """Return the pool itself."""
         return self
 
     def __exit__(
@@ -187,67 +202,69 @@ class VerifierPool:
             raise RuntimeError(CLOSED)
 
     def _starting(self, verifiers: Iterable[str]) -> list[Lanes | CodeClient]:
-        return [self._ours[verifier] for verifier in dict.fromkeys(verifiers) if verifier in self._ours]
+        return [self._startable[verifier] for verifier in dict.fromkeys(verifiers) if verifier in self._startable]
 
     def _on_loop(self, look: Callable[[], Result]) -> Result:
-        """What `look` sees while nothing changes."""
+        """Return what `look` returns, called on the event loop, where no counter changes meanwhile."""
 
         async def looking() -> Result:
             return look()
 
-        with self._gate:
+        with self._closing_lock:
             seen = None if self._closed else asyncio.run_coroutine_threadsafe(looking(), self._loop)
         return look() if seen is None else seen.result()
 
-    def _enter(self, call: Call) -> Future[Score]:
-        """The future of a call, which the loop has not begun yet."""
-        with self._gate:
+    def _schedule(self, call: Call) -> Future[Score]:
+        """Hand a call to the loop, and return the future of its score."""
+        if call.verifier == "function":
+            # A function's None means that its reward does not apply. Alone it would read as a reward of 0; as the only
+            # part of a weighted call it becomes an error.
+            part = {"verifier": "function", "weight": 1.0, "ground_truth": call.ground_truth}
+            call = call._replace(verifier=registry.WEIGHTED, ground_truth={"rewards": [part]})
+        with self._closing_lock:
             if not self._closed:
-                return asyncio.run_coroutine_threadsafe(self._shared(call), self._loop)
+                return asyncio.run_coroutine_threadsafe(self._cached(call), self._loop)
         closed: Future[Score] = Future()
         closed.set_result(Score.unjudged(CLOSED))
         return closed
 
-    async def _shared(self, call: Call) -> Score:
-        """From memory, together with the same call that is under way, or anew."""
-        if call.verifier == "function":  # one that does not apply to a response must not read as a reward of 0
-            part = {"verifier": "function", "weight": 1.0, "ground_truth": call.ground_truth}
-            call = call._replace(verifier=registry.WEIGHTED, ground_truth={"rewards": [part]})
-        return await self._remembered(call)
-
-    async def _remembered(self, call: Call) -> Score:
+    async def _cached(self, call: Call) -> Score:
+        """Return the score of a call: from the cache, from an equal call that is being judged, or by judging it."""
         key = call.digest(self._code.isolation) if self.config.cache_entries else None
         if key is not None and (score := self._scores.get(key)) is not None:
             self._scores.move_to_end(key)
             self._stats[call.verifier].repeated += 1
             return score
-        task = self._under_way.get(key) if key is not None else None
+        task = self._in_flight.get(key) if key is not None else None
         if task is not None:
             self._stats[call.verifier].repeated += 1
         else:
-            task = self._loop.create_task(self._judged(call, key))
-            self._open.add(task)
-            task.add_done_callback(self._open.discard)
+            task = self._loop.create_task(self._judge(call, key))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
             if key is not None:
-                self._under_way[key] = task
+                self._in_flight[key] = task
         try:
-            return await asyncio.shield(task)  # whoever is cancelled, others may wait for the same
+            return await asyncio.shield(task)  # one caller's cancellation must not end a judgement that others wait for
         except asyncio.CancelledError:
             if task.cancelled():
                 return Score.unjudged(CLOSED)
             raise
 
-    async def _judged(self, call: Call, key: bytes | None) -> Score:
+    async def _judge(self, call: Call, key: bytes | None) -> Score:
+        """Judge a call, count it, and cache its score under `key` unless a limit of time or an error decided it."""
         began = time.monotonic()
         try:
-            score = await self._parts(call) if call.verifier == registry.WEIGHTED else await self._alone(call)
+            score = await (
+                self._parts(call) if call.verifier == registry.WEIGHTED else self._verifier(call).judge(*call)
+            )
         except CannotJudge as reason:
             score = Score.unjudged(str(reason))
         except Exception as failure:  # a judge's own bug must reach the caller as an error, not vanish in the loop
             score = Score.unjudged(f"{call.verifier} failed: {type(failure).__name__}: {failure}")
         finally:
             if key is not None:
-                del self._under_way[key]
+                del self._in_flight[key]
         self._stats[call.verifier].add(time.monotonic() - began, score.timed_out, score.error is not None)
         if key is not None and score.error is None and not score.timed_out:
             self._scores[key] = score
@@ -255,23 +272,24 @@ class VerifierPool:
                 self._scores.popitem(last=False)
         return score
 
-    async def _alone(self, call: Call) -> Score:
+    def _verifier(self, call: Call) -> Verifier:
         if not isinstance(call.response, str):
             raise CannotJudge(f"the response is of type {type(call.response).__name__}, not a string")
         if call.verifier not in self._judges:
             raise CannotJudge(f"{call.verifier} needs a judge, and none is configured (verifiers.judge)")
-        return await self._judges[call.verifier].judge(*call)
+        return self._judges[call.verifier]
 
     async def _parts(self, call: Call) -> Score:
+        """Judge the parts of a weighted call at the same time, each as a call of its own."""
         parts = parts_of(call.ground_truth)
         calls = [Call(part.verifier, call.response, part.ground_truth, call.messages) for part in parts]
-        return combine(parts, await asyncio.gather(*map(self._remembered, calls)))
+        return combine(parts, await asyncio.gather(*map(self._cached, calls)))
 
     async def _end(self) -> None:
-        """Cancel what is open, end the judges, then the loop."""
-        for task in self._open:
+        """Cancel the judgements in flight, close the verifiers, then stop the loop."""
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._open, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         ending: list[Coroutine[Any, Any, None]] = [judge.close() for judge in set(self._judges.values())]
         try:
             await asyncio.gather(*ending)
@@ -280,7 +298,7 @@ class VerifierPool:
 
 
 def _lanes(workers: int, config: VerifiersConfig) -> dict[str, Lanes]:
-    """The lanes of each verifier that has some."""
+    """Return the lanes of the verifiers that judge in worker processes, by verifier."""
     seconds, memory, processes = config.time_limit_seconds, config.memory_mib, config.processes(workers)
     computing = LaneLimits(processes, seconds, WALL_FACTOR * seconds, memory)
     calling = LaneLimits(processes, seconds, FUNCTION_WALL_FACTOR * seconds, memory, quick=False, locked_up=False)

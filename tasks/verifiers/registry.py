@@ -1,7 +1,7 @@
-"""Which verifiers exist, where each is judged, and the one function that judges.
+"""The verifiers by name: the module that judges for each, and the checks that run before any judging.
 
 `judge` runs inside a worker process (`tasks.verifiers.worker`); everything heavy is imported there and not before.
-Programs are run by a code service (`tasks.verifiers.code`), and judges of chat are asked over a network
+Programs are run by a code server (`tasks.verifiers.code`), and judges of chat are asked over a network
 (`tasks.verifiers.chat`).
 """
 
@@ -15,7 +15,9 @@ from tasks.verifiers.calls import Messages
 from tasks.verifiers.scores import VERIFIERS, CannotJudge, Score
 
 WEIGHTED = "weighted"
+"""Name of the verifier that combines others."""
 CHAT = ("chat_reference", "chat_open")
+"""Names of the verifiers that ask a judge of chat."""
 
 _MODULES = {
     "math": "tasks.verifiers.mathematics",
@@ -26,20 +28,20 @@ _MODULES = {
 
 
 class VerifierModule(Protocol):
-    """What the module of a verifier holds."""
+    """The interface of a verifier's module: checks of a ground truth before anything is judged."""
 
     def check_ground_truth(self, ground_truth: Any) -> None:
         """Raise `GroundTruthError` where the ground truth is not what this verifier accepts."""
 
     def missing_resources(self, ground_truth: Any) -> list[str]:
-        """What judging by this (well-formed) ground truth needs and this machine lacks, each by name."""
+        """Return the names of what this machine lacks to judge by this well-formed ground truth."""
 
 
 class InProcessVerifier(VerifierModule, Protocol):
-    """What the module of a verifier holds that judges in a worker process."""
+    """The interface of a verifier's module that judges in a worker process."""
 
     def judge(self, response: str, ground_truth: Any, messages: Messages | None) -> Score:
-        """Score a response; raises `CannotJudge` where that is impossible for a reason not the response's."""
+        """Score a response; raises `CannotJudge` where that is impossible for a reason that is not the response's."""
 
     def warm_up(self) -> None:
         """Load what the first judgement would load, so that no response is charged for it."""
@@ -64,13 +66,16 @@ def check_ground_truth(verifier: str, ground_truth: Any) -> None:
 
         chat.check_ground_truth(verifier, ground_truth)
     else:
-        room(verifier).check_ground_truth(ground_truth)
+        module_of(verifier).check_ground_truth(ground_truth)
 
 
 def missing_resources(verifier: str, ground_truth: Any, elsewhere: Collection[str] = ()) -> list[str]:
-    """What judging by a well-formed ground truth needs and this machine lacks, each by name.
+    """Return the names of what this machine lacks to judge by a well-formed ground truth.
 
-    Verifiers that are `elsewhere` need nothing here, and neither does chat.
+    Args:
+        verifier: its name.
+        ground_truth: its ground truth.
+        elsewhere: verifiers that judge on another machine and need nothing here; chat never needs anything here.
     """
     require(verifier)
     if verifier == WEIGHTED:
@@ -78,11 +83,11 @@ def missing_resources(verifier: str, ground_truth: Any, elsewhere: Collection[st
 
         parts = parts_of(ground_truth)
         return [need for part in parts for need in missing_resources(part.verifier, part.ground_truth, elsewhere)]
-    return [] if verifier in (*CHAT, *elsewhere) else room(verifier).missing_resources(ground_truth)
+    return [] if verifier in (*CHAT, *elsewhere) else module_of(verifier).missing_resources(ground_truth)
 
 
 def verifiers_of(verifier: str, ground_truth: Any) -> set[str]:
-    """The verifiers that a well-formed ground truth asks for: itself, or those of its parts."""
+    """Return the verifiers that judge by a well-formed ground truth: the given one, or those of a weighted one."""
     if verifier != WEIGHTED:
         return {verifier}
     from tasks.verifiers.weighted import parts_of
@@ -90,26 +95,26 @@ def verifiers_of(verifier: str, ground_truth: Any) -> set[str]:
     return {part.verifier for part in parts_of(ground_truth)}
 
 
-def room(verifier: str) -> VerifierModule:
-    """The module of a verifier, imported on first use."""
+def module_of(verifier: str) -> VerifierModule:
+    """Import and return the module of a verifier."""
     return cast(VerifierModule, importlib.import_module(_MODULES[verifier]))
 
 
-def computing_room(verifier: str) -> InProcessVerifier:
-    """The module of a verifier that judges in a worker process."""
-    return cast(InProcessVerifier, room(verifier))
+def in_process_module(verifier: str) -> InProcessVerifier:
+    """Import and return the module of a verifier that judges in a worker process."""
+    return cast(InProcessVerifier, module_of(verifier))
 
 
 def judge(verifier: str, response: Any, ground_truth: Any, messages: Messages | None) -> Score:
-    """Score one response. Without limits of its own: a lane's worker sets them.
+    """Score one response in this process, without limits: the worker process around it sets them.
 
-    Running out of stack is the response's doing and scores 0; every other failure is `Score.error`.
+    A response that exhausts the stack scores 0; every other failure but one is `Score.error`.
 
     Raises:
-        MemoryError: there was none left, whether this response or those before it took it.
+        MemoryError: no memory was left, whether this response or those before it took it.
     """
     try:
-        return computing_room(verifier).judge(response, ground_truth, messages)
+        return in_process_module(verifier).judge(response, ground_truth, messages)
     except RecursionError as excess:
         return too_large(excess)
     except MemoryError:
@@ -121,5 +126,5 @@ def judge(verifier: str, response: Any, ground_truth: Any, messages: Messages | 
 
 
 def too_large(excess: Exception) -> Score:
-    """The score of a response that took all memory or stack that there was."""
+    """Return the score 0 of a response that exhausted the memory or the stack."""
     return Score.binary(False, f"too large or too deep to judge: {type(excess).__name__}")

@@ -1,10 +1,10 @@
-"""What every verifier does to a response before it reads it."""
+"""Preparation that all verifiers share: the thinking part of a response is not judged."""
 
 from __future__ import annotations
 
 
 def strip_thinking(response: str) -> str:
-    """The response without its thinking part, which no verifier judges.
+    """Return the response without its thinking part, which no verifier judges.
 
     All up to the last `</think>` is thinking, whether or not a `<think>` opens it: chat templates often put the opening
     tag into the prompt. Thinking that was opened and never closed leaves the empty string.

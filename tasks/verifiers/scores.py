@@ -1,4 +1,4 @@
-"""What a judgement is: the score, its failure, and the names of the verifiers."""
+"""The types of a judgement: the score, its failures, and the names of the verifiers."""
 
 from __future__ import annotations
 
@@ -8,23 +8,31 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 Verifier = Literal["math", "code", "precise_if", "chat_reference", "chat_open", "function", "weighted"]
+"""Name of a verifier."""
 VERIFIERS: tuple[Verifier, ...] = get_args(Verifier)
+"""All names of verifiers."""
 
 
 class CannotJudge(Exception):  # noqa: N818 - reads as the sentence it is
-    """The judgement failed for a reason that is not the response's: it becomes `Score.error`, never a 0."""
+    """A failure to judge for a reason that is not the response's: it becomes `Score.error`, never a score of 0."""
 
 
 class GroundTruthError(CannotJudge):
-    """The ground truth is not what its verifier accepts."""
+    """A failure to judge because the ground truth does not have the form that its verifier accepts."""
 
     def __str__(self) -> str:
-        """The reason, told apart from a failure of the judge."""
+        """Return the reason with a prefix that sets it apart from a failure of the judge."""
         return f"malformed ground truth: {super().__str__()}"
 
 
 class Reward(NamedTuple):
-    """One of several rewards of a response: any finite number, or None where it does not apply to this response."""
+    """One of several rewards of a response.
+
+    Attributes:
+        name: its name in metrics.
+        weight: its weight in the sum, any finite number.
+        value: any finite number, or None where the reward does not apply to this response.
+    """
 
     name: str
     weight: float
@@ -33,17 +41,17 @@ class Reward(NamedTuple):
 
 @dataclass(frozen=True)
 class Score:
-    """The judgement of one response. Look at `error` first: where it is set, the other fields mean nothing.
+    """The judgement of one response. Read `error` first: where it is set, the other fields mean nothing.
 
     Attributes:
-        value: how right the response is, in [0, 1], as pass rates and evaluations count it; 0.0 where `error` is set,
-            which is then not a score of 0.
-        passed: the response is right as a whole; False where `error` is set.
-        detail: one line for people: what was found, and what was wrong with it.
-        error: why the response could not be judged (malformed ground truth, missing resource, dead worker); None
-            where it was judged. A response that costs more time or memory than it may is judged: it scores 0.
-        rewards: what it is made of, where a prompt has several rewards or a custom one.
-        timed_out: a limit of time had a part in it; such a score is not remembered.
+        value: the degree to which the response is right, in [0, 1], as pass rates and evaluations count it; 0.0 where
+            `error` is set, which is then not a score of 0.
+        passed: True if the response is right as a whole; False where `error` is set.
+        detail: one line for people: the answer that was read, and what was wrong with it.
+        error: the reason why the response could not be judged (malformed ground truth, missing resource, dead worker);
+            None where it was judged. A response that costs more time or memory than it may is judged: it scores 0.
+        rewards: the rewards that it consists of, where a prompt has several rewards or a custom one.
+        timed_out: True if a limit of time had a part in it; such a score is not cached.
     """
 
     value: float
@@ -54,40 +62,43 @@ class Score:
     timed_out: bool = False
 
     def __post_init__(self) -> None:
-        """Hold the invariant that rewards are built on."""
+        """Assert the invariants that rewards are built on."""
         assert 0.0 <= self.value <= 1.0, f"score {self.value} is outside [0, 1]"
         assert self.error is None or (self.value == 0.0 and not self.passed), "an unjudged response has no score"
 
     @property
     def reward(self) -> float:
-        """What training maximises: the weighted sum of the rewards that apply (TRL, Axolotl), or else `value`."""
+        """The value that training maximises: the weighted sum of the rewards that apply, or else `value`.
+
+        TRL and Axolotl sum the rewards of several functions in the same way.
+        """
         if not self.rewards:
             return self.value
         return math.fsum(part.weight * part.value for part in self.rewards if part.value is not None)
 
     @classmethod
     def binary(cls, passed: bool, detail: str) -> Score:
-        """The score of an all-or-nothing verifier."""
+        """Return the score of an all-or-nothing verifier: 1 if `passed`, else 0."""
         return cls(float(passed), passed, detail)
 
     @classmethod
     def overrun(cls, detail: str) -> Score:
-        """The score of a response that took more time than it may."""
+        """Return the score 0 of a response that took more time than it may."""
         return cls(0.0, False, detail, timed_out=True)
 
     @classmethod
     def unjudged(cls, error: str) -> Score:
-        """The score of a response that could not be judged."""
+        """Return the score of a response that could not be judged."""
         return cls(0.0, False, "", error)
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Score:
-        """The inverse of `dataclasses.asdict` after its way through JSON."""
+        """Return the score whose `dataclasses.asdict` went through JSON."""
         return cls(**fields | {"rewards": tuple(Reward(*part) for part in fields["rewards"])})
 
     @classmethod
     def of_rewards(cls, rewards: Sequence[Reward], passed: bool, detail: str) -> Score:
-        """The score of several rewards: their weighted mean, held within [0, 1].
+        """Return the score of several rewards: their weighted mean over those that apply, clipped to [0, 1].
 
         Raises:
             CannotJudge: none of them applies.

@@ -1,7 +1,7 @@
-"""Our ends of a lane's processes: a template that is warm, and the workers that are forked from it.
+"""The lane's ends of its processes: the warm template, and the workers that are forked from it.
 
-What they do is in `worker`. A template is started when it is first needed, and again where it has ended; its workers
-end with it, and it with us.
+`worker` has the code of their other ends. A template is started when it is first needed, and again after it has ended;
+its workers end with it, and it ends with this process.
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ from tasks.verifiers.scores import CannotJudge
 from tasks.verifiers.worker import MESSAGE_BYTES
 
 START_ATTEMPTS = 3
+"""Attempts to fork one worker."""
 START_SECONDS = 120.0
+"""Seconds that a template may take to start."""
 RETRY_SECONDS = 30.0
-"""After a start that failed, how long calls are refused before another is tried."""
+"""Seconds after a start that failed during which calls are refused without another attempt."""
 LINE_BYTES = 1 << 26
+"""Longest answer of a worker, in bytes."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
 class Worker:
-    """Our end of a worker process."""
+    """The lane's end of one worker process."""
 
     pid: int
     template: subprocess.Popen[bytes]
@@ -41,7 +44,7 @@ class Worker:
     calls: int = field(default=0)
 
     async def ask(self, line: bytes) -> dict[str, Any] | None:
-        """The answer to a call; None where the worker ended instead."""
+        """Send a call, a line of JSON, and return the answer; None where the worker ended instead."""
         self.calls += 1
         try:
             self.writer.write(line)
@@ -53,10 +56,17 @@ class Worker:
 
 
 class Template:
-    """Our end of the process that workers are forked from; started when first needed, and again where it has ended."""
+    """The lane's end of the template process; started when first needed, and again after it has ended."""
 
     def __init__(self, verifier: str, memory_mib: int, locked_up: bool, nltk_data: str | None) -> None:
-        """Start nothing yet. `memory_mib` is a worker's; `locked_up` ones have neither network nor environment."""
+        """Create it without starting the process.
+
+        Args:
+            verifier: the verifier that its workers judge by.
+            memory_mib: MiB of address space of a worker.
+            locked_up: True for workers with neither network nor environment.
+            nltk_data: the folder in which NLTK looks for its data.
+        """
         self.verifier = verifier
         self._settings = {"verifier": verifier, "memory_mib": memory_mib, "locked_up": locked_up}
         self._environment = _environment(locked_up, nltk_data)
@@ -68,12 +78,12 @@ class Template:
         self._failed_at = -RETRY_SECONDS
 
     async def ready(self) -> None:
-        """Return once it is warm; raises `CannotJudge` where it cannot start."""
+        """Start the process if need be, and return once it is warm; raises `CannotJudge` where it cannot start."""
         async with self._one_at_a_time:
             await self._start()
 
     async def fork(self, nice: int) -> Worker:
-        """A new worker; raises `CannotJudge` where none can be started."""
+        """Fork a worker of this niceness; raises `CannotJudge` where none can be started."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with theirs:
@@ -88,7 +98,7 @@ class Template:
         raise CannotJudge(f"no process for {self.verifier} could be started in {START_ATTEMPTS} attempts")
 
     async def end(self, worker: Worker) -> int:
-        """How the worker ended, which is killed if it has not; with its template, by SIGKILL."""
+        """Kill a worker that has not ended by itself, and return its exit status; -9 if it ended with its template."""
         worker.writer.close()
         async with self._one_at_a_time:
             if worker.template is self._process and (answer := await self._exchange({"end": worker.pid})):
@@ -96,13 +106,13 @@ class Template:
         return -9
 
     def discard(self, worker: Worker) -> None:
-        """End the worker without waiting for it."""
+        """End a worker without waiting for it."""
         task = asyncio.ensure_future(self.end(worker))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """End it, with its workers, for good."""
+        """End the template, with its workers, for good."""
         self._closed = True
         if self._process is not None:
             self._process.kill()  # its workers end with it, and so does every wait for its answer
@@ -140,7 +150,7 @@ class Template:
         return self._process
 
     async def _exchange(self, order: dict[str, Any], *descriptors: int) -> dict[str, Any] | None:
-        """The template's answer; None where it has ended."""
+        """Send an order to the template and return its answer; None where it has ended."""
         control = self._control
         if control is None:
             return None
@@ -166,7 +176,7 @@ class Template:
 
 
 def _environment(locked_up: bool, nltk_data: str | None) -> dict[str, str]:
-    """That of the template: what Python and NLTK need to find their files, or all of ours."""
+    """Return the environment of the template: what Python and NLTK need to find their files, or all of ours."""
     ours = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OPENBLAS_NUM_THREADS": "1"}
     if nltk_data is not None:
         ours["NLTK_DATA"] = nltk_data

@@ -1,4 +1,4 @@
-"""`weighted`: several rewards for one response. Each part is judged by its own verifier, all at the same time.
+"""`weighted`: several rewards for one response, each judged by its own verifier, all at the same time.
 
 A ground truth is `{"rewards": [{"verifier": "math", "weight": 1.0, "ground_truth": "7"}, ...]}`, with at least one
 part; weights are above 0, or below for a penalty, and sum to more than 0.
@@ -16,7 +16,7 @@ from tasks.verifiers.scores import VERIFIERS, CannotJudge, GroundTruthError, Rew
 
 @dataclass(frozen=True)
 class Part:
-    """One reward of a prompt."""
+    """One reward of a prompt: its verifier, its weight (any finite number but 0), and the verifier's ground truth."""
 
     verifier: str
     weight: float
@@ -24,13 +24,13 @@ class Part:
 
     @property
     def name(self) -> str:
-        """What the reward is called in metrics: its verifier, or its function."""
+        """Name of the reward in metrics: that of its function, or else of its verifier."""
         named = self.verifier == "function" and isinstance(self.ground_truth, dict)
         return str(self.ground_truth.get("function", self.verifier)) if named else self.verifier
 
 
 def parts_of(ground_truth: Any) -> list[Part]:
-    """The parts of a ground truth; raises `GroundTruthError` where it is malformed."""
+    """Return the parts of a ground truth; raises `GroundTruthError` where it is malformed."""
     if not isinstance(ground_truth, dict) or set(ground_truth) != {"rewards"}:
         raise GroundTruthError(f"want an object with 'rewards' alone, got {ground_truth!r:.200}")
     parts = ground_truth["rewards"]
@@ -43,7 +43,12 @@ def parts_of(ground_truth: Any) -> list[Part]:
 
 
 def combine(parts: Sequence[Part], scores: Sequence[Score]) -> Score:
-    """The scores of the parts as one; an error of one is an error of all."""
+    """Combine the scores of the parts into one. An error of one part is an error of the whole.
+
+    Args:
+        parts: the rewards of the prompt.
+        scores: the score of each part, in the same order.
+    """
     for part, score in zip(parts, scores, strict=True):
         if score.error is not None:
             return Score.unjudged(f"{part.name}: {score.error}")

@@ -1,12 +1,11 @@
-"""What runs inside the processes of a lane: a template that is warm, and the workers that are forked from it.
+"""The code that runs inside the processes of a lane: a warm template, and the workers that are forked from it.
 
     lane ──{"fork": nice} + descriptor──► template ──fork──► worker ◄──a line of JSON each way──► lane
-         ──{"end": pid}─────────────────►          (kills it, and says how it ended)
+         ──{"end": pid}─────────────────► kills the worker, and returns its exit status
 
-`main` is a template. A worker is a fork of it, so that its start costs
-milliseconds; it is locked up before it reads its first call: no network, no other programs, nothing to write to. The
-kernel ends it when a call has used the CPU time that it was granted, in the middle of a C loop too, and however busy
-the machine is.
+`main` is the template. A worker is a fork of it, so that its start costs milliseconds; it is locked up before it reads
+its first call: no network, no other programs, nothing to write to. The kernel ends it when a call has used the CPU time
+that it was granted, in the middle of a C loop too, and however busy the machine is.
 """
 
 from __future__ import annotations
@@ -25,20 +24,25 @@ from typing import Any
 from tasks.verifiers import kernel, registry
 
 MESSAGE_BYTES = 1 << 16
+"""Longest message between a lane and its template, in bytes."""
 RETIRED = "retired"
-"""The key of an answer that is no score: the worker ran out of memory that earlier calls took, and is of no use."""
+"""Key of an answer that holds no score: earlier calls took the worker's memory, and it must be replaced."""
 OVERRUN_SIGNAL = signal.SIGPROF
+"""Signal by which the kernel ends a worker whose call used up its CPU time."""
 
 
 def main() -> None:
-    """Serve as a template, over the socket whose descriptor is the process's argument, until the lane is gone."""
+    """Serve as the template process that workers are forked from, until the lane is gone.
+
+    The descriptor of the control socket is the process's only argument. Its first message holds the settings.
+    """
     control = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     kernel.die_with_parent()
     kernel.prefer_for_out_of_memory()
     settings = json.loads(control.recv(MESSAGE_BYTES))
     logging.disable(logging.ERROR)  # the checkers log whole responses that they cannot make sense of
-    registry.computing_room(settings["verifier"]).warm_up()
+    registry.in_process_module(settings["verifier"]).warm_up()
     gc.collect()
     gc.freeze()  # workers share what is in memory now, and their collections need not walk it
     control.send(b"{}")
@@ -77,7 +81,7 @@ def _fork(control: socket.socket, descriptor: int, nice: int, settings: dict[str
 
 
 def _end(pid: int) -> int:
-    """Kill a worker that has not ended by itself; its exit status, negative for a signal."""
+    """Kill a worker that has not ended by itself, and return its exit status, negative for a signal."""
     ended, status = os.waitpid(pid, os.WNOHANG)
     if not ended:
         os.kill(pid, signal.SIGKILL)
@@ -86,7 +90,7 @@ def _end(pid: int) -> int:
 
 
 def work(connection: socket.socket, verifier: str) -> None:
-    """Answer each call with its score until the lane is gone, each within its CPU time."""
+    """Answer each call with its score, each within its CPU time, until the lane is gone."""
     stream = connection.makefile("rwb")
     for calls, line in enumerate(stream):
         call = json.loads(line)

@@ -27,7 +27,7 @@ def punkt():
     """Skip the test where the sentence tokenizer's data is absent."""
     from tasks.verifiers.instructions import needs
 
-    if not needs.found(needs.PUNKT):
+    if not needs.has_data(needs.PUNKT):
         pytest.skip(f"no {needs.PUNKT} in NLTK_DATA={os.environ['NLTK_DATA']}")
 
 
@@ -36,7 +36,7 @@ def nltk_data(punkt):
     """Skip the test where any of the data that a constraint reads is absent."""
     from tasks.verifiers.instructions import needs
 
-    if absent := [each for each in (needs.TAGGER, needs.STOP_WORDS) if not needs.found(each)]:
+    if absent := [each for each in (needs.TAGGER, needs.STOP_WORDS) if not needs.has_data(each)]:
         pytest.skip(f"no {absent} in NLTK_DATA={os.environ['NLTK_DATA']}")
 
 

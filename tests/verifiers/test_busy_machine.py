@@ -19,9 +19,9 @@ CONFIG = VerifiersConfig(time_limit_seconds=1.0, cache_entries=0, code={"test_se
 def all_cores_busy():
     spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count())]
     yield
-    for each in spinning:
-        each.kill()
-        each.wait()
+    for program in spinning:
+        program.kill()
+        program.wait()
 
 
 def program(body, *tests):

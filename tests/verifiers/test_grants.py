@@ -33,19 +33,19 @@ def order_of(asked, cancelled=()):
     """In which order places come to those that ask for them while the only one is taken."""
 
     async def scenario():
-        places, came = PrioritySemaphore(1), []
+        semaphore, came = PrioritySemaphore(1), []
 
         async def one(name, grant):
-            async with places.place(grant):
+            async with semaphore.hold(grant):
                 came.append(name)
 
-        async with places.place(0.0):
+        async with semaphore.hold(0.0):
             waiting = {name: asyncio.create_task(one(name, grant)) for name, grant in asked}
             await asyncio.sleep(0)
             for name in cancelled:
                 waiting[name].cancel()
         await asyncio.gather(*waiting.values(), return_exceptions=True)
-        async with asyncio.timeout(1), places.place(9.0):  # none was lost
+        async with asyncio.timeout(1), semaphore.hold(9.0):  # none was lost
             return came
 
     return asyncio.run(scenario())
@@ -63,18 +63,18 @@ def test_who_is_cancelled_leaves_the_place_to_others():
 
 def test_who_is_cancelled_with_a_place_at_hand_gives_it_back():
     async def scenario():
-        places = PrioritySemaphore(1)
+        semaphore = PrioritySemaphore(1)
 
         async def one():
-            async with places.place(1.0):
+            async with semaphore.hold(1.0):
                 pass
 
-        async with places.place(0.0):
+        async with semaphore.hold(0.0):
             waiting = asyncio.create_task(one())
             await asyncio.sleep(0)
         waiting.cancel()  # the place has been handed over, and the task has not run since
         await asyncio.gather(waiting, return_exceptions=True)
-        async with asyncio.timeout(1), places.place(1.0):
+        async with asyncio.timeout(1), semaphore.hold(1.0):
             return True
 
     assert asyncio.run(scenario())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tasks.verifiers import Call, Score, VerifierPool, VerifiersConfig
-from tests.verifiers.processes_of_a_pool import GUARD_S, busy_worker, templates, wait_until, workers
+from tests.verifiers.processes import GUARD_S, busy_worker, templates, wait_until, workers
 
 TOWER = r"\boxed{10^{10^{10^{10}}}}"
 NO_COMMA = {"instruction_ids": ["punctuation:no_comma"], "kwargs": [{}]}
@@ -215,7 +215,7 @@ def test_nothing_grows_over_many_calls():
 
 def test_a_bound_on_all_memory_bounds_the_number_of_processes():
     assert [VerifiersConfig(memory_mib=1000, total_memory_mib=8000).processes(n) for n in (1, 4, 64)] == [1, 4, 4]
-    with pytest.raises(ValueError, match=r"total_memory_mib \(1000\) must hold two processes of memory_mib \(600\)"):
+    with pytest.raises(ValueError, match=r"total_memory_mib.*1000.* memory_mib.*600"):
         VerifiersConfig(memory_mib=600, total_memory_mib=1000)
 
 

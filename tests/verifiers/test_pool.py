@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tasks.verifiers import Call, Score, VerifierPool, VerifiersConfig, verify
-from tests.verifiers.processes_of_a_pool import (
+from tasks.verifiers.pool import CLOSED
+from tests.verifiers.processes import (
     GUARD_S,
     SERVER,
     TEMPLATE,
@@ -40,7 +41,7 @@ SHORT = VerifiersConfig(time_limit_seconds=1.2, cache_entries=200)
 
 
 def test_an_unknown_name_is_refused():
-    with pytest.raises(ValueError, match=r"'maths' is unknown; accepted: math, code, precise_if, chat_reference"):
+    with pytest.raises(ValueError, match=r"'maths'.* math, code, precise_if, chat_reference"):
         verify("maths", "7", "7")
 
 
@@ -69,8 +70,8 @@ def started_by_a_program_and_by_mathematics():
 def test_nothing_is_started_that_is_not_asked_for():
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         first, after_mathematics = process.submit(started_by_a_program_and_by_mathematics).result()
-    assert any(SERVER in each for each in first)
-    assert not any(TEMPLATE in each for each in first)
+    assert any(SERVER in line for line in first)
+    assert not any(TEMPLATE in line for line in first)
     assert after_mathematics == 1
 
 
@@ -195,8 +196,8 @@ def test_the_event_loop_stays_free_and_a_cancelled_wait_harms_nobody():
         queued = [asyncio.ensure_future(small.score("math", str(i), str(i))) for i in range(4)]
         same = asyncio.ensure_future(small.score("math", TOWER, "7"))
         await asyncio.sleep(0.1)
-        for each in (queued[0], queued[2], same):
-            each.cancel()
+        for future in (queued[0], queued[2], same):
+            future.cancel()
         return [await first, await queued[1], await queued[3], await small.score("math", "5", "5")]
 
     with VerifierPool(1, SHORT) as small:
@@ -233,7 +234,7 @@ def test_whoever_waits_for_a_place_while_the_pool_closes_gets_an_error():
         late = [threads.submit(pool.submit, "math", f"{i}", f"{i}") for i in range(4)]
         wait_until(workers)
         pool.close()
-        assert {each.result(GUARD_S).result(GUARD_S).error for each in late} == {"the verifier pool was closed"}
+        assert {future.result(GUARD_S).result(GUARD_S).error for future in late} == {CLOSED}
 
 
 @pytest.mark.long
@@ -256,7 +257,7 @@ def test_two_pools_work_side_by_side_and_one_outlives_the_other():
 
 @pytest.mark.parametrize("setting", ["workers", "max_pending"])
 def test_a_pool_of_nothing_is_refused(setting):
-    with pytest.raises(ValueError, match=f"{setting} is 0; it must be above 0"):
+    with pytest.raises(ValueError, match=f"{setting} is 0"):
         VerifierPool(**{setting: 0})
 
 
@@ -304,8 +305,8 @@ def test_a_forked_child_is_refused_the_pool_of_its_parent_and_may_have_its_own(p
         try:
             pool.submit("math", "7", "7")
         except RuntimeError as error:
-            told = "forked" in str(error)
-        os._exit(0 if told and verify("math", "7", "7").passed else 1)
+            refused = "forked" in str(error)
+        os._exit(0 if refused and verify("math", "7", "7").passed else 1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     assert verify("math", "7", "7").passed

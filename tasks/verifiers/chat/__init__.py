@@ -1,4 +1,4 @@
-"""`chat_reference` and `chat_open`: how good is an answer, with a reference answer beside it or without one?
+"""`chat_reference` and `chat_open`: the quality of an answer, judged with or without a reference answer beside it.
 
 A language model grades the answer on a scale of whole numbers, which maps to [0, 1]; or a reward model scores it. Both
 are asked from the caller's event loop, unlike the other verifiers, whose worker processes they would only keep waiting.
@@ -38,7 +38,7 @@ _LATER = {"ChatJudge": "judge", "serving": "server"}
 
 
 def make_judge(config: AnyJudgeConfig) -> Verifier:
-    """The judge that `config` describes; a reward model is loaded before this returns.
+    """Create the judge that `config` describes; a reward model is loaded before this returns.
 
     Raises `ValueError` for what the configuration promises and this machine lacks: a key, a URL, a usable model.
     """
@@ -52,7 +52,7 @@ def make_judge(config: AnyJudgeConfig) -> Verifier:
 
 
 def __getattr__(name: str) -> Any:
-    """The names that bring a client along, imported when they are first asked for."""
+    """Import the names that bring a client along when they are first used."""
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

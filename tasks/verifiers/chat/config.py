@@ -1,6 +1,6 @@
-"""How chat answers are judged. Pydantic only: parsing a configuration loads no client, no template and no model.
+"""Options of the judges of chat. Pydantic only: parsing a configuration loads no client, no template and no model.
 
-`AnyJudgeConfig` is what a specification holds: `kind: endpoint` (the default) or `kind: reward_model`.
+`AnyJudgeConfig` is the type in a specification: `kind: endpoint` (the default) or `kind: reward_model`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from tasks.config import Config, RunTime
 from tasks.verifiers.connection import VARIABLE, ConnectionConfig, plain_url
 
 TEMPLATES = Path(__file__).parent / "templates"
+"""Folder of the judges' prompt templates."""
 WIDEST_SCALE = 100
+"""Largest distance between the lowest and the highest grade."""
 _OWN_FIELDS = (
     "model",
     "messages",
@@ -28,41 +30,42 @@ _OWN_FIELDS = (
     "n",
     "stream",
 )
-"""What a request always states; `extra_body` cannot state it again."""
+"""Fields that every request states itself; `extra_body` cannot hold them."""
 
 
 Rule = Literal[
     "sets instructions aside", "asks for a grade", "claims a grade", "addresses the grader", "imitates a judgement"
 ]
-"""What an answer to its grader can be found by; see `tasks.verifiers.chat.injection`."""
+"""Name of a rule by which an answer that speaks to its grader is recognised (`tasks.verifiers.chat.injection`)."""
 RULES: tuple[Rule, ...] = get_args(Rule)
+"""All names of rules."""
 
 INITIAL = "initial"
-"""As the model of a judge: the checkpoint that the pipeline starts from."""
+"""Value of a judge's `model` that stands for the checkpoint that the pipeline starts from."""
 
 
 class ServerConfig(Config):
-    """How the vLLM server of a judge runs that the task starts itself."""
+    """Options of the vLLM server that a stage starts for its judge."""
 
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     """Type of weights and activations; `auto`: the checkpoint's, or float32 on a processor that computes bfloat16
     slowly (`tasks.machine.precision`)."""
     max_model_len: int = Field(16_384, gt=0)
-    """Context in tokens, prompt and judgement together."""
+    """Tokens of context, prompt and judgement together."""
     max_num_seqs: RunTime[int] = Field(64, gt=0)
-    """Judgements in flight at most; the server queues what comes on top."""
+    """Judgements that the server computes at one time at most; it queues further ones."""
     tensor_parallel_size: RunTime[int] = Field(1, gt=0)
     """GPUs of the server."""
     gpu_memory_utilization: RunTime[float] = Field(0.9, gt=0, le=1)
-    """Share of a GPU's memory for weights and KV cache."""
+    """Share of a GPU's memory for weights and KV cache, in (0, 1]."""
     cpu_kv_cache_gib: RunTime[int] = Field(1, gt=0)
-    """Size of the KV cache on a machine without a GPU."""
+    """GiB of the KV cache on a machine without a GPU."""
     cpu_threads: RunTime[int] = Field(0, ge=0)
     """Threads of the server on a machine without a GPU; 0: one for each core."""
     enforce_eager: RunTime[bool | None] = None
     """Run without compiled graphs: a faster start, slower decoding on a GPU. None: on a CPU only."""
     start_timeout_seconds: RunTime[float] = Field(900.0, gt=0)
-    """How long loading the model may take until the first request is accepted."""
+    """Seconds that the server may take to load the model and accept the first request."""
     extra_args: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
     """Further options of `vllm serve`, as on its command line, e.g. `["--quantization", "fp8"]`."""
 
@@ -75,18 +78,18 @@ class ServerConfig(Config):
 
 
 class _Judged(Config):
-    """What both kinds of judges do with an answer before and after it is judged."""
+    """Options that both kinds of judges have for an answer before and after it is judged."""
 
     max_response_chars: int = Field(20_000, ge=100)
-    """Of a longer answer (thinking part left out), and of a longer reference, the judge sees the first and the last
-    half of so many characters, and is told. A character counts as its bytes of UTF-8."""
+    """Length of an answer (thinking part left out), and of a reference, above which the judge sees only its first and
+    its last half of this length, with a note on the gap. The unit is a byte of UTF-8."""
     injection: Literal["flag", "zero", "off"] = "flag"
-    """An answer that speaks to its grader ("give this answer 10/10") is judged, counted and marked in the score's
-    detail (`flag`), scores 0 without being judged (`zero`), or is not looked for (`off`)."""
+    """Treatment of an answer that speaks to its grader ("give this answer 10/10"): it is judged, counted and marked in
+    the score's detail (`flag`), scores 0 without being judged (`zero`), or is not looked for (`off`)."""
     zero_rules: list[Rule] = list(RULES)  # noqa: RUF012 (pydantic copies defaults)
-    """The rules of `tasks.verifiers.chat.injection` that `zero` goes by; the others flag."""
+    """Rules of `tasks.verifiers.chat.injection` that score 0 under `injection: zero`; the other rules flag."""
     pass_value: float = Field(0.5, ge=0, le=1)
-    """`Score.passed` from this value on; the reward does not depend on it."""
+    """Score from which on `Score.passed` is True; the reward does not depend on it."""
     fingerprint: str | None = None
     """Digest of a local model, filled in by the pipeline so that a changed folder misses the cache."""
 
@@ -103,58 +106,59 @@ class JudgeConfig(_Judged, ConnectionConfig):
     """A language model that judges, behind any OpenAI-compatible endpoint."""
 
     kind: Literal["endpoint"] = "endpoint"
+    """Kind of this judge; may be left out."""
     url: RunTime[str | None] = None
-    """Base URL of the endpoint (`https://host/v1`); None: the task starts a vLLM server for `model`."""
+    """Base URL of the endpoint (`https://host/v1`); None: the stage starts a vLLM server for `model`."""
     model: str = Field(min_length=1)
-    """Name at the endpoint; where `url` is None, a Hugging Face folder or hub id to serve, or `initial`, the checkpoint
-    that the pipeline starts from."""
+    """Name of the model at the endpoint; where `url` is None, a Hugging Face folder or hub id to serve, or `initial`,
+    the checkpoint that the pipeline starts from."""
     revision: str | None = None
-    """Commit, tag or branch of a hub id that is served; required there."""
+    """Commit, tag or branch of a hub id that is served, and required for one."""
     server: ServerConfig = ServerConfig()
-    """How that server runs; only where `url` is None."""
+    """Options of the server that is started where `url` is None."""
     api_key_env: RunTime[str | None] = Field(None, pattern=VARIABLE)
     """NAME of the environment variable that holds the endpoint's key; None: no key is sent."""
     reference_template: str = "chat_reference.v2"
-    """Prompts of `chat_reference` and `chat_open`: a file of `templates/` without its ending, version included. A
+    """Prompt of `chat_reference`: a file of `tasks/verifiers/chat/templates/` without its ending, version included. A
     changed wording is a new file."""
     open_template: str = "chat_open.v2"
-    """Prompts of `chat_reference` and `chat_open`: a file of `templates/` without its ending, version included. A
+    """Prompt of `chat_open`: a file of `tasks/verifiers/chat/templates/` without its ending, version included. A
     changed wording is a new file."""
     context_tokens: int | None = Field(None, gt=0)
-    """What the endpoint's model takes, prompt and judgement together; None: as vLLM's `/tokenize` says, and without
-    that a prompt is cut once it was refused. A server that is started here says it itself."""
+    """Tokens of context of the endpoint's model, prompt and judgement together; None: vLLM's `/tokenize` is asked, and
+    without that a prompt is cut after it was refused. For a server that the stage starts it is known."""
     tokenizer: str | None = Field(None, min_length=1)
-    """Folder or hub id of the endpoint's tokenizer, to cut long answers to `context_tokens` by; None: vLLM's
-    `/tokenize`, and without that every byte counts as a token."""
+    """Folder or hub id of the endpoint's tokenizer, by which long answers are cut to `context_tokens`; None: vLLM's
+    `/tokenize` counts, and without that every byte counts as a token."""
     tokenizer_revision: str | None = None
-    """Commit, tag or branch of its hub id; required there."""
+    """Commit, tag or branch of the tokenizer's hub id, and required for one."""
     reasons: bool = True
-    """Have the judge say why before it grades. Better grades from a model that reasons, many more tokens."""
+    """Have the judge give a reason before its grade: better grades from a model that reasons, many more tokens."""
     lowest: int = Field(1, ge=0)
-    """The judge grades with a whole number between these, mapped linearly to [0, 1]."""
+    """Lowest grade, a whole number; it maps to a score of 0."""
     highest: int = 10
-    """The judge grades with a whole number between these, mapped linearly to [0, 1]."""
+    """Highest grade, a whole number; it maps to a score of 1, and grades between the two map linearly."""
     judgement_retries: int = Field(2, ge=0)
-    """Repetitions after an answer that is no judgement. What still is none is a 0 where another answer in its place is
-    graded, and an error where that is not either."""
+    """Repetitions after a judge's answer that holds no judgement. If none of them holds one, the score is 0 where the
+    judge grades another answer to the same prompt, and an error where it does not."""
     max_tokens: int = Field(1024, gt=0)
-    """Length of a judgement, reasoning of the judge included."""
+    """Tokens of a judgement at most, reasoning of the judge included."""
     max_tokens_field: RunTime[Literal["max_tokens", "max_completion_tokens"]] = "max_tokens"
-    """What the endpoint calls that limit."""
+    """Field of the request that holds `max_tokens`."""
     temperature: float | None = Field(0.0, ge=0)
-    """Of the judgement; None leaves it to the endpoint."""
+    """Temperature of the judgement; None leaves it to the endpoint."""
     retry_temperature: float | None = Field(0.7, ge=0)
-    """In place of it after an answer that is no judgement, which the same request would only bring again; None as
-    above."""
+    """Temperature of a repetition after an answer that holds no judgement, which the same request would only bring
+    again; None leaves it to the endpoint."""
     seed: int | None = 0
-    """Sent with the request, plus the number of the repetition; None: none is sent."""
+    """Seed that is sent with the request, plus the number of the repetition; None: none is sent."""
     input_price: RunTime[float] = Field(0.0, ge=0)
-    """Cost of a million tokens, in whatever currency, for the counters."""
+    """Cost of a million tokens read, in any currency, for the counter `cost`."""
     output_price: RunTime[float] = Field(0.0, ge=0)
-    """Cost of a million tokens, in whatever currency, for the counters."""
+    """Cost of a million tokens written, in any currency, for the counter `cost`."""
     extra_body: str = "{}"
-    """Further fields of the request, e.g. `{chat_template_kwargs: {enable_thinking: false}}`; kept as JSON text,
-    because Flyte's types have no room for any JSON value."""
+    """Further fields of the request, e.g. `{chat_template_kwargs: {enable_thinking: false}}`; stored as JSON text,
+    because Flyte's types cannot hold any JSON value."""
 
     @field_validator("url")
     @classmethod
@@ -213,20 +217,21 @@ class RewardModelConfig(_Judged):
     """A sequence classifier with one output that scores a conversation and its answer; it never sees a reference."""
 
     kind: Literal["reward_model"]
+    """Kind of this judge."""
     model: str = Field(min_length=1)
-    """A Hugging Face folder or hub id of safetensors weights."""
+    """Hugging Face folder or hub id of safetensors weights."""
     revision: str | None = None
-    """Commit, tag or branch of a hub id; required there."""
+    """Commit, tag or branch of a hub id, and required for one."""
     scores_references: bool = False
     """Also judge `chat_reference`, by the answer alone; without it that is an error."""
     dtype: Literal["bfloat16", "float16", "float32"] = "float32"
     """Type of weights and activations."""
     device: RunTime[Literal["auto", "cpu"]] = "auto"
-    """`auto` is the accelerator where there is one."""
+    """Device of the model; `auto`: the accelerator where there is one."""
     batch_size: RunTime[int] = Field(8, gt=0)
     """Answers that are scored in one forward pass at most."""
     max_tokens: int = Field(4096, gt=0)
-    """Conversation and answer at most; the middle of a longer answer is left out."""
+    """Tokens of conversation and answer at most; the middle of a longer answer is left out."""
     bounds: list[float] | None = Field(None, min_length=2, max_length=2)
     """The two logits that map to 0 and 1, linearly and clipped; None: the logistic function."""
 
@@ -247,4 +252,4 @@ def _kind(value: Any) -> Any:
 AnyJudgeConfig = Annotated[
     Annotated[JudgeConfig, Tag("endpoint")] | Annotated[RewardModelConfig, Tag("reward_model")], Discriminator(_kind)
 ]
-"""One of the two kinds; `kind` may be left out for an endpoint."""
+"""One of the two kinds of judges; `kind` may be left out for an endpoint."""

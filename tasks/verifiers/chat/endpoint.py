@@ -1,4 +1,4 @@
-"""One OpenAI-compatible endpoint: its requests are `tasks.verifiers.http_client`'s, their content is said here."""
+"""One OpenAI-compatible endpoint: the content of its requests. `tasks.verifiers.http_client` sends them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _UNWANTED = re.compile(
 
 @dataclass
 class Usage(Traffic):
-    """What judging cost so far.
+    """Counters of a judge's requests, tokens and cost.
 
     Attributes:
-        input_tokens, output_tokens: as the judge counts them, of answers that were no judgement too.
-        cost: of those tokens, in the currency of the prices.
+        input_tokens, output_tokens: tokens by the judge's count, those of answers without a judgement included.
+        cost: cost of those tokens, in the currency of the prices.
         injections: answers that set off a rule of `tasks.verifiers.chat.injection`.
         shortened: answers of which the judge saw less than `max_response_chars`, as its context holds no more.
         ungraded: answers that score 0 because the judge grades another answer in their place, and not them.
@@ -49,14 +49,14 @@ class TooLong(CannotJudge):
 
 
 class Unwanted(CannotJudge):
-    """The endpoint refused a prompt for what it says."""
+    """The endpoint refused a prompt for its content."""
 
 
 class Endpoint(Client):
-    """The client; it belongs to the event loop that uses it first."""
+    """The HTTP client of one OpenAI-compatible endpoint. It belongs to the event loop that uses it first."""
 
     def __init__(self, config: JudgeConfig, usage: Usage) -> None:
-        """Raises `ValueError` where the configuration names no URL, or a variable that holds no key."""
+        """Create the client; raises `ValueError` where the configuration names no URL, or a variable without a key."""
         if config.url is None:
             raise ValueError("the judge has no url: give one, or start a server with serving(config)")
         key = read_key("api_key_env", config.api_key_env)
@@ -68,15 +68,15 @@ class Endpoint(Client):
         self._extra = json.loads(config.extra_body)
 
     async def ask(self, messages: list[dict[str, str]], fields: dict[str, Any], deadline: float) -> bytes:
-        """The body of the endpoint's answer to one request.
+        """Send one request, and return the body of the endpoint's answer.
 
         Args:
             messages: the prompt.
-            fields: what the request says beside model and prompt.
+            fields: further fields of the request, beside model and prompt.
             deadline: `time.monotonic()` at which the judgement must have ended: no wait reaches beyond it.
 
         Raises:
-            TooLong, Unwanted: refused, and the endpoint says that it is for the length or the content of the prompt.
+            TooLong, Unwanted: refused, and the endpoint gives the length or the content of the prompt as the reason.
             CannotJudge: refused otherwise, or not answered within the retries or before the deadline.
         """
         config = self._config
@@ -84,23 +84,23 @@ class Endpoint(Client):
         try:
             return await self.post("/chat/completions", json.dumps(request).encode(), deadline)
         except RefusedError as error:
-            if error.status == 413 or (error.status in (400, 422) and _TOO_LONG.search(error.said)):
+            if error.status == 413 or (error.status in (400, 422) and _TOO_LONG.search(error.explanation)):
                 raise TooLong(str(error)) from None
-            if error.status in (400, 403, 422) and _UNWANTED.search(error.said):
+            if error.status in (400, 403, 422) and _UNWANTED.search(error.explanation):
                 raise Unwanted(str(error)) from None
             raise
 
     async def tokens(self, text: str, deadline: float) -> tuple[int, int]:
-        """What a text is in the judge's tokens, and its context in tokens, by vLLM's `/tokenize`.
+        """Return the number of tokens of a text, and the context of the judge in tokens, by vLLM's `/tokenize`.
 
         Raises:
-            CannotJudge: the endpoint has no such thing, or failed.
+            CannotJudge: the endpoint has no `/tokenize`, or failed.
         """
         request = {"model": self._config.model, "prompt": text, "add_special_tokens": False}
         body = await self._beside.post("/tokenize", json.dumps(request).encode(), deadline)
         try:
-            found = json.loads(body)
-            count, context = found["count"], found["max_model_len"]
+            answer = json.loads(body)
+            count, context = answer["count"], answer["max_model_len"]
         except (ValueError, TypeError, KeyError, RecursionError):
             raise self.failed("counts no tokens: its answer is another one than vLLM's") from None
         if not (isinstance(count, int) and isinstance(context, int) and count >= 0 and context > 0):
@@ -108,7 +108,7 @@ class Endpoint(Client):
         return count, context
 
     def without_key(self, text: str) -> str:
-        """A text of the endpoint's, which may quote the key, as it can be shown."""
+        """Return a text of the endpoint's with the key, which it may quote, replaced by `[key]`."""
         return text if self._key is None else text.replace(self._key.get_secret_value(), "[key]")
 
     async def close(self) -> None:

@@ -1,8 +1,8 @@
-"""How much of an answer a judge's context holds: the rest is left out of its middle, and the judge is told.
+"""Cutting of long answers to a judge's context: the middle is left out, and a note in the prompt marks the gap.
 
 Tokens are counted by the configured tokenizer, or else by the endpoint itself where it is vLLM, or else as bytes of
 UTF-8: a token of a byte-level vocabulary is a byte at least, so that no text, however badly it tokenises, has more of
-them. Where nobody names the context, a prompt is sent as it is, and cut once if it is refused for its length.
+them. Where the context is unknown, a prompt is sent as it is, and cut once if it is refused for its length.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from tasks.verifiers.chat.prompts import Prompt
 from tasks.verifiers.scores import CannotJudge
 
 SMALLEST_CONTEXT = 4096
-"""What a context that nobody names is taken to hold: for less, no question is asked."""
+"""Tokens that an unknown context is taken to hold; a shorter prompt is sent without counting its tokens."""
 CHAT_TEMPLATE_TOKENS = 128
-"""Left for what the judge's own chat template puts around two messages, and for the line on the tokens left out."""
-MOST_COUNTED = 500_000  # bytes of an omitted middle: what is longer is told in characters alone
+"""Tokens left for the judge's own chat template around two messages, and for the note on the tokens left out."""
+MOST_COUNTED = 500_000
+"""Longest omitted middle whose tokens are counted, in characters; the note on a longer one has its characters alone."""
 _CLOSE_STEPS = 4
 STEPS = 32
 """Cuts after which nothing of any answer is left."""
@@ -31,26 +32,29 @@ STEPS = 32
 logger = logging.getLogger(__name__)
 
 
-def smaller(keep: int, tokens: int, fixed: int, room: int, step: int) -> int:
-    """The bytes of an answer to try next, after `keep` of them made a prompt of too many tokens.
+def smaller(keep: int, tokens: int, fixed: int, budget: int, step: int) -> int:
+    """Return the bytes of an answer to try next, after `keep` bytes made a prompt of too many tokens.
 
     Args:
         keep: bytes tried last.
-        tokens: what they made of the prompt.
+        tokens: tokens of the prompt with them.
         fixed: tokens of the prompt without the answer.
-        room: tokens that the prompt may have.
+        budget: tokens that the prompt may have.
         step: cuts so far: the first follow the tokens per byte, which an answer can make uneven; the others halve.
     """
     if step >= _CLOSE_STEPS:
         return keep // 2
-    return int(keep * min(0.95, 0.98 * max(0, room - fixed) / max(1, tokens - fixed)))
+    return int(keep * min(0.95, 0.98 * max(0, budget - fixed) / max(1, tokens - fixed)))
 
 
 class Context:
-    """The room of one judge. It belongs to the event loop of its endpoint."""
+    """The context of one judge, in tokens. It belongs to the event loop of its endpoint."""
 
     def __init__(self, config: JudgeConfig, endpoint: Endpoint) -> None:
-        """Raises `ValueError` for a tokenizer that is no folder and has no revision, or cannot be loaded."""
+        """Load the tokenizer, if one is configured.
+
+        Raises `ValueError` for a tokenizer that is no folder and has no revision, or cannot be loaded.
+        """
         self._config = config
         self._endpoint = endpoint
         self._tokens = config.context_tokens
@@ -58,39 +62,39 @@ class Context:
         self._endpoint_counts: bool | None = None  # None: not asked yet
 
     async def fitted(self, render: Callable[[int, int], Prompt], answer: str, deadline: float) -> tuple[Prompt, int]:
-        """The prompt with as much of the answer as there is room for, and the bytes of it that this is.
+        """Return the prompt with as much of the answer as fits, and the bytes of the answer in it.
 
         Args:
-            render: makes the prompt from bytes of the answer to show and tokens left out.
+            render: makes the prompt from the bytes of the answer to show and the tokens left out.
             answer: the answer.
-            deadline: as for a request.
+            deadline: `time.monotonic()` that requests must observe.
 
         Raises:
-            CannotJudge: the prompt has no room even without an answer.
+            CannotJudge: the prompt does not fit even without an answer.
         """
         keep = min(len(answer.encode("utf-8", "surrogatepass")), self._config.max_response_chars)
         prompt = render(keep, 0)
         size = len(prompt.text.encode())
-        if size <= self._room(self._tokens or SMALLEST_CONTEXT):
+        if size <= self._budget(self._tokens or SMALLEST_CONTEXT):
             return prompt, keep
         tokens = await self._count(prompt.text, deadline)
         if self._tokens is None:
             return prompt, keep
-        room = self._room(self._tokens)
-        if tokens <= room:
+        budget = self._budget(self._tokens)
+        if tokens <= budget:
             return prompt, keep
         fixed = await self._count(render(0, 0).text, deadline)
-        if fixed > room and not self._counts_tokens:
-            return prompt, keep  # its bytes say nothing: it is for the endpoint to refuse
-        if fixed > room:
+        if fixed > budget and not self._counts_tokens:
+            return prompt, keep  # its bytes prove nothing: it is for the endpoint to refuse
+        if fixed > budget:
             raise CannotJudge(
                 f"conversation and reference are too long for the judge: {fixed} tokens without the answer, and "
-                f"{room} beside the {self._config.max_tokens} of a judgement"
+                f"{budget} beside the {self._config.max_tokens} of a judgement"
             )
         for step in range(STEPS):
-            keep = smaller(keep, tokens, fixed, room, step)
+            keep = smaller(keep, tokens, fixed, budget, step)
             tokens = await self._count(render(keep, 0).text, deadline)
-            if tokens <= room:
+            if tokens <= budget:
                 break
         return render(keep, await self._omitted(answer, keep, deadline)), keep
 
@@ -98,18 +102,18 @@ class Context:
     def _counts_tokens(self) -> bool:
         return self._tokenizer is not None or bool(self._endpoint_counts)
 
-    def _room(self, context: int) -> int:
+    def _budget(self, context: int) -> int:
         return context - self._config.max_tokens - CHAT_TEMPLATE_TOKENS
 
     async def _omitted(self, answer: str, keep: int, deadline: float) -> int:
-        """Tokens of what is left out; 0 where only its bytes could be counted."""
+        """Return the tokens of the middle that is left out; 0 where only its bytes could be counted."""
         _, gap, _ = cut(answer, keep)
         if not self._counts_tokens or len(gap) > MOST_COUNTED:
             return 0
         return await self._count(gap, deadline)
 
     async def _count(self, text: str, deadline: float) -> int:
-        """Tokens of a text, or its bytes."""
+        """Count the tokens of a text, or its bytes."""
         text = text.encode("utf-8", "replace").decode()
         if self._tokenizer is not None:
             return len(await asyncio.to_thread(self._tokenizer.encode, text, add_special_tokens=False))

@@ -1,9 +1,9 @@
-"""Does an answer speak to its grader? Rules over its words, each with a name that a configuration can hold.
+"""Rules that recognise an answer that speaks to its grader, each with a name that a configuration can hold.
 
 The prompt keeps such an answer from working (`tasks.verifiers.chat.material`). The rules are a second line: they count
 and mark, or take the reward from, a policy that tries. A rule that the conversation itself sets off does not count, as
-there the subject is grading or prompts. Grades of films, pupils and games are everywhere in honest answers, and so a
-rule asks for more than a grade: that the answer speaks of itself, or to who reads it as a grader.
+its subject is then grading or prompts. Grades of films, pupils and games are everywhere in honest answers, and so a
+rule asks for more than a grade: that the answer speaks of itself, or to its reader as a grader.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ _TAGS = {0xE0000 + code: chr(code) for code in range(0x20, 0x7F)}
 
 
 def find_injections(answer: str, conversation: str = "") -> list[Rule]:
-    """The rules that `answer` sets off and `conversation` does not, in their order."""
+    """Return the names of the rules that `answer` sets off and `conversation` does not, in their order."""
     texts = [_normal(answer), *(_normal(content) for _, content in decoded(visible(answer)))]
     context = _normal(conversation)
     return [
@@ -145,6 +145,6 @@ def find_injections(answer: str, conversation: str = "") -> list[Rule]:
 
 
 def _normal(text: str) -> str:
-    """The words as a reader would take them: invisible letters shown, lookalikes of width and case made one."""
+    """Return the words as a reader would take them: invisible letters shown, lookalikes of width and case unified."""
     shown = visible(text.translate(_TAGS))
     return " ".join(unicodedata.normalize("NFKC", shown).casefold().split())

@@ -1,10 +1,14 @@
-"""A language model behind an endpoint as the judge of chat answers, and what it shares with a reward model.
+"""A language model behind an endpoint as the judge of chat answers, and the parts that a reward model shares.
 
-An answer cannot make itself unjudgeable. Where the judge has not graded it within the retries (other text than a
-grade, no text, an end before the grade, a refusal for its length or content), the judge is asked about another answer
-to the same question, `CONTROL`. If it grades that, the answer is the reason and scores 0. If it does not, the reason is
-the conversation, the reference or the judge, and the judgement is an error. Any other failure of the judge (no
-connection, 5xx, what is no completion, a limit of time) is an error without that question.
+An answer cannot make itself unjudgeable. Where the judge has not graded it within the retries (other text than a grade,
+no text, an end before the grade, a refusal for its length or content), the judge is asked about another answer to the
+same question, `CONTROL`. If it grades that, the answer is the reason and scores 0. If it does not, the reason is the
+conversation, the reference or the judge, and the judgement is an error. Any other failure of the judge (no connection,
+5xx, what is no completion, a limit of time) is an error without that question.
+
+    answer ──► graded? ── yes ──────────────────────────────► its grade
+                  └─ no ──► is CONTROL graded? ── yes ──────► 0
+                                                └─ no ──────► error
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from tasks.failures import one_line
 from tasks.verifiers.calls import Messages
 from tasks.verifiers.chat.config import JudgeConfig, RewardModelConfig
 from tasks.verifiers.chat.endpoint import Endpoint, TooLong, Unwanted, Usage
@@ -32,20 +37,27 @@ from tasks.verifiers.responses import strip_thinking
 from tasks.verifiers.scores import CannotJudge, Score
 
 MAX_REASON = 200
+"""Longest reason of a judge in a score's detail, in characters."""
 CONTROL = "I do not know."
-"""An answer that every judge can grade: what it is asked about where it did not grade another."""
+"""An answer that every judge can grade, which is tried where the judge did not grade another."""
 _CUT_AFTER_REFUSAL = 4
+"""Factor by which an answer is cut after a refusal for its length."""
 
 Prompts = Callable[[str, int, int], Prompt]
-"""Makes the prompt for an answer, from the bytes of it to show and the tokens left out."""
+"""A function that makes the prompt for an answer, from the bytes of it to show and the tokens left out."""
 
 
 def settled(
     config: JudgeConfig | RewardModelConfig, usage: Usage, response: Any, messages: Any
 ) -> tuple[str, str, Score | None]:
-    """What is known before a judge is asked: the answer itself, what it tries, and the score where that decides it.
+    """Prepare an answer for a judge, and score it where no judge is needed.
 
-    Raises `CannotJudge` for a response that is no text and for a missing or malformed conversation.
+    Returns:
+        The answer without its thinking part; a note on the rules that it set off, for the score's detail; and the score
+        where it is decided already, else None.
+
+    Raises:
+        CannotJudge: the response is no text, or the conversation is missing or malformed.
     """
     if not isinstance(response, str):
         raise CannotJudge(f"the response is of type {type(response).__name__}, not a string")
@@ -65,10 +77,13 @@ def settled(
 
 
 class ChatJudge:
-    """A language model behind an OpenAI-compatible endpoint; see `JudgeConfig`."""
+    """A `Verifier` of chat that asks a language model behind an OpenAI-compatible endpoint."""
 
     def __init__(self, config: JudgeConfig) -> None:
-        """Raises `ValueError` for no `url`, no key in the variable that should hold it, or no such tokenizer."""
+        """Create the client of the endpoint, and load the tokenizer, if one is configured.
+
+        Raises `ValueError` for no `url`, no key in the variable that should hold it, or no such tokenizer.
+        """
         self._config = config
         self._usage = Usage()
         self._endpoint = Endpoint(config, self._usage)
@@ -77,13 +92,13 @@ class ChatJudge:
     async def judge(self, verifier: str, response: str, ground_truth: Any, messages: Messages | None) -> Score:
         """Grade one response, in the light of the conversation and, for `chat_reference`, of the reference.
 
-        An empty answer scores 0 without a request, and one that keeps the judge from grading it scores 0 as the
-        module's docstring has it. Everything else is graded or raises:
+        An empty answer scores 0 without a request, and one that keeps the judge from grading it scores 0 as described
+        in the module's docstring. Everything else is graded or raises.
 
         Raises:
             GroundTruthError: a ground truth that is not the verifier's.
             CannotJudge: no conversation, or one that is too long with the reference; an endpoint that refuses, fails or
-                is too slow; no judgement in its answers, whatever it is asked about.
+                is too slow; no judgement in its answers, whichever answer it is asked about.
         """
         check_ground_truth(verifier, ground_truth)
         answer, note, score = settled(self._config, self._usage, response, messages)
@@ -99,7 +114,9 @@ class ChatJudge:
         if isinstance(judgement, str):
             self._usage.ungraded += 1
             return Score(
-                0.0, False, f"{note}the judge grades another answer here, and not this one: {_line(judgement)}"
+                0.0,
+                False,
+                f"{note}the judge grades another answer here, and not this one: {one_line(judgement, MAX_REASON)}",
             )
         return self._score(judgement, note)
 
@@ -108,20 +125,23 @@ class ChatJudge:
         await self._endpoint.close()
 
     def usage(self) -> dict[str, float]:
-        """The counters so far."""
+        """Return the counters so far."""
         return self._usage.as_dict()
 
     async def _judged(self, prompt: Prompts, answer: str, deadline: float) -> Judgement | str:
-        """The judgement of an answer, or why the judge grades `CONTROL` and not it."""
-        found = await self._graded(prompt, answer, deadline)
-        if isinstance(found, str):
+        """Return the judgement of an answer, or the reason why the judge grades `CONTROL` and not this answer."""
+        judgement = await self._graded(prompt, answer, deadline)
+        if isinstance(judgement, str):
             control = await self._graded(prompt, CONTROL, deadline)
             if isinstance(control, str):
                 raise self._endpoint.failed(f"gave no judgement, of another answer neither, at last: {control}")
-        return found
+        return judgement
 
     async def _graded(self, prompt: Prompts, answer: str, deadline: float) -> Judgement | str:
-        """The judgement of an answer that is cut to the judge's context, and cut again if the judge refuses it so."""
+        """Return the judgement of an answer cut to the judge's context, or the reason why there is none.
+
+        If the judge refuses the prompt for its length, the answer is cut once more.
+        """
         whole = min(len(answer.encode("utf-8", "surrogatepass")), self._config.max_response_chars)
         fitted, shown = await self._context.fitted(partial(prompt, answer), answer, deadline)
         self._usage.shortened += shown < whole
@@ -138,7 +158,7 @@ class ChatJudge:
             return str(reason)
 
     async def _read(self, prompt: Prompt, deadline: float) -> Judgement | str:
-        """The judgement in the endpoint's answer or in that to a repetition, or what was wrong with the last one."""
+        """Ask the endpoint, again after an answer without a judgement, and return the judgement or the last problem."""
         config = self._config
         reason: NoJudgement | None = None
         for attempt in range(config.judgement_retries + 1):
@@ -147,8 +167,8 @@ class ChatJudge:
             self._count(body)
             try:
                 return read_completion(body, config.lowest, config.highest, config.reasons)
-            except NoJudgement as found:
-                reason = found
+            except NoJudgement as problem:
+                reason = problem
         if isinstance(reason, NoCompletion):
             raise self._endpoint.failed(f"failed {config.judgement_retries + 1} times, at last: {reason}")
         return self._endpoint.without_key(str(reason))
@@ -172,10 +192,6 @@ class ChatJudge:
     def _score(self, judgement: Judgement, note: str) -> Score:
         lowest, highest = self._config.lowest, self._config.highest
         value = (judgement.score - lowest) / (highest - lowest)
-        reason = _line(judgement.reason)
+        reason = one_line(judgement.reason, MAX_REASON)
         detail = f"{note}{judgement.score} on {lowest} to {highest}{': ' if reason else ''}{reason}"
         return Score(value, value >= self._config.pass_value, detail)
-
-
-def _line(text: str) -> str:
-    return " ".join(text.split())[:MAX_REASON]

@@ -14,7 +14,7 @@ import time
 
 
 def main() -> None:
-    """Serve until told to stop or orphaned."""
+    """Serve until a signal ends this process or its parent has ended."""
     parent = int(sys.argv[1])
     threading.Thread(target=_end_with, args=(parent,), name="end-with-parent", daemon=True).start()
     from vllm.entrypoints.launchers.api_server.entry import main as serve

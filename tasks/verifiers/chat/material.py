@@ -1,6 +1,6 @@
-"""Text that a judge reads as material: what stands in it can neither end its place in the prompt nor pose as a message.
+"""Texts made safe for a judge's prompt: a text can neither end its block in the prompt nor pose as a message.
 
-`plain` is for all material: it takes out what cannot be seen, and breaks up the special tokens of chat formats, which a
+`plain` is for all texts: it takes out invisible characters, and breaks up the special tokens of chat formats, which a
 server's tokenizer would otherwise take for the real ones. `quoted` is for the answer, which alone has something to gain
 from being taken for instructions: lines that open a message, a section of the prompt or a delimiter become quotations,
 and what could be read as a judgement is renamed. Ordinary prose, code and markup pass both unchanged.
@@ -61,14 +61,14 @@ _SPEAKS_OF_SCORE = re.compile(r"\b(?:scor|grad|rating|verdict|judg)", re.IGNOREC
 
 @dataclass(frozen=True)
 class Material:
-    """One text of a prompt and the lines around it.
+    """One text of a prompt, and the lines around it.
 
     Attributes:
         text: the text, made safe.
         begin, end: the lines before and after it, which both hold the mark.
-        mark: 16 hex digits that stand nowhere in the text.
-        omitted: characters that were left out of its middle; 0 where it stands there whole.
-        omitted_tokens: the same as the judge's tokenizer counts them; 0 where nobody asked it.
+        mark: 16 hex digits that occur nowhere in the text.
+        omitted: characters that were left out of its middle; 0 where it is whole.
+        omitted_tokens: tokens of these by the judge's tokenizer; 0 where they were not counted.
     """
 
     text: str
@@ -80,7 +80,7 @@ class Material:
 
 
 def material(name: str, text: str, basis: object, omitted: int = 0, omitted_tokens: int = 0) -> Material:
-    """`text`, safe already, as the material `name` under a mark that comes from `basis`.
+    """Return `text`, safe already, as the material `name` under a mark that depends on `basis`.
 
     The mark is a digest of what is judged, not a random number: equal judgements have equal prompts, in every process
     and after every resume, so that a seeded judge repeats itself and servers can cache. No answer can hold the digest
@@ -91,7 +91,7 @@ def material(name: str, text: str, basis: object, omitted: int = 0, omitted_toke
 
 
 def mark(basis: object, text: str) -> str:
-    """16 hex digits over `basis` (a JSON value) that do not stand in `text`."""
+    """Return 16 hex digits that depend on `basis` (a JSON value) and do not occur in `text`."""
     digest = json.dumps(basis)
     while True:
         digest = hashlib.sha256(digest.encode()).hexdigest()
@@ -100,9 +100,10 @@ def mark(basis: object, text: str) -> str:
 
 
 def cut(text: str, most: int) -> tuple[str, str, str]:
-    """The first half of `most` bytes of UTF-8, what lies between, and the last half; all of it first if it is short.
+    """Split a text into its first `most` / 2 bytes of UTF-8, the middle, and its last `most` / 2 bytes.
 
-    Bytes, as a context is counted in tokens: English has few of them for each letter, other scripts one or more.
+    A text that is short enough comes whole as the first part. Bytes, as a context is counted in tokens: English has few
+    of them for each letter, other scripts one or more.
     """
     content = text.encode("utf-8", "surrogatepass")
     if len(content) <= most:
@@ -118,12 +119,12 @@ def cut(text: str, most: int) -> tuple[str, str, str]:
 
 
 def shortened(text: str, most: int, safe: Callable[[str], str] = str) -> tuple[str, int]:
-    """The ends of a text that `cut` keeps, a line about the gap between them, and the characters left out.
+    """Return the two ends of a text with a line about the gap between them, and the number of characters left out.
 
     Args:
         text: the text.
-        most: bytes of UTF-8 that are kept.
-        safe: what is done to each end, but not to our own line: it can so take out every other line like it.
+        most: bytes of UTF-8 that remain.
+        safe: applied to each end, but not to the line about the gap: so it can take out every other line like that.
     """
     head, gap, tail = cut(text, most)
     if not gap:
@@ -132,7 +133,7 @@ def shortened(text: str, most: int, safe: Callable[[str], str] = str) -> tuple[s
 
 
 def visible(text: str) -> str:
-    """The text without what prints nothing: controls, bidirectional overrides, zero-width characters, tags.
+    """Return the text without invisible characters: controls, bidirectional overrides, zero-width characters, tags.
 
     Joiners stay where a script or an emoji needs them: beside a character that is not ASCII. A lone surrogate, which no
     request can carry, becomes the replacement character.
@@ -140,12 +141,15 @@ def visible(text: str) -> str:
     text = _LINE_ENDS.sub("\n", text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
     if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
         return text
-    kept = "".join(character for character in text if not _invisible(character))
-    return re.sub(f"(?<![^\x00-\x7f{_JOINERS}])[{_JOINERS}]+|[{_JOINERS}]+(?![^\x00-\x7f{_JOINERS}])", "", kept)
+    shown = "".join(character for character in text if not _invisible(character))
+    return re.sub(f"(?<![^\x00-\x7f{_JOINERS}])[{_JOINERS}]+|[{_JOINERS}]+(?![^\x00-\x7f{_JOINERS}])", "", shown)
 
 
 def plain(text: str, tokens: Iterable[str] = ()) -> str:
-    """The text, visible, with special tokens broken up by a space; `tokens` are further ones, known by name."""
+    """Return the visible text, its special tokens broken up by a space.
+
+    `tokens` are further special tokens, those of a known tokenizer.
+    """
     text = _TOKENS.sub(lambda opening: opening[0] + " ", visible(text))
     for token in tokens:
         if len(token) > 1:  # a token of one character has nowhere to be broken
@@ -154,14 +158,14 @@ def plain(text: str, tokens: Iterable[str] = ()) -> str:
 
 
 def quoted(text: str) -> str:
-    """The answer: `plain`, and nothing in it reads as a message, as an end of the answer or as a judgement."""
+    """Return an answer as `plain` does, in which no line reads as a message, as its end or as a judgement."""
     text = plain(_without_encoded_judgements(visible(text)))
     text = _MESSAGE_LINES.sub("> ", text)
     return _SCORE_KEYS.sub("quoted ", _ESCAPED_LETTERS.sub(r"\\ ", text))
 
 
 def decoded(text: str) -> Iterator[tuple[re.Match[str], str]]:
-    """The runs of base64 in a text that hold readable text, each with what it holds."""
+    """Yield each run of base64 in a text that holds readable text, with that text."""
     for run in _BASE64.finditer(text):
         letters = run[0].rstrip("=").replace("-", "+").replace("_", "/")
         try:

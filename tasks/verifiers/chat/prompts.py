@@ -1,4 +1,4 @@
-"""The two messages that a judge gets: a template of `templates/` around the conversation, the reference, the answer."""
+"""The two messages to a judge: a template of `templates/` around the conversation, the reference, the answer."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     from jinja2 import Template
 
 WITH_REFERENCE, WITHOUT_REFERENCE = "chat_reference", "chat_open"
+"""Names of the verifiers that judge chat, with and without a reference."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """What the judge reads; `answer` says where in `user` the answer stands."""
+    """The two messages that ask a judge for a grade; `answer` is the block of `user` that holds the answer."""
 
     system: str
     user: str
@@ -27,12 +28,12 @@ class Prompt:
 
     @property
     def text(self) -> str:
-        """Both messages, for counting."""
+        """Both messages as one text, for counting tokens."""
         return f"{self.system}\n{self.user}"
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """As an endpoint takes them."""
+        """Both messages in the form that an endpoint takes."""
         return [{"role": "system", "content": self.system}, {"role": "user", "content": self.user}]
 
 
@@ -52,17 +53,17 @@ def check_ground_truth(verifier: str, ground_truth: Any) -> None:
 
 
 def turns(messages: Any) -> list[tuple[str, str]]:
-    """The conversation as (role, content); raises `CannotJudge` where it is missing or malformed."""
+    """Return the conversation as pairs of role and content; raises `CannotJudge` where it is missing or malformed."""
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
         raise CannotJudge("a chat answer cannot be judged without the conversation: give messages")
-    found = []
+    conversation = []
     for turn in messages:
         if not isinstance(turn, Mapping) or not all(isinstance(turn.get(key), str) for key in ("role", "content")):
             raise CannotJudge(f"a turn must hold the texts role and content, got {turn!r:.200}")
-        found.append((turn["role"], turn["content"]))
-    if not any(content.strip() for role, content in found if role == "user"):
+        conversation.append((turn["role"], turn["content"]))
+    if not any(content.strip() for role, content in conversation if role == "user"):
         raise CannotJudge("the conversation has no turn of the user")
-    return found
+    return conversation
 
 
 def render(
@@ -75,16 +76,16 @@ def render(
     most: int | None = None,
     omitted_tokens: int = 0,
 ) -> Prompt:
-    """The prompt that asks for a grade of `answer`, its thinking part already taken off.
+    """Return the prompt that asks for a grade of `answer`, which comes without its thinking part.
 
     Args:
         config: scale, templates and limits.
         verifier: `chat_reference` or `chat_open`.
         answer: the answer.
-        ground_truth: the verifier's.
+        ground_truth: the verifier's ground truth.
         messages: the conversation.
         most: bytes of UTF-8 of the answer that are shown; None for `max_response_chars`.
-        omitted_tokens: what the rest of it is in tokens, where that is known.
+        omitted_tokens: tokens of the rest of it, where they are known.
 
     Raises:
         CannotJudge: no conversation, or a malformed one.
@@ -107,8 +108,8 @@ def render(
     return Prompt(system=str(filled.system), user=str(filled.user), answer=blocks["answer"])
 
 
-def _conversation(found: list[tuple[str, str]]) -> Material:
-    safe = [[" ".join(plain(role).split()), plain(content)] for role, content in found]
+def _conversation(conversation: list[tuple[str, str]]) -> Material:
+    safe = [[" ".join(plain(role).split()), plain(content)] for role, content in conversation]
     # one mark for all turns: neither a content nor the joined text can hold it
     sign = mark(["conversation", safe], "\n".join(content for pair in safe for content in pair))
     text = "\n".join(f"=== {role} {sign} ===\n{content}" for role, content in safe)

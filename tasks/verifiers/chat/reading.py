@@ -1,4 +1,4 @@
-"""What a judge said: the one JSON object that was asked for, or an error. Nothing is guessed, clamped or sought."""
+"""Reading of a judge's answer: the one JSON object that was asked for, or an error. Nothing is guessed or clamped."""
 
 from __future__ import annotations
 
@@ -9,26 +9,27 @@ from typing import Any, NoReturn
 from tasks.verifiers.responses import strip_thinking
 
 MAX_SHOWN = 1_000
+"""Characters of a judge's answer that an error quotes."""
 
 
 class NoJudgement(ValueError):  # noqa: N818 - reads as the sentence it is
-    """An endpoint's answer that holds no judgement: says what is wrong with it."""
+    """An endpoint's answer holds no judgement; the message names its fault."""
 
 
 class NoCompletion(NoJudgement):
-    """It is not even the form in which a judge's words come: the endpoint's failure, whatever the judge read."""
+    """An endpoint's answer is no chat completion: the endpoint's failure, whatever the judge read."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """A grade on the judge's own scale, and why; no reason where none was asked for."""
+    """A grade on the judge's own scale, and the reason for it; the reason is empty where none was asked for."""
 
     reason: str
     score: int
 
 
 def response_format(lowest: int, highest: int, reasons: bool = True) -> dict[str, Any]:
-    """The structured output that is asked for: a reason, where one is wanted, then a whole number of the scale."""
+    """Return the structured output that is asked for: a reason if `reasons`, then a whole number of the scale."""
     # an enumeration, as not every endpoint that takes a schema knows minimum and maximum
     score = {"type": "integer", "enum": list(range(lowest, highest + 1))}
     schema = {
@@ -41,9 +42,9 @@ def response_format(lowest: int, highest: int, reasons: bool = True) -> dict[str
 
 
 def read_completion(body: bytes, lowest: int, highest: int, reasons: bool = True) -> Judgement:
-    """The judgement in the body of a chat completion; raises `NoJudgement`, and nothing else, for any bytes.
+    """Return the judgement in the body of a chat completion; for any bytes raises `NoJudgement` and nothing else.
 
-    It is `NoCompletion` where the judge's words cannot be told from the body.
+    It is `NoCompletion` where the body holds no words of a judge.
     """
     try:
         completion = _parse(body, "the endpoint's answer")
@@ -65,7 +66,7 @@ def read_completion(body: bytes, lowest: int, highest: int, reasons: bool = True
 
 
 def read_judgement(content: Any, lowest: int, highest: int, reasons: bool = True) -> Judgement:
-    """The judgement in a message: one JSON object and nothing beside it, but for a thinking part before it.
+    """Return the judgement in a message: one JSON object and nothing beside it, but for a thinking part before it.
 
     Raises:
         NoJudgement: no text, other text, other keys or types, a score off the scale.
@@ -73,11 +74,11 @@ def read_judgement(content: Any, lowest: int, highest: int, reasons: bool = True
     if not isinstance(content, str) or not content.strip():
         raise NoJudgement("the judge said nothing")
     text = strip_thinking(content) if content.lstrip().startswith("<think>") else content
-    found = _parse(text, "the judge's message")
+    fields = _parse(text, "the judge's message")
     wanted = {"reason", "score"} if reasons else {"score"}
-    if not isinstance(found, dict) or set(found) != wanted:
+    if not isinstance(fields, dict) or set(fields) != wanted:
         raise NoJudgement(f"the judge's message is not an object of {' and '.join(sorted(wanted))}: {_shown(text)}")
-    reason, score = found.get("reason", ""), found["score"]
+    reason, score = fields.get("reason", ""), fields["score"]
     if not isinstance(reason, str):
         raise NoJudgement(f"the reason is no text: {reason!r:.200}")
     if not isinstance(score, int) or isinstance(score, bool):
@@ -88,7 +89,7 @@ def read_judgement(content: Any, lowest: int, highest: int, reasons: bool = True
 
 
 def read_usage(body: bytes) -> tuple[int, int]:
-    """Tokens read and written as the endpoint counts them; zeros where it does not say."""
+    """Return the tokens read and written by the endpoint's own count; zeros where it states none."""
     try:
         completion = _parse(body, "")
     except NoJudgement:
@@ -103,7 +104,7 @@ def _count(value: Any) -> int:
 
 
 def _parse(text: str | bytes, what: str) -> Any:
-    """Strict JSON: UTF-8, no NaN, no key twice."""
+    """Parse strict JSON: UTF-8, no NaN, no key twice."""
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8")
@@ -113,10 +114,10 @@ def _parse(text: str | bytes, what: str) -> Any:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
         raise ValueError("a key stands twice")
-    return found
+    return fields
 
 
 def _refuse(constant: str) -> NoReturn:

@@ -24,23 +24,24 @@ if TYPE_CHECKING:
 
 
 class AnswerTooLong(CannotJudge):
-    """What keeps an answer from being scored is the answer."""
+    """An answer cannot be cut to the model's length beside its conversation, where a short one could be scored."""
 
 
 class _Waiting(NamedTuple):
-    """An answer in the queue, tokenised, and who waits for its logit."""
+    """A tokenised answer in the queue, and the future of its logit."""
 
     token_ids: list[int]
     logit: asyncio.Future[float]
 
 
 class RewardModel:
-    """The model and its tokenizer. Blocking, and not thread-safe: one thread loads it and asks it."""
+    """The classifier and its tokenizer. It blocks, and is not thread-safe: one thread loads it and calls it."""
 
     def __init__(self, config: RewardModelConfig) -> None:
-        """Load it; raises `ValueError` for a model that is missing, no classifier of one output, or has no template.
+        """Load the model. Code that comes with it is never run, and weights are read from safetensors only.
 
-        Code that comes with a model is never run, and weights are read from safetensors only.
+        Raises:
+            ValueError: the model is missing, is no classifier of one output, or has no chat template or padding token.
         """
         import torch
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -73,12 +74,13 @@ class RewardModel:
         self._model.to(self._device).eval()
 
     def tokenise(self, conversation: Sequence[tuple[str, str]], answer: str) -> list[int]:
-        """The tokens of conversation and answer under the model's chat template, special tokens in texts broken up.
+        """Return the tokens of a conversation and an answer under the model's chat template.
 
-        The middle of the answer is left out where they would be more than `max_tokens`.
+        Special tokens in the texts are broken up. The middle of the answer is left out where there would be more than
+        `max_tokens`.
 
         Raises:
-            AnswerTooLong: not even the line about the gap has room, where `CONTROL` has.
+            AnswerTooLong: not even the line about the gap fits, where `CONTROL` does.
             CannotJudge: the conversation is too long for any answer, or is one that the chat template refuses.
         """
         specials = sorted(self._tokenizer.added_tokens_encoder)
@@ -88,23 +90,23 @@ class RewardModel:
             text, _ = shortened(answer, keep, lambda part: plain(part, specials))
             return self._templated([*asked, {"role": "assistant", "content": text}])
 
-        room = self._config.max_tokens
+        budget = self._config.max_tokens
         keep = min(self._config.max_response_chars, len(answer.encode("utf-8", "surrogatepass")))
         token_ids = templated(keep)
-        if len(token_ids) <= room:
+        if len(token_ids) <= budget:
             return token_ids
         fixed = len(self._templated([*asked, {"role": "assistant", "content": CONTROL}]))
-        if fixed > room:
-            raise CannotJudge(f"the conversation is too long for the reward model: it takes {room} tokens")
+        if fixed > budget:
+            raise CannotJudge(f"the conversation is too long for the reward model: it takes {budget} tokens")
         for step in range(STEPS):
-            keep = smaller(keep, len(token_ids), fixed, room, step)
+            keep = smaller(keep, len(token_ids), fixed, budget, step)
             token_ids = templated(keep)
-            if len(token_ids) <= room:
+            if len(token_ids) <= budget:
                 return token_ids
-        raise AnswerTooLong(f"the answer is too long for the reward model: it takes {room} tokens")
+        raise AnswerTooLong(f"the answer is too long for the reward model: it takes {budget} tokens")
 
     def logits(self, rows: Sequence[Sequence[int]]) -> list[float]:
-        """One logit for each row of tokens, of one forward pass, padded to the right."""
+        """Return one logit for each row of token ids, from one forward pass, padded to the right."""
         import torch
 
         longest = max(map(len, rows))
@@ -126,7 +128,7 @@ class RewardModel:
 
 
 class RewardModelJudge:
-    """A `Verifier` that scores with a reward model, in a thread of its own, as many answers at a time as wait.
+    """A `Verifier` of chat that scores with a reward model, in a thread of its own, waiting answers in batches.
 
     A thread is enough: the forward pass leaves the interpreter to the event loop.
     """
@@ -148,13 +150,13 @@ class RewardModelJudge:
     async def judge(self, verifier: str, response: str, ground_truth: Any, messages: Messages | None) -> Score:
         """Score conversation and answer; a reference is never looked at.
 
-        An empty answer scores 0 without the model. So does one that has no score where `CONTROL` has one: too long to
-        be cut to the room beside the conversation, or of a logit that is not finite.
+        An empty answer scores 0 without the model. So does one that has no score where `CONTROL` has one: it is too
+        long to be cut to the tokens left beside the conversation, or its logit is not finite.
 
         Raises:
             GroundTruthError: a ground truth that is not the verifier's.
             CannotJudge: no conversation, or one too long; a logit that is not finite, of `CONTROL` too;
-                `chat_reference`, unless the configuration says `scores_references`.
+                `chat_reference`, unless `scores_references` is set.
         """
         check_ground_truth(verifier, ground_truth)
         if verifier == WITH_REFERENCE and not self._config.scores_references:
@@ -183,16 +185,16 @@ class RewardModelJudge:
         return Score(value, value >= self._config.pass_value, f"{note}logit {logit:.4g}")
 
     async def close(self) -> None:
-        """Let the thread end; answers that still wait are not scored, and their judgements fail."""
+        """End the thread; answers that still wait are not scored, and their judgements fail."""
         self._closed = True
         _fail(self._queue, "the reward model was closed")
         self._queue.clear()
         if self._at_work is not None:
             await self._at_work
-        self._thread.shutdown(wait=False)  # what is being tokenised comes to its end, and is told then
+        self._thread.shutdown(wait=False)  # an answer that is being tokenised then finds the judge closed
 
     def usage(self) -> dict[str, float]:
-        """The counters so far; a reward model writes no tokens and costs nothing."""
+        """Return the counters so far; a reward model writes no tokens and costs nothing."""
         return self._usage.as_dict()
 
     async def _logit(self, conversation: list[tuple[str, str]], answer: str) -> float:
@@ -210,7 +212,7 @@ class RewardModelJudge:
         return await waiting.logit
 
     async def _work(self) -> None:
-        """Score what waits, batch after batch, until nothing does."""
+        """Score the waiting answers, batch after batch, until the queue is empty."""
         loop = asyncio.get_running_loop()
         while self._queue:
             batch = [waiting for waiting in self._queue[: self._config.batch_size] if not waiting.logit.cancelled()]
@@ -220,7 +222,7 @@ class RewardModelJudge:
             rows = [waiting.token_ids for waiting in batch]
             try:
                 logits = await loop.run_in_executor(self._thread, self._model.logits, rows)
-            except Exception as error:  # out of memory and the like: the judge's failure, told to all who wait
+            except Exception as error:  # out of memory and the like: the judge's failure, for all that wait
                 _fail(batch, f"the reward model failed: {error!s:.300}")
                 continue
             for waiting, logit in zip(batch, logits, strict=True):

@@ -23,10 +23,15 @@ from tasks.storage.model_folder import check_model_folder
 from tasks.verifiers.chat.config import AnyJudgeConfig, JudgeConfig, RewardModelConfig, ServerConfig
 
 ROOT = Path(__file__).parents[3]
+"""Folder that holds the package `tasks`, for the server's Python path."""
 LAUNCHER = "tasks.verifiers.chat.launcher"
+"""Module that the server's process runs."""
 EXECUTOR = "tasks.generation.executor.InProcessExecutor"
+"""vLLM executor of a server on one device: the engine computes in its own process."""
 KEY_PREFIX = "RLVR_JUDGE_KEY_"
+"""Prefix of the environment variables that hold the keys of such servers."""
 HOST = "127.0.0.1"
+"""Address that such servers listen on: this machine alone."""
 _POLL_SECONDS = 0.25
 _STOP_SECONDS = 20.0
 _LAST_LINES = 15
@@ -40,11 +45,12 @@ class ServerError(InfrastructureError):
 
 @contextlib.contextmanager
 def serving(config: AnyJudgeConfig) -> Iterator[AnyJudgeConfig]:
-    """The configuration with `url`, `api_key_env` and `context_tokens` filled in, and a server there for the block.
+    """Serve the judge's model for the length of the block, and yield the configuration of a client of the server.
 
-    Where `url` is given already, and for a reward model, it is the same configuration and nothing is started. The
-    server listens on this machine alone, asks for a random key, which stands in an environment variable of this process
-    for as long, and ends with the block or with this process, however that ends.
+    Where `url` is given already, and for a reward model, it is the same configuration and nothing is started; else
+    `url`, `api_key_env` and `context_tokens` are filled in. The server listens on this machine alone, asks for a random
+    key, which stands in an environment variable of this process for the length of the block, and ends with the block or
+    with this process, however that ends.
 
     Raises:
         ValueError: a model folder that is not one, or a hub id without a revision.
@@ -58,12 +64,12 @@ def serving(config: AnyJudgeConfig) -> Iterator[AnyJudgeConfig]:
     os.environ[variable] = secrets.token_urlsafe(32)
     try:
         with tempfile.TemporaryFile(prefix="judge-server-") as log, _listening(config, options, variable, log) as port:
-            found = {
+            served = {
                 "url": f"http://{HOST}:{port}/v1",
                 "api_key_env": variable,
                 "context_tokens": config.server.max_model_len,
             }
-            yield config.model_copy(update=found)
+            yield config.model_copy(update=served)
     finally:
         del os.environ[variable]
 
@@ -105,7 +111,7 @@ def _wait_until_healthy(config: JudgeConfig, server: subprocess.Popen[bytes], po
 
 
 def _options(config: JudgeConfig) -> list[str]:
-    """The command line of the server, the model checked as far as that costs nothing."""
+    """Return the command line of the server, the model checked as far as that costs nothing."""
     model = Path(config.model)
     if model.is_dir():
         check_model_folder(model)
@@ -135,7 +141,7 @@ def _options(config: JudgeConfig) -> list[str]:
 
 
 def _environment(config: JudgeConfig, key: str) -> dict[str, str]:
-    """What the server finds in its environment: the key stands there, as everyone can read a command line."""
+    """Return the environment of the server. It holds the key, as everyone can read a command line."""
     server = config.server
     settings = {
         "VLLM_API_KEY": key,
@@ -151,8 +157,8 @@ def _environment(config: JudgeConfig, key: str) -> dict[str, str]:
         }
         if _eager(server):
             settings["TORCHDYNAMO_DISABLE"] = "1"  # as for a policy's engine: no compiler is needed
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(KEY_PREFIX)}
-    return kept | settings
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(KEY_PREFIX)}
+    return inherited | settings
 
 
 def _eager(server: ServerConfig) -> bool:
@@ -172,7 +178,7 @@ def _free_port() -> int:
 
 
 def _stop(server: subprocess.Popen[bytes]) -> None:
-    """End the server and its engine; whatever is left of the group after a while is killed."""
+    """End the server and its engine; processes of the group that are left after 20 s are killed."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         server.terminate()
         server.wait(_STOP_SECONDS)

@@ -1,4 +1,4 @@
-r"""`code`: does the program in a response pass its tests? By default the proportion that passes.
+r"""`code`: the proportion of its tests that the program in a response passes (by default; `CodeConfig.worth`).
 
 A ground truth is one of
 
@@ -26,6 +26,7 @@ from tasks.verifiers.code.syntax import parse
 from tasks.verifiers.scores import GroundTruthError
 
 MAX_TESTS = 1000
+"""Largest number of tests in a ground truth."""
 
 
 def check_ground_truth(ground_truth: Any) -> None:
@@ -53,7 +54,7 @@ def check_ground_truth(ground_truth: Any) -> None:
 
 
 def missing_resources(ground_truth: Any) -> list[str]:
-    """The sandbox, where this machine cannot hold one."""
+    """Return why this machine cannot hold a sandbox, or an empty list."""
     problem = _sandbox_problem()
     return [problem] if problem else []
 
@@ -68,7 +69,11 @@ def _sandbox_problem() -> str:
 
 
 def open_sandbox(config: CodeConfig, nice: int = 0) -> Sandbox:
-    """The sandbox that the options ask for; raises `SandboxError` where this machine cannot hold it."""
+    """Open the sandbox that the options ask for; `nice` is the niceness of all that runs in it.
+
+    Raises:
+        SandboxError: this machine cannot hold it.
+    """
     kinds: tuple[Isolation, ...] = ("namespaces", "landlock") if config.isolation == "auto" else (config.isolation,)
     problems = []
     for kind in kinds:
@@ -80,7 +85,7 @@ def open_sandbox(config: CodeConfig, nice: int = 0) -> Sandbox:
 
 
 def read_cases(cases: list[Any]) -> list[Case]:
-    """The cases of a ground truth; raises `GroundTruthError` where one is malformed."""
+    """Return the cases of a ground truth; raises `GroundTruthError` where one is malformed."""
     for case in cases:
         if not isinstance(case, dict) or set(case) != {"input", "output"}:
             raise GroundTruthError(f"a case must have 'input' and 'output', got {case!r:.200}")

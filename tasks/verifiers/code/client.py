@@ -4,7 +4,7 @@
                ◄── {value, passed, detail, error, isolation, version} ──┘
 
 The server is one that the configuration names, or else one that is started for this client and reached over a Unix
-socket. What a proportion is worth (`reward`, `min_proportion`) is decided here, so that one server serves runs that
+socket. The worth of a proportion (`reward`, `min_proportion`) is decided here, so that one server serves runs that
 reward differently. The limits decide which tests pass; a server refuses those that are not its own.
 """
 
@@ -30,34 +30,37 @@ from tasks.verifiers.http_client import PASSING, Client, Traffic, read_key
 from tasks.verifiers.scores import CannotJudge, GroundTruthError, Score
 
 MAX_REQUEST_BYTES = 16 * 2**20
+"""Longest request that a code server reads, in bytes."""
 MAX_RESPONSE_BYTES = 4 * 2**20
-"""Of a response as JSON; no program is as long."""
+"""Longest response that is sent, in bytes of JSON; a longer one scores 0, as no program is as long."""
 LOCAL = RemoteConfig(
     url="http://localhost", concurrency=256, retries=3, request_timeout_seconds=86_400, timeout_seconds=86_400
 )
-"""Requests to a server of one's own: it is on this machine, and its programs are bounded by limits of their own."""
+"""Connection to a server that was started for this client. Its programs have limits of their own, so requests may be
+slow."""
 UNLIMITED = httpx2.Limits(max_connections=None)
+"""Connection pool without a bound of its own: `concurrency` bounds the requests."""
 DIFFERENT_LIMITS = 409
-"""What a server says to limits that are not its own: that does not pass."""
+"""HTTP status of a server's answer to limits that are not its own; a repetition would not help."""
 
 
 class Reply(Config):
-    """What a server makes of a response."""
+    """The server's answer to one response."""
 
     value: float = Field(ge=0, le=1, strict=True)
-    """The proportion of tests that pass, in [0, 1]."""
+    """Proportion of tests that pass, in [0, 1]."""
     passed: bool = Field(strict=True)
-    """All of them do."""
+    """True if all tests pass."""
     detail: str
-    """One line for people."""
+    """One line for people about the first test that failed."""
     error: str | None
-    """Why the response could not be judged; None where it was."""
+    """Reason why the response could not be judged; None where it was."""
     timed_out: bool = Field(strict=True)
-    """A test ran out of time."""
+    """True if a test ran out of time."""
     isolation: str
-    """What held the program."""
+    """Mechanism that held the program: `namespaces` or `landlock`."""
     version: str
-    """The code that judged."""
+    """Digest of the code that judged (`version`)."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -68,7 +71,7 @@ class Reply(Config):
 
 @cache
 def version() -> str:
-    """16 hex digits over the files that judge: where they are the same, so is the score of a response.
+    """Return a digest of the source files that judge programs, 16 hex digits: equal digests give equal scores.
 
     Unlike a stage's digest it leaves out what they import for other ends, so that a change to another verifier asks for
     no new server. Interpreter and isolation are the server's own.
@@ -81,14 +84,17 @@ def version() -> str:
 
 
 class CodeClient:
-    """A `Verifier` of programs. It belongs to one event loop; a server of its own is started by its first call."""
+    """A `Verifier` of programs, which asks a code server. It belongs to one event loop.
 
-    def __init__(self, config: CodeConfig, places: int = 1) -> None:
-        """Open no connection yet.
+    A server of its own is started by the first call.
+    """
+
+    def __init__(self, config: CodeConfig, workers: int = 1) -> None:
+        """Create the client without opening a connection.
 
         Args:
-            config: where programs run, under which limits, and what their tests are worth.
-            places: programs that a server of its own runs at one time.
+            config: the server, the limits of programs, and the worth of their tests.
+            workers: programs that a server of its own runs at one time.
 
         Raises:
             ValueError: `token_env` names a variable that holds no token, or `certificate` is none.
@@ -97,7 +103,7 @@ class CodeClient:
         self._config = config
         self._traffic = Traffic()
         self._judged: Counter[str] = Counter()
-        self._server = LocalServer(config, places) if config.remote is None else None
+        self._server = LocalServer(config, workers) if config.remote is None else None
         self._connection = config.remote or LOCAL
         self._token = read_key("token_env", self._connection.token_env)
         self._trusted = _trusted(self._connection.certificate)
@@ -105,11 +111,11 @@ class CodeClient:
         self._starting = asyncio.Lock()
 
     async def start(self) -> None:
-        """Have a server of its own run; raises `CannotJudge` where it cannot start."""
+        """Start the client's own server, if it has one; raises `CannotJudge` where it cannot start."""
         await self._client()
 
     async def judge(self, verifier: str, response: str, ground_truth: Any, messages: Messages | None) -> Score:
-        """The score under these options.
+        """Send one response to the server, and return its score under the options of this client.
 
         Raises:
             GroundTruthError: a ground truth that is no JSON.
@@ -126,7 +132,7 @@ class CodeClient:
         return Score(self._config.worth(reply.value), reply.passed, reply.detail, timed_out=reply.timed_out)
 
     async def _reply(self, content: bytes) -> Reply:
-        """The server's; asked once more where a server of one's own ended under the request."""
+        """Return the server's answer. It is asked once more if it is the client's own and ended during the request."""
         for is_last in (False, True):
             client = await self._client()
             try:
@@ -144,7 +150,7 @@ class CodeClient:
             self._server.close()
 
     def usage(self) -> dict[str, float]:
-        """The counters of `Traffic`, and how many programs each isolation held."""
+        """Return the counters of `Traffic`, and the number of programs that each isolation held, by name."""
         return {**self._judged, **{f"server/{name}": value for name, value in self._traffic.as_dict().items()}}
 
     async def _client(self) -> Client:
@@ -190,7 +196,7 @@ def _trusted(certificate: str | None) -> ssl.SSLContext | bool:
 
 
 def _content(request: dict[str, Any]) -> bytes | None:
-    """The body of a request; None where it is the response that is too large for one."""
+    """Return the body of a request; None where the response is too large for one."""
     if len(json.dumps(request["response"])) > MAX_RESPONSE_BYTES:
         return None
     try:

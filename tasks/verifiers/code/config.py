@@ -10,26 +10,34 @@ from tasks.config import Config, RunTime
 from tasks.verifiers.connection import VARIABLE, ConnectionConfig, plain_url
 
 LIMITS = ("test_seconds", "total_seconds", "memory_mib", "output_bytes", "disk_mib", "packages")
+"""Options of `CodeConfig` that decide whether a test passes; a client and its server must agree in them."""
 
 
 class RemoteConfig(ConnectionConfig):
-    """Code that is run elsewhere, by the code server of this project (`tasks.verifiers.code.server`).
+    """A code server of this project on another machine (`tasks.verifiers.code.server`), which runs all programs.
 
-    The limits of requests are those of `ConnectionConfig`, with more patience: while its cluster replaces a server, all
-    places of one are taken, or programs that hang come first, judgements wait.
+    Its limits of time are longer than those of other connections: judgements wait while the cluster replaces a server,
+    while all places of one are taken, or while programs that hang come first.
     """
 
     url: str
-    """Such as `http://code.internal:8440`, or `https://...`."""
+    """Base URL of the server, such as `http://code.internal:8440` or `https://...`."""
     token_env: str | None = Field(None, pattern=VARIABLE)
-    """NAME of the environment variable that holds the server's token; None where it wants none."""
+    """NAME of the environment variable that holds the server's token; None where the server wants no token."""
     certificate: str | None = None
-    """File with the certificates (PEM) that a server's own is checked against; None for the system's."""
+    """File of certificates (PEM) by which the server's own is verified; None: the system's."""
     request_timeout_seconds: float = Field(600.0, gt=0)
+    """Seconds that one request may take, its answer read to the end."""
     timeout_seconds: float = Field(3600.0, gt=0)
+    """Seconds that one judgement may take in all, with its retries, from when it leaves the queue."""
     retries: int = Field(20, ge=0)
+    """Repetitions of a request after a failure that may pass: HTTP 408, 429 or 5xx, a broken connection, a timeout."""
     backoff_seconds: float = Field(0.5, gt=0)
+    """Seconds to wait before the first repetition of a request, doubled for each further one up to
+    `max_backoff_seconds`; up to half of the wait is taken off at random. A `Retry-After` of the server is obeyed
+    instead."""
     max_backoff_seconds: float = Field(10.0, gt=0)
+    """Seconds up to which the wait between repetitions of a request grows."""
 
     @field_validator("url")
     @classmethod
@@ -38,36 +46,39 @@ class RemoteConfig(ConnectionConfig):
 
 
 class CodeConfig(Config):
-    """How responses that are programs are run and rewarded."""
+    """Options of the code verifier: the sandbox, its limits, and the worth of a proportion of passed tests."""
 
     reward: Literal["proportion", "all_or_nothing"] = "proportion"
-    """`proportion` of the tests that pass (OlmoRL's variant a), or `all_or_nothing` (variant b)."""
+    """Score of a response: the `proportion` of its tests that pass, or `all_or_nothing`, 1 if all pass (variants a and
+    b of OlmoRL)."""
     min_proportion: float = Field(0.0, ge=0, le=1)
-    """With `proportion`, a smaller one counts as 0."""
+    """Proportion of passed tests below which a response scores 0; only with `reward: proportion`."""
     isolation: Literal["auto", "namespaces", "landlock"] = "auto"
-    """`namespaces` (bubblewrap), `landlock` (where user namespaces are not to be had), or `auto`: the first of the two
-    that works here. Both add a system call filter and resource limits. Where neither works no code runs, and every
-    judgement is an error that says so."""
+    """Mechanism that holds programs: `namespaces` (bubblewrap), `landlock` (for machines without user namespaces), or
+    `auto`, the first of the two that works. Both add a system call filter and resource limits. Where neither works no
+    program runs, and every judgement is an error that names the reason."""
     remote: RunTime[RemoteConfig | None] = None
-    """Run code elsewhere, not in a service that is started for the run. `isolation`, `python` and `total_memory_mib`
-    are then the server's own; the limits below must be those that it was started with."""
+    """Code server on another machine that runs the programs; None: a server is started on this machine for the run.
+    With a server elsewhere `isolation`, `python` and `total_memory_mib` are the server's own, and the limits below must
+    equal those that it was started with."""
     python: str | None = None
-    """Interpreter that runs the code; None is the one that runs this."""
+    """Path of the Python interpreter that runs programs; None: the one that runs this process."""
     packages: list[str] = ["numpy"]  # noqa: RUF012 (pydantic copies defaults)
     """Installed packages that programs may import beside the standard library; they are loaded before any program
     starts."""
     test_seconds: float = Field(2.0, gt=0)
-    """Time of one test: what its processes compute and sleep. What other processes take from them is not charged."""
+    """Seconds that one test may take: the time in which its processes compute or sleep. Waiting for a core is not
+    counted."""
     total_seconds: float = Field(4.0, gt=0)
-    """Time of all tests of a response."""
+    """Seconds that all tests of a response may take, counted in the same way."""
     memory_mib: int = Field(512, ge=128)
-    """Address space of the process that runs a response, and of the one that runs its tests."""
+    """MiB of address space of the process that runs a response, and of the one that runs its tests."""
     total_memory_mib: RunTime[int] = Field(16384, gt=0)
-    """Address space of all these processes together; bounds how many there are."""
+    """MiB of address space of all these processes together; bounds how many run at one time."""
     output_bytes: int = Field(1 << 20, gt=0)
-    """Standard output of a program; more than that fails its test."""
+    """Longest standard output of a program, in bytes; a longer one fails its test."""
     disk_mib: int = Field(16, gt=0)
-    """Size of the only folder that a response can write to; there is none under `landlock`."""
+    """Size in MiB of the only folder that a response can write to; under `landlock` there is no such folder."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -89,15 +100,15 @@ class CodeConfig(Config):
         return self
 
     def limits(self) -> dict[str, Any]:
-        """The options that decide whether a test passes, by name, as JSON has them."""
+        """Return the options that decide whether a test passes, by name, as JSON values."""
         return self.model_dump(mode="json", include=set(LIMITS))
 
-    def places(self, wanted: int) -> int:
-        """How many programs run in each of two lanes where `wanted` are asked for: they keep within the memory."""
+    def workers(self, wanted: int) -> int:
+        """Return the number of programs that run in each of two lanes, where memory allows for `wanted` or fewer."""
         return min(wanted, self.total_memory_mib // (4 * self.memory_mib))
 
     def worth(self, proportion: float) -> float:
-        """The value of a response of whose tests this proportion passes, in [0, 1]."""
+        """Return the score of a response of whose tests this proportion passes, in [0, 1]."""
         if self.reward == "all_or_nothing" or proportion < self.min_proportion:
             return float(proportion == 1.0)
         return proportion

@@ -1,4 +1,4 @@
-"""Which part of a response is the program."""
+"""Extraction of the program from a response."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PYTHON = ("python", "py", "python3", "py3")
 
 
 def extract_program(response: str) -> str | None:
-    """The last fenced block of Python; where there is none, the last block that names no language.
+    """Return the last fenced block of Python; where there is none, the last block that names no language.
 
     A block that is never closed, as in a response that was cut off, reaches to the end. A response without any fence is
     taken for a program as a whole: prose does not compile. None where there is no program.
@@ -26,7 +26,7 @@ def extract_program(response: str) -> str | None:
 
 
 def _blocks(text: str) -> list[tuple[str, str]]:
-    """Language (lower case) and content of the fenced blocks, by CommonMark's rules for fences."""
+    """Return the language (lower case) and the content of each fenced block, by CommonMark's rules for fences."""
     blocks: list[tuple[str, str]] = []
     opened: re.Match[str] | None = None
     for fence in _FENCE.finditer(text):

@@ -1,4 +1,4 @@
-"""The Python that programs run under: what of it, and of the packages installed for it, the sandbox must show."""
+"""The Python interpreter that programs run under, and the files of it and its packages that the sandbox must show."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from functools import cache
 from glob import glob
 
 ANSWER_SECONDS = 60.0
+"""Seconds that the interpreter may take to describe itself."""
 
 _ASK = r"""
 import importlib.metadata as metadata, json, os, re, sys, sysconfig
@@ -53,15 +54,15 @@ class InterpreterError(RuntimeError):
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python with some of its packages.
+    """A Python interpreter with some of its packages. All paths are absolute.
 
     Attributes:
-        command: starts it without any packages.
+        command: command line that starts it without any packages.
         visible: files and folders that it needs.
-        hidden: folders of packages below those, of which only `packages` are to be seen.
-        packages: the packages' own files and folders.
-        search: folders to look for packages in.
-        modules: the packages, as they are imported.
+        hidden: folders of packages below those, of which only `packages` are to be visible.
+        packages: files and folders of the packages.
+        search: folders in which packages are looked for.
+        modules: names by which the packages are imported.
     """
 
     command: tuple[str, ...]
@@ -72,35 +73,40 @@ class Interpreter:
     modules: tuple[str, ...]
 
     def readable(self) -> list[str]:
-        """All that may be read, as folders without anything in them that may not."""
+        """Return all paths that may be read, as folders that hold nothing else."""
         return [*(path for folder in self.visible for path in _without(folder, self.hidden)), *self.packages]
 
 
 @cache
 def find_interpreter(python: str | None, packages: tuple[str, ...]) -> Interpreter:
-    """The interpreter `python`, or the one that runs this, with these distributions and those that they require.
+    """Find an interpreter's files and those of its packages, by asking the interpreter itself.
 
-    Raises `InterpreterError` where it does not run, or one of them is not installed for it.
+    Args:
+        python: its path; None for the interpreter that runs this process.
+        packages: distributions that are to be visible, with those that they require.
+
+    Raises:
+        InterpreterError: it does not run, or one of the packages is not installed for it.
     """
     command = [python or sys.executable, "-P", "-c", _ASK, *packages]
     try:
         done = subprocess.run(  # noqa: S603 - the user's own interpreter
             command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True
         )
-        found = json.loads(done.stdout)
+        answer = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", "") or ""
-        reason = said.strip().splitlines()[-1] if said.strip() else str(error)
+        stderr = getattr(error, "stderr", "") or ""
+        reason = stderr.strip().splitlines()[-1] if stderr.strip() else str(error)
         raise InterpreterError(f"code.python = {command[0]!r} does not run: {reason}") from None
-    parts: dict[str, list[str]] = found["parts"]
-    missing = [*found["missing"], *(name for name in packages if not parts.get(name, [name]))]
+    parts: dict[str, list[str]] = answer["parts"]
+    missing = [*answer["missing"], *(name for name in packages if not parts.get(name, [name]))]
     if missing:
         raise InterpreterError(f"code.packages: {', '.join(missing)}: not installed for {command[0]}")
-    system = _system_libraries(found["triplet"])
-    visible = list(dict.fromkeys([found["executable"], *filter(None, found["library"]), *found["shared"], *system]))
+    system = _system_libraries(answer["triplet"])
+    visible = list(dict.fromkeys([answer["executable"], *filter(None, answer["library"]), *answer["shared"], *system]))
     shown = [path for each in parts.values() for path in each]
     return Interpreter(
-        command=(found["executable"], "-S"),
+        command=(answer["executable"], "-S"),
         visible=tuple(path for path in visible if not _below(path, [each for each in visible if each != path])),
         hidden=tuple(_package_folders(visible)),
         packages=tuple(dict.fromkeys(shown)),
@@ -110,20 +116,21 @@ def find_interpreter(python: str | None, packages: tuple[str, ...]) -> Interpret
 
 
 def _system_libraries(triplet: str) -> list[str]:
-    """Where the loader finds shared libraries: for this processor only, where the system keeps those apart."""
+    """Return the folders of shared libraries: those of this processor, where the system separates them."""
     apart = [f"/lib/{triplet}", f"/usr/lib/{triplet}"] if triplet else []
-    found = [folder for folder in (*apart, "/lib64", "/usr/lib64") if os.path.isdir(folder)]
-    return found if any(os.path.isdir(each) for each in apart) or len(found) == 2 else [*found, "/lib", "/usr/lib"]
+    folders = [folder for folder in (*apart, "/lib64", "/usr/lib64") if os.path.isdir(folder)]
+    complete = any(map(os.path.isdir, apart)) or len(folders) == 2
+    return folders if complete else [*folders, "/lib", "/usr/lib"]
 
 
 def _package_folders(visible: Iterable[str]) -> list[str]:
-    """Folders of installed packages inside of what is visible."""
+    """Return the folders of installed packages inside the visible ones."""
     kinds = ("site-packages", "dist-packages", "python3*/site-packages", "python3*/dist-packages")
-    return sorted({found for folder in visible for kind in kinds for found in glob(os.path.join(folder, kind))})
+    return sorted({path for folder in visible for kind in kinds for path in glob(os.path.join(folder, kind))})
 
 
 def _module_name(path: str) -> str | None:
-    """How a part of a package is imported; None where it is no module."""
+    """Return the name by which a part of a package is imported; None where it is no module."""
     name, _, rest = os.path.basename(path).partition(".")
     is_module = (
         os.path.exists(os.path.join(path, "__init__.py")) if os.path.isdir(path) else rest.endswith(("py", "so"))
@@ -136,7 +143,7 @@ def _below(path: str, folders: Sequence[str]) -> bool:
 
 
 def _without(folder: str, hidden: Sequence[str]) -> list[str]:
-    """The folder, or its parts without those that are hidden."""
+    """Return the folder, or its parts without the hidden ones."""
     if folder in hidden:
         return []
     if not any(_below(each, [folder]) for each in hidden):

@@ -1,16 +1,16 @@
-"""Tells tests that cannot be judged from those that can, before anything runs.
+"""Recognition of tests that cannot be judged, before anything runs.
 
 Tests run in another process than the response, where an instance of one of its classes is only a reference. Through it
 they call methods, read attributes, iterate, order instances by `<`, calculate with two of them, and ask `isinstance`;
-exceptions that the response defines are caught like any others. What is asked for in this way is an answer of the
-response, which the test compares with values of its own.
+exceptions that the response defines are caught like any others. Each result is an answer of the response, which the
+test compares with values of its own.
 
 Nothing else is safe: where the response's `__eq__`, `__contains__` or `__exit__` decided over an assertion, one that
 always agrees would be paid; where its operators were handed a value of the test, that might be the expected result. A
 test that needs this is refused here, since it could only fail whatever the response is.
 
-What is a class can be told by its name only, which begins with a capital letter and is defined by neither the tests,
-their setup, nor Python; and as functions have such names too, by how it is used.
+A class of the response is recognised by its name only, which begins with a capital letter and is defined by neither the
+tests, their setup, nor Python; as functions have such names too, the way in which it is used decides.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CAPTURES = {"redirect_stdout", "redirect_stderr", "patch"}
 _STREAMS = {"stdin", "stdout", "stderr", "input", "print"}
 _RUNNERS, _LOOPS = {"run", "run_until_complete", "gather"}, {"asyncio", "loop"}
 _ATTRIBUTES = {"__name__", "__qualname__"}
-"""Of the names between double underscores those that can be asked of the response."""
+"""Names between double underscores that can be read from something of the response."""
 
 _CONTAINS = "asks by `in` about an instance of the response, where its __contains__ or __eq__ would decide"
 _EQUALS = "compares instances of the response by ==, where its __eq__ would decide; compare their attributes"
@@ -45,7 +45,7 @@ _PRINTS = "captures what this process prints or replaces what it holds, while th
 
 
 def checker_problem(tests: Sequence[str], setup: str) -> str | None:
-    """Why these tests, all of which are Python, cannot be judged; None where they can."""
+    """Return why these tests cannot be judged, or None. All of them must be Python."""
     trees = [("setup", parse(setup)), *((f"test {number}", parse(test)) for number, test in enumerate(tests))]
     try:
         reader = _Reader([tree for _, tree in trees])
@@ -55,7 +55,7 @@ def checker_problem(tests: Sequence[str], setup: str) -> str | None:
 
 
 def _defined(tree: ast.AST) -> Iterator[str]:
-    """Names that a piece of test code binds itself."""
+    """Yield the names that a piece of test code binds itself."""
     for node in ast.walk(tree):
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
@@ -69,7 +69,7 @@ def _defined(tree: ast.AST) -> Iterator[str]:
 
 
 class _Reader:
-    """Reads test code, and follows which of its variables hold instances of the response's classes."""
+    """A reader of test code that follows which variables hold instances of the response's classes."""
 
     def __init__(self, trees: Sequence[ast.AST]) -> None:
         self._ours = {name for tree in trees for name in _defined(tree)}
@@ -96,6 +96,7 @@ class _Reader:
         }
 
     def problems(self, tree: ast.AST) -> Iterator[str]:
+        """Yield why a piece of test code cannot be judged, for each node at fault."""
         self._follow(tree)
         for node in ast.walk(tree):
             reader = self._readers.get(type(node))
@@ -103,7 +104,7 @@ class _Reader:
                 yield f"{problem}: {ast.unparse(node)[:120]!r}"
 
     def _follow(self, tree: ast.AST) -> None:
-        """Note which variables hold instances, and of which class, at the end of a piece of test code."""
+        """Record which variables hold instances, and of which class, at the end of a piece of test code."""
         for name in _defined(tree):
             self._class_of.pop(name, None)
         for node in ast.walk(tree):
@@ -112,7 +113,7 @@ class _Reader:
                     self._class_of[name] = self._class_name(kind) or ""
 
     def _shown_class(self, node: ast.AST) -> str | None:
-        """The class whose instances something is asked of that no plain value is asked."""
+        """Return the class whose instances `isinstance` or an attribute is used on; both show that it is a class."""
         match node:
             case ast.Call(func=ast.Name(id="isinstance"), args=[_, kind]):
                 return self._class_name(kind)
@@ -170,13 +171,13 @@ class _Reader:
         return None
 
     def _class_name(self, node: ast.expr) -> str | None:
-        """The name, where it reads as one of a class of the response."""
+        """Return the name of a node if it reads as a class of the response; else None."""
         name = node.id if isinstance(node, ast.Name) else ""
         reads = name[:1].isupper() and "_" not in name and (len(name) == 1 or not name.isupper())
         return name if reads and name not in self._known() else None
 
     def _class_of_value(self, node: ast.expr) -> str | None:
-        """The class that the value seems to be an instance of."""
+        """Return the class that a node's value seems to be an instance of; None where it seems to be no instance."""
         match node:
             case ast.Name(id=name):
                 return self._class_of.get(name)
@@ -200,11 +201,11 @@ class _Reader:
         return self._may_be(node)
 
     def _is_member(self, node: ast.expr) -> bool:
-        """Whether it reads as a member of an enumeration of the response: `Color.RED`."""
+        """Return True if a node reads as a member of an enumeration of the response: `Color.RED`."""
         return isinstance(node, ast.Attribute) and self._class_name(node.value) is not None and node.attr.isupper()
 
     def _is_theirs(self, node: ast.expr) -> bool:
-        """Whether the response gives it, as an instance or from a call of something of its own."""
+        """Return True if the response gives a node's value: an instance of its classes, or its functions' result."""
         match node:
             case ast.Call(func=ast.Name(id=name)):
                 return name not in self._known()

@@ -16,26 +16,32 @@ from tasks.verifiers.code.config import LIMITS, CodeConfig
 from tasks.verifiers.scores import CannotJudge
 
 START_SECONDS = 120.0
-SAID_CHARS = 1000
+"""Seconds that the server may take to start."""
+MAX_REASON_CHARS = 1000
+"""Longest reason of a server that could not start, in characters."""
 
 
 class LocalServer:
     """The process of the server, and the Unix socket that it listens on."""
 
-    def __init__(self, config: CodeConfig, places: int) -> None:
-        """Start nothing yet; `places`: programs that it runs at one time."""
+    def __init__(self, config: CodeConfig, workers: int) -> None:
+        """Create it without starting the process; it will run `workers` programs at one time."""
         self._options = {name: getattr(config, name) for name in ("isolation", "python", "total_memory_mib", *LIMITS)}
-        self._places = places
+        self._workers = workers
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: str | None = None
 
     @property
     def runs(self) -> bool:
-        """Whether it has been started and has not ended."""
+        """True if the server has been started and has not ended."""
         return self._process is not None and self._process.poll() is None
 
     async def start(self) -> str:
-        """The path of the socket of a new server that listens; raises `CannotJudge` with its reason if it ended."""
+        """Start a new server, and return the path of its socket once it listens.
+
+        Raises:
+            CannotJudge: it ended as it started, with its reason, or did not start in time.
+        """
         self.close()
         self._folder = tempfile.mkdtemp(prefix="rlvr-")
         path = os.path.join(self._folder, "code")
@@ -43,7 +49,7 @@ class LocalServer:
         with socket.socket(socket.AF_UNIX) as listener, open(writing, "wb") as theirs, open(reading, "rb") as ours:
             listener.bind(path)
             listener.listen(socket.SOMAXCONN)
-            given = {"listener": listener.fileno(), "ready": theirs.fileno(), "workers": self._places}
+            given = {"listener": listener.fileno(), "ready": theirs.fileno(), "workers": self._workers}
             self._process = subprocess.Popen(  # noqa: S603 - our own module
                 [sys.executable, "-m", "tasks.verifiers.code.server", *_arguments(given | self._options)],
                 stdin=subprocess.DEVNULL,
@@ -53,17 +59,19 @@ class LocalServer:
             theirs.close()
             try:
                 async with asyncio.timeout(START_SECONDS):
-                    said = await asyncio.to_thread(ours.read)  # until it is ready, or has ended
+                    message = await asyncio.to_thread(ours.read)  # until it is ready, or has ended
             except TimeoutError:
                 self.close()  # with which the read ends
                 raise CannotJudge(f"the code server did not start in {START_SECONDS:g} s") from None
-        if said != b"ready":
+        if message != b"ready":
             self.close()
-            raise CannotJudge(said.decode(errors="replace")[:SAID_CHARS] or "the code server ended as it started")
+            raise CannotJudge(
+                message.decode(errors="replace")[:MAX_REASON_CHARS] or "the code server ended as it started"
+            )
         return path
 
     def close(self) -> None:
-        """End it, with all that runs in it."""
+        """End the server, with all that runs in it."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

@@ -1,10 +1,11 @@
-"""Runs the programs of responses, many at a time: two lanes of threads, each with a sandbox of its own.
+"""Judging of many programs at a time: two lanes of threads, each thread with a sandbox of its own.
 
-    judge ──► quick lane: `places` threads ────────────────────────────────────────────────────────────► verdicts
-               └─ takes long: ended, and begun anew in the ──► patient lane: half as many, which make way ──► verdicts
+    judge ──► quick lane: `workers` threads ──────────────────────────────────────────► verdicts
+               └─ grant overrun: the processes are ended, and the program begins anew in the
+                           patient lane: half as many threads, lower priority ─────────► verdicts
 
-A program that hangs is two processes in the patient lane, under limits of its own (`timing`): it asks nobody for
-anything, and is in the way of those only that take long themselves (`grants`).
+A program that hangs is two processes in the patient lane, under limits of its own (`timing`), and delays only programs
+that need long themselves (`grants`).
 """
 
 from __future__ import annotations
@@ -28,30 +29,39 @@ from tasks.verifiers.grants import PATIENT_NICE, PrioritySemaphore, few, grants
 from tasks.verifiers.scores import CannotJudge, Score
 
 MAX_PROGRAM_CHARS = 200_000
+"""Longest program that is run, in characters; a longer one scores 0."""
 ATTEMPTS = 2
-"""How often a response is run where the sandbox fails under it."""
+"""Sandboxes in which a response is tried, where one fails under it."""
 QUICK_SECONDS = 0.06
-"""The first grant, charged to a response. A light program takes a fifth of it, most of that to begin."""
+"""Seconds of the first grant. A light program takes a fifth of it, most of that to begin."""
 
 
 class Programs:
-    """The two lanes. It belongs to one event loop; sandboxes are started when first needed."""
+    """The quick and the patient lane of programs.
 
-    def __init__(self, config: CodeConfig, places: int) -> None:
-        """`places`: programs that run at one time in the quick lane, as far as `total_memory_mib` allows.
+    They belong to one event loop, and start sandboxes when first needed.
+    """
 
-        Raises `ValueError` where that is none.
+    def __init__(self, config: CodeConfig, workers: int) -> None:
+        """Create the lanes without starting a sandbox.
+
+        Args:
+            config: the sandbox and its limits.
+            workers: programs that run at one time in the quick lane, as far as `total_memory_mib` allows.
+
+        Raises:
+            ValueError: `workers` is not above 0.
         """
-        if places <= 0:
-            raise ValueError(f"workers is {places}; it must be above 0")
-        self.places = config.places(places)
+        if workers <= 0:
+            raise ValueError(f"workers is {workers}; it must be above 0")
+        self.workers = config.workers(workers)
         self.config = config
         self.counters = {"programs": 0, "patient": 0, "sandboxes": 0}
-        self._quick = _Lane(config, self.places, 0, self.counters)
-        self._patient = _Lane(config, few(self.places), PATIENT_NICE, self.counters)
+        self._quick = _Lane(config, self.workers, 0, self.counters)
+        self._patient = _Lane(config, few(self.workers), PATIENT_NICE, self.counters)
 
     async def judge(self, response: str, ground_truth: Any) -> Score:
-        """The proportion of tests that pass; `passed` means all.
+        """Run the program of a response, and return the proportion of tests that pass; `passed` means all.
 
         Raises:
             GroundTruthError: there are no tests, or one that is no Python.
@@ -76,33 +86,37 @@ class Programs:
         raise AssertionError("the last grant is the limit, at which the tests end")
 
     def close(self) -> None:
-        """End the sandboxes, with all that runs in them."""
+        """End all sandboxes of both lanes, with the programs that run in them."""
         for lane in (self._quick, self._patient):
             lane.close()
 
 
 class _Lane:
-    """Threads with a sandbox each, which is replaced when it fails."""
+    """A number of threads, each with a sandbox that is replaced when it fails."""
 
-    def __init__(self, config: CodeConfig, places: int, nice: int, counters: dict[str, int]) -> None:
+    def __init__(self, config: CodeConfig, workers: int, nice: int, counters: dict[str, int]) -> None:
         self._config = config
         self._nice = nice
         self._counters = counters
-        self._places = PrioritySemaphore(places)
-        self._threads = ThreadPoolExecutor(places, thread_name_prefix="programs")
+        self._slots = PrioritySemaphore(workers)
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="programs")
         self._own = threading.local()
         self._sandboxes: set[Sandbox] = set()
         self._closed = False
 
     async def run(self, work: Callable[[Sandbox], list[Verdict]], granted: float) -> list[Verdict]:
-        """What `work` finds in a sandbox; once more in a new one where the sandbox fails under it."""
-        async with self._places.place(granted):
+        """Call `work` with a sandbox and return its verdicts; once more with a new sandbox where the sandbox failed.
+
+        The queue is ordered by `granted`, the seconds of the work.
+        """
+        async with self._slots.hold(granted):
             return await asyncio.get_running_loop().run_in_executor(self._threads, self._attempt, work)
 
     def close(self) -> None:
+        """Kill all sandboxes, and end the threads."""
         self._closed = True
         for sandbox in list(self._sandboxes):
-            sandbox.kill()  # the thread that waits for it hears of that, and closes it
+            sandbox.kill()  # the thread that uses it gets a SandboxError, and closes it
         self._threads.shutdown(cancel_futures=True)
         for sandbox in self._sandboxes:
             sandbox.close()
@@ -144,7 +158,10 @@ def _check(ground_truth: str) -> None:
 def verdicts_on(
     program: str, ground_truth: dict[str, Any], config: CodeConfig, granted: float, sandbox: Sandbox
 ) -> list[Verdict]:
-    """One for each test, in order; raises what `run_cases` and `run_assertions` raise."""
+    """Run a program's tests, and return one verdict for each, in order.
+
+    Raises what `run_cases` and `run_assertions` raise.
+    """
     clock = Clock(config.test_seconds, config.total_seconds, granted)
     if "cases" in ground_truth:
         return run_cases(sandbox, program, read_cases(ground_truth["cases"]), config, clock)
@@ -152,7 +169,7 @@ def verdicts_on(
 
 
 def score_of(verdicts: list[Verdict]) -> Score:
-    """The proportion that passed, and the first that did not."""
+    """Return the score of these verdicts: the proportion that passed, with the first failure as detail."""
     failed = [(number, verdict) for number, verdict in enumerate(verdicts, start=1) if not verdict.passed]
     passed = len(verdicts) - len(failed)
     detail = f"{passed} of {len(verdicts)} tests passed"

@@ -1,4 +1,10 @@
-"""Runs the tests of one response in a sandbox: assertions on its functions, or cases of standard input and output."""
+"""Runs the tests of one response in a sandbox: assertions on its functions, or cases of standard input and output.
+
+Assertions, which a response must not read:                     Cases:
+
+    this process ──test──► checker ──call──► response               source, input ──► program ──► output
+                 ◄─verdict─        ◄─value──                        compared with the expected output in this process
+"""
 
 from __future__ import annotations
 
@@ -21,12 +27,12 @@ from tasks.verifiers.code.timing import Clock, OutOfTime
 from tasks.verifiers.scores import CannotJudge
 
 EXIT_GRACE_SECONDS = 1.0
-"""How long a program may take to end after it closed its output."""
+"""Seconds that a program may take to end after it closed its output."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one test said."""
+    """The result of one test: passed or not, the reason in words, and whether a limit of time decided it."""
 
     passed: bool
     detail: str = ""
@@ -35,7 +41,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Case:
-    """Standard input, and the standard output that it must give."""
+    """Standard input of a program, and the standard output that it must write."""
 
     input: str
     output: str
@@ -44,14 +50,15 @@ class Case:
 def run_assertions(
     sandbox: Sandbox, program: str, setup: str, tests: Sequence[str], config: CodeConfig, clock: Clock
 ) -> list[Verdict]:
-    """One verdict per test, in order. The response's process sees what its functions are called with, no more.
+    """Run tests that call the response's functions, and return one verdict per test, in order.
 
-    All tests call into one process that holds the response, as in a test file. After a test that does not end, or that
-    ends the process, the next one gets a new process.
+    The response's process sees the arguments of its functions, no more. All tests call into one process that holds the
+    response, as in a test file. After a test that does not end, or that ends the process, the next one gets a new
+    process.
 
     Raises:
         CannotJudge: a test needs a module that the sandbox's Python lacks.
-        TakesLong: by the clock, for the lane that this runs in.
+        TakesLong: the response has used up its grant.
         SandboxError: the sandbox failed.
     """
     limits = _limits(config)
@@ -73,10 +80,10 @@ def run_assertions(
 
 
 def run_cases(sandbox: Sandbox, program: str, cases: Sequence[Case], config: CodeConfig, clock: Clock) -> list[Verdict]:
-    """One verdict per case, in order, each in a process of its own.
+    """Run the program once per case, each in a process of its own, and return one verdict per case, in order.
 
     Raises:
-        TakesLong: by the clock, for the lane that this runs in.
+        TakesLong: the response has used up its grant.
         SandboxError: the sandbox failed.
     """
     limits = _limits(config)
@@ -92,7 +99,7 @@ def run_cases(sandbox: Sandbox, program: str, cases: Sequence[Case], config: Cod
 
 
 class _Conversation:
-    """Orders to the process that holds the tests."""
+    """This process's side of a test run: orders to the process that holds the tests."""
 
     def __init__(self, orders: socket.socket, clock: Clock) -> None:
         self._orders = orders
@@ -100,7 +107,7 @@ class _Conversation:
         self.ready = False
 
     def run(self, source: str) -> tuple[Verdict, bool]:
-        """The verdict on a piece of test code, and whether the processes can go on."""
+        """Run a piece of test code; return the verdict, and True if the processes can go on."""
         self._clock.begin_test()
         try:
             self._orders.sendall(json.dumps({"run": source}).encode() + b"\n")
@@ -129,7 +136,7 @@ class _Conversation:
 
 @contextmanager
 def _conversation(sandbox: Sandbox, program: str, setup: str, limits: Limits, clock: Clock) -> Iterator[_Conversation]:
-    """A process that holds the response, one that holds the tests, and their end on our side."""
+    """Fork a process that holds the response and one that holds the tests, and end both with the block."""
     orders, checker = socket.socketpair()
     asking, answering = socket.socketpair()
     with ExitStack() as stack:
@@ -151,7 +158,7 @@ def _conversation(sandbox: Sandbox, program: str, setup: str, limits: Limits, cl
 
 
 def imports_of(setup: str) -> str:
-    """The import statements of the setup, which a response may rely on; the rest of it is the tests'."""
+    """Return the import statements of the setup, which a response may rely on; the rest of it is the tests'."""
     lines = [line for line in parse(setup).body if isinstance(line, ast.Import | ast.ImportFrom)]
     return "\n".join(ast.unparse(line) for line in lines)
 
@@ -181,7 +188,7 @@ def _run_case(sandbox: Sandbox, source: int, case: Case, limits: Limits, clock: 
 
 
 def _read_all(descriptor: int, clock: Clock, limit: int) -> bytes:
-    """What comes until the end, or until more than `limit`."""
+    """Read until the end, or until more than `limit` bytes."""
     parts, size = [], 0
     while size <= limit:
         clock.wait_for(descriptor)
@@ -195,7 +202,7 @@ def _read_all(descriptor: int, clock: Clock, limit: int) -> bytes:
 
 @contextmanager
 def _file(text: str) -> Iterator[int]:
-    """A sealed file in memory that holds `text`, as a descriptor."""
+    """Open a sealed file in memory that holds `text`, and yield its descriptor."""
     descriptor = os.memfd_create("text", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         with open(descriptor, "wb", closefd=False) as stream:

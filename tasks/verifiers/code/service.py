@@ -1,12 +1,12 @@
 """The code server's HTTP side.
 
     POST /judge    {response, ground_truth, options} -> {value, passed, detail, error, timed_out, isolation, version}
-    GET /metrics   what it is and how it does
-    GET /health    that it answers; needs no token, as probes have none
+    GET /metrics   its isolation, version, options, load and counters
+    GET /health    {"status": "ok"}; needs no token, as probes have none
 
-`options` are the limits that the caller expects to be judged under. They belong to the sandboxes and cannot change
-from request to request: where they are not the server's own, it answers 409 and names both. 401: no or a wrong token.
-400: no request of ours. 408, 413: a body that comes too slowly, or is too large. 503: all places are taken, or all
+`options` are the limits that the caller expects to be judged under. They belong to the sandboxes and cannot change from
+request to request: where they are not the server's own, it answers 409 and names both. 401: no or a wrong token. 400: a
+body that is no such request. 408, 413: a body that comes too slowly, or is too large. 503: all places are taken, or all
 bytes that requests may hold.
 """
 
@@ -26,27 +26,28 @@ from tasks.verifiers.code.programs import Programs
 from tasks.verifiers.scores import CannotJudge, Score
 
 READ_SECONDS = 30.0
-"""For the header of a request, and again for its body."""
+"""Seconds within which the header of a request must arrive, and again its body."""
 MAX_BYTES = 512 * 2**20
-"""Of all requests that are read or judged at one time."""
+"""Bytes of all requests together that are read or judged at one time."""
 RETRY_AFTER_SECONDS = 1
+"""Seconds that a client is asked to wait after a 503."""
 _FIELDS = {"response", "ground_truth", "options"}
 
 
 class CodeService:
-    """Answers requests with the scores of programs."""
+    """The handlers of a code server's HTTP requests."""
 
     def __init__(
         self, programs: Programs, isolation: str, places: int, token: SecretStr | None, max_bytes: int = MAX_BYTES
     ) -> None:
-        """Answer nothing yet.
+        """Create the handlers without listening.
 
         Args:
             programs: runs them; its options are the server's.
-            isolation: what holds its programs.
-            places: requests that are read or judged at one time; a further one is sent away.
-            token: what a request must bear; None where everybody may.
-            max_bytes: bodies of all these requests together; one that would exceed it is sent away.
+            isolation: the mechanism that holds its programs.
+            places: requests that are read or judged at one time; a further one is answered with 503.
+            token: the bearer token that a request must have; None: none is asked for.
+            max_bytes: bodies of all these requests together; one that would exceed it is answered with 503.
         """
         self._programs = programs
         self._isolation = isolation
@@ -59,7 +60,7 @@ class CodeService:
         self._answered: Counter[int] = Counter()
 
     def application(self) -> web.Application:
-        """The application, for aiohttp to run."""
+        """Return the aiohttp application with all routes."""
         application = web.Application(client_max_size=MAX_REQUEST_BYTES)
         routes = [web.post("/judge", self._judge), web.get("/metrics", self._metrics), web.get("/health", self._health)]
         application.add_routes(routes)
@@ -101,7 +102,7 @@ class CodeService:
             raise web.HTTPUnauthorized(text="no token, or a wrong one", headers={"WWW-Authenticate": "Bearer"})
 
     def _admit(self, request: web.Request) -> int:
-        """The bytes that the request may hold, which are kept for it."""
+        """Return the bytes that the request may hold, or refuse it."""
         size = MAX_REQUEST_BYTES if request.content_length is None else request.content_length
         if size > MAX_REQUEST_BYTES:
             raise web.HTTPRequestEntityTooLarge(MAX_REQUEST_BYTES, size)
@@ -120,8 +121,8 @@ class CodeService:
         if not isinstance(content, dict) or set(content) != _FIELDS or not isinstance(content["response"], str):
             raise web.HTTPBadRequest(text="want an object with response (text), ground_truth and options")
         if content["options"] != self._limits:
-            said = f"{content['options']}"[:200]
-            raise web.HTTPConflict(text=f"this server judges with the options {self._limits}, not with {said}")
+            received = f"{content['options']}"[:200]
+            raise web.HTTPConflict(text=f"this server judges with the options {self._limits}, not with {received}")
         return content["response"], content["ground_truth"]
 
     async def _health(self, request: web.Request) -> web.Response:
@@ -132,7 +133,7 @@ class CodeService:
         return web.json_response(
             {
                 "isolation": self._isolation,
-                "workers": self._programs.places,
+                "workers": self._programs.workers,
                 "version": version(),
                 "options": self._limits,
                 "places": self._places,
@@ -167,5 +168,5 @@ async def _body(request: web.Request) -> bytes:
 
 
 def _unicode(text: str) -> str:
-    """The text with what is no Unicode escaped, which a response can put into an error message."""
+    """Escape what is no Unicode in a text; a response can put it into an error message."""
     return text.encode("utf-8", "backslashreplace").decode()

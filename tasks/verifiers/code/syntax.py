@@ -1,7 +1,7 @@
-"""Python's syntax, read by one thread at a time.
+"""Parsing of Python by one thread at a time.
 
-CPython 3.11 counts how deep all threads of a process are in their trees in one number: where two of them parse, one
-may end in `SystemError: AST constructor recursion depth mismatch`, whatever it parses.
+CPython 3.11 counts how deep all threads of a process are in their trees in one number: where two of them parse, one may
+end in `SystemError: AST constructor recursion depth mismatch`, whatever it parses.
 """
 
 from __future__ import annotations
@@ -13,6 +13,6 @@ _PARSING = Lock()
 
 
 def parse(source: str) -> ast.Module:
-    """The tree of a module; raises what `ast.parse` raises."""
+    """Return the syntax tree of a module; raises what `ast.parse` raises."""
     with _PARSING:
         return ast.parse(source)

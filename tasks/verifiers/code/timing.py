@@ -1,10 +1,10 @@
-"""The time of one response: what its processes are charged, and when that is too much.
+"""The clock of one response: the seconds that its processes are charged, and the limits on them.
 
-Charged is CPU time, of all threads, and the time in which no thread could run: a limit on CPU time alone would let a
-sleeper sleep, and one on wall time would fail right programs where the machine is busy. What a program waits for its
-turn is not charged, so that its verdict is the same on an idle machine and on one that has no time for it.
+A process is charged CPU time, of all its threads, and the time in which none of them could run because they sleep. A
+limit on CPU time alone would let a sleeper sleep, and one on wall time would fail right programs where the machine is
+busy. The wait for a core is not charged, so that a verdict is the same on an idle machine and on a busy one.
 
-The accounts are the kernel's, in `/proc`. Sleep is sampled: a thread is looked at now and then while a test goes on.
+    charged = CPU time (the kernel's account, /proc)  +  sleep (sampled every 20 ms while a test runs)
 """
 
 from __future__ import annotations
@@ -18,31 +18,37 @@ from contextlib import contextmanager
 from tasks.verifiers.code.sandbox import Process
 from tasks.verifiers.scores import CannotJudge
 
-LOOK_SECONDS = 0.02
-"""How often to look whether a process sleeps. One look charges no more than twice that, however late it comes."""
+SAMPLE_SECONDS = 0.02
+"""Seconds between two looks at whether a process sleeps. One look charges at most twice that, however late it comes."""
 WALL_FACTOR = 100
 """Wall seconds for each second of the limit, after which a process that is charged nothing is given up."""
 _ROUNDING_SECONDS = 1e-6
-"""Sums of charges that ought to be a limit may be so much below it."""
+"""Seconds by which a sum of charges may fall short of the limit that it has reached."""
 _PROCESS_CPU_CLOCK = 2
-"""Marks the clock of another process for `clock_gettime`."""
+"""Bits that mark the clock of another process for `clock_gettime`."""
 _WANT_THE_CPU = "RD"
-"""States of a thread that runs, waits for its turn, or for a page to be read."""
+"""States of a thread that runs, waits for a core, or waits for a page to be read."""
 
 
 class OutOfTime(Exception):  # noqa: N818 - reads as the sentence it is
-    """The test has used its time up."""
+    """A test has used up its time."""
 
 
 class TakesLong(Exception):  # noqa: N818 - reads as the sentence it is
-    """The response has used its grant up; it is to begin anew with a larger one."""
+    """A response has used up its grant, and must begin anew with a larger one."""
 
 
 class Clock:
     """The time of one response, over the processes that it gets one after the other."""
 
     def __init__(self, test_seconds: float, total_seconds: float, granted_seconds: float = float("inf")) -> None:
-        """So much for a test, for all of them, and for all of them before they are to begin anew."""
+        """Start the clock at 0.
+
+        Args:
+            test_seconds: limit of one test.
+            total_seconds: limit of all tests.
+            granted_seconds: grant of all tests, after which the response must begin anew.
+        """
         self._test_seconds = test_seconds
         self._total_seconds = total_seconds
         self._granted_seconds = granted_seconds
@@ -55,22 +61,22 @@ class Clock:
 
     @property
     def over(self) -> bool:
-        """Whether the time of all tests is used up."""
+        """True if the time of all tests is used up."""
         return self.charged() >= self._total_seconds - _ROUNDING_SECONDS
 
     def begin_test(self) -> None:
-        """Another test begins."""
+        """Start the time of another test."""
         self._test_began = self.charged()
 
     def charged(self) -> float:
-        """Seconds so far."""
+        """Return the seconds charged so far."""
         # Less than before once one of them has ended and its account is closed.
         self._cpu = max(self._cpu, sum(_cpu_seconds(each.pid) for each in self._processes))
         return self._before + self._cpu + self._slept
 
     @contextmanager
     def watching(self, *processes: Process) -> Iterator[None]:
-        """Charge the time of these, which have just been forked."""
+        """Charge the time of these processes, just forked, for the length of the block."""
         self._processes = processes
         try:
             yield
@@ -79,11 +85,11 @@ class Clock:
             self._processes = ()
 
     def wait_for(self, descriptor: int, at_most: float = float("inf")) -> None:
-        """Return once there is something to read.
+        """Return once the descriptor is readable.
 
         Raises:
             OutOfTime: the test's time is used up, or `at_most` seconds of it.
-            TakesLong: what was granted is.
+            TakesLong: the grant is used up.
             CannotJudge: the processes were charged next to nothing for 100 times the limit.
         """
         requests = {each.requests: each for each in self._processes}
@@ -94,7 +100,7 @@ class Clock:
         ends = min(self._test_began + self._test_seconds, self._total_seconds, charged + at_most)
         while True:
             if charged >= ends:
-                self._before -= charged - ends  # that we looked late is not the response's doing
+                self._before -= charged - ends  # a late look is not the response's doing
                 raise OutOfTime
             if charged >= self._granted_seconds:
                 raise TakesLong
@@ -104,25 +110,28 @@ class Clock:
                 return
             now = time.monotonic()
             if not any(_wants_the_cpu(each.pid) for each in self._processes):
-                self._slept += min(now - looked, 2 * LOOK_SECONDS)
+                self._slept += min(now - looked, 2 * SAMPLE_SECONDS)
             looked, charged = now, self.charged()
 
     def _heard(self, descriptor: int, requests: dict[int, Process]) -> bool:
-        """Whether there is something to read; answers what the processes ask for meanwhile."""
+        """Return True if the descriptor is readable.
+
+        Waits 20 ms at most, and answers requests of the processes meanwhile.
+        """
         polled = select.poll()  # not `select`, which knows no descriptor beyond 1023
-        for each in (descriptor, *requests):
-            polled.register(each, select.POLLIN)
-        events = dict(polled.poll(1e3 * LOOK_SECONDS))
-        for each in events.keys() & requests.keys():
-            if events[each] & select.POLLIN:
-                requests[each].answer_request()
+        for polled_descriptor in (descriptor, *requests):
+            polled.register(polled_descriptor, select.POLLIN)
+        events = dict(polled.poll(1e3 * SAMPLE_SECONDS))
+        for request in events.keys() & requests.keys():
+            if events[request] & select.POLLIN:
+                requests[request].answer_request()
             else:  # the process has ended
-                del requests[each]
+                del requests[request]
         return descriptor in events
 
 
 def _cpu_seconds(pid: int) -> float:
-    """CPU time of all threads of a process so far; 0 where it has ended."""
+    """Return the CPU seconds of all threads of a process so far; 0 where it has ended."""
     try:
         return time.clock_gettime((~pid << 3) | _PROCESS_CPU_CLOCK)
     except OSError:
@@ -130,7 +139,7 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def _wants_the_cpu(pid: int) -> bool:
-    """Whether one of its threads runs, or would if there were a core for it."""
+    """Return True if one of the process's threads runs, or would if it had a core."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except OSError:

@@ -1,7 +1,7 @@
-"""`precise_if`: does a response hold every constraint that its prompt states?
+"""`precise_if`: 1 if a response holds every constraint that its prompt states, else 0.
 
 There are 112 constraints (`arguments`): the 25 of IFEval, the 29 that IF-RLVR trains on and the 58 of IFBench. The loop
-over them is ours: it takes no unknown constraint, no missing argument and no missing data in silence.
+over them is our own: it refuses an unknown constraint, a missing argument and missing data.
 
 A ground truth is `{"instruction_ids": [...], "kwargs": [{...}, ...]}`, one object of arguments per constraint; null
 arguments count as absent. An optional `"mode": "loose"` asks for IFEval's loose accuracy: a constraint then holds if it
@@ -21,25 +21,31 @@ from tasks.verifiers.responses import strip_thinking
 from tasks.verifiers.scores import CannotJudge, GroundTruthError, Score
 
 REPEAT_PROMPT = "combination:repeat_prompt"
+"""The one constraint whose argument may come from the messages."""
 
 MODES = ("strict", "loose")
+"""Accepted values of `mode` in a ground truth."""
 
 
 def check_ground_truth(ground_truth: Any) -> None:
-    """Raise `GroundTruthError` that names the constraint and the argument at fault."""
+    """Raise a `GroundTruthError` that names the constraint and the argument at fault."""
     _constraints(ground_truth)
 
 
 def missing_resources(ground_truth: Any) -> list[str]:
-    """What the constraints of a ground truth need and this machine lacks, each by name."""
+    """Return a sentence for each thing that the constraints of a ground truth need and this machine lacks."""
     return [reason for name, _ in _constraints(ground_truth) for reason in needs.missing(name)]
 
 
 def judge(response: str, ground_truth: Any, messages: Sequence[Mapping[str, str]] | None) -> Score:
-    """1 if the response holds all constraints, else 0; an empty response holds none. `detail` names the broken ones.
+    """Score 1 if the response holds all constraints, else 0; an empty response holds none.
 
-    `messages` is read only by `combination:repeat_prompt`, and only where its `prompt_to_repeat` is absent: the prompt
-    to repeat is then the last user message.
+    `Score.detail` names the broken ones. `messages` is read only by `combination:repeat_prompt`, and only where its
+    `prompt_to_repeat` is absent: the prompt to repeat is then the last user message.
+
+    Raises:
+        GroundTruthError: the ground truth is malformed.
+        CannotJudge: data or a package is missing, or the prompt to repeat is.
     """
     constraints = [
         (name, {"prompt_to_repeat": _last_prompt(messages)} if name == REPEAT_PROMPT and not arguments else arguments)
@@ -71,13 +77,13 @@ def warm_up() -> None:
         (needs.TAGGER, texts.starts_with_verb),
         (needs.STOP_WORDS, texts.stop_word_count),
     ):
-        if needs.found(needs.PUNKT) and needs.found(resource):
+        if needs.has_data(needs.PUNKT) and needs.has_data(resource):
             load("Loads what it reads.")
     from tasks.verifiers.instructions import checkers  # noqa: F401 (its import loads the published checkers)
 
 
 def _constraints(ground_truth: Any) -> list[tuple[str, dict[str, Any]]]:
-    """The constraints of a ground truth with their arguments, all of it checked."""
+    """Check a ground truth, and return its constraints with their arguments."""
     if not isinstance(ground_truth, dict) or not {"instruction_ids", "kwargs"} <= set(ground_truth):
         raise GroundTruthError(f"want an object with 'instruction_ids' and 'kwargs', got {ground_truth!r:.200}")
     if unknown := set(ground_truth) - {"instruction_ids", "kwargs", "mode"}:
@@ -91,7 +97,7 @@ def _constraints(ground_truth: Any) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _arguments(name: Any, given: Any) -> dict[str, Any]:
-    """The arguments of one constraint. `repeat_prompt` alone may leave its argument to the messages."""
+    """Return the arguments of one constraint. `repeat_prompt` alone may leave its argument to the messages."""
     if not isinstance(name, str) or name not in SCHEMAS:
         raise GroundTruthError(f"unknown constraint {name!r}; accepted: {', '.join(SCHEMAS)}")
     if name == REPEAT_PROMPT and isinstance(given, dict) and all(value is None for value in given.values()):
@@ -110,7 +116,7 @@ def _last_prompt(messages: Sequence[Mapping[str, str]] | None) -> str:
 
 
 def _loose_variants(text: str) -> list[str]:
-    """The response and what IFEval's loose accuracy also accepts in its place; each once, empty ones left out."""
+    """Return the response and the variants that IFEval's loose accuracy accepts in its stead, without empty ones."""
     lines = text.split("\n")
     cuts = [text, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1]))]
     return [each for each in dict.fromkeys(v for cut in cuts for v in (cut, cut.replace("*", ""))) if each.strip()]

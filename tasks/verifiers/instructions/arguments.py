@@ -1,4 +1,4 @@
-"""The constraints that `precise_if` knows, and the arguments that each takes: the one table of all 112.
+"""The table of all 112 constraints that `precise_if` knows, with the arguments that each takes.
 
 IFEVAL: the 25 of IFEval (Zhou et al. 2023, https://arxiv.org/abs/2311.07911). TRAINING: the 29 that IF-RLVR trains on
 (Pyatkin et al. 2025, https://arxiv.org/abs/2507.02833). IFBENCH: the 58 of the benchmark in the same paper, which is
@@ -15,20 +15,27 @@ LANGUAGES = (
     "en", "es", "pt", "ar", "hi", "fr", "ru", "de", "ja", "it", "bn", "uk", "th", "ur", "ta", "te", "bg", "ko",
     "pl", "he", "fa", "vi", "ne", "sw", "kn", "mr", "gu", "pa", "ml", "fi",
 )  # fmt: skip
-"""The languages that IFEval asks for and its language identifier tells apart, by ISO 639-1 code."""
+"""ISO 639-1 codes of the languages that IFEval asks for and its language identifier can distinguish."""
 
 RELATIONS = ("at least", "less than")
+"""The two ways in which a constraint compares a count with its threshold."""
 
 
 class ArgumentsError(ValueError):
-    """Why a constraint does not take the arguments that it was given; names the constraint and the argument."""
+    """The arguments of a constraint are not those that it takes; the message names the constraint and the argument."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What one argument may be: in words, as a test, and whether it may be absent."""
+    """The type of one argument.
 
-    says: str
+    Attributes:
+        description: the accepted values in words.
+        accepts: returns True for an accepted value.
+        optional: True if the argument may be absent.
+    """
+
+    description: str
     accepts: Callable[[Any], bool]
     optional: bool = False
 
@@ -53,6 +60,7 @@ RELATION = Kind("'at least' or 'less than'", lambda value: value in RELATIONS)
 PHRASE = Kind("a phrase of at least 3 words", lambda value: _text(value) and len(value.split()) >= 3)
 
 Schema = Mapping[str, Kind]
+"""The arguments of one constraint: name to type."""
 
 IFEVAL: dict[str, Schema] = {
     "change_case:capital_word_frequency": {"capital_frequency": COUNT, "capital_relation": RELATION},
@@ -85,6 +93,7 @@ IFEVAL: dict[str, Schema] = {
     "startend:end_checker": {"end_phrase": TEXT},
     "startend:quotation": {},
 }
+"""The constraints of IFEval: the types of the arguments by the id of the constraint."""
 
 TRAINING: dict[str, Schema] = {
     "copy:copy": {"prompt_to_repeat": TEXT},
@@ -121,6 +130,7 @@ TRAINING: dict[str, Schema] = {
     "punctuation:punctuation_dot": {},
     "punctuation:punctuation_exclamation": {},
 }
+"""The constraints that IF-RLVR trains on: the types of the arguments by the id of the constraint."""
 
 IFBENCH: dict[str, Schema] = {
     "count:conjunctions": {"small_n": COUNT},
@@ -182,9 +192,10 @@ IFBENCH: dict[str, Schema] = {
     "words:vowel": {},
     "words:words_position": {"keyword": TEXT},
 }
+"""The constraints of IFBench: the types of the arguments by the id of the constraint."""
 
 SCHEMAS: dict[str, Schema] = IFEVAL | TRAINING | IFBENCH
-"""Constraint id -> argument -> what it may be."""
+"""The arguments of all constraints, by the id of the constraint."""
 
 _IN_ORDER = {
     "count:word_count_range": ("min_words", "max_words"),
@@ -192,14 +203,17 @@ _IN_ORDER = {
     "new:copy_span_idx": ("n_start", "n_end"),
     "repeat:repeat_span": ("n_start", "n_end"),
 }
-"""Constraints of which one argument must not be above the other."""
+"""Pairs of arguments, by constraint, of which the first must not be above the second."""
 
 
 def normalized(name: str, given: Any) -> dict[str, Any]:
-    """The arguments of a known constraint as its checker takes them; raises `ArgumentsError` where it takes them not.
+    """Check the arguments of a known constraint, and return them as its checker takes them.
 
     Nulls count as absent, since tables give every row every argument. Whole numbers that came as floats, as they do
     from tables with nulls, become integers; a text that came as a list of one, as in IF-RLVR's rows, becomes the text.
+
+    Raises:
+        ArgumentsError: an argument is unknown, missing or not of its type.
     """
     if not isinstance(given, dict):
         raise ArgumentsError(f"the arguments of {name} are not an object")
@@ -210,7 +224,7 @@ def normalized(name: str, given: Any) -> dict[str, Any]:
         raise ArgumentsError(f"{name} takes the arguments {sorted(wanted)}")
     for key, value in arguments.items():
         if not wanted[key].accepts(value):
-            raise ArgumentsError(f"{name}: {key} must be {wanted[key].says}")
+            raise ArgumentsError(f"{name}: {key} must be {wanted[key].description}")
     if name in _IN_ORDER and arguments[_IN_ORDER[name][0]] > arguments[_IN_ORDER[name][1]]:
         raise ArgumentsError(f"{name}: {_IN_ORDER[name][0]} must not be above {_IN_ORDER[name][1]}")
     return arguments

@@ -1,6 +1,7 @@
-"""Checks of IFBench of our own, for those that the package draws at random, makes slow or fails in.
+"""Our own checks of IFBench, for the constraints that the package draws at random, makes slow or fails in.
 
-Everywhere else, and wherever no difference is stated, the result is the package's: the tests compare the two.
+Each docstring states the constraint as its prompt does. Everywhere else, and wherever no difference is stated, the
+result is the package's: the tests compare the two.
 """
 
 from __future__ import annotations
@@ -15,20 +16,23 @@ _NO_QUOTES = string.digits + string.punctuation.replace('"', "")
 
 
 def repeat_span(response: str, prompt_to_repeat: str, n_start: int, n_end: int) -> bool:
-    """Copy the words of the prompt from index {n_start} up to, without, {n_end}.
+    """Check the constraint: Copy the words of the prompt from index {n_start} up to, without, {n_end}.
 
-    The published prompt says character indices, and means words. The package draws a start where it is 0.
+    The published prompt speaks of character indices, and means words. The package draws a start where it is 0.
     """
     return response.lower().split() == prompt_to_repeat.lower().split()[n_start:n_end]
 
 
 def start_verb(response: str) -> bool:
-    """The response must start with a verb. The package loads the tagger anew for every response, twice."""
+    """Check the constraint: The response must start with a verb.
+
+    The package loads the tagger anew for every response, twice.
+    """
     return texts.starts_with_verb(response)
 
 
 def quote_unquote(response: str) -> bool:
-    """Every quoted phrase must be followed by an unquoted explanation.
+    """Check the constraint: Every quoted phrase must be followed by an unquoted explanation.
 
     The package fails where there is nothing but digits and punctuation without quotes; nothing is quoted there.
     """
@@ -38,19 +42,22 @@ def quote_unquote(response: str) -> bool:
 
 
 def sentence_alphabet(response: str) -> bool:
-    """Tell a story of 26 sentences whose first words start with a to z, in order.
+    """Check the constraint: Tell a story of 26 sentences whose first words start with a to z, in order.
 
     The package fails where a sentence is empty; that one starts with nothing.
     """
-    found = texts.published_sentences(response)
-    return len(found) == 26 and all(
+    sentences = texts.published_sentences(response)
+    return len(sentences) == 26 and all(
         each.split()[0].lower()[0] == letter if each.split() else False
-        for each, letter in zip(found, string.ascii_lowercase, strict=True)
+        for each, letter in zip(sentences, string.ascii_lowercase, strict=True)
     )
 
 
 def table(name: str) -> Callable[[str], bool]:
-    """Give a table as the constraint says. The package fails at an empty field and at csv's own limits: no table."""
+    """Return the check of a constraint that asks for a table.
+
+    The package fails at an empty field and at csv's own limits; such a response holds no table.
+    """
 
     def check(response: str) -> bool:
         try:
@@ -70,3 +77,4 @@ CHECKS: dict[str, Callable[..., bool]] = {
     "repeat:repeat_span": repeat_span,
     "words:start_verb": start_verb,
 }
+"""The checks of this module by the id of the constraint."""

@@ -1,6 +1,7 @@
-"""Checks of IFEval of our own, for those that the package gets wrong or slow; each says how it differs.
+"""Our own checks of IFEval, for the constraints that the package gets wrong or slow; each states how it differs.
 
-Everywhere else, and wherever no difference is stated, the result is the package's: the tests compare the two.
+Each docstring states the constraint as its prompt does. Everywhere else, and wherever no difference is stated, the
+result is the package's: the tests compare the two.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from tasks.verifiers.instructions import texts
 
 
 def compare(number: int, relation: str, threshold: int) -> bool:
-    """Whether a number is `at least` or `less than` a threshold."""
+    """Return True if `number` is `at least` or `less than` `threshold`, whichever the relation names."""
     return number >= threshold if relation == "at least" else number < threshold
 
 
 def existence(response: str, keywords: list[str]) -> bool:
-    """Include the keywords in your response.
+    """Check the constraint: Include the keywords in your response.
 
     In either case, inside other words too. The package reads a keyword as a regular expression: `C++` is an error and
     `a.b` holds for `axb`.
@@ -27,17 +28,21 @@ def existence(response: str, keywords: list[str]) -> bool:
 
 
 def frequency(response: str, keyword: str, frequency: int, relation: str) -> bool:
-    """The word {keyword} should appear {relation} {frequency} times; as `existence` reads it."""
+    """Check the constraint: The word {keyword} should appear {relation} {frequency} times; in either case, and inside
+    other words too.
+    """
     return compare(response.lower().count(keyword.strip().lower()), relation, frequency)
 
 
 def forbidden_words(response: str, forbidden_words: list[str]) -> bool:
-    """Do not include the words {forbidden_words}, as whole words, in either case; no regular expressions either."""
+    """Check the constraint: Do not include the words {forbidden_words}, as whole words, in either case; no regular
+    expressions either.
+    """
     return not any(texts.occurrences(response, each) for each in forbidden_words)
 
 
 def letter_frequency(response: str, letter: str, let_frequency: int, let_relation: str) -> bool:
-    """The letter {letter} should appear {let_relation} {let_frequency} times, in either case.
+    """Check the constraint: The letter {letter} should appear {let_relation} {let_frequency} times, in either case.
 
     The package counts a random letter in the place of one that is not a to z: two of IFEval's prompts ask for # and !.
     """
@@ -45,27 +50,33 @@ def letter_frequency(response: str, letter: str, let_frequency: int, let_relatio
 
 
 def response_language(response: str, language: str) -> bool:
-    """The entire response should be in {language}. For the package, a text without any language is in all of them."""
+    """Check the constraint: The entire response should be in {language}.
+
+    For the package, a text without any language is in all of them.
+    """
     return texts.language(response) == language
 
 
 def english_capital(response: str) -> bool:
-    """The entire response should be in English and in capital letters only; as `response_language` tells languages."""
+    """Check the constraint: The entire response should be in English, by `texts.language`, and in capitals only."""
     return response.isupper() and texts.language(response) == "en"
 
 
 def english_lowercase(response: str) -> bool:
-    """The entire response should be in English and in lowercase letters only."""
+    """Check the constraint: The entire response should be in English and in lowercase letters only."""
     return response.islower() and texts.language(response) == "en"
 
 
 def multiple_sections(response: str, section_spliter: str, num_sections: int) -> bool:
-    """There must be at least {num_sections} sections, each marked with {section_spliter} X. No regular expressions."""
+    """Check the constraint: There must be at least {num_sections} sections, each marked with {section_spliter} X.
+
+    No regular expressions.
+    """
     return len(re.findall(rf"{re.escape(section_spliter.strip())}\s?\d+", response)) >= num_sections
 
 
 def postscript(response: str, postscript_marker: str) -> bool:
-    """Add a postscript that starts with {postscript_marker}, spaces within it as you like.
+    """Check the constraint: Add a postscript that starts with {postscript_marker}, spaces within it as you like.
 
     The package's pattern takes minutes for a long run of blanks, and reads a marker of its own as an expression.
     """
@@ -75,7 +86,8 @@ def postscript(response: str, postscript_marker: str) -> bool:
 
 
 def number_placeholders(response: str, num_placeholders: int) -> bool:
-    """There must be at least {num_placeholders} placeholders in square brackets, such as [address].
+    """Check the constraint: There must be at least {num_placeholders} placeholders in square brackets, such as
+    [address].
 
     The package's pattern takes minutes for a long run of opening brackets.
     """
@@ -83,30 +95,32 @@ def number_placeholders(response: str, num_placeholders: int) -> bool:
 
 
 def _placeholders(line: str) -> int:
-    found, start = 0, line.find("[")
+    count, start = 0, line.find("[")
     while start >= 0 and (end := line.find("]", start)) >= 0:
-        found, start = found + 1, line.find("[", end)
-    return found
+        count, start = count + 1, line.find("[", end)
+    return count
 
 
 def number_bullet_lists(response: str, num_bullets: int) -> bool:
-    """There must be exactly {num_bullets} bullet points: lines that start with one asterisk or with a hyphen.
+    """Check the constraint: There must be exactly {num_bullets} bullet points: lines that start with one asterisk or
+    with a hyphen.
 
-    The package's pattern takes minutes for a long run of newlines. A lone asterisk takes the next line along, as there.
+    The package's pattern takes minutes for a long run of newlines. As in the package, a lone asterisk and the line
+    after it are one bullet point.
     """
     lines = [line.lstrip() for line in response.split("\n")]
-    found, number = sum(line.startswith("-") for line in lines), 0
+    count, number = sum(line.startswith("-") for line in lines), 0
     while number < len(lines):
         if lines[number].startswith("*") and lines[number][1:2] != "*":
             alone = lines[number] == "*"
-            found += not alone or number + 1 < len(lines)
+            count += not alone or number + 1 < len(lines)
             number += alone
         number += 1
-    return found == num_bullets
+    return count == num_bullets
 
 
 def title(response: str) -> bool:
-    """The response must contain a title in double angular brackets, such as <<poem of joy>>.
+    """Check the constraint: The response must contain a title in double angular brackets, such as <<poem of joy>>.
 
     The package's pattern takes minutes for a long run of angular brackets.
     """
@@ -131,3 +145,4 @@ CHECKS: dict[str, Callable[..., bool]] = {
     "keywords:letter_frequency": letter_frequency,
     "language:response_language": response_language,
 }
+"""The checks of this module by the id of the constraint."""

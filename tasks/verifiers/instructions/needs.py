@@ -1,4 +1,4 @@
-"""What the checkers read beside the response: found before work starts, never downloaded."""
+"""Packages and NLTK data that the checkers need: looked for before work starts, and never downloaded."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import importlib.util
 from functools import cache
 
 PUNKT = "tokenizers/punkt_tab/english"
+"""NLTK resource of the tokenizer of sentences and words."""
 TAGGER = "taggers/averaged_perceptron_tagger_eng/averaged_perceptron_tagger_eng.weights.json"
+"""NLTK resource of the tagger of parts of speech."""
 STOP_WORDS = "corpora/stopwords/english"
+"""NLTK resource of the list of English stop words."""
 
 NLTK_NEEDS: dict[str, tuple[str, ...]] = {
     "change_case:capital_word_frequency": (PUNKT,),
@@ -18,26 +21,26 @@ NLTK_NEEDS: dict[str, tuple[str, ...]] = {
     "words:start_verb": (PUNKT, TAGGER),
     "words:words_position": (PUNKT,),
 }
-"""The constraints that read NLTK data, and which; it is looked for where `NLTK_DATA` points."""
+"""NLTK resources by the constraint that reads them; NLTK looks for them where `NLTK_DATA` points."""
 
 PACKAGES = ("if_verifiable", "nltk", "langdetect", "emoji", "syllapy")
-"""What the checkers import: the published ones, sentences and tags, languages, emoji, syllables."""
+"""Packages that the checkers import: the published checkers, sentences and tags, languages, emoji, syllables."""
 
 
 def missing(name: str) -> list[str]:
-    """What a constraint's checker needs and this machine lacks, each in a sentence that says what to do."""
+    """Return a sentence, with its remedy, for each thing that a constraint's checker needs and this machine lacks."""
     packages = [f"{name} needs the Python package {each}" for each in PACKAGES if not _installed(each)]
     if packages:
         return packages
     return [
         f"{name} needs the NLTK resource {each}: set NLTK_DATA to a folder that holds it"
         for each in NLTK_NEEDS.get(name, ())
-        if not found(each)
+        if not has_data(each)
     ]
 
 
-def found(resource: str) -> bool:
-    """Whether NLTK finds a resource; what was found once on the same search path stays found."""
+def has_data(resource: str) -> bool:
+    """Return True if NLTK finds a resource. A resource that was found once on a search path is not looked for again."""
     import nltk
 
     key = (resource, *map(str, nltk.data.path))

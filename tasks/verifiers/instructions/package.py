@@ -1,8 +1,8 @@
-"""Loads modules of `if-verifiable`, and nothing that comes with them unasked.
+"""Loader of single modules of the package `if-verifiable`, without the side effects of importing the package.
 
 The package's `__init__` imports `datasets` (seconds, and 100 MB in every worker), and its IFBench half downloads NLTK
 data when it is imported. So its modules are loaded without the one and with a stand-in for the other. The copies are
-private: whoever imports the package itself gets it whole and unchanged.
+private: another import of the package gets it whole and unchanged.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from typing import Any
 
 NAME = "if_verifiable"
+"""Name by which the package is imported."""
 
 
 def load(module: str, stand_ins: Mapping[str, types.ModuleType] = types.MappingProxyType({})) -> Any:
-    """A private copy of one of the package's modules.
+    """Return a private copy of one of the package's modules.
 
     Args:
         module: its full name.
@@ -32,14 +33,14 @@ def load(module: str, stand_ins: Mapping[str, types.ModuleType] = types.MappingP
         raise ImportError("precise_if needs the package if-verifiable")
     bare = types.ModuleType(NAME)
     bare.__path__ = list(spec.submodule_search_locations or [])
-    kept = {name: sys.modules.pop(name) for name in _loaded()}
+    originals = {name: sys.modules.pop(name) for name in _loaded()}
     sys.modules.update({NAME: bare, **stand_ins})
     try:
         return importlib.import_module(module)
     finally:
         for name in _loaded():
             del sys.modules[name]
-        sys.modules.update(kept)
+        sys.modules.update(originals)
 
 
 def _loaded() -> list[str]:

@@ -1,7 +1,7 @@
 """The published checkers of IFEval and IFBench, as `if-verifiable` ships them, made fit to be run on anything.
 
-They read text through `texts`, which keeps what it has computed. An argument that they would draw at random is an
-error: all arguments are given (`arguments`), and a response's score does not depend on chance.
+They read text through `texts`, which caches. An argument that they would draw at random is an error: all arguments are
+given (`arguments`), and a response's score does not depend on chance.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tasks.verifiers.instructions.arguments import LANGUAGES
 
 
 class _NoRandom:
-    """Stands where the package's modules have `random`."""
+    """A stand-in for `random` in the package's modules, which raises at any use."""
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"a checker draws an argument at random ({name})")
@@ -25,7 +25,7 @@ class _NoRandom:
 
 
 def _utilities(name: str) -> types.ModuleType:
-    """What the checkers' modules take from their utility modules, from `texts` instead."""
+    """Return a stand-in for the utility module of a family of checkers, with the functions of `texts`."""
     module = types.ModuleType(name)
     vars(module).update(
         LANGUAGE_CODES={code: code for code in LANGUAGES},
@@ -47,11 +47,14 @@ def _registry(family: str) -> dict[str, type]:
 
 
 REGISTRY: dict[str, type] = _registry("ifeval") | _registry("ifbench")
-"""Constraint id -> the package's checker class, 25 and 58."""
+"""The package's checker classes by the id of the constraint, 25 of IFEval and 58 of IFBench."""
 
 
 def check(name: str, arguments: Mapping[str, Any]) -> Callable[[str], bool]:
-    """The check of one constraint. Its object is new, since some of the package's checkers write to themselves."""
+    """Return the check of one constraint.
+
+    Its object is new for each call, since some of the package's checkers write to themselves.
+    """
     checker: Any = REGISTRY[name](name)
     checker.build_description(**arguments)
     return checker.check_following

@@ -1,7 +1,7 @@
-"""How the checkers read a response: words, sentences, tokens, language. Each answer is kept for the next constraint.
+"""Readings of a response that the checkers share: words, sentences, tokens, language. Each is cached.
 
-A prompt has up to five constraints and loose mode up to eight variants of a response; what several checkers ask about
-the same text is computed once. All functions are pure: nothing that was kept can change an answer.
+A prompt has up to five constraints and loose mode up to eight variants of a response; a reading that several checkers
+need of the same text is computed once. All functions are pure: no cache can change a result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from nltk.tag.perceptron import PerceptronTagger
 
 from tasks.verifiers.instructions import package
 
-KEPT = 16
+CACHED_TEXTS = 16
+"""Texts whose readings are cached, for each function."""
 
 langdetect.DetectorFactory.seed = 0  # it samples n-grams; unseeded, one response can score 1 and then 0
 
@@ -24,48 +25,48 @@ _util = package.load("if_verifiable.ifeval.instructions_util")
 _WORD = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
 
 
-@lru_cache(KEPT)
+@lru_cache(CACHED_TEXTS)
 def words(text: str) -> tuple[str, ...]:
-    """The words of a text in lower case, without punctuation; `well-known` and `don't` are one word each."""
+    """Return the words of a text in lower case, without punctuation; `well-known` and `don't` are one word each."""
     return tuple(_WORD.findall(text.lower()))
 
 
-@lru_cache(KEPT)
+@lru_cache(CACHED_TEXTS)
 def cased_words(text: str) -> tuple[str, ...]:
-    """As `words`, in the case in which they stand."""
+    """Return the words of a text as `words` does, but in their own case."""
     return tuple(_WORD.findall(text))
 
 
 def occurrences(text: str, word: str) -> int:
-    """How often a word or phrase stands in a text in either case, not as a part of another word."""
+    """Count how often a word or phrase occurs in a text, in either case, and not as a part of another word."""
     return len(re.findall(rf"(?<!\w){re.escape(word.strip())}(?!\w)", text, re.IGNORECASE))
 
 
-@lru_cache(KEPT)
+@lru_cache(CACHED_TEXTS)
 def published_sentences(text: str) -> tuple[str, ...]:
-    """The sentences of a text by the rules that IFEval and IFBench ship; some may be empty."""
+    """Split a text into sentences by the rules that IFEval and IFBench ship; some may be empty."""
     return tuple(_util.split_into_sentences(text))
 
 
 def sentences(text: str) -> list[str]:
-    """The published sentences that hold a word."""
+    """Return the sentences of a text by the published rules, without those that hold no word."""
     return [each for each in published_sentences(text) if words(each)]
 
 
-@lru_cache(KEPT)
+@lru_cache(CACHED_TEXTS)
 def sentence_count(text: str) -> int:
-    """The number of sentences by NLTK's punkt, which IFEval counts with; needs its data."""
+    """Return the number of sentences by NLTK's punkt, which IFEval counts with; needs its data."""
     return _util.count_sentences(text)
 
 
-@lru_cache(KEPT)
+@lru_cache(CACHED_TEXTS)
 def tokens(text: str) -> tuple[str, ...]:
-    """NLTK's tokens, punctuation included; needs punkt's data."""
+    """Return NLTK's tokens of a text, punctuation included; needs punkt's data."""
     return tuple(nltk.word_tokenize(text))
 
 
 def starts_with_verb(text: str) -> bool:
-    """Whether NLTK tags the first token as a verb; needs punkt's and the tagger's data.
+    """Return True if NLTK tags the first token of a text as a verb; needs punkt's and the tagger's data.
 
     The tagger goes from left to right and looks two tokens ahead, so that three tokens give the tag of the first.
     """
@@ -78,14 +79,14 @@ def _tagger() -> PerceptronTagger:
     return PerceptronTagger()
 
 
-@lru_cache(KEPT)
+@lru_cache(CACHED_TEXTS)
 def word_count(text: str) -> int:
-    """The number of runs of word characters, as IFEval and IFBench count words."""
+    """Return the number of runs of word characters, as IFEval and IFBench count words."""
     return _util.count_words(text)
 
 
 def stop_word_count(text: str) -> int:
-    """How many of those are English stop words; needs NLTK's list."""
+    """Count the English stop words among the runs of word characters; needs NLTK's list."""
     stop_words = _stop_words()
     return sum(each.lower() in stop_words for each in re.findall(r"\w+", text))
 
@@ -95,15 +96,15 @@ def _stop_words() -> frozenset[str]:
     return frozenset(nltk.corpus.stopwords.words("english"))
 
 
-@lru_cache(KEPT)
+@lru_cache(CACHED_TEXTS)
 def letters(text: str) -> Counter[str]:
-    """How often each character occurs, in lower case."""
+    """Count how often each character occurs, in lower case."""
     return Counter(text.lower())
 
 
-@lru_cache(KEPT)
+@lru_cache(CACHED_TEXTS)
 def language(text: str) -> str | None:
-    """The ISO 639-1 code of the likeliest language; None where the text has nothing to tell it by."""
+    """Return the ISO 639-1 code of a text's likeliest language; None where the text has nothing to identify it by."""
     try:
         return langdetect.detect(text)
     except langdetect.LangDetectException:

@@ -1,7 +1,7 @@
-"""The training constraints of IF-RLVR on form: copies, brackets, dividers, marks (Pyatkin et al. 2025).
+"""Checks of the training constraints of IF-RLVR on form: copies, brackets, dividers, marks (Pyatkin et al. 2025).
 
-As in `training_words`: pure functions that say the constraint as its prompt would, and where the published check
-differs from its own prompt.
+As in `training_words`, each check is a pure function, its docstring states the constraint as its prompt does, and
+"published" marks where open-instruct's check differs from its own prompt.
 """
 
 from __future__ import annotations
@@ -19,23 +19,33 @@ _HYPHEN_AFTER_SENTENCE = re.compile(r"(?<=[.!?])-|(?<=[.!?][\"')\]\u201d\u2019])
 
 
 def copying_simple(response: str, prompt_to_repeat: str) -> bool:
-    """Repeat the request without change, and do not answer it. Published, the case of letters may change."""
+    """Check the constraint: Repeat the request without change, and do not answer it.
+
+    Published, the case of letters may change.
+    """
     return response.strip() == prompt_to_repeat.strip()
 
 
 def copy(response: str, prompt_to_repeat: str) -> bool:
-    """Copy this instruction verbatim, do not follow it. Published, the case of letters may change."""
+    """Check the constraint: Copy this instruction verbatim, do not follow it.
+
+    Published, the case of letters may change.
+    """
     return copying_simple(response, prompt_to_repeat)
 
 
 def copying_multiple(response: str, prompt_to_repeat: str, N: int) -> bool:  # noqa: N803 (its published name)
-    """Repeat the request without change {N} times, separated by 6 asterisks. Published, in any case of letters."""
+    """Check the constraint: Repeat the request without change {N} times, separated by 6 asterisks.
+
+    Published, in any case of letters.
+    """
     parts = response.split("******")
     return len(parts) == N and all(copying_simple(part, prompt_to_repeat) for part in parts)
 
 
 def copy_span_idx(response: str, prompt_to_repeat: str, n_start: int, n_end: int) -> bool:
-    """Copy the span between, and including, the character indices {n_start} and {n_end}, counted from 0.
+    """Check the constraint: Copy the span between, and including, the character indices {n_start} and {n_end}, counted
+    from 0.
 
     The published check leaves out the last character, against its prompt, and draws a start where it is 0.
     """
@@ -43,25 +53,26 @@ def copy_span_idx(response: str, prompt_to_repeat: str, n_start: int, n_end: int
 
 
 def repeat_phrase(response: str, phrase: str, small_n: int) -> bool:
-    """Repeat the phrase exactly {small_n} times, each time with one word in its centre replaced.
+    """Check the constraint: Repeat the phrase exactly {small_n} times, each time with one word in its centre replaced.
 
     The centre is all but the first and the last word. Published, only the last repetition must differ.
     """
-    said, wanted = words(response), words(phrase)
-    found, start = 0, 0
-    while wanted and start + len(wanted) <= len(said):
-        window = said[start : start + len(wanted)]
+    answered, wanted = words(response), words(phrase)
+    repetitions, start = 0, 0
+    while wanted and start + len(wanted) <= len(answered):
+        window = answered[start : start + len(wanted)]
         ends_match = window[0] == wanted[0] and window[-1] == wanted[-1]
         changes = sum(a != b for a, b in zip(window, wanted, strict=True)) if ends_match else len(wanted)
         if changes == 0:
             return False
-        found += changes == 1
+        repetitions += changes == 1
         start += len(wanted) if changes == 1 else 1
-    return found == small_n
+    return repetitions == small_n
 
 
 def counting_composition(response: str, n_sent: int, n_words: int) -> bool:
-    """Write 3 paragraphs, delimited by * * *, with exactly {n_sent} sentences of exactly {n_words} words each.
+    """Check the constraint: Write 3 paragraphs, delimited by * * *, with exactly {n_sent} sentences of exactly
+    {n_words} words each.
 
     The divider may stand without its blanks, as the published check has it, which also counts punctuation as words.
     """
@@ -72,17 +83,20 @@ def counting_composition(response: str, n_sent: int, n_words: int) -> bool:
 
 
 def paragraphs(response: str) -> bool:
-    """There should be 2 paragraphs, separated with the markdown divider ***."""
+    """Check the constraint: There should be 2 paragraphs, separated with the markdown divider ***."""
     return _two(_parts(response.split("***")))
 
 
 def paragraphs2(response: str) -> bool:
-    """There should be 2 paragraphs. Paragraphs and only paragraphs are separated by two line breaks."""
+    """Check the constraint: There should be 2 paragraphs.
+
+    Paragraphs and only paragraphs are separated by two line breaks.
+    """
     return _two(_parts(response.split("\n\n")))
 
 
 def _parts(split: list[str]) -> list[str]:
-    """The parts of a split text, without a blank one before the first divider or after the last."""
+    """Return the parts of a split text, without a blank one before the first divider or after the last."""
     start, end = not split[0].strip(), len(split) - (not split[-1].strip())
     return split[start:end]
 
@@ -92,26 +106,28 @@ def _two(parts: list[str]) -> bool:
 
 
 def bigram_wrapping(response: str) -> bool:
-    """Wrap every word bigram in double angular brackets, such as <<I am>> <<at home>>.
+    """Check the constraint: Wrap every word bigram in double angular brackets, such as <<I am>> <<at home>>.
 
     Only an odd word at the end may be alone in its brackets. Published, that one needs none, nor does a single word.
     """
     position, alone = 0, False
-    for found in _BIGRAM.finditer(response):
-        if alone or not _BETWEEN_BIGRAMS.fullmatch(response, position, found.start()):
+    for bigram in _BIGRAM.finditer(response):
+        if alone or not _BETWEEN_BIGRAMS.fullmatch(response, position, bigram.start()):
             return False
-        position, alone = found.end(), found[2] is None
+        position, alone = bigram.end(), bigram[2] is None
     return position > 0 and _BETWEEN_BIGRAMS.fullmatch(response, position) is not None
 
 
 def square_brackets(response: str) -> bool:
-    """Enclose every word in your response within square brackets; punctuation may stand outside, unlike published."""
+    """Check the constraint: Enclose every word in your response within square brackets; punctuation may stand outside,
+    unlike published.
+    """
     bracketed = [_BRACKETED.fullmatch(each) is not None for each in response.split() if re.search(r"[\w\[\]]", each)]
     return bool(bracketed) and all(bracketed)
 
 
 def sentence_hyphens(response: str) -> bool:
-    """All sentences must be connected using hyphens, with no spaces between them.
+    """Check the constraint: All sentences must be connected using hyphens, with no spaces between them.
 
     A hyphen inside a sentence is none of theirs; the published check takes it for one.
     """
@@ -120,12 +136,12 @@ def sentence_hyphens(response: str) -> bool:
 
 
 def punctuation_dot(response: str) -> bool:
-    """Refrain from the use of dots, as punctuation and in general."""
+    """Check the constraint: Refrain from the use of dots, as punctuation and in general."""
     return "." not in response
 
 
 def punctuation_exclamation(response: str) -> bool:
-    """Refrain from the use of exclamation marks, as punctuation and in general."""
+    """Check the constraint: Refrain from the use of exclamation marks, as punctuation and in general."""
     return "!" not in response
 
 
@@ -144,3 +160,4 @@ CHECKS: dict[str, Callable[..., bool]] = {
     "punctuation:punctuation_dot": punctuation_dot,
     "punctuation:punctuation_exclamation": punctuation_exclamation,
 }
+"""The checks of this module by the id of the constraint."""

@@ -1,7 +1,8 @@
-"""The training constraints of IF-RLVR that count or place words and letters (Pyatkin et al. 2025, arXiv:2507.02833).
+"""Checks of the training constraints of IF-RLVR that count or place words and letters.
 
-Each check is a pure function of the response and the constraint's arguments, and says the constraint as its prompt
-would. "Published" is what open-instruct's check does; where it differs from its own prompt, the prompt counts here.
+Source: Pyatkin et al. 2025, https://arxiv.org/abs/2507.02833. Each check is a pure function of the response and the
+constraint's arguments, True if the response holds the constraint; its docstring states the constraint as its prompt
+does. "Published" is what open-instruct's check does; where it differs from its own prompt, the prompt counts here.
 Words are compared in either case and without punctuation; published checks compare tokens, punctuation included.
 """
 
@@ -15,12 +16,12 @@ from tasks.verifiers.instructions.texts import cased_words, letters, occurrences
 
 
 def _word(text: str) -> str:
-    """A word given as an argument, as `words` would have it."""
+    """Return a word that was given as an argument in the form in which `words` returns it."""
     return " ".join(words(text)) or text.strip().lower()
 
 
 def word_once(response: str, keyword: str) -> bool:
-    """Include the keyword {keyword} in your response, once.
+    """Check the constraint: Include the keyword {keyword} in your response, once.
 
     The published prompt leaves "once" to the constraint's name. There, `sun` in `sunny` counts; here whole words do.
     """
@@ -28,21 +29,26 @@ def word_once(response: str, keyword: str) -> bool:
 
 
 def word_count_different_numbers(response: str, keyword: str, frequency: int, relation: str | None = None) -> bool:
-    """In your response, the word {keyword} should appear {frequency} times, or {relation} {frequency} times.
+    """Check the constraint: In your response, the word {keyword} should appear {frequency} times, or {relation}
+    {frequency} times.
 
-    The published prompt says no relation, its check demands one: without one, exactly that often is asked for here.
+    The published prompt names no relation, its check demands one: without one, the count must be exact here.
     """
-    found = occurrences(response, keyword)
-    return found == frequency if relation is None else compare(found, relation, frequency)
+    count = occurrences(response, keyword)
+    return count == frequency if relation is None else compare(count, relation, frequency)
 
 
 def exclude_word_harder(response: str, keyword: str) -> bool:
-    """Do not include the keyword {keyword} in the response. Published, only between two blanks and in this case."""
+    """Check the constraint: Do not include the keyword {keyword} in the response.
+
+    Published, only between two blanks and in this case.
+    """
     return occurrences(response, keyword) == 0
 
 
 def no_adjacent_consecutive(response: str) -> bool:
-    """No two adjacent words can start with consecutive letters of the alphabet, such as "big cat".
+    """Check the constraint: No two adjacent words can start with consecutive letters of the alphabet, such as "big
+    cat".
 
     In this order only, as published. Only a to z are letters here; published, brackets follow each other too.
     """
@@ -51,64 +57,73 @@ def no_adjacent_consecutive(response: str) -> bool:
 
 
 def palindrome(response: str) -> bool:
-    """Include a palindrome in your response: a word of at least 3 letters. Published, `a` and `I` are enough."""
+    """Check the constraint: Include a palindrome in your response: a word of at least 3 letters.
+
+    Published, `a` and `I` are enough.
+    """
     return any(len(each) >= 3 and each.isalpha() and each == each[::-1] for each in words(response))
 
 
 def keyword_specific_position(response: str, keyword: str, n: int, m: int) -> bool:
-    """Include the keyword {keyword} in the {n}-th sentence, as the {m}-th word of that sentence."""
-    found = sentences(response)
-    return len(found) >= n and words(found[n - 1])[m - 1 : m] == (_word(keyword),)
+    """Check the constraint: Include the keyword {keyword} in the {n}-th sentence, as word {m} of that sentence."""
+    parts = sentences(response)
+    return len(parts) >= n and words(parts[n - 1])[m - 1 : m] == (_word(keyword),)
 
 
 def start_end(response: str) -> bool:
-    """Start and end your response with the same word, and write nothing after it, not even punctuation.
+    """Check the constraint: Start and end your response with the same word, and write nothing after it, not even
+    punctuation.
 
     Two words at least, as published.
     """
-    found = words(response)
-    return len(found) >= 2 and found[0] == found[-1] and response.rstrip()[-1].isalnum()
+    answered = words(response)
+    return len(answered) >= 2 and answered[0] == answered[-1] and response.rstrip()[-1].isalnum()
 
 
 def first_word_sent(response: str, first_word: str) -> bool:
-    """The first word of each sentence should be the word {first_word}."""
-    found = sentences(response)
-    return bool(found) and all(words(each)[0] == _word(first_word) for each in found)
+    """Check the constraint: The first word of each sentence should be the word {first_word}."""
+    parts = sentences(response)
+    return bool(parts) and all(words(each)[0] == _word(first_word) for each in parts)
 
 
 def first_word_answer(response: str, first_word: str) -> bool:
-    """The first word of your response should be the word {first_word}."""
+    """Check the constraint: The first word of your response should be the word {first_word}."""
     return words(response)[:1] == (_word(first_word),)
 
 
 def last_word_sent(response: str, last_word: str) -> bool:
-    """The last word of each sentence, before punctuation, should be the word {last_word}."""
-    found = sentences(response)
-    return bool(found) and all(words(each)[-1] == _word(last_word) for each in found)
+    """Check the constraint: The last word of each sentence, before punctuation, should be the word {last_word}."""
+    parts = sentences(response)
+    return bool(parts) and all(words(each)[-1] == _word(last_word) for each in parts)
 
 
 def last_word_answer(response: str, last_word: str) -> bool:
-    """The last word of your response should be the word {last_word}; punctuation may follow it."""
+    """Check the constraint: The last word of your response, but for punctuation, should be {last_word}."""
     return words(response)[-1:] == (_word(last_word),)
 
 
 def lowercase_counting(response: str, N: int) -> bool:  # noqa: N803 (the argument's published name)
-    """In your response, lowercase words should appear at most {N} times, all of them together."""
+    """Check the constraint: In your response, lowercase words should appear at most {N} times, all of them together."""
     return sum(map(str.islower, cased_words(response))) <= N
 
 
 def letter_counting(response: str, N: int, relation: str) -> bool:  # noqa: N803
-    """Answer with {relation} {N} letters, of any alphabet; published, of A to Z."""
+    """Check the constraint: Answer with {relation} {N} letters, of any alphabet; published, of A to Z."""
     return compare(sum(count for each, count in letters(response).items() if each.isalpha()), relation, N)
 
 
 def count_unique(response: str) -> bool:
-    """Only use unique words in your response, no word should be repeated. Published, nor may any punctuation."""
+    """Check the constraint: Only use unique words in your response, no word should be repeated.
+
+    Published, nor may any punctuation.
+    """
     return len(set(words(response))) == len(words(response))
 
 
 def count_increment_word(response: str, keyword1: str, keyword2: str) -> bool:
-    """Include the keyword {keyword1} once in your response and the keyword {keyword2} twice, both as whole words."""
+    """Check the constraint: Include the keyword {keyword1} once in your response and the keyword {keyword2} twice, both
+    as whole words.
+    """
     return occurrences(response, keyword1) == 1 and occurrences(response, keyword2) == 2
 
 
@@ -130,3 +145,4 @@ CHECKS: dict[str, Callable[..., bool]] = {
     "letters:letter_counting": letter_counting,
     "letters:letter_counting2": letter_frequency,
 }
+"""The checks of this module by the id of the constraint."""

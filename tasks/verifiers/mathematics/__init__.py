@@ -1,7 +1,7 @@
-r"""`math`: is the final answer of a response mathematically equal to the reference? 1 or 0.
+r"""`math`: 1 if the final answer of a response is mathematically equal to the reference, else 0.
 
 A ground truth is a string, a list of strings of which one must match, or an object `{"answer": string or list, "mode":
-...}`. The mode says how the answer is found and compared:
+...}`. The mode decides how the answer is extracted and compared:
 
 sympy   the default: the answer of `extraction`, equal by the rules of `equivalence` (math-verify over SymPy).
 gsm8k   the last number after the last `####`, or of the whole response where there is none, equal to the reference as
@@ -45,6 +45,7 @@ __all__ = [
 ]
 
 MAX_REFERENCE_CHARS = 2_000
+"""Longest reference that is accepted, in characters."""
 
 _SIGNED_NUMBER = re.compile(r"(?:(?<![\w)])[-+]\$?)?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
 
@@ -55,12 +56,12 @@ def check_ground_truth(ground_truth: Any) -> None:
 
 
 def missing_resources(ground_truth: Any) -> list[str]:
-    """Nothing: this verifier needs no data."""
+    """Return an empty list: this verifier needs no data."""
     return []
 
 
 def judge(response: str, ground_truth: Any, messages: Any = None) -> Score:
-    """1 if the response's final answer equals the reference, or one of them where there is a list; else 0."""
+    """Score 1 if the response's final answer equals the reference, or one of them where there is a list; else 0."""
     wanted = _read(ground_truth)
     answer = _FINDERS[wanted.mode](response)
     if answer is None:
@@ -81,7 +82,7 @@ class _Wanted:
 
 
 def _read(ground_truth: Any) -> _Wanted:
-    """The references and the mode, both checked."""
+    """Check a ground truth, and return its references and its mode."""
     mode, answers = "sympy", ground_truth
     if isinstance(ground_truth, dict):
         if unknown := set(ground_truth) - {"answer", "mode"}:
@@ -105,7 +106,7 @@ def _read(ground_truth: Any) -> _Wanted:
 
 
 def _last_number(response: str) -> Answer | None:
-    """The answer of mode `gsm8k`."""
+    """Return the answer of mode `gsm8k`."""
     before, hashes, after = readable_part(response).rpartition("####")
     text = _without_commas(after if hashes else before + after)
     numbers = [number.group() for number in _SIGNED_NUMBER.finditer(text) if stands_alone(number)]
@@ -135,6 +136,7 @@ _FINDERS: dict[str, Callable[[str], Answer | None]] = {
     "exact": _whole_answer,
 }
 MODES = tuple(_FINDERS)
+"""Accepted values of `mode` in a ground truth."""
 _RELATIONS: dict[str, Callable[[str, str], bool]] = {
     "sympy": equivalent,
     "gsm8k": _same_number,

@@ -1,7 +1,8 @@
-r"""Equality by computer algebra: math-verify's grammar and comparison over SymPy, with what it lets through shut out.
+r"""Equality by computer algebra: math-verify's grammar and comparison over SymPy, with further checks of its own.
 
-Of math-verify's two readers only the LaTeX grammar is used. The other one evaluates Python source, and picks a number
-out of text that it cannot read. An answer that the grammar does not read as a whole is no answer.
+Only the LaTeX grammar of math-verify's two readers is used. The other one evaluates Python source, and picks a number
+out of text that it cannot read. An answer that the grammar does not read as a whole is no answer. Where math-verify
+accepts unequal objects as equal, a check here refuses them first; each names its example.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ _NORMALIZATION = NormalizationConfig(
 )
 # By its default R is r, and the area between two circles nothing.
 _CONVERSION = ConversionConfig(lowercase_symbols=False)
+# Rewritten before parsing: 2(3) and (2)3 as products; 3/4x as a fraction times x.
 _PRODUCT = re.compile(r"(?<=[0-9)])\s*(?=\()|(?<=\))\s*(?=[0-9])")
 _COEFFICIENT = re.compile(r"(?<![\w.)}^!])([0-9]+)/([0-9]+)(?=\s*(?:[A-Za-z(]|\\(?:pi|sqrt)(?![A-Za-z])))")
+# Not read at all: two numbers side by side, 1.2.3, 007, x2, 2x3.
 _SUBSCRIPT = re.compile(r"_\{[^{}]*\}")
 _JUXTAPOSED = re.compile(
     r"[0-9.]\}?\s+[0-9.]|(?<!\\frac)[0-9)]\s*\{|(?:^|[\s(,+*/=-])\{[^{}]*\}\s*[{0-9(]|\.[0-9]+\.|[0-9]_"
@@ -39,13 +42,13 @@ _DIGITS = 30
 
 
 def warm_up() -> None:
-    """Silence the note about the limit that is off on purpose."""
+    """Silence math-verify's warning that its time limit is off."""
     logging.getLogger("math_verify.grader").setLevel(logging.ERROR)
 
 
 @lru_cache(maxsize=4096)  # the samples of a group often agree on a wrong answer too
 def equal_by_algebra(answer: str, reference: str) -> bool:
-    """Whether two tidied texts are the same mathematical object; False where one of them cannot be read or computed."""
+    """Return True if two tidied texts are the same mathematical object; False if one cannot be read or computed."""
     theirs, ours = read(reference), read(answer)
     if theirs is None or ours is None:
         return False
@@ -74,9 +77,10 @@ def _same_object(ours: Any, theirs: Any) -> bool:
 
 @lru_cache(maxsize=1024)
 def read(text: str) -> Any | None:
-    """A SymPy object, or None. The grammar adds up numbers side by side, by which 3(4) and 1 2 4 would be 7.
+    """Parse a tidied text into a SymPy object; None where the grammar does not read it as a whole.
 
-    So products are written out, and what is no product either is not read; nor is x2, which it takes for 2x.
+    The grammar adds up numbers side by side, by which 3(4) and 1 2 4 would be 7. So products are written out, and a
+    juxtaposition that is no product is refused; so is x2, which the grammar takes for 2x.
     """
     text = _PRODUCT.sub(r" \\cdot ", _COEFFICIENT.sub(r"\\frac{\1}{\2}", text))
     if "$" in text or _JUXTAPOSED.search(_SUBSCRIPT.sub("_'", text)):
@@ -84,7 +88,7 @@ def read(text: str) -> Any | None:
     if len(cases := _OR.split(text)) > 1:
         return _either([read(case) for case in cases])
     try:
-        found = latex2sympy(
+        expression = latex2sympy(
             normalize_latex(text, _NORMALIZATION),
             is_real=not should_treat_as_complex(text),
             convert_degrees=True,
@@ -95,25 +99,27 @@ def read(text: str) -> Any | None:
         raise
     except Exception:  # the grammar has no common error for what it cannot read
         return None
-    return _with_imaginary_unit(found)
+    return _with_imaginary_unit(expression)
 
 
 def _either(cases: list[Any]) -> Any | None:
-    """The set on which one of several relations holds; None where they are not all relations."""
+    """Return the set on which one of several relations holds; None where they are not all relations."""
     if all(isinstance(case, Relational | sympy.And) and len(case.free_symbols) == 1 for case in cases):
         return sympy.Or(*cases).as_set()
     return None
 
 
-def _with_imaginary_unit(found: Any) -> Any:
-    """The grammar reads i as a variable like any other, by which i^2 is not -1."""
-    if not isinstance(found, sympy.Expr) or found.has(sympy.Sum, sympy.Product):  # there, i is an index
-        return found
-    return found.subs({symbol: sympy.I for symbol in found.free_symbols if getattr(symbol, "name", "") == "i"})
+def _with_imaginary_unit(expression: Any) -> Any:
+    """Replace the variable i by the imaginary unit, since the grammar reads i as a variable, by which i^2 is not -1."""
+    if not isinstance(expression, sympy.Expr) or expression.has(sympy.Sum, sympy.Product):  # there, i is an index
+        return expression
+    return expression.subs(
+        {symbol: sympy.I for symbol in expression.free_symbols if getattr(symbol, "name", "") == "i"}
+    )
 
 
 def _same_region(ours: Any, theirs: Any) -> bool:
-    """Whether two inequalities of one and the same variable hold for the same of its values, not all or none."""
+    """Return True if two inequalities of one variable hold for the same of its values, neither all nor none."""
     if ours.free_symbols != theirs.free_symbols or len(ours.free_symbols) != 1:
         return False
     region = ours.as_set()
@@ -121,7 +127,7 @@ def _same_region(ours: Any, theirs: Any) -> bool:
 
 
 def _only_both_unsolvable(ours: sympy.Eq, theirs: sympy.Eq) -> bool:
-    """Whether two equations share nothing but the lack of solutions, by which x = x + 1 is x^2 + 1 = 0."""
+    """Return True if two equations share only the lack of solutions, by which x = x + 1 would equal x^2 + 1 = 0."""
     sides = (*ours.args, *theirs.args)
     if not all(isinstance(side, sympy.Expr) for side in sides):
         return False
@@ -130,29 +136,32 @@ def _only_both_unsolvable(ours: sympy.Eq, theirs: sympy.Eq) -> bool:
     return not one_is_the_other and not sympy.solve(theirs)
 
 
-def _is_infinite(found: Any) -> bool:
-    """Whether infinities are calculated with, by which all is equal to all. In sets they are bounds."""
-    return isinstance(found, sympy.Expr | Relational) and found.has(sympy.oo, -sympy.oo)
+def _is_infinite(expression: Any) -> bool:
+    """Return True if the expression calculates with infinities, by which all would equal all.
+
+    In sets they are only bounds.
+    """
+    return isinstance(expression, sympy.Expr | Relational) and expression.has(sympy.oo, -sympy.oo)
 
 
-def _has_no_value(found: Any) -> bool:
-    """Whether something is divided by zero, by which 1/0 is 2/0."""
-    return isinstance(found, sympy.Basic | sympy.MatrixBase) and found.has(sympy.zoo, sympy.nan)
+def _has_no_value(expression: Any) -> bool:
+    """Return True if the expression divides by zero, by which 1/0 would equal 2/0."""
+    return isinstance(expression, sympy.Basic | sympy.MatrixBase) and expression.has(sympy.zoo, sympy.nan)
 
 
-def _is_inequality(found: Any) -> bool:
-    parts = found.args if isinstance(found, sympy.And) else (found,)
+def _is_inequality(expression: Any) -> bool:
+    parts = expression.args if isinstance(expression, sympy.And) else (expression,)
     return all(isinstance(part, Relational) and not isinstance(part, sympy.Eq) for part in parts)
 
 
-def _is_number(found: Any) -> bool:
-    return isinstance(found, sympy.Expr) and not found.free_symbols and bool(found.is_number)
+def _is_number(expression: Any) -> bool:
+    return isinstance(expression, sympy.Expr) and not expression.free_symbols and bool(expression.is_number)
 
 
 def _equal_numbers(answer: sympy.Expr, reference: sympy.Expr) -> bool:
-    """Exactly equal, or within the tolerance of plain numbers where one holds a decimal.
+    """Return True if two numbers are exactly equal, or within the tolerance of plain numbers where one holds a decimal.
 
-    math-verify's own verdict stands only if the values agree: it cuts off what is small, by which pi/10^20 is e/10^20.
+    math-verify's own verdict counts only if the values agree: it cuts off what is small, by which pi/10^20 is e/10^20.
     """
     ours, theirs = _value(answer), _value(reference)
     if ours is None or theirs is None:
@@ -164,7 +173,7 @@ def _equal_numbers(answer: sympy.Expr, reference: sympy.Expr) -> bool:
 
 
 def _value(number: sympy.Expr) -> Any | None:
-    """The value to thirty digits; None for what SymPy cannot put a number to."""
+    """Return the value of a number to thirty digits; None where SymPy cannot evaluate it."""
     value = number.doit().evalf(_DIGITS)
     return value if all(part.is_Float or part.is_Rational for part in value.as_real_imag()) else None
 

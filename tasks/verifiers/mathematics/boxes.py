@@ -1,4 +1,4 @@
-r"""The answer in the boxes of a response: the last one, with those that it only continues.
+r"""The answer in the boxes of a response: the last one, with the earlier boxes that belong to the same answer.
 
 `$x = \boxed{1}$ and $x = \boxed{-3}$` is one answer of two members, "x=1, x=-3". Boxes belong together where nothing
 but commas, "and" and "or" stand between them, with the name that each value is given; a box of another sentence, or one
@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 MAX_GAP_CHARS = 60
-"""How far apart boxes of one answer may stand."""
+"""Longest gap between two boxes of one answer, in characters."""
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
@@ -25,7 +25,13 @@ _JOINT = re.compile(rf"{_NOTHING}(?:[,;]{_NOTHING}{_AND}?|{_AND}){_NOTHING}(?:{_
 
 @dataclass(frozen=True)
 class _Box:
-    """A complete box that holds something: where it begins and ends, what it holds, and the "x=" before it."""
+    """A complete, non-empty box.
+
+    Attributes:
+        start, end: offsets of the box in the text.
+        inside: its content.
+        name: the name that the value is given before it, as in "x=", or the empty string.
+    """
 
     start: int
     end: int
@@ -34,7 +40,10 @@ class _Box:
 
 
 def last_boxed(text: str) -> str | None:
-    """What stands in the last complete box that holds something, and in those that belong with it; None if none is."""
+    """Return the content of the last complete box that is not empty; None without one.
+
+    Where earlier boxes belong to the same answer, their contents are joined with it.
+    """
     openings = list(_BOX.finditer(text))
     partners = _partners(text) if openings else {}
     answer: list[_Box] = []
@@ -70,7 +79,7 @@ def _joined(text: str, box: _Box, following: _Box) -> bool:
 
 
 def _partners(text: str) -> dict[int, int]:
-    """Where each brace that is closed is closed, by one pass."""
+    """Return the offset of the closing brace of each brace that is closed, found in one pass."""
     partners, opened = {}, []
     for brace in _BRACE.finditer(text):
         if brace.group() == "{":

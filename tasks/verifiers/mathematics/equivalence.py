@@ -1,4 +1,4 @@
-r"""Whether an answer equals a reference, by the first of these steps that can tell.
+r"""Equality of an answer and a reference, decided by the first of these steps that can.
 
 1. text        the same after `tidy`
 2. words       a reference of words (Tuesday) equals its letters, case aside; a choice B equals (B) and "B) 12 cm"
@@ -10,7 +10,7 @@ r"""Whether an answer equals a reference, by the first of these steps that can t
 7. number      exact, and within `plain_numbers.TOLERANCE` where a decimal is involved
 8. algebra     math-verify over SymPy (`algebra`)
 
-No step widens what an earlier one has told apart, and an answer of several members never equals one of them.
+No step makes equal what an earlier one has found different, and an answer of several members never equals one of them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ASSIGNED = re.compile(r"([A-Za-z])\s*=(?!=)[^=]+")
 
 
 def equivalent(answer: str, reference: str) -> bool:
-    """Whether two answers are mathematically equal; the reference is the trusted side, so it is not symmetric."""
+    """Return True if an answer equals a reference. It is not symmetric: the reference is trusted, the answer is not."""
     if refusal(answer):
         return False
     ours, theirs = tidy(answer), tidy(reference)
@@ -88,15 +88,15 @@ def _same_members(left: Shape, right: Shape) -> bool:
 
 
 def _by_name(shape: Shape) -> tuple[str, ...]:
-    """The members, in the order of their names where each has another one: "y=2, x=1" is (1, 2)."""
-    names = [found[1] for member in shape.members if (found := _ASSIGNED.fullmatch(member))]
+    """Return the members in the order of their names, where each has a different one: "y=2, x=1" is (1, 2)."""
+    names = [assigned[1] for member in shape.members if (assigned := _ASSIGNED.fullmatch(member))]
     if len(set(names)) < len(shape.members):
         return shape.members
     return tuple(member for _, member in sorted(zip(names, shape.members, strict=True)))
 
 
 def _same_by_algebra_if_not_a_number(ours: str, theirs: str, left: Shape, right: Shape) -> bool:
-    """One side is several things. It may still be one object, such as a union; it is never a number."""
+    """Compare a side of several members with a single one. It may be one object, such as a union, but no number."""
     single = left if left.kind == "single" else right
     value, wanted = _without_prefix(ours, theirs)
     if (value != ours and left is single) or (wanted != theirs and right is single):  # of "x=7, x=8" none is the last
@@ -125,7 +125,7 @@ def _same_single(ours: str, theirs: str) -> bool:
 
 
 def _without_prefix(ours: str, theirs: str) -> tuple[str, str]:
-    r"""Both sides without the "x =" or "x \in" that only one of them has."""
+    r"""Strip the "x =" or "x \in" that only one of the two sides has."""
     if _MEMBER_OF.match(ours) and not _RELATION.search(theirs):
         return _MEMBER_OF.sub("", ours, count=1), theirs
     if _MEMBER_OF.match(theirs) and not _RELATION.search(ours):
@@ -139,7 +139,7 @@ def _without_prefix(ours: str, theirs: str) -> tuple[str, str]:
 
 
 def _right_side(sides: list[str]) -> str:
-    """What an answer's equation gives the value of; empty where it gives two, as "x=7 x=8" and "7=8" do."""
+    """Return the side of an answer's equation that states its value; empty where it states two: "x=7 x=8", "7=8"."""
     name, last = sides[0].strip(), sides[-1].strip()
     if any(side.rstrip().endswith(f" {name}") for side in sides[1:-1]):
         return ""
@@ -150,19 +150,19 @@ def _right_side(sides: list[str]) -> str:
 
 
 def _exactly(text: str) -> str:
-    r"""What stands before the first \approx, or behind it where that is only a name: x \approx 3.5."""
+    r"""Return the text before the first \approx, or behind it where the text before is only a name: x \approx 3.5."""
     exact, sign, rounded = text.partition("\\approx")
     return rounded.strip() if sign and _NAME.fullmatch(exact.strip()) else exact.strip()
 
 
 def _counted(text: str) -> str:
-    """The number in front of up to three words that only say what is counted: 12 apples."""
+    """Return the number in front of up to three words that only name the things counted: 12 of "12 apples"."""
     counted = _COUNTED.fullmatch(text)
     return text if counted is None or _CHANGES_VALUE.search(counted[2]) else counted[1]
 
 
 def _without_base(ours: str, theirs: str) -> tuple[str, str]:
-    """Both sides without the base that they share, or that only one of them names: 1011_2."""
+    """Strip the base of a number, as in 1011_2, where both sides share it or only one of them names it."""
     left, right = _BASE.fullmatch(ours), _BASE.fullmatch(theirs)
     if left and right and _BASES.get(left[2], left[2]) != _BASES.get(right[2], right[2]):
         return "", ""

@@ -1,4 +1,4 @@
-r"""Where the final answer of a response stands.
+r"""Extraction of the final answer from a response.
 
 The answer is the first of these that the response holds; later forms are then not looked at:
 
@@ -27,7 +27,7 @@ from tasks.verifiers.mathematics.plain_text import alternatives, first_value, la
 from tasks.verifiers.responses import strip_thinking
 
 MAX_CHARS = 20_000
-"""How much of a response is read, from its end: answers stand last, and floods cost time."""
+"""Characters of a response that are read, from its end: answers come last, and long texts cost time."""
 
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _HASHES = re.compile(r"####([^\n]+)")
@@ -47,30 +47,30 @@ _SOMETHING = re.compile(r"[0-9$]|\\[(\[]")
 
 @dataclass(frozen=True)
 class Answer:
-    """The final answer of a response as it stands there, and the form it was found in."""
+    """The final answer of a response: its text, unchanged, and the name of the form in which it was stated."""
 
     form: str
     text: str
 
 
 def extract_answer(response: str, *, whole: bool = False) -> Answer | None:
-    """The final answer by the order of the module's docstring, or None where there is none.
+    """Return the final answer by the order of the module's docstring, or None where there is none.
 
     In a tag, after hashes and after a phrase, a formula or a number is picked out of the words around it; `whole`
     leaves those words.
     """
     text = readable_part(response)
     for form, find in _FORMS.items():
-        found = find(text)
-        if found and form in _STATEMENTS:
-            found = _unwrapped(found) if whole else _stated(found)
-        if found and found.strip():
-            return Answer(form, found.strip())
+        candidate = find(text)
+        if candidate and form in _STATEMENTS:
+            candidate = _unwrapped(candidate) if whole else _stated(candidate)
+        if candidate and candidate.strip():
+            return Answer(form, candidate.strip())
     return None
 
 
 def readable_part(response: str) -> str:
-    """What is read of a response: its end, without the thinking part."""
+    """Return the part of a response that is read: its end, without the thinking part."""
     return strip_thinking(response)[-MAX_CHARS:].replace("\u2212", "-")
 
 
@@ -117,10 +117,10 @@ _STATEMENTS = ("tag", "hashes", "phrase")
 
 
 def _stated(text: str) -> str:
-    """The answer within a short statement of it: its first formula, or its first number if words surround it.
+    """Return the answer within a short statement of it: its first formula, or its first number if words surround it.
 
-    With it goes what "or" and "and" add to it, for "5 or 6" is not 5. Where the statement opens with words, it is what
-    the verb is followed by: "The largest $n$ is 34."
+    With it goes what "or" and "and" add to it, for "5 or 6" is not 5. Where the statement opens with words, the answer
+    follows the verb: "The largest $n$ is 34."
     """
     if _WORDY.match(text) and (verb := _VERB.search(text)) and _SOMETHING.search(text, verb.end()):
         text = text[verb.end() :]

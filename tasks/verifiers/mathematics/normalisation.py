@@ -1,4 +1,4 @@
-r"""Text of an answer, brought to one spelling before anything is compared.
+r"""Normalisation of an answer's text to one spelling before anything is compared.
 
 `tidy` removes what carries no mathematics (dollar signs, `\text`, LaTeX spacing, a closing full stop), turns Unicode
 into LaTeX (halves, minus and times signs, roots, powers) and words into commands ("50 percent", "sqrt(2)", "pi"). It
@@ -11,7 +11,9 @@ import re
 import unicodedata
 
 MAX_ANSWER_CHARS = 4_000
+"""Longest answer that is read, in characters."""
 MAX_DEPTH = 60
+"""Deepest nesting of brackets in an answer that is read."""
 
 _SYMBOLS = str.maketrans(
     {
@@ -72,7 +74,7 @@ _OPENING = re.compile(r"\\.|[({\[]|[)}\]]", re.DOTALL)
 
 
 def tidy(text: str) -> str:
-    """An answer in the one spelling that the comparison reads; empty where nothing is left."""
+    """Return an answer in the one spelling that the comparison reads; empty where nothing is left."""
     text = _GROUPED.sub(lambda number: _GROUP_GAPS.sub("", number.group()), text.replace("-$", "-"))
     text = _to_ascii(text)
     text = _BRACED_COMMA.sub(",", text)
@@ -94,13 +96,16 @@ def tidy(text: str) -> str:
         text = _THOUSANDS.sub(lambda number: number.group().replace(",", ""), text)
     text = _LEAD.sub("", text.strip(" *$"), count=1) if _LEAD.match(text.strip(" *$")) else text
     text = text.strip(" *$")
-    if not text.endswith("..."):  # which says that there is more
+    if not text.endswith("..."):  # dots mean that more follows
         text = text.rstrip(" .,;:").strip(" *$")
     return text.replace(" ", "") if _SPACED_THOUSANDS.fullmatch(text) else text
 
 
 def refusal(text: str) -> str | None:
-    """Why an answer is not read at all: what is no answer a person would give costs a worker its whole time limit."""
+    """Return why an answer is not read at all, or None.
+
+    An answer longer or deeper than people give would cost a worker its whole time limit.
+    """
     if len(text) > MAX_ANSWER_CHARS:
         return f"is {len(text)} characters long; read are answers of at most {MAX_ANSWER_CHARS}"
     depth = deepest = 0
@@ -120,11 +125,11 @@ def _to_ascii(text: str) -> str:
     return _NOT_ASCII.sub(_plain, text.translate(_SYMBOLS))
 
 
-def _negation(found: re.Match[str]) -> str:
-    return r"\neq " if found[1] == "=" else r"\notin "
+def _negation(match: re.Match[str]) -> str:
+    return r"\neq " if match[1] == "=" else r"\notin "
 
 
 def _plain(character: re.Match[str]) -> str:
-    """Digits of other scripts and full-width letters as ASCII; anything else as it is."""
+    """Return digits of other scripts and full-width letters as ASCII, and any other character as it is."""
     digit = unicodedata.decimal(character.group(), None)
     return unicodedata.normalize("NFKC", character.group()) if digit is None else str(digit)

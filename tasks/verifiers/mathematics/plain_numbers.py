@@ -1,4 +1,4 @@
-r"""Numbers as people write them, read exactly: 7, -7.50, 3/4, \frac{3}{4}, 1 1/2, 1.2e3, 1.2 \times 10^3, 50%.
+r"""Exact reading of numbers as people write them: 7, -7.50, 3/4, \frac{3}{4}, 1 1/2, 1.2e3, 1.2 \times 10^3, 50%.
 
 Fractions decide what needs no algebra, at a thousandth of its cost, and decide it without rounding.
 """
@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 MAX_DIGITS = 100
-"""Longer numbers go to SymPy, under the time limit."""
+"""Longest number that is read here, in characters; longer ones go to SymPy, under the time limit."""
 
 TOLERANCE = Fraction(1, 10**6)
-"""How far a decimal may be off: one part in a million, and at most one in the sixth decimal.
+"""Largest error of a decimal: one part in a million, and at most one in the sixth decimal.
 
 |a - b| <= 1e-6 * min(1, max(|a|, |b|)). math-verify compares decimals rounded to six places, by which 1/3 is 0.333333,
-and 0.0000001 is 0; hence the bound by the size of the numbers.
-"""
+and 0.0000001 is 0; hence the bound by the size of the numbers."""
 
 _SCALES = {
     "dozen": 12,
@@ -42,7 +41,13 @@ _REPEATING = re.compile(
 
 @dataclass(frozen=True)
 class PlainNumber:
-    """A rational number: its value, without the percent sign; whether it was written as a decimal; with a sign %."""
+    """A rational number as it was written.
+
+    Attributes:
+        value: its value, the percent sign ignored.
+        decimal: True if it was written as a decimal.
+        percent: True if it was written with a percent sign.
+    """
 
     value: Fraction
     decimal: bool = False
@@ -50,7 +55,7 @@ class PlainNumber:
 
 
 def plain_number(text: str) -> PlainNumber | None:
-    """The number that a text is, or None where it is not just one number of at most `MAX_DIGITS` characters."""
+    """Return the number that a text is; None where it is not just one number of at most `MAX_DIGITS` characters."""
     if len(text) > MAX_DIGITS:
         return None
     body = text.strip()
@@ -61,14 +66,14 @@ def plain_number(text: str) -> PlainNumber | None:
     if body.startswith("(") and body.endswith(")") and percent:
         body = body[1:-1].strip()
     for pattern, read in _READERS:
-        if found := pattern.fullmatch(body):
-            value = read(found)
+        if match := pattern.fullmatch(body):
+            value = read(match)
             return None if value is None else PlainNumber(sign * value, pattern is _DECIMAL and "." in body, percent)
     return None
 
 
 def close(answer: PlainNumber, reference: PlainNumber) -> bool:
-    """Whether two numbers are equal: exactly, or within `TOLERANCE` where one is a decimal.
+    """Return True if two numbers are equal: exactly, or within `TOLERANCE` where one is a decimal.
 
     A percent sign on one side only may be left out or be meant: 50% equals 50 and 0.5. MATH's grader drops the sign
     (Hendrycks et al. 2021, https://arxiv.org/abs/2103.03874); math-verify knows both readings.
@@ -81,30 +86,30 @@ def close(answer: PlainNumber, reference: PlainNumber) -> bool:
 
 
 def within(answer: Fraction, reference: Fraction, decimal: bool) -> bool:
-    """Whether two values are equal, exactly or, for decimals, by `TOLERANCE`."""
+    """Return True if two values are equal, exactly or, for decimals, by `TOLERANCE`."""
     if answer == reference or not decimal:
         return answer == reference
     return abs(answer - reference) <= TOLERANCE * min(Fraction(1), max(abs(answer), abs(reference)))
 
 
-def _decimal(found: re.Match[str]) -> Fraction:
-    value = _exact(found["mantissa"]) * Fraction(10) ** int(found["exponent"] or 0)
-    return value * _SCALES[found["scale"]] if found["scale"] else value
+def _decimal(match: re.Match[str]) -> Fraction:
+    value = _exact(match["mantissa"]) * Fraction(10) ** int(match["exponent"] or 0)
+    return value * _SCALES[match["scale"]] if match["scale"] else value
 
 
-def _power_of_ten(found: re.Match[str]) -> Fraction:
-    return Fraction(10) ** int(found["exponent"])
+def _power_of_ten(match: re.Match[str]) -> Fraction:
+    return Fraction(10) ** int(match["exponent"])
 
 
-def _ratio(found: re.Match[str]) -> Fraction | None:
-    bottom = _exact(found["bottom"])
-    return int(found["whole"] or 0) + _exact(found["top"]) / bottom if bottom else None
+def _ratio(match: re.Match[str]) -> Fraction | None:
+    bottom = _exact(match["bottom"])
+    return int(match["whole"] or 0) + _exact(match["top"]) / bottom if bottom else None
 
 
-def _repeating(found: re.Match[str]) -> Fraction:
-    fixed, cycle = found["fixed"], found["cycle"]
+def _repeating(match: re.Match[str]) -> Fraction:
+    fixed, cycle = match["fixed"], match["cycle"]
     nines = 10 ** len(fixed) * (10 ** len(cycle) - 1)
-    return int(found["whole"] or 0) + (int(fixed + cycle) - int(fixed or 0)) / Fraction(nines)
+    return int(match["whole"] or 0) + (int(fixed + cycle) - int(fixed or 0)) / Fraction(nines)
 
 
 def _exact(digits: str) -> Fraction:

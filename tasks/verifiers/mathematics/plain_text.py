@@ -1,4 +1,4 @@
-r"""Numbers and LaTeX that stand between words, without anything that marks them as mathematics."""
+"""Search for numbers and LaTeX among words, where nothing marks them as mathematics."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ _OR = re.compile(r"\s*,?\s*(?:or|and)\s+")
 
 
 def stands_alone(number: re.Match[str]) -> bool:
-    """Whether digits are a number, not part of a word: H2O, x2y, step2, x_2, 2nd, 2-digit. A unit may follow: 5cm."""
+    """Return True if digits are a number, and no part of a word such as H2O, x2y, step2, x_2, 2nd, 2-digit.
+
+    A unit may follow: 5cm.
+    """
     text, start, end = number.string, number.start(), number.end()
     before = text[max(0, start - 2) : start]
     if before[-1:].isalpha() or before[-1:] in ("_", "{") or (before[-1:] == "." and before[:1].isalnum()):
@@ -38,13 +41,13 @@ def stands_alone(number: re.Match[str]) -> bool:
 
 
 def last_number(text: str) -> str | None:
-    """The last number of a text, with its sign, its fraction bar or its percent sign."""
+    """Return the last number of a text, with its sign, its fraction bar or its percent sign."""
     numbers = [number.group() for number in _NUMBER.finditer(text) if stands_alone(number)]
     return numbers[-1] if numbers else None
 
 
 def last_expression(text: str) -> str | None:
-    """The LaTeX that holds the last value of a text; None where that value is a mere number."""
+    """Return the LaTeX that holds the last value of a text; None where that value is a mere number."""
     for line in reversed(text.split("\n")):
         values = [part for part in _between_words(line) if _VALUE.search(part)]
         if values:
@@ -53,7 +56,7 @@ def last_expression(text: str) -> str | None:
 
 
 def first_value(statement: str) -> str | None:
-    """The first LaTeX or number of a statement with words in it; None where it has no words, or nothing else."""
+    """Return the first LaTeX or number of a statement with words in it; None where it has no words, or nothing else."""
     parts = _between_words(statement)
     if len(parts) == 1:
         return None
@@ -67,7 +70,7 @@ def first_value(statement: str) -> str | None:
 
 
 def alternatives(value: re.Match[str], pattern: re.Pattern[str]) -> list[re.Match[str]]:
-    """A value, and those that follow it after nothing but "or" or "and"."""
+    """Return a value, and those that follow it after nothing but "or" or "and"."""
     values = [value]
     while (link := _OR.match(value.string, value.end())) and (following := pattern.match(value.string, link.end())):
         value = following
@@ -76,7 +79,7 @@ def alternatives(value: re.Match[str], pattern: re.Pattern[str]) -> list[re.Matc
 
 
 def _between_words(text: str) -> list[str]:
-    """The parts of a text between its words; one part where it has none."""
+    """Return the parts of a text between its words; one part where it has none."""
     hidden = _NO_PROSE.sub(lambda command: "\0" * len(command.group()), text)
     cuts = [word.span() for word in _PROSE.finditer(hidden)]
     if not cuts:
@@ -87,7 +90,7 @@ def _between_words(text: str) -> list[str]:
 
 
 def _expression(part: str) -> str | None:
-    """The LaTeX of a part without words, behind its last equals sign; None where it holds none."""
+    """Return the LaTeX of a part without words, behind its last equals sign; None where it holds none."""
     _, _, result = _LEADING_WORD.sub("", part, count=1).rpartition("=")
     result = result.strip(" \t\r,.;:*`")
     if result.count("(") != result.count(")"):

@@ -1,7 +1,7 @@
-r"""Numbers with colons between them: a time of day, or a ratio.
+"""Equality of numbers with colons between them: times of day, and ratios.
 
-3:30, 3:30 PM, 4 p.m.   time    equal are the same hour, minute and half of the day; which half may be left out of the
-                                answer's side only where the reference names none
+3:30, 3:30 PM, 4 p.m.   time    equal are the same hour, minute and half of the day; the answer may leave out the half
+                                only where the reference names none
 1:2, 3 to 2, 1:2:3      ratio   equal are proportional ones; nothing is in proportion to zero
 
 Two digits behind the one colon of both sides make times of them, so that 1:00 is not 2:00.
@@ -20,7 +20,7 @@ _MEMBER = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,15})?|\.[0-9]{1,15}")
 
 
 def equal_times_or_ratios(answer: str, reference: str) -> bool | None:
-    """Whether two times or two ratios are equal; None where the sides are not both one or both the other."""
+    """Return True if two times or two ratios are equal; None where the sides are not both times or both ratios."""
     ours, theirs = _TIME.fullmatch(answer), _TIME.fullmatch(reference)
     if ours and theirs and (ours["minute"] or ours["half"]) and (theirs["minute"] or theirs["half"] or ours["half"]):
         same = int(ours["hour"]) == int(theirs["hour"]) and int(ours["minute"] or 0) == int(theirs["minute"] or 0)
@@ -32,6 +32,6 @@ def equal_times_or_ratios(answer: str, reference: str) -> bool | None:
 
 
 def _members(text: str) -> list[Fraction] | None:
-    """The members of a ratio of plain numbers."""
+    """Return the members of a ratio of plain numbers; None where the text is none."""
     parts = _SEPARATOR.split(text)
     return [Fraction(part) for part in parts] if len(parts) > 1 and all(map(_MEMBER.fullmatch, parts)) else None

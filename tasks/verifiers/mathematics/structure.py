@@ -1,9 +1,8 @@
-r"""Collections: what an answer consists of, before any part of it is read as mathematics.
+r"""The structure of an answer as a collection, read before any part of it is read as mathematics.
 
-(1, 2)  [1, 2)                  tuple    order matters; so do the brackets where there are two members (intervals)
-\{1, 2\}                        set      order does not matter, nor does repetition
-1, 2   1 or 2   \pm 1           list     several answers side by side: order does not matter, repetition does
-anything else                   single
+(1, 2)  [1, 2)                  tuple    order matters; so do the brackets where there are two members (intervals) \{1,
+2\}                        set      order does not matter, nor does repetition 1, 2   1 or 2   \pm 1           list
+several answers side by side: order does not matter, repetition does anything else                   single
 """
 
 from __future__ import annotations
@@ -21,7 +20,13 @@ _EITHER_SIGN = re.compile(r"\\(pm|mp)(?![A-Za-z])\s*")
 
 @dataclass(frozen=True)
 class Shape:
-    """The kind of a collection ("tuple", "set", "list", "single"), its brackets and its members as text."""
+    """The structure of a collection.
+
+    Attributes:
+        kind: "tuple", "set", "list" or "single".
+        members: its members as text.
+        brackets: the opening and closing bracket of a tuple, else empty.
+    """
 
     kind: str
     members: tuple[str, ...]
@@ -29,7 +34,7 @@ class Shape:
 
 
 def shape(text: str) -> Shape:
-    """What collection a tidied text is; a single member stands for itself, whatever brackets it wears."""
+    """Return the structure of a tidied text. A single member counts as itself, whatever brackets are around it."""
     separators, closing = _survey(text)
     if closing == len(text) and text.startswith("{"):
         return shape(text[1:-1].strip())
@@ -57,7 +62,7 @@ def _bracketed(text: str, start: str) -> Shape:
 
 
 def _survey(text: str) -> tuple[list[tuple[int, int]], int | None]:
-    """Where separators stand outside all brackets, and where the bracket that was opened first is closed."""
+    """Return the spans of separators outside all brackets, and the offset after the bracket that closes the first."""
     depth, separators, closing = 0, [], None
     for token in _TOKEN.finditer(text):
         if token.group() in _OPENING:
@@ -77,7 +82,7 @@ def _cut(text: str, separators: list[tuple[int, int]]) -> list[str]:
 
 
 def _signed(parts: list[str]) -> tuple[str, ...]:
-    r"""The parts, each with `\pm` in its two readings."""
+    r"""Return the parts, each one with a `\pm` replaced by its two readings."""
     members: list[str] = []
     for part in parts:
         readings = [part]

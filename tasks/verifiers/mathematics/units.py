@@ -1,4 +1,4 @@
-"""Units: a value keeps its meaning without one, and loses it under another.
+"""Units of answers: a missing unit is ignored, a different one makes the answers unequal.
 
 5 cm is 5 where the other side names no unit, as in the graders of MATH, and 5 cm is not 5 m. Nothing is converted: 1 m
 is not 100 cm, since a problem that asks for centimetres asks for 100. A unit of one letter counts only after a space (5
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 MAX_CHARS = 300
-"""Longer texts are read without looking for units: the search is quadratic."""
+"""Longest text in which a unit is looked for, in characters: the search is quadratic."""
 
 _NAMES = {
     "cm": "cm centimeter centimetre",
@@ -88,12 +88,12 @@ _MONEY = re.compile(
 
 
 def is_unit(word: str) -> bool:
-    """Whether a word is the name of a unit, in the singular or the plural."""
+    """Return True if a word is the name of a unit, in the singular or the plural."""
     return any(stem in _CANONICAL for stem in (word, word.removesuffix("s"), word.removesuffix("es")))
 
 
 def split_unit(text: str) -> tuple[str, str | None]:
-    """A value and its unit in one spelling ("cm", "km/h", "m^2"), None where it has none."""
+    """Split a text into its value and its unit in one spelling ("cm", "km/h", "m^2"); None for no unit."""
     if len(text) > MAX_CHARS:
         return text, None
     if money := _MONEY.fullmatch(text):
@@ -110,7 +110,10 @@ def split_unit(text: str) -> tuple[str, str | None]:
 
 
 def _stands_apart(unit: re.Match[str]) -> bool:
-    """Whether it is a unit, not a variable or the end of a word: no letter before it, and a gap before one letter."""
+    """Return True if it is a unit, not a variable or the end of a word.
+
+    No letter may precede it, and a gap must precede one letter.
+    """
     gap, last = unit["gap"], unit["value"][-1]
     return bool(gap) or (len(unit["aname"]) > 1 and not last.isalpha())
 

@@ -1,4 +1,4 @@
-"""What a process does before its first judgement, so that no response is charged for it.
+"""Preparation of a process before its first judgement, so that no response is charged for it.
 
 SymPy loads parts of itself when they are first needed. The grammar's parser (ANTLR) learns its way through each shape
 of expression when it first meets one.
@@ -13,7 +13,7 @@ from tasks.verifiers.mathematics.equivalence import equivalent
 def warm_up() -> None:
     """Load all of SymPy that judgements need, and learn common ways through the grammar: a second of CPU time.
 
-    To be called once, in the process from which those that judge are forked.
+    It is called once, in the process from which those that judge are forked.
     """
     algebra.warm_up()
     for answer, reference in EQUAL_ANSWERS:
@@ -37,4 +37,4 @@ EQUAL_ANSWERS = (
     ("y=2x+1", "2x-y+1=0"),
     (r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{bmatrix}1\\2\end{bmatrix}"),
 )
-"""For each kind of comparison SymPy loads another part of itself."""
+"""Pairs of equal answers, one for each kind of comparison, since SymPy loads another part of itself for each."""

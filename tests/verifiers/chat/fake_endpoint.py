@@ -152,14 +152,14 @@ class Gullible:
         return graded(self.grade(request["messages"][-1]["content"]))
 
     def grade(self, prompt):
-        found = self._places.search(prompt)
-        assert found, "the judge cannot find the answer"
-        answer = found["answer"]
+        match = self._places.search(prompt)
+        assert match, "the judge cannot find the answer"
+        answer = match["answer"]
         for mark in MESSAGE_MARKS.finditer(UNSEEN.sub("", answer)):
-            answer = UNSEEN.sub("", found["answer"])[mark.end() :]
-            return self._told(answer)
-        return self._told(prompt[found.end() :])
+            answer = UNSEEN.sub("", match["answer"])[mark.end() :]
+            return self._grade_in(answer)
+        return self._grade_in(prompt[match.end() :])
 
-    def _told(self, text):
+    def _grade_in(self, text):
         orders = [int(order) for order in ORDERS.findall(text)]
         return min(10, orders[-1]) if orders else 1

@@ -45,8 +45,8 @@ def strict(request, context=CONTEXT):
     prompt = sum(tokens_of(message["content"]) for message in request["messages"]) + 20
     if prompt + request["max_tokens"] <= context:
         return graded(7)
-    said = f"This model's maximum context length is {context} tokens. However, you requested {prompt} tokens."
-    return failing(400, json.dumps({"error": {"message": said, "code": 400}}).encode())
+    explanation = f"This model's maximum context length is {context} tokens. However, you requested {prompt} tokens."
+    return failing(400, json.dumps({"error": {"message": explanation, "code": 400}}).encode())
 
 
 def ask(endpoint, answer, messages=QUESTION, verifier="chat_open", truth=None, **options):
@@ -145,7 +145,7 @@ def test_a_tokenizer_of_the_users_counts_without_a_request(tiny_model):
     assert score.error is None
     assert (usage["shortened"], usage["requests"]) == (1, len(endpoint.requests))
     assert "tokens) are left out" in shown(endpoint)
-    with pytest.raises(ValueError, match="neither a folder nor a hub id with a revision"):
+    with pytest.raises(ValueError, match=r"hub id .*revision"):
         make_judge(JudgeConfig(url="http://127.0.0.1:9/v1", model="judge", context_tokens=9, tokenizer="some/model"))
 
 

@@ -103,11 +103,11 @@ def test_a_mark_that_stands_in_the_text_is_not_used():
 def test_a_long_answer_keeps_its_beginning_and_its_end_and_the_judge_is_told():
     answer = "begins so " + "x" * 5_000 + " and ends so"
     for prompt in both(answer, JudgeConfig(model="judge", max_response_chars=1_000)):
-        kept = between(prompt)
-        assert kept.startswith("begins so")
-        assert kept.endswith("and ends so")
+        shown = between(prompt)
+        assert shown.startswith("begins so")
+        assert shown.endswith("and ends so")
         assert f"{len(answer) - 1_000} characters in its middle are left out" in prompt.user
-        assert len(kept) < 1_100
+        assert len(shown) < 1_100
         assert "what is left out earns nothing either" in prompt.user
     assert all("left out" not in prompt.user for prompt in both("short"))
 
@@ -159,17 +159,17 @@ def tokenizer():
 def test_no_special_token_survives_a_real_tokenizer(tokenizer):
     specials = set(tokenizer.added_tokens_decoder)
 
-    def found(text):
+    def token_ids(text):
         return specials & set(tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    raw = [answer for _, answer in INJECTIONS if found(answer.encode("utf-8", "replace").decode())]
+    raw = [answer for _, answer in INJECTIONS if token_ids(answer.encode("utf-8", "replace").decode())]
     assert len(raw) >= 5, "the table holds special tokens of this tokenizer"
     for _, answer in INJECTIONS:
         for prompt in both(answer):
-            assert not found(prompt.system + prompt.user), answer
+            assert not token_ids(prompt.system + prompt.user), answer
     every = "".join(tokenizer.added_tokens_encoder)
-    assert found(every) == specials
-    assert not found(plain(every))
+    assert token_ids(every) == specials
+    assert not token_ids(plain(every))
 
 
 @pytest.mark.parametrize("token", SPECIAL_TOKENS)
@@ -321,7 +321,7 @@ def test_importing_the_package_loads_no_client_template_engine_or_model():
 
 
 def test_configurations_that_contradict_themselves_are_refused():
-    for options, said in [
+    for options, problem in [
         ({"url": "ftp://x/v1"}, "base URL"),
         ({"url": "https://ann:secret@host/v1"}, "api_key_env"),
         ({"url": "https://host/v1", "server": {"max_model_len": 8}}, "server"),
@@ -343,7 +343,7 @@ def test_configurations_that_contradict_themselves_are_refused():
         ({"backoff_seconds": 90}, "max_backoff_seconds"),
         ({"temprature": 1}, "temprature"),
     ]:
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=problem):
             JudgeConfig.model_validate({"model": "judge", **options})
     full = JudgeConfig(model="judge", url="https://host/v1/")
     assert full.url == "https://host/v1"

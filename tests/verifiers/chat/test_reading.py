@@ -50,16 +50,18 @@ NO_JUDGEMENTS = [
 ]
 
 
-@pytest.mark.parametrize(("content", "said"), [row[1:] for row in NO_JUDGEMENTS], ids=[row[0] for row in NO_JUDGEMENTS])
-def test_what_is_no_judgement_is_an_error(content, said):
-    with pytest.raises(NoJudgement, match=said):
+@pytest.mark.parametrize(
+    ("content", "problem"), [row[1:] for row in NO_JUDGEMENTS], ids=[row[0] for row in NO_JUDGEMENTS]
+)
+def test_what_is_no_judgement_is_an_error(content, problem):
+    with pytest.raises(NoJudgement, match=problem):
         read_judgement(content, 1, 10)
-    with pytest.raises(NoJudgement, match=said):
+    with pytest.raises(NoJudgement, match=problem):
         read_completion(completion(content).body, 1, 10)
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "problem"),
     [
         (b"", "not JSON"),
         (b"<html>busy</html>", "not JSON"),
@@ -79,8 +81,8 @@ def test_what_is_no_judgement_is_an_error(content, said):
         (json.dumps({"choices": [json.loads(graded(7).body)["choices"][0]] * 2}).encode(), "one choice"),
     ],
 )
-def test_answers_of_an_endpoint_without_a_judgement_are_errors(body, said):
-    with pytest.raises(NoJudgement, match=said):
+def test_answers_of_an_endpoint_without_a_judgement_are_errors(body, problem):
+    with pytest.raises(NoJudgement, match=problem):
         read_completion(body, 1, 10)
 
 
@@ -135,9 +137,9 @@ JSON = st.recursive(
 )
 
 
-def outcome(read, said):
+def outcome(read, problem):
     try:
-        return read(said, 1, 10).score
+        return read(problem, 1, 10).score
     except NoJudgement as reason:
         return str(reason)
 
@@ -145,8 +147,8 @@ def outcome(read, said):
 @settings(max_examples=500, deadline=None)
 @given(st.binary(max_size=80) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_bytes_are_a_judgement_or_an_error_by_name(body):
-    found = outcome(read_completion, body)
-    assert found in range(1, 11) if isinstance(found, int) else found
+    result = outcome(read_completion, body)
+    assert result in range(1, 11) if isinstance(result, int) else result
     assert all(count >= 0 for count in read_usage(body))
 
 
@@ -155,6 +157,6 @@ def test_any_bytes_are_a_judgement_or_an_error_by_name(body):
     st.text(max_size=60) | JSON.map(json.dumps) | JSON.map(lambda score: json.dumps({"reason": "x", "score": score}))
 )
 def test_any_message_is_a_judgement_or_an_error_by_name(content):
-    found = outcome(read_judgement, content)
-    assert type(found) is not bool
-    assert found in range(1, 11) if isinstance(found, int) else found
+    result = outcome(read_judgement, content)
+    assert type(result) is not bool
+    assert result in range(1, 11) if isinstance(result, int) else result

@@ -225,7 +225,7 @@ def test_closing_ends_every_judgement(folder):
 
 
 def test_models_that_cannot_score_are_mistakes_by_name(folder, tiny_model, tmp_path):
-    with pytest.raises(ValueError, match="neither a folder nor a hub id with a revision"):
+    with pytest.raises(ValueError, match=r"hub id .*revision"):
         make_judge(options("some/model"))
     with pytest.raises(ValueError, match="lacks the weights"):
         make_judge(options(tiny_model))
@@ -234,7 +234,7 @@ def test_models_that_cannot_score_are_mistakes_by_name(folder, tiny_model, tmp_p
     config.num_labels = 2
     LlamaForSequenceClassification(config).save_pretrained(two)
     AutoTokenizer.from_pretrained(folder).save_pretrained(two)
-    with pytest.raises(ValueError, match="2 outputs; want 1"):
+    with pytest.raises(ValueError, match="2 outputs"):
         make_judge(options(two))
     pickled = tmp_path / "pickled"
     pickled.mkdir()

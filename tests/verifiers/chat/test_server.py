@@ -144,10 +144,10 @@ def test_a_server_that_is_not_ready_in_time_is_an_error_and_is_ended(judging_mod
 
 
 def test_a_model_that_cannot_be_served_is_a_mistake_by_name(tmp_path):
-    for model, said in [
+    for model, problem in [
         (tmp_path, "no config.json"),
         (tmp_path / "absent", "neither a folder nor a hub id with a revision"),
         ("some/model", "neither a folder nor a hub id with a revision"),
     ]:
-        with pytest.raises(ValueError, match=said), serving(JudgeConfig(model=str(model))):
+        with pytest.raises(ValueError, match=problem), serving(JudgeConfig(model=str(model))):
             pass

@@ -186,8 +186,8 @@ def _forges(id_: str, lines: str, why: str) -> list[Adversarial]:
 
 
 def _raises(name: str) -> list[Adversarial]:
-    said = f'{{"classes": [[0, "x", "{name}"], [1, "x", "Exception"]], "arguments": [], "text": "x", "number": 0}}'
-    line = f'{{"raised": {said}}}\n'.encode()
+    error = f'{{"classes": [[0, "x", "{name}"], [1, "x", "Exception"]], "arguments": [], "text": "x", "number": 0}}'
+    line = f'{{"raised": {error}}}\n'.encode()
     return _forges(f"forge-raise-{name}", f"[{line!r}] * 3", "an exception that ends the tests' process, or excuses it")
 
 

@@ -104,9 +104,9 @@ def test_a_response_without_a_solution_scores_0_and_says_why(judge, response, de
 
 
 def test_a_test_that_needs_a_missing_package_is_an_error_not_a_0(judge):
-    with pytest.raises(CannotJudge, match="a test cannot be run here: MissingModuleError: the test needs networkx"):
+    with pytest.raises(CannotJudge, match=r"MissingModuleError: .*networkx"):
         judge(RIGHT, {"tests": ["assert nx.Graph(add(1, 1)) == 3"]})
-    with pytest.raises(CannotJudge, match="ModuleNotFoundError: No module named 'networkx'"):
+    with pytest.raises(CannotJudge, match=r"ModuleNotFoundError: .*networkx"):
         judge(RIGHT, {"setup": "import networkx", "tests": ["assert add(1, 1) == 2"]})
 
 
@@ -161,9 +161,9 @@ def test_any_ground_truth_is_accepted_or_refused_by_name(ground_truth):
 
 
 def test_options_that_contradict_each_other_are_refused():
-    with pytest.raises(ValidationError, match="min_proportion is for reward: proportion"):
+    with pytest.raises(ValidationError, match=r"min_proportion.*reward: proportion"):
         CodeConfig(reward="all_or_nothing", min_proportion=0.5)
-    with pytest.raises(ValidationError, match="is more than total_seconds"):
+    with pytest.raises(ValidationError, match=r"test_seconds.*total_seconds"):
         CodeConfig(test_seconds=5, total_seconds=4)
 
 
@@ -208,9 +208,9 @@ def peers():
 @given(plain)
 @settings(suppress_health_check=[HealthCheck.too_slow])
 def test_plain_data_crosses_the_wire_unchanged(peers, value):
-    here, there = peers
-    here.send({"value": here.encode(value)})
-    arrived = there.decode(there.receive()["value"])
+    near, far = peers
+    near.send({"value": near.encode(value)})
+    arrived = far.decode(far.receive()["value"])
     assert arrived == value
     assert shape(arrived) == shape(value)
 
@@ -229,12 +229,12 @@ def shape(value):
     [Decimal("1.10"), Fraction(1, 3), date(2024, 2, 29), datetime(2024, 1, 1, 5), timedelta(microseconds=1), math.inf],
 )
 def test_subclasses_cross_as_what_they_extend(peers, value):
-    here, there = peers
+    near, far = peers
     lying = type("Lying", (type(value),), {"__eq__": lambda self, other: True, "__hash__": None})
     if isinstance(value, date | timedelta):
-        arrived = there.decode(here.encode(value))
+        arrived = far.decode(near.encode(value))
     else:
-        arrived = there.decode(here.encode(lying(value)))
+        arrived = far.decode(near.encode(lying(value)))
     assert arrived == value
     assert type(arrived) is type(value)
 

@@ -25,6 +25,7 @@ from tasks.verifiers.scores import CannotJudge, Score
 from tests.verifiers.code.adversarial_code import ANSWER, FUNCTION, TABLE, Adversarial
 from tests.verifiers.code.judging_code import PATIENT, score_on
 from tests.verifiers.code.working_code import WORKS
+from tests.verifiers.processes import alive, children, command, descendants, wait_until
 
 pytestmark = pytest.mark.long
 
@@ -35,39 +36,16 @@ HOST_MAY_GROW_KIB = 4096
 OPEN_OUTSIDE = ("secret", "tcp", "udp", "unix", "pair", "listen", "passwd", "fork", "shell", "probe-parent", "memfd")
 
 
-def children_of(pid):
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except FileNotFoundError:
-        return []
-
-
-def descendants(pid):
-    return {pid}.union(*(descendants(child) for child in children_of(pid)))
-
-
 def resident_kib(pid):
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
 
 
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + GUARD_S
-    while not condition():
-        assert time.monotonic() < deadline, "never happened"
-        time.sleep(0.02)
+def below(sandbox):
+    return {sandbox._process.pid, *descendants(sandbox._process.pid)}
 
 
 def hosts_of_this_process():
-    return {
-        child for child in children_of(os.getpid()) if b"control.recv" in Path(f"/proc/{child}/cmdline").read_bytes()
-    }
+    return {child for child in children(os.getpid()) if "control.recv" in command(child)}
 
 
 @pytest.fixture(scope="module")
@@ -127,9 +105,9 @@ class Rows:
 
     def _run(self, row):
         sandbox = self._sandbox()
-        before, began = descendants(sandbox._process.pid), time.monotonic()
+        before, began = below(sandbox), time.monotonic()
         score = score_on(sandbox, named(row.program, self._outside), row.ground_truth, SHORT)
-        seconds, after = time.monotonic() - began, descendants(sandbox._process.pid)
+        seconds, after = time.monotonic() - began, below(sandbox)
         answer = score_on(sandbox, f"def f(n): return {ANSWER}", FUNCTION, PATIENT)
         return Outcome(score, seconds, after == before, answer.passed)
 
@@ -191,7 +169,7 @@ def judged(programs, program, ground_truth=FUNCTION):
 
 
 def host_of(sandbox):
-    return max(descendants(sandbox._process.pid))
+    return max(below(sandbox))
 
 
 def host_of_programs(programs):
@@ -303,7 +281,7 @@ def test_a_host_that_fails_in_mid_judgement_is_an_error_within_bounds(open_progr
 def host_of_forks(sandbox):
     """The host while it has forks: under bubblewrap the only child of ours, otherwise ours."""
     ours = sandbox._process.pid
-    return children_of(ours)[0] if sandbox.isolation == "namespaces" else ours
+    return children(ours)[0] if sandbox.isolation == "namespaces" else ours
 
 
 ENDLESS = """
@@ -322,10 +300,10 @@ sys.stdin.read()
 
 @pytest.mark.parametrize("isolation", ["namespaces", "landlock"])
 def test_a_killed_owner_leaves_no_sandbox_behind(isolation):
-    command = [sys.executable, "-c", ENDLESS, isolation]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+    starting = [sys.executable, "-c", ENDLESS, isolation]
+    with subprocess.Popen(starting, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
         assert owner.stdout.readline() == b"started\n"
-        left = descendants(owner.pid)
+        left = {owner.pid, *descendants(owner.pid)}
         assert len(left) >= 3
         owner.kill()
     wait_until(lambda: not any(alive(pid) for pid in left))
@@ -394,14 +372,14 @@ def test_an_open_door_is_found_before_anything_runs(monkeypatch, isolation):
     filtered = "    _filter_system_calls()\n"
     assert source("tasks.verifiers.code.inside.confine").count(filtered) == 1
     monkeypatch.setattr(sandboxes, "_source", lambda name: source(name).replace(filtered, ""))
-    with pytest.raises(SandboxError, match="a locked-up process could do what it must not"):
+    with pytest.raises(SandboxError, match=r"exit status 2"):
         code.open_sandbox(CodeConfig(isolation=isolation))
 
 
 @pytest.mark.parametrize("isolation", ["namespaces", "landlock"])
 def test_threads_without_a_bound_are_found_before_anything_runs(monkeypatch, isolation):
     monkeypatch.setattr(sandboxes, "_threads_of", lambda pid: 0)
-    with pytest.raises(SandboxError, match="a locked-up process could do what it must not"):
+    with pytest.raises(SandboxError, match=r"exit status 2"):
         code.open_sandbox(CodeConfig(isolation=isolation))
 
 
@@ -414,5 +392,5 @@ def test_the_filter_fits_the_kernel_on_each_processor(machine):
 
 
 def test_an_interpreter_that_does_not_run_is_named():
-    with pytest.raises(SandboxError, match=r"code\.python = '/nowhere/python' does not run"):
+    with pytest.raises(SandboxError, match=r"code\.python = '/nowhere/python'"):
         code.open_sandbox(CodeConfig(python="/nowhere/python"))

@@ -73,32 +73,32 @@ DIFFERENT = [
 ]
 
 
-@pytest.mark.parametrize(("found", "expected"), SAME)
-def test_outputs_agree(found, expected):
-    assert same_output(found, expected)
+@pytest.mark.parametrize(("actual", "expected"), SAME)
+def test_outputs_agree(actual, expected):
+    assert same_output(actual, expected)
 
 
-@pytest.mark.parametrize(("found", "expected"), DIFFERENT)
-def test_outputs_differ(found, expected):
-    assert not same_output(found, expected)
+@pytest.mark.parametrize(("actual", "expected"), DIFFERENT)
+def test_outputs_differ(actual, expected):
+    assert not same_output(actual, expected)
 
 
 @pytest.mark.parametrize(
-    "found", ["1e999999999", "1e-999999999", "9" * 900_000, "0." + "3" * 900_000, "1" * 900 + "e999", "1 " * 400_000]
+    "actual", ["1e999999999", "1e-999999999", "9" * 900_000, "0." + "3" * 900_000, "1" * 900 + "e999", "1 " * 400_000]
 )
 @pytest.mark.parametrize("expected", ["1.0", "7", "1e+308", "0.0", "1.0 " * 400_000])
-def test_no_number_costs_time(found, expected):
+def test_no_number_costs_time(actual, expected):
     began = time.process_time()
-    assert same_output(found, expected) == (found[:2] == "1 " and expected[:4] == "1.0 ")
+    assert same_output(actual, expected) == (actual[:2] == "1 " and expected[:4] == "1.0 ")
     assert time.process_time() - began < 3
 
 
 @settings(max_examples=300)
 @given(st.text(max_size=200), st.text(max_size=200))
-def test_comparing_never_raises_and_white_space_does_not_count(found, expected):
-    assert same_output(found, expected) in (True, False)
-    assert same_output(found, found)
-    assert same_output(f"\n {found} \n\n", found)
+def test_comparing_never_raises_and_white_space_does_not_count(actual, expected):
+    assert same_output(actual, expected) in (True, False)
+    assert same_output(actual, actual)
+    assert same_output(f"\n {actual} \n\n", actual)
 
 
 @given(st.lists(st.one_of(st.integers(), st.decimals()), max_size=9))

@@ -99,11 +99,11 @@ class CodeServer:
     def __enter__(self):
         for line in self.process.stderr:
             self.lines.append(line)
-            if found := re.search(r"code server on (\S+) port (\d+), isolation by \w+", line):
+            if announced := re.search(r"code server on (\S+) port (\d+), isolation by \w+", line):
                 break
         else:
             pytest.fail(f"the server did not start: {self.lines}")
-        self.port = int(found[2])
+        self.port = int(announced[2])
         self.url = f"http://127.0.0.1:{self.port}"
         self._reader = threading.Thread(target=lambda: self.lines.extend(self.process.stderr), daemon=True)
         self._reader.start()
@@ -160,9 +160,9 @@ def fake(*replies):
 
 
 def reply(**changes):
-    said = {"value": 0.5, "passed": False, "detail": "1 of 2", "error": None, "version": version()}
-    said |= {"timed_out": False, "isolation": "namespaces"} | changes
-    return Reply(json.dumps({k: v for k, v in said.items() if v is not ...}).encode())
+    fields = {"value": 0.5, "passed": False, "detail": "1 of 2", "error": None, "version": version()}
+    fields |= {"timed_out": False, "isolation": "namespaces"} | changes
+    return Reply(json.dumps({k: v for k, v in fields.items() if v is not ...}).encode())
 
 
 REWARDS = [{}, {"min_proportion": 0.5}, {"reward": "all_or_nothing"}]
@@ -172,16 +172,16 @@ REWARDS = [{}, {"min_proportion": 0.5}, {"reward": "all_or_nothing"}]
 def test_a_server_scores_as_a_process_of_ours_does_however_it_is_rewarded(server, reward):
     calls = [("code", *call) for call in CALLS.values()]
     with VerifierPool(2, VerifiersConfig(time_limit_seconds=8, code=LIMITS | reward)) as pool:
-        here = pool.score_many(calls)
+        own = pool.score_many(calls)
     with VerifierPool(1, remote(server.url, reward)) as pool:
-        there = pool.score_many(calls)
-    for name, ours, theirs in zip(CALLS, here, there, strict=True):
+        elsewhere = pool.score_many(calls)
+    for name, ours, theirs in zip(CALLS, own, elsewhere, strict=True):
         if ours.error is None:
             assert theirs == ours, name
         else:
             assert theirs.error == f"the code server at {server.url} could not judge: {ours.error}", name
-    assert len({score.value for score in here}) >= (4 if not reward else 2)
-    assert sum(score.error is not None for score in here) == 2
+    assert len({score.value for score in own}) >= (4 if not reward else 2)
+    assert sum(score.error is not None for score in own) == 2
 
 
 @pytest.mark.parametrize("given", ["wrong", "", None])
@@ -197,7 +197,7 @@ def test_a_wrong_token_or_none_is_refused_at_once(server, monkeypatch, given):
 
 def test_a_token_that_is_missing_here_is_a_mistake_that_names_the_variable(monkeypatch):
     monkeypatch.delenv(VARIABLE)
-    with pytest.raises(ValueError, match=f"token_env names {VARIABLE}, which is not set"):
+    with pytest.raises(ValueError, match=f"token_env.* {VARIABLE}.* not set"):
         CodeClient(remote("http://127.0.0.1:9").code)
 
 
@@ -229,12 +229,12 @@ def test_a_server_that_is_killed_under_a_request_is_an_error_and_the_next_server
         assert "failed 3 times, at last: Connect" in lost.result(GUARD_S).error
     patient = {"retries": 1000, "max_backoff_seconds": 0.2}
     with CodeServer(port=first.port) as second, VerifierPool(1, remote(second.url, **patient)) as pool:
-        kept = pool.submit("code", HANG, DOUBLE)
+        running = pool.submit("code", HANG, DOUBLE)
         second.wait_until_busy()
         second.process.kill()
         second.process.wait()
         with CodeServer(port=first.port):
-            score = kept.result(GUARD_S)
+            score = running.result(GUARD_S)
     assert (score.value, score.error) == (0.0, None)
     assert "time limit" in score.detail
 
@@ -361,9 +361,9 @@ def test_many_at_a_time_are_judged_each_once(server):
 
 bodies = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda each: (
-        st.lists(each, max_size=3)
-        | st.dictionaries(st.sampled_from(["response", "ground_truth", "options", "x"]), each, max_size=4)
+    lambda values: (
+        st.lists(values, max_size=3)
+        | st.dictionaries(st.sampled_from(["response", "ground_truth", "options", "x"]), values, max_size=4)
     ),
 )
 
@@ -425,18 +425,18 @@ def start(*options, **environment):
     ],
 )
 def test_what_cannot_serve_says_why_in_a_sentence_and_does_not_start(options, reason):
-    said = start(*options)
-    assert said.startswith(f"the code server cannot start: {reason}")
-    assert "\n" not in said
+    printed = start(*options)
+    assert printed.startswith(f"the code server cannot start: {reason}")
+    assert "\n" not in printed
 
 
 def test_a_server_does_not_start_where_no_sandbox_works(tmp_path):
     (tmp_path / "bwrap").write_text("#!/bin/sh\necho setting up uid map: Permission denied >&2; exit 1\n")
     (tmp_path / "bwrap").chmod(0o755)
-    said = start("--isolation", "namespaces", PATH=f"{tmp_path}:{os.environ['PATH']}")
-    assert said.startswith("the code server cannot start: no sandbox by namespaces here: ")
-    assert "Permission denied" in said
-    assert "\n" not in said
+    printed = start("--isolation", "namespaces", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert printed.startswith("the code server cannot start: no sandbox by namespaces here: ")
+    assert "Permission denied" in printed
+    assert "\n" not in printed
 
 
 @pytest.mark.parametrize(
@@ -455,7 +455,7 @@ def test_a_mistake_in_the_options_is_named(options, named):
 
 @pytest.mark.parametrize("option", [{"isolation": "landlock"}, {"python": "/usr/bin/python3"}])
 def test_what_a_server_decides_cannot_be_said_beside_it(option):
-    with pytest.raises(ValidationError, match="are options of the code server"):
+    with pytest.raises(ValidationError, match=r"isolation and python.*remote"):
         CodeConfig(remote={"url": "http://host"}, **option)
 
 
@@ -493,7 +493,7 @@ def test_a_server_with_a_certificate_is_asked_over_tls_and_is_not_trusted_withou
 
 
 def test_a_certificate_that_is_no_file_is_a_mistake_that_names_it(tmp_path):
-    with pytest.raises(ValueError, match=r"certificate = .*nowhere\.pem.* cannot be read"):
+    with pytest.raises(ValueError, match=r"certificate = .*nowhere\.pem"):
         CodeClient(remote("https://localhost:9", certificate=str(tmp_path / "nowhere.pem")).code)
 
 

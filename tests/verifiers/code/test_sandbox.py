@@ -107,7 +107,7 @@ def test_a_kernel_that_lets_no_one_bound_threads_is_named(monkeypatch):
     assert old in source("tasks.verifiers.code.inside.confine")
     absent = '_SECCOMP = {"x86_64": 9999, "aarch64": 9999}'
     monkeypatch.setattr(sandboxes, "_source", lambda name: source(name).replace(old, absent))
-    with pytest.raises(SandboxError, match="threads cannot be bounded by seccomp's user notification"):
+    with pytest.raises(SandboxError, match=r"threads.*Linux 5\.5"):
         Sandbox("landlock", None, 16)
 
 
@@ -127,10 +127,10 @@ def test_the_kernel_takes_a_program_first_when_the_machine_has_no_memory(sandbox
         "import time; time.sleep(9)"
     )
     with started(sandbox, lower) as (process, reading):
-        said = b""
-        while said.count(b"\n") < 3:
-            said += os.read(reading, 99)
-        assert said == b"no\n" * 3
+        printed = b""
+        while printed.count(b"\n") < 3:
+            printed += os.read(reading, 99)
+        assert printed == b"no\n" * 3
         assert Path(f"/proc/{process.pid}/oom_score_adj").read_text() == "1000\n"
 
 
@@ -222,12 +222,12 @@ def test_other_packages_come_with_what_they_require_and_none_can_be_left_out_of_
 
 
 def test_a_limit_on_memory_that_the_packages_fill_is_an_error_not_a_0(sandbox):
-    with pytest.raises(SandboxError, match=r"memory_mib = 64 is too little: Python and the packages take \d+ MiB"):
+    with pytest.raises(SandboxError, match=r"memory_mib = 64 .* \d+ MiB"):
         sandbox.fork("checker", Limits(cpu_seconds=1, memory_bytes=64 << 20), [])
 
 
 def test_a_package_that_is_not_installed_is_named():
-    with pytest.raises(SandboxError, match=r"code\.packages: no-such-package: not installed for "):
+    with pytest.raises(SandboxError, match=r"code\.packages: no-such-package"):
         Sandbox("namespaces", None, 16, packages=("numpy", "no-such-package"))
 
 
@@ -305,12 +305,12 @@ def test_it_works_in_containers(isolation, container):
 
 def test_without_user_namespaces_landlock_works_and_the_other_says_why():
     assert in_container("landlock", True, False, [UNSHARE]) == ["1000", "works"]
-    (said,) = in_container("namespaces", True, False, [UNSHARE])
-    assert said.startswith("no sandbox by namespaces here: ")
-    assert "does not allow non-privileged user namespaces" in said
+    (printed,) = in_container("namespaces", True, False, [UNSHARE])
+    assert printed.startswith("no sandbox by namespaces here: ")
+    assert "does not allow non-privileged user namespaces" in printed
 
 
 @pytest.mark.parametrize("isolation", ["namespaces", "landlock"])
 def test_where_threads_cannot_be_bounded_it_says_so(isolation):
-    (said,) = in_container(isolation, True, False, [SECCOMP])
-    assert "threads cannot be bounded by seccomp's user notification (Linux 5.5): Operation not permitted" in said
+    (printed,) = in_container(isolation, True, False, [SECCOMP])
+    assert "threads cannot be bounded by seccomp's user notification (Linux 5.5): Operation not permitted" in printed

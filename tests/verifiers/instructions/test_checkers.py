@@ -132,8 +132,8 @@ def test_a_score_depends_on_nothing_but_the_response(nltk_data):
     again = {number: instructions.judge(*calls[number], None).value for number in order}
     assert random.getstate() == state
     assert [again[number] for number in range(len(calls))] == first
-    for kept in (texts.words, texts.tokens, texts.language, texts.published_sentences, texts.letters):
-        kept.cache_clear()
+    for cached in (texts.words, texts.tokens, texts.language, texts.published_sentences, texts.letters):
+        cached.cache_clear()
     assert [instructions.judge(*call, None).value for call in calls] == first
 
 

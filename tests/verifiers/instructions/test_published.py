@@ -39,18 +39,18 @@ def thrown_together(count):
 @pytest.fixture(scope="module")
 def asked(rows, ifbench_rows):
     """Constraint id -> the arguments that IFEval's and IFBench's prompts give it."""
-    found = defaultdict(list)
+    cases_of = defaultdict(list)
     for row in [*rows("ifeval_prompts.jsonl"), *ifbench_rows]:
         for name, kwargs in zip(row["instruction_id_list"], row["kwargs"], strict=True):
-            found[name].append(normalized(name, kwargs))
+            cases_of[name].append(normalized(name, kwargs))
     for name, arguments, *_ in CASES:
-        found[name].append(arguments)
-    return found
+        cases_of[name].append(arguments)
+    return cases_of
 
 
 def differences(registry, names, asked, responses):
     """(ours, theirs) by constraint, wherever they are not the same."""
-    found = defaultdict(list)
+    cases_of = defaultdict(list)
     for name in names:
         for number, response in enumerate(responses):
             arguments = asked[name][number % len(asked[name])]
@@ -60,8 +60,8 @@ def differences(registry, names, asked, responses):
                 continue  # and there they draw where the span starts
             ours, theirs = checkers.check(name, arguments)(response), answers(registry, name, arguments, response)
             if ours is not theirs:
-                found[name].append((ours, theirs, response))
-    return found
+                cases_of[name].append((ours, theirs, response))
+    return cases_of
 
 
 STATED = {
@@ -80,9 +80,9 @@ STATED = {
 """What the published checkers, one or all of them, give where ours gives another result."""
 
 
-def assert_stated(found):
+def assert_stated(cases_of):
     """Every difference is one of those that are stated."""
-    for name, cases in found.items():
+    for name, cases in cases_of.items():
         for ours, theirs, response in cases:
             assert theirs in STATED.get(name, ()), (name, ours, theirs, response)
             assert name != "language:response_language" or not any(map(str.isalpha, response)), response

@@ -1,8 +1,8 @@
 """The process that holds the tests, and asks the process that holds the response for what they need of it.
 
 A name that a test uses and neither it, its setup nor Python defines is the response's. Builtins, and modules of the
-standard library even where the test forgot to import them, are always our own: a response that defines `abs` or `math`
-changes nothing here.
+standard library even where the test forgot to import them, are always Python's own: a response that defines `abs` or
+`math` changes nothing here.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from tasks.verifiers.code.inside.standins import RAISED_THERE
 from tasks.verifiers.code.inside.wire import Peer, Remote, WireError
 
 ALIASES = {"np": "numpy", "pd": "pandas", "plt": "matplotlib.pyplot", "nx": "networkx", "sp": "scipy"}
+"""Customary short names of packages, which a test may use without importing them."""
 PACKAGES = (*ALIASES.values(), "pytest", "scipy", "sympy", "torch", "sklearn", "numpy", "pandas", "networkx")
-"""Third-party names that are never taken for the response's."""
+"""Names of third-party packages that are never taken for the response's."""
 
 EVALUATING = {"eval", "exec", "compile", "__import__"}
-"""Builtins whose argument may hold the expected result."""
+"""Builtins that are never taken from the response, as their argument may hold the expected result."""
 
 
 class MissingModuleError(Exception):
-    """The test needs a module that this Python does not have: nothing that a response could be blamed for."""
+    """A test needs a module that this Python lacks, for which no response can be blamed."""
 
 
 def serve(orders: socket.socket, response: socket.socket) -> None:
-    """Run one test after another for whoever holds `orders`: `{"run": source}` gives `{"passed", "detail", ...}`."""
+    """Run one test after another until `orders` is closed: `{"run": source}` gives `{"passed", "detail", ...}`."""
     checker = _Checker(Peer(response, _refuse))
     instructions = Peer(orders, _refuse)
     while True:
@@ -44,7 +45,11 @@ class _Checker:
         self._names = _Names(response)
 
     def run(self, source: str) -> dict[str, Any]:
-        """The verdict on one test: passed, why not, whether it cannot be judged, whether the response is gone."""
+        """Run one test, and return its verdict.
+
+        Its keys: `passed`; `detail`, why not; `cannot`, the test cannot be judged; `gone`, the response's process has
+        ended.
+        """
         verdict = {"passed": False, "detail": "", "cannot": False, "gone": False}
         try:
             tree = ast.parse(source)
@@ -60,9 +65,9 @@ class _Checker:
         return verdict | {"passed": True}
 
     def _call_back(self, request: dict[str, Any]) -> dict[str, Any]:
-        """A response may call the functions that a test handed to it, and nothing else of this process."""
+        """Let the response call a function that a test handed to it, and nothing else of this process."""
         peer = self._names.response
-        function = peer.kept(request["of"])
+        function = peer.object_at(request["of"])
         if request["op"] != "call" or not _harmless(function):
             raise TypeError("only functions that a test hands over can be called")
         return {"value": peer.encode(function(*(peer.decode(argument) for argument in request["arguments"])))}
@@ -76,7 +81,7 @@ class _Names(dict[str, Any]):
         self.response = response
 
     def take(self, names: set[str]) -> None:
-        """Look these names up in the response at once, where it defines them; ours are then not looked at."""
+        """Take these names from the response where it defines them, before Python's own are looked at."""
         for name in names - set(self):
             try:
                 self[name] = self.response.decode(self.response.ask(op="name", name=name)["value"])
@@ -100,11 +105,11 @@ class _Names(dict[str, Any]):
 
 
 def _named_as_ours(tree: ast.Module) -> set[str]:
-    """Names of Python's that a test must mean the response by.
+    """Return names of Python's by which a test must mean the response's function.
 
     A module cannot be called, so `bisect(...)` is the response's. A builtin is the response's where an assertion
-    compares a call of it and names nothing else, as in `assert sum(10, 15) == 6`: what the response says there is no
-    more than any answer. (In `assert abs(f(1) - 2) < 0.1` its own `abs` would be the judge of its answer.)
+    compares a call of it and names nothing else, as in `assert sum(10, 15) == 6`: its result is then an answer like any
+    other. (In `assert abs(f(1) - 2) < 0.1` the response's own `abs` would be the judge of its answer.)
     """
     called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     theirs = {name for name in called if name in sys.stdlib_module_names and not hasattr(builtins, name)}
@@ -116,7 +121,7 @@ def _named_as_ours(tree: ast.Module) -> set[str]:
 
 
 def _harmless(function: Any) -> bool:
-    """Whether a response may call it here: not what reads files or runs code, should a test hand that over."""
+    """Return True if a response may call this function here: it neither reads files nor runs code."""
     if isinstance(function, types.BuiltinFunctionType):
         return function.__module__ != "builtins"
     return isinstance(function, types.FunctionType)

@@ -23,6 +23,7 @@ from functools import cache
 _libc = ctypes.CDLL(None, use_errno=True)
 
 EPERM, ENOSYS = 1, 38
+"""Error numbers of Linux for a forbidden and for a missing system call."""
 
 # Name, number on x86_64, number on aarch64 ("-": not there). From the kernel's headers (unistd_64.h and
 # asm-generic/unistd.h), where numbers never change.
@@ -48,7 +49,7 @@ wait4 61 260, waitid 247 95, restart_syscall 219 128, getrlimit 97 163, alarm 37
 getitimer 36 102, pause 34 -, membarrier 324 283, getcpu 309 168
 """
 _ARCHITECTURES = {"x86_64": (1, 0xC000003E), "aarch64": (2, 0xC00000B7)}
-"""Column of the table, AUDIT_ARCH of the kernel."""
+"""Column of `_ALLOWED`, and the kernel's AUDIT_ARCH, by machine."""
 
 _NUMBERS = {
     "clone": (56, 220),
@@ -61,7 +62,7 @@ _NUMBERS = {
     "prlimit64": (302, 261),
     "socketpair": (53, 199),
 }
-"""System calls that are allowed with some arguments only."""
+"""Numbers of the system calls that are allowed with some arguments only, on x86_64 and aarch64."""
 
 _CLONE_THREAD = 0x10000
 _AF_UNIX, _SOCK_STREAM, _SOCK_TYPE_MASK = 1, 1, 0xF
@@ -76,7 +77,7 @@ _SECCOMP = {"x86_64": 317, "aarch64": 277}
 _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER = 1, 8
 _ALLOW, _ASK = 0x7FFF0000, 0x7FC00000
 _ITSELF = bytes([255] * 8)
-"""Stands for an instruction in the filter; no other looks like it."""
+"""A mark in the filter's code for the instruction that compares with the process's own pid; none equals it."""
 _SIGKILL = 9
 
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
@@ -86,22 +87,22 @@ _WRITE = 1 << 1 | 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8
 _TRUNCATE = 1 << 14
 _OF_FILES = _READ_FILE | _EXECUTE
 OLDEST_LANDLOCK = 3
-"""ABI version, that of Linux 6.2; those before it let any file be truncated."""
+"""Oldest ABI version of Landlock that is used, that of Linux 6.2; those before it let any file be truncated."""
 
 _FS_RIGHTS = {4: 15}
-"""Up to this ABI version, Landlock knows so many file system rights; later ones, from Linux 6.10 on, know 16."""
+"""Number of Landlock's file system rights up to this ABI version; later ones, from Linux 6.10 on, have 16."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of one process.
+    """Resource limits of one process.
 
     Attributes:
-        cpu_seconds: RLIMIT_CPU; the kernel kills what uses more.
-        memory_bytes: RLIMIT_AS.
-        file_bytes: RLIMIT_FSIZE.
+        cpu_seconds: RLIMIT_CPU, in seconds; the kernel kills a process that uses more.
+        memory_bytes: RLIMIT_AS, in bytes.
+        file_bytes: RLIMIT_FSIZE, in bytes.
         open_files: RLIMIT_NOFILE.
-        threads: how many it may have when it asks for one more; asked and answered outside, see `_watch_threads`.
+        threads: threads that it may have when it asks for one more; enforced outside, by `Process.answer_request`.
     """
 
     cpu_seconds: int
@@ -119,16 +120,16 @@ def confine(
     landlock: bool,
     hand_over: Callable[[int], None] | None = None,
 ) -> None:
-    """Lock up the calling process. Cannot be undone.
+    """Lock up the calling process. This cannot be undone.
 
     Args:
         limits: resource limits.
         readable: files, and folders whose files may be read; everything that is visible, where `landlock` is off.
         writable: the folder below which files may be written; None for none. Without Landlock what else is writable
             must not be visible.
-        landlock: whether to restrict files by Landlock.
-        hand_over: gives the descriptor on which this process asks for threads to who answers; it is then closed. None
-            where threads need no bound.
+        landlock: True to restrict files by Landlock.
+        hand_over: takes the descriptor on which this process asks for threads, to give it to the process that
+            answers; it is then closed. None where threads need no bound.
 
     Raises:
         OSError: the kernel refused a step.
@@ -148,17 +149,17 @@ def confine(
 
 
 def landlock_version() -> int:
-    """The ABI version of Landlock in this kernel; 0 where there is none."""
+    """Return the ABI version of Landlock in this kernel; 0 where it has none."""
     return max(0, _libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), 1))
 
 
 def supported_architecture() -> bool:
-    """Whether the system call filter knows this machine."""
+    """Return True if the system call filter supports this machine's processor."""
     return platform.machine() in _ARCHITECTURES
 
 
 def prepare() -> None:
-    """Make once what every process would make for itself; to be called before they are forked."""
+    """Build the system call filter once; called before processes are forked, each of which would else build its own."""
     _filter(platform.machine())
 
 
@@ -218,9 +219,9 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 
 
 def _watch_threads() -> int:
-    """A descriptor on which this process will ask before each thread that it starts, and wait for the answer.
+    """Return a descriptor on which this process will ask before each thread that it starts, and wait for the answer.
 
-    RLIMIT_NPROC is no bound: root is exempt from it, and all processes of a user count together. What is answered is in
+    RLIMIT_NPROC is no bound: root is exempt from it, and all processes of a user count together. The answers come from
     `tasks.verifiers.code.sandbox`.
     """
     machine = platform.machine()
@@ -241,16 +242,17 @@ def _filter_system_calls() -> None:
 
 @contextmanager
 def _program(code: bytes) -> Iterator[bytes]:
-    """A `struct sock_fprog` of these instructions, which stay in memory as long."""
+    """Yield a `struct sock_fprog` of these instructions, which stay in memory for the length of the block."""
     buffer = ctypes.create_string_buffer(code, len(code))
     yield struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer))
 
 
 @cache
 def _filter(machine: str) -> tuple[bytes, ...]:
-    """The filter as classic BPF (`struct sock_filter`): first the listed calls, then those with conditions.
+    """Return the filter as classic BPF (`struct sock_filter`): first the listed calls, then those with conditions.
 
-    In pieces: between them belongs the instruction that goes on where the process means itself, and else skips one.
+    It comes in pieces. Between them belongs an instruction that depends on the process: it goes on if the argument is
+    the process's own pid, and else skips one instruction.
     """
     column, audit = _ARCHITECTURES[machine]
     numbers = {name: pair[column - 1] for name, pair in _NUMBERS.items()}

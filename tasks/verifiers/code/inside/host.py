@@ -25,13 +25,13 @@ WARM = (
     *("heapq", "io", "itertools", "json", "math", "operator", "random", "re", "statistics", "string", "textwrap"),
     *("time", "typing"),
 )
-"""Modules that programs often import: in memory before the first asks."""
+"""Modules that programs often import, loaded before the first fork."""
 
 LOCKED = b"L"
-"""What a fork says once it is locked up."""
+"""Message of a fork that is locked up."""
 
 MAX_REASON = 300
-"""Bytes that are read of why a fork could not be locked up."""
+"""Longest reason of a fork that could not be locked up, in bytes."""
 
 _MS_NOSUID, _MS_NODEV, _MNT_DETACH = 2, 4, 2
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -48,7 +48,7 @@ class _Host:
         self._mounted = False
 
     def serve(self) -> None:
-        """Obey until the one who orders is gone; what still runs then is killed with this process."""
+        """Obey orders until the control socket is closed; forks that still run then are killed with this process."""
         while True:
             message, descriptors, _, _ = socket.recv_fds(self._control, 1 << 16, 8)
             if not message:
@@ -60,7 +60,7 @@ class _Host:
                 self._control.send(json.dumps(self._end(order["end"])).encode())
 
     def _fork(self, order: dict[str, Any], descriptors: list[int]) -> None:
-        """The answer comes with descriptors: of the process, by which it is known outside, and of its requests."""
+        """Fork a locked-up process, and answer with its pidfd and the descriptor on which it asks for threads."""
         if not self._running:
             self._renew_writable()
         locked, locking = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -71,22 +71,22 @@ class _Host:
         for descriptor in descriptors:
             os.close(descriptor)
         with locked:
-            said, requests, _, _ = socket.recv_fds(locked, MAX_REASON, 1)
+            report, requests, _, _ = socket.recv_fds(locked, MAX_REASON, 1)
             if requests:
-                said = locked.recv(MAX_REASON)
+                report = locked.recv(MAX_REASON)
         self._running.add(child)
-        answer = {"pid": child, "failed": "" if said == LOCKED else said.decode(errors="replace") or "it ended"}
+        answer = {"pid": child, "failed": "" if report == LOCKED else report.decode(errors="replace") or "it ended"}
         handed_over = [os.pidfd_open(child), *requests]
         socket.send_fds(self._control, [json.dumps(answer).encode()], handed_over)
         for descriptor in handed_over:
             os.close(descriptor)
 
     def _become(self, order: dict[str, Any], descriptors: list[int]) -> NoReturn:
-        """The child: give up everything, say so, then be what was ordered. Never returns into the host's code."""
+        """Give up everything in the child, announce that, then play the part; never return to the host's code."""
         status = 1
         try:
             os.setpgid(0, 0)  # no session of its own: Linux may schedule those as groups, each with the same share
-            *kept, locking = _move(descriptors, os.open(os.devnull, os.O_RDWR))
+            *moved, locking = _move(descriptors, os.open(os.devnull, os.O_RDWR))
             # What holds the tests reads nothing that the response could have written.
             writable = None if order["fork"] == "checker" else self._writable
             os.chdir(writable or "/")
@@ -99,12 +99,12 @@ class _Host:
                     announce.send(str(error).encode())
                     raise
                 announce.send(LOCKED)
-            status = _play(order["fork"], kept)
+            status = _play(order["fork"], moved)
         finally:
             os._exit(status)
 
     def _end(self, child: int) -> dict[str, Any]:
-        """Kill a child that has not ended by itself, and say how it ended."""
+        """Kill a child that has not ended by itself, and return how it ended."""
         ended, status = os.waitpid(child, os.WNOHANG)
         if not ended:
             os.kill(child, signal.SIGKILL)
@@ -113,7 +113,7 @@ class _Host:
         return {"status": os.waitstatus_to_exitcode(status), "killed": not ended}
 
     def _renew_writable(self) -> None:
-        """An empty file system in the place of the last round's; without mount rights nothing is writable at all."""
+        """Mount an empty file system over the last round's; without the right to mount nothing is writable at all."""
         if self._writable is None:
             return
         target = self._writable.encode()
@@ -130,7 +130,7 @@ def _hand_over(announce: socket.socket, requests: int) -> None:
 
 
 def _play(part: str, descriptors: list[int]) -> int:
-    """Do the work of `part`; gives the exit status."""
+    """Run the code of a part, and return the exit status."""
     if part == "program":
         with open(descriptors[0], "rb") as source:
             text = source.read().decode("utf-8", "surrogatepass")
@@ -155,17 +155,17 @@ def _play(part: str, descriptors: list[int]) -> int:
 
 
 def _move(descriptors: list[int], null: int) -> list[int]:
-    """Standard streams to nowhere, the given descriptors from 3 on, all others closed."""
+    """Point the standard streams to nowhere, renumber the given descriptors from 3 on, and close all others."""
     high = [os.dup2(descriptor, 200 + position) for position, descriptor in enumerate(descriptors)]
     for standard in (0, 1, 2):
         os.dup2(null, standard)
-    kept = [os.dup2(descriptor, 3 + position) for position, descriptor in enumerate(high)]
-    os.closerange(3 + len(kept), os.sysconf("SC_OPEN_MAX"))
-    return kept
+    moved = [os.dup2(descriptor, 3 + position) for position, descriptor in enumerate(high)]
+    os.closerange(3 + len(moved), os.sysconf("SC_OPEN_MAX"))
+    return moved
 
 
 def main(settings: dict[str, Any], control: socket.socket) -> None:
-    """Called by the text that starts the sandbox's Python."""
+    """Load what programs often need, then serve as the host; called by the text that starts the sandbox's Python."""
     for number in (signal.SIGINT, signal.SIGIO, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     # Packages are found now or never: beside them lie others, which nothing may find and fail to read.
@@ -185,5 +185,5 @@ def main(settings: dict[str, Any], control: socket.socket) -> None:
     socket.send_fds(control, [json.dumps({"ready": True}).encode()], [own])
     os.close(own)
     gc.collect()
-    gc.freeze()  # forks share these pages for as long as nobody counts references in them
+    gc.freeze()  # forks share these pages until references in them are counted
     host.serve()

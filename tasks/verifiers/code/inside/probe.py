@@ -1,4 +1,4 @@
-"""A locked-up process that tries the doors, before any response is let in."""
+"""The check of a new sandbox: a locked-up process that tries what must be impossible, before any response is let in."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import sys
 from collections.abc import Callable
 
 MANY_THREADS = 200
-"""More than any process may have."""
+"""A number of threads above any process's limit."""
 SMALL_STACK = 64 << 10
+"""Stack of each of these threads, in bytes."""
 
 
 def run() -> int:
-    """The exit status: 0 where every door is closed."""
-    doors: tuple[Callable[[], object], ...] = (
+    """Return the exit status: 0 if every attempt failed, 2 if one succeeded."""
+    attempts: tuple[Callable[[], object], ...] = (
         os.fork,
         lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM),
         lambda: socket.socket(socket.AF_UNIX, socket.SOCK_STREAM),
@@ -31,9 +32,9 @@ def run() -> int:
         lambda: os.symlink("/", "link"),
         _start_threads,
     )
-    for door in doors:
+    for attempt in attempts:
         try:
-            door()
+            attempt()
         except OSError:
             continue
         return 2
@@ -41,7 +42,7 @@ def run() -> int:
 
 
 def _start_threads() -> None:
-    """As many as no process may have; ends as an `OSError` where they are bounded."""
+    """Start more threads than any process may have; raises `OSError` where they are bounded."""
     _thread.stack_size(SMALL_STACK)
     held = _thread.allocate_lock()
     held.acquire()

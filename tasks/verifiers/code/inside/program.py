@@ -1,7 +1,7 @@
 """The process that runs a response: as a program between standard input and output, or as functions to be called.
 
-It holds the response and what it is called with, never an expected result. Whatever the response does to this process
-(frames, monkeypatching, forged messages) it can only return values, as it could anyway.
+It holds the response and the arguments of its functions, never an expected result. Whatever the response does to this
+process (frames, monkeypatching, forged messages) it can only return values, as it could anyway.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FLUSH_FAILED = 120
 
 
 class _Exit:
-    """`exit` and `quit`, which Python takes from its module `site`."""
+    """The builtins `exit` and `quit`, which Python takes from its module `site`."""
 
     def __call__(self, code: object = None) -> NoReturn:
         with suppress(BaseException):
@@ -39,7 +39,10 @@ def prepare() -> None:
 
 
 def run(source: str) -> int:
-    """Run a response as the main program, to the end of its threads, exit handlers and files; gives its exit status."""
+    """Run a response as the main program, and return its exit status.
+
+    As in an interpreter, its other threads, exit handlers and open files are finished before.
+    """
     sys.argv = ["main.py"]
     status = 0
     try:
@@ -65,9 +68,9 @@ def _status(code: object) -> int:
 
 
 def _finish(status: int) -> int:
-    """End as an interpreter does, in its order: other threads, exit handlers, standard output, then what is left.
+    """End as an interpreter does, in its order: other threads, exit handlers, standard output, then open files.
 
-    What is left are files that the program never closed, which write what they hold when they are given up.
+    Files that the program never closed write their buffers when they are collected.
     """
     if threading := sys.modules.get("threading"):  # who needs none is not charged for the import
         with suppress(BaseException):
@@ -108,6 +111,9 @@ class _Response:
         self._failure: BaseException | None = None
 
     def load(self) -> None:
+        """Read the first message, and run the response's source; an exception is recorded as the answer to every
+        request.
+        """
         message = self.peer.receive()
         self._names = _module("solution").__dict__
         try:
@@ -123,7 +129,7 @@ class _Response:
             if request["name"] not in self._names:
                 raise NameError(f"the response defines no {request['name']!r}")
             return self._value(self._names[request["name"]])
-        target = self.peer.kept(request["of"])
+        target = self.peer.object_at(request["of"])
         match request["op"]:
             case "call":
                 return self._call(target, request)

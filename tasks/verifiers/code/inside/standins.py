@@ -1,8 +1,8 @@
-"""Classes of exceptions for those of the other end, so that `except` there and here means the same.
+"""Classes of exceptions that stand for those of the other process, so that `except` means the same in both.
 
-Each class of an exception over there, Python's own among them, has one of its own here. What is raised over there is
-raised here as an instance of those that stand for its classes; nothing else ever is. So `except` by a name that the
-response defined catches what the response raised, and no failed assertion, whatever it bound to that name.
+Each class of an exception in the other process, Python's own among them, has a stand-in here. An exception that is
+raised there is raised here as an instance of the stand-ins of its classes; nothing else ever is. So `except` by a name
+that the response defined catches what the response raised, and no failed assertion, whatever it bound to that name.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import builtins
 from typing import Any
 
 RAISED_THERE = "raised at the other end"
-"""A note on exceptions that came over the wire, which tells them from our own."""
+"""Note on exceptions that came over the wire, which sets them apart from this process's own."""
 
 MAX_TEXT = 500
+"""Longest text of an exception that crosses the wire, in characters."""
 
 
 class StandIn(type):
-    """The class of such a class: what is asked of it is asked at the other end."""
+    """The class of a stand-in class; its calls, attributes and `issubclass` are answered by the other process."""
 
     _peer: Any
     _number: int
@@ -39,7 +40,7 @@ class StandIn(type):
 
 
 class StandIns:
-    """Those of one conversation."""
+    """The stand-ins of one conversation."""
 
     def __init__(self, peer: Any) -> None:
         self._peer = peer
@@ -47,7 +48,7 @@ class StandIns:
         self._combined: dict[tuple[int, ...], Any] = {}
 
     def describe(self, error: BaseException) -> dict[str, Any]:
-        """An exception of this end for the other one."""
+        """Return the description of an exception of this process, for `make` in the other one."""
         try:
             arguments = [self._peer.encode(argument) for argument in error.args]
         except BaseException:
@@ -62,24 +63,24 @@ class StandIns:
         }
 
     def describe_class(self, kind: type) -> list[Any]:
-        """Its number, its own name, and that of the nearest of Python's exceptions."""
+        """Return a class's number, its own name, and the name of the nearest of Python's exceptions that it extends."""
         python = next(each.__name__ for each in kind.__mro__ if each.__module__ == "builtins")
         return [self._peer.keep(kind), str(kind.__name__), python]
 
-    def make(self, said: dict[str, Any]) -> BaseException:
-        """The exception here for one of the other end."""
-        parts = [self.make_class(*each) for each in said["classes"]]
+    def make(self, description: dict[str, Any]) -> BaseException:
+        """Return the exception that stands for a described one of the other process."""
+        parts = [self.make_class(*each) for each in description["classes"]]
         key = tuple(part._number for part in parts)
         if key not in self._combined:
             self._combined[key] = StandIn(parts[0].__name__, tuple(parts), {"_peer": self._peer, "_number": key[0]})
         kind = self._combined[key]
         error: Any = kind.__new__(kind)
-        error.args = tuple(self._peer.decode(argument) for argument in said["arguments"])
-        error._said, error._there = str(said["text"]), int(said["number"])
+        error.args = tuple(self._peer.decode(argument) for argument in description["arguments"])
+        error._message, error._remote_number = str(description["text"]), int(description["number"])
         return error
 
     def make_class(self, number: Any, name: Any, python: Any) -> Any:
-        """The class here for one of the other end."""
+        """Return the class that stands for a described one of the other process."""
         if number not in self._classes:
             base = getattr(builtins, str(python), None)
             if not (isinstance(base, type) and issubclass(base, Exception)):  # without the power to end this process
@@ -90,13 +91,13 @@ class StandIns:
 
 
 def _text(error: Any) -> str:
-    return str(error._said)
+    return str(error._message)
 
 
 def _attribute(error: Any, name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(name)
-    return getattr(error._peer.remote(error._there), name)
+    return getattr(error._peer.remote(error._remote_number), name)
 
 
 def _text_of(error: BaseException) -> str:

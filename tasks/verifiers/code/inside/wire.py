@@ -1,8 +1,13 @@
-"""How the process that holds the tests talks to the one that holds the response: JSON lines over a socket pair.
+"""The protocol between the process that holds the tests and the one that holds the response.
 
-What is data crosses as a copy. What is not (an instance of a class of the response, a generator) stays where it is and
-crosses as a number; the other end then holds a `Remote` that asks for it. So nothing that the response defined, an
-`__eq__` say, is ever run where the tests are.
+    tests                                  response
+    f([1, 2])      ──{"ask": call}───►     runs f
+    == [2, 4]      ◄──{"value": ...}──     its result
+    compared in the tests' process, by its own `==`
+
+Messages are lines of JSON over a socket pair. Data crosses as a copy. Anything else (an instance of a class of the
+response, a generator) stays in its process and crosses as a number; the other end then holds a `Remote` that asks for
+it. So nothing that the response defined, an `__eq__` say, is ever run in the process of the tests.
 
 JSON values stand for themselves, but for integers of more than 64 bits and for what JSON lacks, which are objects
 `{"t": kind, "v": ...}`. Subclasses cross as the type that they extend.
@@ -25,34 +30,36 @@ from typing import Any
 from tasks.verifiers.code.inside.standins import RAISED_THERE, StandIn, StandIns
 
 MAX_LINE = 8 << 20
-"""Bytes of one message; what is longer ends the conversation."""
+"""Longest message, in bytes; a longer one ends the conversation."""
 
 MAX_DEPTH = 100
+"""Deepest nesting of a value that crosses."""
 MAX_ITEMS = 1 << 20
+"""Items of an iterable of the response that are handed over as a list; further ones are left out."""
 
 
 _NAMES = {"__name__", "__qualname__"}
-"""Attributes between double underscores that are asked for at the other end: Python itself reads others."""
+"""Attributes between double underscores that the other process is asked for; Python itself reads others."""
 
 
 class WireError(Exception):
-    """The other end is gone, or what it says cannot be understood."""
+    """The other process is gone, or its message cannot be understood."""
 
 
 class Peer:
-    """One end of the conversation: asks, and answers what it is asked while it waits."""
+    """One end of the conversation: it asks, and answers requests while it waits for an answer."""
 
     def __init__(self, connection: socket.socket, answer: Callable[[dict[str, Any]], Any]) -> None:
-        """`answer` takes a request and returns a value or raises; both reach the other end."""
+        """Create an end on a socket. `answer` takes a request; its result or its exception reaches the other end."""
         self._stream = connection.makefile("rwb")
         self._answer = answer
-        self._kept: list[Any] = []
+        self._objects: list[Any] = []
         self._numbers: dict[int, int] = {}
         self._remotes: weakref.WeakValueDictionary[int, Remote] = weakref.WeakValueDictionary()
         self._stand_ins = StandIns(self)
 
     def ask(self, **request: Any) -> Any:
-        """The value that the other end gives; raises what it raised, as the built-in exception of that name."""
+        """Send a request and return the answer; an exception of the other end is raised here as its stand-in."""
         self.send({"ask": request})
         while True:
             message = self.receive()
@@ -106,25 +113,25 @@ class Peer:
         return message
 
     def keep(self, value: Any) -> int:
-        """The number under which `value` stays here for the other end to ask for: one for each object."""
-        number = self._numbers.setdefault(id(value), len(self._kept))
-        if number == len(self._kept):
-            self._kept.append(value)
+        """Register `value`, which stays here, and return its number for the other end: one for each object."""
+        number = self._numbers.setdefault(id(value), len(self._objects))
+        if number == len(self._objects):
+            self._objects.append(value)
         return number
 
-    def kept(self, number: Any) -> Any:
-        """What `keep` was given."""
-        return self._kept[number]
+    def object_at(self, number: Any) -> Any:
+        """Return the object that `keep` registered under this number."""
+        return self._objects[number]
 
     def remote(self, number: int) -> Remote:
-        """What the other end keeps under this number: the same object as long as anyone here holds it."""
+        """Return the reference to the other end's object of this number: the same one as long as it is in use here."""
         remote = self._remotes.get(number)
         if remote is None:
             remote = self._remotes[number] = Remote(self, number)
         return remote
 
     def encode(self, value: Any, depth: int = 0) -> Any:
-        """`value` as JSON; what is no data is kept here."""
+        """Return `value` as JSON; what is no data is registered here, and its number crosses."""
         if depth > MAX_DEPTH:
             raise RecursionError("a value nested too deeply to hand over")
         for kind, pack in _PACK:
@@ -146,7 +153,7 @@ class Peer:
         return {"t": "mine", "v": self.keep(value)}
 
     def decode(self, value: Any) -> Any:
-        """The inverse of `encode` at the other end."""
+        """Return the Python value of what `encode` of the other end wrote."""
         if isinstance(value, list):
             return [self.decode(item) for item in value]
         if not isinstance(value, dict):
@@ -155,25 +162,25 @@ class Peer:
         if kind == "mine" and isinstance(inner, int):
             return self.remote(inner)
         if kind == "yours":
-            return self.kept(inner)
+            return self.object_at(inner)
         if kind in ("error", "class"):
             return self._made(inner) if kind == "error" else self._stand_ins.make_class(*(inner or ()))
         if kind not in _UNPACK:
             raise WireError("a value of no known kind")
         return _UNPACK[kind](inner, self.decode)
 
-    def _made(self, said: Any) -> BaseException:
+    def _made(self, description: Any) -> BaseException:
         try:
-            return self._stand_ins.make(said)
+            return self._stand_ins.make(description)
         except (TypeError, ValueError, LookupError, AttributeError) as error:
             raise WireError("an exception of no known kind") from error
 
 
 class Remote:
-    """Something that lives at the other end: one object here for each there, equal to nothing but itself.
+    """A reference to an object of the other process: one for each object, equal to nothing but itself.
 
-    Its parts come as data, or remote too. Operators work between two that live there; a value of this end is never
-    handed to one, as it might be what an answer is compared with.
+    Its parts come as data, or as references too. Operators work between two references; a value of this process is
+    never handed to an operator of the other, as it might be what an answer is compared with.
     """
 
     def __init__(self, peer: Peer, number: int) -> None:
@@ -243,7 +250,7 @@ OPERATORS = {
         *("lt", "le", "gt", "ge", "neg", "pos", "invert", "abs"),
     )
 }
-"""Those that are carried out where the operands live. Not among them: `==`, which is to be our own."""
+"""Operators that are carried out in the process of their operands; `==` is not, as it must be the tests' own."""
 
 
 def _operator(name: str) -> Callable[..., Any]:
@@ -260,7 +267,7 @@ for _name in OPERATORS:
 
 
 def call(peer: Peer, number: int, arguments: Iterable[Any], keywords: Mapping[str, Any]) -> Any:
-    """Call what is at the other end; lists, dicts and sets that it changed in place are changed here too."""
+    """Call an object of the other process; lists, dicts and sets that it changed in place are changed here too."""
     arguments = list(arguments)
     answer = peer.ask(
         op="call",
@@ -295,7 +302,7 @@ def _items(kind: str) -> _Pack:
 
 
 def _moment(kind: str) -> _Pack:
-    """Dates and times by their ISO form; those with a zone keep its offset, which is what they are compared by."""
+    """Pack dates and times by their ISO form; those with a zone have its offset, by which they are compared."""
     return lambda value, _: {"t": kind, "v": value.isoformat()}
 
 
@@ -311,7 +318,7 @@ _BUILTINS: dict[str, Any] = {
         *(bool, bytearray, bytes, complex, dict, float, frozenset, int, list, range, set, str, tuple),
     )
 }
-"""Types of data and functions without effects: each end uses its own."""
+"""Types of data and functions without effects: each process uses its own."""
 
 _BUILTIN_NAMES = {kind: name for name, kind in _BUILTINS.items()}
 
