@@ -34,7 +34,7 @@ class TableError(MistakeError):
 
 
 def storable(text: str) -> str:
-    """Return `text` in a form that UTF-8 can hold: half of a surrogate pair, as a model may write, becomes its escape."""
+    """Return `text` in a form that UTF-8 can hold: half of a surrogate pair, as a model may write, is escaped."""
     return text.encode(errors="backslashreplace").decode()
 
 
