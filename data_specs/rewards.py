@@ -8,10 +8,10 @@ SENTENCE_ENDS = (".", "!", "?", '."', '!"', '?"')
 
 
 def finished(completions: list[list[dict[str, str]]], **columns: Any) -> list[float | None]:
-    """1 for a completion that ends with a sentence's end, 0 for one that the length limit cut."""
+    """Return 1 for a completion that ends with a sentence's end, 0 for one that the length limit cut."""
     return [float(completion[0]["content"].rstrip().endswith(SENTENCE_ENDS)) for completion in completions]
 
 
 def boxed(completions: list[list[dict[str, str]]], **columns: Any) -> list[float | None]:
-    r"""1 for a completion that puts an answer within \boxed{}, whatever the answer is."""
+    r"""Return 1 for a completion that puts an answer within \boxed{}, whatever the answer is."""
     return [float(r"\boxed{" in completion[0]["content"]) for completion in completions]

@@ -9,9 +9,10 @@ _TURN = re.compile(r"^(system|user|assistant): ", re.MULTILINE | re.IGNORECASE)
 
 
 def turns(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with its `prompt`, the text of a chat with a role before each turn (`user: ...`), as messages.
+    """Return the row with its `prompt`, the text of a chat with a role before each turn (`user: ...`), as messages.
 
-    So write the Dolci mixtures what open-instruct gave to the policy. Text that begins with no role is the user's.
+    The Dolci mixtures hold prompts in this form, as open-instruct gave them to the policy. Text that begins with no
+    role is the user's.
     """
     text = row["prompt"]
     starts = list(_TURN.finditer(text))
@@ -26,7 +27,7 @@ def turns(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def english_first_turn(row: dict[str, Any]) -> dict[str, Any] | None:
-    """WildChat's row up to its first answer; None for a conversation in another language or one that is toxic."""
+    """Return WildChat's row up to its first answer; None for one that is not in English or is toxic."""
     if row.get("language") != "English" or row.get("toxic"):
         return None
     return row | {"conversation": row["conversation"][:1]}

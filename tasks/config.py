@@ -293,8 +293,9 @@ def _sentence(problem: ErrorDetails, where: str, model: type[BaseModel]) -> str:
             accepted = sorted({name for owner in owners for name in _keys(owner)})
             shown, text = "", f"unknown key{close_match(key, accepted)}; accepted: {_listed(accepted)}"
         case "missing":
-            about = [owner.model_fields[key].description for owner in owners if key in owner.model_fields]
-            shown, text = "", "required key is missing" + (f"; {about[0]}" if about and about[0] else "")
+            about = [owner.model_fields[key].description or "" for owner in owners if key in owner.model_fields]
+            described = " ".join(about[0].split()) if about else ""
+            shown, text = "", "required key is missing" + (f"; {described}" if described else "")
         case "union_tag_invalid":
             shown, text = f".kind = {context['tag']!r}", f"must be one of {context['expected_tags']}"
         case "union_tag_not_found":

@@ -89,7 +89,7 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
         )
         return split, collected
 
-    split, collected = rolled_out("", model, difficulty.rollouts)
+    split, collected = rolled_out("", model, difficulty.rollout_spec)
     variants = []
     for name, variant in difficulty.compared.items():
         checkpoint = (
@@ -97,7 +97,7 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
             if variant.model is None
             else prepare_model(spec=variant.model).with_overrides(node_name=f"model-{name}").model
         )
-        variants.append(rolled_out(f"-{name}", checkpoint, difficulty.rollouts_of(variant))[1].rollouts)
+        variants.append(rolled_out(f"-{name}", checkpoint, difficulty.rollout_spec_of(variant))[1].rollouts)
     compared = compare_variants(
         prompts=merged.prompts,
         rollouts=[collected.rollouts, *variants] if variants else [],

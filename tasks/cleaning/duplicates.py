@@ -133,7 +133,7 @@ def _apart(prompts: pa.Table, asked: pa.Array, near: NearDuplicates) -> texts.Ha
 
 
 def _same(keys: list[bytes], order: Indices) -> Indices:
-    """For each prompt, the index of the first in `order` with the same key."""
+    """The index, for each prompt, of the first in `order` with the same key."""
     first_of: dict[bytes, int] = {}
     first = np.empty(len(order), np.int64)
     for index in order.tolist():
@@ -149,7 +149,7 @@ class _Near:
         self._rows = rows_of_a_band(threshold)
 
     def pairs(self, order: Indices) -> list[tuple[int, int, float]]:
-        """For each prompt that is like an earlier one of `order`: its index, that of its leader, and the similarity."""
+        """Find the prompts that are like an earlier one of `order`: index, index of the leader, similarity."""
         # Texts without a word have no runs, and are like nothing.
         order = order[self._signatures[order, 0] != np.iinfo(np.uint32).max]
         groups = self._groups(order)

@@ -1,4 +1,4 @@
-"""Rollouts into pass rates, and pass rates into a selection."""
+"""Computes pass rates from rollouts, and selects prompts by them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tasks.tables.schemas import COMPARED, GRADED, SET_ASIDE, set_aside_row
 
 
 class GradingError(MistakeError):
-    """Nothing is left to train on, or the tables do not belong together."""
+    """Raised where no prompt is left to train on, or where rollouts are of other prompts."""
 
 
 def grade(prompts: pa.Table, rollouts: pa.Table, set_aside: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """The prompts with the pass rates that their judged rollouts give.
+    """Compute the prompts' pass rates from their judged rollouts.
 
     Args:
         prompts: table of `PROMPTS`.
         rollouts: table of `ROLLOUTS` of these prompts.
-        set_aside: table of `SET_ASIDE`: those that were not sampled.
+        set_aside: table of `SET_ASIDE`: the prompts that were not sampled.
 
     Returns:
         `GRADED` in the order of `prompts`, and `SET_ASIDE` for the other prompts without a judged rollout.
@@ -43,9 +43,8 @@ def grade(prompts: pa.Table, rollouts: pa.Table, set_aside: pa.Table) -> tuple[p
     )
     known = pc.is_in(prompts.column("prompt_id"), pa.array(stats.index, pa.string()))
     unsampled = pc.is_in(prompts.column("prompt_id"), set_aside.column("prompt_id").combine_chunks())
-    kept = prompts.filter(known)
-    stats = stats.loc[kept.column("prompt_id").to_pylist()]
-    graded = kept
+    graded = prompts.filter(known)
+    stats = stats.loc[graded.column("prompt_id").to_pylist()]
     for name in ("pass_rate", "num_rollouts", "mean_tokens"):
         graded = graded.append_column(GRADED.field(name), pa.array(stats[name], type=GRADED.field(name).type))
     errors = frame[frame["error"].notna()].groupby("prompt_id")["error"].first().to_dict()
@@ -66,7 +65,7 @@ def grade(prompts: pa.Table, rollouts: pa.Table, set_aside: pa.Table) -> tuple[p
 
 
 def compare(graded: Sequence[pa.Table], variants: Sequence[str]) -> pa.Table:
-    """`COMPARED` for the prompts that are graded under every variant.
+    """Return a table of `COMPARED` for the prompts that are graded under every variant.
 
     Args:
         graded: tables of `GRADED`, one for each variant.
@@ -89,20 +88,20 @@ def compare(graded: Sequence[pa.Table], variants: Sequence[str]) -> pa.Table:
 
 
 def select(graded: pa.Table, bounds: Bounds) -> pa.Table:
-    """The prompts whose pass rate is within `bounds`.
+    """Return the prompts of a table of `GRADED` whose pass rate is within `bounds`.
 
     Raises:
-        GradingError: none is.
+        GradingError: no prompt's is.
     """
     rates = graded.column("pass_rate")
     keep = pc.less(rates, bounds.max_pass_rate)
     if bounds.min_pass_rate is not None:
         keep = pc.and_(keep, pc.greater(rates, bounds.min_pass_rate))
-    kept = graded.filter(keep)
-    if not kept.num_rows:
+    selected = graded.filter(keep)
+    if not selected.num_rows:
         extremes = pc.min_max(rates).as_py()
         raise GradingError(
             f"no prompt has a pass rate {bounds} (difficulty.max_pass_rate, min_pass_rate); those of {graded.num_rows} "
             f"prompts lie between {extremes['min']:g} and {extremes['max']:g}"
         )
-    return kept
+    return selected

@@ -1,4 +1,4 @@
-"""Prompts into shards: a source, a part of a large one, or several small ones together."""
+"""Divides prompts into shards: a source, a part of a large one, or several small ones together."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import NamedTuple
 
 
 class Shard(NamedTuple):
-    """Rows [start, end) of a table."""
+    """The rows [start, end) of a table."""
 
     start: int
     end: int
 
 
 def shards(sources: Sequence[str], rows: int) -> list[Shard]:
-    """Shards of at most `rows` rows each, in the order of the table.
+    """Divide a table into shards of at most `rows` rows, in the order of the table.
 
     A source that grows at its end changes its last shard alone, and one that is added at the end changes no shard of
     the sources before it, except where small ones share theirs.
 
     Args:
-        sources: of each row, those of one source together.
-        rows: of a shard at most.
+        sources: the source of each row; the rows of one source stand together.
+        rows: rows of a shard, at most.
     """
-    found: list[Shard] = []
+    made: list[Shard] = []
     start = 0
     for _, group in groupby(sources):
         end = start + sum(1 for _ in group)
-        if found and end - found[-1].start <= rows:
-            found[-1] = Shard(found[-1].start, end)
+        if made and end - made[-1].start <= rows:
+            made[-1] = Shard(made[-1].start, end)
         else:
-            found += [Shard(first, min(first + rows, end)) for first in range(start, end, rows)]
+            made += [Shard(first, min(first + rows, end)) for first in range(start, end, rows)]
         start = end
-    return found
+    return made

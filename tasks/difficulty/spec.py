@@ -1,4 +1,4 @@
-"""How difficult prompts are found out, and which are kept."""
+"""The pydantic models behind `difficulty:`, which name the sampling and the pass rates that are kept."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from tasks.pods import PodConfig
 
 
 class Variant(Config):
-    """Another way to answer the same prompts, whose pass rates are compared with those that select."""
+    """Another way to answer the same prompts, for a comparison of pass rates."""
 
     model: ModelSpec | None = None
-    """Another checkpoint: of another stage of training, say. None: the recipe's."""
+    """Another checkpoint, such as one of another stage of training; None: the recipe's."""
     chat_template_kwargs: dict[str, bool | int | float | str] | None = None
-    """In place of those of `sampling`: `{enable_thinking: true}`, say."""
+    """Variables of the chat template, such as `{enable_thinking: true}`, that replace those of `sampling`; None: those
+    of `sampling`."""
 
     @model_validator(mode="after")
     def _differs(self) -> Self:
@@ -32,33 +33,34 @@ class DifficultySpec(Config):
     """Offline difficulty filtering (OlmoRL, data construction step 2)."""
 
     max_pass_rate: float = Field(0.625, gt=0)
-    """A prompt is kept when its pass rate is strictly below this. The paper excludes "samples that the model easily
-    solves (pass rate > 62.5%)"; this project's bound is strict, so that of 8 rollouts 5 passed (62.5% exactly) is
-    excluded too."""
+    """Pass rate, in [0, 1], strictly below which a prompt is kept. The paper excludes "samples that the model easily
+    solves (pass rate > 62.5%)"; this bound is strict, so that a prompt of which 5 of 8 rollouts pass (62.5% exactly) is
+    excluded, too."""
     min_pass_rate: float | None = Field(None, ge=0, lt=1)
-    """And strictly above this: 0 drops what the model never solves. None: no bound, as in the paper."""
+    """Pass rate, in [0, 1], strictly above which a prompt is kept: 0 drops the prompts that the model never solves.
+    None: no bound, as in the paper."""
     sampling: SamplingConfig = SamplingConfig(samples=8)
-    """8 rollouts at temperature 1.0 and top-p 1.0, as in training."""
+    """Options of the sampling: by default 8 rollouts of a prompt at temperature 1.0 and top-p 1.0, as in training."""
     unlike_training: RunTime[bool] = False
-    """Whether `sampling` may differ from training's in temperature, top-p, top-k or min-p. Pass rates are then not
-    those that training will see."""
+    """Allow `sampling` to differ from training's in temperature, top-p, top-k or min-p; the pass rates are then not
+    those that training will meet."""
     early_stopping: bool = False
-    """Whether a prompt's sampling ends once the remaining rollouts cannot change whether it is kept. The same prompts
-    are kept; their pass rates come from fewer rollouts (`num_rollouts`)."""
+    """End the sampling of a prompt once its remaining rollouts cannot change whether it is kept. The same prompts are
+    kept; their pass rates come from fewer rollouts (`num_rollouts`)."""
     engine: EngineConfig = EngineConfig()
-    """How the engine runs."""
+    """Options of the vLLM engine."""
     shard_prompts: RunTime[int] = Field(10_000, gt=0)
-    """Prompts of one source are sampled in shards of so many, small sources together; each shard is a pod of its own on
-    a cluster, retried and cached by itself."""
+    """Prompts of a shard, at most; small sources share one. A shard is sampled in a pod of its own on a cluster, and is
+    retried and cached by itself."""
     shards_at_once: RunTime[int] = Field(0, ge=0)
-    """Shards that are sampled at the same time on a cluster; 0: as many as there are."""
+    """Shards that are sampled at the same time on a cluster, at most; 0: all of them."""
     verifier_workers: RunTime[int] = Field(1, gt=0)
-    """Processes that judge."""
+    """Processes that judge responses."""
     compared: dict[str, Variant] = Field(default={})
-    """Other checkpoints, or other ways to use the template, by name; their pass rates are a table of their own
-    (`compared`) and select nothing."""
+    """Variants by name: other checkpoints, or other variables of the chat template. Their pass rates become a table of
+    their own (`compared`) and select no prompt."""
     pod: RunTime[PodConfig] = PodConfig()
-    """Where it runs on a cluster."""
+    """Pods in which shards are sampled on a cluster."""
 
     @model_validator(mode="after")
     def _something_is_kept(self) -> Self:
@@ -71,12 +73,12 @@ class DifficultySpec(Config):
 
     @property
     def bounds(self) -> Bounds:
-        """What is kept."""
+        """The pass rates that are kept."""
         return Bounds(max_pass_rate=self.max_pass_rate, min_pass_rate=self.min_pass_rate)
 
     @property
-    def rollouts(self) -> RolloutSpec:
-        """The part that costs a GPU; without the bounds, unless they end the sampling."""
+    def rollout_spec(self) -> RolloutSpec:
+        """The part that rollouts depend on; it has the bounds only where they end the sampling."""
         return RolloutSpec(
             sampling=self.sampling,
             engine=self.engine,
@@ -84,22 +86,22 @@ class DifficultySpec(Config):
             stop_at=self.bounds if self.early_stopping else None,
         )
 
-    def rollouts_of(self, variant: Variant) -> RolloutSpec:
-        """The same for a variant, of which all samples are drawn: only whole pass rates can be compared."""
+    def rollout_spec_of(self, variant: Variant) -> RolloutSpec:
+        """Return the spec of a variant's rollouts: all samples are drawn, because only whole pass rates compare."""
         sampling = self.sampling
         if variant.chat_template_kwargs is not None:
             sampling = sampling.model_copy(update={"chat_template_kwargs": variant.chat_template_kwargs})
-        return self.rollouts.model_copy(update={"sampling": sampling, "stop_at": None})
+        return self.rollout_spec.model_copy(update={"sampling": sampling, "stop_at": None})
 
 
 class RolloutSpec(Config):
-    """What the rollouts depend on."""
+    """The part of `DifficultySpec` that the rollouts depend on."""
 
     sampling: SamplingConfig
-    """See `DifficultySpec`."""
+    """Options of the sampling."""
     engine: EngineConfig
-    """See `DifficultySpec`."""
+    """Options of the vLLM engine."""
     verifier_workers: RunTime[int]
-    """See `DifficultySpec`."""
+    """Processes that judge responses."""
     stop_at: Bounds | None = None
-    """Bounds that end the sampling of a prompt once its fate is decided; None: all samples are drawn."""
+    """Bounds that end the sampling of a prompt once it is decided whether they keep it; None: all samples are drawn."""

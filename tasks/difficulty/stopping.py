@@ -1,4 +1,4 @@
-"""When a prompt needs no further rollout: its fate is the same whatever the others would score."""
+"""Early stopping: a prompt needs no further rollout once no score could change whether it is kept."""
 
 from __future__ import annotations
 
@@ -10,34 +10,35 @@ from tasks.config import Config
 
 
 class Bounds(Config):
-    """Which pass rates are kept."""
+    """The pass rates of the prompts that are kept."""
 
     max_pass_rate: float = Field(0.625, gt=0)
-    """Kept are those strictly below this."""
+    """Pass rate, in [0, 1], strictly below which a prompt is kept."""
     min_pass_rate: float | None = Field(None, ge=0, lt=1)
-    """And strictly above this; None: all of them."""
+    """Pass rate, in [0, 1], strictly above which a prompt is kept; None: no bound."""
 
     def __str__(self) -> str:
         below = f"below {self.max_pass_rate:.1%}"
         return below if self.min_pass_rate is None else f"above {self.min_pass_rate:.1%} and {below}"
 
     def keep(self, pass_rate: float) -> bool:
-        """Whether a prompt of this pass rate stays."""
+        """Return True for a pass rate within the bounds."""
         return pass_rate < self.max_pass_rate and (self.min_pass_rate is None or pass_rate > self.min_pass_rate)
 
 
 def remaining(scores: Sequence[float | None], samples: int, bounds: Bounds) -> int:
-    """How many rollouts at least could decide about a prompt; 0 where that is decided, or all are there.
+    """Return the fewest further rollouts that could decide whether a prompt is kept; 0 where it is decided.
 
-    The fate is that of `samples` rollouts: with `s` the sum of `n` scores in [0, 1] and `r` rollouts to come, the mean
-    over all will lie in [s / (n + r), (s + r) / (n + r)], and is decided when both ends are kept, or both are dropped
-    on the same side. A rollout that cannot be judged (None) narrows that interval and never widens it. So does the mean
-    of the rollouts so far, which is what the prompt is then graded by: it has the same fate.
+    It is 0 as well once all rollouts are drawn. The decision is that of `samples` rollouts: with `s` the sum of `n`
+    scores in [0, 1] and `r` rollouts to come, the mean over all will lie in [s / (n + r), (s + r) / (n + r)], and is
+    decided when both ends are kept, or both are dropped on the same side. A rollout that cannot be judged (None)
+    narrows that interval and never widens it. So does the mean of the rollouts so far, which becomes the pass rate: the
+    bounds decide the same about it.
 
     Args:
-        scores: of the rollouts so far.
-        samples: rollouts at most.
-        bounds: what is kept.
+        scores: scores of the rollouts so far; None for one that could not be judged.
+        samples: rollouts of a prompt, at most.
+        bounds: the pass rates that are kept.
     """
     left = samples - len(scores)
     judged = [score for score in scores if score is not None]

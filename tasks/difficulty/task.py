@@ -50,24 +50,24 @@ def select_prompts(prompts: Parquet, rollouts: Parquet, set_aside: Parquet, boun
     watch = Stopwatch("difficulty")
     table = read_input(prompts, input_schema(prompts, PROMPTS))
     graded, unjudged = grade(table, _scored(rollouts), read_input(set_aside, SET_ASIDE))
-    kept = select(graded, bounds)
+    selected = select(graded, bounds)
     too_easy = sum(rate >= bounds.max_pass_rate for rate in graded.column("pass_rate").to_pylist())
     lineage = made_from(
         __name__,
         inputs={"prompts": content_digest(prompts), "rollouts": content_digest(rollouts)},
         bounds=bounds,
     )
-    show("pass rates", decks.difficulty(graded, kept.num_rows, str(bounds), bounds.max_pass_rate))
+    show("pass rates", decks.difficulty(graded, selected.num_rows, str(bounds), bounds.max_pass_rate))
     return Graded(
         write_output("graded.parquet", graded, graded.schema, lineage),
-        write_output("kept.parquet", kept, kept.schema, lineage),
+        write_output("kept.parquet", selected, selected.schema, lineage),
         write_output("set_aside.parquet", unjudged, SET_ASIDE, lineage),
         watch.summary(
-            f"{kept.num_rows:,} of {graded.num_rows:,} prompts have a pass rate {bounds}",
+            f"{selected.num_rows:,} of {graded.num_rows:,} prompts have a pass rate {bounds}",
             graded=graded.num_rows,
-            kept=kept.num_rows,
+            kept=selected.num_rows,
             too_easy=too_easy,
-            too_hard=graded.num_rows - kept.num_rows - too_easy,
+            too_hard=graded.num_rows - selected.num_rows - too_easy,
             ungraded=unjudged.num_rows,
             max_pass_rate=bounds.max_pass_rate,
         ),

@@ -1,4 +1,4 @@
-"""What two policies' rollouts on the same prompts say about the gain: estimates, intervals, a paired test.
+"""Compares two policies' rollouts on the same prompts: estimates, intervals and a paired test of the gain.
 
 The prompt is the unit of observation. Samples of one prompt are correlated, so every figure is a mean over prompts of
 per-prompt means, and its 95% interval treats prompts as clusters (Miller 2024, "Adding Error Bars to Evals",
@@ -36,11 +36,15 @@ from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import DOMAINS, EVALUATION
 
 CONFIDENCE = 0.95
+"""Confidence level of all intervals."""
 FLIPS = 9_999
+"""Sign flips that are drawn for a p-value where not all are enumerated."""
 FLIPPED_AT_ONCE = 1 << 24
-"""Differences whose signs are drawn at one time: 16 bytes each."""
+"""Differences whose signs are drawn at one time, 16 bytes each."""
 FLIP_SEED = 0
+"""Seed of the sign flips."""
 EVERYTHING = "all"
+"""The benchmark of all domains together."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Everything that evaluation found.
+    """The results of an evaluation.
 
     Attributes:
         comparisons: by benchmark; `all` first, then the domains that have paired prompts.
@@ -87,7 +91,7 @@ class Evaluation:
     unpaired: int
 
     def facts(self) -> dict[str, Any]:
-        """As JSON values: what the report and the summary read from the evaluation's `StageSummary`."""
+        """Return the results as JSON values, for the facts of the stage's summary."""
         return {
             "comparisons": {name: asdict(comparison) for name, comparison in self.comparisons.items()},
             "unjudged_before": self.unjudged_before,
@@ -150,9 +154,13 @@ def compare(before: pa.Table, after: pa.Table, prompts: pa.Table, *, seed: int =
 
 
 def rate_interval(means: np.ndarray, rollouts: int) -> Estimate:
-    """Mean of per-prompt rates, `[prompts]` in [0, 1], from `rollouts` samples in all; the module says which interval.
+    """Return the mean of per-prompt rates with its Wilson interval (see the module's docstring).
 
-    One prompt says nothing about the spread over prompts: its interval is [0, 1].
+    One prompt does not reveal the spread over prompts: its interval is [0, 1].
+
+    Args:
+        means: mean score of each prompt, `[prompts]` in [0, 1].
+        rollouts: samples of all prompts together.
     """
     n, value = len(means), _mean(means)
     if n == 1:
@@ -171,7 +179,7 @@ def rate_interval(means: np.ndarray, rollouts: int) -> Estimate:
 
 
 def rate_gain(differences: np.ndarray) -> Estimate:
-    """Mean of per-prompt differences of rates, `[prompts]` in [-1, 1], with its Agresti-Min interval in [-1, 1]."""
+    """Return the mean of per-prompt differences of rates, `[prompts]` in [-1, 1], with its Agresti-Min interval."""
     n = len(differences)
     if n == 1:
         return Estimate(_mean(differences), -1.0, 1.0, n)
@@ -182,7 +190,7 @@ def rate_gain(differences: np.ndarray) -> Estimate:
 
 
 def length_interval(means: np.ndarray) -> Estimate:
-    """Mean of per-prompt lengths or of their differences, `[prompts]` in tokens, with its t interval."""
+    """Return the mean of per-prompt lengths or of their differences, `[prompts]` in tokens, with its t interval."""
     n, value = len(means), _mean(means)
     if n == 1:
         return Estimate(value, float("nan"), float("nan"), n)
@@ -191,7 +199,7 @@ def length_interval(means: np.ndarray) -> Estimate:
 
 
 def sign_flip_p_value(differences: np.ndarray, seed: int = FLIP_SEED) -> float:
-    """Two-sided p-value of "the differences, `[prompts]`, are symmetric about 0"."""
+    """Return the two-sided p-value of the hypothesis that the differences, `[prompts]`, are symmetric about 0."""
     if len(differences) == 1 or not np.any(differences):
         return 1.0
 

@@ -1,4 +1,4 @@
-"""How a policy is evaluated."""
+"""The pydantic model behind an evaluation file."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class EvaluationSpec(Extendable):
     named_by_recipe: ClassVar[bool] = True
 
     sampling: SamplingConfig = SamplingConfig(samples=4, seed=0)
-    """K samples of each prompt. Each has a seed of its own, derived from `sampling.seed`, the prompt and its number, so
-    that policies are compared on the same draws."""
+    """Options of the sampling: `samples` responses to each prompt. Each response has its own seed, derived from
+    `sampling.seed`, the prompt and its number, so that policies are compared on the same draws."""
     engine: EngineConfig = EngineConfig()
-    """How the engine runs."""
+    """Options of the vLLM engine."""
     verifier_workers: RunTime[int] = Field(1, gt=0)
-    """Processes that judge."""
+    """Processes that judge responses."""
     pod: RunTime[PodConfig] = PodConfig()
-    """Where each policy is evaluated on a cluster."""
+    """Pod in which a policy is evaluated on a cluster."""

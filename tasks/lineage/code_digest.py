@@ -1,4 +1,4 @@
-"""A stage's cache version: a digest of what can change its outputs.
+"""Computes a stage's cache version: a digest of the code and the versions that can change its outputs.
 
 It covers the task's module and every module of this project that it reaches through imports, wherever in a file they
 stand, with the data files (templates, say) that lie beside them, and the versions of the distributions that those
@@ -21,7 +21,9 @@ from typing import Any, NamedTuple
 from images import pins
 
 ROOT = Path(__file__).parents[2]
+"""The root of the checkout."""
 PACKAGES = ("tasks", "workflows")
+"""The packages of this project whose code counts."""
 LOCK = pins.CUDA.path
 """The file of the pins that count: those of the images of generation and training, which cover the data image, too.
 
@@ -40,29 +42,32 @@ DISPLAY = (
     "tasks.training.telemetry.trackers",  # where metrics are sent besides
     "tasks.machine.quiet",  # which lines of other libraries reach the terminal
 )
-"""Modules and functions that only tell people about a run: left out, with the calls to them and what those are given.
+"""Modules and functions that only display a run; they are left out, with the calls to them and the arguments of these.
 
 A stage's headline is not among them: it is an output (`StageSummary`).
 """
 DRAWING = "tasks.reporting"
-"""The stage whose output is what is shown: nothing is left out of its digest."""
+"""The stage whose output is a display: nothing is left out of its digest."""
 
 DISTRIBUTIONS = {
     "google": "protobuf",
     "yaml": "pyyaml",
 }
-"""Imports that are not called like the distribution that they come from."""
+"""Distributions of the imports whose names differ from theirs."""
 UNCOUNTED = {*PACKAGES, "images", "mlflow", "wandb"}
-"""Imports that do not count: this project, and what is used where somebody has installed it."""
+"""Imports that do not count: this project, and packages that are used only where they are installed."""
 
 _NAME = re.compile(r"\w+(\.\w+)*")
 
 
 @cache
 def code_digest(module: str, ignored_code: tuple[str, ...] = ()) -> str:
-    """64 hex digits over `module`, all that it reaches within the project, and the distributions that those import.
+    """Return 64 hex digits over `module`, the project's modules that it reaches, and the distributions that they
+    import.
 
-    `ignored_code` names packages or modules of the project that do not count.
+    Args:
+        module: the module of a task.
+        ignored_code: packages or modules of the project that do not count.
 
     Raises:
         ValueError: a module has a relative import; `LOCK` is missing, or lacks a distribution that is imported.
@@ -79,46 +84,46 @@ def code_digest(module: str, ignored_code: tuple[str, ...] = ()) -> str:
 
 @cache
 def reachable(module: str, ignored_code: tuple[str, ...] = ()) -> frozenset[str]:
-    """`module` and the project's modules that it imports, directly or not, their packages included.
+    """Return `module` and the project's modules that it imports, directly or not, their packages included.
 
-    Without `DISPLAY`, and `ignored_code` these packages or modules.
+    `DISPLAY` and `ignored_code` are left out.
 
     Raises:
         ValueError: a module has a relative import.
     """
-    found: set[str] = set()
+    reached: set[str] = set()
     waiting = [module]
     while waiting:
         name = waiting.pop()
-        if name in found or _is_in(name, ignored_code) or not _exists(name):
+        if name in reached or _is_in(name, ignored_code) or not _exists(name):
             continue
-        found.add(name)
+        reached.add(name)
         waiting += [name.rsplit(".", level)[0] for level in range(1, name.count(".") + 1)]
         code = _code(name, _draws(module))
         waiting += code.imports | code.strings
-    return frozenset(found)
+    return frozenset(reached)
 
 
 def distributions(module: str, ignored_code: tuple[str, ...] = ()) -> dict[str, str]:
-    """The distributions that `module` and what it reaches import, and their versions in `LOCK`.
+    """Return the distributions that `module` and the modules that it reaches import, with their versions in `LOCK`.
 
     Raises:
-        ValueError: see `code_digest`.
+        ValueError: a module has a relative import; `LOCK` is missing, or lacks a distribution that is imported.
     """
     versions = _versions(ROOT / LOCK)
-    found = {}
+    versions_of = {}
     for name in reachable(module, ignored_code):
         code = _code(name, _draws(module))
         named = {root for root in _roots(code.strings) if _called(root) in versions}
         for root in (_roots(code.imports) | named) - UNCOUNTED - sys.stdlib_module_names:
             if _called(root) not in versions:
                 raise ValueError(f"{name} imports {root}, of which {LOCK} gives no version")
-            found[_called(root)] = versions[_called(root)]
-    return found
+            versions_of[_called(root)] = versions[_called(root)]
+    return versions_of
 
 
 def pinned_version(package: str) -> str | None:
-    """The version of an importable `package` in every image; None where `LOCK` gives none.
+    """Return the version of an importable `package` in every image; None where `LOCK` gives none.
 
     Raises:
         ValueError: `LOCK` is missing.
@@ -156,7 +161,7 @@ def _file(module: str) -> Path:
 
 
 class _Code(NamedTuple):
-    """What counts of a module: its syntax tree as text, what it imports, and texts that may be names of modules."""
+    """The part of a module that counts: its syntax tree as text, its imports, and texts that may name modules."""
 
     text: str
     imports: frozenset[str]
@@ -229,7 +234,7 @@ class _Reader(ast.NodeVisitor):
         self.text.append(f"Constant({node.value!a})")
 
     def _import(self, node: ast.Import | ast.ImportFrom, full_names: dict[ast.alias, str]) -> bool:
-        """Reads an import, with the full name of each alias, and says whether anything of it counts."""
+        """Reads an import, with the full name of each alias, and returns True where any of it counts."""
         counted = [alias for alias in node.names if not (self._module and _is_display(full_names[alias]))]
         self.imports.update(full_names[alias] for alias in counted)
         for alias in counted:
@@ -242,8 +247,8 @@ class _Reader(ast.NodeVisitor):
                 self.visit(value)
             case list():
                 self.text.append("[")
-                for each in value:
-                    self._write(each)
+                for item in value:
+                    self._write(item)
                 self.text.append("]")
             case _:
                 self.text.append(f"{value!a},")

@@ -1,9 +1,9 @@
-"""Where a table came from, as its footer says it: inputs, specification, seed, code and image.
+"""Provenance of a table, in its footer: inputs, specification, seed, code and image.
 
-inputs        the content digests of what it was made from, by name
+inputs        the content digests of the inputs, by name
 spec          the specification in full, run-time options included
-spec_digest   of what of it a result depends on
-seed          of what was drawn; null where nothing is
+spec_digest   the digest of the options that the result depends on
+seed          the seed of random draws; null where nothing is drawn
 code_version  the digest of the stage's code (`tasks.lineage.code_digest`)
 image         the container image that the stage ran in, by name
 """
@@ -30,7 +30,7 @@ _IN_A_POD = "FLYTE_INTERNAL_EXECUTION_ID"
 
 
 def image() -> str:
-    """The container image that this runs in, by name; without one, what else there is to say of the environment."""
+    """Return the name of the container image that this process runs in, or a description of another environment."""
     if name := os.environ.get(IMAGE):
         return name
     where = f"an image that does not say its name in {IMAGE}" if _IN_A_POD in os.environ else "this environment"
@@ -40,13 +40,13 @@ def image() -> str:
 def made_from(
     module: str, *, inputs: Mapping[str, str | list[str]], seed: int | Mapping[str, int] | None = None, **spec: Any
 ) -> dict[str, Any]:
-    """What goes into the footer of a table.
+    """Return the provenance of a table, for its footer.
 
     Args:
-        module: of the stage.
-        inputs: content digests, by name.
-        seed: of what was drawn; where there are several, by name.
-        spec: what else the stage was given: configurations and JSON values, by name.
+        module: module of the stage.
+        inputs: content digests of the inputs, by name.
+        seed: seed of random draws; several by name.
+        spec: further inputs of the stage: configurations and JSON values, by name.
     """
     return {
         "inputs": dict(inputs),

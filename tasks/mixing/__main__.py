@@ -1,4 +1,4 @@
-"""`python -m tasks.mixing diff BEFORE AFTER`: what changed from one mixture to another."""
+"""`python -m tasks.mixing diff BEFORE AFTER`: the changes from one mixture to another."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tasks.mixing.diff import difference
 
 @click.group()
 def main() -> None:
-    """Questions about mixtures."""
+    """Compare mixtures."""
 
 
 @main.command()
@@ -22,18 +22,18 @@ def main() -> None:
 @click.argument("after", type=click.Path(path_type=Path))
 @click.option("--page", type=click.Path(path_type=Path), help="An HTML file for the table and its chart.")
 def diff(before: Path, after: Path, page: Path | None) -> None:
-    """How the mixtures BEFORE and AFTER (Parquet files) differ, source by source."""
+    """Print the differences of the mixtures BEFORE and AFTER (Parquet files), source by source."""
     from rich.console import Console
     from rich.table import Table
 
     rows = difference(before, after)
-    shown = Table(box=None, pad_edge=False)
-    shown.add_column("domain")
-    shown.add_column("source")
+    printed = Table(box=None, pad_edge=False)
+    printed.add_column("domain")
+    printed.add_column("source")
     for name in ("places", "share", "pass rate", "came", "went"):
-        shown.add_column(name, justify="right")
+        printed.add_column(name, justify="right")
     for row in rows:
-        shown.add_row(
+        printed.add_row(
             row["domain"],
             row["source"],
             f"{row['places_before']:,} -> {row['places_after']:,}",
@@ -42,7 +42,7 @@ def diff(before: Path, after: Path, page: Path | None) -> None:
             f"+{row['came']:,}",
             f"-{row['went']:,}",
         )
-    Console().print(shown)
+    Console().print(printed)
     if page is not None:
         page.write_text(_page(before, after, rows))
 

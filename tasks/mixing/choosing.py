@@ -1,11 +1,11 @@
-"""Which prompts are held out, which are trained on, and how often.
+"""Chooses the prompts that are held out, those that are trained on, and how often.
 
-Which prompts are held out or taken is decided by a seeded hash of their text (of that of the prompt that they are like,
-where cleaning keeps those together): each source has its prompts in that order, the first are held out, the next are
-taken. How many are held out is a number, or all whose hash is below a share. By a share, a prompt's side depends on
-nothing but its text and the seed. By a number, it changes only when its source's counts change, by a new spec or
-because another source of its domain takes over part of the domain's numbers; never because rows of another source came
-or went under counts that stay the same.
+A seeded hash of a prompt's text decides (the hash of its cluster, where cleaning keeps near duplicates together): each
+source has its prompts in the order of their hashes, the first are held out, the next are taken. The number of held-out
+prompts is given, or they are all whose hash is below a share. By a share, a prompt's side depends on
+nothing but its text and the seed. By a number, it changes only when its source's counts change: by a new spec, or
+because another source of its domain takes over part of the domain's number. Rows of another source that come or go
+under the same counts never change it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tasks.config import SpecError
+from tasks.config import SpecError, must_be_one_of
 from tasks.mixing.members import Member
 from tasks.mixing.shares import Claim, divide
 from tasks.mixing.spec import DomainShare, HeldOut, MixtureSpec, Share, SourceShare
@@ -29,27 +29,27 @@ from tasks.tables.parquet import BATCH_ROWS, TableError
 from tasks.tables.texts import prompt_keys
 
 Rows = NDArray[np.int64]
-"""Rows of the graded table."""
+"""Row numbers of the graded table."""
 
 Sources = dict[str, dict[str, Rows]]
-"""Domain -> source -> its rows."""
+"""The rows of each source, by domain and by source."""
 
 Ranks = NDArray[np.uint64]
-"""The hash of each row; prompts that are kept together have the same."""
+"""The hash of each row; prompts of one text or one cluster have the same."""
 
 _HASHES = 2**64
 
 
 class Chosen(NamedTuple):
-    """Which rows are what.
+    """The division of the graded table.
 
     Attributes:
-        all: of each domain and source.
-        heldout: those held out, which come first.
-        rest: those that may be trained on.
-        strata: of each row of a source that has strata, the name of its own.
-        train: those that are trained on, by member, and how many places of the mixture each member has.
-        like_heldout: those that are like a row held out, and which.
+        all: all rows.
+        heldout: the rows that are held out, the first of each source.
+        rest: the rows that may be trained on.
+        strata: the stratum of each row of a source that is divided into strata.
+        train: the members of the mixture that are trained on, with the number of entries that each has in it.
+        like_heldout: the rows that are like a held-out one, with that one.
     """
 
     all: Sources
@@ -61,7 +61,17 @@ class Chosen(NamedTuple):
 
 
 def choose(prompts: pa.Table, spec: MixtureSpec, name: str) -> Chosen:
-    """Divide the rows; `name` is what errors call the table."""
+    """Divide the rows of `prompts` as `spec` asks.
+
+    Args:
+        prompts: table of `PROMPTS`, or one with more columns.
+        spec: the mixture.
+        name: the name of the table in errors.
+
+    Raises:
+        SpecError: `spec` names a domain, source or stratum that the table lacks, or a share that it cannot fill.
+        TableError: a prompt has several rows.
+    """
     ids = prompts.column("prompt_id")
     if pc.count_distinct(ids).as_py() < len(ids):
         raise TableError(f"{name}: a prompt_id stands in several rows")
@@ -69,29 +79,31 @@ def choose(prompts: pa.Table, spec: MixtureSpec, name: str) -> Chosen:
     every = _sources(prompts, ranks)
     _check_names(spec, every, name)
     heldout = {domain: _held_out(domain, sources, ranks, spec, name) for domain, sources in every.items()}
-    held = rows_of(heldout)
-    holder = dict(zip(ranks[held].tolist(), held.tolist(), strict=True))
+    held_rows = rows_of(heldout)
+    held_row_of = dict(zip(ranks[held_rows].tolist(), held_rows.tolist(), strict=True))
     rest: Sources = {domain: {} for domain in every}
     like_heldout: dict[int, int] = {}
     for domain, sources in every.items():
         for source, rows in sources.items():
             left = rows[len(heldout[domain][source]) :]
-            is_alike = np.isin(ranks[left], ranks[held])
+            is_alike = np.isin(ranks[left], ranks[held_rows])
             rest[domain][source], alike = left[~is_alike], left[is_alike]
-            like_heldout |= {row: holder[rank] for row, rank in zip(alike.tolist(), ranks[alike].tolist(), strict=True)}
+            like_heldout |= {
+                row: held_row_of[rank] for row, rank in zip(alike.tolist(), ranks[alike].tolist(), strict=True)
+            }
     strata = _strata(prompts, every, spec)
     return Chosen(every, heldout, rest, strata, _trained_on(rest, strata, spec), like_heldout)
 
 
 def _ranks(prompts: pa.Table, seed: int) -> Ranks:
-    """A seeded hash of what decides the side of each prompt: its text, or what it shares with those like it."""
+    """A seeded hash of each prompt's cluster, or of its text where it has none; it decides the side of the prompt."""
     prefix = b"%d:" % seed
     hashes = (hashlib.sha256(prefix + cluster).digest()[:8] for cluster in _clusters(prompts))
     return np.frombuffer(b"".join(hashes), ">u8").astype(np.uint64)
 
 
 def _clusters(prompts: pa.Table) -> Iterator[bytes]:
-    """The text of each prompt, or that of the first of those that it is kept together with."""
+    """The key of each prompt's cluster, or of its text where it has none."""
     for batch in prompts.select(["messages", "cluster"]).to_batches(BATCH_ROWS):
         table = pa.Table.from_batches([batch])
         keys, clusters = prompt_keys(table.column("messages")), table.column("cluster").to_pylist()
@@ -105,29 +117,29 @@ def _sources(prompts: pa.Table, ranks: Ranks) -> Sources:
     keys = pa.table({"rank": ranks, "prompt_id": prompts.column("prompt_id")})
     order = pc.sort_indices(keys, [("rank", "ascending"), ("prompt_id", "ascending")])
     names = prompts.select(["domain", "source"]).take(order)
-    found: dict[str, dict[str, Rows]] = defaultdict(dict)
+    rows_of_source: dict[str, dict[str, Rows]] = defaultdict(dict)
     pairs = names.group_by(names.column_names).aggregate([])
     for domain, source in sorted((row["domain"], row["source"]) for row in pairs.to_pylist()):
         is_own = pc.and_(pc.equal(names.column("domain"), domain), pc.equal(names.column("source"), source))
-        found[domain][source] = order.filter(is_own.combine_chunks()).to_numpy().astype(np.int64)
-    return dict(found)
+        rows_of_source[domain][source] = order.filter(is_own.combine_chunks()).to_numpy().astype(np.int64)
+    return dict(rows_of_source)
 
 
 def _check_names(spec: MixtureSpec, every: Sources, prompts: str) -> None:
     if not every:
         raise SpecError(f"mixture: there are no {prompts} to mix")
-    sources = sorted({source for domain in every.values() for source in domain})
-    for field, named, present in (("domains", spec.domains, sorted(every)), ("sources", spec.sources, sources)):
-        for name in named:
-            if name not in present:
-                raise SpecError(f"mixture: {field}.{name}: no {prompts} of that name; there are {present}")
+    for domain in spec.domains:
+        must_be_one_of(domain, every, "mixture.domains", f"domain of the {prompts}")
+    sources = {source for domain in every.values() for source in domain}
+    for source in spec.sources:
+        must_be_one_of(source, sources, "mixture.sources", f"source of the {prompts}")
 
 
 def _held_out(domain: str, sources: dict[str, Rows], ranks: Ranks, spec: MixtureSpec, prompts: str) -> dict[str, Rows]:
     """The rows of a domain that are held out."""
 
     def below(source: str, asked: HeldOut) -> int:
-        """Prompts of a source that `asked` is: it is a number, or the share that their hash is below."""
+        """The number of a source's prompts to hold out: `asked` itself, or those whose hash is below that share."""
         if isinstance(asked, int):
             return asked
         rows = sources[source]
@@ -154,9 +166,9 @@ def _strata(prompts: pa.Table, every: Sources, spec: MixtureSpec) -> dict[int, s
     """The stratum of each row whose source is divided into strata.
 
     Raises:
-        SpecError: such a row has none, or a share is for a stratum that there is not.
+        SpecError: such a row has none, or a share is for a stratum that no row has.
     """
-    found: dict[int, str] = {}
+    stratum_of: dict[int, str] = {}
     for sources in every.values():
         for source, rows in sources.items():
             if (divided := _source(spec, source).strata) is None:
@@ -169,16 +181,15 @@ def _strata(prompts: pa.Table, every: Sources, spec: MixtureSpec) -> dict[int, s
                         f"mixture: sources.{source}: strata.by: a prompt has {value!r} in {divided.by!r}; it must be "
                         "text or a number, and a column that the source keeps (columns.keep)"
                     )
-                found[row] = str(value)
-            there = sorted({found[row] for row in rows.tolist()})
+                stratum_of[row] = str(value)
+            present = {stratum_of[row] for row in rows.tolist()}
             for name in divided.shares:
-                if name not in there:
-                    raise SpecError(f"mixture: sources.{source}: strata.{name}: there is none; there are {there}")
-    return found
+                must_be_one_of(name, present, f"mixture.sources.{source}.strata.shares", "stratum")
+    return stratum_of
 
 
 def _trained_on(rest: Sources, strata: dict[int, str], spec: MixtureSpec) -> list[tuple[Member, int]]:
-    """What to train on of the rows that are left."""
+    """The members of the mixture that are trained on, with the number of entries of each."""
     temperature = float(spec.temperature)
     whole = Member((), "mixture: size", Share(), temperature=temperature)
     for domain, sources in rest.items():
@@ -209,14 +220,14 @@ def _source_member(domain: str, source: str, rows: Rows, strata: dict[int, str],
         for row in rows.tolist():
             parts[strata[row]].append(row)
         member.parts = {
-            each: Member(
-                (domain, source, each),
-                f"{name}.strata.{each}",
-                share.strata.shares.get(each, Share()),
+            stratum: Member(
+                (domain, source, stratum),
+                f"{name}.strata.{stratum}",
+                share.strata.shares.get(stratum, Share()),
                 repeats,
-                np.array(parts[each], np.int64),
+                np.array(parts[stratum], np.int64),
             )
-            for each in sorted(parts)
+            for stratum in sorted(parts)
         }
     return member
 
@@ -230,4 +241,5 @@ def _source(spec: MixtureSpec, name: str) -> SourceShare:
 
 
 def rows_of(sources: Sources) -> Rows:
-    return np.concatenate([rows for each in sources.values() for rows in each.values()])
+    """Return the rows of all domains and sources, in their order."""
+    return np.concatenate([rows for domain in sources.values() for rows in domain.values()])

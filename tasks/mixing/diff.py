@@ -1,4 +1,4 @@
-"""Two mixtures side by side: what each source gives to them, and which prompts came and went."""
+"""Compares two mixtures: the entries that each source has in them, and the prompts that came and went."""
 
 from __future__ import annotations
 
@@ -15,13 +15,18 @@ _COLUMNS = pa.schema([MIXTURE.field(name) for name in ("prompt_id", "domain", "s
 
 
 def difference(before: Path, after: Path) -> list[dict[str, Any]]:
-    """What changed from one mixture to another: a row for each domain and source, then one for all of it.
+    """Return the changes from one mixture to another: a row for each domain and source, then one for all of it.
 
-    A row has its places in both mixtures (a prompt that is up-sampled has several) and their share, the prompts that
-    came and went, each counted once, and the mean pass rate of the places, which is None where there are none.
+    A row has the number of entries in both mixtures (`places_before`, `places_after`; an up-sampled prompt has several)
+    and their share, the prompts that came and went, each counted once, and the mean pass rate of the entries, which is
+    None where a mixture has none.
+
+    Args:
+        before: Parquet file of the first mixture.
+        after: Parquet file of the second mixture.
 
     Raises:
-        TableError: a file is no mixture.
+        TableError: a file holds no mixture.
     """
     joined = _prompts(before).join(
         _prompts(after),
@@ -54,21 +59,24 @@ def difference(before: Path, after: Path) -> list[dict[str, Any]]:
         {"domain": row["domain"], "source": row["source"], **{name: row[f"{name}_sum"] for name in summed}}
         for row in sources
     ]
-    return [_told(row, everything) for row in [*rows, {"domain": "all", "source": "all", **everything}]]
+    return [_shares(row, everything) for row in [*rows, {"domain": "all", "source": "all", **everything}]]
 
 
 def _prompts(mixture: Path) -> pa.Table:
-    """Each prompt once, with its places in the mixture."""
-    places = pa.concat_tables([_COLUMNS.empty_table(), *read_batches(mixture, _COLUMNS)])
-    counted = places.group_by(["domain", "source", "prompt_id"]).aggregate([("repeat", "count"), ("pass_rate", "mean")])
+    """Each prompt once, with the number of its entries in the mixture."""
+    entries = pa.concat_tables([_COLUMNS.empty_table(), *read_batches(mixture, _COLUMNS)])
+    counted = entries.group_by(["domain", "source", "prompt_id"]).aggregate(
+        [("repeat", "count"), ("pass_rate", "mean")]
+    )
     return counted.rename_columns({"repeat_count": "places", "pass_rate_mean": "pass_rate"})
 
 
-def _told(row: dict[str, Any], everything: dict[str, Any]) -> dict[str, Any]:
-    told: dict[str, Any] = {"domain": row["domain"], "source": row["source"]}
+def _shares(row: dict[str, Any], everything: dict[str, Any]) -> dict[str, Any]:
+    """The row with shares of the whole and mean pass rates in place of sums."""
+    shares: dict[str, Any] = {"domain": row["domain"], "source": row["source"]}
     for side in ("before", "after"):
         places = row[f"places_{side}"]
-        told[f"places_{side}"] = places
-        told[f"share_{side}"] = places / (everything[f"places_{side}"] or 1)
-        told[f"pass_rate_{side}"] = row[f"passes_{side}"] / places if places else None
-    return told | {"came": row["came"], "went": row["went"]}
+        shares[f"places_{side}"] = places
+        shares[f"share_{side}"] = places / (everything[f"places_{side}"] or 1)
+        shares[f"pass_rate_{side}"] = row[f"passes_{side}"] / places if places else None
+    return shares | {"came": row["came"], "went": row["went"]}

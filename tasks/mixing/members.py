@@ -1,4 +1,4 @@
-"""The tree that a mixture is shared out in: all prompts, domains, their sources, and the strata of these."""
+"""The tree by which a mixture is divided: all prompts, their domains, the domains' sources, the sources' strata."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tasks.mixing.spec import Share
 
 @dataclass
 class Member:
-    """A domain, a source or a stratum.
+    """A node of the tree: all prompts, a domain, a source or a stratum.
 
     Attributes:
-        path: its name and those above it, which together are its place in the order.
-        name: how an error speaks of it.
-        share: what it asks for.
-        repeats: how often a prompt of it may stand in the mixture.
-        rows: of a member without parts: its prompts, in the order in which they are taken.
-        parts: what it is divided into.
-        temperature: of this division.
+        path: the names of the nodes down to this one, by which nodes are ordered.
+        name: the name of the node in errors.
+        share: the weight, quota or emphasis that the spec gives it.
+        repeats: entries that a prompt of it may have in the mixture.
+        rows: the prompts of a node without parts, in the order in which they are taken.
+        parts: the nodes that it is divided into, by name.
+        temperature: the temperature of that division.
     """
 
     path: tuple[str, ...]
@@ -37,15 +37,15 @@ class Member:
 
     @property
     def size(self) -> int:
-        """Prompts, each counted once."""
+        """The number of its prompts, each counted once."""
         return sum(part.size for part in self.parts.values()) if self.parts else len(self.rows)
 
     @property
     def claim(self) -> Claim:
-        """What it can give and asks for, the quotas and weights of its parts considered.
+        """The entries that it can fill and the share that it asks for, with the quotas and weights of its parts.
 
         Raises:
-            SpecError: its parts cannot give what they are asked for.
+            SpecError: its parts cannot fill their quotas, or weights contradict each other.
         """
         share = self.share
         if not self.parts:
@@ -60,7 +60,10 @@ class Member:
         return Claim(self.name, most, quota=most, size=self.size)
 
     def take(self, total: int | None) -> Iterator[tuple[Member, int]]:
-        """Those without parts, and how many places of the mixture each has; None: as many as there may be.
+        """Divide `total` entries of the mixture among the nodes without parts; yield these with their numbers.
+
+        Args:
+            total: the number of entries; None: as many as the shares allow.
 
         Raises:
             SpecError: a share cannot be filled, or the quotas within do not add up.
@@ -71,15 +74,22 @@ class Member:
             for name, count in self._divided(total).items():
                 yield from self.parts[name].take(count)
 
-    def placed(self, count: int, start: float) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-        """`count` of its rows, spread evenly: where in the order (0 to 1), the rows, how often each stood before.
+    def spread(self, count: int, start: float) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+        """Spread `count` entries of this node evenly over the order of the mixture.
 
-        Prompt j of n stands at (j + start) / n of the way, so that any stretch of the order holds each member within
-        two prompts of its proportion. All of its prompts stand once before any stands again.
+        Entry j of n stands at (j + start) / n of the way, so that any stretch of the order holds each node within two
+        prompts of its proportion. All of its prompts stand once before any stands again.
+
+        Args:
+            count: the number of entries.
+            start: in [0, 1).
+
+        Returns:
+            The positions in the order, in [0, 1), the rows, and how often each row stood before; all `[count]`.
         """
-        positions = np.arange(count)
-        repeats, places = np.divmod(positions, len(self.rows))
-        return (positions + start) / count, self.rows[places], repeats
+        entries = np.arange(count)
+        repeats, prompts = np.divmod(entries, len(self.rows))
+        return (entries + start) / count, self.rows[prompts], repeats
 
     def _divided(self, total: int | None, *, repeating: bool = False) -> dict[str, int]:
         claims = {name: part.claim for name, part in self.parts.items()}

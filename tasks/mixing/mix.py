@@ -1,4 +1,4 @@
-"""Graded prompts into a training mixture and a held-out set, as tables."""
+"""Divides graded prompts into a training mixture and a held-out set, as tables."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tasks.tables.schemas import GRADED, MIXTURE, PROMPTS, SET_ASIDE, set_aside_
 
 @dataclass(frozen=True)
 class Mixed:
-    """A mixture.
+    """A mixture and its held-out set.
 
     Attributes:
         train: table of `MIXTURE`, sorted by `order`.
         heldout: table of `GRADED`, by domain, source and seeded hash; shares no `prompt_id` with `train`.
-        counts: per domain, source and stratum, `{domain, source, stratum, available, heldout, prompts, taken}`: prompts
-            are to train on, each of which is taken once or more often.
+        counts: a row for each domain, source and stratum, `{domain, source, stratum, available, heldout, prompts,
+            taken}`; `prompts` counts those to train on, and `taken` the entries that they have in the mixture.
         set_aside: table of `SET_ASIDE`: prompts like one that is held out, which therefore are not trained on.
     """
 
@@ -37,11 +37,15 @@ class Mixed:
 
 
 def mix(graded: pa.Table, spec: MixtureSpec) -> Mixed:
-    """Divide `graded` as `spec` says; equal inputs give equal tables, whatever the order of the rows.
+    """Divide `graded` as `spec` asks; equal inputs give equal tables, whatever the order of the rows.
 
     Args:
-        graded: table of `GRADED`; a prompt with several rows is a `TableError`.
-        spec: what to take; a share that `graded` cannot fill is a `SpecError`.
+        graded: table of `GRADED`.
+        spec: the mixture.
+
+    Raises:
+        SpecError: `graded` cannot fill a share.
+        TableError: a prompt has several rows.
     """
     graded = validate(graded, with_user_columns(GRADED, graded.schema), "graded prompts")
     chosen = choose(graded, spec, "graded prompts")
@@ -58,39 +62,39 @@ def check(prompts: pa.Table, spec: MixtureSpec) -> None:
 
     Args:
         prompts: table of `PROMPTS`.
-        spec: as for `mix`.
+        spec: the mixture.
     """
     choose(validate(prompts, PROMPTS, "prompts"), spec, "prompts")
 
 
 def _counts(chosen: Chosen) -> list[dict[str, Any]]:
-    """See `Mixed.counts`."""
+    """The rows of `Mixed.counts`."""
     taken = {member.path: count for member, count in chosen.train}
-    found = []
+    counts = []
     for domain, sources in chosen.all.items():
         for source in sources:
             available, heldout, rest = (
-                _by_stratum(each[domain][source], chosen.strata) for each in (chosen.all, chosen.heldout, chosen.rest)
+                _by_stratum(rows[domain][source], chosen.strata) for rows in (chosen.all, chosen.heldout, chosen.rest)
             )
             for stratum, count in available.items():
                 path = (domain, source) if stratum is None else (domain, source, stratum)
-                places = taken.get(path, 0)
-                found.append(
+                entries = taken.get(path, 0)
+                counts.append(
                     {
                         "domain": domain,
                         "source": source,
                         "stratum": stratum,
                         "available": count,
                         "heldout": heldout.get(stratum, 0),
-                        "prompts": min(places, rest.get(stratum, 0)),
-                        "taken": places,
+                        "prompts": min(entries, rest.get(stratum, 0)),
+                        "taken": entries,
                     }
                 )
-    return found
+    return counts
 
 
 def _by_stratum(rows: Rows, strata: Mapping[int, str]) -> dict[str | None, int]:
-    """How many of a source's rows there are of each stratum; of a source without strata, of none."""
+    """The number of a source's rows in each stratum; under None for a source without strata."""
     return Counter(map(strata.get, rows.tolist())) if len(rows) and int(rows[0]) in strata else {None: len(rows)}
 
 
@@ -107,9 +111,9 @@ def _set_aside(graded: pa.Table, like_heldout: dict[int, int]) -> pa.Table:
                 "like a prompt that is held out",
                 row["messages"][-1]["content"],
                 prompt_id=row["prompt_id"],
-                clashed_with=ids[like_heldout[place]].as_py(),
+                clashed_with=ids[like_heldout[number]].as_py(),
             )
-            for place, row in zip(rows, graded.take(pa.array(rows, pa.int64())).to_pylist(), strict=True)
+            for number, row in zip(rows, graded.take(pa.array(rows, pa.int64())).to_pylist(), strict=True)
         ],
         SET_ASIDE,
         "prompts like held-out ones",
@@ -118,14 +122,14 @@ def _set_aside(graded: pa.Table, like_heldout: dict[int, int]) -> pa.Table:
 
 def _train_table(graded: pa.Table, train: list[tuple[Member, int]], seed: int) -> pa.Table:
     """The taken rows, each member spread evenly over the order from a seeded start."""
-    placed = []
-    for member, count in sorted(train, key=lambda each: each[0].path):
-        place = ":".join([str(seed), *member.path])
-        start = int.from_bytes(hashlib.sha256(place.encode()).digest()[:8]) / 2**64
-        placed.append(member.placed(count, start))
-    where, rows, repeats = (np.concatenate(column) for column in zip(*placed, strict=True))
-    # Stable: members that meet at one place stand in the order of their paths.
-    order = np.argsort(where, kind="stable")
+    spread = []
+    for member, count in sorted(train, key=lambda entry: entry[0].path):
+        key = ":".join([str(seed), *member.path])
+        start = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8]) / 2**64
+        spread.append(member.spread(count, start))
+    positions, rows, repeats = (np.concatenate(column) for column in zip(*spread, strict=True))
+    # Stable: members that meet at one position stand in the order of their paths.
+    order = np.argsort(positions, kind="stable")
     table = graded.take(pa.array(rows[order])).combine_chunks()
     table = table.append_column("repeat", pa.array(repeats[order], pa.int32()))
     table = table.append_column("order", pa.array(np.arange(table.num_rows)))

@@ -1,4 +1,4 @@
-"""How a number of prompts is divided among domains or sources: quotas, weights, and what there is."""
+"""Divides a number of prompts among domains or sources, by quotas, weights and the prompts that they have."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from tasks.config import SpecError
 
 @dataclass(frozen=True)
 class Claim:
-    """What one member of a division has and asks for.
+    """The claim of one member of a division: the share that it asks for, and the entries that it can fill.
 
     Attributes:
-        name: how an error speaks of it.
-        available: places that it can fill, repetitions included.
-        weight, quota, emphasis: see `tasks.mixing.spec.Share`.
-        size: prompts that it has; None: as many as are available.
+        name: the name of the member in errors.
+        available: entries of the mixture that it can fill, repetitions included.
+        weight: its share relative to the weights beside it (`tasks.mixing.spec.Share`).
+        quota: the exact number of its entries.
+        size: its prompts; None: as many as `available`.
+        emphasis: the factor of its share by temperature.
     """
 
     name: str
@@ -29,22 +31,30 @@ class Claim:
 
     @property
     def distinct(self) -> int:
-        """Places that it can fill without repeating a prompt."""
+        """The entries that it can fill without repeating a prompt."""
         return self.available if self.size is None else min(self.size, self.available)
 
 
 def divide(
     total: int | None, claims: Mapping[str, Claim], whole: str, temperature: float = 1.0, *, repeating: bool = False
 ) -> dict[str, int]:
-    """How many of `total` each claim gets; None divides as many as the claims allow. `whole` names what is divided.
+    """Divide `total` entries of a mixture among claims.
 
     Quotas are met exactly. The rest is apportioned by weight, with largest remainders, so that it adds up. Where no
     weight is given, one of n prompts weighs n^(1 / temperature) times its emphasis. Without a `total`, the mixture is
     the largest one of these proportions in which not every member repeats its prompts, or `repeating` the largest.
 
+    Args:
+        total: the number of entries; None: as many as the claims allow.
+        claims: the claims by name.
+        whole: the name of the whole in errors.
+        temperature: of the shares without weights.
+        repeating: without a `total`, allow every member to repeat its prompts.
+
     Raises:
-        SpecError: a share that is larger than what is available, quotas that do not add up to `total`, weights given
-            to some but not all of those without a quota, a weight beside an emphasis.
+        SpecError: a share that is larger than the entries available, quotas that do not add up to `total`, weights
+        given
+            to some but not all of those without a quota, or a weight beside an emphasis.
     """
     counts = {key: claim.quota for key, claim in claims.items() if claim.quota is not None}
     for key, quota in counts.items():
@@ -63,7 +73,7 @@ def divide(
 
 
 def apportion(total: int, weights: Mapping[str, float]) -> dict[str, int]:
-    """Whole numbers that add up to `total`, each within 1 of its share by weight; ties go by name."""
+    """Return whole numbers that add up to `total`, each within 1 of its share by weight; ties go by name."""
     everything = math.fsum(weights.values())
     if total == 0 or everything == 0:
         return dict.fromkeys(weights, 0)
@@ -113,7 +123,7 @@ def _check_available(claim: Claim, count: int, what: str) -> None:
 
 
 def tempered(size: int, temperature: float) -> float:
-    """What `size` prompts weigh at this temperature: size^(1/T), the same for all where T is infinite.
+    """Return the weight of `size` prompts at this temperature: size^(1/T), the same for all where T is infinite.
 
     Temperature sampling over data sets of different sizes (Arivazhagan et al. 2019, arXiv:1907.05019, section 4.1).
     """

@@ -1,4 +1,4 @@
-"""What to mix: how many prompts of each domain and source to train on, and how many to hold out."""
+"""The pydantic models behind `mixture:`: the prompts of each domain and source to train on, and those to hold out."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ class Share(Config):
     """The share of the training prompts of one domain, of one source within it, or of one stratum of a source."""
 
     weight: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """Its share relative to the weights beside it; 0 leaves it out of training (not out of the held-out)."""
+    """Share relative to the weights beside it; 0 leaves it out of training, but not out of the held-out prompts. None:
+    by the number of its prompts, `temperature` and `emphasis`."""
     quota: int | None = Field(default=None, ge=1)
-    """Exactly this many prompts. Fewer available ones are an error, never a smaller mixture."""
+    """Exact number of prompts; fewer available ones are an error, never a smaller mixture. None: no quota."""
     emphasis: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Its share relative to what it would be by the mixture's `temperature`: 1.2 for a fifth more."""
+    """Factor of the share that it would have by the mixture's `temperature`: 1.2 for a fifth more; None: 1."""
 
     @model_validator(mode="after")
     def _weight_or_quota(self) -> Share:
@@ -40,10 +41,10 @@ def _number_or_share(value: Any) -> Any:
 
 
 HeldOut = Annotated[Count | Portion, BeforeValidator(_number_or_share)]
-"""So many prompts (a whole number), or those whose hash is below this share (a number between 0 and 1).
+"""A number of prompts (a whole number), or the prompts whose hash is below a share (a number between 0 and 1).
 
-A number of prompts is met exactly, and so a source that grows moves some across. By a share each prompt's side is its
-own, whatever comes or goes beside it, and the number follows.
+A number of prompts is met exactly, so that a source that grows moves some across. By a share, each prompt's side
+depends on that prompt alone, whatever comes or goes beside it, and the number follows.
 """
 
 
@@ -51,33 +52,35 @@ class DomainShare(Share):
     """A domain's share of the mixture."""
 
     heldout: HeldOut | None = None
-    """Of its prompts, in place of the mixture's `heldout`."""
+    """Number of its prompts to hold out, or the share of them; None: the mixture's `heldout`."""
     max_repeats: int | None = Field(default=None, ge=1)
-    """Of its prompts, in place of the mixture's."""
+    """Entries in the mixture that a prompt of it may have; None: the mixture's `max_repeats`."""
 
 
 class Strata(Config):
-    """How a source is divided."""
+    """The division of a source into strata, by one of its columns."""
 
     by: str
-    """The column that names each prompt's stratum, one that the source keeps (`columns.keep`)."""
+    """Column that names each prompt's stratum, one that the source keeps (`columns.keep`)."""
     shares: dict[str, Share] = Field(default={})
-    """Of strata within the source, by that column's values."""
+    """Shares of strata within the source, by that column's values."""
 
 
 class SourceShare(Share):
     """A source's share of its domain."""
 
     heldout: HeldOut | None = None
-    """Of its prompts, as part of its domain's. Without it, the source gives in proportion to its size."""
+    """Number of its prompts to hold out, or the share of them, as part of its domain's; None: in proportion to its
+    size.
+    """
     max_repeats: int | None = Field(default=None, ge=1)
-    """Of its prompts, in place of its domain's."""
+    """Entries in the mixture that a prompt of it may have; None: its domain's `max_repeats`."""
     strata: Strata | None = None
-    """How it is divided in turn; None: not at all."""
+    """Division of the source into strata; None: it is not divided."""
 
 
 Temperature = Annotated[float, Field(gt=0, allow_inf_nan=False)] | Literal["inf"]
-"""Of shares without weights; text for the infinite one, which JSON has no number for."""
+"""The temperature of shares without weights; the infinite one is text, because JSON has no number for it."""
 
 
 class MixtureSpec(Config):
@@ -95,17 +98,17 @@ class MixtureSpec(Config):
     """
 
     seed: int = 0
-    """Chooses the prompts that are held out and taken, and their order."""
+    """Seed of the choice of held-out and taken prompts, and of their order."""
     size: int | None = Field(default=None, ge=1)
-    """How many prompts to train on. None takes all that there are, as far as the weights' proportions allow."""
+    """Entries of the mixture, which are the prompts to train on; None: as many as the weights' proportions allow."""
     heldout: HeldOut = 0
-    """How many prompts of each domain, or which share of them, unless it says otherwise, are held out for evaluation
-    and never trained on. By a share a source that grows moves no prompt across; a number is exact."""
+    """Number of prompts of each domain, or the share of them, that are held out for evaluation and never trained on,
+    unless the domain has its own. By a share, a source that grows moves no prompt across; a number is exact."""
     temperature: Temperature = 1.0
-    """T of shares without weights, at each level: one of n prompts weighs n^(1/T). 1: in proportion to what there is;
-    inf: the same for all; between: the small ones are up-sampled relative to the large."""
+    """Temperature T of shares without weights, at each level: a member of n prompts weighs n^(1/T). 1: in proportion to
+    the prompts; inf: the same for all; in between: small members are up-sampled relative to large ones."""
     max_repeats: int = Field(default=1, ge=1)
-    """How often a prompt may stand in the mixture, so that a share may be larger than what there is."""
+    """Entries in the mixture that a prompt may have, so that a share may be larger than its prompts."""
     domains: dict[Domain, DomainShare] = Field(default={})
     """Shares of domains."""
     sources: dict[str, SourceShare] = Field(default={})

@@ -1,4 +1,4 @@
-"""The tests of a programming task, from the forms in which data sets hold them into the verifier's two.
+"""Reads the tests of a programming task, from the forms of published data sets into the verifier's two.
 
 | form | of |
 |---|---|
@@ -19,18 +19,18 @@ from typing import Any
 from tasks.sourcing.values import UnusableError, structure
 
 SOLUTION = "solution"
-"""The module that KodCode's tests import the response from."""
+"""The module from which KodCode's tests import the response."""
 
 
 def read_tests(value: Any, setup: Any = None) -> dict[str, Any]:
-    """The ground truth that the verifier `code` takes, out of any of the forms above.
+    """Return the ground truth that the verifier `code` takes, from tests in any of the forms above.
 
     Args:
-        value: what the row's column of tests holds.
+        value: the value of the row's column of tests.
         setup: code that runs before assertions: text, a list of lines, or None.
 
     Raises:
-        UnusableError: no tests, or in none of these forms.
+        UnusableError: the value holds no tests, or holds them in none of these forms.
     """
     tests = structure(value)
     if isinstance(tests, list) and len(tests) == 1:
@@ -95,7 +95,7 @@ def _calls(name: Any, tests: list[dict[str, Any]], setup: str) -> dict[str, Any]
 
 
 def _text(side: Any) -> str:
-    """What a program reads or prints; a list is its lines."""
+    """The text that a program reads or prints; a list holds its lines."""
     if isinstance(side, list) and all(isinstance(line, str) for line in side):
         return "\n".join(side)
     if not isinstance(side, str):

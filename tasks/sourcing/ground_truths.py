@@ -1,4 +1,4 @@
-"""The ground truth of a row, in the form that its verifier takes, or the reason why there is none.
+"""Reads the ground truth of a row, in the form that its verifier takes.
 
 The forms are those of `tasks.verifiers.verify`: a string or list of strings for math, tests for code, constraint ids
 with arguments for precise_if, a reference for chat_reference, null for chat_open.
@@ -21,22 +21,25 @@ from tasks.verifiers.instructions.arguments import SCHEMAS, ArgumentsError, norm
 
 
 def verifier_of(row: Mapping[str, Any], source: SourceSpec) -> Verifier:
-    """What judges the responses to a row; raises `UnusableError` where the row names no verifier that is known."""
-    told = source.row_verifier
-    if told is None:
+    """Return the verifier of a row; raises `UnusableError` where the row names none that `row_verifier` maps."""
+    by_row = source.row_verifier
+    if by_row is None:
         assert source.verifier is not None
         return source.verifier
-    name = only(present(row, told.column))
-    if not isinstance(name, str) or name not in told.names:
-        reason = f"{told.column} = {name!r} is none of {', '.join(told.names)}"
-        raise UnusableError(reason, name, f"{told.column} names no verifier of row_verifier")
-    return told.names[name]
+    name = only(present(row, by_row.column))
+    if not isinstance(name, str) or name not in by_row.names:
+        reason = f"{by_row.column} = {name!r} is none of {', '.join(by_row.names)}"
+        raise UnusableError(reason, name, f"{by_row.column} names no verifier of row_verifier")
+    return by_row.names[name]
 
 
 def graded(row: Mapping[str, Any], source: SourceSpec) -> tuple[str, Any]:
-    """The verifier that judges a row's responses, and its ground truth: several in one where the source has rewards.
+    """Return the verifier that judges a row's responses, and the row's ground truth.
 
-    Raises `UnusableError` when the row has no ground truth that the verifiers could use.
+    Where the source has further rewards, the verifier is `weighted`, and the ground truth holds those of all of them.
+
+    Raises:
+        UnusableError: the row has no ground truth that the verifiers could use.
     """
     verifier = verifier_of(row, source)
     truth = _with_mode(ground_truth(row, verifier, source.columns), source)
@@ -63,7 +66,7 @@ def _with_mode(truth: Any, source: SourceSpec) -> Any:
 
 
 def ground_truth(row: Mapping[str, Any], verifier: Verifier, columns: Columns) -> Any:
-    """The row's ground truth as a JSON value; raises `UnusableError` when it has none that `verifier` could use."""
+    """Return the row's ground truth as a JSON value; raises `UnusableError` where `verifier` could use none."""
     match verifier:
         case "math":
             answer = _answer(row, columns)
@@ -79,7 +82,7 @@ def ground_truth(row: Mapping[str, Any], verifier: Verifier, columns: Columns) -
 
 
 def asked_instead(row: Mapping[str, Any], verifier: Verifier, columns: Columns) -> str:
-    """What the prompt has to ask for beside, so that its answer is a whole number; empty for most prompts."""
+    """Return the sentence by which the prompt asks for a whole number (`integer_answers`); mostly empty."""
     return _whole(_answer(row, columns))[1] if columns.integer_answers and verifier == "math" else ""
 
 
@@ -96,21 +99,21 @@ def _answer(row: Mapping[str, Any], columns: Columns) -> str | list[str]:
         return _extracted(value, columns)
     if not value:
         raise UnusableError("the list of answers is empty", value)
-    return [_extracted(each, columns) for each in value]
+    return [_extracted(answer, columns) for answer in value]
 
 
 def _extracted(value: Any, columns: Columns) -> str:
-    """The answer inside a value: its text, or what `ground_truth_pattern` finds in it."""
+    """The answer inside a value: its text, or the match of `ground_truth_pattern`."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise UnusableError("the ground truth is neither text nor a number", value)
     if isinstance(value, float) and not math.isfinite(value):
         raise UnusableError("the ground truth is not a finite number", value)
     text = str(value)
     if columns.ground_truth_pattern is not None:
-        found = list(re.finditer(columns.ground_truth_pattern, text))
-        if not found:
+        matches = list(re.finditer(columns.ground_truth_pattern, text))
+        if not matches:
             raise UnusableError("ground_truth_pattern finds nothing in the ground truth", value)
-        text = found[-1].group(found[-1].re.groups) or ""
+        text = matches[-1].group(matches[-1].re.groups) or ""
     if not text.strip():
         raise UnusableError("the ground truth is empty", value)
     return text.strip()

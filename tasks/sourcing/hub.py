@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, and local files read through the same library, streamed."""
+"""Reads data sets of the Hugging Face hub, and files through the same library, as streams."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Result = TypeVar("Result")
 
 
 def resolve_revision(name: str, revision: str, *, kind: str, where: str) -> str:
-    """The commit that a branch or tag of a repository of the hub is; a commit is itself, and needs no network.
+    """Return the commit of a branch or tag of a repository of the hub; a commit is returned as it is, without network.
 
     Args:
-        name: of the repository.
+        name: id of the repository.
         revision: a commit, a branch or a tag.
         kind: `dataset` or `model`.
-        where: what asks, for the message.
+        where: the option that names it, for the message.
 
     Raises:
         SpecError: there is no such repository or revision, it is gated, or the hub cannot be asked.
@@ -46,10 +46,16 @@ def resolve_revision(name: str, revision: str, *, kind: str, where: str) -> str:
 def rows_of(
     loader: HuggingFaceLoader, files: Sequence[File], columns: Iterable[str] | None, where: str
 ) -> Iterator[Item]:
-    """The rows of a data set, one by one; of `columns` alone where its format can be read so.
+    """Yield the rows of a data set, with `columns` alone where its format allows that.
+
+    Args:
+        loader: the data set, or the files.
+        files: the files that the loader names.
+        columns: the columns to read; None: all.
+        where: the name of the loader in errors.
 
     Raises:
-        SpecError: see `resolve_revision`; a split, configuration or format that it does not have.
+        SpecError: the data set, split, configuration or format does not exist, is gated, or the hub cannot be asked.
     """
     import datasets
     from datasets.exceptions import DatasetGenerationError
@@ -77,17 +83,17 @@ def rows_of(
 
 
 def retried(call: Callable[[], Result]) -> Result:
-    """Return what `call` returns; repeat it after pauses while the hub cannot be reached."""
-    return retrying(call, WAITS, lambda error: not _is_offline() and _may_pass(error), "the hub")
+    """Return the result of `call`, which is repeated after each of `WAITS` while the hub cannot be reached."""
+    return retrying(call, WAITS, lambda error: not _is_offline() and _may_pass(error), "the Hugging Face hub")
 
 
 @contextmanager
 def explained(name: str, where: str, way_out: str) -> Iterator[None]:
-    """Turns what the hub's libraries raise about `name` into one sentence that begins with `where`.
+    """Turn errors of the hub's libraries about `name` into one sentence that begins with `where`.
 
     Raises:
-        SpecError: a mistake, the network switched off by the user among them.
-        ConnectionError: the hub cannot be reached, so that a task is tried again.
+        SpecError: a mistake of the user's; a network that the user has switched off is one.
+        ConnectionError: the hub cannot be reached; a task is then retried.
     """
     from datasets.exceptions import DatasetNotFoundError
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
@@ -99,8 +105,8 @@ def explained(name: str, where: str, way_out: str) -> Iterator[None]:
     except (GatedRepoError, RepositoryNotFoundError, DatasetNotFoundError) as error:
         gated = isinstance(error, GatedRepoError) or "is a gated dataset" in str(error)
         problem = f"{name} is gated: ask for access on its page of the hub" if gated else f"the hub has no {name}"
-        told = f"{where}: {problem}; a private or gated one needs HF_TOKEN, a token that may read it"
-        raise SpecError(told) from error
+        sentence = f"{where}: {problem}; a private or gated one needs HF_TOKEN, a token that may read it"
+        raise SpecError(sentence) from error
     except RevisionNotFoundError as error:
         raise SpecError(f"{where}: {name} has no such revision; a commit, a branch or a tag of it") from error
     except (ValueError, FileNotFoundError) as error:
@@ -113,12 +119,12 @@ def explained(name: str, where: str, way_out: str) -> Iterator[None]:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether the hub, or the way to it, may be there the next time."""
+    """True for an error of the hub, or of the network, that may pass."""
     from huggingface_hub.errors import HfHubHTTPError
 
     if isinstance(error, HfHubHTTPError):
         return error.response.status_code in (408, 429) or error.response.status_code >= 500
-    # The client's own errors are told by name: which client it is depends on the version of the hub's library.
+    # The client's own errors are recognised by name: the version of the hub's library decides which client it is.
     names = {kind.__name__ for kind in type(error).__mro__}
     return isinstance(error, ConnectionError | TimeoutError) or bool(names & {"TransportError", "OfflineModeIsEnabled"})
 
@@ -131,7 +137,7 @@ def _is_offline() -> bool:
 
 @contextmanager
 def _torch_unseen() -> Iterator[None]:
-    """Streaming imports torch wherever it is installed, for data loaders that a data stage has none of."""
+    """Keep the library from importing torch, which streaming does for data loaders that a data stage does not use."""
     from datasets import config
 
     before, config.TORCH_AVAILABLE = config.TORCH_AVAILABLE, "torch" in sys.modules

@@ -1,7 +1,7 @@
 """DAPO's transformation of answers (arXiv:2503.14476, section 3.5): questions that ask for a whole number.
 
-DAPO has a language model rewrite each question, and what it gave is DAPO-Math-17k. Here whole numbers stay, fractions
-are asked for as the sum of numerator and denominator, and no other answer is transformed.
+DAPO has a language model rewrite each question; the result is DAPO-Math-17k. Here whole numbers stay, the prompt of a
+fraction asks for the sum of numerator and denominator, and no other answer is transformed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ _LATEX = re.compile(r"([+-]?)\\[dt]?frac\{(\d+)\}\{([1-9]\d*)\}")
 
 
 def whole(answer: str) -> tuple[str, str]:
-    """The whole number to ask for in place of `answer`, and the sentence that asks for it, empty where none is needed.
+    """Return the whole number to ask for instead of `answer`, and the sentence that asks for it, empty where none is
+    needed.
 
-    Raises `UnusableError` where the answer is neither a whole number nor a fraction.
+    Raises:
+        UnusableError: the answer is neither a whole number nor a fraction.
     """
     text = _LATEX.sub(r"\1\2/\3", re.sub(r"[\s$]|(?<=\d),(?=\d{3}(?!\d))", "", answer))
     if not _NUMBER.fullmatch(text) or ("." in text and "/" in text):

@@ -1,4 +1,4 @@
-"""The messages of a row's prompt."""
+"""Reads the messages of a row's prompt."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from tasks.sourcing.values import UnusableError, present, structure
 from tasks.tables.schemas import Message
 
 ROLES = ("system", "user", "assistant")
+"""The roles that a message may have."""
 
 
 @dataclass(frozen=True)
 class Chat:
-    """A prompt.
+    """The messages of a prompt.
 
     Attributes:
-        messages: the user's last.
-        extras: what each of them held beside role and content.
-        answers: how many turns of the assistant stood after the user's last, which are left off.
+        messages: the turns, of which the last is the user's.
+        extras: the keys and values of each message beside role and content.
+        answers: the number of assistant's turns after the user's last, which are left off.
     """
 
     messages: list[Message]
@@ -31,12 +32,12 @@ class Chat:
 
 
 def chat_from(row: Mapping[str, Any], columns: Columns, tests: str = "", asked: str = "") -> Chat:
-    """The prompt of a row as `columns` say.
+    """Return the prompt of a row as `columns` map it.
 
     Args:
-        row: by column.
-        columns: which of them is the prompt, and what is made of it.
-        tests: what stands for `{tests}` in the template.
+        row: the values of the row by column.
+        columns: the column of the prompt, the template and the system message.
+        tests: the text that replaces `{tests}` in the template.
         asked: a sentence for the end of the question.
 
     Raises:
@@ -54,7 +55,7 @@ def chat_from(row: Mapping[str, Any], columns: Columns, tests: str = "", asked: 
         messages[-1]["content"] += f"\n\n{asked}"
     if columns.template is not None:
         pieces = {"{prompt}": messages[-1]["content"], "{tests}": tests}
-        messages[-1]["content"] = re.sub(r"\{prompt\}|\{tests\}", lambda found: pieces[found[0]], columns.template)
+        messages[-1]["content"] = re.sub(r"\{prompt\}|\{tests\}", lambda match: pieces[match[0]], columns.template)
     if columns.system is not None:
         if messages[0]["role"] == "system":
             raise UnusableError("the prompt has a system message of its own beside columns.system", value)
@@ -87,7 +88,7 @@ def _turns(value: Any) -> Chat:
 
 
 def _extra(turn: dict[str, Any]) -> dict[str, Any]:
-    """What a message holds beside role and content, as JSON values: times and the like as their text."""
+    """The keys and values of a message beside role and content, as JSON values: times and the like as their text."""
     beside = {key: item for key, item in turn.items() if key not in ("role", "content") and item not in (None, "", [])}
-    held: dict[str, Any] = json.loads(json.dumps(beside, default=str))
-    return held
+    extra: dict[str, Any] = json.loads(json.dumps(beside, default=str))
+    return extra

@@ -1,14 +1,14 @@
-"""Digests of what tables and model folders hold, which need not be read where their writer left them beside it.
+"""Content digests of tables and model folders; one that the writer stored is used instead of reading the data.
 
     a table         its rows' digest is in its footer          one read of the footer
     a model folder  its files' digests are in `sha256.json`    one listing, and that file
     anything else   has none                                   all of it is read
 
-What a writer left is a claim, and this project's writers alone make one. A table's is of so many bytes of pages: a file
-with more or fewer was made from the table by a program that copied the entries of its footer, and counts as any other
-file. Pages are compared with the claim whenever the table is read (`tasks.tables.parquet.read_table`) and lies on this
-machine. A folder's claim is compared with the names and sizes of its files; where the folder lies on this machine,
-with the files themselves, once a process.
+A stored digest is a claim; only the writers of this project make one. A table's claim has the number of bytes of its
+pages: a file with another number was made from the table by a program that copied the entries of its footer, and counts
+as any other file. Pages are compared with the claim whenever the table is read (`tasks.tables.parquet.read_table`) and
+lies on this machine. A folder's claim is compared with the names and sizes of its files; where the folder lies on this
+machine, with the files themselves, once a process.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from tasks.failures import MistakeError
 from tasks.tables.row_groups import row_groups
 
 CLAIM = "content"
-"""The entry of a table's footer: the digest of its columns' names and pages, and how many bytes the pages are."""
+"""The entry of a table's footer with the digest of its columns' names and pages, and the number of the pages' bytes."""
 MANIFEST = "sha256.json"
-"""The file of a folder: bytes and SHA-256 of each other file by its path."""
+"""The file of a folder that has the bytes and the SHA-256 of each other file by its path."""
 CARD = "README.md"
 """The file of a folder that is for people alone, and no part of its digest."""
 MAGIC = b"PAR1"
+"""The first bytes of a Parquet file."""
 _BLOCK = 1 << 20
 _OTHER_FILES = f"{MANIFEST} was written for other files; delete it, and they count as they are"
 
 
 class ContentError(MistakeError):
-    """A file or folder that is not what its own digest says: names it, and what to do."""
+    """Raised for a file or folder that does not have its own digest; the message names it and the remedy."""
 
 
 def write_parquet(
@@ -64,7 +65,7 @@ def write_parquet(
 
 
 def check_pages(path: Path) -> str | None:
-    """The digest that a table claims, once its pages were found to have it; None where it claims none.
+    """Compare the pages of a table with the digest that it claims, and return that; None where it claims none.
 
     Raises:
         ContentError: the footer cannot be read, or the pages are not those that it was written for.
@@ -83,26 +84,26 @@ def check_pages(path: Path) -> str | None:
 
 
 def file_digest(path: str | Path) -> str:
-    """The digest of a file or folder on this machine: 64 hex digits.
+    """Return the digest of a file or folder on this machine: 64 hex digits.
 
     Equal for equal tables whatever they were made from, for other files of equal bytes, and for folders of equal files
     with equal paths.
 
     Raises:
-        ContentError: see `check_pages`; or a folder whose manifest is not of these files.
+        ContentError: a table whose pages do not have its digest, or a folder whose manifest is of other files.
     """
     path = Path(path)
     if path.is_dir():
-        found = _entries(path)
-        if (path / MANIFEST).is_file() and _manifest((path / MANIFEST).read_bytes(), str(path)) != found:
+        entries = _entries(path)
+        if (path / MANIFEST).is_file() and _manifest((path / MANIFEST).read_bytes(), str(path)) != entries:
             raise ContentError(f"{path}: {_OTHER_FILES}")
-        return _folder_digest(found)
+        return _folder_digest(entries)
     checked = check_pages(path) if _is_table(path) else None
     return checked or _sha256(path)
 
 
 def claimed(files: AbstractFileSystem, address: str) -> str | None:
-    """The digest of a file or folder elsewhere as `file_digest` would give it, from its claim; None where it has none.
+    """Return the claimed digest of a remote file or folder, equal to that of `file_digest`; None where it claims none.
 
     Raises:
         ContentError: a claim that is malformed, or of a folder with other files.
@@ -200,6 +201,6 @@ def _sha256(path: Path) -> str:
 
 @lru_cache(maxsize=4096)
 def _sha256_of(path: str, *_state: int) -> str:
-    """Of the file in this state: weights of many gigabytes are read once a process."""
+    """The SHA-256 of a file in this state; weights of many gigabytes are read once a process."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

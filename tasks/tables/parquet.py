@@ -1,7 +1,7 @@
-"""Tables in files, written and read under their schemas (`tasks.tables.schemas`).
+"""Writes and reads tables as Parquet files under their schemas (`tasks.tables.schemas`).
 
 Every table is one Parquet file. A stage validates a table where it writes it (`write_table`) and where it reads it
-(`read_table`), so that a malformed file is one clear error at the border and never a surprise three rooms later.
+(`read_table`), so that a malformed file is one clear error at the border and never a surprise in a later stage.
 """
 
 from __future__ import annotations
@@ -23,23 +23,29 @@ BATCH_ROWS = 4096
 """Rows that `read_batches` reads at a time."""
 
 SCHEMA_VERSION = 2
-"""Of all tables; in the metadata of each. It grows with a change that a reader of the version before cannot read."""
+"""The version of all schemas, in the metadata of every table; a change that older code cannot read raises it."""
 
 VERSION = "schema_version"
 """The entry of a table's metadata with its `SCHEMA_VERSION`."""
 
 
 class TableError(MistakeError):
-    """A table that is not what its stage was promised: names the file, the column or row, and the value."""
+    """Raised for a table that does not have its schema; names the file, the column or row, and the value."""
 
 
 def storable(text: str) -> str:
-    """`text` as UTF-8 can hold it: half of a surrogate pair, which a model may write, becomes its escape."""
+    """Return `text` in a form that UTF-8 can hold: half of a surrogate pair, as a model may write, is escaped."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def table_from_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema, where: str) -> pa.Table:
-    """The rows as a table of `schema`; raises `TableError` that names the column at fault."""
+    """Return the rows as a table of `schema`; raises `TableError`, which names the column at fault.
+
+    Args:
+        rows: by column.
+        schema: the columns.
+        where: the name of the table in errors.
+    """
     listed = list(rows)
     columns = []
     for column in schema:
@@ -53,7 +59,7 @@ def table_from_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema, where:
 
 
 def validate(table: pa.Table, schema: pa.Schema, where: str) -> pa.Table:
-    """The table with `schema`'s columns, in its order and types; metadata of the file is kept.
+    """Return the table with the columns of `schema`, in its order and types, and with its own metadata.
 
     A column that may be null, and that an older version of the schema did not have, is filled with nulls.
 
@@ -85,18 +91,18 @@ def with_user_columns(schema: pa.Schema, *others: pa.Schema) -> pa.Schema:
     """
     tables = (schema, PROMPTS, SET_ASIDE, RESPONSES, ROLLOUTS, COMPARED, MIXTURE, LEDGER)
     ours = {name for table in tables for name in table.names}
-    found: dict[str, pa.DataType] = {}
+    added: dict[str, pa.DataType] = {}
     for column in (column for other in others for column in other if column.name not in ours):
-        if found.setdefault(column.name, column.type) != column.type:
-            raise TableError(f"column {column.name!r} is {found[column.name]} in one table, {column.type} in another")
-    return pa.schema([*schema, *(pa.field(name, kind) for name, kind in found.items())])
+        if added.setdefault(column.name, column.type) != column.type:
+            raise TableError(f"column {column.name!r} is {added[column.name]} in one table, {column.type} in another")
+    return pa.schema([*schema, *(pa.field(name, kind) for name, kind in added.items())])
 
 
 def columns_of(path: str | Path) -> pa.Schema:
-    """The columns of a Parquet file.
+    """Return the columns of a Parquet file.
 
     Raises:
-        TableError: it is not such a file.
+        TableError: the file is missing or is no Parquet file.
     """
     with _readable(Path(path)):
         return pq.read_schema(path)
@@ -119,9 +125,14 @@ def write_batches(
     metadata: Mapping[str, Any] | None = None,
     last: Callable[[], Mapping[str, Any]] = dict,
 ) -> Path:
-    """As `write_table`, for a table that comes in parts; equal rows give equal bytes, whatever the parts are.
+    """Write a table that comes in parts to one Parquet file; equal rows give equal bytes, whatever the parts are.
 
-    `last` gives what is only known once all parts were taken, as further metadata.
+    Args:
+        path: of the file.
+        tables: the parts, in their order.
+        schema: the columns.
+        metadata: JSON values for the file's metadata, as for `write_table`.
+        last: gives further metadata that is known only once all parts were taken.
     """
     path = Path(path)
     checked = (validate(table, schema, str(path)) for table in tables)
@@ -138,7 +149,7 @@ def read_table(path: str | Path, schema: pa.Schema) -> pa.Table:
     """Read a Parquet file as `schema`.
 
     Raises:
-        TableError: it is not such a table, or not the one that its own digest was made for; names the file.
+        TableError: the file holds no such table, or its rows do not have the digest in its own footer.
     """
     path = Path(path)
     with _readable(path):
@@ -162,7 +173,7 @@ def read_batches(path: str | Path, schema: pa.Schema) -> Iterator[pa.Table]:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Turns what goes wrong with a file inside into a `TableError`, and then compares its pages with their digest."""
+    """Turns errors of reading the file into `TableError`, and then compares its pages with their digest."""
     try:
         yield
         version = json.loads((pq.read_metadata(path).metadata or {}).get(VERSION.encode(), b"0"))
@@ -182,6 +193,6 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def read_metadata(file: str | Path | BinaryIO) -> dict[str, Any]:
-    """The key-value metadata that `write_table` stored, without Arrow's entry, the digest and the version."""
+    """Return the key-value metadata that `write_table` stored, without Arrow's entry, the digest and the version."""
     entries = {key.decode(): value for key, value in (pq.read_metadata(file).metadata or {}).items()}
     return {key: json.loads(value) for key, value in entries.items() if key not in ("ARROW:schema", CLAIM, VERSION)}

@@ -1,4 +1,4 @@
-"""Rows into the row groups of a Parquet file: what is written, and read again, together."""
+"""Divides the rows of a Parquet file into row groups, which are written, and read again, together."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 ROW_GROUP = 1 << 15
-"""Rows that are written, and read again, together."""
+"""Rows in a row group, at most."""
 ROW_GROUP_BYTES = 128 << 20
-"""Bytes of their text, before it is compressed: responses may have 100 KB each."""
+"""Bytes of text in a row group, before compression, at which it ends: a response may have 100 KB."""
 
 
 def row_groups(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.Table]:
-    """The rows in groups whose ends depend on nothing but the rows; at least one group, which may be empty."""
+    """Yield the rows in groups whose ends depend on the rows alone; at least one group, which may be empty.
+
+    Args:
+        tables: parts of the table, in their order.
+        schema: the columns.
+    """
     waiting = schema.empty_table()
     sizes = np.empty(0, np.int64)
     written = False
@@ -39,11 +44,11 @@ def _end_of_group(sizes: NDArray[np.int64]) -> int | None:
 
 def _text_bytes(table: pa.Table) -> NDArray[np.int64]:
     """Bytes of text in each row, those in lists included."""
-    found = np.zeros(table.num_rows, np.int64)
+    total = np.zeros(table.num_rows, np.int64)
     for column in table.columns:
         sizes = [_sizes(chunk) for chunk in column.chunks]
-        found += np.concatenate([np.empty(0, np.int64), *sizes])
-    return found
+        total += np.concatenate([np.empty(0, np.int64), *sizes])
+    return total
 
 
 def _sizes(array: pa.Array) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""The columns of the tables that cross a stage boundary, the identities in them, and what a stage says of itself."""
+"""The columns of the tables that cross a stage boundary, the identities in them, and the summary of a stage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def _column(name: str, kind: pa.DataType, *, nullable: bool = False) -> pa.Field
 
 
 TEXT = pa.large_string()
-"""Of columns that may hold more than 2 GiB in one piece, where the offsets of Arrow's other type of text overflow."""
+"""The type of text columns that may hold more than 2 GiB in one piece, where the offsets of Arrow's other type
+overflow."""
 
 MESSAGES = pa.list_(pa.struct([_column("role", pa.string()), _column("content", TEXT)]))
 
@@ -60,9 +61,17 @@ Kind = Literal[
     "near_duplicate",
     "unjudged",
 ]
-"""Why a row was set aside: it is no row; it has no prompt or ground truth that could be used; too long or too short; of
-another language; its ground truth is none for its own verifier; it stands in an evaluation set; its prompt stands
-elsewhere, or nearly so; none of its rollouts could be judged."""
+"""The fault for which a row is set aside.
+
+- `malformed`: it is no row;
+- `unusable`: it has no prompt or ground truth that could be used;
+- `length`: its prompt is too long or too short;
+- `language`: its prompt is of another language;
+- `ground_truth`: its own verifier rejects its ground truth;
+- `contaminated`: its prompt holds a question of an evaluation set;
+- `duplicate`, `near_duplicate`: another row has the same prompt, or nearly the same;
+- `unjudged`: none of its rollouts could be judged.
+"""
 
 SET_ASIDE = pa.schema(
     [
@@ -76,9 +85,10 @@ SET_ASIDE = pa.schema(
         _column("value", pa.string()),
     ]
 )
-"""One set-aside row a row: the `Stage` and `Kind`, where it stood in its source (0-based), why, the value at fault.
+"""The table of rows set aside, one a row: the `Stage`, the `Kind`, the row's number in its source from 0, the reason,
+and the value at fault.
 
-`prompt_id` is null for what became no prompt, `clashed_with` is the prompt that was kept in its place, where one was.
+`prompt_id` is null for a row that became no prompt; `clashed_with` is the prompt that stays instead, where one does.
 """
 
 RESPONSES = pa.schema(
@@ -90,7 +100,7 @@ RESPONSES = pa.schema(
         _column("finish_reason", pa.string()),
     ]
 )
-"""One completion a row, before it is judged."""
+"""The table of responses before they are judged, one completion a row."""
 
 ROLLOUTS = pa.schema(
     [
@@ -100,7 +110,8 @@ ROLLOUTS = pa.schema(
         _column("policy", pa.string()),
     ]
 )
-"""One completion a row. A response that could not be judged has a null `score` and says why in `error`."""
+"""The table of judged responses, one completion a row; where it could not be judged, `score` is null and `error` has
+the reason."""
 
 GRADED = pa.schema(
     [
@@ -110,7 +121,8 @@ GRADED = pa.schema(
         _column("mean_tokens", pa.float64()),
     ]
 )
-"""Prompts with what the initial checkpoint makes of them. `pass_rate` is the mean score of the judged rollouts."""
+"""The table of prompts with the results of the initial checkpoint; `pass_rate` is the mean score of the judged
+rollouts."""
 
 COMPARED = pa.schema(
     [
@@ -123,12 +135,13 @@ COMPARED = pa.schema(
         _column("mean_tokens", pa.float64()),
     ]
 )
-"""What several checkpoints, or ways to use one, make of the same prompts: one row for each prompt and variant."""
+"""The table that compares several checkpoints, or ways to use one, on the same prompts: a row for each prompt and
+variant."""
 
 MIXTURE = pa.schema([*GRADED, _column("repeat", pa.int32()), _column("order", pa.int64())])
-"""Graded prompts in the order in which training visits them (`order` counts from 0).
+"""The table of graded prompts in the order of training (`order` counts from 0).
 
-A prompt that is up-sampled has several rows; `repeat` is how often it stood before.
+A prompt that is up-sampled has several rows; `repeat` counts its earlier ones.
 """
 
 LEDGER = pa.schema(
@@ -149,9 +162,9 @@ LEDGER = pa.schema(
         _column("detail", pa.string(), nullable=True),
     ]
 )
-"""One sampled group a row: when (seconds since the run began), by which policy versions, its scores, and its fate.
+"""The table of sampled groups, one a row: times in seconds since the run began, policy versions, scores, and fate.
 
-A null among `scores` is a response that could not be judged; these come last, and `detail` says how many and why.
+A null among `scores` is a response that could not be judged; these come last, and `detail` has their number and reason.
 """
 
 EVALUATION = pa.schema(
@@ -165,24 +178,25 @@ EVALUATION = pa.schema(
         _column("n", pa.int64()),
     ]
 )
-"""One figure a row with its 95% confidence interval; `policy` is `before`, `after` or `gain`, `n` counts prompts."""
+"""The table of evaluation results, one figure a row with its 95% confidence interval; `policy` is `before`, `after` or
+`gain`, `n` counts prompts."""
 
 VALUE_CHARS = 200
-"""Of the value at fault, a `SET_ASIDE` row holds so much."""
+"""Characters of the longest value at fault that a row of `SET_ASIDE` holds; longer ones are cut."""
 
 
 def canonical_json(value: Any) -> str:
-    """`value` as JSON text that is equal for equal values: sorted keys, no spaces, UTF-8 kept readable."""
+    """Return `value` as JSON text that is equal for equal values: sorted keys, no spaces, readable UTF-8."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def prompt_id(messages: Iterable[Mapping[str, str]], verifier: str, ground_truth: Any) -> str:
-    """The identity of a prompt: 32 hex digits over its messages, verifier and ground truth (a JSON value)."""
+    """Return the identity of a prompt: 32 hex digits over its messages, verifier and ground truth (a JSON value)."""
     return _digest([_turns(messages), verifier, ground_truth])
 
 
 def messages_key(messages: Iterable[Mapping[str, str]]) -> str:
-    """The identity of what a policy sees of a prompt: 32 hex digits over its messages."""
+    """Return the identity of the part of a prompt that a policy sees: 32 hex digits over its messages."""
     return _digest(_turns(messages))
 
 
@@ -205,11 +219,11 @@ def set_aside_row(
     prompt_id: str | None = None,
     clashed_with: str | None = None,
 ) -> dict[str, Any]:
-    """A row of `SET_ASIDE`; a long `value` is shortened, and one that is no text becomes JSON."""
+    """Return a row of `SET_ASIDE`; a long `value` is cut, and one that is no text becomes JSON."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     text = text if len(text) <= VALUE_CHARS else text[: VALUE_CHARS - 3] + "..."
-    # What is set aside may be the very text that no file can hold.
-    reason, text = (each.encode(errors="backslashreplace").decode() for each in (reason, text))
+    # The text at fault may be one that no file can hold.
+    reason, text = (part.encode(errors="backslashreplace").decode() for part in (reason, text))
     return {
         "stage": stage,
         "kind": kind,
@@ -224,17 +238,18 @@ def set_aside_row(
 
 @dataclass
 class StageSummary:
-    """What a stage has to say about its run, as a typed output, so that a cached stage still shows everything.
+    """The summary of a stage's run; it is a typed output, so that a cached stage still has one.
 
     Attributes:
-        stage: name of the stage; a stage that runs several times adds what tells them apart (`sourcing: gsm8k`).
-        started_at: when the work began (UTC).
+        stage: name of the stage; one that runs several times adds a name for each (`sourcing: gsm8k`).
+        started_at: time at which the work began (UTC).
         seconds: wall time of the work.
         headline: one sentence for people.
-        facts: all else that it recorded, for the report and for programs: JSON values.
-        run: the run that it was made in (`tasks.flyte.stages.run_id`); in any other it came from the cache.
-        image: the container image that it was made in (`tasks.lineage.provenance.image`).
-        cores, gpus: what it held for `seconds` (`tasks.machine.resources`).
+        facts: further figures for the report and for programs: JSON values.
+        run: the run in which the stage ran (`tasks.flyte.stages.run_id`); in another run it came from the cache.
+        image: the container image in which the stage ran (`tasks.lineage.provenance.image`).
+        cores: CPU cores that it held for `seconds` (`tasks.machine.resources`).
+        gpus: GPUs that it held for `seconds`.
     """
 
     stage: str
@@ -251,10 +266,10 @@ class StageSummary:
         return self.headline
 
     def as_json(self) -> dict[str, Any]:
-        """As JSON values, for the metadata of a table."""
+        """Return the summary as JSON values, for the metadata of a table."""
         return asdict(self) | {"started_at": self.started_at.isoformat()}
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> Self:
-        """What `as_json` gave."""
+        """Make a summary of the values that `as_json` returned."""
         return cls(**{**values, "started_at": datetime.fromisoformat(values["started_at"])})

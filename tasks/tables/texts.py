@@ -1,6 +1,6 @@
-"""Prompts as texts that can be compared: which are the same, and what words they have.
+"""Turns prompts into keys, words and runs of words by which they can be compared.
 
-Everything here is over Arrow and numpy arrays, for tables of a million prompts.
+Everything here works on Arrow and numpy arrays, for tables of a million prompts.
 """
 
 from __future__ import annotations
@@ -12,13 +12,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Hashes = np.ndarray[tuple[int], np.dtype[np.uint64]]
+"""Hashes of words, of runs of words or of texts, one after the other."""
 Offsets = np.ndarray[tuple[int], np.dtype[np.int64]]
+"""Index of the first hash of each text, and at the end their number; `[texts + 1]`, as in an Arrow list array."""
 
 KEY_BYTES = 16
+"""Bytes of the key of a prompt."""
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _NOT_WORDS = r"[^\p{L}\p{M}\p{N}]+"
 _ALONE = r"([\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}])"
-"""Scripts that put no spaces between words: there each letter is one."""
+"""Letters of scripts that put no spaces between words; each counts as a word."""
 _HYPHEN = r"(\p{L})-(\p{L})"
 _IRREGULAR = r"\s\s|[^\S ]|[\p{Zl}\p{Zp}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{202F}\x{205F}\x{3000}]"
 """White space other than single spaces."""
@@ -26,25 +29,25 @@ _NOT_ARITHMETIC = r"[^\p{N}\p{Sm}*/^!%()\[\]{}-]+"
 
 
 def prompt_keys(messages: pa.ChunkedArray) -> list[bytes]:
-    """`KEY_BYTES` bytes for each prompt, the same for the same turns whatever their case, white space and verifier.
+    """Return `KEY_BYTES` bytes for each prompt, equal for equal turns whatever their case, white space and verifier.
 
     Args:
         messages: the column of that name of a table of `PROMPTS`.
     """
-    found: list[bytes] = []
+    keys: list[bytes] = []
     for chunk in messages.chunks:
         content = pc.utf8_lower(pc.utf8_normalize(_contents(chunk), "NFC"))
         content = _single_spaced(content)
         turns = pc.binary_join_element_wise(pc.struct_field(chunk.flatten(), "role"), content, ": ")
-        found += [
+        keys += [
             hashlib.blake2b(text.encode(), digest_size=KEY_BYTES).digest()
             for text in _joined(chunk, turns, "\n").to_pylist()
         ]
-    return found
+    return keys
 
 
 def questions(messages: pa.ChunkedArray) -> pa.Array:
-    """The text of each prompt without its system message, which is rarely a prompt's own; in lower case."""
+    """Return the text of each prompt in lower case, without its system message, which is rarely the prompt's own."""
     chunks = []
     for chunk in messages.chunks:
         is_system = pc.equal(pc.struct_field(chunk.flatten(), "role"), "system")
@@ -54,7 +57,7 @@ def questions(messages: pa.ChunkedArray) -> pa.Array:
 
 
 def words(texts: pa.Array) -> tuple[Hashes, Offsets]:
-    """A hash of each word of each text: word i of text t is `hashes[offsets[t] + i]`, as in an Arrow list array."""
+    """Return a hash of each word of each text, and the offsets: word i of text t is `hashes[offsets[t] + i]`."""
     spaced = pc.replace_substring_regex(texts, _ALONE, r" \1 ")
     spaced = pc.utf8_trim_whitespace(pc.replace_substring_regex(spaced, _NOT_WORDS, " "))
     listed = pc.utf8_split_whitespace(spaced)
@@ -68,12 +71,15 @@ def words(texts: pa.Array) -> tuple[Hashes, Offsets]:
 
 
 def ngrams(hashes: Hashes, offsets: Offsets, n: int, *, open_ends: bool = False) -> tuple[Hashes, Offsets]:
-    """A hash of each run of `n` words of each text, in their order; of a shorter text, one of all of it.
+    """Return a hash of each run of `n` words of each text, in their order, and the offsets.
+
+    A text with fewer than `n` words has one run, which is all of it.
 
     Args:
-        hashes, offsets: what `words` gives.
-        n: words.
-        open_ends: a text's first and last words are in `n` runs as well, of which some reach beyond its ends.
+        hashes: of the words of all texts (`words`).
+        offsets: the first word of each text, and their number.
+        n: words of a run.
+        open_ends: let runs reach beyond the ends of a text, so that its first and last words are in `n` runs, too.
     """
     counts = np.diff(offsets)
     beyond = n - 1 if open_ends else 0
@@ -87,13 +93,13 @@ def ngrams(hashes: Hashes, offsets: Offsets, n: int, *, open_ends: bool = False)
     runs ^= runs >> np.uint64(31)
     runs *= _MULTIPLIER
     runs ^= runs >> np.uint64(29)
-    each = np.where(counts, sizes - n + 1, 0)
-    first = _offsets(each)
-    return runs[np.repeat(starts[:-1] - first[:-1], each) + np.arange(int(first[-1]))], first
+    runs_of_text = np.where(counts, sizes - n + 1, 0)
+    first = _offsets(runs_of_text)
+    return runs[np.repeat(starts[:-1] - first[:-1], runs_of_text) + np.arange(int(first[-1]))], first
 
 
 def arithmetic(texts: pa.Array) -> Hashes:
-    """A hash of the numbers, operators and brackets of each text, in their order: a formula without its letters."""
+    """Return a hash of the numbers, operators and brackets of each text, in their order: its formula."""
     plain = pc.replace_substring_regex(texts, r"(\p{N}),(\p{N}{3})", r"\1\2")
     plain = pc.replace_substring_regex(plain, _HYPHEN, r"\1\2")
     signs = pc.utf8_trim_whitespace(pc.replace_substring_regex(plain, _NOT_ARITHMETIC, " "))
@@ -101,12 +107,12 @@ def arithmetic(texts: pa.Array) -> Hashes:
 
 
 def combined(first: Hashes, second: Hashes) -> Hashes:
-    """One hash of two."""
+    """Return one hash for each pair of hashes."""
     return (first * _MULTIPLIER) ^ second
 
 
 def text_hashes(texts: pa.Array) -> Hashes:
-    """A hash of each text."""
+    """Return a hash of each text."""
     return np.array([_hash(text) for text in texts.to_pylist()], np.uint64)
 
 

@@ -199,7 +199,10 @@ def test_a_source_is_divided_by_a_column_that_it_keeps():
 @pytest.mark.parametrize(
     ("strata", "said"),
     [
-        ({"by": "level", "shares": {"middle": {"weight": 1}}}, r"strata\.middle: there is none; there are .*'easy'"),
+        (
+            {"by": "level", "shares": {"middle": {"weight": 1}}},
+            r"strata\.shares: no stratum is called 'middle'.*; there are: easy",
+        ),
         ({"by": "colour"}, r"has None in 'colour'; it must be text or a number, and a column that the source keeps"),
         (
             {"by": "level", "shares": {"easy": {"quota": 51}}},
@@ -279,8 +282,8 @@ def test_rows_of_another_source_only_hand_held_out_prompts_to_training():
         ({"size": 121}, ["domains", "available"]),
         ({"heldout": 41}, ["heldout = 41", "precise_if", "40"]),
         ({"heldout": 30, "sources": {"sums": {"heldout": 21}}}, ["sources.sums: heldout", "21", "20"]),
-        ({"sources": {"gms": {"weight": 1}}}, ["sources.gms", "gsm"]),
-        ({"domains": {"code": {"weight": 1}}}, ["domains.code", "math"]),
+        ({"sources": {"gms": {"weight": 1}}}, ["mixture.sources", "'gms'", "did you mean 'gsm'"]),
+        ({"domains": {"code": {"weight": 1}}}, ["mixture.domains", "'code'", "there are: math"]),
         ({"domains": {"math": {"weight": 1}}}, ["weight", "domains.precise_if"]),
         (
             {"domains": {"math": {"weight": 1}, "precise_if": {"weight": 9}}, "sources": {"gsm": {"quota": 30}}},

@@ -122,7 +122,7 @@ write_table({str(path)!r}, table(*(str(random.random()) * 50 for _ in range(2000
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
     done = subprocess.run(
-        [sys.executable, "-c", program], preexec_fn=nearly_full, capture_output=True, text=True, check=False
+        [sys.executable, "-B", "-c", program], preexec_fn=nearly_full, capture_output=True, text=True, check=False
     )
     assert "Errno 27" in done.stderr, done.stderr[-500:]
     with pytest.raises(TableError, match=r"t\.parquet: not a readable Parquet file"):

@@ -46,7 +46,7 @@ def test_every_shipped_spec_loads(path):
         ([source(columns={"promt": "q"})], ["sources[0].columns.promt: unknown key (did you mean 'prompt'?)"]),
         ([source(loader={"kind": "csv", "path": "a"})], ["sources[0].loader.kind = 'csv'", "'jsonl'", "'functions'"]),
         ([source(loader={"path": "a"})], ["sources[0].loader.kind: required", "jsonl", "functions"]),
-        ([source(loader={"kind": "jsonl"})], ["sources[0].loader.path: required key is missing; a path"]),
+        ([source(loader={"kind": "jsonl"})], ["sources[0].loader.path: required key is missing", "a glob"]),
         ([source(domain="maths")], ["sources[0].domain = 'maths': must be 'math', 'code', 'precise_if' or 'chat'"]),
         ([source(verifier="regex")], ["sources[0].verifier = 'regex'", "'precise_if'"]),
         ([source(verifier="code")], ["sources[0]: verifier 'code' does not fit domain 'math', which takes math"]),

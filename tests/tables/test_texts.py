@@ -2,7 +2,7 @@
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.tables.schemas import MESSAGES
@@ -18,6 +18,7 @@ def column(*texts, size=3):
     return pa.chunked_array([whole.slice(start, size) for start in range(0, max(len(whole), 1), size)])
 
 
+@settings(deadline=None)
 @given(st.lists(ALPHABET, max_size=8), st.integers(1, 4))
 def test_words_and_their_runs_are_those_of_each_text_alone(texts, n):
     hashes, offsets = words(questions(column(*texts)))
@@ -33,6 +34,7 @@ def test_words_and_their_runs_are_those_of_each_text_alone(texts, n):
         assert len(set(found)) == len(set(expected))
 
 
+@settings(deadline=None)
 @given(st.lists(ALPHABET, max_size=8), st.integers(1, 4))
 def test_with_open_ends_each_word_is_in_as_many_runs_as_a_run_has_words(texts, n):
     hashes, offsets = words(questions(column(*texts)))
@@ -45,6 +47,7 @@ def test_with_open_ends_each_word_is_in_as_many_runs_as_a_run_has_words(texts, n
         assert own.tolist() == closed[inner[row] : inner[row + 1]].tolist()
 
 
+@settings(deadline=None)
 @given(st.lists(ALPHABET, max_size=8))
 def test_a_prompts_key_depends_on_its_own_text_alone(texts):
     keys = prompt_keys(column(*texts))

@@ -1,8 +1,8 @@
-"""Prompts made here: instruction following with checkable constraints, and tiny Python functions with assertions.
+"""This project's generators of prompts: checkable constraints, tiny Python functions with assertions, and open tasks.
 
 Generators are pure: the same arguments give the same rows, on every machine.
 """
 
 
 class TooFewPromptsError(ValueError):
-    """More distinct prompts were asked for than the generator can make."""
+    """Raised where a generator cannot make as many distinct prompts as its size asks for."""

@@ -1,4 +1,4 @@
-"""Which constraints one answer cannot, or cannot naturally, fulfil together."""
+"""The conflicts of constraints: pairs that one answer cannot, or cannot naturally, fulfil together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALONE = (
     "language:response_language",
     "new:copy_span_idx",
 )
-"""These say what the whole answer is, and leave no room for another constraint."""
+"""Constraints that determine the whole answer, so that no other can stand beside them."""
 
 _CASES = ("change_case:english_lowercase", "change_case:english_capital")
 _BULLETS, _HIGHLIGHTS = "detectable_format:number_bullet_lists", "detectable_format:number_highlighted_sections"
@@ -93,7 +93,7 @@ CONFLICTS: frozenset[frozenset[str]] = frozenset(
     for pairs in (
         *(combinations(group, 2) for group in _ONE_OF),
         *(product(*sides) for sides in _PAIRS),
-        ((each, other) for each in ALONE for other in CONSTRAINTS if other != each),
+        ((name, other) for name in ALONE for other in CONSTRAINTS if other != name),
     )
     for pair in pairs
 )
@@ -101,5 +101,5 @@ CONFLICTS: frozenset[frozenset[str]] = frozenset(
 
 
 def compatible(ids: Sequence[str]) -> bool:
-    """Whether one answer can fulfil these constraints together."""
+    """Return True for constraints that one answer can fulfil together."""
     return not any(frozenset(pair) in CONFLICTS for pair in combinations(ids, 2))

@@ -1,4 +1,4 @@
-"""What each constraint of the instruction generator draws: the sentence that states it, and its checker's arguments.
+"""The constraints of the instruction generator: each draws the sentence that states it, and its checker's arguments.
 
 A constraint has the id and the arguments of IFEval or of IF-RLVR's training constraints (`arguments.IFEVAL`,
 `arguments.TRAINING`), all 54. IFBench's 58 are for evaluation: no prompt is made with them.
@@ -186,9 +186,9 @@ def _excluded(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
 
 
 def _position(rng: random.Random, topic: Topic) -> tuple[str, Kwargs]:
-    sentence, place = rng.choice((1, 2)), rng.choice((2, 3, 4))
-    kwargs = {"keyword": topic.words[1], "n": sentence, "m": place}
-    return f'Word {place} of sentence {sentence} of your answer must be "{topic.words[1]}".', kwargs
+    sentence, position = rng.choice((1, 2)), rng.choice((2, 3, 4))
+    kwargs = {"keyword": topic.words[1], "n": sentence, "m": position}
+    return f'Word {position} of sentence {sentence} of your answer must be "{topic.words[1]}".', kwargs
 
 
 def _first_word(text: str) -> Draw:
@@ -292,4 +292,4 @@ CONSTRAINTS: dict[str, Draw] = {
     "punctuation:punctuation_dot": _fixed("Do not use any dots."),
     "punctuation:punctuation_exclamation": _fixed("Do not use any exclamation marks."),
 }
-"""Constraint id -> what draws its sentence and arguments."""
+"""The function that draws the sentence and the arguments of a constraint, by its id."""

@@ -1,7 +1,7 @@
-"""Tiny Python functions to write, with assertions that a reference implementation computes.
+"""Generates tiny programming tasks, with assertions that a reference implementation computes.
 
-A family is one idea with a few parameters: its text, its signature, what draws arguments, and the reference. Each
-parameter of a family is another prompt.
+A family is one idea for a function: its text, its signature, a draw of arguments, and the reference. Each value of a
+family's parameter gives another prompt.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Family:
     """One idea for a function.
 
     Attributes:
-        name: of the function.
+        name: name of the function.
         arguments: its parameters, as they stand in the signature.
-        task: what it does; `{k}` is the family's parameter.
-        reference: takes the parameter, then the arguments, and gives the expected result.
+        task: the sentence that describes it; `{k}` is the family's parameter.
+        reference: takes the parameter, then the arguments, and returns the expected result.
         draw: draws one call's arguments.
         parameters: the values of `k`; one prompt each.
     """
@@ -187,8 +187,10 @@ FAMILIES: tuple[Family, ...] = (
 def generate(size: int, tests: int, seed: int) -> Iterator[dict[str, Any]]:
     """Yield `size` distinct rows `{prompt, tests}`, each with `tests` different assertions.
 
-    The families take turns, each with its parameters in a seeded order. Raises `TooFewPromptsError` when there are not
-    that many.
+    The families follow each other in rotation, each with its parameters in a seeded order.
+
+    Raises:
+        TooFewPromptsError: the families give fewer distinct prompts.
     """
     rng = random.Random(seed)
     columns = [[(family, k) for k in rng.sample(family.parameters, len(family.parameters))] for family in FAMILIES]

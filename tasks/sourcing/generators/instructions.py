@@ -1,7 +1,7 @@
-"""Instruction-following prompts: a topic and one to five constraints that `precise_if` can verify.
+"""Generates instruction-following prompts: a topic and one to five constraints that `precise_if` can verify.
 
-Each constraint draws its checker's arguments and says them in one plain sentence (`constraints`); those of a prompt are
-such that one answer can fulfil them together (`conflicts`). As in IF-RLVR (Pyatkin et al. 2025,
+Each constraint draws its checker's arguments and states them in one plain sentence (`constraints`); those of a prompt
+are such that one answer can fulfil them together (`conflicts`). As in IF-RLVR (Pyatkin et al. 2025,
 https://arxiv.org/abs/2507.02833), they come from IFEval and from the paper's training constraints.
 """
 
@@ -18,9 +18,10 @@ from tasks.sourcing.generators.topics import TOPICS
 from tasks.verifiers.instructions.needs import NLTK_NEEDS
 
 DEFAULT_CONSTRAINTS = tuple(name for name in CONSTRAINTS if name not in NLTK_NEEDS)
-"""All that can be judged without data beside the code."""
+"""The constraints that can be judged without NLTK data."""
 
 ATTEMPTS_PER_PROMPT = 200
+"""Draws until a prompt must be a new one."""
 
 
 def generate(
@@ -28,13 +29,23 @@ def generate(
 ) -> Iterator[dict[str, Any]]:
     """Yield `size` distinct rows `{prompt, instruction_ids, kwargs}`.
 
-    The constraints take turns at coming first, so that each is met about equally often, but for those that have too
-    few to stand with. How many more follow is drawn evenly from the range, and which ones from those that are
-    compatible. Raises `TooFewPromptsError` when the topics and constraints do not give that many distinct prompts.
+    The constraints come first in rotation, so that each occurs about equally often, except those that few others are
+    compatible with. The number of constraints is drawn uniformly from the range, and the others from the compatible
+    ones.
+
+    Args:
+        size: the number of rows.
+        constraints: ids of the constraints to draw from.
+        min_constraints: constraints of a prompt, at least.
+        max_constraints: constraints of a prompt, at most.
+        seed: of all draws.
+
+    Raises:
+        TooFewPromptsError: the topics and constraints do not give that many distinct prompts.
     """
     rng = random.Random(seed)
     seen: set[str] = set()
-    first_ones = [each for each in constraints if min_constraints == 1 or each not in ALONE] or constraints
+    first_ones = [name for name in constraints if min_constraints == 1 or name not in ALONE] or constraints
     for number in range(size):
         first = first_ones[number % len(first_ones)]
         for _ in range(ATTEMPTS_PER_PROMPT):
@@ -54,11 +65,11 @@ def _prompt(rng: random.Random, first: str, constraints: Sequence[str], count: i
     """A prompt with `count` constraints, or None where too few are compatible with those already drawn."""
     topic, ids = rng.choice(TOPICS), [first]
     while len(ids) < count:
-        fitting = [each for each in constraints if each not in ids and compatible([*ids, each])]
+        fitting = [name for name in constraints if name not in ids and compatible([*ids, name])]
         if not fitting:
             return None
         ids.append(rng.choice(fitting))
-    drawn = [CONSTRAINTS[each](rng, topic) for each in ids]
+    drawn = [CONSTRAINTS[name](rng, topic) for name in ids]
     text = " ".join([topic.task, *(sentence for sentence, _ in drawn)])
     return {
         "prompt": "\n".join(line.strip() for line in text.splitlines()),

@@ -1,4 +1,4 @@
-"""The base topics of the instruction generator: a short task, and four words that an answer to it may well use.
+"""The topics of the generators: a short task, and four words that an answer to it may well use.
 
 The words feed the keyword constraints; each stands alone, in lower case, and none is part of another of its topic.
 """
@@ -13,7 +13,7 @@ from tasks.sourcing.generators import TooFewPromptsError
 
 
 class Topic(NamedTuple):
-    """A task and its words."""
+    """A short task, and four words that an answer to it may well use."""
 
     task: str
     words: tuple[str, str, str, str]
@@ -127,7 +127,7 @@ TOPICS: tuple[Topic, ...] = tuple(_parse(line) for line in _TOPICS.strip().split
 
 
 def generate(size: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Yield `size` distinct rows `{prompt}`, the bare tasks; raises `TooFewPromptsError` when there are not as many."""
+    """Yield `size` distinct rows `{prompt}`, the bare tasks; raises `TooFewPromptsError` where the topics are fewer."""
     if size > len(TOPICS):
         raise TooFewPromptsError(f"there are {len(TOPICS)} topics; {size} were asked for")
     for topic in random.Random(seed).sample(TOPICS, size):
