@@ -27,6 +27,7 @@ from tasks.training.actors.weights import WeightStore
 from tasks.training.config import TrainingConfig
 from tasks.training.groups.group import Group, Sample, Stage
 from tasks.training.groups.window import Window
+from tasks.training.metric import Metric
 from tasks.training.timeouts import awaited, until_the_first, within
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,15 @@ class Receiver(Protocol):
 
     def on_update(self, timing: UpdateTiming) -> None:
         """An actor has taken new weights."""
+
+
+ENGINES = (
+    Metric("actors_idle", "share of the time", "time in which an actor had nothing to generate, mean over actors"),
+    Metric("kv_cache_usage", "share", "newest share of an engine's KV cache that is in use, mean over actors"),
+    Metric("preemptions", "requests", "requests that lost their KV cache to others"),
+    Metric("sequences_limit", "sequences", "sequences that an engine is given at a time, mean over actors"),
+)
+"""Metrics of the engines, from their own statistics (`Fleet.take_figures`)."""
 
 
 class Fleet:
@@ -83,12 +93,7 @@ class Fleet:
         self.places = [ActorSlot(index, actors) for index in range(actors.count)]
 
     def take_figures(self, seconds: float) -> dict[str, float]:
-        """Since the last call, `seconds` ago: what the engines did, by their own account.
-
-        `actors_idle` is the share of the time in which an actor had nothing to generate, mean over actors;
-        `kv_cache_usage` the mean of the newest figures; `preemptions` the requests that lost their KV cache to others;
-        `sequences_limit` the mean of the sequences that an engine is given at a time.
-        """
+        """Return the metrics of `ENGINES` since the last call, `seconds` ago."""
         for place in self.places:
             place.count_idle()
         count = len(self.places)

@@ -1,30 +1,8 @@
-"""What is measured at every loss, each with its formula, in a form that adds up exactly over micro-batches and ranks.
+"""Metrics of the loss, as sums and counts that add up exactly over micro-batches and ranks.
 
 A loss reports sums and counts (`measure`); `summarize` joins any number of them and divides once. Sums run over trained
 tokens. With `w` the correction's weight, `r` the importance ratio and `d = old_logprobs - rollout_logprobs` (learner
-less engine):
-
-| metric | definition |
-|---|---|
-| `loss`, `policy_loss`, `kl_loss`, `entropy_loss` | the value that is differentiated, and its three parts |
-| `ratio`, `ratio_max` | mean and maximum of r |
-| `clip_low` | share of tokens with A < 0 (`cispo`: any A) and r < 1 - clip_low |
-| `clip_high` | share of tokens with A > 0 (`cispo`: any A) and r > 1 + clip_high |
-| `probability` | mean probability of the trained tokens under the policy before the step (DAPO, figure 7) |
-| `clip_high_probability_max` | the largest probability among tokens that `clip_high` counts (DAPO, figure 3a) |
-| `clip_dual` | share of tokens with A < 0 and r > dual_clip; only where that is set |
-| `importance_weight`, `importance_weight_max` | mean and maximum of w as applied, 0 for dropped tokens |
-| `is_oob_ratio` | share of tokens truncated (`tis`) or dropped (`icepop`), or of sequences (the other corrections) |
-| `off_policy` | share of sequences dropped by `off_policy_threshold`; only where that is set |
-| `mismatch`, `mismatch_max` | mean and maximum of abs(d), nats |
-| `token_mult_prob_error` | mean of exp(abs(d)) (NeMo RL); 1 when engine and learner agree |
-| `gen_kl_error` | mean of exp(d) - d - 1, the k3 estimate of KL(engine, learner) (NeMo RL), nats |
-| `policy_kl_error` | mean of exp(-d) + d - 1, the same of KL(learner, engine) (NeMo RL), nats |
-| `js_divergence_error` | mean of (k(p) + k(q)) / 2, where k(x) = x/m - log(x/m) - 1, p and q are the token's |
-| | probabilities under learner and engine, and m their mean: the Jensen-Shannon divergence (NeMo RL), nats |
-| `kl` | mean of the configured estimator of KL(policy, reference), nats; only where beta > 0; with `in_reward`, that |
-| | of the policy before the first update |
-| `num_tokens`, `num_sequences` | trained tokens, and sequences that have any |
+less engine), `LOSS_METRICS` holds the definitions.
 """
 
 from __future__ import annotations
@@ -36,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from torch.nn.functional import logsigmoid
 
+from tasks.training.metric import Metric
 from tasks.training.objective.config import PER_SEQUENCE, ObjectiveConfig
 from tasks.training.objective.ratios import bounded_exp
 
@@ -43,6 +22,56 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tasks.training.objective.surrogate import Clipped
+
+LOSS_METRICS = (
+    Metric("loss", "", "value that is differentiated"),
+    Metric("policy_loss", "", "its part of the policy"),
+    Metric("kl_loss", "", "its part of the KL penalty"),
+    Metric("entropy_loss", "", "its part of the entropy"),
+    Metric("ratio", "", "mean of r"),
+    Metric("ratio_max", "", "maximum of r"),
+    Metric("clip_low", "share of tokens", "tokens with A < 0 (`cispo`: any A) and r < 1 - clip_low"),
+    Metric("clip_high", "share of tokens", "tokens with A > 0 (`cispo`: any A) and r > 1 + clip_high"),
+    Metric(
+        "probability",
+        "",
+        "mean probability of the trained tokens under the policy before the step (DAPO, figure 7)",
+    ),
+    Metric(
+        "clip_high_probability_max",
+        "",
+        "the largest probability among tokens that `clip_high` counts (DAPO, figure 3a)",
+    ),
+    Metric("clip_dual", "share of tokens", "tokens with A < 0 and r > dual_clip; only where that is set"),
+    Metric("importance_weight", "", "mean of w as applied, 0 for dropped tokens"),
+    Metric("importance_weight_max", "", "maximum of w"),
+    Metric(
+        "is_oob_ratio",
+        "share",
+        "tokens truncated (`tis`) or dropped (`icepop`), or of sequences (the other corrections)",
+    ),
+    Metric("off_policy", "share of sequences", "sequences dropped by `off_policy_threshold`; only where that is set"),
+    Metric("mismatch", "nats", "mean of abs(d)"),
+    Metric("mismatch_max", "nats", "maximum of abs(d)"),
+    Metric("token_mult_prob_error", "", "mean of exp(abs(d)) (NeMo RL); 1 when engine and learner agree"),
+    Metric("gen_kl_error", "nats", "mean of exp(d) - d - 1, the k3 estimate of KL(engine, learner) (NeMo RL)"),
+    Metric("policy_kl_error", "nats", "mean of exp(-d) + d - 1, the same of KL(learner, engine) (NeMo RL)"),
+    Metric(
+        "js_divergence_error",
+        "nats",
+        "mean of (k(p) + k(q)) / 2, where k(x) = x/m - log(x/m) - 1, p and q are the token's probabilities "
+        "under learner and engine, and m their mean: the Jensen-Shannon divergence (NeMo RL)",
+    ),
+    Metric(
+        "kl",
+        "nats",
+        "mean of the configured estimator of KL(policy, reference); only where beta > 0; with `in_reward`, "
+        "that of the policy before the first update",
+    ),
+    Metric("num_tokens", "tokens", "trained tokens; recorded as `trained_tokens`"),
+    Metric("num_sequences", "sequences", "sequences that have any"),
+)
+"""Metrics of the loss of a step. A is the advantage; w, r and d are those of the module's docstring."""
 
 TOTALS = frozenset({"loss", "policy_loss", "kl_loss", "entropy_loss", "num_tokens", "num_sequences"})
 MAXIMA = frozenset({"ratio_max", "importance_weight_max", "mismatch_max", "clip_high_probability_max"})
