@@ -101,7 +101,7 @@ def test_plain_modules_know_nothing_of_flyte():
 FLOORS = (
     *("failures", "config", "pods", "machine", "charts", "tables", "lineage", "storage", "flyte"),
     *("verifiers", "generation", "sourcing", "cleaning", "difficulty", "mixing", "evaluation"),
-    *("training.objective", "training.learner.config", "training.prompt_options", "training.config"),
+    *("training.metric", "training.objective", "training.learner.config", "training.prompt_options", "training.config"),
     *(
         "training.timeouts",
         "training.restart_budget",
@@ -110,7 +110,14 @@ FLOORS = (
         "training.learner",
         "training.actors",
     ),
-    *("training.records", "training.telemetry", "training.cluster", "training.control", "training.simulation"),
+    *(
+        "training.records",
+        "training.telemetry",
+        "training.cluster",
+        "training.control",
+        "training.simulation",
+        "training.metrics_page",
+    ),
     *("training.run", "training.task", "inputs", "training.__main__", "reporting"),
 )
 """Packages and modules of `tasks`, each of which imports what stands before it and nothing after it.

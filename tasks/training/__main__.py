@@ -32,7 +32,7 @@ from tasks.verifiers.config import DEFAULTS
 silence_libraries()
 
 SHARE: dict[str, Any] = {"type": click.FloatRange(0.01, 1), "show_default": True}
-"""Of what a GPU could do."""
+"""Settings of the command-line options that are a share of what a GPU could do."""
 
 
 @click.group()
@@ -110,9 +110,10 @@ def plan(
     mfu: float,
     mbu: float,
 ) -> None:
-    """What RECIPE needs and does on GPUs, before anybody pays for them: memory, tokens/s, idle shares, days.
+    """Compute what RECIPE needs and does on GPUs, without any: memory, tokens/s, idle shares, days.
 
-    The controller and the fleet are the real ones, in virtual time; engines and learner are clocks by the roofline.
+    The controller and the fleet are the real ones, in virtual time; the speeds of engines and learner come from the
+    roofline. Nothing is measured.
     """
     from tasks.training.simulation.plan import Prompts, best_split
     from tasks.training.simulation.plan import plan as planned
@@ -122,20 +123,28 @@ def plan(
     machines = Machines(roofline.GPUS[gpu], config.cluster.gpus_per_node or 8, mfu, mbu)
     prompts = Prompts(mean_tokens, zero_variance)
     if nodes:
-        found = best_split(config.run, model, machines, nodes, prompts)
+        result = best_split(config.run, model, machines, nodes, prompts)
     else:
-        found = planned(config.run, model, machines, prompts)
-    click.echo(table(recipe, gpu, model, found))
+        result = planned(config.run, model, machines, prompts)
+    click.echo(table(recipe, gpu, model, result))
 
 
 @main.command()
 def alarms() -> None:
-    """What docs/alarms.md says: the thresholds beyond which a run complains, and what to do."""
+    """Print docs/alarms.md: the thresholds beyond which a run logs a warning, and what to do."""
     click.echo(as_markdown(), nl=False)
 
 
+@main.command()
+def metrics() -> None:
+    """Print docs/metrics.md: every metric that a run records, with its unit and meaning."""
+    from tasks.training.metrics_page import metrics_page
+
+    click.echo(metrics_page(), nl=False)
+
+
 def prepared(spec: ModelSpec) -> Path:
-    """The folder of the model that a recipe names, beside the runs; made once."""
+    """Return the folder of the model that a recipe names, beside the run folders; prepared once."""
     digest = hashlib.sha256(canonical_json(result_options(spec.fingerprinted())).encode()).hexdigest()[:16]
     folder = folder_of(f"model-{digest}")
     if not folder.exists():
@@ -147,16 +156,16 @@ def prepared(spec: ModelSpec) -> Path:
 
 
 def with_overrides(recipe: str, overrides: tuple[str, ...]) -> Recipe:
-    """The recipe with `KEY=VALUE` in the place of its own; values are YAML.
+    """Return the recipe with options replaced by `KEY=VALUE`; values are YAML.
 
     Raises:
         SpecError: see `load_yaml`; an override without a key.
     """
     given: dict[str, Any] = {"extends": recipe}
-    for each in overrides:
-        key, sign, value = each.partition("=")
+    for override in overrides:
+        key, sign, value = override.partition("=")
         if not (key and sign):
-            raise SpecError(f"{each!r} must be KEY=VALUE, as in objective.clip_high=0.3")
+            raise SpecError(f"{override!r} must be KEY=VALUE, as in objective.clip_high=0.3")
         given[key] = yaml.safe_load(value)
     return parse(Recipe, json.dumps(given))
 

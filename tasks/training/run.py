@@ -55,7 +55,7 @@ class ResourceError(MistakeError):
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a run leaves: paths in its run folder, and whether it went on from a checkpoint."""
+    """The results of a run: paths in its run folder, and the step from which it was resumed (0: it was not)."""
 
     policy: Path
     ledger: Path
@@ -65,6 +65,7 @@ class TrainingResult:
 
 
 Callback = Callable[[dict[str, float]], None]
+"""A function that is called with the metrics of a step."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def train(inputs: RunInputs) -> TrainingResult:
 def load_prompts(
     config: TrainingConfig, model: Path, mixture: Path, verifiers: VerifiersConfig = DEFAULTS
 ) -> list[Prompt]:
-    """The mixture's prompts, tokenised by the model's tokenizer.
+    """Return the mixture's prompts, tokenised by the model's tokenizer.
 
     Raises:
         ValueError: a prompt leaves no room for a response, in the engine's context or in a micro-batch, or cannot be
@@ -147,9 +148,12 @@ def load_prompts(
 
 
 def check_resources(config: TrainingConfig, *, resuming: bool = False) -> None:
-    """Raise `ResourceError` when the Ray cluster as it stands cannot hold learner and actors.
+    """Check that the Ray cluster as it stands can hold learner and actors.
 
-    A run that `resuming` needs no more than one actor to begin with; a line says so.
+    With `resuming` one actor is enough to begin with, and a warning is logged where not all fit.
+
+    Raises:
+        ResourceError: it cannot; names the options and what the cluster has.
     """
     import ray
 
@@ -163,11 +167,10 @@ def check_resources(config: TrainingConfig, *, resuming: bool = False) -> None:
         needed = {"CPU": learner.ranks * learner.cpus + count * actors.cpus}
         if gpus:
             needed["GPU"] = learner.ranks + count * per_engine
-        there = {kind: available.get(kind, 0) for kind in needed}
         return [
-            f"{amount:g} {kind}s, and the cluster has {there[kind]:g}"
+            f"{amount:g} {kind}s, and the cluster has {available.get(kind, 0):g}"
             for kind, amount in needed.items()
-            if amount > there[kind]
+            if amount > available.get(kind, 0)
         ]
 
     for lack in lacking(actors.count):
@@ -279,12 +282,15 @@ async def _hand_over(
 
 
 def with_types(config: TrainingConfig, *, learner: precision.Dtype | precision.Auto, gpu: bool) -> TrainingConfig:
-    """`config` with types in place of `auto`, found out here for all processes, so that learner and engines agree.
+    """Return `config` with the types of learner and engines resolved once for all processes, so that they agree.
 
-    `learner` is the learner's: a run goes on in the type that its checkpoint has, on another processor too.
+    Args:
+        config: its `learner.dtype` is ignored.
+        learner: the learner's type, that of the checkpoint where a run is resumed, on another processor too.
+        gpu: True: the processes run on GPUs.
     """
     engine = config.actors.engine
-    types = [precision.resolve(each, gpu=gpu) for each in (learner, engine.dtype)]
+    types = [precision.resolve(dtype, gpu=gpu) for dtype in (learner, engine.dtype)]
     if ("auto", "float32") in zip((learner, engine.dtype), types, strict=True):
         precision.report_float32("auto", "float32")
     return config.model_copy(
@@ -296,13 +302,16 @@ def with_types(config: TrainingConfig, *, learner: precision.Dtype | precision.A
 
 
 class _Cluster:
-    """The Ray actors of one run.
+    """The Ray actors of one run: learner ranks, engines and the reward process.
 
-    Ray keeps no record of the calls to them: by default its store remembers 100,000 of them.
+    Ray's record of the calls to them is switched off, as its store would hold 100,000 of them.
     """
 
     def __init__(self, config: TrainingConfig, model: Path, begins_at: int, node: str | None) -> None:
-        """`node`: of all of them; one that joins later may see neither the weights nor the run folder."""
+        """Prepare to create actors; `node` is the id of the node that all are pinned to, None: Ray chooses.
+
+        A node that joins the cluster later might see neither the weights nor the run folder.
+        """
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -316,11 +325,11 @@ class _Cluster:
         self._loading: dict[int, RayActor] = {}
 
     def start_actors(self) -> None:
-        """Let the engines load while the learner does; `make_actor` gives these out first."""
+        """Create the first actors, so that engines load while the learner does; `make_actor` returns these first."""
         self._loading = {index: self._new_actor(index, 0) for index in range(self._config.actors.count)}
 
     def make_actor(self, index: int, attempt: int) -> RayActor:
-        """An actor that nobody has had yet; the one that it replaces has been killed."""
+        """Return an unused actor for slot `index`; the one that it replaces has been killed."""
         return self._loading.pop(index, None) or self._new_actor(index, attempt)
 
     def _new_actor(self, index: int, attempt: int) -> RayActor:
@@ -343,7 +352,7 @@ class _Cluster:
         return RayActor(create, options)
 
     def make_learner(self) -> RayLearner:
-        """The learner ranks, not started."""
+        """Return the learner, whose ranks are not started."""
 
         def create(_: int) -> Any:
             remote = self._ray.remote(LearnerRank).options(
@@ -359,7 +368,7 @@ class _Cluster:
         return RayLearner(create, self._config)
 
     def make_judge(self, verifiers: VerifiersConfig, prompts: list[Prompt]) -> RayJudge:
-        """The reward workers; Ray replaces them when they die, and repeats what they were judging."""
+        """Return the client of a reward process; Ray replaces it when it dies, and repeats lost calls."""
         names = {name for prompt in prompts for name in verifiers_of(prompt.verifier, prompt.ground_truth)}
         remote = self._ray.remote(RewardProcess).options(
             num_cpus=0,
@@ -376,6 +385,6 @@ class _Cluster:
         return handle
 
     def shutdown(self) -> None:
-        """End every actor."""
+        """Kill every actor."""
         for handle in self._handles:
             self._ray.kill(handle)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tasks.storage.lease import Lease
 
 CLUSTER = RayJobConfig(HeadNodeConfig(Resources(cpu="4", mem="32Gi")), [], shutdown_after_job_finishes=True)
-"""The machine of the task alone; in the pipeline it has those that its recipe asks for (`workflows/training.py`)."""
+"""The machine of the task by itself; in the pipeline the recipe sets the machines (`workflows/training.py`)."""
 
 
 class Trained(NamedTuple):
@@ -66,7 +66,7 @@ def train_policy(
     config: Annotated[TrainingConfig, RESULT],
     verifiers: Annotated[VerifiersConfig, RESULT] = DEFAULTS,
 ) -> Trained:
-    """Train the initial checkpoint on the mixture; an interrupted run goes on from its last checkpoint.
+    """Train the initial model on the mixture; an interrupted run is resumed from its last checkpoint.
 
     The run's name is a digest of what it depends on (`run_name`), so that a retry, a recovered execution or a second
     start with the same inputs finds it: on the same machine in its folder, on an empty one on blob storage.
@@ -94,7 +94,7 @@ def train_policy(
                 show("training", charts.deck(charts.training_curves(read_json_lines(folder / "metrics.jsonl"))))
 
         try:
-            with kept(folder) as (lease, on_saved):
+            with remote_run(folder) as (lease, on_saved):
                 result = train(
                     RunInputs(
                         config,
@@ -126,7 +126,7 @@ def train_policy(
 def _summary(
     watch: Stopwatch, config: TrainingConfig, rows: list[dict[str, float]], resumed_from: int, folder: str
 ) -> StageSummary:
-    """What the run did in all its attempts; this one went on from step `resumed_from`."""
+    """Return the summary of the run over all its attempts; this one was resumed from step `resumed_from`."""
     seconds = sum(row["step_seconds"] for row in rows)
     trained = sum(row["trained_tokens_per_second"] * row["step_seconds"] for row in rows)
     generated = sum(row["generated_tokens"] for row in rows)
@@ -145,15 +145,16 @@ def _summary(
 
 
 @contextlib.contextmanager
-def kept(folder: Path) -> Iterator[tuple[Lease, Callable[[Path], None]]]:
-    """Restore the run in `folder` from blob storage, where it is kept there.
+def remote_run(folder: Path) -> Iterator[tuple[Lease, Callable[[Path], None]]]:
+    """Hold the lease of the run in `folder`, and synchronise the run with blob storage if it has an address there.
 
-    Yields the right to work on it, and what uploads a checkpoint.
+    Before the block the newest checkpoint is downloaded; after it, at the run's end, the last one is kept there.
 
-    After the block, which ends with the run's last step, the last checkpoint stays there alone.
+    Yields:
+        The lease, and the function to call with each complete checkpoint, which uploads it.
 
     Raises:
-        AccessError: a run cannot be kept at this address, or with these credentials.
+        AccessError: a run cannot be stored at this address, or with these credentials.
         StoreError: the storage does not answer.
         RunInUseError: another process works on it.
     """
@@ -161,13 +162,13 @@ def kept(folder: Path) -> Iterator[tuple[Lease, Callable[[Path], None]]]:
     from tasks.training.records.remote_store import RunStore
 
     access = FlyteContextManager.current_context().file_access
-    place = address_of(folder.name, access.raw_output_prefix)
+    address = address_of(folder.name, access.raw_output_prefix)
     folder.mkdir(parents=True, exist_ok=True)
-    if place is None:
+    if address is None:
         with Lease.of_folder(folder) as lease:
             yield lease, lambda _: None
         return
-    with RunStore(access.get_filesystem_for_path(place), place, folder) as store:
+    with RunStore(access.get_filesystem_for_path(address), address, folder) as store:
         store.restore()
         yield store.lease, store.save
         store.finish()

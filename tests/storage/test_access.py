@@ -56,10 +56,8 @@ def test_a_mistyped_bucket_is_one_error_that_names_it_and_no_retry_gets_past_it(
     mistyped = "s3://run/rlvr-runs/abc"
     with pytest.raises(AccessError) as caught:
         enter(server, tmp_path, mistyped, retry_seconds=(3600.0,))  # which it does not wait for
-    assert str(caught.value) == (
-        f"the run cannot be kept at {mistyped}, which cannot be written to: NoSuchBucket: The specified bucket does "
-        "not exist. RLVR_RUNS says where runs are kept; without it, that is the bucket of the raw outputs"
-    )
+    for fact in (mistyped, "cannot be written to: NoSuchBucket: The specified bucket does not exist", "RLVR_RUNS"):
+        assert fact in str(caught.value)
     assert cause_in_infrastructure(caught.value) is None
 
 

@@ -31,6 +31,7 @@ from tasks.training.actors.weights import WeightStore
 from tasks.training.config import TrainingConfig
 from tasks.training.groups.group import Group, Sample, Stage
 from tasks.training.groups.window import Window
+from tasks.training.metric import Metric
 from tasks.training.timeouts import Limit, until_the_first, within
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,15 @@ class Receiver(Protocol):
 
     def on_update(self, timing: UpdateTiming) -> None:
         """Handle the end of a weight update of one actor, which took `timing`."""
+
+
+ENGINES = (
+    Metric("actors_idle", "share of the time", "time in which an actor had nothing to generate, mean over actors"),
+    Metric("kv_cache_usage", "share", "newest share of an engine's KV cache that is in use, mean over actors"),
+    Metric("preemptions", "requests", "requests that lost their KV cache to others"),
+    Metric("sequences_limit", "sequences", "sequences that an engine is given at a time, mean over actors"),
+)
+"""Metrics of the engines, from their own statistics (`Fleet.take_figures`)."""
 
 
 class Fleet:
@@ -99,13 +109,7 @@ class Fleet:
         self.slots = [ActorSlot(index, actors) for index in range(actors.count)]
 
     def take_figures(self, seconds: float) -> dict[str, float]:
-        """Return what the engines did since the last call, `seconds` ago, as metrics of a step.
-
-        `actors_idle` is the share of the time in which an actor had nothing to generate, mean over actors;
-        `kv_cache_usage` the mean over actors of the newest share of the KV cache in use; `preemptions` the number of
-        requests that lost their KV cache to others; `sequences_limit` the mean over actors of the number of sequences
-        that an engine is given at a time.
-        """
+        """Return the metrics of `ENGINES` since the last call, `seconds` ago."""
         for slot in self.slots:
             slot.count_idle()
         count = len(self.slots)

@@ -1,4 +1,4 @@
-"""The nodes of a Ray cluster: whether that of the controller is alive, and what all of them have to see."""
+"""The nodes of a Ray cluster: a watch over the controller's own, and the files that all of them must see."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from tasks.storage.durable import whole
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
-"""From one look at what Ray says of this node to the next."""
+"""Seconds between two questions to Ray whether this node is alive."""
 
 
 class NotSharedError(MistakeError):
-    """A node does not see the run folder, through which checkpoints and weights go."""
+    """A node does not see the run folder, through which checkpoints and weights pass."""
 
 
 class NodeLostError(InfrastructureError):
-    """Ray counts the controller's own node as dead."""
+    """Ray counts the controller's own node as dead, so that no process can be started on it."""
 
 
 async def this_node_lives() -> None:
-    """Ends when Ray counts the node of this process as dead: what has its place there gets no other.
+    """Wait until Ray counts the node of this process as dead; actors that are pinned to it can then not be replaced.
 
     Raises:
-        NodeLostError: when that has happened.
+        NodeLostError: that has happened; the only way in which it ends.
     """
     import ray
 
@@ -42,7 +42,7 @@ async def this_node_lives() -> None:
     loop, ended = asyncio.get_running_loop(), threading.Event()
     lost: asyncio.Future[None] = loop.create_future()
 
-    def tell() -> None:
+    def report() -> None:
         if not lost.done():
             lost.set_exception(
                 NodeLostError(
@@ -54,16 +54,16 @@ async def this_node_lives() -> None:
     def look() -> None:
         while not ended.wait(LOOK_SECONDS):
             try:
-                alive = {each["NodeID"] for each in _alive()}
-            except Exception as error:  # Ray's answer is away for a while: no reason to end a run
+                living = {alive["NodeID"] for alive in _alive()}
+            except Exception as error:  # Ray may not answer for a while: no reason to end a run
                 logger.warning("Ray does not say which nodes are alive: %s", error)
                 continue
-            if node not in alive:
+            if node not in living:
                 with contextlib.suppress(RuntimeError):  # the loop is closed
-                    loop.call_soon_threadsafe(tell)
+                    loop.call_soon_threadsafe(report)
                 return
 
-    # None of asyncio's threads: without a GCS a look takes a minute, and the end of a run would wait for it.
+    # Not one of asyncio's threads: without a GCS a question takes a minute, and the end of a run would wait for it.
     threading.Thread(target=look, daemon=True).start()
     try:
         await lost
@@ -72,7 +72,7 @@ async def this_node_lives() -> None:
 
 
 def only_node() -> str | None:
-    """The id of the cluster's node where it has one alone; None where there are several."""
+    """Return the id of the cluster's node if it has only one; None: there are several."""
     nodes = _alive()
     return nodes[0]["NodeID"] if len(nodes) == 1 else None
 
@@ -84,7 +84,7 @@ def _alive() -> list[dict[str, Any]]:
 
 
 def nodes_that_lack(path: Path) -> list[str]:
-    """The addresses of the cluster's nodes that do not see `path`."""
+    """Return the addresses of the cluster's nodes on which `path` does not exist."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -102,12 +102,12 @@ def nodes_that_lack(path: Path) -> list[str]:
 
 
 def seen_by_all(model: Path, folder: Path, lacking: Callable[[Path], list[str]] = nodes_that_lack) -> Path:
-    """Where every node finds the initial checkpoint: `model`, or a copy of it in the run folder.
+    """Return a path of the initial model that every node sees: `model`, or a copy of it in the run folder.
 
     Args:
-        model: the initial checkpoint, on this node.
+        model: folder of the initial model, on this node.
         folder: the run folder.
-        lacking: the nodes that do not see a path.
+        lacking: returns the addresses of the nodes that do not see a path.
 
     Raises:
         NotSharedError: a node does not see the run folder; names the node and the option.

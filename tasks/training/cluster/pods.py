@@ -28,15 +28,15 @@ class ClusterConfig(Config):
     """The pod of the controller where there are several machines."""
 
     def gpus_of(self, engine: EngineConfig) -> int:
-        """How many GPUs one engine takes on such machines."""
+        """Return the number of GPUs that one engine takes on such machines."""
         return engine.tensor_parallel_size if self.gpus_per_node else 0
 
 
 def check_cluster(config: TrainingConfig, cluster: ClusterConfig) -> None:
-    """Refuse a cluster on which some process of the run would wait for ever for a place.
+    """Check that every process of the run fits on the machines of `cluster`.
 
     Raises:
-        ValueError: names the option and the room that is needed.
+        ValueError: one would wait for ever; names the option and the GPUs or cores that are needed.
     """
     per_node, span = cluster.gpus_per_node, config.actors.engine.tensor_parallel_size
     if per_node and span > per_node:
@@ -54,16 +54,17 @@ def check_cluster(config: TrainingConfig, cluster: ClusterConfig) -> None:
 
 
 def controller_pod(config: TrainingConfig, cluster: ClusterConfig) -> PodConfig:
-    """The pod of the task itself: with the learner and the actors where they find room there."""
+    """Return the pod of the task itself, which holds the learner and the actors, too, where they fit on one machine."""
     if _in_one_pod(config, cluster):
         return cluster.node.with_gpus(_gpus(config) if cluster.gpus_per_node else 0)
     return cluster.head.with_gpus(0)
 
 
 def ray_job(config: TrainingConfig, cluster: ClusterConfig) -> RayJobConfig:
-    """The Ray cluster: machines with learner ranks, machines with actors, and the head.
+    """Return the Ray cluster of a run: machines with learner ranks, machines with actors, and the head.
 
-    A machine takes `gpus_per_node` ranks, or as many engines as find room on it whole.
+    A machine holds `gpus_per_node` ranks, or as many engines as fit on it whole. Where everything fits on one machine
+    the head is the only one.
     """
     from tasks.flyte.ray_job import HeadNodeConfig, RayJobConfig, WorkerNodeConfig
 

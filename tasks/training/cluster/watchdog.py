@@ -1,8 +1,8 @@
-"""A process beside the driver of a run that ends what is left of Ray when the driver has ended, however it ends.
+"""A process beside the driver of a run that kills Ray's remaining processes after the driver's end, however it came.
 
-Most of Ray's processes end with the driver. A node's agents look for a raylet that is gone, and then for a GCS that is
-gone as well, for a minute each, and hold on to the node's ports.
-Where a cluster was there before the run, its processes are none of the driver's, and nothing is watched.
+Most of Ray's processes end with the driver. A node's agents look for the raylet, and then for the GCS, for a minute
+each, and hold on to the node's ports.
+Processes of a cluster that existed before the run are not the driver's children, and are left alone.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from typing import IO
 import psutil
 
 CLOCK_SECONDS = 1.0
-"""Two readings of the time at which one process began differ by less."""
+"""Seconds by which two readings of one process's start time differ at most."""
 
 _open: list[IO[bytes]] = []
-"""Standard inputs of watchdogs: they end with this process."""
+"""Standard inputs of watchdogs; they are closed when this process ends, however it ends."""
 
 
 def watch() -> None:
-    """What of Ray runs below this process now is killed should it outlive this process."""
+    """Start a process that kills the Ray processes below this one if they outlive it."""
     import ray
 
     files = str(Path(ray.__file__).parent)
-    below = [each for each in psutil.Process().children(recursive=True) if _is_rays(each, files)]
-    command = [sys.executable, __file__, *(f"{each.pid}:{each.create_time()}" for each in below)]
+    below = [child for child in psutil.Process().children(recursive=True) if _is_rays(child, files)]
+    command = [sys.executable, __file__, *(f"{child.pid}:{child.create_time()}" for child in below)]
     # A session of its own has no Ctrl-C.
     process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603
-    process.wait()  # it goes on as nobody's child: who would wait for it is gone when it ends
+    process.wait()  # the fork goes on, as a child of init: this process will have ended before it
     assert process.stdin is not None
     _open.append(process.stdin)
 
@@ -45,8 +45,8 @@ def _is_rays(process: psutil.Process, files: str) -> bool:
 
 def _wait_and_kill(processes: list[str]) -> None:
     sys.stdin.read()
-    for each in processes:
-        pid, began = each.split(":")
+    for entry in processes:
+        pid, began = entry.split(":")
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(int(pid))
             if abs(process.create_time() - float(began)) < CLOCK_SECONDS:

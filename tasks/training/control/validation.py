@@ -23,6 +23,7 @@ from tasks.training.actors.process import ActorLostError
 from tasks.training.actors.slot import ActorSlot
 from tasks.training.config import TrainingConfig, ValidationConfig
 from tasks.training.groups.group import Prompt
+from tasks.training.metric import Metric
 from tasks.training.rewards import RewardClient, judge_response
 from tasks.verifiers import Score
 
@@ -55,6 +56,18 @@ class _Answer:
     prompt_id: str
     completion: Completion
     score: Score
+
+
+VALIDATION = (
+    Metric("validation/score", "", "mean over prompts of the mean score of their responses"),
+    Metric("validation/error", "", "standard error of that score over prompts"),
+    Metric("validation/pass_rate", "share", "mean over prompts of the share of their responses that pass"),
+    Metric("validation/truncated", "share of responses", "responses that were cut off at `sampling.max_tokens`"),
+    Metric("validation/unanswered", "responses", "responses that could not be generated or judged"),
+    Metric("validation/version", "steps", "optimizer steps that the validated policy has taken"),
+    Metric("validation/seconds", "s", "time from the beginning to the end of the validation"),
+)
+"""Metrics of the prompts that are not trained on (`validation`), at the steps after which one has ended."""
 
 
 class Validation:
@@ -144,15 +157,10 @@ class Validation:
             await self._task
 
     def take_metrics(self) -> dict[str, float]:
-        """Return the metrics of the validation that ended since the last call; of two, those of the newer one.
-
-        `validation/score` is the mean over prompts of their responses' mean score, `error` its standard error over
-        prompts, `pass_rate` the same mean of whether a response is right, `truncated` the share of responses that were
-        cut off, `unanswered` the number of responses that no engine would generate or no verifier could judge,
-        `version` the number of steps that the policy has taken, `seconds` the duration of the validation.
+        """Return the metrics of `VALIDATION` of the newest validation that ended since the last call, if any.
 
         Raises:
-            Exception: the defect that ended a validation.
+            Exception: the error that ended a validation.
         """
         if self._task and self._task.done():
             self._task.result()

@@ -1,7 +1,8 @@
-"""Metrics of the loss, in a form that adds up exactly over micro-batches and ranks.
+"""Metrics of the loss, as sums and counts that add up exactly over micro-batches and ranks.
 
-A loss reports sums, counts and maxima (`measure`); `summarize` joins any number of them and divides once. `METRICS`
-defines what comes out.
+A loss reports sums and counts (`measure`); `summarize` joins any number of them and divides once. Sums run over trained
+tokens. With `w` the correction's weight, `r` the importance ratio and `d = old_logprobs - rollout_logprobs` (learner
+less engine), `LOSS_METRICS` holds the definitions.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from torch.nn.functional import logsigmoid
 
+from tasks.training.metric import Metric
 from tasks.training.objective.config import PER_SEQUENCE, ObjectiveConfig
 from tasks.training.objective.ratios import bounded_exp
 
@@ -21,41 +23,55 @@ if TYPE_CHECKING:
 
     from tasks.training.objective.surrogate import Clipped
 
-METRICS: dict[str, str] = {
-    "loss": "none; the value that is differentiated: the sum of the three below",
-    "policy_loss": "none; the part of the loss that is the surrogate objective, negated",
-    "kl_loss": "none; the part of the loss that is the KL penalty",
-    "entropy_loss": "none; the part of the loss that is the entropy bonus, negated",
-    "ratio": "ratio; mean of r",
-    "ratio_max": "ratio; maximum of r",
-    "clip_low": "share of tokens; those with A < 0 (`cispo`: any A) and r < 1 - clip_low",
-    "clip_high": "share of tokens; those with A > 0 (`cispo`: any A) and r > 1 + clip_high",
-    "probability": "probability; mean, over trained tokens, under the policy before the step (DAPO, figure 7)",
-    "clip_high_probability_max": "probability; the largest among the tokens that `clip_high` counts (DAPO, figure 3a)",
-    "clip_dual": "share of tokens; those with A < 0 and r > dual_clip; only where `dual_clip` is set",
-    "importance_weight": "ratio; mean of w as applied, which is 0 for dropped tokens",
-    "importance_weight_max": "ratio; maximum of w as applied",
-    "is_oob_ratio": "share of tokens, or of sequences for corrections with bounds on sequences; those whose weight was "
-    "truncated (`tis`, `sequence_truncate`) or that were dropped (the other kinds)",
-    "off_policy": "share of sequences; those dropped by `off_policy_threshold`; only where that is set",
-    "mismatch": "nats; mean of abs(d)",
-    "mismatch_max": "nats; maximum of abs(d)",
-    "token_mult_prob_error": "ratio; mean of exp(abs(d)), 1 where engine and learner agree (NeMo RL)",
-    "gen_kl_error": "nats; mean of exp(d) - d - 1, the k3 estimate of KL(engine, learner) (NeMo RL)",
-    "policy_kl_error": "nats; mean of exp(-d) + d - 1, the k3 estimate of KL(learner, engine) (NeMo RL)",
-    "js_divergence_error": "nats; the Jensen-Shannon divergence of engine and learner (NeMo RL): mean of "
-    "(k(p) + k(q)) / 2, where k(x) = x/m - log(x/m) - 1, p and q are the token's probabilities under learner and "
-    "engine, and m is their mean",
-    "kl": "nats; mean of the configured estimator of KL(policy, reference); only where beta > 0; with `in_reward`, of "
-    "the policy before the first update",
-    "num_tokens": "tokens; trained tokens of the batch",
-    "num_sequences": "sequences; those of the batch with a trained token",
-}
-"""Definition of every metric of the loss, as "unit; meaning".
-
-Means and maxima are over trained tokens. A is the advantage, w the correction's weight, r the importance ratio, and
-`d = old_logprobs - rollout_logprobs` (learner less engine).
-"""
+LOSS_METRICS = (
+    Metric("loss", "", "value that is differentiated"),
+    Metric("policy_loss", "", "its part of the policy"),
+    Metric("kl_loss", "", "its part of the KL penalty"),
+    Metric("entropy_loss", "", "its part of the entropy"),
+    Metric("ratio", "", "mean of r"),
+    Metric("ratio_max", "", "maximum of r"),
+    Metric("clip_low", "share of tokens", "tokens with A < 0 (`cispo`: any A) and r < 1 - clip_low"),
+    Metric("clip_high", "share of tokens", "tokens with A > 0 (`cispo`: any A) and r > 1 + clip_high"),
+    Metric(
+        "probability",
+        "",
+        "mean probability of the trained tokens under the policy before the step (DAPO, figure 7)",
+    ),
+    Metric(
+        "clip_high_probability_max",
+        "",
+        "the largest probability among tokens that `clip_high` counts (DAPO, figure 3a)",
+    ),
+    Metric("clip_dual", "share of tokens", "tokens with A < 0 and r > dual_clip; only where that is set"),
+    Metric("importance_weight", "", "mean of w as applied, 0 for dropped tokens"),
+    Metric("importance_weight_max", "", "maximum of w"),
+    Metric(
+        "is_oob_ratio",
+        "share",
+        "tokens truncated (`tis`) or dropped (`icepop`), or of sequences (the other corrections)",
+    ),
+    Metric("off_policy", "share of sequences", "sequences dropped by `off_policy_threshold`; only where that is set"),
+    Metric("mismatch", "nats", "mean of abs(d)"),
+    Metric("mismatch_max", "nats", "maximum of abs(d)"),
+    Metric("token_mult_prob_error", "", "mean of exp(abs(d)) (NeMo RL); 1 when engine and learner agree"),
+    Metric("gen_kl_error", "nats", "mean of exp(d) - d - 1, the k3 estimate of KL(engine, learner) (NeMo RL)"),
+    Metric("policy_kl_error", "nats", "mean of exp(-d) + d - 1, the same of KL(learner, engine) (NeMo RL)"),
+    Metric(
+        "js_divergence_error",
+        "nats",
+        "mean of (k(p) + k(q)) / 2, where k(x) = x/m - log(x/m) - 1, p and q are the token's probabilities "
+        "under learner and engine, and m their mean: the Jensen-Shannon divergence (NeMo RL)",
+    ),
+    Metric(
+        "kl",
+        "nats",
+        "mean of the configured estimator of KL(policy, reference); only where beta > 0; with `in_reward`, "
+        "that of the policy before the first update",
+    ),
+    Metric("num_tokens", "tokens", "trained tokens; recorded as `trained_tokens`"),
+    Metric("num_sequences", "sequences", "sequences that have any"),
+)
+"""Metrics of the loss of a step. A is the advantage; w, r and d are those of the module's docstring."""
 
 TOTALS = frozenset({"loss", "policy_loss", "kl_loss", "entropy_loss", "num_tokens", "num_sequences"})
 """Metrics that are sums over micro-batches."""
@@ -92,7 +108,7 @@ class Measured:
 
 
 def measure(tokens: Measured, config: ObjectiveConfig) -> dict[str, Tensor]:
-    """Compute sums, counts and maxima of one micro-batch, each a 0-d tensor, under the names of `METRICS`."""
+    """Compute sums, counts and maxima of one micro-batch, each a 0-d tensor, under the names of `LOSS_METRICS`."""
     mask, ratio, d = tokens.mask, tokens.ratio, tokens.log_mismatch
 
     def total(values: Tensor) -> Tensor:
@@ -145,7 +161,7 @@ def summarize(parts: Iterable[Mapping[str, Tensor | float]]) -> dict[str, float]
         parts: `LossOutput.metrics` of every micro-batch; tensors or numbers, all with the same names.
 
     Returns:
-        The metrics that `METRICS` defines. Means over no tokens are 0.
+        The metrics that `LOSS_METRICS` defines. Means over no tokens are 0.
 
     Raises:
         ValueError: there are no parts.

@@ -1,4 +1,12 @@
-"""Checkpoints of a training run: complete folders, the newest few, each with everything that going on needs."""
+"""Checkpoints of a training run: the newest complete folders, each with everything that resuming needs.
+
+    checkpoints/step_00000004/state.json       counters and options of the run (`run_state.RunState`)
+                              groups.parquet   the groups in the window (`saved_groups`)
+                              learner/         weights, optimizer and scheduler, written by the learner ranks
+                step_00000006.partial/         being written, while training goes on
+
+The ledger, the metrics and the responses lie beside `checkpoints/`; a checkpoint records their lengths.
+"""
 
 from __future__ import annotations
 
@@ -10,29 +18,31 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from tasks.storage.durable import sync
+from tasks.storage.durable import PARTIAL, sync
 from tasks.tables.parquet import write_table
 from tasks.training.records.run_state import RunState
 from tasks.training.records.saved_groups import SAVED_GROUPS
 
 KEEP = 2
-"""Complete checkpoints that stay in the run folder, and on blob storage."""
+"""Number of complete checkpoints that are kept, in the run folder and on blob storage."""
 
 
 class Writer(Protocol):
-    """Whoever has a part in a checkpoint: the learner."""
+    """The learner, as far as a checkpoint needs it."""
 
     async def save(self, folder: Path) -> None:
-        """Begin to write everything that it needs to go on from here."""
+        """Begin to write everything into `folder` that resuming the learner needs."""
 
 
 class Checkpoints:
-    """Folders `step_<version>` below one folder; a folder has its name only once it is complete.
+    """The folders `step_<version>` of one run; a folder gets that name only when it is complete.
+
+    A checkpoint is written in three calls: `begin`, `complete` once the learner has written its part, and `settle`.
 
     Args:
-        folder: on storage that outlives the machines of the run.
+        folder: the folder that holds them, on storage that outlives the machines of the run.
         on_saved: called with the folder of each complete checkpoint, which stays until two newer ones are complete.
-        may_replace: raises where this process must not delete what is there any more.
+        may_replace: called before anything is deleted; raises where another attempt has taken over the run.
     """
 
     def __init__(
@@ -48,13 +58,14 @@ class Checkpoints:
         self._clear()
 
     async def begin(self, state: RunState, groups: pa.Table, learner: Writer) -> Path:
-        """Write the controller's `state` and `groups`, and let the learner begin with its part.
+        """Write the controller's `state` and `groups`, let the learner begin with its part, and return the folder.
 
-        Returns the folder, which is a checkpoint once the learner has written its part and `complete` has been called.
+        It is a checkpoint once the learner has written its part and `complete` has been called.
         """
         await asyncio.to_thread(self._may_replace)
         await asyncio.to_thread(self._clear)
-        partial = self._folder / f"step_{state.version:08d}.partial"
+        # Not `durable.whole`: the learner goes on writing after this call, and `complete` comes much later.
+        partial = self._folder / f"step_{state.version:08d}{PARTIAL}"
         partial.mkdir(exist_ok=True)
         await asyncio.to_thread(write_table, self.groups_in(partial), groups, SAVED_GROUPS)
         await learner.save(self.learner_in(partial))
@@ -62,7 +73,7 @@ class Checkpoints:
         return partial
 
     async def complete(self, partial: Path) -> Path:
-        """Give what is written whole its name, and return it; `settle` comes next."""
+        """Flush the folder `partial`, whose parts are all written, to the disk; rename and return it."""
         final = partial.with_suffix("")
         await asyncio.to_thread(sync, partial)
         await asyncio.to_thread(self._may_replace)
@@ -72,36 +83,36 @@ class Checkpoints:
         return final
 
     async def settle(self, checkpoint: Path) -> None:
-        """Tell of a complete checkpoint, which may wait for an upload; older ones beyond the newest few go."""
+        """Call `on_saved`, which may wait for an upload, and delete the complete checkpoints but the newest `KEEP`."""
         await asyncio.to_thread(self._on_saved, checkpoint)
         for old in _complete(self._folder)[:-KEEP]:
             await asyncio.to_thread(shutil.rmtree, old)
 
     def _clear(self) -> None:
-        """Remove what was never completed."""
-        for partial in self._folder.glob("*.partial"):
+        """Remove checkpoints that were never completed."""
+        for partial in self._folder.glob(f"*{PARTIAL}"):
             shutil.rmtree(partial, ignore_errors=True)  # a rank that is about to be replaced may still write there
 
     @staticmethod
     def learner_in(checkpoint: Path) -> Path:
-        """The folder of what its learner wrote."""
+        """Return the folder of the learner's part of `checkpoint`."""
         return checkpoint / "learner"
 
     @staticmethod
     def groups_in(checkpoint: Path) -> Path:
-        """The file of its groups."""
+        """Return the file with the groups of `checkpoint`."""
         return checkpoint / "groups.parquet"
 
     def newest(self) -> Path | None:
-        """The newest complete checkpoint."""
+        """Return the newest complete checkpoint; None: there is none."""
         return self.newest_in(self._folder)
 
     @staticmethod
     def newest_in(folder: Path) -> Path | None:
-        """The newest complete checkpoint in a folder that another run may be writing to: nothing is touched."""
+        """Return the newest complete checkpoint in `folder`, which another process may be writing to."""
         complete = _complete(folder)
         return complete[-1] if complete else None
 
 
 def _complete(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("step_*") if path.suffix != ".partial")
+    return sorted(path for path in folder.glob("step_*") if path.suffix != PARTIAL)

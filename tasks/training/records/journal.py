@@ -1,4 +1,4 @@
-"""Live metrics: one JSON line per step, and the same numbers for TensorBoard."""
+"""The journal: a run's metrics as one JSON line per step, and the same numbers for TensorBoard."""
 
 from __future__ import annotations
 
@@ -11,17 +11,24 @@ from tasks.tables.json_lines import read_json_lines
 
 
 class Metrics(Protocol):
-    """Who is told the metrics of each step."""
+    """A receiver of the metrics of each step."""
 
     def record(self, metrics: dict[str, float]) -> None:
-        """Take the metrics of step `metrics["step"]`."""
+        """Record the metrics of step `metrics["step"]`."""
 
     def sync(self) -> int:
-        """Force them to disk and return how many bytes they are, for a checkpoint."""
+        """Flush the metrics to the disk and return their length in bytes, for a checkpoint."""
 
 
 class Journal:
-    """Appends a step's metrics to `metrics.jsonl` and to TensorBoard event files in `tensorboard/`."""
+    """The files `metrics.jsonl` and `tensorboard/` of a run folder, to which each step's metrics are appended.
+
+    Args:
+        folder: the run folder; lines that `metrics.jsonl` has already are kept.
+
+    Attributes:
+        path: of `metrics.jsonl`.
+    """
 
     def __init__(self, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -42,11 +49,11 @@ class Journal:
         self._board.flush()
 
     def rows(self) -> list[dict[str, float]]:
-        """The metrics of all steps so far, those of earlier attempts included."""
+        """Return the metrics of all steps so far, including those of earlier attempts."""
         return read_json_lines(self.path)
 
     def sync(self) -> int:
-        """Force the lines to disk and return the file's length in bytes, for a checkpoint."""
+        """Flush the lines to the disk and return the length of `metrics.jsonl` in bytes, for a checkpoint."""
         self._file.flush()
         os.fsync(self._file.fileno())
         return self._file.tell()

@@ -1,7 +1,7 @@
-"""The training run's memory: every sampled group, by whom it was sampled, and its one fate.
+"""The ledger: a JSON-lines file with a row for every sampled group, its actors, scores and fate.
 
-The ledger is a JSON-lines file to which a row is appended and flushed when a group's fate is decided. A checkpoint
-remembers the file's length; resuming cuts it back to that, because a step that was lost trained nothing.
+A row is appended and flushed when the group's fate is decided. A checkpoint records the file's length; resuming cuts
+the file back to it, because the steps after the checkpoint are lost and taken again.
 """
 
 from __future__ import annotations
@@ -22,16 +22,21 @@ from tasks.training.groups.group import Group, JudgedGroup, describe_unjudged
 from tasks.training.records.response_files import RolloutFiles
 
 Fate = Literal["trained", "zero_variance", "stale", "failed", "unused", "replayed"]
+"""The outcome of a group: trained on, dropped for one of three reasons, left over at the end of the run, or trained on
+again."""
 
 
 class Ledger:
-    """Append-only record of groups. A group that enters leaves exactly once.
+    """Append-only record of groups: each has exactly one row with its fate.
 
-    One that is trained on again has a row for that too, of fate `replayed`, which repeats neither scores nor tokens.
+    A group that is trained on again has one more row each time, of fate `replayed`, without scores and tokens.
 
     Args:
-        path: of the JSON-lines file.
-        rollouts: takes the responses of every group that leaves.
+        path: the JSON-lines file.
+        rollouts: receives the responses of each group whose fate is recorded.
+
+    Attributes:
+        fates: number of rows so far, by fate.
     """
 
     def __init__(self, path: Path, rollouts: RolloutFiles | None = None) -> None:
@@ -51,10 +56,17 @@ class Ledger:
         spread: float | None = None,
         detail: str | None = None,
     ) -> None:
-        """Record what became of `group`: `trained` at `step`, or why not.
+        """Record the fate of `group`: `trained` at `step`, or the reason why it was not.
 
-        Responses that could not be judged come last in `scores` and `num_tokens`, with a null for a score; `detail`
-        says how many they are, and why.
+        Responses that could not be judged come last in `scores` and `num_tokens`, with null as score; their number and
+        the reasons are added to `detail`.
+
+        Args:
+            group: the group that leaves the run.
+            fate: its outcome.
+            step: the optimizer step that trained on it.
+            spread: standard deviation of its advantages.
+            detail: reason for the fate, in words.
 
         Raises:
             ValueError: the group already has a fate.
@@ -82,7 +94,7 @@ class Ledger:
         """Record that `group`, which was trained on before, was trained on again at `step`.
 
         Raises:
-            ValueError: the group has no fate yet: it is no replay.
+            ValueError: the group has no fate yet, so that this is no replay.
         """
         if group.number not in self._closed:
             raise ValueError(f"group {group.number} has not left the ledger; it cannot be replayed")
@@ -104,13 +116,13 @@ class Ledger:
         self._file.flush()
 
     def sync(self) -> int:
-        """Force the rows to disk and return the file's length in bytes, for a checkpoint."""
+        """Flush the rows to the disk and return the file's length in bytes, for a checkpoint."""
         self._file.flush()
         os.fsync(self._file.fileno())
         return self._file.tell()
 
     def table(self) -> pa.Table:
-        """The ledger as a table of `schemas.LEDGER`, by group number."""
+        """Return the ledger as a table of `schemas.LEDGER`, sorted by group number."""
         rows = sorted(read_json_lines(self.path), key=lambda row: row["group"])
         return table_from_rows(rows, LEDGER, str(self.path))
 
@@ -137,16 +149,16 @@ def _identity(group: Group | JudgedGroup) -> dict[str, Any]:
 
 
 def cut_back(path: Path, length: int) -> None:
-    """Shorten an append-only file to what a checkpoint knew of; an absent file that should have content is an error.
+    """Cut the append-only file `path` back to `length` bytes, which a checkpoint recorded.
 
-    It becomes a file of its own, so that an attempt that has lost the run unseen goes on to append to the old one.
+    The result is a new file: an attempt that has lost the run without knowing it goes on appending to the old one.
 
     Raises:
-        ValueError: the file is shorter than the checkpoint says.
+        ValueError: the file is shorter than `length`, or absent where `length` is not 0.
     """
     size = path.stat().st_size if path.exists() else 0
     if size < length:
-        raise ValueError(f"{path} holds {size} bytes, the checkpoint knew {length}: the run folder was changed")
+        raise ValueError(f"{path} holds {size} bytes, the checkpoint recorded {length}: the run folder was changed")
     if not size:
         return
     with whole(path, durable=True) as partial:

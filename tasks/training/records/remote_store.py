@@ -1,15 +1,22 @@
-"""A run's memory on blob storage: checkpoints that outlive the machine, each complete or not there at all.
+"""A run's checkpoints on blob storage, where they outlive the machine; an upload is complete or does not count.
 
-    <place>/step_00000004.<upload>/checkpoints/step_00000004/...   the checkpoint
-                                  /ledger.jsonl, metrics.jsonl     as long as they were when it was taken
-                                  /tensorboard/...
-                                  /policies/validated_00000002/... the best policy that was validated
-                                  /manifest.json                   uploaded last: names, sizes and digests of the others
-           rollouts/00000000.parquet, ...                          each once; going on needs none of them
-           policies/step_00000002/...                              the same, of `export_every`
+    <address>/step_00000004.<upload>/checkpoints/step_00000004/...   the checkpoint
+                                    /ledger.jsonl, metrics.jsonl     cut to their lengths at the checkpoint
+                                    /tensorboard/...
+                                    /policies/validated_00000002/... the best policy that was validated
+                                    /manifest.json                   names, sizes and digests of the other files
+              rollouts/00000000.parquet, ...                         each uploaded once; resuming needs none of them
+              policies/step_00000002/...                             the same, exported by `export_every`
+              lease.json                                             the attempt that works on the run
 
-What has no manifest is an upload that was cut short, and does not count. `<upload>` is drawn anew each time, so that
-two attempts that save the same step never write to the same object.
+When what is uploaded:
+
+    checkpoint complete ──► rollouts ──► checkpoint, ledger, metrics, policy ──► manifest ──► exported policies ──► old
+                                                                                                         uploads deleted
+    last step taken ──► last rollouts ──► exported policies ──► all uploads deleted but the newest
+
+An upload without a manifest was interrupted, and is ignored. `<upload>` is drawn anew each time, so that two attempts
+that save the same step never write to the same object.
 """
 
 from __future__ import annotations
@@ -30,6 +37,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from tasks.failures import InfrastructureError
 from tasks.storage.access import AccessError, check_access
+from tasks.storage.durable import PARTIAL
 from tasks.storage.lease import LEASE_SECONDS, Lease
 from tasks.storage.retries import WAITS, retrying
 from tasks.storage.threads import in_thread
@@ -43,22 +51,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
+"""Name of the file that makes an upload complete; it is written last."""
 HANG_SECONDS = 3600.0
-"""A run that has ended waits so long for the next file of its last upload."""
+"""Seconds that a run that has ended waits for the next file of its last upload."""
 
 Result = TypeVar("Result")
 
 
 class StoreError(InfrastructureError):
-    """The blob storage does not answer: whether it holds a checkpoint cannot be said."""
+    """The blob storage does not answer, so that it is unknown whether it holds a checkpoint."""
 
 
 class DamagedError(ValueError):
-    """What lies on the storage is not what was put there."""
+    """An upload is incomplete, or its content is not what was uploaded."""
 
 
 class StoredFile(BaseModel):
-    """What a file must be: its bytes, and their SHA-256."""
+    """The size of an uploaded file, bytes, and its SHA-256, hex digits."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -67,7 +76,7 @@ class StoredFile(BaseModel):
 
 
 class Manifest(BaseModel):
-    """The files of a checkpoint, by their path in the run folder."""
+    """The files of an upload, by their path in the run folder, and the version of its checkpoint."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -84,46 +93,48 @@ class Manifest(BaseModel):
 
 
 class RunStore:
-    """Keeps the newest checkpoints of the run in `folder` at `place`.
+    """The newest checkpoints of the run in `folder`, uploaded to `address` while training goes on.
 
-    Used as a context, it begins with a proof that a run can be kept there, holds the `lease` of the run meanwhile, and
-    ends with its last upload, or without it where that hangs.
+    A `with` block of it begins with a check that files can be written at the address, holds the `lease` of the run, and
+    ends when the last upload has ended, or hangs.
 
     Args:
         filesystem: an fsspec file system, with its credentials.
-        place: address of this run on it, without a slash at its end.
+        address: of this run on it, without a slash at its end.
         folder: the run folder, on this machine.
-        retry_seconds: pauses before what failed is tried again.
+        retry_seconds: pauses before each further attempt of a call that failed.
+        lease_seconds: time without a heartbeat after which the run may be taken over.
 
     Raises:
-        AccessError: entering; the address or the credentials are wrong.
-        StoreError: entering; the storage does not answer.
+        AccessError: on entering; the address or the credentials are wrong.
+        StoreError: on entering; the storage does not answer.
+        RunInUseError: on entering; another process works on the run.
     """
 
     def __init__(
         self,
         filesystem: AbstractFileSystem,
-        place: str,
+        address: str,
         folder: Path,
         retry_seconds: tuple[float, ...] = WAITS,
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
         self._fs = filesystem
-        self._place = place
+        self._address = address
         self._folder = folder
         self._retry_seconds = retry_seconds
         self._upload: Future[None] | None = None
         self._files_put = 0
         self._put_once: set[Path] = set()
-        self.lease = Lease(filesystem, f"{place}/lease.json", lease_seconds)
+        self.lease = Lease(filesystem, f"{address}/lease.json", lease_seconds)
 
     def __enter__(self) -> RunStore:
         try:
-            self._persistently(partial(check_access, self._fs, self._place))
+            self._persistently(partial(check_access, self._fs, self._address))
         except AccessError:
             raise
         except Exception as error:  # fsspec's file systems share no kind of error
-            raise StoreError(f"{self._place} does not answer: {error}") from error
+            raise StoreError(f"{self._address} does not answer: {error}") from error
         self.lease.__enter__()
         return self
 
@@ -134,27 +145,28 @@ class RunStore:
             self.lease.__exit__(*about)
 
     def save(self, checkpoint: Path) -> None:
-        """Upload a complete checkpoint, with the ledger and the metrics that belong to it, in the background.
+        """Upload a complete checkpoint, with the ledger and the metrics up to it, in the background.
 
-        Returns at once, or when the upload before this one has ended: the folder that is being read is then one of
-        the newest two, which stay. An upload that fails in the end is a warning, and the next checkpoint is another.
+        Return when the upload before this one has ended: the folder that is being read is then one of the newest two,
+        which are not deleted. An upload that fails after all retries is logged as a warning, and training goes on.
         """
         if self._upload is not None:
             self._upload.result()
         self._upload = in_thread(self._save, checkpoint)
 
     def restore(self) -> int | None:
-        """Put the newest complete checkpoint into the run folder, unless one as new is there; returns its version.
+        """Download the newest complete checkpoint into the run folder, unless the folder has one as new.
 
-        None where nothing was restored. A checkpoint that is damaged is skipped for the one before it, with a warning.
+        Return its version, or None where nothing was downloaded. A damaged checkpoint is skipped for the one before it,
+        with a warning.
 
         Raises:
             StoreError: the storage does not answer.
         """
         try:
             uploads = self._persistently(self._complete)
-        except Exception as error:  # of any kind, as above
-            raise StoreError(f"{self._place} cannot be read: {error}") from error
+        except Exception as error:  # fsspec's file systems share no kind of error
+            raise StoreError(f"{self._address} cannot be read: {error}") from error
         local = Checkpoints.newest_in(self._folder / "checkpoints")
         for upload in reversed(uploads):
             version = _version(upload)
@@ -163,18 +175,18 @@ class RunStore:
             try:
                 self._persistently(partial(self._download, upload))
             except DamagedError as error:
-                logger.warning("%s/%s is skipped for the checkpoint before it: %s", self._place, upload, error)
-            except Exception as error:  # as above
-                raise StoreError(f"{self._place}/{upload} cannot be read: {error}") from error
+                logger.warning("%s/%s is skipped for the checkpoint before it: %s", self._address, upload, error)
+            except Exception as error:  # fsspec's file systems share no kind of error
+                raise StoreError(f"{self._address}/{upload} cannot be read: {error}") from error
             else:
-                logger.info("the run goes on from %s/%s", self._place, upload)
+                logger.info("the run goes on from %s/%s", self._address, upload)
                 return version
         return None
 
     def finish(self) -> None:
-        """The run has taken its last step: of its checkpoints the newest stays alone.
+        """Upload the last responses and policies of a run that has ended, and delete all checkpoints but the newest.
 
-        That one is for an attempt that is killed later, while its policy is on the way to where results are kept.
+        The newest is for a retry of an attempt that is killed later, while its results are uploaded.
         """
         if self._wait_for_upload():
             self._upload = in_thread(self._finish)
@@ -186,12 +198,12 @@ class RunStore:
         self._tidy(1)
 
     def _wait_for_upload(self) -> bool:
-        """Wait for the upload that runs, and say so; False where it hangs, and is given up."""
+        """Wait for the running upload, logging every minute; return False where it hangs and is abandoned."""
 
         async def waited(upload: Future[None]) -> None:
             await within(
                 asyncio.wrap_future(upload),
-                f"{self._place}: the run has ended but for its last upload",
+                f"{self._address}: the run has ended, and waits for its last upload",
                 Limit(HANG_SECONDS, "HANG_SECONDS"),
                 progress=lambda: self._files_put,
             )
@@ -200,7 +212,7 @@ class RunStore:
             if self._upload is not None:
                 asyncio.run(waited(self._upload))
         except StalledError as error:
-            logger.warning("%s: it is given up", error)
+            logger.warning("%s: the upload is abandoned", error)
             self._upload = None
             return False
         return True
@@ -212,7 +224,7 @@ class RunStore:
             logger.warning(
                 "%s was not uploaded to %s: %s. Training goes on; killed now, it would go on from an older checkpoint",
                 checkpoint.name,
-                self._place,
+                self._address,
                 error,
             )
             return
@@ -223,19 +235,19 @@ class RunStore:
         try:
             self.lease.check()
             self._delete_old(keep)
-        except Exception as error:  # they cost room, and go with the next
-            logger.warning("older checkpoints in %s were not deleted: %s", self._place, error)
+        except Exception as error:  # they cost space alone, and are deleted after the next upload
+            logger.warning("older checkpoints in %s were not deleted: %s", self._address, error)
 
     def _put_beside(self, what: str, paths: Callable[[], list[Path]]) -> None:
         try:
             self._persistently(lambda: self._put_each_once(paths()))
         except Exception as error:  # the run is complete without them
-            logger.warning("%s were not uploaded to %s: %s", what, self._place, error)
+            logger.warning("%s were not uploaded to %s: %s", what, self._address, error)
 
     def _put_each_once(self, paths: list[Path]) -> None:
         for path in paths:
             if path not in self._put_once:
-                self._fs.put_file(str(path), f"{self._place}/{path.relative_to(self._folder).as_posix()}")
+                self._fs.put_file(str(path), f"{self._address}/{path.relative_to(self._folder).as_posix()}")
                 self._put_once.add(path)
                 self._files_put += 1
 
@@ -243,7 +255,7 @@ class RunStore:
         return sorted((self._folder / "rollouts").glob("*.parquet"))
 
     def _policies(self) -> list[Path]:
-        complete = [folder for folder in (self._folder / "policies").glob("step_*") if folder.suffix != ".partial"]
+        complete = [folder for folder in (self._folder / "policies").glob("step_*") if folder.suffix != PARTIAL]
         return [path for folder in sorted(complete) for path in _files_below(folder)]
 
     def _put(self, checkpoint: Path) -> None:
@@ -252,20 +264,20 @@ class RunStore:
         files = {}
         for name, path, length in self._files(checkpoint):
             files[name] = _digest(path, length)
-            self._put_file(f"{self._place}/{upload}/{name}", path, length)
+            self._put_file(f"{self._address}/{upload}/{name}", path, length)
             self._files_put += 1
         manifest = Manifest(version=_version(checkpoint.name), files=files)
-        self._fs.pipe_file(f"{self._place}/{upload}/{MANIFEST}", manifest.model_dump_json().encode())
+        self._fs.pipe_file(f"{self._address}/{upload}/{MANIFEST}", manifest.model_dump_json().encode())
 
     def _put_file(self, address: str, path: Path, length: int) -> None:
-        if any(path.is_relative_to(self._folder / whole) for whole in ("checkpoints", "policies")):
+        if any(path.is_relative_to(self._folder / name) for name in ("checkpoints", "policies")):
             self._fs.put_file(str(path), address)
             return
         with path.open("rb") as file:  # it grows meanwhile, by what the checkpoint knows nothing of
             self._fs.pipe_file(address, file.read(length))
 
     def _files(self, checkpoint: Path) -> Iterator[tuple[str, Path, int]]:
-        """Name, path and bytes of what going on from `checkpoint` needs."""
+        """Yield name, path and length in bytes of each file that resuming from `checkpoint` needs."""
         state = RunState.read(checkpoint)
         yield "ledger.jsonl", self._folder / "ledger.jsonl", state.ledger_bytes
         yield "metrics.jsonl", self._folder / "metrics.jsonl", state.journal_bytes
@@ -275,14 +287,14 @@ class RunStore:
                 yield path.relative_to(self._folder).as_posix(), path, path.stat().st_size
 
     def _uploads(self) -> dict[str, bool]:
-        """Names of all uploads, oldest version first, and whether each has a manifest."""
+        """Return the names of all uploads, oldest version first, with True for those that have a manifest."""
         self._fs.invalidate_cache()
-        root = self._fs._strip_protocol(self._place)
+        root = self._fs._strip_protocol(self._address)
         try:
-            found = self._fs.find(root)
+            paths = self._fs.find(root)
         except FileNotFoundError:
             return {}
-        names = [PurePosixPath(path).relative_to(root).parts for path in found]
+        names = [PurePosixPath(path).relative_to(root).parts for path in paths]
         manifests = {parts[0] for parts in names if parts[1:] == (MANIFEST,)}
         uploads = {parts[0] for parts in names if _is_upload(parts[0])}
         return {upload: upload in manifests for upload in sorted(uploads)}
@@ -291,23 +303,24 @@ class RunStore:
         return [upload for upload, is_complete in self._uploads().items() if is_complete]
 
     def _delete_old(self, keep: int) -> None:
-        """Leave the newest `keep` complete uploads, and what is newer than them."""
+        """Delete all uploads but the newest `keep` complete ones, and those that are newer than these."""
         uploads = self._uploads()
-        kept = [upload for upload, is_complete in uploads.items() if is_complete][-keep:]
+        newest = [upload for upload, is_complete in uploads.items() if is_complete][-keep:]
         for upload in uploads:
-            if kept and upload not in kept and _version(upload) <= _version(kept[-1]):
+            if newest and upload not in newest and _version(upload) <= _version(newest[-1]):
                 if uploads[upload]:  # first, so that a kill in the middle leaves nothing that looks complete
-                    self._fs.rm_file(f"{self._place}/{upload}/{MANIFEST}")
-                for path in self._fs.find(f"{self._place}/{upload}"):
+                    self._fs.rm_file(f"{self._address}/{upload}/{MANIFEST}")
+                for path in self._fs.find(f"{self._address}/{upload}"):
                     self._fs.rm_file(path)
 
     def _download(self, upload: str) -> None:
-        address = f"{self._place}/{upload}"
+        address = f"{self._address}/{upload}"
         try:
             manifest = Manifest.model_validate_json(self._fs.cat_file(f"{address}/{MANIFEST}"))
         except (ValidationError, FileNotFoundError) as error:
             raise DamagedError(f"its {MANIFEST} cannot be read: {str(error).splitlines()[0]}") from None
-        arriving = self._folder / "restored.partial"
+        # Not `durable.whole`: it is several files and folders of the run folder, and not one.
+        arriving = self._folder / f"restored{PARTIAL}"
         shutil.rmtree(arriving, ignore_errors=True)
         for name, expected in manifest.files.items():
             path = arriving / name
@@ -321,7 +334,7 @@ class RunStore:
         self._move_in(arriving, f"step_{manifest.version:08d}")
 
     def _move_in(self, arriving: Path, checkpoint: str) -> None:
-        """Everything to its place, the checkpoint last: once it is there the others are."""
+        """Move the downloaded files into the run folder; the checkpoint last, as it needs the others."""
         source = arriving / "checkpoints" / checkpoint
         if not source.is_dir():
             raise DamagedError(f"it holds no {checkpoint}")
@@ -341,7 +354,7 @@ class RunStore:
     def _persistently(self, do: Callable[[], Result]) -> Result:
         """Return what `do` returns; repeat it after pauses, but for refusals and damage, which no pause mends."""
         return retrying(
-            do, self._retry_seconds, lambda error: not isinstance(error, AccessError | DamagedError), self._place
+            do, self._retry_seconds, lambda error: not isinstance(error, AccessError | DamagedError), self._address
         )
 
 
@@ -359,7 +372,7 @@ def _version(name: str) -> int:
 
 
 def _digest(path: Path, length: int) -> StoredFile:
-    """Of the first `length` bytes."""
+    """Return size and SHA-256 of the first `length` bytes of the file `path`."""
     digest: Any = hashlib.sha256()
     left = length
     with path.open("rb") as file:

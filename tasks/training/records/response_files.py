@@ -1,9 +1,9 @@
-"""Every finished response of a run, with what became of it: Parquet files beside the ledger.
+"""Parquet files with every finished response of a run, its rewards, and the fate of its group.
 
-    rollouts/00000000.parquet, 00000001.parquet, ...   one a checkpoint, or more where a checkpoint is far away
+    rollouts/00000000.parquet, 00000001.parquet, ...   one for each checkpoint, and more between distant checkpoints
 
-A group's responses are written when its fate is decided, as the ledger's row is, so that both hold the same groups. A
-checkpoint remembers how many files there are; resuming removes those beyond.
+A group's responses are collected when its row in the ledger is written, so that both hold the same groups. A
+checkpoint records the number of files; resuming removes those beyond.
 """
 
 from __future__ import annotations
@@ -39,24 +39,28 @@ TRAINING_ROLLOUTS = pa.schema(
         pa.field("step", pa.int64()),
     ]
 )
-"""One finished response a row; `fate` and `step` are the group's in the ledger.
+"""Schema of the files: one finished response a row, with `fate` and `step` of its group as in the ledger.
 
-`score` is the verifier's, before shaping; null where it could not be judged, and why is in `detail`. `rewards` holds
-its parts by name, before their weights.
+`score` is the verifier's, before shaping; null where the response could not be judged, for the reason in `detail`.
+`rewards` holds the parts of the score by name, before their weights.
 """
 
 FLUSH_BYTES = 256 << 20
-"""Of responses that wait in memory: with more, a file is written before the next checkpoint."""
+"""Bytes of responses in memory from which on a file is written before the next checkpoint."""
 
 
 class RolloutFiles:
-    """Collects responses, and writes them in files that are never changed.
+    """The folder `rollouts/` of a run: responses are collected in memory and written in files that never change.
 
     Args:
         folder: `rollouts` of the run folder.
-        files: how many a checkpoint knew of; those beyond are removed.
-        keep: without, nothing is written.
-        may_write: raises where another attempt has taken the run over, whose files have the same names.
+        files: number of files that the checkpoint recorded; those beyond are removed.
+        keep: False: nothing is written.
+        may_write: called before a file is written; raises where another attempt has taken over the run, as its files
+            have the same names.
+
+    Attributes:
+        files: number of files that are written.
     """
 
     def __init__(
@@ -73,7 +77,7 @@ class RolloutFiles:
                 path.unlink()
 
     def add(self, group: Group, fate: str, step: int | None) -> None:
-        """The finished responses of a group that leaves."""
+        """Collect the finished responses of `group`, whose fate is decided."""
         if self._keep:
             rows = [_row(group, sample, fate, step) for sample in group.samples if sample.completion]
             self._rows += rows
@@ -81,11 +85,11 @@ class RolloutFiles:
 
     @property
     def is_due(self) -> bool:
-        """Whether so much waits that it should be written now."""
+        """True if the responses in memory should be written before the next checkpoint."""
         return self._bytes >= FLUSH_BYTES
 
     async def flush(self) -> int:
-        """Write what waits; returns how many files there are, for a checkpoint."""
+        """Write the responses in memory as a file, if any; return the number of files, for a checkpoint."""
         if self._rows:
             await asyncio.to_thread(self._may_write)
             rows, self._rows, self._bytes = self._rows, [], 0
@@ -131,14 +135,14 @@ def print_responses(groups: Iterable[JudgedGroup], step: int, count: int, chars:
         print(
             f"── step {step} ── {group.prompt.domain} {group.prompt.prompt_id[:8]} ── reward {score:.2f} ── "
             f"{len(completion.token_ids)} tokens\n"
-            f"{_shown(group.prompt.messages[-1]['content'], chars)}\n"
-            f"▸ {_shown(completion.text, chars)}",
+            f"{_excerpt(group.prompt.messages[-1]['content'], chars)}\n"
+            f"▸ {_excerpt(completion.text, chars)}",
             file=sys.stderr,
             flush=True,
         )
 
 
-def _shown(text: str, chars: int) -> str:
-    """Beginning and end of a text, without what would move a terminal's cursor."""
+def _excerpt(text: str, chars: int) -> str:
+    """Return the beginning and the end of a text, without characters that would move a terminal's cursor."""
     text = "".join(c for c in text.strip() if c == "\n" or c.isprintable())
     return text if len(text) <= chars else f"{text[: chars // 2]} […] {text[-chars // 2 :]}"

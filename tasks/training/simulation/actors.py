@@ -1,4 +1,4 @@
-"""Actors and a learner that are clocks: they take the time that real ones would, and compute nothing.
+"""Simulated actors and a simulated learner: they take the time that real ones would, and compute nothing.
 
 An engine that runs n sequences makes a token of each in `step_seconds + sequence_seconds * n`: reading the weights
 costs the same for any batch, and attention and sampling cost something for each sequence.
@@ -29,15 +29,15 @@ from tasks.verifiers import Score
 
 @dataclass(frozen=True)
 class EngineClock:
-    """How fast an engine is.
+    """The speed of a simulated engine.
 
     Attributes:
-        step_seconds: of one step, whatever it runs.
-        sequence_seconds: of one step, for each sequence.
-        max_num_seqs: sequences at a time; others queue in the engine.
-        update_seconds: it stands still while it takes new weights.
-        prefill_tokens_per_second: at which it computes again what an update has cost it.
-        start_seconds: until it takes requests.
+        step_seconds: time of one decoding step, whatever the number of sequences.
+        sequence_seconds: additional time of one step for each sequence.
+        max_num_seqs: sequences that run at a time; others queue in the engine.
+        update_seconds: time for which it generates nothing while it takes new weights.
+        prefill_tokens_per_second: rate at which it computes a KV cache again that an update has dropped.
+        start_seconds: time from its start until it takes requests.
     """
 
     step_seconds: float
@@ -59,9 +59,10 @@ class _Request:
 
 
 class ClockActor:
-    """An actor whose responses have drawn lengths; see `tasks.training.actors.process.Actor`.
+    """A simulated actor (`actors.process.Actor`), whose responses have drawn lengths and no content.
 
-    Sequences share the engine: all of them have made `_made` tokens more than when it began.
+    All sequences that run share the engine's speed: `_made` is the number of tokens that one
+    would have which has run from the beginning.
     """
 
     def __init__(self, clock: EngineClock, draw_tokens: Callable[[], int]) -> None:
@@ -81,15 +82,15 @@ class ClockActor:
         self.busy_seconds = 0.0
 
     async def placed(self) -> None:
-        """See `Actor`."""
+        """Return at once: a simulated actor needs no machine."""
 
     async def start(self) -> None:
-        """See `Actor`."""
+        """Wait for `start_seconds` of virtual time."""
         await asyncio.sleep(self._clock.start_seconds)
         self._at = self._loop.time()
 
     async def generate(self, prompt_ids: list[int], sampling: SamplingConfig, seed: int | None) -> Completion:
-        """See `Actor`."""
+        """Return a completion of drawn length, without text, after the time that it takes beside the others."""
         tokens = min(self._draw_tokens(), sampling.max_tokens)
         request = _Request(0.0, next(self._numbers), tokens, 0.0, [], self._loop.create_future())
         self._queued[request.order] = request
@@ -108,7 +109,7 @@ class ClockActor:
         return Completion("", ids, ids, reason, request.spans)
 
     async def update(self, path: str, version: int, *, keep_cache: bool) -> UpdateTiming:
-        """See `Actor`."""
+        """Stand still for the time of an update, and of computing the cache again unless `keep_cache`."""
         self.advance()
         self._paused = True
         self._go_on()
@@ -126,12 +127,12 @@ class ClockActor:
         return UpdateTiming(seconds, seconds)
 
     async def statistics(self) -> EngineStatistics:
-        """See `Actor`."""
+        """Return tokens generated so far, and the numbers of running and queued sequences."""
         self.advance()
         return EngineStatistics(int(self.generated_tokens), len(self._running), len(self._queued))
 
     async def kill(self) -> None:
-        """See `Actor`."""
+        """Generate nothing more."""
         if self._timer:
             self._timer.cancel()
 
@@ -142,7 +143,7 @@ class ClockActor:
             request.spans.append(VersionSpan(self.version, start, end))
 
     def advance(self) -> None:
-        """Bring what has been generated up to now."""
+        """Update the counters to the present time."""
         now = self._loop.time()
         if self._running and not self._paused:
             made = (now - self._at) / self._step()
@@ -155,7 +156,7 @@ class ClockActor:
         return self._clock.step_seconds + self._clock.sequence_seconds * len(self._running)
 
     def _go_on(self) -> None:
-        """Finish what has ended, begin what has room, and wake up when the next ends."""
+        """Finish the sequences that have ended, begin queued ones, and set a timer for the next end."""
         self.advance()
         while self._ends and (self._ends[0].order not in self._running or self._ends[0].ends_at <= self._made + 1e-6):
             request = heapq.heappop(self._ends)
@@ -176,7 +177,7 @@ class ClockActor:
 
 @dataclass
 class ClockLearner:
-    """A learner that takes `step_seconds` and a time for each token; see `tasks.training.learner.client.Learner`."""
+    """A simulated learner (`learner.client.Learner`): a step takes `step_seconds` and a time for each token."""
 
     tokens_per_second: float
     step_seconds: float = 0.0
@@ -184,62 +185,62 @@ class ClockLearner:
     busy_seconds: float = 0.0
 
     async def start(self) -> None:
-        """See `Learner`."""
+        """Return at once."""
 
     async def step(self, sequences: list[Sequence], denominator: float, learning_rate: float) -> StepReport:
-        """See `Learner`."""
-        seconds = self.step_seconds + sum(each.length for each in sequences) / self.tokens_per_second
+        """Take the time of an optimizer step on the tokens of `sequences`; report a loss of 0."""
+        seconds = self.step_seconds + sum(sequence.length for sequence in sequences) / self.tokens_per_second
         await asyncio.sleep(seconds)
         self.busy_seconds += seconds
-        return StepReport({"num_tokens": float(sum(each.num_trained for each in sequences)), "loss": 0.0})
+        return StepReport({"num_tokens": float(sum(sequence.num_trained for sequence in sequences)), "loss": 0.0})
 
     async def logprobs(self, sequences: list[Sequence]) -> list[Floats]:
-        """See `Learner`: a third of a step."""
+        """Take the time of a forward pass, a third of a step; return zeros."""
         seconds = sum(sequence.length for sequence in sequences) / self.tokens_per_second / 3
         await asyncio.sleep(seconds)
         self.busy_seconds += seconds
         return [np.zeros(len(sequence.response_ids), np.float32) for sequence in sequences]
 
     async def reference_logprobs(self, sequences: list[Sequence]) -> list[Floats]:
-        """See `Learner`."""
+        """Take the time of a forward pass; return zeros."""
         return await self.logprobs(sequences)
 
     async def write_weights(self, path: Path) -> None:
-        """See `Learner`."""
+        """Take `publish_seconds`, and write nothing."""
         await asyncio.sleep(self.publish_seconds)
 
     async def export(self, folder: Path) -> None:
-        """See `Learner`."""
+        """Make an empty folder, and take `publish_seconds`."""
         folder.mkdir(parents=True)
         await asyncio.sleep(self.publish_seconds)
 
     async def save(self, folder: Path) -> None:
-        """See `Learner`."""
+        """Make an empty folder."""
         folder.mkdir()
 
     async def written(self) -> bool:
-        """See `Learner`."""
+        """Return True: the empty folder is complete."""
         return True
 
     async def load(self, folder: Path) -> None:
-        """See `Learner`."""
+        """Load nothing: the learner has no state."""
 
     async def restart(self) -> None:
-        """See `Learner`."""
+        """Return at once."""
 
 
 class ChanceJudge:
-    """A judge that finds every other response right, by chance, and at once; none where the ground truth is None."""
+    """A simulated judge: half of the responses pass, by chance, and none where the ground truth is None."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
 
     async def score(self, verifier: str, response: str, ground_truth: Any, messages: list[Message]) -> Score:
-        """See `RewardClient`."""
+        """Return a passing score with a chance of one half; never where the ground truth is None."""
         return Score.binary(ground_truth is not None and self._chance.random() < 0.5, "")
 
     async def figures(self) -> dict[str, float]:
-        """See `RewardClient`."""
+        """Return nothing: it keeps no counters."""
         return {}
 
 
@@ -265,7 +266,7 @@ def drawn_lengths(chance: random.Random, mean: float, longest: int, spread: floa
 
 
 def mean_context(draw_tokens: Callable[[], int], samples: int = 20_000) -> float:
-    """Tokens that a response in flight has so far, on average, and that one of its tokens attends to: E[L^2] / 2 E[L].
+    """Return the mean number of tokens that a response in flight has so far: E[L^2] / 2 E[L], for lengths L.
 
     More than half of the mean length E[L], as a long response is in flight for longer.
     """

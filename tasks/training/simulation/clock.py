@@ -1,6 +1,6 @@
-"""An event loop whose clock jumps: what waits for a time is run at once, in the order in which it would be.
+"""An event loop in virtual time: instead of waiting, it moves its clock to the time of the next event.
 
-A run of hours takes the time that its decisions take. Nothing outside the loop may be waited for.
+A run of hours takes only the time of its computations. Nothing outside the loop may be awaited.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 TURN_SECONDS = 1e-6
-"""What one turn of the loop takes, so that rates are those of something that took time."""
+"""Virtual seconds of one turn of the loop, so that no rate is divided by 0."""
 
 
 class NothingToDoError(RuntimeError):
-    """Everything waits for something that nobody in the loop will do."""
+    """Deadlock: every task waits for something outside the loop."""
 
 
 class _JumpingSelector(selectors.SelectSelector):
@@ -34,13 +34,13 @@ class _JumpingSelector(selectors.SelectSelector):
         if ready:
             return ready
         if timeout is None:
-            raise NothingToDoError("nothing is due, and nobody outside is waited for")
+            raise NothingToDoError("deadlock: no timer is set, and nothing outside the loop is awaited")
         self.now += max(timeout, 0.0)
         return []
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """An event loop in virtual time; what would run in a thread is run in its turn."""
+    """An event loop in virtual time; calls that would run in a thread run in the loop."""
 
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
@@ -63,10 +63,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 def run_in_virtual_time(main: Awaitable[T]) -> T:
-    """`asyncio.run` in a loop whose clock jumps.
+    """Run `main` as `asyncio.run` does, in a loop in virtual time.
 
     Raises:
-        NothingToDoError: `main` waits for ever.
+        NothingToDoError: `main` would wait for ever.
     """
 
     async def awaited() -> T:

@@ -29,20 +29,20 @@ PUBLISHED = {
 """Tokens/s of each rung in the paper."""
 
 MEAN_TOKENS, LONGEST = 14_628, 32_768
-"""Of Olmo 3's responses."""
+"""Mean and longest length of Olmo 3's responses, tokens."""
 
 ENGINES = 8
 ENGINE = EngineClock(step_seconds=0.0095, sequence_seconds=0.00003, max_num_seqs=32, update_seconds=1.0)
 """31 sequences in 10.5 ms: what 2,949 tokens/s at 43% of a GPU's memory bandwidth come to, for 15.2 GB of weights."""
 BATCH, WINDOW = 16, 64
-"""Groups of 8 samples."""
+"""Groups of 8 samples in a batch, and in the window."""
 LEARNER = (80_000.0, 2.0)
-"""Tokens/s, and seconds until weights are written."""
+"""Speed of the learner, tokens/s, and seconds that writing its weights takes."""
 
 
 @dataclass(frozen=True)
 class Rung:
-    """A configuration, and what it makes of the same engines; `window` counts groups drawn and not learned."""
+    """One configuration and its simulated throughput; `window` counts the groups drawn and not trained."""
 
     name: str
     window: int
@@ -50,7 +50,7 @@ class Rung:
 
 
 def ladder(steps: int = 48, seed: int = 0) -> list[Rung]:
-    """The rungs in their order, and before them the synchronous one with a window as large as that of the others.
+    """Return the rungs in their order, and before them the synchronous one with a window as large as the others'.
 
     Synchronous training has one batch in flight, and nothing while it learns. Given a batch of four times the size,
     for four optimizer steps, its engines are as full as the others' can be: `synchronous, wide`.
@@ -59,7 +59,7 @@ def ladder(steps: int = 48, seed: int = 0) -> list[Rung]:
 
 
 def rungs(batch: int, wide: int, steps: int) -> dict[str, dict[str, Any]]:
-    """Options of each rung, for steps of `batch` groups and windows of `wide` batches."""
+    """Return the options of each rung, for steps of `batch` groups and windows of `wide` batches."""
     return {
         "synchronous, wide": {
             "groups_per_step": wide * batch,

@@ -1,7 +1,7 @@
-"""A capacity plan: what a recipe needs and does on given machines, before anybody pays for them.
+"""A capacity plan: memory, speed, idle shares and duration of a recipe on given machines, computed without them.
 
-Memory comes from ZeRO's formula, the clocks of engines and learner from the roofline (`roofline`), and what they make
-of each other from a run in virtual time with the real controller and fleet (`run`).
+Memory comes from ZeRO's formula, the speeds of engines and learner from the roofline (`roofline`), and how each waits
+for the other from a run in virtual time with the real controller and fleet (`run`). No figure is measured.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ from tasks.training.simulation.roofline import GB, Architecture, Gpu, LearnerMem
 from tasks.training.simulation.run import Simulated, Workload, simulate
 
 RESPONSES = 40_000
-"""About so many are simulated, of which the second half is measured: seconds, up to a minute of computing."""
+"""Approximate number of responses that are simulated, within a minute; the second half is measured."""
 STEPS = (4, 24)
-"""At least, and at most."""
+"""Smallest and largest number of optimizer steps that are simulated."""
 MEAN_SHARE = 14_628 / 32_768
-"""Mean length over the limit of Olmo 3's responses."""
+"""Mean length of Olmo 3's responses over their limit."""
 RESERVED = 0.1
 """Share of a GPU's memory that a learner rank leaves to libraries, buffers and fragments."""
 SPLITS = 3
-"""Candidates for the split of nodes that are simulated."""
+"""Number of splits of the nodes that are simulated, the best by the roofline."""
 
 
 class PlanError(MistakeError):
-    """A plan that cannot work, and why."""
+    """A recipe cannot work on the given machines; the message names the reason and a way out."""
 
 
 @dataclass(frozen=True)
 class Machines:
-    """What is there.
+    """The machines of a plan, and how well they are used.
 
     Attributes:
+        gpu: datasheet of each GPU.
         gpus_per_node: GPUs of a machine.
         mfu: share of a GPU's operations that the learner reaches.
         mbu: share of a GPU's bandwidth that an engine reaches while it decodes.
@@ -58,36 +59,40 @@ class Machines:
 
 @dataclass(frozen=True)
 class Prompts:
-    """What is sampled.
+    """The responses that are expected.
 
     Attributes:
-        mean_tokens: mean length of a response; None: the share of the limit that Olmo 3 has.
-        zero_variance: share of the groups that teach nothing, and are replaced.
+        mean_tokens: mean length of a response; None: `MEAN_SHARE` of the limit.
+        zero_variance: share of the groups whose scores are all equal, and which are replaced.
     """
 
     mean_tokens: float | None = None
     zero_variance: float = 0.3
 
     def mean(self, longest: int) -> float:
-        """Tokens, of responses of `longest` at most."""
+        """Return the mean length of responses of at most `longest` tokens.
+
+        Raises:
+            PlanError: `mean_tokens` is more than `longest`.
+        """
         mean = self.mean_tokens or MEAN_SHARE * longest
         if not 0 < mean <= longest:
             raise PlanError(f"a mean length of {mean:g} tokens is not within sampling.max_tokens = {longest}")
         return mean
 
     def lengths(self, longest: int, seed: int) -> Callable[[], int]:
-        """Draws the lengths of responses of `longest` tokens at most."""
+        """Return a function that draws lengths of responses of at most `longest` tokens."""
         chance = random.Random(seed)
         return drawn_lengths(chance, self.mean(longest), longest)
 
     def context(self, longest: int) -> float:
-        """Tokens of a response that is in flight, mean."""
+        """Return the mean number of tokens that a response in flight has."""
         return mean_context(self.lengths(longest, seed=0))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a recipe needs and does.
+    """The computed needs and speeds of a recipe.
 
     Attributes:
         learner, learner_room: memory that a rank needs, and has, bytes.
@@ -95,7 +100,7 @@ class Plan:
         sequences: that an engine holds at a time, each as long as one in flight is on average.
         engine: its clock.
         learner_rate: tokens/s of the learner while it computes.
-        simulated: what the clocks make of each other.
+        simulated: throughput, idle shares and staleness of the run in virtual time.
         days, gpu_hours: of all steps.
     """
 
@@ -126,7 +131,7 @@ class Plan:
 
 
 def plan(config: TrainingConfig, model: Architecture, machines: Machines, prompts: Prompts = Prompts()) -> Plan:
-    """What `config` needs and does on `machines`, with learner and actors as the recipe says.
+    """Return the plan of `config` on `machines`, with the learner ranks and the actors of the recipe.
 
     Raises:
         PlanError: it does not fit, or most of what is generated is too old when its turn comes.
@@ -158,7 +163,7 @@ def plan(config: TrainingConfig, model: Architecture, machines: Machines, prompt
 def _engine(
     config: TrainingConfig, model: Architecture, machines: Machines, prompts: Prompts
 ) -> tuple[float, EngineClock]:
-    """Bytes for an engine's KV cache, and its clock."""
+    """Return the bytes for an engine's KV cache, and its speed."""
     engine = config.actors.engine
     gpus, context = engine.tensor_parallel_size, prompts.context(config.sampling.max_tokens)
     cache = roofline.kv_room(model, machines.gpu, gpus=gpus, utilization=engine.gpu_memory_utilization)
@@ -170,10 +175,14 @@ def _engine(
             f"and one sequence of actors.engine.max_model_len = {engine.max_model_len:,} needs {longest / GB:,.1f}: "
             "raise actors.engine.tensor_parallel_size"
         )
-    base, each = roofline.decode_seconds(model, machines.gpu, gpus=gpus, context=context, efficiency=machines.mbu)
+    base, per_sequence = roofline.decode_seconds(
+        model, machines.gpu, gpus=gpus, context=context, efficiency=machines.mbu
+    )
     base += model.layers * machines.layer_seconds[0 if engine.enforce_eager else 1]
     fitting = max(1, min(engine.max_num_seqs, int(cache / model.kv_cache(context))))
-    return cache, EngineClock(base, each, fitting, update_seconds=0.0 if config.lora else weights / machines.storage)
+    return cache, EngineClock(
+        base, per_sequence, fitting, update_seconds=0.0 if config.lora else weights / machines.storage
+    )
 
 
 def _learner_rate(config: TrainingConfig, model: Architecture, machines: Machines, prompts: Prompts) -> float:
@@ -191,7 +200,7 @@ def _learner_rate(config: TrainingConfig, model: Architecture, machines: Machine
 def best_split(
     config: TrainingConfig, model: Architecture, machines: Machines, nodes: int, prompts: Prompts = Prompts()
 ) -> Plan:
-    """The plan with the shortest steps among the splits of `nodes` between learner and actors.
+    """Return the plan with the shortest steps among the splits of `nodes` between learner and actors.
 
     Learner's and actors' rates are balanced by the roofline first; the best few of these splits are simulated.
 
@@ -207,22 +216,22 @@ def best_split(
         except PlanError as error:
             reasons.append(error)
     plans = []
-    for _, candidate in sorted(rated, key=lambda each: -each[0])[:SPLITS]:
+    for _, candidate in sorted(rated, key=lambda candidate: -candidate[0])[:SPLITS]:
         try:
             plans.append(plan(candidate, model, machines, prompts))
         except PlanError as error:
             reasons.append(error)
     if not plans:
         raise reasons[-1] if reasons else PlanError(f"{nodes} nodes are too few: learner and actors need one each")
-    return min(plans, key=lambda each: each.simulated.step_seconds)
+    return min(plans, key=lambda candidate: candidate.simulated.step_seconds)
 
 
 def _split(config: TrainingConfig, machines: Machines, learner_nodes: int, actor_nodes: int) -> TrainingConfig:
     per_node = machines.gpus_per_node
-    each = config.actors.engine.tensor_parallel_size
-    count = actor_nodes * per_node // each
+    per_engine = config.actors.engine.tensor_parallel_size
+    count = actor_nodes * per_node // per_engine
     if count == 0:
-        raise PlanError(f"an engine needs {each} GPUs, and {actor_nodes} nodes have {actor_nodes * per_node}")
+        raise PlanError(f"an engine needs {per_engine} GPUs, and {actor_nodes} nodes have {actor_nodes * per_node}")
     return config.model_copy(
         update={
             "learner": config.learner.model_copy(update={"ranks": learner_nodes * per_node}),
@@ -232,7 +241,7 @@ def _split(config: TrainingConfig, machines: Machines, learner_nodes: int, actor
 
 
 def _balanced_rate(config: TrainingConfig, model: Architecture, machines: Machines, prompts: Prompts) -> float:
-    """Trained tokens/s of whoever is slower, if neither ever waited."""
+    """Return the trained tokens/s of the slower side, learner or engines, if neither ever waited."""
     _, clock = _engine(config, model, machines, prompts)
     running = clock.max_num_seqs
     generated = config.actors.count * running / (clock.step_seconds + clock.sequence_seconds * running)
@@ -287,20 +296,20 @@ def _simulated(config: TrainingConfig, engine: EngineClock, learner: ClockLearne
     workload = Workload(lengths, zero_variance=prompts.zero_variance)
     try:
         with _silence():
-            found = simulate(config, engine, learner, workload, config.seed)
+            simulated = simulate(config, engine, learner, workload, config.seed)
     except InfrastructureError as error:
         raise PlanError(f"the run would not go on: {error}") from None
-    if found.stale > 0.5 and not config.samples_in_rounds:  # the surplus of a round may well be discarded
+    if simulated.stale > 0.5 and not config.samples_in_rounds:  # the surplus of a round may well be discarded
         raise PlanError(
-            f"{found.stale:.0%} of the groups would be older than max_staleness = {config.max_staleness} when their "
-            "turn comes: raise it, or lower async_steps"
+            f"{simulated.stale:.0%} of the groups would be older than max_staleness = {config.max_staleness} when "
+            "their turn comes: raise it, or lower async_steps"
         )
-    return found
+    return simulated
 
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """A simulated run waits for hours, and says so; nobody wants to know."""
+    """Switch off the warnings of a simulated run, which waits for hours of virtual time."""
     logging.disable(logging.WARNING)
     try:
         yield

@@ -1,4 +1,4 @@
-"""A capacity plan for a terminal."""
+"""A capacity plan as text for a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model costs on GPUs: bytes, seconds and utilisation, from its shape and the datasheet.
+"""The cost of a model on GPUs: bytes, seconds and utilisation, from its shape and the datasheet.
 
 Sizes are bytes, rates per second. `P` is the number of parameters, bfloat16 weights are 2 P bytes.
 """
@@ -27,7 +27,7 @@ LOGITS = 12
 
 
 class ShapeError(MistakeError):
-    """A model whose shape is not known."""
+    """The shape of a model is not known, or is not that of a dense decoder."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Architecture:
 
     @property
     def parameters(self) -> int:
-        """P."""
+        """Number of parameters, P."""
         queries, keys = self.heads * self.head_size, self.kv_heads * self.head_size
         attention = 2 * self.hidden * queries + 2 * self.hidden * keys
         attention += (queries + 2 * keys) * self.attention_bias
@@ -108,18 +108,18 @@ class Architecture:
         return self.layers * layer + embeddings + self.hidden
 
     def attended(self, context: float) -> float:
-        """Of `context` tokens those that a layer attends to, and keeps in its cache, mean over layers."""
+        """Return how many of `context` tokens a layer attends to and has in its cache, mean over layers."""
         if self.window is None or self.full_layers is None:
             return context
         windowed = self.layers - self.full_layers
         return (self.full_layers * context + windowed * min(context, self.window)) / self.layers
 
     def kv_cache(self, context: float) -> float:
-        """Bytes of the KV cache of a sequence of `context` tokens."""
+        """Return the bytes of the KV cache of a sequence of `context` tokens."""
         return 2 * self.layers * self.kv_heads * self.head_size * WEIGHT * self.attended(context)
 
     def forward_flops(self, context: float) -> float:
-        """Operations for one token after `context` others: 2 P, and 4 for each layer, unit and position attended to."""
+        """Return the operations for one token after `context` others: 2 P, and 4 a layer, unit and position."""
         return 2 * self.parameters + 4 * self.layers * self.heads * self.head_size * self.attended(context)
 
 
@@ -133,11 +133,11 @@ KNOWN: Mapping[str, Architecture] = {
     "deepseek-math-7b": Architecture(30, 4096, 11008, 32, 32, 128, 102400),
     "DeepSeek-R1-Distill-Qwen-1.5B": Architecture(28, 1536, 8960, 12, 2, 128, 151936, attention_bias=True),
 }
-"""By the beginning of a model's name on the hub, from its `config.json`."""
+"""Shapes of models, from their `config.json`, by the beginning of their name on the hub."""
 
 
 def architecture(source: Mapping[str, Any], config: Path | None) -> Architecture:
-    """The shape of the model that a recipe names, or that of a `config.json`.
+    """Return the shape of the model that a recipe names, or that of a `config.json`.
 
     Raises:
         ShapeError: it is not known, or that of another kind of model.
@@ -158,7 +158,7 @@ def architecture(source: Mapping[str, Any], config: Path | None) -> Architecture
 
 @dataclass(frozen=True)
 class LearnerMemory:
-    """Of one learner rank, bytes."""
+    """Memory of one learner rank, bytes, by its use."""
 
     weights: float
     gradients: float
@@ -169,7 +169,7 @@ class LearnerMemory:
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """Sum of all uses."""
         return sum(vars(self).values())
 
 
@@ -184,7 +184,9 @@ def learner_memory(
     reference: bool,
     frozen: bool = False,
 ) -> LearnerMemory:
-    """Memory of a rank under ZeRO: stage 1 shards the optimizer's state, 2 the gradients too, 3 the weights too.
+    """Return the memory of a rank under ZeRO.
+
+    Stage 1 shards the optimizer's state, 2 the gradients too, 3 the weights too.
 
     With `checkpointing`, activations are the inputs of all layers and everything of the one that is recomputed. A
     `reference` policy is whole on every rank. Of a `frozen` model an adapter is trained, whose own state is left out.
@@ -204,14 +206,14 @@ def learner_memory(
 
 
 def kv_room(model: Architecture, gpu: Gpu, *, gpus: int, utilization: float) -> float:
-    """Bytes for the KV cache of one engine on `gpus`; below 0 where not even the weights fit."""
+    """Return the bytes for the KV cache of one engine on `gpus`; below 0 where not even the weights fit."""
     return gpus * gpu.memory * utilization - WEIGHT * model.parameters
 
 
 def decode_seconds(
     model: Architecture, gpu: Gpu, *, gpus: int, context: float, efficiency: float
 ) -> tuple[float, float]:
-    """Seconds of a decoding step, whatever it runs, and for each sequence: `(a, b)` of a + b n.
+    """Return the seconds of a decoding step of n sequences, a + b n, as `(a, b)`.
 
     Reading the weights takes a; each sequence reads its KV cache of `context` tokens, or computes if that takes longer.
     """
@@ -230,7 +232,10 @@ def learner_tokens_per_second(
     mfu: float,
     reference: bool = False,
 ) -> float:
-    """Three forward passes' worth of operations a token, one more where activations are recomputed, one of a reference.
+    """Return the trained tokens/s of the learner.
+
+    A token takes the operations of three forward passes, of one more where activations are recomputed, and of one more
+    with a reference policy.
 
     `context` is the mean number of tokens before one.
     """
@@ -241,7 +246,9 @@ def learner_tokens_per_second(
 def model_flops_utilization(
     tokens_per_second: float, model: Architecture, gpu: Gpu, *, gpus: int, context: float, training: bool = False
 ) -> float:
-    """MFU: operations that the tokens need over those that the GPUs could do (PaLM, Chowdhery et al. 2022, appendix B).
+    """Return the MFU: operations that the tokens need over those that the GPUs could do.
+
+    The definition is PaLM's (Chowdhery et al. 2022, appendix B).
 
     What is computed again does not count. `context` is the mean number of tokens before one.
     """
@@ -252,7 +259,7 @@ def model_flops_utilization(
 def model_bandwidth_utilization(
     tokens_per_second: float, model: Architecture, gpu: Gpu, *, gpus: int, sequences: float, context: float
 ) -> float:
-    """MBU: bytes that decoding must read over those that the GPUs could (Databricks 2023).
+    """Return the MBU: bytes that decoding must read over those that the GPUs could (Databricks 2023).
 
     A step makes a token of each of `sequences`, reads the weights once, and the KV cache of all of them.
     """

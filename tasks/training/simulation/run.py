@@ -1,4 +1,4 @@
-"""A training run in virtual time: the real controller, window and fleet, with actors and a learner that are clocks."""
+"""A training run in virtual time: the real controller, window and fleet, with simulated actors and learner."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ from tasks.training.simulation.clock import run_in_virtual_time
 
 @dataclass(frozen=True)
 class Workload:
-    """What is sampled.
+    """The prompts and responses of a simulated run.
 
     Attributes:
-        draw_tokens: the length of the next response, tokens.
+        draw_tokens: returns the length of the next response, tokens.
         prompt_tokens: length of every prompt.
-        zero_variance: share of prompts of which no response is ever right.
+        zero_variance: share of prompts for which no response passes.
+        prompts: number of prompts.
     """
 
     draw_tokens: Callable[[], int]
@@ -47,7 +48,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Simulated:
-    """What a run did, over its second half, when the start is forgotten.
+    """The measurements of a simulated run over its second half, in which its beginning has no part.
 
     Attributes:
         tokens_per_second: of finished responses, of all engines.
@@ -71,11 +72,11 @@ class Simulated:
 
 
 class EnoughError(Exception):
-    """All that is asked for is known; nothing is saved."""
+    """Enough steps are measured, and the simulated run is ended."""
 
 
 class _Metrics:
-    """The metrics of a run of `steps`, and how long learner and actors had been busy at each step."""
+    """The metrics of a run of `steps`, with the busy seconds of learner and actors up to each step."""
 
     def __init__(self, steps: int, at_step: Callable[[], tuple[float, float]]) -> None:
         self._steps = steps
@@ -135,10 +136,14 @@ def simulate(
     workload: Workload,
     seed: int = 0,
 ) -> Simulated:
-    """Run `config` in virtual time.
+    """Run `config` in virtual time, and return what was measured over the second half.
 
     Args:
-        engine: the engines' clock, or that of the engine with an index, or that engine.
+        config: the run's options; `steps` are simulated.
+        engine: speed of every engine; or a function from an engine's index to its speed or to the simulated engine.
+        learner: the simulated learner.
+        workload: prompts and response lengths.
+        seed: of prompts and judgements.
     """
     chance = random.Random(seed)
     actors: list[ClockActor] = []

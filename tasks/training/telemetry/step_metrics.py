@@ -1,4 +1,4 @@
-"""What happened since the last step, and the metrics that come of it."""
+"""Counters between two optimizer steps, and the metrics of a step that are computed from them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,62 @@ from dataclasses import dataclass, field
 
 from tasks.generation.interface import UpdateTiming
 from tasks.training.groups.group import JudgedGroup
+from tasks.training.metric import Metric
+
+SAMPLED = (
+    Metric("reward", "", "mean score over all judged responses, those of dropped groups included"),
+    Metric("reward/<domain>", "", "the same of one domain"),
+    Metric("reward_std", "", "standard deviation of a group's scores, mean over judged groups"),
+    Metric("rewards/<name>/mean", "", "mean of one of several rewards, before its weight"),
+    Metric("rewards/<name>/std", "", "standard deviation of that reward over responses"),
+    Metric("groups", "groups", "judged groups"),
+    Metric("zero_variance", "share of judged groups", "groups whose scores are all equal, which give no gradient"),
+    Metric("solved", "share of judged groups", "groups all of whose responses pass"),
+    Metric("unsolved", "share of judged groups", "groups none of whose responses passes"),
+    Metric("stale_groups", "groups", "groups dropped because they were older than `max_staleness`"),
+    Metric("failed_groups", "groups", "groups dropped because they could not be generated or judged"),
+    Metric(
+        "unjudged_samples",
+        "responses",
+        "responses that could not be judged, those of failed groups included; no other metric of scores counts them",
+    ),
+    Metric("samples", "responses", "finished responses"),
+    Metric("generated_tokens", "tokens", "tokens of the finished responses"),
+    Metric("generated_tokens_per_second", "tokens/s", "the same by the wall time of the step"),
+    Metric(
+        "sampling_rounds",
+        "rounds",
+        "rounds of prompts that dynamic resampling took; 0 where the surplus of an earlier step was enough",
+    ),
+    Metric("replayed_groups", "groups", "groups trained on again in place of groups without a gradient (`replay`)"),
+    Metric("actors_lost", "actors", "actors whose engine died or hung"),
+    Metric("update_pause_seconds", "s", "longest time that an engine generated nothing because of a weight update"),
+    Metric("update_seconds", "s", "longest time from the beginning to the end of an engine's weight update"),
+)
+"""Metrics of what was sampled since the step before (`StepCounters.metrics`)."""
+
+TRAINED = (
+    Metric("batch_reward", "", "mean score of the batch that was trained on"),
+    Metric("response_length", "tokens", "mean length of the batch's responses"),
+    Metric("response_length_p50", "tokens", "median of these lengths"),
+    Metric("response_length_p99", "tokens", "99th percentile of these lengths"),
+    Metric("response_length_correct", "tokens", "mean length of the responses that pass, where there are any"),
+    Metric("response_length_wrong", "tokens", "mean length of the responses that do not pass, where there are any"),
+    Metric("truncated", "share of responses", "responses of the batch that were cut off at `sampling.max_tokens`"),
+    Metric(
+        "staleness",
+        "versions",
+        "age of the batch's groups: the step's policy version less the oldest one that "
+        "sampled a group, mean over groups",
+    ),
+    Metric("staleness_max", "versions", "the largest of these ages"),
+)
+"""Metrics of the batch that the step trained on (`batch_metrics`)."""
 
 
 @dataclass
 class StepCounters:
-    """Counts from one step to the next."""
+    """Counters since the last optimizer step, and the step's metrics computed from them (`SAMPLED`)."""
 
     generated_tokens: int = 0
     generated_samples: int = 0
@@ -32,16 +83,16 @@ class StepCounters:
     updates: list[UpdateTiming] = field(default_factory=list)
 
     def unrecorded(self) -> dict[str, int]:
-        """What no step's metrics have counted yet of responses that a checkpoint holds."""
+        """Return the counts of finished responses that no step has recorded yet, for a checkpoint."""
         return {"generated_tokens": self.generated_tokens, "generated_samples": self.generated_samples}
 
     def restore(self, unrecorded: dict[str, int]) -> None:
-        """Count on from what `unrecorded` gave."""
+        """Set the counts to those that `unrecorded` returned before the checkpoint."""
         self.generated_tokens = unrecorded["generated_tokens"]
         self.generated_samples = unrecorded["generated_samples"]
 
     def judged(self, group: JudgedGroup) -> None:
-        """All responses of `group` have scores, and those that could not be judged have left it."""
+        """Count `group`, whose responses all have scores; those that could not be judged have left it."""
         self.judged_groups += 1
         self.unjudged_samples += len(group.unjudged)
         self.solved_groups += all(group.passed)
@@ -53,21 +104,12 @@ class StepCounters:
                 self.rewards.setdefault(part.name, []).append(part.value)
 
     def metrics(self, seconds: float) -> dict[str, float]:
-        """Rewards of everything that was sampled, dropped groups included, by domain and in all; counts; rates.
-
-        Of the judged groups, `zero_variance` is the share that carried no gradient; in `solved` all responses pass, in
-        `unsolved` none does. `unjudged_samples` counts responses that could not be judged, those of failed groups
-        included; no other figure of judgements counts them.
-        `reward_std` is the standard deviation of a group's scores, mean over judged groups.
-        `samples` and `generated_tokens` are those of all responses that were finished.
-        `replayed_groups` were trained on before, and took the place of groups that teach nothing.
-        `sampling_rounds` counts the rounds of prompts that dynamic sampling took, 0 where a surplus was enough.
-        Where prompts have several rewards, `rewards/<name>/mean` and `/std` are those of each, before its weight.
+        """Return the metrics of `SAMPLED`.
 
         Args:
-            seconds: wall time that this tally covers.
+            seconds: wall time since the counters were at 0.
         """
-        every = [score for scores in self.scores.values() for score in scores]
+        all_scores = [score for scores in self.scores.values() for score in scores]
         rewards = {f"reward/{domain}": statistics.fmean(scores) for domain, scores in sorted(self.scores.items())}
         pauses = (
             {
@@ -78,7 +120,11 @@ class StepCounters:
             else {}
         )
         return {
-            **({"reward": statistics.fmean(every), "reward_std": statistics.fmean(self.spreads)} if every else {}),
+            **(
+                {"reward": statistics.fmean(all_scores), "reward_std": statistics.fmean(self.spreads)}
+                if all_scores
+                else {}
+            ),
             **rewards,
             **_by_name(self.rewards),
             **({"sampling_rounds": self.rounds} if self.rounds is not None else {}),
@@ -107,11 +153,7 @@ def _by_name(rewards: dict[str, list[float]]) -> dict[str, float]:
 
 
 def batch_metrics(batch: list[JudgedGroup], version: int) -> dict[str, float]:
-    """What was trained on by the step that started at policy `version`: rewards, staleness, and lengths in tokens.
-
-    `response_length` is the mean; `_p50` and `_p99` are quantiles, `_correct` and `_wrong` the means of the responses
-    that pass and of those that do not, where there are any.
-    """
+    """Return the metrics of `TRAINED`, of the step that started at policy `version` and trained on `batch`."""
     completions = [completion for group in batch for completion in group.completions]
     passed = [passed for group in batch for passed in group.passed]
     lengths = [len(completion.token_ids) for completion in completions]
@@ -133,5 +175,5 @@ def batch_metrics(batch: list[JudgedGroup], version: int) -> dict[str, float]:
 
 
 def note(metrics: Mapping[str, float]) -> str:
-    """What a progress bar says of a step; nothing where none of its responses could be judged."""
+    """Return the text beside a progress bar: the step's reward, or nothing if none of its responses could be judged."""
     return f"reward {metrics['reward']:.2f}" if "reward" in metrics else ""

@@ -2,9 +2,9 @@
 
     driver ── writes ──► metrics.jsonl ── read once a second by ──► one process a tracker ──► its service
 
-Nothing that a tracker does ends or delays training: what it raises is one line on the terminal, and at the end it has
-`FLUSH_SECONDS` for what it has not sent. A run's name there is that of its run folder, so that a run that goes on
-goes on there, too; a step that was sent is not sent again.
+Nothing that a tracker does ends or delays training: an error of it is one line on the terminal, and at the run's end it
+has `FLUSH_SECONDS` to send the rest. At the service a run has the name of its run folder, so that a resumed run is
+continued there; a step that was sent is not sent again.
 """
 
 from __future__ import annotations
@@ -27,29 +27,31 @@ from urllib.parse import urlsplit
 from tasks.failures import MistakeError
 
 PROJECT = "rlvr-flyte"
-"""Of W&B, and the experiment of MLflow, where their own variables name no other."""
+"""Default W&B project and MLflow experiment, unless their environment variables name others."""
 FLUSH_SECONDS = 30.0
+"""Seconds after a run's end in which a tracker may send the rest of its metrics."""
 POLL_SECONDS = 1.0
+"""Seconds between two readings of `metrics.jsonl`."""
 _ENDED_WELL = b"ended well\n"
 _USER_INFO = re.compile(r"//[^/@\s]+@")
 _NAME = re.compile(r"[^\w.: -]")
 
 
 class TrackerError(MistakeError):
-    """A tracker that cannot be used here."""
+    """A tracker cannot be used in this environment: its package, key or address is missing."""
 
 
 class Tracker(Protocol):
-    """A run at one service."""
+    """A client of one service, for one run."""
 
     def next_step(self) -> int:
-        """The first step that the service has not seen."""
+        """Return the first step that the service has not received."""
 
     def log(self, metrics: dict[str, float], step: int) -> None:
         """Send the metrics of one step."""
 
     def finish(self, ended_well: bool) -> None:
-        """Send what is left, and say how the run ended."""
+        """Send the rest, and report whether the run ended well."""
 
 
 class WandbTracker:
@@ -79,7 +81,7 @@ class WandbTracker:
 
 
 class MlflowTracker:
-    """A run of MLflow, found again by a tag: its ids are MLflow's own."""
+    """A run of MLflow, identified by a tag with the run folder's name, as MLflow draws the run ids itself."""
 
     TAG = "rlvr.run"
 
@@ -91,10 +93,10 @@ class MlflowTracker:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
         experiment = self._client.get_experiment_by_name(name)
         experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(name)
-        found = self._client.search_runs([experiment_id], f"tags.`{self.TAG}` = '{folder.name}'", max_results=1)
-        if found:
-            self._id = found[0].info.run_id
-            self._seen = list(found[0].data.metrics)
+        earlier = self._client.search_runs([experiment_id], f"tags.`{self.TAG}` = '{folder.name}'", max_results=1)
+        if earlier:
+            self._id = earlier[0].info.run_id
+            self._seen = list(earlier[0].data.metrics)
             self._client.update_run(self._id, "RUNNING")
         else:
             run = self._client.create_run(experiment_id, tags={self.TAG: folder.name}, run_name=folder.name)
@@ -105,7 +107,7 @@ class MlflowTracker:
 
     def next_step(self) -> int:
         histories = (self._client.get_metric_history(self._id, name) for name in self._seen)
-        return max((each.step for history in histories for each in history), default=-1) + 1
+        return max((metric.step for history in histories for metric in history), default=-1) + 1
 
     def log(self, metrics: dict[str, float], step: int) -> None:
         from mlflow.entities import Metric
@@ -113,7 +115,7 @@ class MlflowTracker:
         now = int(1000 * time.time())
         self._client.log_batch(
             self._id,
-            # A name may hold other characters nowhere, and a slash not where it makes a folder of another name.
+            # MLflow accepts no other characters, and a slash only where no other name makes a folder of it.
             metrics=[Metric(_NAME.sub(".", name), value, now, step) for name, value in metrics.items()],
         )
 
@@ -122,6 +124,7 @@ class MlflowTracker:
 
 
 TRACKERS: dict[str, type[WandbTracker] | type[MlflowTracker]] = {"wandb": WandbTracker, "mlflow": MlflowTracker}
+"""Trackers by the name that the option `trackers` gives them."""
 
 
 def check(trackers: Sequence[str]) -> None:
@@ -152,13 +155,13 @@ def _has_wandb_key() -> bool:
 def following(
     trackers: Sequence[str], folder: Path, config: dict[str, Any], *, flush_seconds: float = FLUSH_SECONDS
 ) -> Iterator[None]:
-    """Within the block the run's metrics go to `trackers`.
+    """Send a run's metrics to `trackers` while the block runs, each from a process of its own.
 
     Args:
         trackers: names in `TRACKERS`.
-        folder: the run folder, with the metrics of the steps that the run goes on from.
-        config: of the run, as JSON values.
-        flush_seconds: after the block each tracker has so long for what it has not sent.
+        folder: the run folder, with the metrics of the steps before a resume.
+        config: the run's options, as JSON values.
+        flush_seconds: time after the block in which a tracker may send the rest; then its process is killed.
     """
     processes = [_started(name, folder, config, flush_seconds) for name in dict.fromkeys(trackers)]
     ended = b""
@@ -167,8 +170,8 @@ def following(
         ended = _ENDED_WELL
     finally:
         for process in processes:
-            _told(process, ended)
-            _closed(process)
+            _send(process, ended)
+            _close(process)
         deadline = time.monotonic() + flush_seconds + 5.0  # it ends itself before
         for process in processes:
             try:
@@ -186,25 +189,30 @@ def _started(name: str, folder: Path, config: dict[str, Any], flush_seconds: flo
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         start_new_session=True,  # Ctrl-C is for the driver, and its end is the end of standard input
     )
-    _told(process, json.dumps(config).encode() + b"\n")
+    _send(process, json.dumps(config).encode() + b"\n")
     return process
 
 
-def _told(process: subprocess.Popen[bytes], line: bytes) -> None:
+def _send(process: subprocess.Popen[bytes], line: bytes) -> None:
     assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # it gave up, and has said so
+    with contextlib.suppress(BrokenPipeError):  # it has failed, and printed why
         process.stdin.write(line)
         process.stdin.flush()
 
 
-def _closed(process: subprocess.Popen[bytes]) -> None:
+def _close(process: subprocess.Popen[bytes]) -> None:
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):
         process.stdin.close()
 
 
 class _End:
-    """Knows when the driver has ended, and leaves the tracker only so long after that."""
+    """The end of the driver, read from standard input; some time after it, this process is ended too.
+
+    Attributes:
+        came: set when the driver has ended.
+        well: True if its run ended well.
+    """
 
     def __init__(self, name: str, flush_seconds: float) -> None:
         self.came = threading.Event()
@@ -216,12 +224,14 @@ class _End:
         self.well = sys.stdin.buffer.read() == _ENDED_WELL
         self.came.set()
         time.sleep(self._seconds)
-        _say(f"{self._name} did not take all metrics within {self._seconds:g} s of the run's end; it was left at that")
+        _print(
+            f"{self._name} did not take all metrics within {self._seconds:g} s of the run's end; the rest is not sent"
+        )
         os._exit(1)
 
 
 def follow(name: str, folder: Path, flush_seconds: float) -> None:
-    """The process of one tracker: reads the configuration from standard input, and then sends steps until it ends."""
+    """Run the process of one tracker: read the options from standard input, then send steps until the driver ends."""
     config = json.loads(sys.stdin.buffer.readline())
     end = _End(name, flush_seconds)
     sent = folder / "trackers" / f"{name}.json"
@@ -237,13 +247,13 @@ def follow(name: str, folder: Path, flush_seconds: float) -> None:
         tracker.finish(end.well)
     except Exception as error:
         first = _USER_INFO.sub("//", str(error).partition("\n")[0])
-        _say(f"{name} gets no more metrics of this run, which goes on without it: {type(error).__name__}: {first}")
+        _print(f"{name} gets no more metrics of this run, which goes on without it: {type(error).__name__}: {first}")
     sys.stderr.flush()
     os._exit(0)  # whatever threads and exit handlers of the package still wait for
 
 
 def _rows(metrics: Path, ended: threading.Event) -> Iterator[dict[str, Any]]:
-    """The steps that are there and those that come, until all that came before the end have been read."""
+    """Yield the steps in the file and those that are appended, until the driver has ended and all are read."""
     with metrics.open() as file:
         part = ""
         while True:
@@ -266,7 +276,7 @@ def _flat(config: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
             yield f"{prefix}{key}", value
 
 
-def _say(sentence: str) -> None:
+def _print(sentence: str) -> None:
     print(f"trackers: {sentence}", file=sys.stderr, flush=True)
 
 

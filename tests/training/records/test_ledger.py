@@ -99,9 +99,9 @@ def test_an_attempt_that_was_taken_over_from_appends_to_no_file_of_the_next(ledg
 def test_a_file_shorter_than_the_checkpoint_knew_is_an_error(ledger, tmp_path):
     ledger.close_group(group(0), "stale")
     size = ledger.sync()
-    with pytest.raises(ValueError, match=rf"holds {size} bytes, the checkpoint knew {size + 1}"):
+    with pytest.raises(ValueError, match=rf"holds {size} bytes, the checkpoint recorded {size + 1}"):
         cut_back(ledger.path, size + 1)
-    with pytest.raises(ValueError, match=r"absent.jsonl holds 0 bytes, the checkpoint knew 9"):
+    with pytest.raises(ValueError, match=r"absent.jsonl holds 0 bytes, the checkpoint recorded 9"):
         cut_back(tmp_path / "absent.jsonl", 9)
 
 
