@@ -8,7 +8,7 @@ The responses cost a GPU and depend on no verifier; judging them anew generates 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any, NamedTuple
 
@@ -138,7 +138,7 @@ def roll_out(
             local(model),
             spec.engine,
             spec.sampling,
-            kept=kept,
+            cache=kept,
             verifiers=judged_by,
             verifier_workers=spec.verifier_workers,
             remaining=partial(remaining, samples=samples, bounds=spec.stop_at) if spec.stop_at else None,
@@ -189,37 +189,26 @@ def judge_rollouts(
 ) -> Parquet:
     """The responses of a shard with their scores: the verdicts that are kept, and those that are missing, made now."""
     from tasks import charts
-    from tasks.generation.judging import judge
+    from tasks.generation.judging import Judging
 
     watch = Stopwatch("judging")
     table = read_table(local(prompts), PROMPTS)
-    figures: dict[str, float] = {}
-    judged_now = 0
-
-    def count(_: Mapping[str, Any]) -> None:
-        nonlocal judged_now
-        judged_now += 1
+    cache = _kept(spec, model, initial, verifiers)
+    judging = Judging(table, cache, verifiers.with_initial(local(initial)), spec.verifier_workers)
 
     def summary() -> dict[str, Any]:
-        made = watch.summary(f"{judged_now:,} judged", judged=judged_now, verifiers=figures)
+        made = watch.summary(f"{judging.judged:,} judged", judged=judging.judged, verifiers=judging.figures)
         return {SUMMARY: made.as_json()}
 
     first: list[pa.Table] = []
 
     def parts() -> Iterator[pa.Table]:
-        for part in judge(
-            table,
-            read_batches(local(responses), RESPONSES),
-            _kept(spec, model, initial, verifiers),
-            verifiers.with_initial(local(initial)),
-            spec.verifier_workers,
-            policy="initial",
-            on_judged=count,
-            figures=figures,
-        ):
-            if not first:
-                first.append(part)
-            yield part
+        with judging:
+            for part in read_batches(local(responses), RESPONSES):
+                scored = judging.rollouts(part, policy="initial")
+                if not first:
+                    first.append(scored)
+                yield scored
 
     lineage = made_from(
         __name__,
@@ -233,7 +222,7 @@ def judge_rollouts(
     )
     path = write_batches(scratch("rollouts.parquet"), parts(), ROLLOUTS, lineage, last=summary)
     samples = charts.rollout_samples(table, pa.concat_tables(first)) if first else ""
-    show("difficulty: judging", charts.page({"judged now": f"{judged_now:,}"}, samples))
+    show("difficulty: judging", charts.page({"judged now": f"{judging.judged:,}"}, samples))
     return FlyteFile(str(path))
 
 

@@ -1,4 +1,4 @@
-"""How many parameters a model has, from the heads of its files: no weight is read."""
+"""Counting a model's parameters from the headers of its files: no weight is read."""
 
 from __future__ import annotations
 
@@ -12,27 +12,30 @@ from tasks.generation.models import LocalFolder, ModelError, ModelSpec, Packaged
 
 _MAGIC = int.from_bytes(b"GGUF", "little")
 _NUMBERS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-"""Bytes of GGUF's types of values."""
+"""Bytes of a number, by GGUF's code of its type."""
 _TEXT, _ARRAY = 8, 9
 
 
 def count(spec: ModelSpec) -> int | None:
-    """Parameters of the model that `spec` names; None where its files are not on this machine.
+    """Return the number of parameters of the model that `spec` names; None where its files are not on this machine.
 
     Raises:
-        ModelError: a file of weights that is none.
+        ModelError: a file of weights is damaged or of another format.
     """
     match spec.source:
         case PackagedGguf() as packaged:
-            return of_gguf(packaged.locate()) if packaged.folder() is not None else None
+            return count_gguf(packaged.locate()) if packaged.folder() is not None else None
         case LocalFolder(path=path):
-            return sum(of_safetensors(file) for file in sorted(Path(path).glob("*.safetensors")))
+            return sum(count_safetensors(file) for file in sorted(Path(path).glob("*.safetensors")))
         case _:
             return None
 
 
-def of_safetensors(file: Path) -> int:
-    """Elements of all tensors of a safetensors file, whose first 8 bytes say how long its JSON head is."""
+def count_safetensors(file: Path) -> int:
+    """Return the number of elements of all tensors of a safetensors file.
+
+    Its first 8 bytes are the length of its header, which is JSON.
+    """
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
         try:
@@ -42,10 +45,10 @@ def of_safetensors(file: Path) -> int:
             raise ModelError(f"model: {file} is not a safetensors file: {error}") from None
 
 
-def of_gguf(file: Path) -> int:
-    """Elements of all tensors of a GGUF file (ggml's specification of the format, versions 2 and 3).
+def count_gguf(file: Path) -> int:
+    """Return the number of elements of all tensors of a GGUF file (ggml's specification, versions 2 and 3).
 
-    The package `gguf` takes seconds, because it makes objects of a whole vocabulary; here it is passed over.
+    The package `gguf` takes seconds, because it makes objects of a whole vocabulary; here the vocabulary is skipped.
     """
     with file.open("rb") as opened:
         try:
@@ -67,21 +70,21 @@ def _elements(head: _Head) -> int:
         head.skip_text()
         (dimensions,) = head.numbers("<I")
         total += math.prod(head.numbers(f"<{dimensions}Q"))
-        head.numbers("<IQ")  # type and place
+        head.numbers("<IQ")  # type and offset
     return total
 
 
 class _Head:
-    """The head of a GGUF file, read from its beginning."""
+    """The header of a GGUF file, read from its beginning."""
 
     def __init__(self, content: mmap.mmap) -> None:
         self._content = content
         self._at = 0
 
     def numbers(self, layout: str) -> tuple[int, ...]:
-        found = struct.unpack_from(layout, self._content, self._at)
+        values = struct.unpack_from(layout, self._content, self._at)
         self._at += struct.calcsize(layout)
-        return found
+        return values
 
     def skip_text(self) -> None:
         (length,) = self.numbers("<Q")

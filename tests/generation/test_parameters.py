@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from tasks.generation.models import ModelError, ModelSpec, PackagedGguf
-from tasks.generation.parameters import count, of_gguf, of_safetensors
+from tasks.generation.parameters import count, count_gguf, count_safetensors
 
 
 def test_a_folder_is_counted_without_its_weights(tiny_model):
@@ -28,7 +28,7 @@ def test_a_gguf_file_is_counted_whatever_stands_before_its_tensors(tmp_path):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    assert of_gguf(path) == 32 * 64 + 7
+    assert count_gguf(path) == 32 * 64 + 7
 
 
 def test_the_quickstarts_model_is_counted():
@@ -43,7 +43,7 @@ def test_a_package_that_is_not_here_has_no_size(monkeypatch):
 @pytest.mark.parametrize(
     "content", [b"", b"one", b"\xff" * 64, b"GGUF" + bytes(60), bytes(64), b"\2" + bytes(7) + b"[]"]
 )
-@pytest.mark.parametrize(("counted", "kind"), [(of_gguf, "GGUF"), (of_safetensors, "safetensors")])
+@pytest.mark.parametrize(("counted", "kind"), [(count_gguf, "GGUF"), (count_safetensors, "safetensors")])
 def test_a_file_of_another_kind_is_named(tmp_path, content, counted, kind):
     path = tmp_path / "weights"
     path.write_bytes(content)

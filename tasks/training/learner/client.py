@@ -221,7 +221,7 @@ class RayLearner:
     async def load(self, folder: Path) -> None:
         await self._once("load", lambda _: (str(folder),))
 
-    async def _once(self, method: str, arguments: Callable[[int], tuple[Any, ...]]) -> list[Any]:
+    async def _once(self, method: str, arguments: Callable[[int], tuple[object, ...]]) -> list[Any]:
         """Call `LearnerRank.once` on every rank; return the results by rank. `arguments(rank)` are the method's."""
         number = next(self._numbers)
         return await self._all(lambda handle, rank: handle.once.remote(number, method, *arguments(rank)))
