@@ -172,7 +172,7 @@ class Engine:
             EngineError: the file could not be loaded; the engine must not be used any more.
         """
         async with self._updating:
-            asked = time.perf_counter()
+            began = time.perf_counter()
             try:
                 await self._llm.pause_generation(mode="keep", clear_cache=not keep_cache)
                 paused = time.perf_counter()
@@ -188,7 +188,7 @@ class Engine:
             except Exception as error:  # vLLM raises many kinds; all of them mean the engine
                 raise EngineError(f"weight update {version} from {path} failed: {error}") from error
             resumed = time.perf_counter()
-        return UpdateTiming(pause_seconds=resumed - paused, total_seconds=resumed - asked)
+        return UpdateTiming(pause_seconds=resumed - paused, total_seconds=resumed - began)
 
     async def _replace_weights(self, path: str, version: str) -> None:
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest

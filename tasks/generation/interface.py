@@ -12,7 +12,7 @@ from tasks.failures import InfrastructureError, MistakeError
 
 
 class EngineError(InfrastructureError):
-    """The engine failed, which says nothing about a response; another engine may succeed."""
+    """The engine failed, and no fault of a response made it: another engine may succeed."""
 
 
 class EngineOptionsError(MistakeError):
@@ -20,7 +20,7 @@ class EngineOptionsError(MistakeError):
 
 
 class RequestRefusedError(MistakeError):
-    """The engine refuses this request, and goes on with others."""
+    """The engine refuses this request, and keeps serving others."""
 
 
 @dataclass(frozen=True)

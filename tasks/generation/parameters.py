@@ -82,6 +82,7 @@ class _Head:
         self._at = 0
 
     def numbers(self, layout: str) -> tuple[int, ...]:
+        """Read the next numbers, in the notation of `struct`."""
         values = struct.unpack_from(layout, self._content, self._at)
         self._at += struct.calcsize(layout)
         return values

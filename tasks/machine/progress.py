@@ -60,12 +60,14 @@ class _Progress:
         self._began = time.monotonic()
 
     def advance(self, count: int = 1, note: str = "", done: int | None = None) -> None:
+        """Count units as finished, as `Advance` defines it."""
         if done is not None and self._done == 0:
             self._before = self._done = done - count
         self._done += count
         self._note = note
 
     def line(self) -> str:
+        """Return the progress as one line: units, time so far, speed, time left, note."""
         seconds = time.monotonic() - self._began
         done = self._done
         parts = [f"{self._description}: {done:,}/{self._total:,}", f"{_duration(seconds)} so far"]

@@ -127,7 +127,7 @@ class RestartableLearner(Learner, Protocol):
 
 
 class RayLearner:
-    """Learner ranks as Ray actors, called together because their methods are collective."""
+    """A `RestartableLearner` of Ray actors, one `LearnerRank` each, called together: their methods are collective."""
 
     def __init__(self, create: Callable[[int], ActorHandle], config: TrainingConfig) -> None:
         """Create the ranks' actors; `create(rank)` returns the handle of a new `LearnerRank`."""
