@@ -174,7 +174,7 @@ def _sample(
             model,
             spec.engine,
             spec.sampling,
-            kept=cache,
+            cache=cache,
             verifiers=verifiers,
             verifier_workers=spec.verifier_workers,
             remaining=partial(remaining, samples=samples, bounds=spec.stop_at) if spec.stop_at else None,
@@ -218,17 +218,22 @@ def judge_rollouts(
         verifiers: the options of the verifiers.
     """
     from tasks.charts import decks
+    from tasks.generation.judging import Judging
 
     watch = Stopwatch("judging")
     table = read_input(prompts, PROMPTS)
-    judged = _Judged()
-    parts = judged.parts(
-        table,
-        read_input_batches(responses, RESPONSES),
-        _rollout_cache(spec, model, initial, verifiers),
-        verifiers.with_initial(local(initial)),
-        spec.verifier_workers,
-    )
+    cache = _rollout_cache(spec, model, initial, verifiers)
+    judging = Judging(table, cache, verifiers.with_initial(local(initial)), spec.verifier_workers)
+    first: list[pa.Table] = []
+
+    def parts() -> Iterator[pa.Table]:
+        with judging:
+            for part in read_input_batches(responses, RESPONSES):
+                scored = judging.rollouts(part, policy="initial")
+                if not first:
+                    first.append(scored)
+                yield scored
+
     lineage = made_from(
         __name__,
         inputs={
@@ -241,55 +246,12 @@ def judge_rollouts(
     )
 
     def summary() -> dict[str, Any]:
-        made = watch.summary(f"{judged.count:,} judged", judged=judged.count, verifiers=judged.figures)
+        made = watch.summary(f"{judging.judged:,} judged", judged=judging.judged, verifiers=judging.figures)
         return {SUMMARY: made.as_json()}
 
-    output = write_output("rollouts.parquet", parts, ROLLOUTS, lineage, last=summary)
-    show("difficulty: judging", decks.judging(table, judged.first, judged.count))
+    output = write_output("rollouts.parquet", parts(), ROLLOUTS, lineage, last=summary)
+    show("difficulty: judging", decks.judging(table, first[0] if first else ROLLOUTS.empty_table(), judging.judged))
     return output
-
-
-class _Judged:
-    """The verdicts that a stage makes now, rather than takes from the cache.
-
-    Attributes:
-        count: their number.
-        figures: the counters of the verifiers (`VerifierPool.figures`).
-        first: the first part of the rollouts, for the deck.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.figures: dict[str, float] = {}
-        self.first = ROLLOUTS.empty_table()
-
-    def parts(
-        self,
-        prompts: pa.Table,
-        responses: Iterator[pa.Table],
-        cache: RolloutCache,
-        verifiers: VerifiersConfig,
-        workers: int,
-    ) -> Iterator[pa.Table]:
-        """Yield the responses with their scores, as parts of a table of `ROLLOUTS`."""
-        from tasks.generation.judging import judge
-
-        judged = judge(
-            prompts,
-            responses,
-            cache,
-            verifiers,
-            workers,
-            policy="initial",
-            on_judged=self._add,
-            figures=self.figures,
-        )
-        for part in judged:
-            self.first = self.first if self.first.num_rows else part
-            yield part
-
-    def _add(self, _: object) -> None:
-        self.count += 1
 
 
 @shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))

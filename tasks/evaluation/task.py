@@ -113,7 +113,7 @@ def _rollouts(
             config.sampling,
             policy=digest,
             stage="evaluation",
-            kept=RolloutCache.at(*storage_location("rollouts"), digest, config.engine, config.sampling, judging),
+            cache=RolloutCache.at(*storage_location("rollouts"), digest, config.engine, config.sampling, judging),
             verifiers=verifiers.with_initial(local(initial)),
             verifier_workers=config.verifier_workers,
             on_judged=judged,

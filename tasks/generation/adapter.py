@@ -1,7 +1,7 @@
-"""vLLM's LoRA on a CPU, for engines in which every request runs the same adapter.
+"""LoRA in vLLM on a CPU, for engines in which every request runs the same adapter.
 
-vLLM's own operators gather the adapter's matrices once for every token, and give the adapter to requests without one
-where both kinds are in a batch. With one adapter two matrix products do.
+vLLM's own operators gather the adapter's matrices once for every token, and apply the adapter to requests without one
+where both kinds are in a batch. With a single adapter two matrix products suffice.
 """
 
 from __future__ import annotations
@@ -15,28 +15,29 @@ from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 from vllm.platforms import current_platform
 
 WORKER_EXTENSION = f"{__name__}.WorkerExtension"
+"""Path of `WorkerExtension`, for vLLM's option `worker_extension_cls`."""
 
 
 def supported_rank(rank: int) -> int:
-    """The smallest rank that vLLM reserves memory for and that holds `rank`.
+    """Return the smallest rank of at least `rank` that vLLM can be started with (`max_lora_rank`).
 
     Raises:
-        ValueError: there is none.
+        ValueError: `rank` is above all of them.
     """
     ranks = sorted(get_args(MaxLoRARanks))
-    fits = [each for each in ranks if each >= rank]
+    fits = [supported for supported in ranks if supported >= rank]
     if not fits:
         raise ValueError(f"an adapter of rank {rank}: vLLM serves up to {ranks[-1]}")
     return fits[0]
 
 
 class OneAdapter(PunicaWrapperCPU):
-    """Adds `(x A^T) B^T` of the adapter in slot 0; nothing where no token of a batch asks for it."""
+    """LoRA operators that add `(x A^T) B^T` of the adapter in slot 0, or nothing where no token of a batch runs it."""
 
     _active: bool = False
 
     def update_metadata(self, *arguments: Any, **options: Any) -> None:
-        """Who runs the adapter in the next batch: all tokens, or in vLLM's own warm-up none."""
+        """Note whether the next batch runs the adapter: all of its tokens do, or in vLLM's own warm-up none."""
         super().update_metadata(*arguments, **options)
         self._active = bool((self.token_lora_indices >= 0).any())
 
@@ -48,11 +49,12 @@ class OneAdapter(PunicaWrapperCPU):
         lora_b_stacked: tuple[Tensor, ...],
         scale: float,
         output_slices: tuple[int, ...],
-        **_: Any,
+        **_: object,
     ) -> None:
-        """`y` `[T, out]` in place; layers that vLLM fuses (q, k and v) have an A and a B for each slice of `out`.
+        """Add the adapter's part to `y` `[T, out]`, in place, from `x` `[T, in]`.
 
-        The adapter's scale is in B already.
+        Layers that vLLM fuses (q, k and v) have an A and a B for each slice of `out`. The adapter's scale is in B
+        already.
         """
         if not self._active:
             return
@@ -61,12 +63,12 @@ class OneAdapter(PunicaWrapperCPU):
             y[:, start : start + size] += linear(linear(x, a[0, 0]), b[0, 0])
             start += size
 
-    def add_lora_logits(self, *_: Any, **__: Any) -> None:
-        """The head has no adapter."""
+    def add_lora_logits(self, *_: object, **__: object) -> None:
+        """Do nothing: the head has no adapter."""
 
 
 class WorkerExtension:
-    """Named to vLLM as `worker_extension_cls`, so that each worker process imports this module before it loads."""
+    """An empty class for vLLM's option `worker_extension_cls`, by which each worker process imports this module."""
 
 
 if current_platform.is_cpu():

@@ -1,39 +1,45 @@
-"""Prompts as tokens: the model's chat template, with the variables that a configuration sets."""
+"""Tokenisation of prompts by the model's chat template, with the variables that a configuration sets."""
 
 from __future__ import annotations
 
 import inspect
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tasks.failures import MistakeError
 from tasks.tables.schemas import Message
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 
 class ChatTemplateError(MistakeError):
-    """The model's chat template takes no such variable."""
+    """`sampling.chat_template_kwargs` sets a variable that the model's chat template lacks, or that is fixed."""
 
 
-def encode(tokenizer: Any, conversations: Iterable[list[Message]], variables: Mapping[str, Any]) -> list[list[int]]:
-    """The tokens of each conversation, up to where the response begins.
+def encode(
+    tokenizer: PreTrainedTokenizerBase, conversations: Iterable[list[Message]], variables: Mapping[str, Any]
+) -> list[list[int]]:
+    """Return the tokens of each conversation, up to the beginning of the response.
 
     Args:
         tokenizer: a Hugging Face tokenizer with a chat template.
-        conversations: messages of each.
+        conversations: the messages of each.
         variables: `SamplingConfig.chat_template_kwargs`.
 
     Raises:
-        ChatTemplateError: the template would ignore one of them, or it is set by whoever applies the template.
+        ChatTemplateError: the template has no such variable, or this function sets it itself.
     """
-    taken = {*inspect.signature(tokenizer.apply_chat_template).parameters, "messages"}
+    apply = tokenizer.apply_chat_template
+    fixed = {*inspect.signature(apply).parameters, "messages"}
     for name in variables:
-        if name in taken or not re.search(rf"\b{re.escape(name)}\b", tokenizer.get_chat_template()):
+        if name in fixed or not re.search(rf"\b{re.escape(name)}\b", tokenizer.get_chat_template()):
             why = (
-                "it is set here" if name in taken else f"the template of {tokenizer.name_or_path} has no such variable"
+                "it is set here" if name in fixed else f"the template of {tokenizer.name_or_path} has no such variable"
             )
             raise ChatTemplateError(f"sampling.chat_template_kwargs: {name}: {why}; leave it out")
     return [
-        list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False, **variables))
+        list(cast("Iterable[int]", apply(messages, add_generation_prompt=True, return_dict=False, **variables)))
         for messages in conversations
     ]

@@ -1,4 +1,4 @@
-"""One vLLM engine behind the interface that three stages use: generate, replace the weights, shut down."""
+"""One vLLM engine, which three stages use: it generates, its weights can be replaced, and it is shut down."""
 
 from __future__ import annotations
 
@@ -36,7 +36,12 @@ if TYPE_CHECKING:
 
 
 class Engine:
-    """A vLLM `AsyncLLM`. Every request enters at once; continuous batching and queueing are the engine's."""
+    """A running vLLM `AsyncLLM`. Requests are passed on at once; batching and queueing are vLLM's.
+
+    Attributes:
+        config: its options.
+        statistics: figures that vLLM updates in every iteration.
+    """
 
     def __init__(
         self,
@@ -65,16 +70,16 @@ class Engine:
 
         Args:
             model: a Hugging Face model folder.
-            config: how the engine runs.
-            updatable: whether `update_weights` will be called.
-            adapter_rank: of the LoRA adapter that every request runs; `update_weights` then takes its folder, and comes
-                before the first request. None: no adapter.
+            config: options of the engine.
+            updatable: true if `update_weights` will be called.
+            adapter_rank: rank of the LoRA adapter that every request runs; `update_weights` then takes its folder, and
+                comes before the first request. None: no adapter.
 
         Raises:
             EngineError: vLLM could not start, with its own reason.
-            EngineOptionsError: it takes no such model or options.
+            EngineOptionsError: vLLM does not accept the model or the options.
         """
-        sockets = tempfile.TemporaryDirectory(prefix="vllm-")  # through which its processes talk; vLLM removes none
+        sockets = tempfile.TemporaryDirectory(prefix="vllm-")  # of its processes; vLLM does not remove them
         with _environment(config, sockets.name):
             llm, statistics = _load(str(model), config, updatable=updatable, adapter_rank=adapter_rank)
             return cls(llm, config, statistics, sockets, adapted=adapter_rank is not None)
@@ -91,12 +96,12 @@ class Engine:
 
         Args:
             prompt_ids: the prompt's tokens, chat template applied.
-            sampling: limits and temperature; `samples` is not used here, a caller asks once per sample.
+            sampling: options of sampling, but for `samples`: a call draws one sample.
             seed: seed of this one request; None draws from the engine's stream.
-            with_logprobs: also report the log-probabilities; they are a sixth of the time of a small model on a CPU.
+            with_logprobs: also return the log-probabilities, which take a sixth of the time of a small model on a CPU.
 
         Raises:
-            RequestRefusedError: the engine takes no such request.
+            RequestRefusedError: vLLM does not accept the request, such as a prompt that is longer than the context.
             EngineError: the engine died.
         """
         from vllm.inputs import TokensPrompt
@@ -113,14 +118,14 @@ class Engine:
             max_tokens=sampling.max_tokens,
             stop=sampling.stop,
             stop_token_ids=sampling.stop_token_ids,
-            include_stop_str_in_output=True,  # the text is what the tokens say; the model's own end is no text
+            include_stop_str_in_output=True,  # the text is that of the tokens; the model's end token has none
             structured_outputs=StructuredOutputsParams(regex=sampling.guided_regex) if sampling.guided_regex else None,
             seed=seed,
             logprobs=0 if with_logprobs else None,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        # With the version as salt, a prompt's cached prefix serves no request that begins under newer weights; those
-        # that wait when they come are `scheduler`'s part.
+        # With the version as salt, a prompt's cached prefix serves no request that begins under newer weights; requests
+        # that wait during an update are salted anew by `scheduler`.
         prompt = TokensPrompt(prompt_token_ids=list(prompt_ids), cache_salt=str(self._version))
         return await self._request(prompt, parameters)
 
@@ -149,7 +154,7 @@ class Engine:
         return Completion(
             text=sample.text,
             token_ids=np.array(tokens, np.int32),
-            logprobs=np.array(_chosen(tokens, sample.logprobs or []), np.float32),
+            logprobs=np.array(_chosen(tokens, sample.logprobs), np.float32),
             finish_reason=sample.finish_reason,
             versions=[_span(span) for span in sample.weight_versions or []],
         )
@@ -161,13 +166,13 @@ class Engine:
 
         Requests in flight go on with the new weights, and keep their KV cache (PipelineRL, Olmo 3's in-flight
         updates) unless `keep_cache` is false: then it is computed again under the new weights. Those that begin later
-        share no prefix with older ones. The scheduler resumes even when loading fails, so that no request hangs.
+        share no cached prefix with older ones. The scheduler resumes even when loading fails, so that no request hangs.
 
         Raises:
             EngineError: the file could not be loaded; the engine must not be used any more.
         """
         async with self._updating:
-            asked = time.perf_counter()
+            began = time.perf_counter()
             try:
                 await self._llm.pause_generation(mode="keep", clear_cache=not keep_cache)
                 paused = time.perf_counter()
@@ -175,7 +180,7 @@ class Engine:
                 try:
                     await (self._replace_adapter if self._adapted else self._replace_weights)(str(path), str(version))
                 except Exception:
-                    # The engine is lost, but requests that wait for it must end; that this fails too adds nothing.
+                    # The engine is lost, but requests that wait for it must end; an error of this adds no information.
                     with contextlib.suppress(Exception):
                         await self._llm.resume_generation()
                     raise
@@ -183,7 +188,7 @@ class Engine:
             except Exception as error:  # vLLM raises many kinds; all of them mean the engine
                 raise EngineError(f"weight update {version} from {path} failed: {error}") from error
             resumed = time.perf_counter()
-        return UpdateTiming(pause_seconds=resumed - paused, total_seconds=resumed - asked)
+        return UpdateTiming(pause_seconds=resumed - paused, total_seconds=resumed - began)
 
     async def _replace_weights(self, path: str, version: str) -> None:
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
@@ -197,21 +202,21 @@ class Engine:
 
         await self._llm.add_lora(LoRARequest("policy", 1, path, load_inplace=True))
         await self._llm.update_weight_version(version)
-        # Requests name the adapter, and never read its folder, which will be gone: were it not in memory, this path,
-        # which does not exist, would end the engine where an old adapter would go unseen.
+        # Requests name the adapter and do not read its folder, which may be removed by then. Were the adapter not in
+        # memory, this path, which does not exist, would end the engine, where a real one could load an old adapter.
         self._adapter = LoRARequest("policy", 1, "in-memory")
 
     def shutdown(self) -> None:
         """Stop the engine and its processes."""
         self._llm.shutdown()
-        # Its finaliser shuts down again when the interpreter exits and its modules are gone, and complains about that.
+        # vLLM's finaliser shuts down again when the interpreter exits, and logs an error because its modules are gone.
         self._llm.shutdown = lambda *_, **__: None  # type: ignore[method-assign]
         self._sockets.cleanup()
 
 
 @contextlib.asynccontextmanager
 async def running_engine(model: str | Path, config: EngineConfig, *, updatable: bool = False) -> AsyncIterator[Engine]:
-    """An engine for the length of a block, shut down however the block ends."""
+    """Start an engine for the length of a block, and shut it down however the block ends."""
     engine = await Engine.start(model, config, updatable=updatable)
     try:
         yield engine
@@ -225,9 +230,11 @@ def _span(span: WeightVersionSpan) -> VersionSpan:
     return VersionSpan(version=version, start=span.start, end=span.end)
 
 
-def _chosen(tokens: Sequence[int], logprobs: SampleLogprobs | list[Any]) -> list[float]:
-    """Of each token; none where there are no log-probabilities at all."""
-    return [entry[token].logprob for token, entry in zip(tokens, logprobs, strict=bool(logprobs)) if entry]
+def _chosen(tokens: Sequence[int], logprobs: SampleLogprobs | None) -> list[float]:
+    """Log-probabilities of the sampled tokens; [] where none were requested."""
+    if not logprobs:
+        return []
+    return [entry[token].logprob for token, entry in zip(tokens, logprobs, strict=True) if entry]
 
 
 def _load(
@@ -289,7 +296,7 @@ def _load(
 
 @contextlib.contextmanager
 def _environment(config: EngineConfig, sockets: str) -> Iterator[None]:
-    """What vLLM's process finds in its environment; later children of this process, a learner among them, do not."""
+    """Set the environment of vLLM's processes for the length of a block; later children of this process lack it."""
     settings = {
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_RPC_BASE_PATH": sockets,

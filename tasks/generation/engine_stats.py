@@ -1,8 +1,8 @@
-"""Where vLLM says what it does while it works."""
+"""A vLLM stat logger that collects an engine's figures."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vllm.v1.metrics.loggers import StatLoggerBase
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Recorder(StatLoggerBase):
-    """Fills an `EngineStatistics` in every iteration of the engine; vLLM's `StatLoggerBase`."""
+    """A stat logger that updates its `statistics` in every iteration of the engine."""
 
     def __init__(self, vllm_config: VllmConfig | None = None, engine_index: int = 0) -> None:
         self.statistics = EngineStatistics()
@@ -23,10 +23,10 @@ class Recorder(StatLoggerBase):
         self,
         scheduler_stats: SchedulerStats | None,
         iteration_stats: IterationStats | None,
-        mm_cache_stats: Any = None,
+        mm_cache_stats: object = None,
         engine_idx: int = 0,
     ) -> None:
-        """Called by vLLM with what an iteration did."""
+        """Take the figures of one iteration; vLLM calls this."""
         if iteration_stats is not None:
             self.statistics.generated_tokens += iteration_stats.num_generation_tokens
             self.statistics.preemptions += iteration_stats.num_preempted_reqs
@@ -36,4 +36,4 @@ class Recorder(StatLoggerBase):
             self.statistics.kv_cache_usage = scheduler_stats.kv_cache_usage
 
     def log_engine_initialized(self) -> None:
-        """Nothing is said of a start."""
+        """Log nothing at the start."""

@@ -1,4 +1,4 @@
-"""Has a store hold k responses to each prompt: generates those that it lacks, and judges each as it comes."""
+"""Fills the rollout cache up to k responses to each prompt: generates missing ones, and judges each as it comes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from tasks.generation import chat_template
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.engine import Engine, running_engine
 from tasks.generation.interface import EngineError, sample_seed
-from tasks.generation.judging import Judged, call_of, judge, verifiers_for
+from tasks.generation.judging import Judged, call_of, fill_verdicts, verifiers_for
 from tasks.generation.rollout_cache import RolloutCache, known_scores, responses, verdict
 from tasks.machine import precision
 from tasks.machine.resources import has_gpu
@@ -27,37 +27,37 @@ from tasks.verifiers import VerifierPool, VerifiersConfig, open_pool
 from tasks.verifiers.config import DEFAULTS
 
 BACKLOG = 4
-"""Prompts are taken up while fewer than this many times `max_num_seqs` responses are on their way."""
+"""Most responses that are being generated and judged at one time, in multiples of `max_num_seqs`."""
 
 Remaining = Callable[[Sequence[float | None]], int]
-"""How many samples of a prompt to draw next, by the scores of those that there are; 0: no more."""
+"""A function that returns how many samples of a prompt to draw next, given the scores of those so far; 0: no more."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Sampled:
-    """What `sample` did.
+    """The result of `sample`: the number of responses that count of every prompt, and figures of this call.
 
     Attributes:
-        responses: responses generated now.
-        reused: responses that were kept already.
-        output_tokens: sampled now.
-        start_seconds: wall time until the engine took requests.
+        counts: for every prompt the number of its first responses that count.
+        reused: number of responses that were in the cache already.
+        responses: number of responses generated now.
+        output_tokens: number of tokens sampled now.
+        start_seconds: wall time until the engine took requests; 0 where no engine was started.
         seconds: wall time of generation.
         verifiers: counters and latencies by verifier (`VerifierPool.figures`).
-        counts: of each prompt, how many of its first responses count.
     """
 
-    responses: int = 0
-    reused: int = 0
-    output_tokens: int = 0
-    start_seconds: float = 0.0
-    seconds: float = 0.0
-    verifiers: dict[str, float] = field(default_factory=dict)
-    counts: list[int] = field(default_factory=list)
+    counts: list[int]
+    reused: int
+    responses: int
+    output_tokens: int
+    start_seconds: float
+    seconds: float
+    verifiers: dict[str, float]
 
     @property
     def tokens_per_second(self) -> float:
-        """Of generation; 0 where nothing was generated."""
+        """Speed of generation; 0 where nothing was generated."""
         return self.output_tokens / self.seconds if self.seconds else 0.0
 
 
@@ -67,54 +67,54 @@ def sample(
     engine: EngineConfig,
     sampling: SamplingConfig,
     *,
-    kept: RolloutCache,
+    cache: RolloutCache,
     verifiers: VerifiersConfig = DEFAULTS,
     verifier_workers: int = 1,
     remaining: Remaining | None = None,
     on_judged: Judged = lambda _: None,
 ) -> Sampled:
-    """Have `kept` hold `sampling.samples` responses to each prompt; starts no engine where it does already.
+    """Fill the cache up to `sampling.samples` responses to each prompt; no engine starts where it has them already.
 
-    At most `BACKLOG` times `max_num_seqs` responses are in memory. Each is judged as it comes, and its verdict kept;
-    one that cannot be judged is left to `judge`.
+    At most `BACKLOG` times `max_num_seqs` responses are in memory. Each is judged as it comes, and its verdict goes to
+    the cache; one that cannot be judged now is left to `Judging`.
 
     Args:
         prompts, model, engine, sampling, verifiers, verifier_workers, on_judged: as for `sample_and_score`; every
-            prompt fits.
-        kept: what is there already, and takes what is made now.
-        remaining: ends the sampling of a prompt before it has all of its samples, whose number this holds, too.
+            prompt fits the context.
+        cache: responses and verdicts that exist, to which new ones are added.
+        remaining: ends the sampling of a prompt before it has all of its samples, cached ones included.
 
     Raises:
-        EngineError, EngineOptionsError: see `Engine`. What was generated until then is kept.
+        EngineError, EngineOptionsError: as `Engine` raises them. Responses that were generated until then are cached.
     """
-    samples = sampling.samples
-    keys = [messages_key(messages) for messages in prompts.column("messages").to_pylist()]
-    kept.responses.find(keys)
-    if remaining is not None:
-        there = responses(prompts, [samples] * len(keys), kept)
-        for _ in judge(prompts, there, kept, verifiers, verifier_workers, policy=""):
-            pass  # so that each response that is there counts with its score
-    done = Sampled()
-    jobs = [_Job(row, key, samples, remaining) for row, key in zip(prompts.to_pylist(), keys, strict=True)]
-    for job in jobs:
-        job.present = {number for number in range(samples) if (job.key, number) in kept.responses}
-        done.reused += len(job.present)
-        if remaining is not None and job.present:
-            job.scores = known_scores(job.row["prompt_id"], job.key, sorted(job.present), kept)
-        job.take_present()
+    rows = prompts.to_pylist()
+    keys = [messages_key(row["messages"]) for row in rows]
+    cache.responses.find(keys)
+    if remaining is not None:  # it decides by the scores of cached responses, too
+        cached = responses(prompts, [sampling.samples] * len(keys), cache)
+        fill_verdicts(prompts, cached, cache, verifiers, verifier_workers)
+    jobs = [_Job.of(row, key, sampling.samples, remaining, cache) for row, key in zip(rows, keys, strict=True)]
+    reused = sum(len(job.present) for job in jobs)
     lacking = [job for job in jobs if job.missing]
+    generation = _Generation(model, engine, sampling, cache, on_judged)
     if lacking:
-        waiting = [lacking[index] for index in interleaved([job.row["verifier"] for job in lacking])]
-        for job, ids in zip(waiting, tokenise([job.row for job in waiting], model, sampling), strict=True):
-            job.ids = ids
-        judges = open_pool(verifier_workers, verifiers, verifiers_for(prompts))
+        ordered = [lacking[index] for index in interleaved([job.row["verifier"] for job in lacking])]
+        token_ids = tokenise([job.row for job in ordered], model, sampling)
+        pool = open_pool(verifier_workers, verifiers, verifiers_for(prompts))
         try:
-            asyncio.run(_generate(waiting, model, engine, sampling, kept, judges, on_judged, done))
+            asyncio.run(generation.run(list(zip(ordered, token_ids, strict=True)), pool))
         finally:
-            kept.responses.flush()
-            kept.verdicts.flush()
-    done.counts = [job.taken for job in jobs]
-    return done
+            cache.responses.flush()
+            cache.verdicts.flush()
+    return Sampled(
+        counts=[job.taken for job in jobs],
+        reused=reused,
+        responses=generation.responses,
+        output_tokens=generation.output_tokens,
+        start_seconds=generation.start_seconds,
+        seconds=generation.seconds,
+        verifiers=generation.verifiers,
+    )
 
 
 @dataclass
@@ -123,26 +123,35 @@ class _Job:
 
     Attributes:
         row: of `PROMPTS`.
-        key: of its responses.
-        samples: at most.
-        remaining: how many to draw next.
-        ids: its tokens.
-        present: the numbers of the responses that are there.
-        scores: of those that were judged.
-        taken: the first so many responses count.
+        key: of its responses in the cache.
+        samples: largest number of responses.
+        remaining: as for `sample`.
+        present: the numbers of the responses that exist.
+        scores: scores of those of them that were judged.
+        taken: number of its first responses that count.
     """
 
     row: dict[str, Any]
     key: str
     samples: int
     remaining: Remaining | None
-    ids: list[int] = field(default_factory=list)
-    present: set[int] = field(default_factory=set)
-    scores: dict[int, float | None] = field(default_factory=dict)
+    present: set[int]
+    scores: dict[int, float | None]
     taken: int = 0
 
+    @classmethod
+    def of(cls, row: dict[str, Any], key: str, samples: int, remaining: Remaining | None, cache: RolloutCache) -> _Job:
+        """The job of a prompt with its cached responses, which count as far as they are complete."""
+        present = {number for number in range(samples) if (key, number) in cache.responses}
+        scores: dict[int, float | None] = {}
+        if remaining is not None and present:
+            scores = known_scores(row["prompt_id"], key, sorted(present), cache)
+        job = cls(row, key, samples, remaining, present, scores)
+        job.take_present()
+        return job
+
     def next(self) -> range:
-        """The numbers of the samples that come next; none where there are enough."""
+        """The numbers of the samples that come next; empty where the prompt has enough."""
         if self.remaining is None or self.taken == self.samples:
             return range(self.taken, self.samples)
         count = self.remaining([self.scores.get(number) for number in range(self.taken)])
@@ -150,31 +159,66 @@ class _Job:
 
     @property
     def missing(self) -> list[int]:
-        """Those of the next ones that are not there."""
+        """The numbers of those of the next samples that do not exist yet."""
         return [number for number in self.next() if number not in self.present]
 
     def take_present(self) -> None:
-        """Count those that are there, until one is missing or there are enough."""
+        """Count existing responses, until one is missing or the prompt has enough."""
         while self.next() and not self.missing:
             self.taken = self.next().stop
 
 
-async def _generate(
-    jobs: list[_Job],
-    model: Path,
-    config: EngineConfig,
-    sampling: SamplingConfig,
-    kept: RolloutCache,
-    judges: AbstractContextManager[VerifierPool],
-    on_judged: Judged,
-    done: Sampled,
-) -> None:
-    async def draw(engine: Engine, pool: VerifierPool, job: _Job, number: int) -> None:
-        seed = None if sampling.seed is None else sample_seed(sampling.seed, job.key, number)
-        completion = await engine.generate(job.ids, sampling, seed=seed, with_logprobs=False)
-        done.responses += 1
-        done.output_tokens += len(completion.token_ids)
-        kept.responses.append(
+class _Generation:
+    """One engine and one pool of verifiers that work off jobs; its attributes are the figures of `Sampled`."""
+
+    def __init__(
+        self, model: Path, config: EngineConfig, sampling: SamplingConfig, cache: RolloutCache, on_judged: Judged
+    ) -> None:
+        self.responses = self.output_tokens = 0
+        self.start_seconds = self.seconds = 0.0
+        self.verifiers: dict[str, float] = {}
+        self._model = model
+        self._config = config
+        self._sampling = sampling
+        self._cache = cache
+        self._on_judged = on_judged
+        self._free_jobs = asyncio.Semaphore(max(1, BACKLOG * config.max_num_seqs // sampling.samples))
+
+    async def run(self, jobs: Sequence[tuple[_Job, list[int]]], judges: AbstractContextManager[VerifierPool]) -> None:
+        """Sample all jobs, given with the tokens of their prompts; raises `EngineError` where the engine fails."""
+        config = self._config
+        precision.report_float32(config.dtype, precision.resolve(config.dtype, gpu=has_gpu()))
+        began = time.perf_counter()
+        async with _opened(judges) as opening, running_engine(self._model, config) as engine:
+            pool = await opening
+            ready = time.perf_counter()
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for job, ids in jobs:
+                        await self._free_jobs.acquire()
+                        group.create_task(self._finish(engine, pool, job, ids))
+            except* EngineError as failed:
+                raise failed.exceptions[0] from None
+            finally:
+                self.start_seconds, self.seconds = ready - began, time.perf_counter() - ready
+            self.verifiers = pool.figures()
+
+    async def _finish(self, engine: Engine, pool: VerifierPool, job: _Job, ids: list[int]) -> None:
+        """Draw responses to one prompt until it has enough."""
+        try:
+            while missing := job.missing:
+                await asyncio.gather(*(self._draw(engine, pool, job, ids, number) for number in missing))
+                job.take_present()
+        finally:
+            self._free_jobs.release()
+
+    async def _draw(self, engine: Engine, pool: VerifierPool, job: _Job, ids: list[int], number: int) -> None:
+        """Generate and judge one response, and add both to the cache."""
+        seed = None if self._sampling.seed is None else sample_seed(self._sampling.seed, job.key, number)
+        completion = await engine.generate(ids, self._sampling, seed=seed, with_logprobs=False)
+        self.responses += 1
+        self.output_tokens += len(completion.token_ids)
+        self._cache.responses.append(
             {
                 "key": job.key,
                 "sample": number,
@@ -187,64 +231,43 @@ async def _generate(
         job.present.add(number)
         job.scores[number] = None if score.error else score.value
         if not score.error:
-            kept.verdicts.append(verdict(job.row["prompt_id"], number, completion.text, score.value))
-        on_judged({"prompt_id": job.row["prompt_id"], "score": job.scores[number]})
-        for store in (kept.responses, kept.verdicts):
+            self._cache.verdicts.append(verdict(job.row["prompt_id"], number, completion.text, score.value))
+        self._on_judged({"prompt_id": job.row["prompt_id"], "score": job.scores[number]})
+        for store in (self._cache.responses, self._cache.verdicts):
             if store.due:
                 await asyncio.to_thread(store.flush)
-
-    async def run(engine: Engine, pool: VerifierPool, job: _Job) -> None:
-        try:
-            while missing := job.missing:
-                await asyncio.gather(*(draw(engine, pool, job, number) for number in missing))
-                job.take_present()
-        finally:
-            places.release()
-
-    precision.report_float32(config.dtype, precision.resolve(config.dtype, gpu=has_gpu()))
-    places = asyncio.Semaphore(max(1, BACKLOG * config.max_num_seqs // sampling.samples))
-    began = time.perf_counter()
-    async with _opened(judges) as opening, running_engine(model, config) as engine:
-        pool = await opening
-        ready = time.perf_counter()
-        try:
-            async with asyncio.TaskGroup() as group:
-                for job in jobs:
-                    await places.acquire()
-                    group.create_task(run(engine, pool, job))
-        except* EngineError as failed:
-            raise failed.exceptions[0] from None
-        finally:
-            done.start_seconds, done.seconds = ready - began, time.perf_counter() - ready
-        done.verifiers = pool.figures()
 
 
 @asynccontextmanager
 async def _opened(judges: AbstractContextManager[VerifierPool]) -> AsyncIterator[asyncio.Task[VerifierPool]]:
-    """The verifiers, starting while the engine does: a judge's server takes as long as that."""
-    opening = asyncio.create_task(asyncio.to_thread(judges.__enter__))
+    """Start the verifiers in a thread while the engine starts: a judge's server takes as long as that."""
+    stack = ExitStack()
+    opening = asyncio.create_task(asyncio.to_thread(stack.enter_context, judges))
     try:
         yield opening
     finally:
         await asyncio.wait([opening])
-        if opening.exception() is None:
-            await asyncio.to_thread(judges.__exit__, None, None, None)
+        opening.exception()  # marks it as seen: where the engine failed first, asyncio would log it
+        await asyncio.to_thread(stack.close)
 
 
 def interleaved(verifiers: Sequence[str]) -> list[int]:
-    """Indices in an order in which each verifier's prompts come at an even pace, and as they were among themselves.
+    """Order prompts so that each verifier's come at an even pace, and in their own order; return their indices.
 
-    One that is slow, as a model that judges, works while engines generate for the others. In the order of a table,
-    which goes by source, it would be idle at first, and engines at last.
+    A slow verifier, such as a model that judges, so works while engines generate for the others. In the order of a
+    table, which goes by source, it would idle at first, and the engines at last.
+
+    Args:
+        verifiers: the verifier of every prompt.
     """
     sizes = Counter(verifiers)
-    places: defaultdict[str, count[int]] = defaultdict(count)
-    progress = [(next(places[verifier]) + 0.5) / sizes[verifier] for verifier in verifiers]
+    positions: defaultdict[str, count[int]] = defaultdict(count)
+    progress = [(next(positions[verifier]) + 0.5) / sizes[verifier] for verifier in verifiers]
     return sorted(range(len(verifiers)), key=progress.__getitem__)
 
 
 def tokenise(rows: Sequence[Mapping[str, Any]], model: Path, sampling: SamplingConfig) -> list[list[int]]:
-    """The tokens of each prompt, a row of `PROMPTS`, under the model's chat template."""
+    """Return the tokens of each prompt, a row of `PROMPTS`, under the model's chat template."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)

@@ -1,4 +1,4 @@
-"""What an engine gives: completions, figures, errors. Nothing here needs vLLM."""
+"""The types of an engine's results and errors; nothing here imports vLLM."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tasks.failures import InfrastructureError, MistakeError
 
 
 class EngineError(InfrastructureError):
-    """The engine failed, as opposed to a response being bad: infrastructure, worth a retry."""
+    """The engine failed, and no fault of a response made it: another engine may succeed."""
 
 
 class EngineOptionsError(MistakeError):
-    """The model or the options are none that vLLM takes: another attempt ends as this one did."""
+    """vLLM does not accept the model or the options; another attempt would fail in the same way."""
 
 
 class RequestRefusedError(MistakeError):
-    """The engine takes no such request; others it does."""
+    """The engine refuses this request, and keeps serving others."""
 
 
 @dataclass(frozen=True)
 class VersionSpan:
-    """Tokens [start, end) of a completion were sampled by policy `version`."""
+    """The tokens [start, end) of a completion, which were sampled by policy `version`."""
 
     version: int
     start: int
@@ -34,15 +34,15 @@ class VersionSpan:
 
 @dataclass(frozen=True, eq=False)
 class Completion:
-    """One sampled response. Arrays, because a window of long responses is 10^8 numbers.
+    """One sampled response. Its numbers are arrays, because a window of long responses has 10^8 of them.
 
     Attributes:
-        text: the response, special tokens left out.
-        token_ids: `[n]`, sampled tokens, the end token included when the model stopped by itself.
-        logprobs: `[n]`, log-probability of each sampled token under the distribution that it was sampled from, nats;
-            `[0]` where they were not asked for.
-        finish_reason: `stop` (the model ended) or `length` (cut at the limit).
-        versions: which policy version sampled which tokens; in-flight updates make more than one span.
+        text: the response, without special tokens.
+        token_ids: int32 `[n]`, sampled tokens, the end token included where the model ended the response.
+        logprobs: float32 `[n]`, log-probability of each sampled token under the distribution that it was sampled from,
+            nats; `[0]` where they were not requested.
+        finish_reason: `stop` (the model ended it) or `length` (truncated at the limit).
+        versions: spans of tokens by the policy version that sampled them; in-flight updates make more than one.
     """
 
     text: str
@@ -53,27 +53,29 @@ class Completion:
 
     @property
     def truncated(self) -> bool:
-        """Whether it was cut at the limit."""
+        """True if the response was cut at the limit of its length."""
         return self.finish_reason == "length"
 
 
 @dataclass(frozen=True)
 class UpdateTiming:
-    """Seconds of one weight update: how long generation stood still, and from the call to the return."""
+    """The durations of one weight update, seconds."""
 
     pause_seconds: float
+    """Time in which generation was paused."""
     total_seconds: float
+    """Time from the call to the return."""
 
 
 @dataclass
 class EngineStatistics:
-    """Of one engine since it started.
+    """Figures of one engine: counters since it started, and its present load.
 
     Attributes:
-        generated_tokens: tokens that it has sampled, those of unfinished responses included.
-        running, queued: requests that it works on, and that wait for room in it.
+        generated_tokens: number of tokens sampled since the start, those of unfinished responses included.
+        running, queued: numbers of requests that are being decoded, and that wait for room.
         kv_cache_usage: share of the KV cache that is in use.
-        preemptions: how often a request lost its KV cache to others, and was computed again.
+        preemptions: number of times since the start that a request lost its KV cache to others, to be computed again.
     """
 
     generated_tokens: int = 0
@@ -84,5 +86,5 @@ class EngineStatistics:
 
 
 def sample_seed(seed: int, key: str, sample: int) -> int:
-    """A seed for sample `sample` of the prompt `key`, equal in every run and process."""
+    """Derive the seed of sample `sample` of the prompt `key` from `seed`; it is equal in every run and process."""
     return zlib.crc32(f"{seed}:{key}:{sample}".encode())

@@ -1,10 +1,11 @@
-"""Responses into scored rollouts: each is judged once, by the same verifiers as in training."""
+"""Scored rollouts from responses: each response is judged once, by the same verifiers as in training."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -23,16 +24,20 @@ from tasks.verifiers import (
 from tasks.verifiers.calls import Call
 from tasks.verifiers.config import DEFAULTS
 
-Judged = Callable[[Mapping[str, Any]], None]
-"""Takes the `prompt_id` and the `score` of a response that was judged; None where it could not be."""
+Judged = Callable[[Mapping[str, str | float | None]], None]
+"""A callback for every response that is judged now, given its `prompt_id` and `score`; None: it could not be judged."""
 
 
 class RolloutError(MistakeError):
-    """The prompts cannot be sampled or judged as asked; found before an engine is started."""
+    """The prompts cannot be sampled or judged as configured; raised before an engine is started."""
 
 
 def check_prompts(prompts: pa.Table, verifiers: VerifiersConfig = DEFAULTS) -> None:
-    """Raise `RolloutError` for a prompt that no verifier here can judge: names the prompt, the verifier and why."""
+    """Check that every prompt can be judged on this machine, before anything expensive starts.
+
+    Raises:
+        RolloutError: names the first prompt that cannot, its verifier, and the reason.
+    """
     for row in prompts.select(["prompt_id", "source", "verifier", "ground_truth"]).to_pylist():
         where = f"prompt {row['prompt_id']} of source {row['source']!r}"
         truth = json.loads(row["ground_truth"])
@@ -47,64 +52,101 @@ def check_prompts(prompts: pa.Table, verifiers: VerifiersConfig = DEFAULTS) -> N
             raise RolloutError(f"{where}: verifier {row['verifier']!r} lacks {', '.join(missing)}")
 
 
-def judge(
-    prompts: pa.Table,
-    parts: Iterable[pa.Table],
-    kept: RolloutCache,
-    verifiers: VerifiersConfig = DEFAULTS,
-    verifier_workers: int = 1,
-    *,
-    policy: str,
-    on_judged: Judged = lambda _: None,
-    figures: dict[str, float] | None = None,
-) -> Iterator[pa.Table]:
-    """`ROLLOUTS` in parts: the responses with the verdicts that are kept, and with those that are missing, made now.
+class Judging:
+    """A context manager that turns responses into scored rollouts, judging only those without a verdict in the cache.
+
+    The verifiers start with the first response that needs them, and end with the block.
 
     Args:
-        prompts: of all responses.
-        parts: tables of `RESPONSES`.
-        kept: verdicts that are there already, and takes those that are made now.
+        prompts: a table of `PROMPTS`, those of all responses.
+        cache: verdicts that exist, to which new ones are added; a response that could not be judged gets none.
         verifiers, verifier_workers, on_judged: as for `sample_and_score`.
-        policy: name for the `policy` column.
-        figures: is filled with the counters of what was judged now (`VerifierPool.figures`).
+
+    Attributes:
+        judged: number of responses that were judged now.
+        figures: counters and latencies by verifier (`VerifierPool.figures`), after a block that ended without error;
+            empty where no response was judged.
     """
-    rows = {row["prompt_id"]: row for row in prompts.to_pylist()}
-    kept.verdicts.find(rows)
-    judges: AbstractContextManager[VerifierPool] | None = None
-    pool: VerifierPool | None = None
-    try:
+
+    def __init__(
+        self,
+        prompts: pa.Table,
+        cache: RolloutCache,
+        verifiers: VerifiersConfig = DEFAULTS,
+        verifier_workers: int = 1,
+        *,
+        on_judged: Judged = lambda _: None,
+    ) -> None:
+        self.judged = 0
+        self.figures: dict[str, float] = {}
+        self._rows = {row["prompt_id"]: row for row in prompts.to_pylist()}
+        self._cache = cache
+        self._open_pool = partial(open_pool, verifier_workers, verifiers, verifiers_for(prompts))
+        self._on_judged = on_judged
+        self._pool: VerifierPool | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Judging:
+        self._cache.verdicts.find(self._rows)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._stack:
+            self._cache.verdicts.flush()
+            if self._pool is not None and kind is None:
+                self.figures = self._pool.figures()
+
+    def rollouts(self, part: pa.Table, policy: str) -> pa.Table:
+        """Return a table of `RESPONSES` as one of `ROLLOUTS`, with `policy` in the column of that name."""
+        scores, errors = self.scores(part)
+        named = pa.array([policy] * part.num_rows, pa.string())
+        columns = {"score": pa.array(scores, pa.float64()), "error": pa.array(errors, pa.string()), "policy": named}
+        for name, column in columns.items():
+            part = part.append_column(ROLLOUTS.field(name), column)
+        return part.cast(ROLLOUTS)
+
+    def scores(self, part: pa.Table) -> tuple[list[float | None], list[str | None]]:
+        """Return the score and the verifier's error of every row of a table of `RESPONSES`, one of which is None."""
+        ids, texts = part["prompt_id"].to_pylist(), part["response"].to_pylist()
+        keys = list(zip(ids, part["sample"].to_pylist(), strict=True))
+        scores: list[float | None] = verdicts_of(keys, texts, self._cache.verdicts)
+        errors: list[str | None] = [None] * len(keys)
+        missing = [index for index, score in enumerate(scores) if score is None]
+        if not missing:
+            return scores, errors
+        calls = (call_of(self._rows[ids[index]], texts[index]) for index in missing)
+        for index, score in zip(missing, self._opened_pool().score_many(calls), strict=True):
+            scores[index], errors[index] = (None, score.error) if score.error else (score.value, None)
+            self.judged += 1
+            self._on_judged({"prompt_id": ids[index], "score": scores[index]})
+            if scores[index] is not None:
+                self._cache.verdicts.append(verdict(*keys[index], texts[index], score.value))
+        if self._cache.verdicts.due:
+            self._cache.verdicts.flush()
+        return scores, errors
+
+    def _opened_pool(self) -> VerifierPool:
+        if self._pool is None:
+            self._pool = self._stack.enter_context(self._open_pool())
+        return self._pool
+
+
+def fill_verdicts(
+    prompts: pa.Table, parts: Iterable[pa.Table], cache: RolloutCache, verifiers: VerifiersConfig, verifier_workers: int
+) -> None:
+    """Judge the responses of `parts` that have no verdict in the cache, and add their verdicts to it.
+
+    Args:
+        prompts, cache, verifiers, verifier_workers: as for `Judging`.
+        parts: tables of `RESPONSES`.
+    """
+    with Judging(prompts, cache, verifiers, verifier_workers) as judging:
         for part in parts:
-            ids, texts = part["prompt_id"].to_pylist(), part["response"].to_pylist()
-            keys = list(zip(ids, part["sample"].to_pylist(), strict=True))
-            scores: list[float | None] = verdicts_of(keys, texts, kept.verdicts)
-            errors: list[str | None] = [None] * len(keys)
-            missing = [index for index, score in enumerate(scores) if score is None]
-            if missing and pool is None:
-                judges = open_pool(verifier_workers, verifiers, verifiers_for(prompts))
-                pool = judges.__enter__()
-            if missing and pool is not None:
-                calls = (call_of(rows[ids[index]], texts[index]) for index in missing)
-                for index, score in zip(missing, pool.score_many(calls), strict=True):
-                    scores[index], errors[index] = (None, score.error) if score.error else (score.value, None)
-                    on_judged({"prompt_id": ids[index], "score": scores[index]})
-                    if scores[index] is not None:
-                        kept.verdicts.append(verdict(*keys[index], texts[index], score.value))
-                if kept.verdicts.due:
-                    kept.verdicts.flush()
-            judged = part.append_column(ROLLOUTS.field("score"), pa.array(scores, pa.float64()))
-            judged = judged.append_column(ROLLOUTS.field("error"), pa.array(errors, pa.string()))
-            named = pa.array([policy] * part.num_rows, pa.string())
-            yield judged.append_column(ROLLOUTS.field("policy"), named).cast(ROLLOUTS)
-        if pool is not None and figures is not None:
-            figures |= pool.figures()
-    finally:
-        kept.verdicts.flush()
-        if judges is not None:
-            judges.__exit__(None, None, None)
+            judging.scores(part)
 
 
 def verifiers_for(prompts: pa.Table) -> set[str]:
-    """All that the prompts ask for."""
+    """Return the names of all verifiers that judge responses to these prompts, a table of `PROMPTS`."""
     columns = (prompts.column(name).to_pylist() for name in ("verifier", "ground_truth"))
     return {
         name for verifier, truth in zip(*columns, strict=True) for name in verifiers_of(verifier, json.loads(truth))
@@ -112,4 +154,5 @@ def verifiers_for(prompts: pa.Table) -> set[str]:
 
 
 def call_of(row: Mapping[str, Any], response: str) -> Call:
+    """Return the verifier's call for a response to a prompt, a row of `PROMPTS`."""
     return Call(row["verifier"], response, json.loads(row["ground_truth"]), row["messages"])

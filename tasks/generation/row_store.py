@@ -1,10 +1,10 @@
-"""Rows that were paid for, kept on any storage, and found again by key and sample.
+"""An append-only store of rows on any file system, read by key and sample: the storage of the rollout cache.
 
-    <place>/<time>-<random>.parquet    a segment: rows as they came, written once and never changed
+    <folder>/<time>-<random>.parquet    a segment: rows in the order of `append`, written once and never changed
 
-A segment is there as a whole or not at all: object stores put whole objects, and a local file gets its name at the end.
-Writers on different machines share a place without a lock, because no two of them ever write to one name; of a row that
-both made, the one in the first segment counts. What is lost with a killed process are the rows of its last minute.
+A segment exists as a whole or not at all: object stores put whole objects, and a local file gets its name at the end.
+Writers on different machines share a folder without a lock, because no two of them ever write to one name; of a row
+that both wrote, the one in the first segment by name counts. A killed process loses the rows of its last minute.
 """
 
 from __future__ import annotations
@@ -34,24 +34,29 @@ if TYPE_CHECKING:
 
 Key = tuple[str, int]
 """`key` and `sample` of a row."""
+Row = Mapping[str, Any]
+"""A row by the names of its columns."""
 
 SEGMENT_ROWS = 8192
+"""Rows in memory from which on a segment is due."""
 SEGMENT_CHARS = 64 << 20
+"""Characters of text in memory from which on a segment is due."""
 SEGMENT_SECONDS = 60.0
-"""A segment is due once it has so many rows, or characters of text, or its first row waits for so long."""
+"""Seconds after its first row from which on a segment is due."""
 GROUP_ROWS = 256
-"""Rows that are read together: long responses are 100 KB each."""
+"""Rows of a row group, which is read as a whole: long responses are 100 KB each."""
 GROUPS_IN_MEMORY = 8
+"""Number of row groups that are cached in memory, the last ones read."""
 READERS = 16
-"""Segments whose keys are read at the same time."""
+"""Number of segments whose keys are read at the same time."""
 
 
 class DamagedSegmentError(MistakeError):
-    """A segment cannot be read: names it, and says that it may be deleted."""
+    """A segment cannot be read; the message names the file, which may be deleted."""
 
 
 class _RowAddress(NamedTuple):
-    """Where a row is: its segment, the number of its row group there, and of the row in that."""
+    """The position of a row: its segment, its row group in the segment, and its index in the row group."""
 
     segment: str
     group: int
@@ -59,27 +64,29 @@ class _RowAddress(NamedTuple):
 
 
 class RowStore:
-    """Rows of one schema, which has the columns `key` (text) and `sample` (a number).
+    """A store of rows of one schema, which has the columns `key` (text) and `sample` (a number).
+
+    `append` and `flush` may run in two threads.
 
     Args:
         filesystem: an fsspec file system, with its credentials.
-        place: a folder on it, which need not exist.
+        folder: a folder on it, which need not exist.
         schema: of the rows.
     """
 
-    def __init__(self, filesystem: AbstractFileSystem, place: str, schema: pa.Schema) -> None:
+    def __init__(self, filesystem: AbstractFileSystem, folder: str, schema: pa.Schema) -> None:
         self._fs = filesystem
-        self._folder = place.rstrip("/")
+        self._folder = folder.rstrip("/")
         self._schema = schema
-        self._places: dict[Key, _RowAddress] = {}
-        self._waiting: list[Mapping[str, Any]] = []
+        self._addresses: dict[Key, _RowAddress] = {}
+        self._waiting: list[Row] = []
         self._characters = 0
         self._since = 0.0
         self._flushing = threading.Lock()
         self._groups: OrderedDict[tuple[str, int], pa.Table] = OrderedDict()
 
     def find(self, keys: Iterable[str]) -> None:
-        """Look for rows of these keys on the storage; `in` and `read` know of those afterwards.
+        """Look up rows of these keys in all segments; only rows that were looked up or appended can be read.
 
         Raises:
             DamagedSegmentError: a segment cannot be read.
@@ -88,23 +95,23 @@ class RowStore:
         self._fs.invalidate_cache()
         names = sorted(name for name in self._fs.find(self._folder) if name.endswith(".parquet"))
         with ThreadPoolExecutor(READERS) as readers:
-            for places in readers.map(partial(self._find_in, wanted), names):
-                for key, place in places:
-                    self._places.setdefault(key, place)
+            for addresses in readers.map(partial(self._find_in, wanted), names):
+                for key, address in addresses:
+                    self._addresses.setdefault(key, address)
 
     def __contains__(self, key: Key) -> bool:
-        """Whether `read` would find this row."""
-        return key in self._places
+        """Return whether `read` finds this row."""
+        return key in self._addresses
 
-    def append(self, row: Mapping[str, Any]) -> None:
-        """Take a row of the schema, which is written with the next segment."""
+    def append(self, row: Row) -> None:
+        """Add a row of the schema, in memory; `flush` writes it, and makes it readable."""
         self._since = self._since if self._waiting else time.monotonic()
         self._waiting.append(row)
         self._characters += sum(len(value) for value in row.values() if isinstance(value, str))
 
     @property
     def due(self) -> bool:
-        """Whether `flush` should be called."""
+        """True if enough rows are in memory, or for long enough, that `flush` should be called."""
         return bool(self._waiting) and (
             len(self._waiting) >= SEGMENT_ROWS
             or self._characters >= SEGMENT_CHARS
@@ -112,36 +119,37 @@ class RowStore:
         )
 
     def flush(self) -> None:
-        """Write the rows that wait as a segment; may run in another thread than `append`."""
+        """Write the rows in memory as a segment; may run in another thread than `append`."""
         with self._flushing:
             rows, self._waiting, self._characters = self._waiting, [], 0
             if not rows:
                 return
-            # Of unseeded rows two processes may make different ones; the sorted names say whose count, in all of them.
+            # Two processes may write different rows of one key, where sampling has no seed. The sorted names decide
+            # which of them counts, in the same way for every reader.
             name = f"{self._folder}/{time.time_ns():020}-{uuid.uuid4().hex[:8]}.parquet"
             self._write(name, table_from_rows(rows, self._schema, name))
             for index, row in enumerate(rows):
-                place = _RowAddress(name, index // GROUP_ROWS, index % GROUP_ROWS)
-                self._places.setdefault((row["key"], row["sample"]), place)
+                address = _RowAddress(name, index // GROUP_ROWS, index % GROUP_ROWS)
+                self._addresses.setdefault((row["key"], row["sample"]), address)
 
     def read(self, keys: Sequence[Key]) -> pa.Table:
-        """The rows of these keys, in their order, as a table of the schema.
+        """Return the rows of these keys, in their order, as a table of the schema.
 
         Raises:
-            KeyError: there is no such row, or it was not flushed.
+            KeyError: a row does not exist, was not looked up with `find`, or is not flushed yet.
             DamagedSegmentError: a segment cannot be read.
         """
         by_group: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
         for position, key in enumerate(keys):
-            place = self._places[key]
-            by_group[place.segment, place.group].append((position, place.row))
+            address = self._addresses[key]
+            by_group[address.segment, address.group].append((position, address.row))
         parts = [self._schema.empty_table()]
         positions: list[int] = []
         for (segment, group), wanted in by_group.items():
             parts.append(self._group(segment, group).take(pa.array([row for _, row in wanted], pa.int64())))
             positions += [position for position, _ in wanted]
-        found = pa.concat_tables(parts)
-        return found.take(pc.sort_indices(pa.array(positions, pa.int64())))
+        rows_by_group = pa.concat_tables(parts)
+        return rows_by_group.take(pc.sort_indices(pa.array(positions, pa.int64())))
 
     def _write(self, name: str, table: pa.Table) -> None:
         sink = pa.BufferOutputStream()
@@ -156,9 +164,9 @@ class RowStore:
     def _find_in(self, wanted: pa.Array, name: str) -> list[tuple[Key, _RowAddress]]:
         with self._opened(name) as file:
             keys = file.read(columns=["key", "sample"])
-        found = pc.indices_nonzero(pc.is_in(keys.column("key"), wanted))
-        here = keys.take(found)
-        columns = (here.column("key").to_pylist(), here.column("sample").to_pylist(), found.to_pylist())
+        rows = pc.indices_nonzero(pc.is_in(keys.column("key"), wanted))
+        matches = keys.take(rows)
+        columns = (matches.column("key").to_pylist(), matches.column("sample").to_pylist(), rows.to_pylist())
         return [
             ((key, sample), _RowAddress(name, row // GROUP_ROWS, row % GROUP_ROWS))
             for key, sample, row in zip(*columns, strict=True)
@@ -180,5 +188,5 @@ class RowStore:
                 yield file
         except (pa.ArrowInvalid, OSError) as error:
             if isinstance(error, OSError) and "checksum" not in str(error):
-                raise  # the storage's own
+                raise  # an error of the storage
             raise DamagedSegmentError(f"{name} is damaged ({error}); delete it, and its rows are made anew") from error

@@ -1,11 +1,12 @@
-"""k scored responses to each prompt of a table: what the difficulty filter and the evaluation both do.
+"""Sampling of k scored responses to each prompt of a table, for the difficulty filter and the evaluation.
 
-    sample   prompts ──► engine ──► responses ──► kept by (model, sampling, prompt, sample)
-                                        └──► judged meanwhile ──► verdicts, kept by (judging, prompt, sample)
-    judge    prompts + responses ──► the verdicts that are kept, and the others now ──► scored rollouts
+    sample    prompts ──► engine ──► responses ──► cached by (model, sampling, prompt, sample)
+                                         └──► judged meanwhile ──► verdicts, cached by (judging, prompt, sample)
+    Judging   prompts + responses ──► cached verdicts, and new ones for the others ──► scored rollouts
 
-What is kept is neither generated nor judged again: further prompts or samples cost themselves alone, a mended verifier
-costs judgements and no generation, and what is killed goes on where it was. Slow judges work while the engine does.
+A cached response is not generated again, and a cached verdict not judged again: only new prompts or samples are
+generated, a changed verifier costs judgements and no generation, and a killed stage resumes where it was. Slow judges
+work while the engine does.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.fill_cache import Sampled, sample, tokenise
-from tasks.generation.judging import Judged, RolloutError, check_prompts, judge
+from tasks.generation.judging import Judged, Judging, RolloutError, check_prompts
 from tasks.generation.rollout_cache import RolloutCache, responses
 from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import ROLLOUTS, SET_ASIDE, Stage, set_aside_row
@@ -28,12 +29,12 @@ from tasks.verifiers.config import DEFAULTS
 
 @dataclass(frozen=True)
 class Rollouts:
-    """What `sample_and_score` returns.
+    """The result of `sample_and_score`: scored rollouts, and the prompts that were not sampled.
 
     Attributes:
         table: `ROLLOUTS`, by prompt in the order of the prompts table and by sample.
         set_aside: `SET_ASIDE`: prompts that do not fit the context.
-        sampled: what of it was done now.
+        sampled: figures of the responses that were generated now.
     """
 
     table: pa.Table
@@ -44,15 +45,15 @@ class Rollouts:
 def fitting(
     prompts: pa.Table, model: Path, sampling: SamplingConfig, room: int, within: str, stage: Stage
 ) -> tuple[pa.Table, pa.Table]:
-    """The prompts of at most `room` tokens, chat template applied, and `SET_ASIDE` for the others.
+    """Split prompts by length: return those of at most `room` tokens, and a table of `SET_ASIDE` for the others.
 
     Args:
         prompts: a table of `PROMPTS` (or with more columns).
-        model: Hugging Face folder of a policy.
-        sampling: says what the chat template takes.
-        room: tokens.
-        within: what sets the bound, for the reason.
-        stage: that asks.
+        model: Hugging Face folder of a policy, whose chat template is applied.
+        sampling: has the variables of the chat template.
+        room: largest number of tokens of a prompt.
+        within: names the bound in the reason of a row that is set aside.
+        stage: the stage that calls, for rows that are set aside.
     """
     rows = prompts.to_pylist()
     lengths = [len(ids) for ids in tokenise(rows, model, sampling)]
@@ -81,30 +82,30 @@ def sample_and_score(
     *,
     policy: str,
     stage: Stage,
-    kept: RolloutCache,
+    cache: RolloutCache,
     verifiers: VerifiersConfig = DEFAULTS,
     verifier_workers: int = 1,
     on_judged: Judged = lambda _: None,
 ) -> Rollouts:
-    """Sample and judge `sampling.samples` responses to each prompt, and hold them all in memory.
+    """Sample and judge `sampling.samples` responses to each prompt, and return them all as one table in memory.
 
     Responses are judged while others are still being generated, by the same verifiers as in training.
 
     Args:
         prompts: a table of `PROMPTS` (or with more columns).
         model: Hugging Face folder of the policy.
-        engine, sampling: how to generate.
+        engine, sampling: options of generation.
         policy: name for the `policy` column.
-        stage: that asks, for the rows set aside.
-        kept: what is there already, and takes what is made now.
-        verifiers: how responses are judged.
-        verifier_workers: judging processes.
-        on_judged: called for each response that is judged now.
+        stage: the stage that calls, for rows that are set aside.
+        cache: responses and verdicts that exist, to which new ones are added.
+        verifiers: options of the verifiers.
+        verifier_workers: number of processes of each verifier.
+        on_judged: called for each response that is judged while others are generated.
 
     Raises:
-        RolloutError: a prompt that cannot be judged.
-        ChatTemplateError: see `chat_template.encode`.
-        EngineError, EngineOptionsError: see `Engine`.
+        RolloutError: a prompt that cannot be judged, or no prompt that fits the context.
+        ChatTemplateError: the chat template does not take the variables of `sampling.chat_template_kwargs`.
+        EngineError, EngineOptionsError: as `Engine` raises them.
     """
     check_prompts(prompts, verifiers)
     room = engine.max_model_len - sampling.max_tokens
@@ -117,10 +118,11 @@ def sample_and_score(
         model,
         engine,
         sampling,
-        kept=kept,
+        cache=cache,
         verifiers=verifiers,
         verifier_workers=verifier_workers,
         on_judged=on_judged,
     )
-    parts = judge(fits, responses(fits, sampled.counts, kept), kept, verifiers, verifier_workers, policy=policy)
+    with Judging(fits, cache, verifiers, verifier_workers) as judging:
+        parts = [judging.rollouts(part, policy) for part in responses(fits, sampled.counts, cache)]
     return Rollouts(pa.concat_tables([ROLLOUTS.empty_table(), *parts]), set_aside, sampled)

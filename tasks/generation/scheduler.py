@@ -1,7 +1,8 @@
-"""vLLM's scheduler, with a prefix cache that new weights divide: what begins under them shares nothing that is older.
+"""A vLLM scheduler under which no request shares a cached prefix that was computed with older weights.
 
-A request brings its salt, the version of the weights under which it was sent (`Engine.generate`). One that still waits
-when an update ends begins under newer ones, and is given another salt.
+Every request has a salt, which is part of the keys of the prefix cache: the version of the weights under which it was
+sent (`Engine.generate`). A request that still waits when an update ends begins under newer weights, and is given
+another salt.
 """
 
 from __future__ import annotations
@@ -17,23 +18,23 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 SCHEDULER = f"{__name__}.scheduler"
-"""Its name, as vLLM takes it."""
+"""Path of the function `scheduler`, for vLLM's option `scheduler_cls`."""
 
 
 def scheduler(*, vllm_config: VllmConfig, **options: Any) -> Scheduler:
-    """The scheduler of an engine whose weights are replaced; asynchronous where vLLM has chosen that."""
+    """Make the scheduler of an engine whose weights are replaced; asynchronous where vLLM's configuration says so."""
     kind = _Asynchronous if vllm_config.scheduler_config.async_scheduling else _Salted
     return kind(vllm_config=vllm_config, **options)
 
 
 class _Salted(Scheduler):
     def set_pause_state(self, pause_state: PauseState) -> None:
-        """Called around each update; see vLLM's."""
+        """Change the state, as vLLM does around each update; at its end, salt the requests that wait anew."""
         super().set_pause_state(pause_state)
         if pause_state is not PauseState.UNPAUSED:
             return
         for request in self.waiting:
-            if request.status is RequestStatus.WAITING:  # and not preempted: that one had begun
+            if request.status is RequestStatus.WAITING:  # not preempted: a preempted one had begun
                 request.cache_salt = f"{request.cache_salt}, waiting"
                 request.block_hashes.clear()
                 request.update_block_hashes()

@@ -1,4 +1,4 @@
-"""The initial checkpoint as a Flyte output: fetched or converted once, the same folder for every later stage."""
+"""The stage that makes the initial checkpoint a Flyte output: fetched or converted once, for every later stage."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from tasks.tables.schemas import StageSummary
 
 
 class PreparedModel(NamedTuple):
+    """The outputs of `prepare_model`: a Hugging Face model folder, and the stage's summary."""
+
     model: Folder
     summary: StageSummary
 
 
 @shown_stage(container_image=GENERATION, requests=Resources(cpu="2", mem="4Gi"))
 def prepare_model(spec: ModelSpec) -> PreparedModel:
-    """The model that `spec` names as a Hugging Face folder with safetensors and a chat template."""
+    """Fetch or convert the model that `spec` names, as a Hugging Face folder with safetensors and a chat template."""
     from tasks import charts
     from tasks.generation.models import prepare_model as prepare
 
@@ -31,6 +33,8 @@ def prepare_model(spec: ModelSpec) -> PreparedModel:
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     shape = json.loads((folder / "config.json").read_text())
     figures = {"model": spec.name, "weights": f"{size / 1e6:,.0f} MB", "digest": spec.fingerprint or "none"}
-    about = [{"key": key, "value": value} for key, value in sorted(shape.items()) if not isinstance(value, dict | list)]
-    show("model", charts.page(figures, charts.table(about, "Configuration")))
+    options = [
+        {"key": key, "value": value} for key, value in sorted(shape.items()) if not isinstance(value, dict | list)
+    ]
+    show("model", charts.page(figures, charts.table(options, "Configuration")))
     return PreparedModel(FlyteDirectory(str(folder)), watch.summary(f"{spec.name}, {size / 1e6:,.0f} MB", bytes=size))

@@ -1,8 +1,8 @@
-"""New weights for a running vLLM engine from safetensors on a shared file system or in shared memory.
+"""A weight-transfer engine for vLLM: new weights come from a safetensors file on shared storage or in shared memory.
 
-vLLM brings `nccl` and `ipc` transfers for GPUs. This engine serves machines without a GPU and clusters whose learner
-and actors share storage: the learner writes one safetensors file, each actor loads it when it is ready to.
-Importing this module registers the engine, in vLLM's workers too: they import `WorkerExtension` by its path.
+vLLM has `nccl` and `ipc` transfers for GPUs. This one serves machines without a GPU, and clusters whose learner and
+actors share storage: the learner writes one safetensors file, which every actor loads when it is ready to. Importing
+this module registers it, in vLLM's workers too: they import `WorkerExtension` by its path.
 """
 
 from __future__ import annotations
@@ -22,32 +22,35 @@ from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, i
 from vllm.platforms import current_platform
 
 BACKEND = "safetensors"
+"""Name under which vLLM knows this transfer (`WeightTransferConfig.backend`)."""
 WORKER_EXTENSION = f"{__name__}.WorkerExtension"
+"""Path of `WorkerExtension`, for vLLM's option `worker_extension_cls`."""
 
 
 @dataclass
 class SafetensorsInitInfo(WeightTransferInitInfo):
-    """Nothing to agree on before the first update."""
+    """Empty: there is nothing to agree on before the first update."""
 
 
 @dataclass
 class SafetensorsUpdateInfo(WeightTransferUpdateInfo):
-    """`path`: a safetensors file whose tensor names are those of the Hugging Face checkpoint."""
+    """One update of the weights."""
 
     path: str
+    """A safetensors file with the tensor names of the Hugging Face checkpoint."""
 
 
 class SafetensorsWeightTransferEngine(WeightTransferEngine[SafetensorsInitInfo, SafetensorsUpdateInfo]):
-    """Loads a checkpoint file into the live model, layer by layer, without touching the KV cache."""
+    """A transfer that loads a checkpoint file into the running model, layer by layer, and leaves the KV cache."""
 
     init_info_cls = SafetensorsInitInfo
     update_info_cls = SafetensorsUpdateInfo
 
     def init_transfer_engine(self, init_info: SafetensorsInitInfo) -> None:
-        """No rendezvous: the file is the channel."""
+        """Do nothing: the file is the only channel, and needs no rendezvous."""
 
     def start_weight_update(self) -> None:
-        """Give the layers back their checkpoint form, so that loaders can fill them."""
+        """Bring the layers back into the checkpoint's form, so that loaders can fill them."""
         initialize_layerwise_reload(self.model)
 
     def update_weights(self, update_info: dict[str, str]) -> None:
@@ -72,11 +75,11 @@ class SafetensorsWeightTransferEngine(WeightTransferEngine[SafetensorsInitInfo, 
             head.quant_method.process_weights_after_loading(head)
 
     def shutdown(self) -> None:
-        """Nothing is held between updates."""
+        """Do nothing: no resource is held between updates."""
 
 
 class WorkerExtension:
-    """Named to vLLM as `worker_extension_cls`, so that each worker process imports this module."""
+    """An empty class for vLLM's option `worker_extension_cls`, by which each worker process imports this module."""
 
 
 if BACKEND not in WeightTransferEngineFactory._registry:  # a spawned process may import this module twice

@@ -33,7 +33,7 @@ def stage(folder: Path) -> dict[str, float]:
         spec.sampling,
         policy="bench",
         stage="difficulty",
-        kept=RolloutCache.at(fsspec.filesystem("file"), place, "bench", spec.engine, spec.sampling, "bench"),
+        cache=RolloutCache.at(fsspec.filesystem("file"), place, "bench", spec.engine, spec.sampling, "bench"),
     )
     return {"tokens_per_second": done.sampled.tokens_per_second}
 

@@ -69,7 +69,7 @@ def prompts() -> Path:
         spec.sampling,
         policy="initial",
         stage="difficulty",
-        kept=kept,
+        cache=kept,
     )
     graded, _ = grade(all_prompts, done.table, done.set_aside)
     return write_table(path, mix(select(graded, spec.bounds), MixtureSpec()).train, MIXTURE)

@@ -35,10 +35,10 @@ def policies(tiny_model, tmp_path_factory):
         for name, tensor in tensors.items():
             if ".lora_B." in name:
                 torch.nn.init.normal_(tensor, std=0.3)
-        found = {name: tensor.detach() for name, tensor in tensors.items()}
-        adapter.write_adapter(folder / "adapter", found, config)
+        trained = {name: tensor.detach() for name, tensor in tensors.items()}
+        adapter.write_adapter(folder / "adapter", trained, config)
         whole = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
-        whole.load_state_dict(adapter.merged(plain, found, config))
+        whole.load_state_dict(adapter.merged(plain, trained, config))
         whole.save_pretrained(folder / "merged")
         return folder / "adapter", folder / "merged"
 

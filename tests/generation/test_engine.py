@@ -106,9 +106,9 @@ def test_a_seeded_request_repeats_itself_whatever_else_is_in_flight(engine, loop
 
 def test_without_logprobs_the_same_seed_gives_the_same_response(engine, loop):
     expected = loop.run(engine.generate(PROMPTS[0], SAMPLING, seed=3))
-    found = loop.run(engine.generate(PROMPTS[0], SAMPLING, seed=3, with_logprobs=False))
-    assert found.token_ids.tolist() == expected.token_ids.tolist()
-    assert len(found.logprobs) == 0
+    completion = loop.run(engine.generate(PROMPTS[0], SAMPLING, seed=3, with_logprobs=False))
+    assert completion.token_ids.tolist() == expected.token_ids.tolist()
+    assert len(completion.logprobs) == 0
 
 
 def test_a_model_or_an_option_that_vllm_does_not_take_is_no_failure_of_an_engine(tiny_model, loop, tmp_path):
@@ -130,7 +130,7 @@ def test_new_weights_arrive_in_mid_generation_and_every_token_knows_its_policy(e
     async def update_while_generating():
         long = SamplingConfig(max_tokens=100)
         requests = [asyncio.create_task(engine.generate(PROMPTS[0], long)) for _ in range(48)]
-        # the first has finished: others are in the middle, and most are still waiting for a place
+        # the first has finished: others are in the middle, and most are still waiting for room
         await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
         timing = await engine.update_weights(Path(other_model) / "model.safetensors", 1)
         return await asyncio.gather(*requests), timing
@@ -157,7 +157,7 @@ def test_a_request_that_waits_for_a_place_begins_under_the_weights_of_then(engin
 
     loop.run(engine.update_weights(Path(tiny_model) / "model.safetensors", 0))
     completions = loop.run(update_while_most_wait(other_model, 1))
-    later = [each for each in completions if [span.version for span in each.versions] == [1]]
+    later = [completion for completion in completions if [span.version for span in completion.versions] == [1]]
     assert len(later) >= 8
     for completion in later:
         expected = policy_logprobs(other_model, LONG, completion.token_ids)

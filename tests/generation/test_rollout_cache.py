@@ -12,12 +12,12 @@ from tasks.difficulty.stopping import Bounds, remaining
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.fill_cache import BACKLOG, sample
 from tasks.generation.interface import Completion, EngineError
-from tasks.generation.judging import judge
+from tasks.generation.judging import Judging
 from tasks.generation.rollout_cache import judging_digest, responses
 from tasks.tables.schemas import ROLLOUTS
 from tasks.verifiers import VerifiersConfig, open_pool
 from tasks.verifiers.config import DEFAULTS
-from tests.generation.test_sample_and_score import kept_in, table
+from tests.generation.test_sample_and_score import cache_in, table
 
 ENGINE = EngineConfig(max_model_len=128, max_num_seqs=4)
 SAMPLING = SamplingConfig(samples=4, max_tokens=16, seed=5)
@@ -76,10 +76,10 @@ def draw(tiny_model, tmp_path, pool, monkeypatch):
         monkeypatch.setattr(f"tasks.generation.{module}.open_pool", lambda *_: nullcontext(pool))
 
     def drawn(prompts=PROMPTS, sampling=SAMPLING, judging="judging", **options):
-        kept = kept_in(tmp_path, judging, sampling)
-        made = sample(prompts, tiny_model, ENGINE, sampling, kept=kept, **options)
-        drawn.made = made
-        parts = judge(prompts, responses(prompts, made.counts, kept), kept, policy="initial", on_judged=judged.append)
+        cache = cache_in(tmp_path, judging, sampling)
+        drawn.made = sample(prompts, tiny_model, ENGINE, sampling, cache=cache, **options)
+        with Judging(prompts, cache, on_judged=judged.append) as judges:
+            parts = [judges.rollouts(part, "initial") for part in responses(prompts, drawn.made.counts, cache)]
         return pa.concat_tables([ROLLOUTS.empty_table(), *parts])
 
     judged = drawn.judged = []
@@ -143,18 +143,18 @@ def test_what_an_engine_gave_before_it_died_is_not_generated_again(engine, draw)
     assert engine.requests == []
 
 
-@pytest.mark.parametrize("there", [False, True])
-def test_early_stopping_draws_less_and_the_same_whatever_is_there_already(engine, draw, there):
-    if there:
+@pytest.mark.parametrize("cached", [False, True])
+def test_early_stopping_draws_less_and_the_same_whatever_is_cached_already(engine, draw, cached):
+    if cached:
         full = draw(sampling=SAMPLING.model_copy(update={"samples": 8}))
     engine.requests.clear()
     stop = partial(remaining, samples=8, bounds=Bounds())
     stopped = draw(sampling=SAMPLING.model_copy(update={"samples": 8}), remaining=stop)
     assert sum(draw.made.counts) == stopped.num_rows < 48
-    assert len(engine.requests) == (0 if there else stopped.num_rows)
-    full = full if there else draw(sampling=SAMPLING.model_copy(update={"samples": 8}))
+    assert len(engine.requests) == (0 if cached else stopped.num_rows)
+    full = full if cached else draw(sampling=SAMPLING.model_copy(update={"samples": 8}))
     for name in PROMPTS["prompt_id"].to_pylist():
-        few, all_of_it = (each.filter(pa.compute.equal(each["prompt_id"], name)) for each in (stopped, full))
+        few, all_of_it = (part.filter(pa.compute.equal(part["prompt_id"], name)) for part in (stopped, full))
         assert few == all_of_it.slice(0, few.num_rows)
         assert Bounds().keep(pa.compute.mean(few["score"]).as_py()) == Bounds().keep(
             pa.compute.mean(all_of_it["score"]).as_py()

@@ -70,14 +70,14 @@ def test_a_segment_is_due_by_rows_by_text_and_by_time(store, monkeypatch):
     "harm", [lambda content: content[:-10], lambda content: content[:200] + b"\0" * 40 + content[240:]]
 )
 def test_a_damaged_segment_is_named_and_may_be_deleted(tmp_path, harm):
-    place = tmp_path / "rows"
-    writer = RowStore(fsspec.filesystem("file"), str(place), SCHEMA)
+    folder = tmp_path / "rows"
+    writer = RowStore(fsspec.filesystem("file"), str(folder), SCHEMA)
     for number in range(100):
         writer.append(row("k", number, f"{number}" * 50))
     writer.flush()
-    (segment,) = place.iterdir()
+    (segment,) = folder.iterdir()
     segment.write_bytes(harm(segment.read_bytes()))
-    reader = RowStore(fsspec.filesystem("file"), str(place), SCHEMA)
+    reader = RowStore(fsspec.filesystem("file"), str(folder), SCHEMA)
 
     def read():
         reader.find(["k"])

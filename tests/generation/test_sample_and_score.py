@@ -18,8 +18,8 @@ ENGINE = EngineConfig(max_model_len=128)
 SAMPLING = SamplingConfig(samples=4, max_tokens=16, seed=5)
 
 
-def kept_in(folder, judging="judging", sampling=SAMPLING):
-    return RolloutCache.at(fsspec.filesystem("file"), str(folder / "kept"), "policy", ENGINE, sampling, judging)
+def cache_in(folder, judging="judging", sampling=SAMPLING):
+    return RolloutCache.at(fsspec.filesystem("file"), str(folder / "cache"), "policy", ENGINE, sampling, judging)
 
 
 def table(*contents, verifier="precise_if", truth=NO_COMMA):
@@ -70,7 +70,7 @@ def test_a_prompt_that_cannot_be_judged_is_an_error_before_any_engine_starts(
         check_prompts(prompts)
     with pytest.raises(RolloutError, match=message):
         sample_and_score(
-            prompts, tiny_model, ENGINE, SAMPLING, policy="initial", stage="difficulty", kept=kept_in(tmp_path)
+            prompts, tiny_model, ENGINE, SAMPLING, policy="initial", stage="difficulty", cache=cache_in(tmp_path)
         )
 
 
@@ -83,7 +83,7 @@ def test_prompts_of_which_none_fits_are_an_error_before_any_engine_starts(tiny_m
             SAMPLING,
             policy="initial",
             stage="difficulty",
-            kept=kept_in(tmp_path),
+            cache=cache_in(tmp_path),
         )
 
 
@@ -111,7 +111,13 @@ def test_an_engine_that_dies_is_an_engine_error(tiny_model, monkeypatch, tmp_pat
     monkeypatch.setattr("tasks.generation.fill_cache.running_engine", lambda *_: BrokenEngine())
     with pytest.raises(EngineError, match="the engine died"):
         sample_and_score(
-            table("Answer"), tiny_model, ENGINE, SAMPLING, policy="initial", stage="difficulty", kept=kept_in(tmp_path)
+            table("Answer"),
+            tiny_model,
+            ENGINE,
+            SAMPLING,
+            policy="initial",
+            stage="difficulty",
+            cache=cache_in(tmp_path),
         )
 
 
@@ -126,7 +132,7 @@ def test_every_fitting_prompt_gets_its_scored_samples_and_the_others_a_reason(ti
         SAMPLING,
         policy="initial",
         stage="evaluation",
-        kept=kept_in(tmp_path),
+        cache=cache_in(tmp_path),
         on_judged=finished.append,
     )
     rows = result.table.to_pylist()

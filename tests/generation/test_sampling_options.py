@@ -47,48 +47,54 @@ def test_a_response_ends_with_what_stops_it_and_its_tokens_are_the_policys(engin
     stops = {"stop": ["e"]} if by == "text" else {"stop_token_ids": [token]}
     sampling = SamplingConfig(max_tokens=100, **stops)
     responses = loop.run(drawn(engine, 40, sampling))
-    stopped = [each for each in responses if each.token_ids[-1] != tokenizer.eos_token_id and not each.truncated]
+    stopped = [
+        response
+        for response in responses
+        if response.token_ids[-1] != tokenizer.eos_token_id and not response.truncated
+    ]
     assert stopped
-    for each in stopped:
+    for response in stopped:
         if by == "text":
-            assert each.text.endswith("e")
-            assert "e" not in each.text[:-1]
+            assert response.text.endswith("e")
+            assert "e" not in response.text[:-1]
         else:
-            assert each.text.endswith("e")  # it is no special token, and so is part of the text
-            assert each.token_ids[-1] == token
-            assert token not in each.token_ids[:-1]
-        assert each.versions == [VersionSpan(0, 0, len(each.token_ids))]
-        expected = [row[token].item() for row, token in zip(policy(each.token_ids), each.token_ids, strict=True)]
-        assert each.logprobs == pytest.approx(expected, abs=1e-4)
+            assert response.text.endswith("e")  # it is no special token, and so is part of the text
+            assert response.token_ids[-1] == token
+            assert token not in response.token_ids[:-1]
+        assert response.versions == [VersionSpan(0, 0, len(response.token_ids))]
+        expected = [
+            row[token].item() for row, token in zip(policy(response.token_ids), response.token_ids, strict=True)
+        ]
+        assert response.logprobs == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.engine
 def test_a_text_of_several_tokens_stops_a_response_too(engine, loop, tokenizer):
     responses = loop.run(drawn(engine, 20, SamplingConfig(max_tokens=100)))
-    text = next(each.text for each in responses if len(each.text) > 8)
+    text = next(response.text for response in responses if len(response.text) > 8)
     several = text[1:5]
     cut = loop.run(drawn(engine, 20, SamplingConfig(max_tokens=100, stop=[several])))
-    ended = [each for each in cut if several in each.text]
+    ended = [response for response in cut if several in response.text]
     assert ended
-    for each in ended:
-        assert each.text.endswith(several)
-        assert len(each.token_ids) == len(each.logprobs) == each.versions[-1].end
+    for response in ended:
+        assert response.text.endswith(several)
+        assert len(response.token_ids) == len(response.logprobs) == response.versions[-1].end
 
 
 @pytest.mark.engine
 def test_under_a_regex_log_probabilities_are_those_among_the_tokens_that_can_match(engine, loop, policy):
     """They sum to 1 over what is possible, and each is the policy's but for one constant: the weight is known."""
     responses = loop.run(drawn(engine, 300, SamplingConfig(max_tokens=8, guided_regex="[0-9]")))
-    assert {each.text for each in responses} == set("0123456789")
-    first = {int(each.token_ids[0]): float(each.logprobs[0]) for each in responses}
+    assert {response.text for response in responses} == set("0123456789")
+    first = {int(response.token_ids[0]): float(response.logprobs[0]) for response in responses}
     assert len(first) == 10
     assert sum(math.exp(value) for value in first.values()) == pytest.approx(1, abs=1e-4)
     plain = policy([next(iter(first))])[0]
     constants = [value - plain[token].item() for token, value in first.items()]
     assert constants == pytest.approx([constants[0]] * 10, abs=1e-4)
     assert constants[0] == pytest.approx(-math.log(sum(math.exp(plain[token].item()) for token in first)), abs=1e-4)
-    for each in responses:  # after a digit, nothing but the end is possible
-        assert each.logprobs[1:] == pytest.approx([0.0] * (len(each.token_ids) - 1), abs=1e-6)
+    for response in responses:  # after a digit, nothing but the end is possible
+        assert response.logprobs[1:] == pytest.approx([0.0] * (len(response.token_ids) - 1), abs=1e-6)
 
 
 THINKING = (

@@ -115,7 +115,7 @@ def offline(table, model, config, monkeypatch, folder, **sampling):
     options = SamplingConfig(samples=SAMPLES, max_tokens=16, **sampling)
     kept = RolloutCache.at(fsspec.filesystem("file"), str(folder), "p", ENGINE, options, "judging")
     sampled = sample_and_score(
-        table, model, ENGINE, options, policy="p", stage="difficulty", verifiers=config, kept=kept
+        table, model, ENGINE, options, policy="p", stage="difficulty", verifiers=config, cache=kept
     )
     assert sampled.table.column("error").null_count == sampled.table.num_rows == 500
     return {(row["prompt_id"], row["response"]): row["score"] for row in sampled.table.to_pylist()}

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -169,7 +169,7 @@ def packed_attention(
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
-    **model_inputs: Any,
+    **model_inputs: object,
 ) -> tuple[Tensor, None]:
     """Compute grouped-query causal attention within each sequence of a packed row, behind transformers' interface.
 

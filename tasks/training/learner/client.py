@@ -127,7 +127,7 @@ class RestartableLearner(Learner, Protocol):
 
 
 class RayLearner:
-    """Learner ranks as Ray actors, called together because their methods are collective."""
+    """A `RestartableLearner` of Ray actors, one `LearnerRank` each, called together: their methods are collective."""
 
     def __init__(self, create: Callable[[int], ActorHandle], config: TrainingConfig) -> None:
         """Create the ranks' actors; `create(rank)` returns the handle of a new `LearnerRank`."""
@@ -220,7 +220,7 @@ class RayLearner:
     async def load(self, folder: Path) -> None:
         await self._once("load", lambda _: (str(folder),))
 
-    async def _once(self, method: str, arguments: Callable[[int], tuple[Any, ...]]) -> list[Any]:
+    async def _once(self, method: str, arguments: Callable[[int], tuple[object, ...]]) -> list[Any]:
         """Call `LearnerRank.once` on every rank; return the results by rank. `arguments(rank)` are the method's."""
         number = next(self._numbers)
         return await self._all(lambda handle, rank: handle.once.remote(number, method, *arguments(rank)))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tasks.training.config import TrainingConfig
 
 
-def deepspeed_config(config: TrainingConfig, dtype: str) -> dict[str, Any]:
+def deepspeed_config(config: TrainingConfig, dtype: str) -> dict[str, object]:
     """Return DeepSpeed's configuration: `dtype` with float32 master weights, ZeRO, AdamW, gradient clipping.
 
     The trainer itself ends a step's gradient accumulation (`managed_gradient_accumulation` is off), because the number

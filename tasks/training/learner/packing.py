@@ -13,8 +13,8 @@ given a row in which the prompt stands once, followed by all of its responses:
     prompt shared    p p p a a a b b c c c c                      12 tokens
     positions        0 1 2 3 4 5 3 4 3 4 5 6
 
-A position that is neither 0 nor one more than the last opens a branch: what follows goes on from that position of the
-last sequence that started at 0.
+A position that is neither 0 nor one more than the last opens a branch: the tokens that follow continue the last
+sequence that started at 0, from that position of it.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def pack(
 
 
 class _Packer:
-    """Rows are lists of indices into `sequences`, in the order in which their responses will stand."""
+    """Packs sequences into rows: lists of indices into `sequences`, in the order of their responses in the row."""
 
     def __init__(self, sequences: list[Sequence], max_tokens: int, share_prompts: bool) -> None:
         self._sequences = sequences
@@ -143,6 +143,7 @@ class _Packer:
         ]
 
     def rows(self) -> list[list[int]]:
+        """Rows of at most `max_tokens`; with shared prompts a row holds whole parts of families."""
         families: dict[int, list[int]] = {}
         for i, family in enumerate(self._family):
             families.setdefault(family, []).append(i)
@@ -190,6 +191,7 @@ class _Packer:
         return shares
 
     def build(self, row: list[int]) -> MicroBatch:
+        """The arrays of a row."""
         ids: list[float] = []
         positions: list[int] = []
         sources: list[int] = []

@@ -53,7 +53,7 @@ class LearnerRank:
         return self._answer.result()
 
     def is_written(self) -> bool:
-        """Return `Trainer.is_written`; it may be asked for any number of times, and so needs no `once`."""
+        """Return `Trainer.is_written`; a repeated call has no effect, so that it needs no `once`."""
         return self.trainer.is_written()
 
     def address(self) -> tuple[str, int]:

@@ -99,7 +99,7 @@ class RestartingLearner:
         return await self._computing("takes log-probabilities", methodcaller("logprobs", sequences))
 
     async def reference_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
-        return await self._computing("asks the reference", methodcaller("reference_logprobs", sequences))
+        return await self._computing("takes reference log-probabilities", methodcaller("reference_logprobs", sequences))
 
     async def write_weights(self, path: Path) -> None:
         await self._until_it_succeeds("writes its weights", methodcaller("write_weights", path))

@@ -6,7 +6,7 @@ This module imports no torch: recipes are parsed where torch is not installed.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -64,7 +64,7 @@ class CorrectionConfig(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _default_max(cls, data: Any) -> Any:
+    def _default_max(cls, data: object) -> object:
         if isinstance(data, dict) and data.get("kind", "tis") == "tis" and "max" not in data:
             return {**data, "max": TIS_MAX}
         return data

@@ -9,29 +9,19 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
-import time
+
+from tasks.machine.orphans import when_orphaned
 
 
 def main() -> None:
     """Serve until a signal ends this process or its parent has ended."""
     parent = int(sys.argv[1])
-    threading.Thread(target=_end_with, args=(parent,), name="end-with-parent", daemon=True).start()
+    # The server leads a process group of its own, with its engine in it.
+    when_orphaned(parent, lambda: os.killpg(0, signal.SIGKILL))
     from vllm.entrypoints.launchers.api_server.entry import main as serve
 
     sys.argv[1:] = sys.argv[2:]
     serve()
-
-
-def _end_with(parent: int) -> None:
-    """Kill this process and its engine once they are orphaned; the server leads a process group of its own.
-
-    The kernel's own signal (PR_SET_PDEATHSIG) goes by the thread that started this process, which may end long before
-    its process does.
-    """
-    while os.getppid() == parent:
-        time.sleep(1)
-    os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":

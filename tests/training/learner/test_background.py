@@ -48,11 +48,11 @@ def test_files_hold_what_was_when_each_was_asked_for(engine, disk, tmp_path):
     engine.save(state, str(tmp_path / "third"))  # in the memory of one of them
     written(engine)
     for name, expected in (("first", 0), ("second", 10), ("third", 20)):
-        found = read(tmp_path / name)
-        assert torch.equal(found["embedding"], torch.arange(6.0) + expected)
-        assert torch.equal(found["others"][1], torch.arange(2.0) + expected)
-        assert found["others"][0].data_ptr() == found["embedding"].data_ptr()  # a tied tensor stays one
-        assert found["step"] == 3
+        restored = read(tmp_path / name)
+        assert torch.equal(restored["embedding"], torch.arange(6.0) + expected)
+        assert torch.equal(restored["others"][1], torch.arange(2.0) + expected)
+        assert restored["others"][0].data_ptr() == restored["embedding"].data_ptr()  # a tied tensor stays one
+        assert restored["step"] == 3
 
 
 def test_copies_take_memory_that_was_given_back():

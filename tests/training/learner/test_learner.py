@@ -147,8 +147,8 @@ def test_in_float32_the_log_probabilities_are_the_models_and_the_policy_is_hande
     sent = []
     for tokens in (2048, 20):  # one micro-batch, and several whose gradients are summed
         trainer = learner(dtype="float32", zero_stage=zero_stage, micro_batch_tokens=tokens)
-        for sequence, found in zip(SEQUENCES, asyncio.run(trainer.logprobs(SEQUENCES)), strict=True):
-            assert sum(found) / len(found) == pytest.approx(policy_logprob(tiny_model, sequence), abs=1e-4)
+        for sequence, logprobs in zip(SEQUENCES, asyncio.run(trainer.logprobs(SEQUENCES)), strict=True):
+            assert sum(logprobs) / len(logprobs) == pytest.approx(policy_logprob(tiny_model, sequence), abs=1e-4)
         step(trainer)
         sent.append(weights(trainer, tmp_path / f"sent-{tokens}.safetensors"))
     assert {tensor.dtype for tensor in sent[0].values()} == {torch.float32}
@@ -179,9 +179,9 @@ def one_step(learner, tiny_model, tmp_path_factory):
     def run(sequences=SEQUENCES, **options):
         trainer = learner(**options)
         metrics = step(trainer, sequences)
-        found = weights(trainer, tmp_path_factory.mktemp("weights") / "w.safetensors")
+        changed = weights(trainer, tmp_path_factory.mktemp("weights") / "w.safetensors")
         learner.end()
-        return metrics, found
+        return metrics, changed
 
     return run
 
@@ -216,20 +216,20 @@ def test_what_a_step_teaches_does_not_depend_on(one_step, a_row_each, tiny_model
 
     start = load_file(tiny_model / "model.safetensors")
     expected, reference = a_row_each
-    metrics, found = one_step(**{**ROW_EACH, **options})
+    metrics, changed = one_step(**{**ROW_EACH, **options})
     assert largest_change(start, reference) >= RATE / 2
     for name in ("loss", "num_tokens", "num_sequences", "entropy", "mismatch"):
         # the same sums in another order, of values with bfloat16's 8 bits
         assert metrics[name] == pytest.approx(expected[name], rel=1e-2), name
     assert metrics["grad_norm"] == pytest.approx(expected["grad_norm"], rel=2e-2)
-    assert disagreement(start, reference, found) < 0.02
+    assert disagreement(start, reference, changed) < 0.02
 
 
 @pytest.mark.parametrize(("ranks", "stage", "tokens"), [pytest.param(1, 2, 64, marks=pytest.mark.complete), (2, 3, 8)])
 def test_logprobs_are_those_of_each_sequence_alone(learner, tiny_model, ranks, stage, tokens):
-    found = asyncio.run(learner(ranks=ranks, zero_stage=stage, micro_batch_tokens=tokens).logprobs(SEQUENCES))
-    assert [len(row) for row in found] == [len(sequence.response_ids) for sequence in SEQUENCES]
-    for row, sequence in zip(found, SEQUENCES, strict=True):
+    logprobs = asyncio.run(learner(ranks=ranks, zero_stage=stage, micro_batch_tokens=tokens).logprobs(SEQUENCES))
+    assert [len(row) for row in logprobs] == [len(sequence.response_ids) for sequence in SEQUENCES]
+    for row, sequence in zip(logprobs, SEQUENCES, strict=True):
         # bfloat16 holds 8 bits, of logits of about 1
         assert sum(row) / len(row) == pytest.approx(policy_logprob(tiny_model, sequence), abs=0.02)
 
@@ -237,7 +237,7 @@ def test_logprobs_are_those_of_each_sequence_alone(learner, tiny_model, ranks, s
 def test_of_several_updates_the_first_has_a_ratio_of_1_and_later_ones_have_left_it(learner):
     trainer = learner()
     old = asyncio.run(trainer.logprobs(SEQUENCES))
-    batch = [replace(each, old_logprobs=values) for each, values in zip(SEQUENCES, old, strict=True)]
+    batch = [replace(sequence, old_logprobs=values) for sequence, values in zip(SEQUENCES, old, strict=True)]
     first, second = (asyncio.run(trainer.step(batch, 15, RATE)).metrics for _ in range(2))
     assert (first["ratio"], first["ratio_max"], first["clip_low"], first["clip_high"]) == (1, 1, 0, 0)
     assert second["ratio_max"] > 1.01
@@ -263,7 +263,7 @@ def test_a_batch_of_which_nothing_is_trained_moves_nothing(learner, tiny_model, 
     from safetensors.torch import load_file
 
     trainer = learner()
-    metrics = step(trainer, [replace(each, mask=[False] * len(each.response_ids)) for each in SEQUENCES])
+    metrics = step(trainer, [replace(sequence, mask=[False] * len(sequence.response_ids)) for sequence in SEQUENCES])
     assert (metrics["loss"], metrics["num_tokens"], metrics["grad_norm"]) == (0, 0, 0)
     assert largest_change(weights(trainer, tmp_path / "w"), load_file(tiny_model / "model.safetensors")) == 0
 
@@ -341,14 +341,14 @@ def test_a_reference_in_16_bits_follows_what_each_step_changes_by_less_than_they
             goal[name] = parameter.clone()
     for _ in range(60):
         reference.follow(policy, 0.1, lambda parameter: parameter)
-    found = dict(reference._policy.checkpoint_parameters())
-    assert all(torch.equal(found[name], goal[name]) for name in goal)
+    followed = dict(reference._policy.checkpoint_parameters())
+    assert all(torch.equal(followed[name], goal[name]) for name in goal)
     from safetensors.torch import save_file
 
     save_file(reference.tensors(), tmp_path / FILE)
     again = Reference(str(tiny_model), torch.device("cpu"), 64, torch.bfloat16)
     again.load(str(tmp_path))
-    assert all(torch.equal(each, again.tensors()[name]) for name, each in reference.tensors().items())
+    assert all(torch.equal(tensor, again.tensors()[name]) for name, tensor in reference.tensors().items())
 
 
 def test_weights_that_are_no_numbers_are_given_to_nobody(ray, learner, tmp_path):
@@ -478,9 +478,9 @@ def test_what_an_adapter_learns_does_not_depend_on(learner, options):
         trainer = learner(lora=LORA, **options)
         return [step(trainer) for _ in range(2)]
 
-    for expected, found in zip(two_steps(**ROW_EACH), two_steps(**{**ROW_EACH, **options}), strict=True):
-        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-2)
-        assert found["grad_norm"] == pytest.approx(expected["grad_norm"], rel=2e-2)
+    for expected, changed in zip(two_steps(**ROW_EACH), two_steps(**{**ROW_EACH, **options}), strict=True):
+        assert changed["loss"] == pytest.approx(expected["loss"], rel=1e-2)
+        assert changed["grad_norm"] == pytest.approx(expected["grad_norm"], rel=2e-2)
 
 
 @pytest.mark.parametrize("stage", [pytest.param(2, marks=pytest.mark.complete), 3])
@@ -497,16 +497,16 @@ def test_the_reference_of_an_adapter_is_the_model_without_it(learner, stage):
 def test_leaving_out_what_has_no_gradient_changes_no_weight(learner, tiny_model, tmp_path):
     from safetensors.torch import load_file
 
-    groups = [SEQUENCES[:2], [replace(each, advantage=0.0) for each in SEQUENCES[2:]]]
+    groups = [SEQUENCES[:2], [replace(sequence, advantage=0.0) for sequence in SEQUENCES[2:]]]
     everything = [sequence for group in groups for sequence in group]
     moving = with_gradient(groups, TrainingConfig().objective)
     assert moving == SEQUENCES[:2]
-    found = []
+    results = []
     for part in (everything, moving):
         trainer = learner(dtype="float32")
         asyncio.run(trainer.step(part, 15, RATE))
-        found.append(weights(trainer, tmp_path / f"{len(part)}.safetensors"))
-    assert disagreement(load_file(tiny_model / "model.safetensors"), *found) < 0.001
+        results.append(weights(trainer, tmp_path / f"{len(part)}.safetensors"))
+    assert disagreement(load_file(tiny_model / "model.safetensors"), *results) < 0.001
 
 
 def test_a_folder_without_a_checkpoint_is_named(learner, tmp_path):

@@ -154,12 +154,12 @@ for dtype, exact in ((torch.float32, 1e-6), (torch.bfloat16, 2**-7)):
         weight = torch.randn(500, 16, device=device).to(dtype).requires_grad_()
         targets = torch.randint(0, 500, (23,), device=device)
         upstream = torch.linspace(-1, 2, 23, device=device)
-        found = []
+        gradients = []
         for serves in (False, True):
             liger.serves = lambda tensor: serves
             logprobs, _ = token_logprobs(hidden, weight, targets, temperature=temperature, chunk=5)
-            found.append(torch.autograd.grad((upstream * logprobs).sum(), (hidden, weight)))
-        for ours, theirs in zip(*found):
+            gradients.append(torch.autograd.grad((upstream * logprobs).sum(), (hidden, weight)))
+        for ours, theirs in zip(*gradients):
             worst = ((ours - theirs).abs().max() / ours.abs().max()).item()
             print("same" if worst <= exact else f"differs by {worst}")
 """

@@ -99,7 +99,7 @@ def test_every_sequence_is_packed_exactly_once_within_the_bound(sizes, slack, ra
     shares = pack(given_sequences, max_tokens, ranks=ranks, share_prompts=share)
     assert len(shares) == ranks
     assert len({len(row) for row in shares}) == 1
-    found = []
+    owners = []
     for batch in flat(shares):
         assert batch.num_tokens <= max_tokens
         for owner in set(batch.sequence_ids[0].tolist()) - {-1}:
@@ -110,20 +110,20 @@ def test_every_sequence_is_packed_exactly_once_within_the_bound(sizes, slack, ra
             assert batch.mask[0, own].all()
             assert (batch.advantages[0, own] == original.advantage).all()
             np.testing.assert_allclose(batch.rollout_logprobs[0, own], original.rollout_logprobs, rtol=1e-6)
-            found.append(owner)
-    assert sorted(found) == [i for i, (_, r) in enumerate(sizes) if r > 0]
+            owners.append(owner)
+    assert sorted(owners) == [i for i, (_, r) in enumerate(sizes) if r > 0]
     assert sum(batch.mask.sum() for batch in flat(shares)) == sum(s.num_trained for s in given_sequences)
 
 
-def seen_by(batch, place):
-    """The tokens that the one at `place` of a row attends to, itself included, by the rule of `position_ids`."""
+def seen_by(batch, position):
+    """The tokens that the one at `position` of a row attends to, itself included, by the rule of `position_ids`."""
     ids, positions = batch.input_ids[0].tolist(), batch.position_ids[0].tolist()
-    begin = place
+    begin = position
     while positions[begin] and positions[begin] == positions[begin - 1] + 1:
         begin -= 1
     root = max(i for i in range(begin + 1) if positions[i] == 0)
     shared = ids[root : root + positions[begin]] if positions[begin] else []
-    return shared + ids[begin : place + 1]
+    return shared + ids[begin : position + 1]
 
 
 def test_the_same_input_gives_the_same_batches():

@@ -119,8 +119,8 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_a_learner_that_is_lost_holds_the_same_policy_afterwards(tmp_path, fault):
     expected, _ = after(tmp_path / "expected", lost())
-    found, lasting = after(tmp_path / "found", fault)
-    assert found.weights == expected.weights
+    learner, lasting = after(tmp_path / "found", fault)
+    assert learner.weights == expected.weights
     assert lasting.take_figures(1.0)["learner_restarts"] in (1, 2)
 
 
@@ -203,5 +203,5 @@ def test_a_run_that_diverges_ends_at_its_newest_checkpoint(tmp_path):
     fault = lambda name, number: {"loss": float("nan")} if name == "step" and number > 4 else None  # noqa: E731
     with pytest.raises(DivergedError, match=r"The newest checkpoint is sound; a lower optimizer\.learning_rate"):
         run_with(tmp_path, fault).play()
-    [kept] = (tmp_path / "checkpoints").glob("step_*")
-    assert kept.name == "step_00000003"
+    [checkpoint] = (tmp_path / "checkpoints").glob("step_*")
+    assert checkpoint.name == "step_00000003"

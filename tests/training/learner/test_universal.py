@@ -81,10 +81,10 @@ def test_other_ranks_go_on_from_what_these_saved(learner, tmp_path, before, afte
 
     second = learner(lora=lora, fresh=True, **after)
     asyncio.run(second.load(tmp_path / "saved"))
-    found = state(second)
-    assert found.keys() == expected.keys()
-    assert [name for name, value in expected.items() if (found[name] != value).any()] == []
-    assert (found["learning_rate"], found["step"]) == (5e-4, 2)
+    loaded = state(second)
+    assert loaded.keys() == expected.keys()
+    assert [name for name, value in expected.items() if (loaded[name] != value).any()] == []
+    assert (loaded["learning_rate"], loaded["step"]) == (5e-4, 2)
 
     for rate in (2e-4, 1e-4):
         uninterrupted, resumed = step(first, rate), step(second, rate)
