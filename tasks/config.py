@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_ori
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from tasks.failures import MistakeError
@@ -80,13 +81,16 @@ stage's cache key leaves it out (`result_options`).
 """
 
 
+def is_run_time(field: FieldInfo) -> bool:
+    """Return whether an option is declared as `RunTime`, so that cache keys leave it out."""
+    return _RunTime() in field.metadata
+
+
 def result_options(value: Any) -> Any:
-    """A configuration as JSON values without its `RunTime` options, at any depth: what a result depends on."""
+    """Return a configuration as JSON values without its `RunTime` options at any depth: what a result depends on."""
     if isinstance(value, BaseModel):
         fields = type(value).model_fields
-        return {
-            name: result_options(getattr(value, name)) for name in fields if _RunTime() not in fields[name].metadata
-        }
+        return {name: result_options(getattr(value, name)) for name in fields if not is_run_time(fields[name])}
     if isinstance(value, dict):
         return {key: result_options(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
