@@ -20,7 +20,7 @@ RUN := $(BIN)/pyflyte run workflows/rlvr.py rlvr
 IMAGES := data generation  # training has the image of generation
 PUBLISHED = $(shell sed -n 's/^published = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",')
 
-.PHONY: demo test test-fast test-all test-images chaos chaos-hosts soak check lock image-digests schemas format bench bench-learning images register registry-is-named code-server clean
+.PHONY: demo test test-fast test-all test-images chaos chaos-hosts soak check lock image-digests reference format bench bench-learning images register registry-is-named code-server clean
 
 demo: $(VENV)/.ready  ## the whole pipeline on the quickstart
 	@$(RUN)
@@ -66,8 +66,10 @@ LOCKED = $(LOCK) pyproject.toml --python-version $(2) $(3:%=--extra %) --output-
 image-digests: | $(UV)  ## pins the base images of images/Dockerfile by digest, as their registries answer
 	@$(BIN)/python -m images.digests images/Dockerfile
 
-schemas: $(VENV)/.ready  ## JSON schemas of the three files, for editors
+reference: $(VENV)/.ready  ## what is made from the options: JSON schemas for editors, docs/options and docs/alarms.md
 	@$(BIN)/python -m tasks.inputs.json_schema workflows/schemas
+	@$(BIN)/python -m tasks.inputs.options_reference docs/options
+	@$(BIN)/python -m tasks.training alarms > docs/alarms.md
 
 format: $(VENV)/.ready
 	@$(BIN)/ruff check --fix .

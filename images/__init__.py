@@ -1,4 +1,4 @@
-"""One image per dependency set, by name.
+"""The images of the tasks, one per set of dependencies, by name.
 
 `pyflyte register --image data=... --image generation=... --image training=...` says which container each name stands
 for; `images/Dockerfile` builds all three. Each holds what its tasks import (`EXTRAS`): `make test-images` runs every

@@ -1,4 +1,4 @@
-"""YAML files into pydantic models, and pydantic's complaints into sentences.
+"""Read YAML files into pydantic models, and turn pydantic's errors into sentences.
 
 Every specification of the project is one YAML file read through `load_yaml`, so that every mistake in one reads alike:
 which file, which field, which value, and what would be accepted.
@@ -14,27 +14,29 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_ori
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from tasks.failures import MistakeError
 
 LONGEST_VALUE = 80
+"""Characters of a user's value that an error message quotes."""
 
 
 class SpecError(MistakeError):
-    """A user's mistake in a specification: names the file and field, the value, and what would be accepted."""
+    """A user's mistake in a specification; the message names the file, the field, its value and the accepted values."""
 
 
 class Config(BaseModel):
-    """Base of specifications: immutable, and a key it does not know is an error."""
+    """Base class of specifications and options: immutable, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class Extendable(Config):
-    """A specification that may say `extends: FILE` and give only what differs from that file.
+    """A specification that may have `extends: FILE` and give only its differences from that file.
 
-    FILE is a path, relative to the file that says it (on the command line: to the working directory), or the name of
+    FILE is a path, relative to the file that names it (on the command line: to the working directory), or the name of
     one in `folder`. A dotted key, `objective.clip_high: 0.3` say, is short for a mapping in a mapping.
     """
 
@@ -69,24 +71,27 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class _RunTime:
-    """The mark of `RunTime`."""
+    """The mark in a field's metadata that `RunTime` leaves."""
 
 
 RunTime = Annotated[Value, _RunTime()]
-"""The type of an option that says how a stage runs (processes, memory, addresses, patience) and not what comes of it.
+"""The type of an option that changes how a stage runs (processes, memory, addresses, time limits) and not its result.
 
-A result that is there is right under any of its values, up to rounding and to what a run draws at random, so that a
-stage's cache key leaves it out (`result_options`).
+A cached result is right under any value of the option, up to rounding and to random draws, so that cache keys leave the
+option out (`result_options`).
 """
 
 
+def is_run_time(field: FieldInfo) -> bool:
+    """Return whether an option is declared as `RunTime`, so that cache keys leave it out."""
+    return _RunTime() in field.metadata
+
+
 def result_options(value: Any) -> Any:
-    """A configuration as JSON values without its `RunTime` options, at any depth: what a result depends on."""
+    """Return a configuration as JSON values without its `RunTime` options at any depth: what a result depends on."""
     if isinstance(value, BaseModel):
         fields = type(value).model_fields
-        return {
-            name: result_options(getattr(value, name)) for name in fields if _RunTime() not in fields[name].metadata
-        }
+        return {name: result_options(getattr(value, name)) for name in fields if not is_run_time(fields[name])}
     if isinstance(value, dict):
         return {key: result_options(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -95,17 +100,17 @@ def result_options(value: Any) -> Any:
 
 
 def non_default_options(value: Any) -> Any:
-    """`result_options`, without the options that have their default: the same under code that has more of them.
+    """Return `result_options` without those that have their default, so that an option added later changes nothing.
 
     The kind of a mapping that may be one of several always stays.
     """
     if isinstance(value, BaseModel):
-        found = result_options(value)
-        fields = {name: field for name, field in type(value).model_fields.items() if name in found}
+        options = result_options(value)
+        fields = {name: field for name, field in type(value).model_fields.items() if name in options}
         return {
             name: non_default_options(getattr(value, name))
             for name, field in fields.items()
-            if name == "kind" or found[name] != result_options(field.get_default(call_default_factory=True))
+            if name == "kind" or options[name] != result_options(field.get_default(call_default_factory=True))
         }
     if isinstance(value, dict):
         return {key: non_default_options(item) for key, item in value.items()}
@@ -115,15 +120,15 @@ def non_default_options(value: Any) -> Any:
 
 
 def load_yaml(model: type[Model], path: str | Path) -> Model:
-    """The YAML file at `path` as a `model`; raises one `SpecError` that lists every problem in it."""
+    """Read the YAML file at `path` as a `model`; raises one `SpecError` that lists every problem in it."""
     return _valid(model, read_yaml(path), str(path), Path(path).parent)
 
 
 def parse(model: type[Model], text: str) -> Model:
-    """What a command line gives for a `model`: JSON or YAML text, or the path of a file that holds it.
+    """Return the `model` that a command line gives as JSON or YAML text, or as the path of a YAML file.
 
     Raises:
-        SpecError: see `load_yaml`.
+        SpecError: the file cannot be read, or its content is no such model; lists every problem.
     """
     if text.lstrip().startswith("{"):
         return _valid(model, _parsed(text, "the given value"), "the given value", Path())
@@ -133,7 +138,7 @@ def parse(model: type[Model], text: str) -> Model:
 def _valid(model: type[Model], data: Any, where: str, beside: Path) -> Model:
     if not isinstance(data, dict):
         raise SpecError(
-            f"{where}: must hold a mapping with the keys {_listed(model.model_fields)}; found {_shown(data)}"
+            f"{where}: must hold a mapping with the keys {_joined(model.model_fields)}; found {_quoted(data)}"
         )
     try:
         if issubclass(model, Extendable):
@@ -146,7 +151,7 @@ def _valid(model: type[Model], data: Any, where: str, beside: Path) -> Model:
 
 
 def read_yaml(path: str | Path) -> Any:
-    """What a YAML file holds; raises `SpecError` where it cannot be read or a key occurs twice."""
+    """Return the content of a YAML file; raises `SpecError` where it cannot be read or a key occurs twice."""
     try:
         return _parsed(Path(path).read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:
@@ -165,15 +170,15 @@ def _parsed(text: str, where: str) -> Any:
 def extended(
     data: dict[str, Any], folder: Path, *, beside: Path = Path(), below: tuple[Path, ...] = ()
 ) -> dict[str, Any]:
-    """`data` without its key `extends`, over the file that it names, which may itself extend another.
+    """Merge `data` over the file that its key `extends` names, which may itself extend another.
 
-    Mappings are merged key by key, all else replaces what was there; so does a mapping of another `kind`.
+    Mappings are merged key by key. Any other value replaces the file's; so does a mapping of another `kind`.
 
     Args:
-        data: what extends the file.
-        folder: of the files that are given by name.
-        beside: what a path is relative to.
-        below: the files that led here.
+        data: the content that extends the file.
+        folder: the folder of the files that are given by name.
+        beside: the folder that a path is relative to.
+        below: the files that extend this one, outermost first.
 
     Raises:
         SpecError: there is no such file, it holds no mapping, or files extend each other.
@@ -187,24 +192,24 @@ def extended(
         known = sorted(path.stem for path in folder.glob("*.yaml"))
         if name not in known:
             raise SpecError(
-                f"extends = {_shown(name)}: no such file; a path that ends in .yaml, or one of: {', '.join(known)}"
+                f"extends = {_quoted(name)}: no such file; a path that ends in .yaml, or one of: {', '.join(known)}"
             )
         path = folder / f"{name}.yaml"
     above = (*below, path.resolve())
     if path.resolve() in below:
-        circle = " > ".join(each.stem for each in above)
+        circle = " > ".join(file.stem for file in above)
         raise SpecError(f"extends = {name!r}: a file that extends itself ({circle})")
     base = read_yaml(path)
     if not isinstance(base, dict):
-        raise SpecError(f"extends = {name!r}: {path} must hold a mapping; found {_shown(base)}")
+        raise SpecError(f"extends = {name!r}: {path} must hold a mapping; found {_quoted(base)}")
     return _merged(extended(nested(base), folder, beside=path.parent, below=above), own)
 
 
 def nested(data: dict[str, Any]) -> dict[str, Any]:
-    """`data` with each dotted key, `objective.clip_high` say, as the mappings that it stands for.
+    """Return `data` with every dotted key, `objective.clip_high` say, as the mappings that it is short for.
 
     Raises:
-        SpecError: such a key stands beside another that says the same.
+        SpecError: a dotted key contradicts another key.
     """
     plain: dict[str, Any] = {key: value for key, value in data.items() if not _is_dotted(key)}
     for key, value in data.items():
@@ -215,11 +220,11 @@ def nested(data: dict[str, Any]) -> dict[str, Any]:
         for name in path:
             below = inner.get(name, {})
             if not isinstance(below, dict):
-                raise SpecError(f"{key} = {_shown(value)}: stands beside {name} = {_shown(below)}")
+                raise SpecError(f"{key} = {_quoted(value)}: stands beside {name} = {_quoted(below)}")
             inner[name] = inner = dict(below)
         if last in inner:
             raise SpecError(
-                f"{key} = {_shown(value)}: stands beside {last} = {_shown(inner[last])} in {'.'.join(path)}"
+                f"{key} = {_quoted(value)}: stands beside {last} = {_quoted(inner[last])} in {'.'.join(path)}"
             )
         inner[last] = value
     return plain
@@ -240,23 +245,23 @@ def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def explain(error: ValidationError, where: str, model: type[BaseModel]) -> str:
-    """One line per problem that pydantic found in a `model`: `where: field = value: what would be accepted`."""
+    """Return a line per problem that pydantic found in a `model`: `where: field = value: what would be accepted`."""
     problems = error.errors()
     # Pydantic drops a list's bad items and then finds the list too short: the items are the mistake.
     inner = [problem["loc"] for problem in problems]
-    kept = [
+    reported = [
         problem
         for problem in problems
         if problem["type"] != "too_short"
         or not any(loc[: len(problem["loc"])] == problem["loc"] != loc for loc in inner)
     ]
-    return "\n".join(_sentence(problem, where, model) for problem in kept)
+    return "\n".join(_sentence(problem, where, model) for problem in reported)
 
 
 def close_match(name: str, accepted: Iterable[str]) -> str:
-    """` (did you mean 'x'?)` where one of the accepted names is close to `name`, else nothing."""
-    found = difflib.get_close_matches(name, list(accepted), n=1)
-    return f" (did you mean {found[0]!r}?)" if found else ""
+    """Return ` (did you mean 'x'?)` where one of the accepted names is close to `name`, else an empty text."""
+    matches = difflib.get_close_matches(name, list(accepted), n=1)
+    return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
 def must_be_one_of(name: str, accepted: Iterable[str], where: str, what: str) -> None:
@@ -264,12 +269,12 @@ def must_be_one_of(name: str, accepted: Iterable[str], where: str, what: str) ->
     known = sorted(accepted)
     if name not in known:
         raise SpecError(
-            f"{where}: no {what} is called {name!r}{close_match(name, known)}; there are: {_listed(known) or 'none'}"
+            f"{where}: no {what} is called {name!r}{close_match(name, known)}; there are: {_joined(known) or 'none'}"
         )
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """PyYAML keeps the last of two equal keys without a word; this one says where the second stands."""
+    """A YAML loader that refuses a key that occurs twice in a mapping, where PyYAML silently uses the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -287,29 +292,29 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 def _sentence(problem: ErrorDetails, where: str, model: type[BaseModel]) -> str:
     path, owners, below = _locate(problem["loc"], model)
     key, value, context = str(problem["loc"][-1]) if problem["loc"] else "", problem["input"], problem.get("ctx", {})
-    shown = f" = {_shown(value)}"
+    value_text = f" = {_quoted(value)}"
     match problem["type"]:
         case "extra_forbidden":
             accepted = sorted({name for owner in owners for name in _keys(owner)})
-            shown, text = "", f"unknown key{close_match(key, accepted)}; accepted: {_listed(accepted)}"
+            value_text, text = "", f"unknown key{close_match(key, accepted)}; accepted: {_joined(accepted)}"
         case "missing":
             about = [owner.model_fields[key].description or "" for owner in owners if key in owner.model_fields]
             described = " ".join(about[0].split()) if about else ""
-            shown, text = "", "required key is missing" + (f"; {described}" if described else "")
+            value_text, text = "", "required key is missing" + (f"; {described}" if described else "")
         case "union_tag_invalid":
-            shown, text = f".kind = {context['tag']!r}", f"must be one of {context['expected_tags']}"
+            value_text, text = f".kind = {context['tag']!r}", f"must be one of {context['expected_tags']}"
         case "union_tag_not_found":
             kinds = sorted(tag for member in below for tag in _tags(member))
-            shown, text = ".kind", f"required key is missing; one of {_listed(kinds)}"
+            value_text, text = ".kind", f"required key is missing; one of {_joined(kinds)}"
         case "literal_error" | "enum":
             text = f"must be {context['expected']}"
         case "value_error":
-            # A check over a whole model says itself which values are at fault.
-            shown = "" if isinstance(value, dict | list | tuple | BaseModel) else shown
+            # The message of a check over a whole model names the values itself.
+            value_text = "" if isinstance(value, dict | list | tuple | BaseModel) else value_text
             text = str(context["error"])
         case _:
             text = problem["msg"].replace("Input should", "must", 1)
-    return f"{where}: {path}{shown}: {text}"
+    return f"{where}: {path}{value_text}: {text}"
 
 
 def _keys(model: type[BaseModel]) -> list[str]:
@@ -319,7 +324,7 @@ def _keys(model: type[BaseModel]) -> list[str]:
 def _locate(
     loc: tuple[int | str, ...], model: type[BaseModel]
 ) -> tuple[str, list[type[BaseModel]], list[type[BaseModel]]]:
-    """Where a problem lies: its path as the YAML file writes it, the models its last key belongs to, those below it.
+    """Return a problem's path as the YAML file writes it, the models that its last key belongs to, and those below it.
 
     Pydantic's location also names the chosen member of a union, which is no key of the file.
     """
@@ -328,38 +333,38 @@ def _locate(
         if isinstance(step, int):
             path += f"[{step}]"
             continue
-        fields = [each.model_fields[step] for each in models if step in each.model_fields]
-        chosen = [each for each in models if step in _tags(each)]
+        fields = [model.model_fields[step] for model in models if step in model.model_fields]
+        chosen = [model for model in models if step in _tags(model)]
         if chosen and not fields:
             models = chosen
             continue
         if step != "[key]":
             path += f".{step}" if path else step
         owners = models
-        models = [found for field in fields for found in _models_in([field.annotation])] or models
+        models = _models_in([field.annotation for field in fields]) or models
     return path or "the whole file", owners, models
 
 
 def _models_in(annotations: Iterable[Any]) -> list[type[BaseModel]]:
-    found: list[type[BaseModel]] = []
+    models: list[type[BaseModel]] = []
     for annotation in annotations:
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            found.append(annotation)
+            models.append(annotation)
         else:
-            found += _models_in(get_args(annotation))
-    return found
+            models += _models_in(get_args(annotation))
+    return models
 
 
 def _tags(model: type[BaseModel]) -> set[str]:
-    """The values of the model's `kind`, the key by which this project tells the members of a union apart."""
+    """Return the values of the model's `kind`, the key that distinguishes the members of a union."""
     kind = model.model_fields.get("kind")
     return set(get_args(kind.annotation)) if kind and get_origin(kind.annotation) is Literal else set()
 
 
-def _shown(value: Any) -> str:
+def _quoted(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
 
 
-def _listed(names: Iterable[str]) -> str:
+def _joined(names: Iterable[str]) -> str:
     return ", ".join(names)

@@ -1,4 +1,4 @@
-"""Which failures are the infrastructure's, and which are the user's.
+"""Classes of failures: the infrastructure's, which a retry may get past, and the user's mistakes.
 
 A retry of the same work may get past the former. A user's mistake, and a defect of this project, come back with every
 attempt.
@@ -24,7 +24,7 @@ PASSING = frozenset(
         errno.ESTALE,
     }
 )
-"""Errors of the system that another machine, or a later moment, may not have: disk, memory, network, remote storage.
+"""System error numbers that another machine or a later attempt may not meet: disk, memory, network, remote storage.
 
 What a busy S3 answers, 500 and 503, s3fs gives as `EREMOTEIO` and `EBUSY`.
 """
@@ -42,17 +42,17 @@ OTHERS = frozenset(
         "torch.distributed.DistError",
     }
 )
-"""Errors of libraries, which are not loaded for their sake."""
+"""Full names of libraries' errors that are the infrastructure's; names, so that the libraries need not be loaded."""
 TASK_ERROR = "ray.exceptions.RayTaskError"
-"""The one error of Ray that is not Ray's: what an actor's own code raised, in `cause`."""
+"""Full name of the Ray error that wraps an exception of an actor's own code, and is therefore not Ray's failure."""
 
 
 class MistakeError(ValueError):
-    """Something that the user gave cannot be used: its sentence is all that there is to say, without a traceback."""
+    """A mistake of the user: the message is a complete sentence, and is printed without a traceback."""
 
 
 class InfrastructureError(RuntimeError):
-    """Something that the work runs on failed: an engine, an actor, a learner rank."""
+    """A failure of what the work runs on: an engine, an actor, a learner rank. Flyte retries it."""
 
 
 def one_line(error: BaseException | str, limit: int = 300) -> str:
@@ -66,7 +66,7 @@ def names_of_kinds(error: BaseException) -> frozenset[str]:
 
 
 def mistake_in(error: BaseException) -> MistakeError | None:
-    """`error`, or what it was raised from, where that is a mistake of the user."""
+    """Return the user's mistake in the chain of causes of `error`, itself included; None where there is none."""
     inner: BaseException | None = error
     while inner is not None and not isinstance(inner, MistakeError):
         inner = inner.__cause__
@@ -74,7 +74,7 @@ def mistake_in(error: BaseException) -> MistakeError | None:
 
 
 def cause_in_infrastructure(error: BaseException) -> BaseException | None:
-    """`error`, one of its group, or what it was raised from, whichever is first the infrastructure's; None: none is."""
+    """Return the first failure of the infrastructure among `error`, its group and its causes; None: there is none."""
     kinds = names_of_kinds(error)
     if TASK_ERROR not in kinds and kinds & OTHERS:
         return error
@@ -83,6 +83,6 @@ def cause_in_infrastructure(error: BaseException) -> BaseException | None:
     if isinstance(error, OSError) and error.errno in PASSING:
         return error
     for inner in (*getattr(error, "exceptions", ()), getattr(error, "cause", None), error.__cause__):
-        if isinstance(inner, BaseException) and (found := cause_in_infrastructure(inner)):
-            return found
+        if isinstance(inner, BaseException) and (cause := cause_in_infrastructure(inner)):
+            return cause
     return None

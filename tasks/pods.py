@@ -1,4 +1,4 @@
-"""What the pods of a stage ask a cluster for, as users write it, and as Flyte takes it."""
+"""The resources that a stage's pods request on a cluster: as options, and as flytekit takes them."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from tasks.config import Config
 
 
 class PodConfig(Config):
-    """A pod on a cluster; what is requested is the limit, too. On a machine without pods it has no part in anything."""
+    """The resources of a pod on a cluster, both request and limit. Local runs ignore them."""
 
     cpu: int = Field(2, gt=0)
-    """cores."""
+    """CPU cores."""
     memory_gib: int = Field(8, gt=0)
     """Memory in GiB."""
     gpus: int | None = Field(None, ge=0)
-    """GPUs. None: those that the stage's engine spans where the recipe's `cluster` has GPUs, otherwise none."""
+    """Number of GPUs. null: those that the stage's engine spans where the recipe's `cluster` has GPUs, otherwise 0."""
     accelerator: str | None = None
-    """The GPU's name as the cluster's nodes are labelled, such as `nvidia-h100`. None: any."""
+    """Name of the GPU as the cluster labels its nodes, such as `nvidia-h100`. null: any."""
     disk_gib: int | None = Field(None, gt=0)
-    """Ephemeral storage in GiB. None: the cluster's default."""
+    """Ephemeral storage in GiB. null: the cluster's default."""
     shared_memory_gib: int | None = Field(None, gt=0)
-    """Size of `/dev/shm`, through which the processes of an engine or a learner exchange tensors. None: the cluster's
+    """Size of `/dev/shm`, through which the processes of an engine or a learner exchange tensors. null: the cluster's
     default, often 64 MiB."""
     timeout_minutes: int | None = Field(None, gt=0)
-    """An attempt that takes longer is ended and counts as failed. None: no limit."""
+    """Minutes after which an attempt is ended and counts as failed. null: no limit."""
     interruptible: bool = False
-    """Whether it may run on machines that can be taken away, which Flyte then retries elsewhere."""
+    """Allow machines that the cloud may take away; Flyte then retries the stage elsewhere."""
 
     def with_gpus(self, gpus: int) -> PodConfig:
-        """The same with so many GPUs, unless it says itself how many."""
+        """Return the pod with `gpus` GPUs, or unchanged where its own option sets their number."""
         return self if self.gpus is not None else self.model_copy(update={"gpus": gpus})
 
 
 def resources(pod: PodConfig) -> Any:
-    """What the pod asks for, as flytekit's `Resources`."""
+    """Return the pod's request as flytekit's `Resources`."""
     from flytekit import Resources
 
     return Resources(
@@ -49,7 +49,7 @@ def resources(pod: PodConfig) -> Any:
 
 
 def overrides(pod: PodConfig) -> dict[str, Any]:
-    """Arguments of flytekit's `with_overrides` that give a node this pod."""
+    """Return the arguments of flytekit's `with_overrides` that give a node this pod."""
     from flytekit.extras.accelerators import GPUAccelerator
 
     asked = resources(pod)

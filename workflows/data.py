@@ -1,4 +1,4 @@
-"""From sources to a mixture: read, clean, roll out, select, mix.
+"""Make the training mixture from the sources: read, clean, roll out, select, mix.
 
 pyflyte run workflows/data.py data --model FOLDER [--data FILE] [--training FILE]
 """
@@ -28,11 +28,11 @@ from tasks.verifiers.config import VerifiersConfig
 FILES = quickstart()
 
 ANY_LENGTH = 2**40
-"""Characters of a question of an evaluation set."""
+"""Largest number of characters in a question of an evaluation set: no limit in effect."""
 
 
 class Curated(NamedTuple):
-    """Tables have the columns of `tasks.tables.schemas`."""
+    """The tables that the data stages make, with the columns of `tasks.tables.schemas`, and the stages' summaries."""
 
     prompts: Parquet
     rollouts: Parquet
@@ -51,12 +51,12 @@ class Curated(NamedTuple):
 
 @composed(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"))
 def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) -> Curated:
-    """The training mixture and the held-out prompts, with everything on the way; each stage is cached on its own.
+    """Make the training mixture and the held-out prompts; every stage on the way is cached on its own.
 
     Args:
-        model: the initial checkpoint, which difficulty is measured with.
-        data: what to read and how to choose of it.
-        training: the recipe, whose machines say whether there are GPUs.
+        model: the initial checkpoint, whose pass rates measure difficulty.
+        data: the data file.
+        training: the recipe, whose `cluster` decides whether pods have GPUs.
     """
     pod = overrides(data.pod)
     difficulty, verifiers = data.difficulty, fingerprinted(data.verifiers)
@@ -64,7 +64,7 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
     checked = check_mixture(prompts=merged.prompts, spec=data.mixture).with_overrides(node_name="check", **pod)
 
     def rolled_out(name: str, checkpoint: Folder, spec: RolloutSpec) -> tuple[Any, Any]:
-        """The prompts in shards, and the judged rollouts of all of them."""
+        """Add the nodes that sample and judge `spec`; return the shards of prompts, and the judged rollouts of all."""
         room, within = longest_prompt(difficulty, training)
         split = split_prompts(
             prompts=merged.prompts,
@@ -127,13 +127,13 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
 
 
 def _merged(data: DataFile, verifiers: VerifiersConfig) -> Any:
-    """The prompts of all sources, screened where it is asked for, without duplicates; as `merge_sources` gives them."""
+    """Add the nodes that read, screen and merge all sources; return the outputs of `merge_sources`."""
     pod = overrides(data.pod)
     evaluated = [
         source_prompts(batch=batch, max_prompt_chars=ANY_LENGTH).with_overrides(
             node_name=f"evaluation-{batch.name}", **pod
         )
-        for batch in batches([each.source for each in data.evaluation_sets])
+        for batch in batches([known.source for known in data.evaluation_sets])
     ]
     screening = data.cleaning.screening(evaluated=bool(evaluated))
     prompts, set_aside = [], []
@@ -146,7 +146,7 @@ def _merged(data: DataFile, verifiers: VerifiersConfig) -> Any:
         if screening is not None:
             screened = screen_prompts(
                 prompts=sourced.prompts,
-                evaluation_sets=[each.prompts for each in evaluated],
+                evaluation_sets=[known.prompts for known in evaluated],
                 spec=screening,
                 verifiers=verifiers,
             ).with_overrides(node_name=f"screen-{batch.name}", **pod)

@@ -1,4 +1,4 @@
-"""Two policies on the same held-out prompts, and what the second one gained.
+"""Evaluate two policies on the same held-out prompts, and compute the gain of the second.
 
 pyflyte run workflows/evaluation.py evaluation --model FOLDER --policy FOLDER --heldout FILE [--evaluation FILE]
 """
@@ -20,7 +20,7 @@ FILES = quickstart()
 
 
 class BeforeAndAfter(NamedTuple):
-    """Tables have the columns of `tasks.tables.schemas`."""
+    """The outputs of an evaluation; tables have the columns of `tasks.tables.schemas`."""
 
     before: Parquet
     after: Parquet
@@ -40,23 +40,23 @@ def evaluation(
     training: Recipe = FILES[1],
     evaluation: EvaluationSpec = FILES[2],
 ) -> BeforeAndAfter:
-    """Scored samples of both policies, and the gain with its interval.
+    """Sample and score both policies, and compute the gain with its interval.
 
     Args:
         model: the initial checkpoint, which is also the judge where `data` says so.
-        policy: what it has become.
+        policy: the trained policy.
         heldout: prompts that neither was trained on.
-        data: says how responses are judged.
-        training: the recipe, whose machines say whether there are GPUs.
+        data: the data file, for how responses are judged.
+        training: the recipe, whose `cluster` decides whether pods have GPUs.
         evaluation: how the policies are sampled.
     """
     pod = overrides(evaluation.pod.with_gpus(training.cluster.gpus_of(evaluation.engine)))
     verifiers = fingerprinted(data.verifiers)
     before, after = (
         evaluate_policy(
-            policy=each, prompts=heldout, config=evaluation, initial=model, verifiers=verifiers
+            policy=checkpoint, prompts=heldout, config=evaluation, initial=model, verifiers=verifiers
         ).with_overrides(node_name=name, **pod)
-        for name, each in (("before", model), ("after", policy))
+        for name, checkpoint in (("before", model), ("after", policy))
     )
     compared = compare_policies(before=before.rollouts, after=after.rollouts, prompts=heldout).with_overrides(
         node_name="compare"

@@ -1,4 +1,4 @@
-"""For each recipe the pipeline with it, its data and its evaluation, to be launched by name.
+"""A launch plan for every recipe: the pipeline with the recipe, its data and its evaluation, launched by name.
 
 The executions of a launch plan carry the names of its three files as labels, and so do their pods.
 

@@ -1,4 +1,4 @@
-"""Training on the machines that a recipe asks for.
+"""Train a policy on the machines that a recipe asks for.
 
 pyflyte run workflows/training.py train --model FOLDER --mixture FILE [--data FILE] [--training FILE]
 """
@@ -18,13 +18,13 @@ FILES = quickstart()
 
 @composed(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"))
 def train(model: Folder, mixture: Parquet, data: DataFile = FILES[0], training: Recipe = FILES[1]) -> Trained:
-    """The policy that the recipe makes of the initial checkpoint.
+    """Train the initial checkpoint on the mixture as the recipe says.
 
     Args:
         model: the initial checkpoint.
-        mixture: what it is trained on.
-        data: says how responses are judged.
-        training: the recipe, and the machines.
+        mixture: the prompts to train on.
+        data: the data file, for how responses are judged.
+        training: the recipe, with its machines.
     """
     return train_policy(
         model=model, mixture=mixture, config=training.run, verifiers=fingerprinted(data.verifiers)

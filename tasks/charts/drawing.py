@@ -33,7 +33,7 @@ COLORS = {
     "pink": "#cf5f96",
     "red": "#d05656",
 }
-"""Colour roles and the mid-tones they have where no style sheet says otherwise."""
+"""Mid-tone colours by role, for pages whose style sheet sets no others."""
 
 _DARK = {"ink": "#a3aaba", "grid": "#6d7484", "muted": "#5f6675", "before": "#8e96a6", "after": "#35c2b0"}
 _LIGHT = {"ink": "#596070", "grid": "#b4b9c3", "muted": "#c3c8d1", "before": "#8b919d", "after": "#0f8577"}
@@ -68,7 +68,7 @@ STYLE = f"""<style>
 
 @dataclass(frozen=True)
 class Series:
-    """One curve: `points` are (x, y); a point whose y is not finite is a gap."""
+    """A curve of `curves`: `points` are (x, y), and a point whose y is not finite is a gap."""
 
     label: str
     points: Sequence[tuple[float, float]]
@@ -77,7 +77,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Interval:
-    """One estimate in an interval chart: `row` is the line it stands on, `label` the series it belongs to."""
+    """One estimate of `intervals`: `row` names its line, `label` its series."""
 
     row: str
     label: str
@@ -97,24 +97,24 @@ class Stack:
 
 
 def deck(*fragments: str) -> str:
-    """Fragments with the style they need, for a page that does not carry it."""
+    """Return HTML fragments with the charts' style sheet, for a page that does not have it."""
     return STYLE + "".join(fragments)
 
 
 def grid(fragments: Iterable[str], *, wide: bool = False) -> str:
-    """Fragments side by side, as many as fit; `wide` is for two large ones."""
+    """Return HTML fragments side by side, as many as fit; `wide` is for two large ones."""
     return f'<div class="chart-grid{" chart-wide" if wide else ""}">{"".join(fragments)}</div>'
 
 
 def color_of(label: str, position: int = 0) -> str:
-    """The colour role of a domain, the same everywhere; of any other label, by its position."""
+    """Return the colour role of a domain, the same everywhere, or that of another label by its position."""
     return _DOMAIN_COLORS.get(label, _OTHER_COLORS[position % len(_OTHER_COLORS)])
 
 
 def curves(
     title: str, unit: str, series: Sequence[Series], *, x_label: str = "training step", from_zero: bool = True
 ) -> str:
-    """Curves over steps. `from_zero` starts the vertical axis at 0 when no value is negative."""
+    """Draw curves over steps. `from_zero` starts the vertical axis at 0 when no value is negative."""
     drawn = [(one, [(x, y) for x, y in one.points if math.isfinite(y)]) for one in series]
     drawn = [(one, points) for one, points in drawn if points]
     if not drawn:
@@ -129,13 +129,13 @@ def curves(
         if from_zero and min(values) >= 0:
             axes.set_ylim(bottom=0, top=max(values) * 1.08 or 1)
 
-    said = [
+    summary = [
         f"{one.label}: from {_short(points[0][1])} at {_short(points[0][0])} to {_short(points[-1][1])} "
         f"at {_short(points[-1][0])}"
         for one, points in drawn
     ]
     legend = [(one.label, one.color) for one, _ in drawn] if len(drawn) > 1 else []
-    return _chart(title, unit, f"Curves over {x_label}. {'; '.join(said)}.", legend, draw)
+    return _chart(title, unit, f"Curves over {x_label}. {'; '.join(summary)}.", legend, draw)
 
 
 def histogram(
@@ -147,7 +147,7 @@ def histogram(
     x_label: str,
     threshold: tuple[float, str] | None = None,
 ) -> str:
-    """Stacked columns over named bins; `threshold` is a place (in bins from the left edge) and what to call it."""
+    """Draw stacked columns over named bins; `threshold` is a position (in bins from the left edge) and its label."""
     totals = [sum(column) for column in zip(*(stack.values for stack in stacks), strict=True)]
     if not any(totals):
         return absent(f"{title}: nothing to count.")
@@ -162,17 +162,17 @@ def histogram(
         axes.set_xlim(-0.6, len(bins) - 0.4)
         axes.set_ylim(0, max(totals) * 1.15)
         if threshold:
-            place = threshold[0] - 0.5
-            axes.axvline(place, color=COLORS["red"], linewidth=1.4, linestyle=(0, (4, 2)))
-            axes.text(place + 0.08, max(totals) * 1.14, threshold[1], color=COLORS["red"], va="top")
+            x = threshold[0] - 0.5
+            axes.axvline(x, color=COLORS["red"], linewidth=1.4, linestyle=(0, (4, 2)))
+            axes.text(x + 0.08, max(totals) * 1.14, threshold[1], color=COLORS["red"], va="top")
 
-    said = ", ".join(f"{name}: {_short(total)}" for name, total in zip(bins, totals, strict=True))
+    summary = ", ".join(f"{name}: {_short(total)}" for name, total in zip(bins, totals, strict=True))
     legend = [(stack.label, stack.color) for stack in stacks if any(stack.values)]
-    return _chart(title, unit, f"Columns over {x_label}. {said}.", legend, draw, width=_WIDE, height=250)
+    return _chart(title, unit, f"Columns over {x_label}. {summary}.", legend, draw, width=_WIDE, height=250)
 
 
 def shares(title: str, unit: str, rows: Sequence[str], stacks: Sequence[Stack]) -> str:
-    """Stacked horizontal bars, one for each of `rows`, first row on top."""
+    """Draw stacked horizontal bars, one for each of `rows`, first row on top."""
     totals = [sum(column) for column in zip(*(stack.values for stack in stacks), strict=True)]
     if not any(totals):
         return absent(f"{title}: nothing to show.")
@@ -187,16 +187,16 @@ def shares(title: str, unit: str, rows: Sequence[str], stacks: Sequence[Stack]) 
         _rows_axis(axes, rows)
         axes.set_xlim(0, max(totals) * 1.02)
 
-    said = "; ".join(
+    summary = "; ".join(
         f"{row}: " + ", ".join(f"{stack.label} {_short(stack.values[i])}" for stack in stacks if stack.values[i])
         for i, row in enumerate(rows)
     )
     legend = [(stack.label, stack.color) for stack in stacks if any(stack.values)]
-    return _chart(title, unit, f"Stacked bars. {said}.", legend, draw, width=_WIDE, height=48 + 32 * len(rows))
+    return _chart(title, unit, f"Stacked bars. {summary}.", legend, draw, width=_WIDE, height=48 + 32 * len(rows))
 
 
 def intervals(title: str, unit: str, estimates: Sequence[Interval], *, zero: bool = False) -> str:
-    """Estimates with their intervals, one line for each row and series; `zero` marks the place of no difference."""
+    """Draw estimates with their intervals, one line per row and series; `zero` marks the value of no difference."""
     rows = list(dict.fromkeys(one.row for one in estimates))
     labels = list(dict.fromkeys(one.label for one in estimates))
     if not rows:
@@ -206,24 +206,24 @@ def intervals(title: str, unit: str, estimates: Sequence[Interval], *, zero: boo
         if zero:
             axes.axvline(0, color=COLORS["ink"], linewidth=1)
         for one in estimates:
-            place = rows.index(one.row) + 0.3 * (labels.index(one.label) - (len(labels) - 1) / 2)
+            y = rows.index(one.row) + 0.3 * (labels.index(one.label) - (len(labels) - 1) / 2)
             color = COLORS[one.color]
             if math.isfinite(one.low) and math.isfinite(one.high):
-                axes.plot([one.low, one.high], [place, place], color=color, linewidth=2.6, solid_capstyle="round")
-            axes.plot([one.value], [place], marker="o", markersize=7.5, color=color, linestyle="none")
+                axes.plot([one.low, one.high], [y, y], color=color, linewidth=2.6, solid_capstyle="round")
+            axes.plot([one.value], [y], marker="o", markersize=7.5, color=color, linestyle="none")
         _rows_axis(axes, rows)
 
-    said = "; ".join(
+    summary = "; ".join(
         f"{one.row}, {one.label}: {_short(one.value)}, from {_short(one.low)} to {_short(one.high)}"
         for one in estimates
     )
     legend = list({one.label: (one.label, one.color) for one in estimates}.values())
-    description = f"Estimates with 95% intervals. {said}."
+    description = f"Estimates with 95% intervals. {summary}."
     return _chart(title, unit, description, legend, draw, width=470, height=58 + 42 * len(rows))
 
 
 def absent(sentence: str) -> str:
-    """The sentence that stands where a chart would."""
+    """Return a sentence in the place of a chart without data."""
     return f'<p class="chart-absent">{html.escape(sentence)}</p>'
 
 
@@ -238,7 +238,7 @@ def _curve(axes: Axes, series: Series) -> None:
 
 
 def _smooth(values: Sequence[float], keep: float = 0.9) -> list[float]:
-    """Exponential moving average without start-up bias; gaps stay gaps."""
+    """Return the exponential moving average without start-up bias; gaps stay gaps."""
     total = weight = 0.0
     smoothed = []
     for value in values:
@@ -296,7 +296,7 @@ def _chart(
 
 
 def _svg(figure: Figure, title: str, description: str, width: int) -> str:
-    """The figure as an inline SVG element: themed colours, ids of its own, no references to other documents.
+    """Return the figure as an inline SVG element: themed colours, ids of its own, no references to other documents.
 
     It grows and shrinks with its column as long as its text stays readable; a narrower column scrolls.
     """
@@ -324,7 +324,7 @@ def _svg(figure: Figure, title: str, description: str, width: int) -> str:
 
 
 def _rc() -> Any:
-    """Matplotlib's settings for a chart; text stays text, and equal data gives equal bytes."""
+    """Return Matplotlib's settings for a chart; text stays text, and equal data gives equal bytes."""
     ink, line = COLORS["ink"], COLORS["grid"]
     return {
         "svg.fonttype": "none",
@@ -356,7 +356,7 @@ def _rc() -> Any:
 
 
 def _short(value: float) -> str:
-    """A number for an axis or a description: 12345 is 12.3k."""
+    """Format a number for an axis or a description: 12345 is 12.3k."""
     if not math.isfinite(value):
         return "unknown"
     if abs(value) >= 1e6:

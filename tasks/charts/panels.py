@@ -17,9 +17,9 @@ _BUCKETS = 150  # stretches of a long curve
 
 @dataclass(frozen=True)
 class Panel:
-    """One chart of the training curves: which metrics it shows, under which names.
+    """One chart of the training curves: its title, its unit, and its metrics with their labels.
 
-    Metrics that not every step has stand at `x`, another metric, and steps without it are left out.
+    `x` names the metric on the horizontal axis; steps without it are left out.
     """
 
     title: str
@@ -103,7 +103,7 @@ PANELS = (
 
 
 def training_curves(metrics: Sequence[Mapping[str, Any]]) -> str:
-    """Curves over training steps, one mapping of metrics a step; what no step recorded is named in a sentence.
+    """Draw the training curves, from one mapping of metrics a step; panels without data are named in a sentence.
 
     A live deck wraps it: `deck(training_curves(metrics))`.
     """
@@ -120,7 +120,9 @@ def training_curves(metrics: Sequence[Mapping[str, Any]]) -> str:
 
 
 def pass_rates(graded: pa.Table, max_pass_rate: float | None) -> str:
-    """Prompts by pass rate under the initial checkpoint: kept ones by domain, dropped ones apart; None keeps all.
+    """Draw the histogram of pass rates under the initial checkpoint, with dropped prompts in a colour of their own.
+
+    A prompt below `max_pass_rate` is kept; None keeps all.
 
     A bin is one number of passes out of the rollouts per prompt; a fractional pass rate counts in the bin below it.
     """
@@ -129,8 +131,8 @@ def pass_rates(graded: pa.Table, max_pass_rate: float | None) -> str:
     dropped = "dropped: too easy"
     counts = {name: [0.0] * (bins + 1) for name in (*domains, dropped)}
     for domain, rate in zip(graded.column("domain").to_pylist(), graded.column("pass_rate").to_pylist(), strict=True):
-        kept = max_pass_rate is None or rate < max_pass_rate
-        counts[domain if kept else dropped][math.floor(rate * bins + 1e-9)] += 1
+        is_kept = max_pass_rate is None or rate < max_pass_rate
+        counts[domain if is_kept else dropped][math.floor(rate * bins + 1e-9)] += 1
     stacks = [Stack(name, counts[name], color_of(name, i)) for i, name in enumerate(domains)]
     return histogram(
         "Pass rate under the initial checkpoint",
@@ -143,7 +145,7 @@ def pass_rates(graded: pa.Table, max_pass_rate: float | None) -> str:
 
 
 def before_after(evaluation: pa.Table) -> str:
-    """Held-out pass rates of both policies for each benchmark, and beside them the gains (an `EVALUATION` table)."""
+    """Draw the held-out pass rates of both policies per benchmark, and the gains beside them (`EVALUATION` table)."""
     rows = [row for row in evaluation.to_pylist() if row["metric"] == "pass_rate"]
     rates: list[Interval] = []
     gains: list[Interval] = []
@@ -162,11 +164,11 @@ def before_after(evaluation: pa.Table) -> str:
 
 
 def _series(panel: Panel, metrics: Sequence[Mapping[str, Any]]) -> list[Series]:
-    """The panel's curves that have at least one finite value."""
+    """Return the panel's curves that have at least one finite value."""
     names = dict(panel.metrics)
     if panel.per_domain:
-        found = sorted({key for row in metrics for key in row if key.startswith(panel.per_domain)})
-        names |= {key: key.removeprefix(panel.per_domain) for key in found}
+        domains = sorted({key for row in metrics for key in row if key.startswith(panel.per_domain)})
+        names |= {key: key.removeprefix(panel.per_domain) for key in domains}
     series = []
     for position, (key, label) in enumerate(names.items()):
         rows = [row for row in metrics if panel.x in row] if panel.x != "step" else metrics
@@ -179,28 +181,28 @@ def _series(panel: Panel, metrics: Sequence[Mapping[str, Any]]) -> list[Series]:
 
 
 def thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most `2 * _BUCKETS` of the points: the lowest and the highest of each stretch, the first and the last of all.
+    """Return at most about `2 * _BUCKETS` points: the lowest and highest of each stretch, and both ends.
 
     A curve of 20,000 steps looks the same, and its page stays small.
     """
     if len(points) <= 2 * _BUCKETS:
         return points
-    kept = {0, len(points) - 1}
+    indices = {0, len(points) - 1}
     for bucket in range(_BUCKETS):
         stretch = range(bucket * len(points) // _BUCKETS, (bucket + 1) * len(points) // _BUCKETS)
         finite = [i for i in stretch if math.isfinite(points[i][1])]
         if finite:
-            kept |= {min(finite, key=lambda i: points[i][1]), max(finite, key=lambda i: points[i][1])}
-    return [points[i] for i in sorted(kept)]
+            indices |= {min(finite, key=lambda i: points[i][1]), max(finite, key=lambda i: points[i][1])}
+    return [points[i] for i in sorted(indices)]
 
 
 def _number(value: Any) -> float:
-    """A metric as a float; what is missing is NaN, which a curve shows as a gap."""
+    """Return a metric as a float; a missing one is NaN, which is a gap in a curve."""
     return math.nan if value is None else float(value)
 
 
 def mixture_difference(sources: Sequence[Mapping[str, Any]]) -> str:
-    """The shares of sources in two mixtures, a bar for each; `sources` have `source`, `share_before`, `share_after`."""
+    """Draw the shares of sources in two mixtures, a bar per mixture, from rows of source, share_before, share_after."""
     stacks = [
         Stack(row["source"], [100 * row["share_before"], 100 * row["share_after"]], color_of(row["source"], index))
         for index, row in enumerate(sources)

@@ -15,9 +15,9 @@ class CodeDigest:
 
     def __init__(self, ignored_code: tuple[str, ...] = ()) -> None:
         """Leave `ignored_code` out of the digest; see `code_digest`."""
-        self._apart_from = ignored_code
+        self._ignored_code = ignored_code
 
     def get_version(self, salt: str, params: VersionParameters[Any, Any]) -> str:
-        """Called by flytekit when the task is declared."""
+        """Return the version of a task; flytekit calls it when the task is declared."""
         assert params.func is not None
-        return hashlib.sha256(f"{salt}{code_digest(params.func.__module__, self._apart_from)}".encode()).hexdigest()
+        return hashlib.sha256(f"{salt}{code_digest(params.func.__module__, self._ignored_code)}".encode()).hexdigest()

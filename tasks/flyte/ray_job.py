@@ -21,22 +21,22 @@ from flytekit.extend import TaskPlugins
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 KUBERNETES = {"cpu": "cpu", "mem": "memory", "gpu": "nvidia.com/gpu", "ephemeral_storage": "ephemeral-storage"}
-"""What Kubernetes calls the fields of `Resources`."""
+"""Names that Kubernetes has for the fields of `Resources`."""
 
 NOT_SHIPPED = ["script_mode.tar.gz", "fast*.tar.gz", ".python_history"]
-"""Archives of the code that is shipped to the nodes, which already lie in the folder that is shipped."""
+"""Patterns of files that are left out of the folder shipped to the nodes: archives of the same code."""
 
 
 @dataclass
 class HeadNodeConfig:
-    """The node where the task's own process runs. What is requested is the limit, too."""
+    """The node where the task's own process runs; its request is also its limit."""
 
     requests: Resources
 
 
 @dataclass
 class WorkerNodeConfig:
-    """A group of equal nodes: its name, how many, and what each one has, which is both request and limit."""
+    """A group of equal nodes: its name, its number of nodes, and the resources of one, both request and limit."""
 
     group_name: str
     replicas: int
@@ -45,7 +45,7 @@ class WorkerNodeConfig:
 
 @dataclass
 class RayJobConfig:
-    """The cluster of a task.
+    """The Ray cluster of a task.
 
     Attributes:
         head_node_config: the head.
@@ -59,13 +59,13 @@ class RayJobConfig:
 
 
 class RayJobTask(PythonFunctionTask[RayJobConfig]):
-    """A task whose function finds Ray initialised: on its cluster, or where there is none on its own machine."""
+    """A task whose function runs with Ray initialised: on its cluster, or locally where it has none."""
 
     def __init__(self, task_config: RayJobConfig, task_function: Callable, **kwargs: Any) -> None:
         super().__init__(task_config, task_function, task_type="ray", **kwargs)
 
     def pre_execute(self, user_params: ExecutionParameters | None) -> ExecutionParameters | None:
-        """Called by flytekit before the function: joins the cluster, with this folder as the code of all nodes."""
+        """Join the cluster with this folder as the code of all nodes; flytekit calls it before the function."""
         import ray
 
         state = FlyteContextManager.current_context().execution_state
@@ -76,7 +76,7 @@ class RayJobTask(PythonFunctionTask[RayJobConfig]):
         return user_params
 
     def get_custom(self, settings: SerializationSettings) -> dict[str, Any]:
-        """The job as Flyte's message; called by flytekit when the task is registered."""
+        """Return the job as Flyte's message; flytekit calls it when the task is registered."""
         job = self.task_config
         workers = [
             ray_pb2.WorkerGroupSpec(
@@ -98,7 +98,7 @@ class RayJobTask(PythonFunctionTask[RayJobConfig]):
 
 
 def _pod(container: str, resources: Resources) -> K8sPod:
-    asked = {KUBERNETES[each.name]: getattr(resources, each.name) for each in fields(resources)}
+    asked = {KUBERNETES[field.name]: getattr(resources, field.name) for field in fields(resources)}
     given = {name: amount for name, amount in asked.items() if amount is not None}
     assert not any(isinstance(amount, (list, tuple)) for amount in given.values()), "a node has one amount of each"
     spec = {"containers": [{"name": container, "resources": {"limits": given, "requests": given}}]}

@@ -1,4 +1,4 @@
-"""What travels with a task when it is registered: the digest of its code, and the secrets that its pods are given."""
+"""The environment that a task is registered with: the digest of its code, and the secrets of its pods."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from tasks.failures import MistakeError
 from tasks.lineage.code_digest import code_digest
 
 CODE = "RLVR_CODE"
-"""Environment variable of a pod: the digest of the code that its task was registered with."""
+"""Environment variable of a pod that holds the digest of the code its task was registered with."""
 
 SECRETS = "RLVR_SECRETS"
-"""Environment variable where tasks are registered: the secrets of the cluster that pods see as environment variables.
+"""Environment variable, set where tasks are registered, that names the cluster's secrets for the pods.
 
 `HF_TOKEN=rlvr/hub JUDGE_KEY=rlvr/judge`: the variable, the secret's group and its key.
 """
 
 
 class OtherCodeError(MistakeError):
-    """A pod whose image holds other code than its task was registered with: its result would have the wrong key."""
+    """A pod's image holds other code than its task was registered with, so its result would get the wrong cache key."""
 
 
 def options(module: str) -> dict[str, Any]:
-    """Arguments of flytekit's `task` and `dynamic` for a function of `module`.
+    """Return the arguments of flytekit's `task` and `dynamic` for a function of `module`: environment and secrets.
 
     Raises:
         ValueError: `RLVR_SECRETS` is malformed.
@@ -34,20 +34,20 @@ def options(module: str) -> dict[str, Any]:
     if given := os.environ.get(SECRETS):
         # A dynamic task declares in its pod what it starts, and gives it the same secrets.
         environment[SECRETS] = given
-        for each in given.split():
-            variable, _, place = each.partition("=")
-            group, _, key = place.partition("/")
+        for text in given.split():
+            variable, _, address = text.partition("=")
+            group, _, key = address.partition("/")
             if not (variable and group and key):
-                raise ValueError(f"{SECRETS}: {each!r} must be VARIABLE=GROUP/KEY")
+                raise ValueError(f"{SECRETS}: {text!r} must be VARIABLE=GROUP/KEY")
             secrets.append(Secret(group, key, mount_requirement=Secret.MountType.ENV_VAR, env_var=variable))
     return {"environment": environment, "secret_requests": secrets or None}
 
 
 def check_code(module: str) -> None:
-    """Refuse to run in a pod under the name of other code.
+    """Raise an error in a pod whose code is not that which the task of `module` was registered with.
 
     Raises:
-        OtherCodeError: the code here is not what was registered.
+        OtherCodeError: the digests differ.
     """
     registered = os.environ.get(CODE)
     if registered is not None and registered != code_digest(module):

@@ -12,22 +12,22 @@ if TYPE_CHECKING:
     from flytekit.remote import FlyteRemote
 
 FORM = "flyte://v1/PROJECT/DOMAIN/EXECUTION/NODE/o/OUTPUT"
-"""As the console shows it; `i` in the place of `o` for an input. An attempt may follow the node."""
+"""Form of an output's address in the console. An input has `i` instead of `o`; an attempt may follow the node."""
 
 _ADDRESS = re.compile(r"flyte://v1(/[^/]+){4}(/\d+)?/[io]/[^/]+")
 
 
 class AddressError(MistakeError):
-    """An address of an output that the backend does not have, or that is of another kind."""
+    """The address of an output is malformed, unknown to the backend, or of another kind than the option takes."""
 
 
 def is_output(value: object) -> bool:
-    """Whether a command line gave the address of an output and not a path."""
+    """Return whether a value from the command line is the address of an output and not a path."""
     return isinstance(value, str) and value.startswith("flyte://v1/")
 
 
 def stored_at(address: str, remote: FlyteRemote, *, folder: bool) -> str:
-    """Where on blob storage the file or the folder is that an execution's output holds.
+    """Return the address on blob storage of the file or folder that an execution's output holds.
 
     Raises:
         AddressError: the address is malformed, the backend does not answer or has no such output, or that is neither a
@@ -43,10 +43,10 @@ def stored_at(address: str, remote: FlyteRemote, *, folder: bool) -> str:
     try:
         answer = remote.client.get_data(address)
     except (FlyteEntityNotExistException, FlyteInvalidInputException) as error:
-        raise AddressError(f"{address}: {_endpoint(remote)} has no such output{_said(error)}") from None
+        raise AddressError(f"{address}: {_endpoint(remote)} has no such output{_details(error)}") from None
     except FlyteException as error:
         raise AddressError(
-            f"{address}: {_endpoint(remote)} did not answer ({type(error).__name__}{_said(error)}); "
+            f"{address}: {_endpoint(remote)} did not answer ({type(error).__name__}{_details(error)}); "
             "pyflyte --config FILE names another backend"
         ) from None
     blob = Literal.from_flyte_idl(answer.literal).scalar.blob if _holds_a_blob(answer.literal) else None
@@ -64,7 +64,7 @@ def _endpoint(remote: FlyteRemote) -> str:
     return str(remote.config.platform.endpoint)
 
 
-def _said(error: Exception) -> str:
-    """What the backend said of an error, after a colon."""
+def _details(error: Exception) -> str:
+    """Return the backend's details on an error after a colon, or nothing."""
     details = getattr(error.__cause__, "details", None)
     return f": {details()}" if callable(details) and details() else ""

@@ -1,4 +1,4 @@
-"""What every Flyte task of this project shares: the types of its files, its cache, its deck and its summary."""
+"""The parts that all Flyte tasks of this project share: types of files, the cache, decks and summaries."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ patches.install()
 
 
 def content_digest(value: Any) -> str:
-    """The digest of what a Flyte file or folder holds; a remote one is downloaded only where it has no claim of it."""
+    """Return the content digest of a Flyte file or folder; a remote one without a stored digest is downloaded."""
     address, access = str(value.remote_source or value.path), FlyteContextManager.current_context().file_access
     if not access.is_remote(address):
         return file_digest(address)
@@ -55,22 +55,22 @@ def content_digest(value: Any) -> str:
 
 
 def footer(value: Any) -> dict[str, Any]:
-    """What the writer of a table left in its footer (`tasks.tables.parquet.write_table`); all else is not read."""
+    """Return the metadata in a table's footer (see `tasks.tables.parquet.write_table`), without reading its rows."""
     address, access = str(value.remote_source or value.path), FlyteContextManager.current_context().file_access
     with access.get_filesystem_for_path(address).open(address, "rb") as file:
         return read_metadata(file)
 
 
 def config_digest(config: Config) -> str:
-    """The digest of what a result depends on in a configuration (`tasks.config.result_options`)."""
+    """Return the digest of the options of a configuration that change results (`tasks.config.result_options`)."""
     return hashlib.sha256(json.dumps(result_options(config), sort_keys=True).encode()).hexdigest()
 
 
 RESULT = HashMethod(config_digest)
-"""Annotates a configuration that a stage takes or gives: its run-time options have no part in cache keys."""
+"""Annotation of a configuration that a stage takes or returns: its run-time options have no part in cache keys."""
 
 RUN_TIME = HashMethod(lambda _: "run-time")
-"""Annotates an input on which what a stage gives does not depend, but only how."""
+"""Annotation of an input that changes how a stage works and not its result; it has no part in cache keys."""
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -87,9 +87,9 @@ else:
 
 
 def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with what the infrastructure did to it raised as what Flyte retries; all else is raised as it is.
+    """Wrap a task's function: failures of the infrastructure are raised as the error that makes Flyte retry.
 
-    It runs under the code that it was registered with, or not at all.
+    Other errors pass unchanged. The function refuses to run in a pod whose code is not the registered one.
     """
 
     @wraps(function)
@@ -122,27 +122,27 @@ def stage(
 
 
 def uncached_stage(function: Callable[..., Any] | None = None, *, make: Callable[..., Any] = task, **given: Any) -> Any:
-    """A task that runs whenever it is asked for: it looks at the world, or at the run itself."""
+    """Declare a task without a cache, because it looks at the world outside its inputs, or at the run itself."""
     if function is None:
         return partial(uncached_stage, make=make, **given)
     return make(_guarded(function), **options(function.__module__), **given)
 
 
 composed = partial(uncached_stage, make=dynamic)
-"""A dynamic task: stages that are put together where the inputs are known, as one box of the graph."""
+"""Declare a dynamic task: it composes other stages once its inputs are known, as one box of the graph."""
 
 
 shown_stage = partial(stage, enable_deck=True, deck_fields=())
-"""A stage with a deck, which holds the stage's own page alone: the console has inputs and outputs beside it."""
+"""Declare a stage with a deck that holds the stage's own page alone; the console lists inputs and outputs itself."""
 
 
 def local(value: Any) -> Path:
-    """The local path of a Flyte file or directory, downloaded when it is remote."""
+    """Return the local path of a Flyte file or directory, downloaded when it is remote."""
     return Path(value.download() if value.remote_source else value.path)
 
 
 def scratch(name: str) -> Path:
-    """A new path called `name` in the task's working directory, for an output."""
+    """Return a new path called `name` in the task's working directory, for an output."""
     return Path(tempfile.mkdtemp(dir=current_context().working_directory)) / name
 
 
@@ -184,12 +184,12 @@ def write_output(
 def storage_location(name: str) -> tuple[AbstractFileSystem, str]:
     """Return the file system that stores `name` (`tasks.storage.locations`), and its path or address there."""
     access = FlyteContextManager.current_context().file_access
-    place = address_of(name, access.raw_output_prefix) or str(folder_of(name))
-    return access.get_filesystem_for_path(place), place
+    location = address_of(name, access.raw_output_prefix) or str(folder_of(name))
+    return access.get_filesystem_for_path(location), location
 
 
 def run_id() -> str:
-    """The name of this run: of the execution on a cluster, of the process on this machine."""
+    """Return the name of this run: the execution's on a cluster, else one made of process id and start time."""
     context = current_context()
     execution = context.execution_id
     if execution is None or execution.project in ("local", ""):
@@ -198,7 +198,7 @@ def run_id() -> str:
 
 
 class Stopwatch:
-    """Times a stage and turns what it has to say into its summary."""
+    """A clock that starts with a stage and makes the stage's summary at its end."""
 
     def __init__(self, stage: str) -> None:
         self._stage = stage
@@ -206,13 +206,13 @@ class Stopwatch:
         self._started = time.perf_counter()
 
     def summary(self, headline: str, *, before: float = 0.0, on: Machine | None = None, **facts: Any) -> StageSummary:
-        """The stage's summary, up to now.
+        """Return the summary of the stage up to now.
 
         Args:
-            headline: one sentence for people.
-            before: what earlier attempts of the same work took, in seconds.
-            on: what it ran on; without it, the cores of this process.
-            facts: for the report and for programs.
+            headline: one sentence on the result, for people.
+            before: seconds that earlier attempts of the same work took.
+            on: the machine or cluster it ran on; None: the cores of this process.
+            facts: named values for the report and for programs.
         """
         machine = on or process_cores()
         return StageSummary(
@@ -247,19 +247,22 @@ def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
 
 
 DECK_SECONDS = 30.0
-"""A live deck is drawn at most this often: drawing takes time."""
+"""Least seconds between two drawings of a live deck, because drawing takes time."""
 
 
 @contextlib.contextmanager
 def sampling_progress(
     description: str, prompts: pa.Table, samples: int
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """The progress of a stage that samples, with a live deck of the scores so far; yields what takes each judged row.
+    """Show the progress of a stage that samples, with a live deck of the scores so far.
 
     Args:
-        description: the stage.
+        description: the stage and its unit of work.
         prompts: a table of `PROMPTS`.
-        samples: responses to each.
+        samples: responses to every prompt.
+
+    Yields:
+        A function to call with every judged row.
     """
     from tasks import charts
 

@@ -1,4 +1,4 @@
-"""The three files that a user writes, each a composition of what the stages understand."""
+"""The three files that a user writes: data, training recipe and evaluation, composed of the stages' options."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DATA_SPECS = ROOT / "data_specs"
 
 
 class DataFile(Extendable, DataSpec):
-    """The sources, how they are cleaned, how responses are judged, how difficulty is measured, and the mixture."""
+    """The data file: sources, their cleaning, the judging of responses, the difficulty filter, and the mixture."""
 
     folder: ClassVar[Path] = DATA_SPECS
     named_by_recipe: ClassVar[bool] = True
@@ -36,29 +36,29 @@ class DataFile(Extendable, DataSpec):
     difficulty: DifficultySpec = DifficultySpec()
     mixture: MixtureSpec = MixtureSpec()
     pod: RunTime[PodConfig] = PodConfig(cpu=1, memory_gib=4)
-    """Where sources are read and prompts are selected and mixed on a cluster."""
+    """The pods on a cluster in which sources are read and prompts are cleaned, selected and mixed."""
 
     @property
     def sourcing(self) -> DataSpec:
-        """The sources alone, so that another mixture leaves their cache alone."""
+        """The options of the sources alone, so that a changed mixture does not change their cache keys."""
         return DataSpec(**{name: getattr(self, name) for name in DataSpec.model_fields})
 
 
 class Recipe(RecipeFile, TrainingConfig):
-    """The initial checkpoint and how it is trained."""
+    """The training recipe: the initial checkpoint, how it is trained, and on which machines."""
 
     folder: ClassVar[Path] = RECIPES
 
     data: str = "quickstart"
-    """The files that go with it, where a command line or a launch plan gives no others: a path that ends in .yaml, or
-    the name of one that ships."""
+    """The data file that goes with the recipe, where the command line gives no other: a path that ends in .yaml, or the
+    name of one that ships."""
     evaluation: str = "quickstart"
-    """The files that go with it, where a command line or a launch plan gives no others: a path that ends in .yaml, or
-    the name of one that ships."""
+    """The evaluation file that goes with the recipe, where the command line gives no other: a path that ends in .yaml,
+    or the name of one that ships."""
     model: ModelSpec = ModelSpec()
     """The initial checkpoint."""
     cluster: RunTime[ClusterConfig] = ClusterConfig()
-    """The machines of training on a cluster."""
+    """The machines that training gets on a cluster."""
 
     @model_validator(mode="after")
     def _fits_its_cluster(self) -> Self:
@@ -66,23 +66,23 @@ class Recipe(RecipeFile, TrainingConfig):
         return self
 
     def companion(self, model: type[Companion]) -> Companion:
-        """Its data or its evaluation file; raises `SpecError` where that cannot be read."""
+        """Return the data or evaluation file that the recipe names; raises `SpecError` where it cannot be read."""
         name = self.data if model is DataFile else self.evaluation
         is_path = name.endswith((".yaml", ".yml"))
         return load_yaml(model, name if is_path else model.folder / f"{name}.yaml")
 
     @property
     def run(self) -> TrainingConfig:
-        """The training options alone, so that another model is another input and not another option."""
+        """The options of training alone; the model is an input of training and not one of its options."""
         return TrainingConfig(**{name: getattr(self, name) for name in TrainingConfig.model_fields})
 
 
 def quickstart() -> tuple[DataFile, Recipe, EvaluationSpec]:
-    """The defaults of the pipeline."""
+    """Return the three files of the quickstart, which are the pipeline's defaults."""
     return with_companions("quickstart")
 
 
 def with_companions(recipe: str) -> tuple[DataFile, Recipe, EvaluationSpec]:
-    """The three files of a recipe that ships, by its name."""
+    """Return the three files of a recipe that ships, by the recipe's name."""
     training = load_yaml(Recipe, RECIPES / f"{recipe}.yaml")
     return training.companion(DataFile), training, training.companion(EvaluationSpec)

@@ -1,4 +1,4 @@
-"""`python -m tasks.reporting trace PROMPT_ID`: what a run made of one prompt."""
+"""The command `python -m tasks.reporting trace PROMPT_ID`: prints the history of one prompt in a run."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 import click
 
 from tasks.failures import MistakeError
-from tasks.reporting.trace import TraceError, find, find_row, told
+from tasks.reporting.trace import TraceError, find, find_row, lines
 
 
 @click.group()
 def main() -> None:
-    """Questions about a run that has ended."""
+    """Answer questions about a run that has ended."""
 
 
 @main.command()
@@ -21,14 +21,14 @@ def main() -> None:
 @click.option("--row", type=click.IntRange(min=0), help="Its row there, counted from 0.")
 @click.option("--run", default="outputs/latest", show_default=True, type=click.Path(path_type=Path))
 def trace(prompt_id: str | None, source: str | None, row: int | None, run: Path) -> None:
-    """What became of a prompt, named by its id or the beginning of it, or of a row of a source."""
+    """Print the history of a prompt, by the beginning of its id, or by its source and row."""
     if prompt_id:
-        life = find(run, prompt_id)
+        history = find(run, prompt_id)
     elif source and row is not None:
-        life = find_row(run, source, row)
+        history = find_row(run, source, row)
     else:
         raise TraceError("name a prompt by its id, or by --source and --row")
-    for line in told(life):
+    for line in lines(history):
         click.echo(line)
 
 

@@ -1,4 +1,4 @@
-"""Figures as people read them, each with its unit; what is not finite is said in words."""
+"""Format figures for people, with their units; a value that is not finite becomes a word."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ UNKNOWN = "unknown"
 
 
 def percent(rate: float) -> str:
-    """A rate in [0, 1] as a percentage: 0.234 is 23.4%."""
+    """Format a rate in [0, 1] as a percentage: 0.234 is 23.4%."""
     return f"{100 * rate:.1f}%" if math.isfinite(rate) else UNKNOWN
 
 
 def points(difference: float) -> str:
-    """A difference of rates in percentage points, signed: 0.211 is +21.1 points."""
+    """Format a difference of rates in percentage points, signed: 0.211 is +21.1 points."""
     return f"{100 * difference:+.1f} points" if math.isfinite(difference) else UNKNOWN
 
 
 def duration(seconds: float) -> str:
-    """A time span in the two units that matter: 252 is 4 min 12 s."""
+    """Format seconds in their two largest units: 252 is 4 min 12 s."""
     if not math.isfinite(seconds):
         return UNKNOWN
     if seconds < 59.95:
@@ -35,17 +35,17 @@ def duration(seconds: float) -> str:
 
 
 def count(number: float) -> str:
-    """A whole number with thousands separated."""
+    """Format a whole number with thousands separated."""
     return f"{number:,.0f}"
 
 
 def hours(spent: float) -> str:
-    """Hours of a core or of a GPU, in two significant digits below ten: 0.35, 4.2, 1,250."""
+    """Format hours of a core or of a GPU in two significant digits below ten: 0.35, 4.2, 1,250."""
     return f"{spent:,.0f}" if spent >= 10 else f"{spent:.2g}"
 
 
 def cost(spent: Cost) -> str:
-    """GPU hours, where there were GPUs, and core hours."""
+    """Format a cost as GPU hours, where GPUs were used, and core hours."""
     if not spent.core_hours:
         return UNKNOWN if spent.seconds else "nothing"
     cores = f"{hours(spent.core_hours)} core hours"
@@ -53,27 +53,27 @@ def cost(spent: Cost) -> str:
 
 
 def decimal(number: float) -> str:
-    """A measurement with one decimal and thousands separated."""
+    """Format a measurement with one decimal and thousands separated."""
     return f"{number:,.1f}" if math.isfinite(number) else UNKNOWN
 
 
 def p_value(probability: float) -> str:
-    """A p-value: two significant digits, and a bound where those would pretend to precision."""
+    """Format a p-value in two significant digits, or as a bound below 0.001."""
     return "p < 0.001" if probability < 0.001 else f"p = {probability:.2g}"
 
 
 def moment(when: datetime) -> str:
-    """A moment in UTC, to the second."""
+    """Format a moment in UTC, to the second."""
     return f"{aware(when):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def aware(when: datetime) -> datetime:
-    """The moment in UTC; one without a zone already is, as every stage records UTC."""
+    """Return the moment in UTC; one without a zone is taken as UTC, which every stage records."""
     return when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
 
 
 def estimate(row: Mapping[str, Any]) -> str:
-    """A row of the `EVALUATION` table as text: value, unit, interval."""
+    """Format a row of the `EVALUATION` table: value, unit, interval."""
     tokens = row["metric"] == "mean_tokens"
     gain = row["policy"] == "gain"
     value, low, high = row["value"], row["low"], row["high"]

@@ -1,4 +1,4 @@
-"""Where a run's outputs came from: what each is, what it was made from, and how to make them again."""
+"""The lineage of a run's outputs: their digests, what they were made from, and how to make them again."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 from tasks.tables.schemas import StageSummary
 
-SHOWN_DIGITS = 12
-"""Of a digest, on the page."""
+DIGEST_DIGITS = 12
+"""Digits of a digest that the page has."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """An output of a run.
+    """An output of a run with its origin.
 
     Attributes:
-        name: of the output.
-        digest: of what it holds.
-        provenance: what its footer says of where it came from (`tasks.lineage.provenance`).
+        name: the output's name.
+        digest: the digest of its content.
+        provenance: the origin that its footer records (`tasks.lineage.provenance`).
     """
 
     name: str
@@ -27,32 +27,35 @@ class Output:
     provenance: Mapping[str, Any]
 
     def inputs(self) -> Iterator[tuple[str, str]]:
-        """The digests of what it was made from, by name."""
+        """Yield the name and digest of every input that the output was made from."""
         for name, given in sorted(self.provenance.get("inputs", {}).items()):
             digests = [given] if isinstance(given, str) else given
-            yield from ((name if len(digests) == 1 else f"{name} {i + 1}", each) for i, each in enumerate(digests))
+            yield from ((name if len(digests) == 1 else f"{name} {i + 1}", digest) for i, digest in enumerate(digests))
 
 
 def rows(outputs: list[Output]) -> list[dict[str, str]]:
-    """The outputs for the page; what was made from another says so by its name. One image for all is not repeated."""
-    named = {each.digest: each.name for each in outputs}
-    made_in = {each.provenance["image"] for each in outputs if "image" in each.provenance}
+    """Return the outputs as rows for the page; an input that is another output carries that output's name.
 
-    def told(name: str, digest: str) -> str:
+    The image is left out where all outputs were made in one.
+    """
+    named = {output.digest: output.name for output in outputs}
+    made_in = {output.provenance["image"] for output in outputs if "image" in output.provenance}
+
+    def labelled(name: str, digest: str) -> str:
         known = named.get(digest, name)
-        return f"{name} {digest[:SHOWN_DIGITS]}" + (f" ({known})" if known != name else "")
+        return f"{name} {digest[:DIGEST_DIGITS]}" + (f" ({known})" if known != name else "")
 
     return [
         {
-            "name": each.name,
-            "digest": each.digest[:SHOWN_DIGITS],
-            "made_from": ", ".join(told(*given) for given in each.inputs()),
-            "spec": each.provenance.get("spec_digest", "")[:SHOWN_DIGITS],
-            "seed": _seed(each.provenance.get("seed")),
-            "code": each.provenance.get("code_version", "")[:SHOWN_DIGITS],
-            "image": each.provenance.get("image", "") if len(made_in) > 1 else "",
+            "name": output.name,
+            "digest": output.digest[:DIGEST_DIGITS],
+            "made_from": ", ".join(labelled(*given) for given in output.inputs()),
+            "spec": output.provenance.get("spec_digest", "")[:DIGEST_DIGITS],
+            "seed": _seed(output.provenance.get("seed")),
+            "code": output.provenance.get("code_version", "")[:DIGEST_DIGITS],
+            "image": output.provenance.get("image", "") if len(made_in) > 1 else "",
         }
-        for each in outputs
+        for output in outputs
     ]
 
 
@@ -63,22 +66,22 @@ def _seed(seed: int | dict[str, int] | None) -> str:
 
 
 def images(summaries: list[StageSummary]) -> str:
-    """In which images the stages ran: one, or a line for each with its stages."""
-    found: dict[str, dict[str, None]] = {}
+    """Return the image in which all stages ran, or a line for every image with its stages."""
+    by_image: dict[str, dict[str, None]] = {}
     for summary in summaries:
-        found.setdefault(summary.image or "unknown", {})[summary.stage.partition(":")[0]] = None
-    if len(found) == 1:
-        return next(iter(found))
-    return "\n".join(f"{image} ({', '.join(stages)})" for image, stages in found.items())
+        by_image.setdefault(summary.image or "unknown", {})[summary.stage.partition(":")[0]] = None
+    if len(by_image) == 1:
+        return next(iter(by_image))
+    return "\n".join(f"{image} ({', '.join(stages)})" for image, stages in by_image.items())
 
 
 def model_card(title: str, base: str, headline: str, recipe: str, data: str) -> str:
-    """The `README.md` of a policy, with the front matter that the hub reads.
+    """Return the `README.md` of a policy, with the front matter that the hub reads.
 
     Args:
-        title: of the run.
+        title: the run's title.
         base: the initial checkpoint.
-        headline: what evaluation found.
+        headline: the result of evaluation.
         recipe: the training file as it was given.
         data: the data file as it was given.
     """

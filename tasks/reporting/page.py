@@ -1,4 +1,4 @@
-"""The report: one HTML page that joins what every stage of a run left behind.
+"""The report: one HTML page that joins the outputs of all stages of a run.
 
 The page is self-contained (inline style, inline SVG, no script, nothing fetched) and a pure function of its inputs:
 equal inputs give equal bytes. Completions and prompts are hostile text; the templates escape everything that is not
@@ -22,10 +22,10 @@ from tasks.tables.schemas import EVALUATION, GRADED, LEDGER, MIXTURE, ROLLOUTS, 
 
 @dataclass
 class ReportInputs:
-    """What the report joins.
+    """The tables, metrics, summaries and texts that the report is made of.
 
     Attributes:
-        title: of the page.
+        title: the page's title.
         spec_yaml: the data spec as it was run.
         training_yaml: the training recipe as it was run.
         evaluation_yaml: the evaluation file as it was run.
@@ -68,7 +68,7 @@ class ReportInputs:
 
 
 def render(inputs: ReportInputs) -> str:
-    """The page as HTML text; raises `TableError` for a table that is not of its schema."""
+    """Return the page as HTML text; raises `TableError` for a table that is not of its schema."""
     _validate(inputs)
     return templates().get_template("page.html.j2").render(_context(inputs))
 
@@ -88,7 +88,7 @@ def _validate(inputs: ReportInputs) -> None:
 
 
 def _context(inputs: ReportInputs) -> dict[str, Any]:
-    """Everything that the templates name."""
+    """Return the values that the templates use, by name."""
     funnels = sections.funnels(
         inputs.set_aside, inputs.graded, inputs.mixture, inputs.heldout, inputs.max_pass_rate, inputs.min_pass_rate
     )

@@ -1,4 +1,4 @@
-"""The folder that a local run leaves for people: `outputs/<run>`, with `outputs/latest` as a link to the newest."""
+"""The folder `outputs/<run>` of a local run's results, and the link `outputs/latest` to the newest one."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ LATEST = "latest"
 
 @contextmanager
 def new_run(outputs: Path, began: datetime, digest: str) -> Iterator[tuple[Path, Path]]:
-    """Fill the folder of a run, named by when it began and what it found: complete, or not there at all.
+    """Publish the folder of a run, named by its start and its report's digest: complete, or not at all.
 
     Args:
         outputs: the folder of all runs.
-        began: of the run.
-        digest: of what it found.
+        began: the run's start.
+        digest: the digest of the report.
 
     Yields:
         The folder to fill, and where it will be once the block has ended; `latest` is then a link to it. A block that

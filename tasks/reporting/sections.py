@@ -1,4 +1,4 @@
-"""What each section of the report shows, worked out from the tables: plain data for the templates, no markup."""
+"""Compute the data of the report's sections from the tables: plain values and charts for the templates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FATES = {
     "failed": "generation or judging failed for good",
     "unused": "finished or under way when the last step was taken",
 }
-"""Every fate of a sampled group, in the order in which the report lists them, and what it means."""
+"""The fates of sampled groups with their meanings, in the order of the report."""
 
 _FATE_COLORS = {
     "trained": "after",
@@ -44,7 +44,7 @@ _VALUE_LIMIT = 160  # characters of the value at fault that the report shows
 
 @dataclass
 class Funnel:
-    """What became of one source's rows; the counts after `set_aside` are of prompts.
+    """Counts of what became of one source's rows; those after `set_aside` are of prompts.
 
     `rows` is what was read. A kept prompt trains, is held out, or is left over by the mixture's quotas.
     """
@@ -70,7 +70,7 @@ def funnels(
     max_pass_rate: float,
     min_pass_rate: float | None = None,
 ) -> list[Funnel]:
-    """One funnel for each source, in the order of their names, and their total last when there are several."""
+    """Return one funnel for each source, in the order of their names, and their total last when there are several."""
     before = set_aside.filter(pc.is_in(set_aside.column("stage"), pa.array(BEFORE_GRADING)))
     ids, rates = graded.column("prompt_id"), graded.column("pass_rate")
     too_easy = pc.greater_equal(rates, max_pass_rate)
@@ -90,20 +90,20 @@ def funnels(
     }
     counted = pa.table({"source": graded.column("source"), **{n: pc.cast(f, pa.int64()) for n, f in flags.items()}})
     sums = counted.group_by("source").aggregate([([], "count_all"), *((name, "sum") for name in flags)]).to_pylist()
-    found = {
+    by_source = {
         row["source"]: Funnel(row["source"], graded=row["count_all"], **{name: row[f"{name}_sum"] for name in flags})
         for row in sums
     }
     for row in before.group_by("source").aggregate([([], "count_all")]).to_pylist():
-        found.setdefault(row["source"], Funnel(row["source"])).set_aside = row["count_all"]
-    for funnel in found.values():
+        by_source.setdefault(row["source"], Funnel(row["source"])).set_aside = row["count_all"]
+    for funnel in by_source.values():
         funnel.rows = funnel.set_aside + funnel.graded
-    listed = [found[source] for source in sorted(found)]
-    return [*listed, _total(listed)] if len(listed) > 1 else listed
+    ordered = [by_source[source] for source in sorted(by_source)]
+    return [*ordered, _total(ordered)] if len(ordered) > 1 else ordered
 
 
 def funnel_chart(listed: Sequence[Funnel]) -> str:
-    """Where each source's rows went, as stacked bars."""
+    """Draw what became of each source's rows, as stacked bars."""
     sources = listed[:-1] if len(listed) > 1 else listed  # the last of several is their total
     parts = (
         ("train", "train", "after"),
@@ -118,7 +118,7 @@ def funnel_chart(listed: Sequence[Funnel]) -> str:
 
 
 def set_aside_kinds(set_aside: pa.Table) -> list[dict[str, Any]]:
-    """Rows set aside by source and kind of reason, most frequent first, each with its first row as an example.
+    """Return the rows set aside by source and kind of reason, most frequent first, with the first row of each.
 
     The kind is the reason up to its first colon, without its numbers.
     """
@@ -142,7 +142,7 @@ def set_aside_kinds(set_aside: pa.Table) -> list[dict[str, Any]]:
 
 
 def mixture_rows(mixture: pa.Table) -> list[dict[str, Any]]:
-    """Training prompts by domain and source, each counted once, and their shares of the mixture."""
+    """Return the training prompts by domain and source, each counted once, and their shares of the mixture."""
     once = mixture.append_column("once", pc.cast(pc.equal(mixture.column("repeat"), 0), pa.int64()))
     sums = [([], "count_all"), ("once", "sum"), ("pass_rate", "mean"), ("mean_tokens", "mean")]
     counted = once.group_by(["domain", "source"]).aggregate(sums)
@@ -161,7 +161,7 @@ def mixture_rows(mixture: pa.Table) -> list[dict[str, Any]]:
 
 
 def mixture_chart(mixture: pa.Table) -> str:
-    """Training prompts by domain, a bar for each; its parts are the sources."""
+    """Draw the training prompts by domain, a bar for each with its sources as parts."""
     rows = mixture_rows(mixture)
     domains = list(dict.fromkeys(row["domain"] for row in rows))
     stacks = [
@@ -176,7 +176,7 @@ def mixture_chart(mixture: pa.Table) -> str:
 
 
 def fates(ledger: pa.Table) -> list[dict[str, Any]]:
-    """Sampled groups by fate: groups, completions, tokens, and the most frequent detail of those that have one."""
+    """Return the sampled groups by fate: numbers of groups, completions and tokens, and the most frequent detail."""
     groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in ledger.select(["fate", "num_tokens", "detail"]).to_pylist():
         groups[row["fate"]].append(row)
@@ -196,7 +196,7 @@ def fates(ledger: pa.Table) -> list[dict[str, Any]]:
 
 
 def fates_chart(ledger: pa.Table) -> str:
-    """Sampled groups by fate, a bar for each domain."""
+    """Draw the sampled groups by fate, a bar for each domain."""
     counts = Counter(zip(ledger.column("domain").to_pylist(), ledger.column("fate").to_pylist(), strict=True))
     domains = sorted({domain for domain, _ in counts})
     names = [*FATES, *sorted({fate for _, fate in counts} - set(FATES))]
@@ -211,8 +211,8 @@ def fates_chart(ledger: pa.Table) -> str:
     return shares("Fate of every sampled group", "groups", domains, stacks)
 
 
-def told_apart(summaries: Sequence[StageSummary]) -> list[StageSummary]:
-    """The summaries with the two evaluations, in their order, named after what each policy is to this run."""
+def with_policy_names(summaries: Sequence[StageSummary]) -> list[StageSummary]:
+    """Return the summaries, the first evaluation renamed `evaluation: before`, the second `evaluation: after`."""
     names = iter(("before", "after"))
     return [
         replace(summary, stage=f"{EVALUATION_STAGE}: {next(names)}") if summary.stage == EVALUATION_STAGE else summary
@@ -221,7 +221,7 @@ def told_apart(summaries: Sequence[StageSummary]) -> list[StageSummary]:
 
 
 def stages(summaries: Sequence[StageSummary], run: str) -> list[dict[str, Any]]:
-    """The pipeline's stages in the order given, and whether each came from the cache.
+    """Return the pipeline's stages in the order given, with their times and whether they came from the cache.
 
     Runs of one stage (`sourcing: a`, `sourcing: b`) are taken together.
     """
@@ -234,7 +234,7 @@ def stages(summaries: Sequence[StageSummary], run: str) -> list[dict[str, Any]]:
         seconds = sum(run.seconds for run in runs)
         parts = ", ".join(run.stage.partition(":")[2].strip() for run in runs)
         headline = runs[0].headline if len(runs) == 1 else f"{len(runs)} runs: {parts}"
-        cached = all(each.run != run for each in runs)
+        cached = all(summary.run != run for summary in runs)
         listed.append(
             {"name": name, "seconds": seconds, "share": seconds / total, "headline": headline, "cached": cached}
         )
@@ -243,7 +243,7 @@ def stages(summaries: Sequence[StageSummary], run: str) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Cost:
-    """What stages took: wall time of their work in seconds, and the hours of the cores and GPUs that they held."""
+    """The cost of stages: wall time in seconds, and the hours of the cores and GPUs that they held."""
 
     seconds: float
     core_hours: float
@@ -251,17 +251,17 @@ class Cost:
 
 
 def cost(summaries: Sequence[StageSummary], run: str | None = None) -> Cost:
-    """Of all stages; with `run`, of those that ran in it."""
-    counted = [each for each in summaries if run is None or each.run == run]
+    """Return the cost of all stages, or with `run` of those that ran in that run and not in an earlier one."""
+    counted = [summary for summary in summaries if run is None or summary.run == run]
     return Cost(
-        sum(each.seconds for each in counted),
-        sum(each.seconds * each.cores for each in counted) / 3600,
-        sum(each.seconds * each.gpus for each in counted) / 3600,
+        sum(summary.seconds for summary in counted),
+        sum(summary.seconds * summary.cores for summary in counted) / 3600,
+        sum(summary.seconds * summary.gpus for summary in counted) / 3600,
     )
 
 
 def stage_facts(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
-    """Every run of a stage with all that it recorded, its facts as indented JSON."""
+    """Return every summary as a row, its facts as indented JSON."""
     return [
         {
             "name": summary.stage,
@@ -276,7 +276,7 @@ def stage_facts(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
 
 
 def p_values(summaries: Sequence[StageSummary]) -> dict[str, float]:
-    """By benchmark, from the stage whose facts hold `comparisons`, which is evaluation."""
+    """Return the p-value of the gain by benchmark, from the facts of the comparing stage."""
     for summary in summaries:
         comparisons = summary.facts.get("comparisons", {})
         if comparisons:
@@ -285,22 +285,22 @@ def p_values(summaries: Sequence[StageSummary]) -> dict[str, float]:
 
 
 def benchmarks(evaluation: pa.Table) -> list[dict[str, Any]]:
-    """The evaluation by metric and benchmark: each with its rows `before`, `after` and `gain`, if it has all three."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    """Return the evaluation by metric and benchmark, where it has all three rows `before`, `after` and `gain`."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
     for row in evaluation.to_pylist():
-        entry = found.setdefault((row["metric"], row["benchmark"]), {"n": row["n"]})
+        entry = rows.setdefault((row["metric"], row["benchmark"]), {"n": row["n"]})
         entry[row["policy"]] = row
-    metrics = list(dict.fromkeys(metric for metric, _ in found))
+    metrics = list(dict.fromkeys(metric for metric, _ in rows))
     return [
-        {"metric": metric, "benchmark": benchmark, **found[metric, benchmark]}
+        {"metric": metric, "benchmark": benchmark, **rows[metric, benchmark]}
         for metric in metrics
-        for benchmark in dict.fromkeys(name for _, name in found)
-        if {"before", "after", "gain"} <= found.get((metric, benchmark), {}).keys()
+        for benchmark in dict.fromkeys(name for _, name in rows)
+        if {"before", "after", "gain"} <= rows.get((metric, benchmark), {}).keys()
     ]
 
 
 def samples(before: pa.Table, after: pa.Table, prompts: pa.Table) -> list[dict[str, Any]]:
-    """Completions of both policies on the same prompts, chosen by rule and not by taste.
+    """Return completions of both policies on the same prompts, chosen by a fixed rule.
 
     The three largest gains (one for each domain first), the two lowest-scoring prompts without a gain, and the largest
     loss; ties go to the smaller `prompt_id`. Each policy shows its first sample whose score is nearest to its mean.
@@ -321,7 +321,7 @@ def samples(before: pa.Table, after: pa.Table, prompts: pa.Table) -> list[dict[s
 
 
 def shorten(text: str, limit: int = _RESPONSE_LIMIT) -> str:
-    """The text, cut at `limit` characters with a note of how many more there are."""
+    """Return the text, cut at `limit` characters with the number of characters left out."""
     return text if len(text) <= limit else f"{text[:limit]} … ({len(text) - limit:,} more characters)"
 
 
@@ -336,26 +336,26 @@ def _most_frequent(details: Iterable[str]) -> str:
 
 
 def _by_prompt(rollouts: pa.Table) -> dict[str, list[dict[str, Any]]]:
-    """Judged rollouts by prompt, in the order of their samples."""
-    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    """Return the judged rollouts by prompt, in the order of their samples."""
+    judged: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rollouts.to_pylist():
         if row["score"] is not None:
-            found[row["prompt_id"]].append(row)
-    return {prompt: sorted(rows, key=lambda row: row["sample"]) for prompt, rows in found.items()}
+            judged[row["prompt_id"]].append(row)
+    return {prompt: sorted(rows, key=lambda row: row["sample"]) for prompt, rows in judged.items()}
 
 
 def _side(rollouts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One policy's half of a sample: its scores, their mean, and the completion that stands for them."""
+    """Return one policy's half of a sample: its scores, their mean, and the completion that stands for them."""
     mean = statistics.fmean(row["score"] for row in rollouts)
-    shown = min(rollouts, key=lambda row: abs(row["score"] - mean))
+    nearest = min(rollouts, key=lambda row: abs(row["score"] - mean))
     return {
         "mean": mean,
         "scores": [row["score"] for row in rollouts],
-        "sample": shown["sample"],
-        "score": shown["score"],
-        "num_tokens": shown["num_tokens"],
-        "finish_reason": shown["finish_reason"],
-        "response": shorten(shown["response"]),
+        "sample": nearest["sample"],
+        "score": nearest["score"],
+        "num_tokens": nearest["num_tokens"],
+        "finish_reason": nearest["finish_reason"],
+        "response": shorten(nearest["response"]),
     }
 
 
@@ -364,6 +364,6 @@ def _gain(sides: Sequence[Mapping[str, Any]]) -> float:
 
 
 def _spread(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with the first of each domain in front, otherwise in their order."""
+    """Return the rows with the first of each domain in front, otherwise in their order."""
     first = {row["prompt"]["domain"]: row for row in reversed(rows)}
     return sorted(rows, key=lambda row: first[row["prompt"]["domain"]] is not row)

@@ -36,10 +36,12 @@ if TYPE_CHECKING:
     from tasks.reporting.page import ReportInputs
 
 OUTPUTS = "RLVR_OUTPUTS"
-"""Environment variable: the folder in which each local run gets one, with its report, tables and policy."""
+"""Environment variable that names the folder in which every local run gets a folder of its own."""
 
 
 class Reported(NamedTuple):
+    """The outputs of reporting: the page, and the run's figures as JSON for programs."""
+
     page: Html
     summary: FlyteFile
 
@@ -54,12 +56,12 @@ def report(
     metrics: JsonLines,
     summaries: list[StageSummary],
 ) -> Reported:
-    """One page that joins the lineage of a run, and its `summary.json`.
+    """Make one page that joins the outputs and the lineage of a run, and its `summary.json`.
 
     A local run also gets a folder to keep, with the page, `tables` as `<name>.parquet`, `folders` (models), the metrics
     and the three files as `<name>.yaml` (see `new_run`), and the summary on the terminal.
 
-    Never cached: it tells which stages of this run came from the cache.
+    It is never cached, because the page has which stages of this run came from the cache.
 
     Args:
         data: the sources and the difficulty filter.
@@ -78,9 +80,9 @@ def report(
     from tasks.reporting.terminal import headline, print_summary, summary_json
 
     run, context = run_id(), current_context()
-    summaries = sections.told_apart(summaries)
+    summaries = sections.with_policy_names(summaries)
     # In a pod the execution's own date is when the pod began.
-    began = min(map(aware, (context.execution_date, *(each.started_at for each in summaries if each.run == run))))
+    began = min(map(aware, (context.execution_date, *(one.started_at for one in summaries if one.run == run))))
     inputs = _report_inputs(data, training, written, tables, folders, metrics, summaries)
     page = render(inputs)
     path = scratch("report.html")
@@ -88,9 +90,9 @@ def report(
     Deck("report", page)
 
     on_laptop = context.execution_id is None or context.execution_id.project in ("local", "")
-    place = Path(os.environ.get(OUTPUTS, "outputs")).absolute() if on_laptop else scratch("outputs")
+    runs = Path(os.environ.get(OUTPUTS, "outputs")).absolute() if on_laptop else scratch("outputs")
     rates = [item.facts["tokens_per_second"] for item in summaries if item.stage == "training"]
-    with new_run(place, began, file_digest(str(path))) as (folder, final):
+    with new_run(runs, began, file_digest(str(path))) as (folder, final):
         summary = summary_json(
             inputs.evaluation,
             summaries,
@@ -107,7 +109,7 @@ def report(
             card = lineage.model_card(inputs.title, training.model.name, str(headline(summary)), *files)
             (folder / "policy" / "README.md").write_text(card)
     if on_laptop:
-        write_index(place)
+        write_index(runs)
         print_summary(summary, final / "report.html", summaries)
     return Reported(FlyteFile(str(path)), FlyteFile(str(final / "summary.json")))
 
@@ -121,7 +123,7 @@ def _report_inputs(
     metrics: JsonLines,
     summaries: list[StageSummary],
 ) -> ReportInputs:
-    """What the page is made of: the arguments of `report`, read."""
+    """Read the arguments of `report` into what the page is made of."""
     import pyarrow as pa
 
     from tasks.reporting import lineage
@@ -131,11 +133,11 @@ def _report_inputs(
         return read_input(tables[name], schema)
 
     run = run_id()
-    origins = {name: footer(each) for name, each in tables.items()}
+    origins = {name: footer(table) for name, table in tables.items()}
     # The ledger is written with the policy, by the same task.
     origins |= {"model": {}, "policy": origins["ledger"]}
     outputs = [
-        lineage.Output(name, content_digest(each), origins[name]) for name, each in {**folders, **tables}.items()
+        lineage.Output(name, content_digest(value), origins[name]) for name, value in {**folders, **tables}.items()
     ]
     return ReportInputs(
         title=f"rlvr-flyte: {data.name}",
@@ -168,11 +170,11 @@ def _report_inputs(
 def _copy_results(
     folder: Path, written: dict[str, Any], tables: dict[str, Parquet], folders: dict[str, Folder], metrics: JsonLines
 ) -> None:
-    """What a local run keeps beside its page."""
+    """Copy the files that a local run has beside its page to `folder`."""
     for name, given in written.items():
         (folder / f"{name}.yaml").write_text(_yaml(given))
-    for name, each in tables.items():
-        shutil.copy(local(each), folder / f"{name}.parquet")
+    for name, table in tables.items():
+        shutil.copy(local(table), folder / f"{name}.parquet")
     for name, source in folders.items():
         shutil.copytree(local(source), folder / name)
     shutil.copy(local(metrics), folder / "metrics.jsonl")

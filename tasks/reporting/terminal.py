@@ -1,4 +1,4 @@
-"""The last lines of a run: what it gained, what it cost, where the report lies."""
+"""The last lines of a run on the terminal: its stages, its gain, its cost, and the path of the report."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def summary_json(
     report: str | Path,
     tokens_per_second: float | None = None,
 ) -> dict[str, Any]:
-    """The run for programs: held-out pass rates in [0, 1], times in seconds, each stage's own time and origin.
+    """Return the run's figures for programs: held-out pass rates in [0, 1], times in seconds, stages with their origin.
 
     Args:
         evaluation: the `EVALUATION` table.
@@ -39,10 +39,12 @@ def summary_json(
         ValueError: the table has no overall pass rate.
     """
     table = validate(evaluation, EVALUATION, "evaluation")
-    found = [row for row in sections.benchmarks(table) if (row["metric"], row["benchmark"]) == ("pass_rate", "all")]
-    if not found:
+    overall_rows = [
+        row for row in sections.benchmarks(table) if (row["metric"], row["benchmark"]) == ("pass_rate", "all")
+    ]
+    if not overall_rows:
         raise ValueError("the evaluation has no row with benchmark 'all' and metric 'pass_rate'")
-    overall = found[0]
+    overall = overall_rows[0]
     return {
         "before": overall["before"]["value"],
         "before_low": overall["before"]["low"],
@@ -100,7 +102,7 @@ def _stage_table(summary: Mapping[str, Any], stages: Sequence[StageSummary]) -> 
 
 
 def headline(summary: Mapping[str, Any]) -> Text:
-    """Both pass rates with their intervals, and the gain."""
+    """Return both pass rates with their intervals, and the gain, as one line."""
     gain = f"{100 * summary['gain_low']:+.1f} to {100 * summary['gain_high']:+.1f}"
     return Text.assemble(
         f"{'pass rate':12}",

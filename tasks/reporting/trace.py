@@ -1,4 +1,4 @@
-"""A prompt's life: where it came from, what each stage made of it, and what training and evaluation did with it.
+"""The history of one prompt in a run: its source, its results in every stage, in training and in evaluation.
 
 It is read from the tables of a run's folder (`outputs/<run>`). `docs/tracing.md` has the same as a query.
 """
@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 
 from tasks.failures import MistakeError
 
-SHOWN_CHARS = 300
-"""Of a prompt, and of a value that was set aside."""
+PROMPT_CHARS = 300
+"""Characters of a prompt that a trace prints."""
 
 
 class TraceError(MistakeError):
@@ -25,8 +25,8 @@ class TraceError(MistakeError):
 
 
 @dataclass
-class Life:
-    """What a run holds of one prompt.
+class History:
+    """The rows of a run's tables that concern one prompt.
 
     Attributes:
         prompt: its row in `PROMPTS`; None for a row that became no prompt.
@@ -50,8 +50,8 @@ class Life:
     after: list[float | None] = field(default_factory=list)
 
 
-def find(run: Path, prompt_id: str) -> Life:
-    """The life of the prompt whose id begins with `prompt_id`.
+def find(run: Path, prompt_id: str) -> History:
+    """Find the history of the prompt whose id begins with `prompt_id`.
 
     Raises:
         TraceError: the run's folder is none, or it holds no such prompt, or several.
@@ -60,35 +60,35 @@ def find(run: Path, prompt_id: str) -> Life:
         raise TraceError(f"{run} holds no prompts.parquet: --run names a folder such as outputs/latest")
     if len(prompt_id) < 4:
         raise TraceError(f"{prompt_id!r}: give at least four digits of a prompt's id")
-    known = {each for name in ("prompts", "set_aside") for each in _ids(run, name) if each.startswith(prompt_id)}
+    known = {known for name in ("prompts", "set_aside") for known in _ids(run, name) if known.startswith(prompt_id)}
     if len(known) != 1:
-        found = f"{len(known)} prompts: {', '.join(sorted(known)[:5])}" if known else "no prompt"
-        raise TraceError(f"{run}: {found} whose id begins with {prompt_id!r}")
-    return _life(run, known.pop())
+        matches = f"{len(known)} prompts: {', '.join(sorted(known)[:5])}" if known else "no prompt"
+        raise TraceError(f"{run}: {matches} whose id begins with {prompt_id!r}")
+    return _history(run, known.pop())
 
 
-def find_row(run: Path, source: str, row: int) -> Life:
-    """The life of what stood in row `row` (counted from 0) of a source.
+def find_row(run: Path, source: str, row: int) -> History:
+    """Find the history of row `row` (counted from 0) of a source.
 
     Raises:
         TraceError: the run holds nothing of it.
     """
     for prompt in _rows(run, "prompts", "source", source):
         if prompt["row"] == row:
-            return _life(run, prompt["prompt_id"])
-    aside = [each for each in _rows(run, "set_aside", "source", source) if each["row"] == row]
+            return _history(run, prompt["prompt_id"])
+    aside = [entry for entry in _rows(run, "set_aside", "source", source) if entry["row"] == row]
     if not aside:
         raise TraceError(f"{run}: nothing is known of row {row} of source {source!r}")
     identity = aside[0]["prompt_id"]
-    return _life(run, identity) if identity else Life(None, aside)
+    return _history(run, identity) if identity else History(None, aside)
 
 
-def _life(run: Path, identity: str) -> Life:
+def _history(run: Path, identity: str) -> History:
     def scores(name: str) -> list[float | None]:
         return [row["score"] for row in _rows(run, name, "prompt_id", identity)]
 
     aside = [*_rows(run, "set_aside", "prompt_id", identity), *_rows(run, "set_aside", "clashed_with", identity)]
-    return Life(
+    return History(
         prompt=next(_rows(run, "prompts", "prompt_id", identity), None),
         set_aside=aside,
         graded=next(_rows(run, "graded", "prompt_id", identity), None),
@@ -118,34 +118,34 @@ def _rows(run: Path, name: str, column: str, value: str) -> Iterator[dict[str, A
         yield from table.to_pylist()
 
 
-def told(life: Life) -> Iterator[str]:
-    """The life as lines of text, in the order of the pipeline."""
-    if prompt := life.prompt:
+def lines(history: History) -> Iterator[str]:
+    """Yield the history as lines of text, in the order of the pipeline."""
+    if prompt := history.prompt:
         yield f"prompt      {prompt['prompt_id']}, {prompt['domain']}, judged by {prompt['verifier']}"
         yield f"from        row {prompt['row']} of source {prompt['source']}"
         yield f"            {_short(prompt['messages'][-1]['content'])}"
-    for row in life.set_aside:
+    for row in history.set_aside:
         yield (
             f"set aside   row {row['row']} of {row['source']} by {row['stage']} ({row['kind']}): {row['reason']}"
             + (f", kept: {row['clashed_with'][:8]}" if row["clashed_with"] else "")
         )
-    if graded := life.graded:
+    if graded := history.graded:
         yield (
             f"difficulty  {graded['pass_rate']:.1%} of {graded['num_rollouts']} rollouts pass, "
-            f"{_scores(life.rollouts)}, {graded['mean_tokens']:.0f} tokens: {'kept' if life.kept else 'not kept'}"
+            f"{_scores(history.rollouts)}, {graded['mean_tokens']:.0f} tokens: {'kept' if history.kept else 'not kept'}"
         )
-    if life.kept:
-        sides = [name for name, holds in (("trained on", life.mixed), ("held out", life.held_out)) if holds]
+    if history.kept:
+        sides = [name for name, holds in (("trained on", history.mixed), ("held out", history.held_out)) if holds]
         yield f"mixture     {', '.join(sides) or 'not taken'}"
-    for group in life.groups:
+    for group in history.groups:
         step = f" at step {group['step']}" if group["step"] is not None else ""
         yield (
             f"group {group['group']:<5} {group['fate']}{step}, policy {group['first_version']} to "
             f"{group['last_version']}, {_scores(group['scores'])}, {sum(group['num_tokens']):,} tokens"
             + (f": {group['detail']}" if group["detail"] else "")
         )
-    if life.before or life.after:
-        yield f"evaluation  before {_scores(life.before)}, after {_scores(life.after)}"
+    if history.before or history.after:
+        yield f"evaluation  before {_scores(history.before)}, after {_scores(history.after)}"
 
 
 def _scores(scores: list[float | None]) -> str:
@@ -154,4 +154,4 @@ def _scores(scores: list[float | None]) -> str:
 
 def _short(text: str) -> str:
     line = " ".join(text.split())
-    return line if len(line) <= SHOWN_CHARS else f"{line[:SHOWN_CHARS]} […]"
+    return line if len(line) <= PROMPT_CHARS else f"{line[:PROMPT_CHARS]} […]"

@@ -17,7 +17,7 @@ FILES = sorted([*DATA_SPECS.glob("*.yaml"), *RECIPES.glob("*.yaml"), *EVALUATION
 def test_the_schemas_are_those_of_the_models(tmp_path):
     write(tmp_path)
     for path in tmp_path.iterdir():
-        assert path.read_text() == (SCHEMAS / path.name).read_text(), "stale: make schemas"
+        assert path.read_text() == (SCHEMAS / path.name).read_text(), "stale: make reference"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -6,7 +6,7 @@ import re
 import duckdb
 import pytest
 
-from tasks.reporting.trace import TraceError, find, find_row, told
+from tasks.reporting.trace import TraceError, find, find_row, lines
 from tasks.tables.parquet import table_from_rows, write_table
 from tasks.tables.schemas import GRADED, LEDGER, MIXTURE, PROMPTS, ROLLOUTS, SET_ASIDE, prompt_id, set_aside_row
 from tests.paths import ROOT
@@ -98,7 +98,7 @@ def run(tmp_path):
 
 
 def test_a_life_is_told_in_the_order_of_the_pipeline(run):
-    assert list(told(find(run, ID[:6]))) == [
+    assert list(lines(find(run, ID[:6]))) == [
         f"prompt      {ID}, math, judged by math",
         "from        row 1 of source products",
         "            What is 1 times 7?",
@@ -112,10 +112,10 @@ def test_a_life_is_told_in_the_order_of_the_pipeline(run):
 
 def test_a_row_is_found_by_its_source_whether_it_became_a_prompt_or_not(run):
     assert find_row(run, "products", 1) == find(run, ID)
-    assert list(told(find_row(run, "products", 5))) == [
+    assert list(lines(find_row(run, "products", 5))) == [
         "set aside   row 5 of products by sourcing (malformed): no such column"
     ]
-    assert "kept" not in " ".join(told(find(run, SECOND["prompt_id"]))).replace("not kept", "")
+    assert "kept" not in " ".join(lines(find(run, SECOND["prompt_id"]))).replace("not kept", "")
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ def test_help_says_in_a_few_lines_what_each_file_is_for():
     said, code = pyflyte("workflows/rlvr.py", "rlvr", "--help")
     assert code == 0
     for words in (
-        "The sources, how they are cleaned",
+        "The data file: sources, their cleaning",
         "tasks.inputs.files.Recipe",
         "[default: (the quickstart's)]",
         "[default: (the recipe's)]",

@@ -54,7 +54,7 @@ class RankReport:
 
 @dataclass(frozen=True)
 class StepReport:
-    """Metrics of an optimizer step over all ranks and micro-batches, as `objective.metrics.LOSS_METRICS` defines them."""
+    """Metrics of an optimizer step over all ranks and micro-batches (`objective.metrics.LOSS_METRICS`)."""
 
     metrics: dict[str, float]
 

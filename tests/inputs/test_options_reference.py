@@ -1,0 +1,82 @@
+"""The reference pages of options: those of the code, complete, and right about cache keys."""
+
+from typing import Annotated, Literal
+
+import pytest
+from pydantic import Field
+
+from tasks.config import Config, RunTime
+from tasks.difficulty.spec import RolloutSpec
+from tasks.difficulty.stopping import Bounds
+from tasks.evaluation.spec import EvaluationSpec
+from tasks.inputs.json_schema import FILES, json_schema
+from tasks.inputs.options_reference import page, sections, write
+from tasks.training.config import TrainingConfig
+from tasks.verifiers.config import VerifiersConfig
+from tests.paths import ROOT
+
+PAGES = ROOT / "docs" / "options"
+
+
+def test_the_pages_are_those_of_the_code(tmp_path):
+    write(tmp_path)
+    for path in tmp_path.iterdir():
+        assert path.read_text() == (PAGES / path.name).read_text(), "stale: make reference"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_option_of_a_file_is_on_its_page(name):
+    schema, text = json_schema(FILES[name]), page(name, FILES[name], "folder")
+    for part in (schema, *schema.get("$defs", {}).values()):
+        for option in set(part.get("properties", {})) - {"extends"}:
+            assert f"| `{option}` |" in text, option
+
+
+def test_every_configuration_that_a_stage_takes_is_on_a_page():
+    documented = {section.model for root in FILES.values() for section in sections(root)}
+    taken = {
+        section.model
+        for root in (RolloutSpec, EvaluationSpec, TrainingConfig, VerifiersConfig)
+        for section in sections(root)
+    }
+    # Two are put together from options of difficulty, and the recipe holds all options of training itself.
+    assert taken - documented == {RolloutSpec, Bounds, TrainingConfig}
+
+
+class Leaf(Config):
+    """A leaf.
+
+    More about it.
+    """
+
+    kind: Literal["a", "b"] = "a"
+    """One of
+    two | kinds."""
+    width: int | None = Field(None, ge=1, lt=9)
+    """Width in metres."""
+
+
+class Root(Config):
+    """The whole file."""
+
+    name: str
+    """A name."""
+    leaf: Leaf = Leaf(kind="b")
+    """Decides."""
+    spare: RunTime[Leaf] = Leaf()
+    """Does not decide."""
+    rates: RunTime[list[Annotated[float, Field(gt=0)]]] = Field(default_factory=lambda: [0.5])
+    """Rates."""
+
+
+def test_a_page_has_type_bounds_default_meaning_and_cache_key_of_each_option():
+    lines = page("data", Root, "folder").splitlines()
+    assert "| `name` | str | required | A name. | yes |" in lines
+    assert '| `leaf` | [Leaf](#leaf) | `{"kind": "b"}` | Decides. | yes |' in lines
+    assert "| `spare` | [Leaf (run-time)](#leaf-run-time) | its own defaults | Does not decide. | no |" in lines
+    assert "| `rates` | list of float, > 0 | `[0.5]` | Rates. | no |" in lines
+    assert "Keys: `leaf`. A leaf." in lines
+    assert "Keys: `spare`. A leaf." in lines
+    assert r'| `kind` | `a`, `b` | `"a"` | One of two \| kinds. | yes |' in lines
+    assert r'| `kind` | `a`, `b` | `"a"` | One of two \| kinds. | no |' in lines
+    assert "| `width` | int or null, ≥ 1, < 9 | `null` | Width in metres. | yes |" in lines
