@@ -29,7 +29,7 @@ test: $(VENV)/.ready  ## what is worth running before every commit
 	@$(PYTEST) -m "not complete"
 
 test-fast: $(VENV)/.ready  ## what is worth running on every save
-	@$(PYTEST) -m "not engine and not pipeline and not long and not complete"
+	@$(PYTEST) -n 2 -m "not engine and not pipeline and not long and not complete"
 
 test-all: $(VENV)/.all-ready  ## every test: complete tables, the published checkers beside ours, and trackers
 	@RLVR_EXAMPLES=all $(PYTEST)

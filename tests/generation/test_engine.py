@@ -255,6 +255,7 @@ def test_shutdown_leaves_no_process(engine, before):
     assert psutil.wait_procs(engines_of_this_process(before), timeout=30)[1] == []
 
 
+@pytest.mark.complete
 def test_an_engine_whose_parent_is_killed_ends_too(tiny_model, tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(f"""

@@ -121,6 +121,7 @@ def test_an_engine_that_dies_is_an_engine_error(tiny_model, monkeypatch, tmp_pat
         )
 
 
+@pytest.mark.complete
 @pytest.mark.engine
 def test_every_fitting_prompt_gets_its_scored_samples_and_the_others_a_reason(tiny_model, tmp_path):
     prompts = table("What is the sea?", "#" * 120, "Answer in one word", "Write a sentence")
