@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tasks.verifiers.code.syntax import parse
+from tests.examples import examples
 
 SOURCE = "".join(f"assert candidate([{i}, [1, 2, (3, {i})]]) == {i}\n" for i in range(300))
 
@@ -29,7 +30,8 @@ def takes_a_turn(*_):
         pass
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("hasty")
 def test_no_thread_fails_because_another_one_parses():
     with ThreadPoolExecutor(8) as threads:
-        assert all(len(tree.body) == 300 for tree in threads.map(parse, [SOURCE] * 1500))
+        assert all(len(tree.body) == 300 for tree in threads.map(parse, [SOURCE] * examples(1500)))
