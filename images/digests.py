@@ -53,12 +53,12 @@ def digest(repository: str, tag: str) -> str:
     host, name = registry_and_name(repository)
     scheme = "http" if host.partition(":")[0] in {"localhost", "127.0.0.1"} else "https"
     try:
-        found = _answer(f"{scheme}://{host}/v2/{name}/manifests/{tag}")
+        digest = _answer(f"{scheme}://{host}/v2/{name}/manifests/{tag}")
     except (OSError, HTTPException, ValueError, KeyError) as error:
         raise NoDigestError(f"{host} does not give the digest of {name}:{tag}: {error}") from error
-    if not DIGEST.fullmatch(found):
-        raise NoDigestError(f"{host} gives {found!r} as the digest of {name}:{tag}")
-    return found
+    if not DIGEST.fullmatch(digest):
+        raise NoDigestError(f"{host} gives {digest!r} as the digest of {name}:{tag}")
+    return digest
 
 
 def _answer(address: str) -> str:

@@ -37,7 +37,7 @@ class Curated(NamedTuple):
     prompts: Parquet
     rollouts: Parquet
     graded: Parquet
-    kept: Parquet
+    selected: Parquet
     compared: Parquet
     mixture: Parquet
     heldout: Parquet
@@ -107,13 +107,13 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
         prompts=merged.prompts, rollouts=collected.rollouts, set_aside=split.set_aside, bounds=difficulty.bounds
     ).with_overrides(node_name="select", **pod)
     mixed = mix_prompts(
-        graded=graded.kept, spec=data.mixture, set_aside=[merged.set_aside, split.set_aside, graded.set_aside]
+        graded=graded.selected, spec=data.mixture, set_aside=[merged.set_aside, split.set_aside, graded.set_aside]
     ).with_overrides(node_name="mix", **pod)
     return Curated(
         prompts=merged.prompts,
         rollouts=collected.rollouts,
         graded=graded.graded,
-        kept=graded.kept,
+        selected=graded.selected,
         compared=compared,
         mixture=mixed.mixture,
         heldout=mixed.heldout,

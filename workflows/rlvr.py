@@ -33,7 +33,7 @@ class Results(NamedTuple):
     prompts: Parquet
     rollouts: Parquet
     graded: Parquet
-    kept: Parquet
+    selected: Parquet
     compared: Parquet
     mixture: Parquet
     heldout: Parquet
@@ -66,7 +66,7 @@ def rlvr(
         "prompts": curated.prompts,
         "rollouts": curated.rollouts,
         "graded": curated.graded,
-        "kept": curated.kept,
+        "selected": curated.selected,
         "compared": curated.compared,
         "mixture": curated.mixture,
         "heldout": curated.heldout,

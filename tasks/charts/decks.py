@@ -42,9 +42,9 @@ def cleaning(prompts: int, set_aside: pa.Table, samples: pa.Table) -> str:
     return page(figures, table(rows, "Set aside"), prompt_samples(samples))
 
 
-def difficulty(graded: pa.Table, kept: int, bounds: str, max_pass_rate: float) -> str:
-    """Return the deck of the difficulty filter: the pass rates of a table of `GRADED`, of which `kept` are within."""
-    figures = {"graded": f"{graded.num_rows:,}", "kept": f"{kept:,}", "kept if": bounds}
+def difficulty(graded: pa.Table, selected: int, bounds: str, max_pass_rate: float) -> str:
+    """Return the deck of the difficulty filter: the pass rates of a table of `GRADED`, of which `selected` are within."""
+    figures = {"graded": f"{graded.num_rows:,}", "kept": f"{selected:,}", "kept if": bounds}
     return page(figures, deck(pass_rates(graded, max_pass_rate)))
 
 

@@ -29,7 +29,7 @@ _SCORED = pa.schema([ROLLOUTS.field(name) for name in ("prompt_id", "score", "nu
 
 class Graded(NamedTuple):
     graded: Parquet
-    kept: Parquet
+    selected: Parquet
     set_aside: Parquet
     summary: StageSummary
 
@@ -60,7 +60,7 @@ def select_prompts(prompts: Parquet, rollouts: Parquet, set_aside: Parquet, boun
     show("pass rates", decks.difficulty(graded, selected.num_rows, str(bounds), bounds.max_pass_rate))
     return Graded(
         write_output("graded.parquet", graded, graded.schema, lineage),
-        write_output("kept.parquet", selected, selected.schema, lineage),
+        write_output("selected.parquet", selected, selected.schema, lineage),
         write_output("set_aside.parquet", unjudged, SET_ASIDE, lineage),
         watch.summary(
             f"{selected.num_rows:,} of {graded.num_rows:,} prompts have a pass rate {bounds}",

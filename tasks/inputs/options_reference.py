@@ -66,10 +66,10 @@ def sections(root: type[BaseModel]) -> list[Section]:
 
     A model that stands below run-time options and below others has a section for either.
     """
-    found: dict[tuple[type[BaseModel], bool], Section] = {}
+    sections: dict[tuple[type[BaseModel], bool], Section] = {}
 
     def visit(model: type[BaseModel], path: str, run_time: bool) -> None:
-        section = found.setdefault((model, run_time), Section(model, [], run_time))
+        section = sections.setdefault((model, run_time), Section(model, [], run_time))
         if path in section.paths:
             return
         section.paths.append(path)
@@ -78,7 +78,7 @@ def sections(root: type[BaseModel]) -> list[Section]:
                 visit(inner, f"{path}.{name}".lstrip("."), run_time or is_run_time(field))
 
     visit(root, "", run_time=False)
-    return list(found.values())
+    return list(sections.values())
 
 
 def page(name: str, root: type[BaseModel], folder: str) -> str:

@@ -59,7 +59,7 @@ def mix_prompts(graded: Parquet, spec: MixtureSpec, set_aside: list[Parquet] = N
 
     watch = Stopwatch("mixing")
     mixed = mix(read_input(graded, input_schema(graded, GRADED)), spec)
-    lineage = made_from(__name__, inputs={"kept": content_digest(graded)}, seed=spec.seed, mixture=spec)
+    lineage = made_from(__name__, inputs={"selected": content_digest(graded)}, seed=spec.seed, mixture=spec)
     every = chain(*(read_input_batches(table, SET_ASIDE) for table in set_aside), [mixed.set_aside])
     show("mixture", decks.mixture(mixed.train, mixed.heldout.num_rows, mixed.counts))
     return Mixture(

@@ -56,7 +56,7 @@ class Funnel:
     never_passed: int = 0
     too_easy: int = 0
     too_hard: int = 0
-    kept: int = 0
+    selected: int = 0
     train: int = 0
     heldout: int = 0
     left_over: int = 0
@@ -84,7 +84,7 @@ def funnels(
         "never_passed": pc.equal(rates, 0),
         "too_easy": too_easy,
         "too_hard": too_hard,
-        "kept": keep,
+        "selected": keep,
         **is_in,
         "left_over": pc.and_(keep, pc.invert(pc.or_(is_in["train"], is_in["heldout"]))),
     }

@@ -32,7 +32,7 @@ class History:
         prompt: its row in `PROMPTS`; None for a row that became no prompt.
         set_aside: the rows that were set aside: this one, and those for which it was kept.
         graded: its row in `GRADED`.
-        kept, mixed, held_out: whether it passed the difficulty filter, is trained on, is held out.
+        selected, mixed, held_out: whether it passed the difficulty filter, is trained on, is held out.
         rollouts: scores under the initial checkpoint.
         groups: its rows in `LEDGER`, by number.
         before, after: held-out scores of both policies.
@@ -41,7 +41,7 @@ class History:
     prompt: dict[str, Any] | None
     set_aside: list[dict[str, Any]] = field(default_factory=list)
     graded: dict[str, Any] | None = None
-    kept: bool = False
+    selected: bool = False
     mixed: bool = False
     held_out: bool = False
     rollouts: list[float | None] = field(default_factory=list)
@@ -92,7 +92,7 @@ def _history(run: Path, identity: str) -> History:
         prompt=next(_rows(run, "prompts", "prompt_id", identity), None),
         set_aside=aside,
         graded=next(_rows(run, "graded", "prompt_id", identity), None),
-        kept=any(_rows(run, "kept", "prompt_id", identity)),
+        selected=any(_rows(run, "selected", "prompt_id", identity)),
         mixed=any(_rows(run, "mixture", "prompt_id", identity)),
         held_out=any(_rows(run, "heldout", "prompt_id", identity)),
         rollouts=scores("rollouts"),
@@ -132,9 +132,9 @@ def lines(history: History) -> Iterator[str]:
     if graded := history.graded:
         yield (
             f"difficulty  {graded['pass_rate']:.1%} of {graded['num_rollouts']} rollouts pass, "
-            f"{_scores(history.rollouts)}, {graded['mean_tokens']:.0f} tokens: {'kept' if history.kept else 'not kept'}"
+            f"{_scores(history.rollouts)}, {graded['mean_tokens']:.0f} tokens: {'kept' if history.selected else 'not kept'}"
         )
-    if history.kept:
+    if history.selected:
         sides = [name for name, holds in (("trained on", history.mixed), ("held out", history.held_out)) if holds]
         yield f"mixture     {', '.join(sides) or 'not taken'}"
     for group in history.groups:

@@ -31,7 +31,7 @@ class ActorsConfig(Config):
     number makes fewer updates, and responses of a policy that is older by up to this number of steps. The weights of
     the last step are always given."""
     keep_cache: bool = True
-    """Whether unfinished responses continue with the KV cache that older weights computed. false: an update computes
+    """true: unfinished responses continue with the KV cache that older weights computed. false: an update computes
     the cache again."""
     min_num_seqs: RunTime[int] = Field(1, ge=1)
     """Smallest number of sequences that an engine is given at a time. An engine whose KV cache overflows is given fewer
@@ -138,7 +138,7 @@ class TrainingConfig(Config):
     """Number of batches whose groups may be sampled ahead of the learner, in flight or waiting. 0: a synchronous run,
     in which actors and learner work in turns, and actors take new weights before they sample for the next batch."""
     deterministic: bool = False
-    """Whether a run can be repeated exactly, on machines of one kind without GPUs and with `async_steps` 0. Responses
+    """true: a run can be repeated exactly, on machines of one kind without GPUs and with `async_steps` 0. Responses
     are then drawn from seeds, and one at a time, because a kernel's rounding depends on what else is in its batch."""
     max_staleness: int = Field(4, ge=0)
     """Largest age of the policy that sampled a token which is trained on, in steps."""
@@ -169,7 +169,7 @@ class TrainingConfig(Config):
     """Steps between two policies that are exported during the run, as Hugging Face folders `policies/step_<n>` of the
     run folder, each as large as the model. null: only the last policy is exported, as `policy`."""
     keep_rollouts: RunTime[bool] = True
-    """Whether every finished response is written, with its rewards and its fate, to compressed files
+    """true: every finished response is written, with its rewards and its fate, to compressed files
     `rollouts/*.parquet` of the run folder."""
     log_completions: RunTime[int] = Field(0, ge=0)
     """Number of responses of every batch that are printed during the run."""
@@ -185,12 +185,12 @@ class TrainingConfig(Config):
 
     @property
     def is_synchronous(self) -> bool:
-        """Whether actors and learner work in turns, and never at the same time (`async_steps` is 0)."""
+        """Return whether actors and learner work in turns, and never at the same time (`async_steps` is 0)."""
         return self.async_steps == 0
 
     @property
     def samples_in_rounds(self) -> bool:
-        """Whether prompts are sampled in rounds (dynamic resampling), and a dropped group is not replaced at once."""
+        """Return whether prompts are sampled in rounds (dynamic resampling), and a dropped group is not replaced at once."""
         return isinstance(self.resampling, DynamicResampling)
 
     @model_validator(mode="after")

@@ -87,7 +87,7 @@ class RunInputs:
     """The right to work on this run, which the caller holds until `train` returns; None: `train` takes that of the run
     folder."""
     lineage: Mapping[str, Any] | None = None
-    """Where the run comes from (`tasks.lineage.provenance.made_from`), for the footer of the ledger's table."""
+    """Origin of the run (`tasks.lineage.provenance.made_from`), for the footer of the ledger's table."""
     on_step: Callback = lambda _: None
     """Called with the metrics of each step."""
     on_saved: Callable[[Path], None] = lambda _: None

@@ -210,7 +210,7 @@ def test_one_stage_runs_again_with_another_mixture(backend, first):
     spec = MixtureSpec(seed=backend.seed, heldout=2)
     with backend.remote.remote_context() as context:
         literal = TypeEngine.to_literal(context, spec, MixtureSpec, task.interface.inputs["spec"].type)
-    outputs = backend.succeeds(backend.remote.execute(task, inputs={"graded": first[1]["kept"], "spec": literal}))
+    outputs = backend.succeeds(backend.remote.execute(task, inputs={"graded": first[1]["selected"], "spec": literal}))
     assert outputs["mixture"].scalar.blob.uri != first[1]["mixture"].scalar.blob.uri
 
 

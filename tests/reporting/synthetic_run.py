@@ -198,9 +198,9 @@ def outputs() -> list[lineage.Output]:
         lineage.Output("model", digest("model"), {}),
         made("prompts", ("prompts 1",)),
         made("rollouts", ("prompts", "model"), "generation"),
-        made("kept", ("prompts", "rollouts")),
-        made("mixture", ("kept",)),
-        made("heldout", ("kept",)),
+        made("selected", ("prompts", "rollouts")),
+        made("mixture", ("selected",)),
+        made("heldout", ("selected",)),
         made("policy", ("model", "mixture"), "training"),
         made("after", ("heldout", "policy"), "generation"),
     ]

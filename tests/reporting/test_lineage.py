@@ -17,13 +17,13 @@ KEPT, MIXTURE = "a" * 64, "b" * 64
 def test_an_output_names_what_it_was_made_from_by_digest_and_by_name_where_the_run_made_it():
     footer = made_from("tasks.mixing.task", inputs={"graded": KEPT, "files": ["c" * 64]}, seed=3, mixture={"size": 5})
     elsewhere = Output("policy", "d" * 64, footer | {"image": "registry.example/rlvr-training:v1"})
-    foreign, mixture, _ = rows([Output("kept", KEPT, {}), Output("mixture", MIXTURE, footer), elsewhere])
-    assert foreign == dict.fromkeys(mixture, "") | {"name": "kept", "digest": "a" * 12}
+    foreign, mixture, _ = rows([Output("selected", KEPT, {}), Output("mixture", MIXTURE, footer), elsewhere])
+    assert foreign == dict.fromkeys(mixture, "") | {"name": "selected", "digest": "a" * 12}
     assert rows([Output("mixture", MIXTURE, footer)])[0]["image"] == ""  # one for all stands above the table
     assert mixture == {
         "name": "mixture",
         "digest": "b" * 12,
-        "made_from": f"files {'c' * 12}, graded {'a' * 12} (kept)",
+        "made_from": f"files {'c' * 12}, graded {'a' * 12} (selected)",
         "spec": footer["spec_digest"][:12],
         "seed": "3",
         "code": code_digest("tasks.mixing.task")[:12],

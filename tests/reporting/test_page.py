@@ -195,9 +195,9 @@ def test_funnels_account_for_every_row(inputs):
     assert total.rows == inputs.graded.num_rows + inputs.set_aside.num_rows
     assert (total.train, total.heldout) == (inputs.mixture.num_rows, inputs.heldout.num_rows)
     for funnel in (*sources, total):
-        assert funnel.rows == funnel.set_aside + funnel.too_easy + funnel.kept
-        assert funnel.kept == funnel.train + funnel.heldout + funnel.left_over
-        assert funnel.never_passed <= funnel.kept
+        assert funnel.rows == funnel.set_aside + funnel.too_easy + funnel.selected
+        assert funnel.selected == funnel.train + funnel.heldout + funnel.left_over
+        assert funnel.never_passed <= funnel.selected
     easy = sum(rate >= THRESHOLD for rate in inputs.graded.column("pass_rate").to_pylist())
     assert total.too_easy == easy
 

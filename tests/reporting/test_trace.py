@@ -88,7 +88,7 @@ def run(tmp_path):
         "set_aside": (SET_ASIDE, [clash, malformed]),
         "rollouts": (ROLLOUTS, [rollout(ID, 0, 1.0), rollout(ID, 1, None)]),
         "graded": (GRADED, [graded(FIRST), graded(SECOND)]),
-        "kept": (GRADED, [graded(FIRST)]),
+        "selected": (GRADED, [graded(FIRST)]),
         "mixture": (MIXTURE, [{**graded(FIRST), "repeat": 0, "order": 0}]),
         "ledger": (LEDGER, [group(8, "trained", 6), group(2, "stale", None)]),
     }

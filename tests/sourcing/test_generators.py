@@ -17,7 +17,7 @@ from tasks.sourcing.ground_truths import ground_truth
 from tasks.sourcing.loader_specs import InstructionsLoader
 from tasks.verifiers import instructions as verifier
 from tasks.verifiers.instructions.arguments import IFBENCH, IFEVAL, TRAINING
-from tasks.verifiers.instructions.needs import NLTK_NEEDS, found
+from tasks.verifiers.instructions.needs import NLTK_NEEDS, has_data
 from tests.sourcing.witness import answers
 
 QUICKSTART = (
@@ -28,7 +28,7 @@ QUICKSTART = (
     "detectable_format:number_bullet_lists",
     "startend:end_checker",
 )
-JUDGED = [name for name in CONSTRAINTS if all(map(found, NLTK_NEEDS.get(name, ())))]
+JUDGED = [name for name in CONSTRAINTS if all(map(has_data, NLTK_NEEDS.get(name, ())))]
 TOGETHER = [name for name in JUDGED if name not in ALONE]
 
 

@@ -56,7 +56,7 @@ def test_a_users_column_stays_through_every_stage(tmp_path):
     none = FlyteFile(str(write_table(tmp_path / "none.parquet", SET_ASIDE.empty_table(), SET_ASIDE)))
     sampled = rollouts(tmp_path / "rollouts.parquet", [*mine["prompt_id"].to_pylist(), *other["prompt_id"].to_pylist()])
     graded = select_prompts(prompts=screened.prompts, rollouts=sampled, set_aside=none, bounds=Bounds())
-    mixed = mix_prompts(graded=graded.kept, spec=MixtureSpec())
+    mixed = mix_prompts(graded=graded.selected, spec=MixtureSpec())
     mixture = pq.read_table(str(mixed.mixture))
     assert mixture.column_names == [*MIXTURE.names, "topic"]
     expected = dict(zip(mine["prompt_id"].to_pylist(), map(str, range(4)), strict=True))

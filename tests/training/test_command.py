@@ -42,9 +42,9 @@ def default_folder(model, prompts, tmp_path):
 def test_a_command_hands_its_options_to_training_and_prints_what_comes_of_it(prompts, tmp_path, monkeypatch):
     given = []
 
-    def train(config, model, mixture, folder, verifiers, **_):
-        given.append((config, model, mixture, folder, verifiers))
-        return SimpleNamespace(**{name: folder / name for name in ("policy", "ledger", "metrics")})
+    def train(inputs):
+        given.append(inputs)
+        return SimpleNamespace(**{name: inputs.folder / name for name in ("policy", "ledger", "metrics")})
 
     monkeypatch.setattr("ray.init", lambda **_: None)
     monkeypatch.setattr("tasks.training.run.train", train)
@@ -55,12 +55,13 @@ def test_a_command_hands_its_options_to_training_and_prints_what_comes_of_it(pro
     assert done.exit_code == 0, done.output
     folder = default_folder(model, prompts, tmp_path)
     config = with_overrides("quickstart", OVERRIDES).run
-    assert given == [(config, model, prompts, folder, DEFAULTS.with_initial(model))]
+    taken = (given[0].config, given[0].model, given[0].mixture, given[0].folder, given[0].verifiers)
+    assert taken == (config, model, prompts, folder, DEFAULTS.with_initial(model))
     assert done.output.splitlines()[-3:] == [f"{name:12}{folder / name}" for name in ("policy", "ledger", "metrics")]
 
     invoke(model, prompts, "objective.clip_high=0.3", "--folder", str(tmp_path / "other"))
-    assert given[1][0].objective.clip_high == 0.3
-    assert given[1][3] == tmp_path / "other"
+    assert given[1].config.objective.clip_high == 0.3
+    assert given[1].folder == tmp_path / "other"
 
 
 @pytest.mark.complete

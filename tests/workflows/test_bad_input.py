@@ -136,12 +136,12 @@ def test_a_file_that_is_not_there_and_a_text_that_is_wrong_are_one_sentence():
 
 
 def test_a_mistake_that_a_stage_finds_is_its_sentence(tmp_path):
-    (tmp_path / "kept.parquet").write_text("no table")
+    (tmp_path / "selected.parquet").write_text("no table")
     (tmp_path / "mixture.yaml").write_text("heldout: 2")
-    options = ("--graded", tmp_path / "kept.parquet", "--spec", tmp_path / "mixture.yaml")
+    options = ("--graded", tmp_path / "selected.parquet", "--spec", tmp_path / "mixture.yaml")
     said, code = pyflyte("tasks/mixing/task.py", "mix_prompts", *options)
     assert code == 1
-    assert re.search(r"Error: \S*kept\.parquet: not a readable Parquet file", said), said
+    assert re.search(r"Error: \S*selected\.parquet: not a readable Parquet file", said), said
 
 
 def test_in_the_console_a_mistake_begins_with_its_sentence_and_all_else_with_what_flytekit_says():

@@ -95,7 +95,7 @@ def test_a_run_from_its_plan_to_its_report_passes_everything_through_blob_storag
     assert summary["gain_low"] <= summary["gain"] <= summary["gain_high"]
     assert files.cat_file(results.report).decode().startswith("<!DOCTYPE html>")
     assert any(name.endswith(".safetensors") for name in files.find(results.policy))
-    for name in ("prompts", "rollouts", "kept", "mixture", "heldout", "ledger", "evaluation"):
+    for name in ("prompts", "rollouts", "selected", "mixture", "heldout", "ledger", "evaluation"):
         with files.open(getattr(results, name)) as file:
             assert pq.read_table(file).num_rows > 0, name
             assert read_metadata(file)["image"] == IMAGE.format(RAN_IN.get(name, "data")), name

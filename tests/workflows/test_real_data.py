@@ -39,7 +39,7 @@ SCHEMAS = {
     "prompts": PROMPTS,
     "rollouts": ROLLOUTS,
     "graded": GRADED,
-    "kept": GRADED,
+    "selected": GRADED,
     "compared": COMPARED,
     "mixture": MIXTURE,
     "heldout": GRADED,

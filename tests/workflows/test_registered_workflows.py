@@ -116,7 +116,7 @@ def test_what_has_an_engine_is_retried(tasks):
 
 def test_the_workflow_returns_its_results_by_name(registered):
     outputs = registered["workflow/workflows.rlvr.rlvr"].template.interface.outputs.variables
-    assert {"policy", "report", "summary", "mixture", "heldout", "ledger", "evaluation", "kept"} <= set(outputs)
+    assert {"policy", "report", "summary", "mixture", "heldout", "ledger", "evaluation", "selected"} <= set(outputs)
 
 
 def test_each_recipe_has_a_launch_plan(registered):

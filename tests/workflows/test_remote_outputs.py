@@ -54,9 +54,9 @@ def mix(backend, address):
 
 
 def test_a_stage_runs_by_hand_on_the_output_of_an_execution(backend, own_cache):
-    kept = write_table(own_cache / "kept.parquet", graded(SIZES), GRADED)
-    backend.keep(f"{EXECUTION}/data/o/kept", kept)
-    done, output = mix(backend, f"{EXECUTION}/data/o/kept")
+    kept = write_table(own_cache / "selected.parquet", graded(SIZES), GRADED)
+    backend.keep(f"{EXECUTION}/data/o/selected", kept)
+    done, output = mix(backend, f"{EXECUTION}/data/o/selected")
     assert done.exit_code == 0, output
     [mixture] = own_cache.rglob("mixture.parquet")
     assert read_table(mixture, MIXTURE).num_rows == 10
@@ -84,6 +84,6 @@ def test_what_the_backend_does_not_have_is_one_sentence_before_anything_starts(b
 
 def test_a_backend_that_does_not_answer_is_named(backend, own_cache):
     backend.config.write_text("admin:\n  endpoint: dns:///127.0.0.1:1\n  insecure: true\n")
-    _, output = mix(backend, f"{EXECUTION}/data/o/kept")
+    _, output = mix(backend, f"{EXECUTION}/data/o/selected")
     assert "127.0.0.1:1 did not answer" in output
     assert "pyflyte --config FILE names another backend" in output

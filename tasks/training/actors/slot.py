@@ -174,12 +174,12 @@ class ActorSlot:
 
     @property
     def serves(self) -> bool:
-        """Whether the actor takes requests: it has weights, older ones while it takes new ones, and is not broken."""
+        """Return whether the actor takes requests: it has weights, older ones while it takes new ones, and is not broken."""
         return self.version is not None and self.state is not SlotState.BROKEN
 
     @property
     def is_pending(self) -> bool:
-        """Whether a static batch should wait for this slot.
+        """Return whether a static batch should wait for this slot.
 
         It should for the slot's first engine, which loads, and for an actor that takes its first weights or is about to
         be removed; not for an engine that loads in place of a lost one.
@@ -194,7 +194,7 @@ class ActorSlot:
 
     @property
     def can_validate(self) -> bool:
-        """Whether a validation may pin the slot: it serves, takes no new weights, and is not reserved."""
+        """Return whether a validation may pin the slot: it serves, takes no new weights, and is not reserved."""
         return self.state is SlotState.SERVING and not self.reserved
 
     @property
@@ -218,7 +218,7 @@ class ActorSlot:
 
     @property
     def is_over_budget(self) -> bool:
-        """Whether no engine runs, and more actors were lost than `actors.max_restarts` within the window."""
+        """Return whether no engine runs, and more actors were lost than `actors.max_restarts` within the window."""
         return self.actor is None and self._losses.used(self._loop.time()) > self._losses.limit
 
     def explain_over_budget(self, limit: str) -> None:

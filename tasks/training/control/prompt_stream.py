@@ -74,7 +74,7 @@ class PromptStream:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether no prompt is left to sample."""
+        """Return whether no prompt is left to sample."""
         retired, excluded, total = self.history.retired, self._excluded, len(self._by_id)
         if len(retired) + len(excluded) < total:
             return False

@@ -144,7 +144,7 @@ class Group:
 
     @property
     def all_judged(self) -> bool:
-        """Whether every sample is judged."""
+        """Return whether every sample is judged."""
         return all(sample.stage is Stage.JUDGED for sample in self.samples)
 
     @property
@@ -244,7 +244,7 @@ class JudgedGroup:
 
     @property
     def passed(self) -> list[bool]:
-        """Whether the responses are right, in the order of `samples`."""
+        """Return whether each response is right, in the order of `samples`."""
         return [sample.passed for sample in self.samples]
 
     @cached_property

@@ -58,7 +58,7 @@ class Window:
 
     @property
     def has_suspects(self) -> bool:
-        """Whether samples of a suspect group wait for an actor of their own."""
+        """Return whether samples of a suspect group wait for an actor of their own."""
         return bool(self._suspects)
 
     # Asking

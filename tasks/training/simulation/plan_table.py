@@ -8,18 +8,10 @@ from tasks.training.simulation.plan import Plan
 from tasks.training.simulation.roofline import GB, Architecture
 
 PUBLISHED = {
-    "olmo3_think_32b": (
-        "8 learner and 20 inference nodes, 224 H100s, with the learner idle for 75%; 21 days for the steps that "
-        "Olmo 3.1 adds, about 250,000 H100 hours for all RL of Olmo 3"
-    ),
-    "olmo3_think_7b": "about 250,000 H100 hours for all RL of Olmo 3; of this run neither steps nor days",
+    "olmo3_think_32b": "8 learner and 20 inference nodes of H100s, the learner waiting for 75% of its time; no days",
+    "olmo3_think_7b": "no days; the recipe has as many steps as its launch script allows, not as the run took",
 }
-"""What is published about the cost of a recipe's run, to compare a plan with, by the recipe's name.
-
-The nodes and the learner's idle time are those of the paper (Olmo 3, arXiv:2512.13961, section on OlmoRL's
-infrastructure), the days those of Ai2's announcement of Olmo 3.1 Think 32B, the hours those that an author gives in
-"Making RL Fast" (F. Timbers). `olmo3_think_7b` has as many steps as its launch script allows, not as the run took.
-"""
+"""Published figures of a recipe's run, to compare a plan with, by the recipe's name (OlmoRL, compute resources)."""
 
 
 def table(recipe: str, gpu: str, model: Architecture, plan: Plan) -> str:

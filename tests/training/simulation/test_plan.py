@@ -224,7 +224,7 @@ def test_the_command_prints_what_one_would_ask():
     assert "28 nodes of H100: 64 learner ranks, 20 engines of 8 GPUs each" in done.output
     assert "days on 224 GPUs for 2,300 steps" in done.output
     assert "computed" in done.output.splitlines()[0]
-    assert "21 days" in done.output.splitlines()[-2]  # published, beside the time
+    assert "75%" in done.output.splitlines()[-2]  # published, beside the time
     assert done.output.count("\n") == 12
 
 
