@@ -43,7 +43,7 @@ def cleaning(prompts: int, set_aside: pa.Table, samples: pa.Table) -> str:
 
 
 def difficulty(graded: pa.Table, selected: int, bounds: str, max_pass_rate: float) -> str:
-    """Return the deck of the difficulty filter: the pass rates of a table of `GRADED`, of which `selected` are within."""
+    """Return the deck of the difficulty filter: pass rates of a table of `GRADED`, `selected` of them within bounds."""
     figures = {"graded": f"{graded.num_rows:,}", "kept": f"{selected:,}", "kept if": bounds}
     return page(figures, deck(pass_rates(graded, max_pass_rate)))
 

@@ -130,9 +130,10 @@ def lines(history: History) -> Iterator[str]:
             + (f", kept: {row['clashed_with'][:8]}" if row["clashed_with"] else "")
         )
     if graded := history.graded:
+        verdict = "kept" if history.selected else "not kept"
         yield (
             f"difficulty  {graded['pass_rate']:.1%} of {graded['num_rollouts']} rollouts pass, "
-            f"{_scores(history.rollouts)}, {graded['mean_tokens']:.0f} tokens: {'kept' if history.selected else 'not kept'}"
+            f"{_scores(history.rollouts)}, {graded['mean_tokens']:.0f} tokens: {verdict}"
         )
     if history.selected:
         sides = [name for name, holds in (("trained on", history.mixed), ("held out", history.held_out)) if holds]

@@ -190,7 +190,7 @@ class TrainingConfig(Config):
 
     @property
     def samples_in_rounds(self) -> bool:
-        """Return whether prompts are sampled in rounds (dynamic resampling), and a dropped group is not replaced at once."""
+        """Return whether prompts are sampled in rounds (dynamic resampling): no dropped group is replaced at once."""
         return isinstance(self.resampling, DynamicResampling)
 
     @model_validator(mode="after")

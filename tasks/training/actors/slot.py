@@ -174,7 +174,7 @@ class ActorSlot:
 
     @property
     def serves(self) -> bool:
-        """Return whether the actor takes requests: it has weights, older ones while it takes new ones, and is not broken."""
+        """Return whether the actor takes requests: it has weights, perhaps older ones, and is not broken."""
         return self.version is not None and self.state is not SlotState.BROKEN
 
     @property
