@@ -1,0 +1,47 @@
+"""The page on extending: its changes apply to the checkout as it is, and the lines behind them run."""
+
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.paths import ROOT
+
+PAGE = (ROOT / "docs" / "extending.md").read_text()
+DIFFS = re.findall(r"^```diff\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+PROGRAMS = dict(re.findall(r"^```python\n# (\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+PRINTED = {"try_loader.py": "1 prompt", "try_verifier.py": "1.0 0.0", "try_objective.py": "[[-0.5, -0.5]]"}
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory):
+    """A copy of the packages, with all of the page's changes."""
+    folder = tmp_path_factory.mktemp("extended")
+    for name in ("tasks", "workflows", "images", "data_specs"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for diff in DIFFS:
+        command = ["git", "apply", "--whitespace=nowarn", "-"]
+        done = subprocess.run(command, input=diff, cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", PRINTED)
+def test_the_lines_behind_a_change_run(changed, name):
+    assert PROGRAMS.keys() == PRINTED.keys()
+    (changed / name).write_text(PROGRAMS[name])
+    done = subprocess.run([sys.executable, name], cwd=changed, capture_output=True, text=True, timeout=300)
+    assert done.stdout.strip() == PRINTED[name], done.stderr[-2000:]
+
+
+def test_the_recipe_is_read():
+    from tasks.config import parse
+    from tasks.inputs.files import Recipe
+
+    (text,) = re.findall(r"^```yaml\n# workflows/recipes/\S+\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    pairs = ", ".join(line for line in lines)
+    assert parse(Recipe, "{" + pairs + "}").objective.clip_high == 0.2
