@@ -47,11 +47,12 @@ chaos-hosts: $(VENV)/.ready  ## a cluster's hosts killed, cut off and added; emu
 soak: $(VENV)/.ready  ## thousands of steps (SOAK_STEPS=2000): flat memory, and nothing left behind
 	@$(BIN)/pytest -s tests/training/soak.py
 
-check: $(VENV)/.ready  ## lint, format, types, and whether pyproject.toml and the pins agree
+check: $(VENV)/.ready  ## lint, format, types, names, documents, and whether pyproject.toml and the pins agree
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/python -m images.pins
+	@$(BIN)/pytest -m "not long" tests/test_language.py tests/test_documents.py
 
 # What the files in images/ cover: Python and the extras of machines without a GPU, and of the image that has CUDA.
 # A version stays where pyproject.toml permits it; UPGRADE=--upgrade, or "--upgrade-package vllm", asks for newer ones.
