@@ -49,12 +49,14 @@ def write_parquet(
     schema: pa.Schema,
     last: Callable[[], dict[str, str]] = dict,
 ) -> None:
-    """Write `tables`, one after the other, to one Parquet file with its claim; equal rows give equal bytes.
+    """Write `tables`, one after the other, to one Parquet file whose footer holds the digest of its content.
+
+    Equal rows give equal bytes, and so an equal digest.
 
     However the rows are divided into `tables`, the file has the same row groups
     (`tasks.tables.row_groups`), and memory holds one of them.
-    The digest is of columns' names and pages and leaves the schema's own metadata out, so that what a table was made
-    from does not change it. `last` is asked for further entries of the metadata once all rows are written.
+    The digest covers the columns' names and pages and leaves the schema's own metadata out, so that what a table was
+    made from does not change it. `last` is asked for further entries of the metadata once all rows are written.
     """
     with pa.OSFile(str(path), "wb") as sink, pq.ParquetWriter(sink, schema, compression="zstd") as writer:
         for group in row_groups(tables, schema):

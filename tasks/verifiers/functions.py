@@ -56,7 +56,9 @@ def missing_resources(ground_truth: Any) -> list[str]:
 
 
 def judge(response: str, ground_truth: Any, messages: Messages | None) -> Score:
-    """Call the function, and return its value as the only reward; `Score.value` is that value clipped to [0, 1].
+    """Call the reward function that the ground truth names, and return its value as the only reward of the score.
+
+    `Score.value` is that value clipped to [0, 1].
 
     Raises:
         CannotJudge: the function cannot be imported, raised, or returned anything but one finite number or None.

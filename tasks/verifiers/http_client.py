@@ -79,7 +79,10 @@ class RefusedError(CannotJudge):
 
 
 class Client:
-    """The client of one server. It belongs to the event loop that uses it first."""
+    """An HTTP client of one judge or code server, with retries and limits.
+
+    It belongs to the event loop that uses it first.
+    """
 
     def __init__(
         self,

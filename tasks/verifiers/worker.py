@@ -90,7 +90,7 @@ def _end(pid: int) -> int:
 
 
 def work(connection: socket.socket, verifier: str) -> None:
-    """Answer each call with its score, each within its CPU time, until the lane is gone."""
+    """Run a worker process: score each call on the socket, within its CPU time, until the other end closes."""
     stream = connection.makefile("rwb")
     for calls, line in enumerate(stream):
         call = json.loads(line)

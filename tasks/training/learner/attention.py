@@ -86,7 +86,10 @@ class Layout:
 
     @classmethod
     def of(cls, position_ids: Tensor) -> Layout:
-        """Return the layout of a row with these `position_ids` `[1, T]`, as `packing` makes them.
+        """Return the blocks of tokens that attend to each other in a packed row, read off its `position_ids` `[1, T]`.
+
+        A row holds sequences one after the other; responses to one prompt branch off from a position of the prompt
+        (`packing`).
 
         Raises:
             ValueError: not one row, a row that does not start with 0, or a branch from a position that its sequence

@@ -195,7 +195,7 @@ class ClockLearner:
         return StepReport({"num_tokens": float(sum(sequence.num_trained for sequence in sequences)), "loss": 0.0})
 
     async def logprobs(self, sequences: list[Sequence]) -> list[Floats]:
-        """Take the time of a forward pass, a third of a step; return zeros."""
+        """Let the virtual time of a forward pass go by, a third of a step's; return zeros."""
         seconds = sum(sequence.length for sequence in sequences) / self.tokens_per_second / 3
         await asyncio.sleep(seconds)
         self.busy_seconds += seconds

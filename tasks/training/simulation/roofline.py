@@ -119,7 +119,10 @@ class Architecture:
         return 2 * self.layers * self.kv_heads * self.head_size * WEIGHT * self.attended(context)
 
     def forward_flops(self, context: float) -> float:
-        """Return the operations for one token after `context` others: 2 P, and 4 a layer, unit and position."""
+        """Return the floating point operations of one token after `context` others.
+
+        They are 2 for each parameter, and for attention 4 for each layer, unit of width and position.
+        """
         return 2 * self.parameters + 4 * self.layers * self.heads * self.head_size * self.attended(context)
 
 

@@ -28,7 +28,7 @@ class Prompt:
 
     @property
     def text(self) -> str:
-        """Both messages as one text, for counting tokens."""
+        """Return the system and the user message as one text, for counting tokens."""
         return f"{self.system}\n{self.user}"
 
     @property

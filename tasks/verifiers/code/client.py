@@ -150,7 +150,7 @@ class CodeClient:
             self._server.close()
 
     def usage(self) -> dict[str, float]:
-        """Return the counters of `Traffic`, and the number of programs that each isolation held, by name."""
+        """Return the counters of `Traffic`, and the number of programs run under each kind of isolation, by name."""
         return {**self._judged, **{f"server/{name}": value for name, value in self._traffic.as_dict().items()}}
 
     async def _client(self) -> Client:

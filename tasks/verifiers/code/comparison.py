@@ -31,7 +31,7 @@ _DECIMAL_MARK = re.compile(rb"\.|[eE][+-]")
 
 
 def same_output(actual: str, expected: str) -> bool:
-    """Return True if two outputs agree, by the rules of the module's docstring."""
+    """Return True if two outputs of programs agree word by word, decimals within 1e-6 (rules: see the module)."""
     ours, theirs = (text.encode("utf-8", "surrogatepass").split() for text in (actual, expected))
     return len(ours) == len(theirs) and all(map(_same_word, ours, theirs))
 

@@ -69,7 +69,7 @@ class Clock:
         self._test_began = self.charged()
 
     def charged(self) -> float:
-        """Return the seconds charged so far."""
+        """Return the seconds of computing and sleeping that were charged to the program so far."""
         # Less than before once one of them has ended and its account is closed.
         self._cpu = max(self._cpu, sum(_cpu_seconds(each.pid) for each in self._processes))
         return self._before + self._cpu + self._slept

@@ -42,7 +42,7 @@ _DIGITS = 30
 
 
 def warm_up() -> None:
-    """Silence math-verify's warning that its time limit is off."""
+    """Silence the warning of math-verify, which every judgement would log, that its time limit is off."""
     logging.getLogger("math_verify.grader").setLevel(logging.ERROR)
 
 

@@ -70,7 +70,7 @@ def first_value(statement: str) -> str | None:
 
 
 def alternatives(value: re.Match[str], pattern: re.Pattern[str]) -> list[re.Match[str]]:
-    """Return a value, and those that follow it after nothing but "or" or "and"."""
+    """Return the answers that an "or" or "and" joins: `value`, and matches of `pattern` that follow it directly."""
     values = [value]
     while (link := _OR.match(value.string, value.end())) and (following := pattern.match(value.string, link.end())):
         value = following

@@ -40,7 +40,7 @@ class StandIn(type):
 
 
 class StandIns:
-    """The stand-ins of one conversation."""
+    """Proxies of the program's objects, which the tests use; their operations run in the program's process."""
 
     def __init__(self, peer: Any) -> None:
         self._peer = peer
