@@ -501,7 +501,7 @@ async def answers_to(*sizes, max_bytes, places=8):
     """The states that requests of these sizes get that come at the same time, and what the service holds afterwards."""
 
     class Slow:
-        config, counters, places = CodeConfig(**LIMITS), {}, 1
+        config, counters, workers = CodeConfig(**LIMITS), {}, 1
 
         async def judge(self, response, ground_truth):
             await asyncio.sleep(0.5)
