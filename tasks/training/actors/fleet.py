@@ -15,17 +15,16 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Protocol
 
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import (
     Completion,
     EngineOptionsError,
     RequestRefusedError,
-    UpdateTiming,
     sample_seed,
 )
 from tasks.training.actors.process import Actor, ActorLostError
+from tasks.training.actors.receiver import Receiver
 from tasks.training.actors.slot import ActorSlot, SlotState
 from tasks.training.actors.weights import WeightStore
 from tasks.training.config import TrainingConfig
@@ -38,22 +37,6 @@ logger = logging.getLogger(__name__)
 
 STATISTICS_SECONDS = 10.0
 """Longest time between two readings of an engine's statistics, seconds: its KV cache can fill within seconds."""
-
-
-class Receiver(Protocol):
-    """The object that a fleet notifies of what its actors did; in a run, `GroupLifecycle`."""
-
-    def on_generated(self, sample: Sample, completion: Completion) -> None:
-        """Handle a response: `completion` is what an actor generated for `sample`."""
-
-    def on_impossible(self, group: Group, reason: str) -> None:
-        """Handle a group whose prompt no engine can answer, for `reason`."""
-
-    def on_actor_lost(self) -> None:
-        """Handle the loss of an actor, whose unfinished samples are in the window again."""
-
-    def on_update(self, timing: UpdateTiming) -> None:
-        """Handle the end of a weight update of one actor, which took `timing`."""
 
 
 ENGINES = (

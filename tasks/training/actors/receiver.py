@@ -1,0 +1,24 @@
+"""The interface through which a fleet notifies the control of training."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tasks.generation.interface import Completion, UpdateTiming
+from tasks.training.groups.group import Group, Sample
+
+
+class Receiver(Protocol):
+    """The object that a fleet notifies of what its actors did; in a run, `GroupLifecycle`."""
+
+    def on_generated(self, sample: Sample, completion: Completion) -> None:
+        """Handle a response: `completion` is what an actor generated for `sample`."""
+
+    def on_impossible(self, group: Group, reason: str) -> None:
+        """Handle a group whose prompt no engine can answer, for `reason`."""
+
+    def on_actor_lost(self) -> None:
+        """Handle the loss of an actor, whose unfinished samples are in the window again."""
+
+    def on_update(self, timing: UpdateTiming) -> None:
+        """Handle the end of a weight update of one actor, which took `timing`."""
