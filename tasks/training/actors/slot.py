@@ -222,7 +222,7 @@ class ActorSlot:
         return self.actor is None and self._losses.used(self._loop.time()) > self._losses.limit
 
     def explain_over_budget(self, limit: str) -> None:
-        """Add to the reason of the loss that the slot stays empty because of `limit`."""
+        """Add to the reason of the actor's loss that its slot stays empty: `limit`, on restarts, is used up."""
         self._loss = f"{self._loss}; it stays empty: {limit}"
 
     @property

@@ -28,7 +28,7 @@ class ClusterConfig(Config):
     """The pod of the controller where there are several machines."""
 
     def gpus_of(self, engine: EngineConfig) -> int:
-        """Return the number of GPUs that one engine takes on such machines."""
+        """Return the number of GPUs that one engine takes on these machines; 0 where they have none."""
         return engine.tensor_parallel_size if self.gpus_per_node else 0
 
 

@@ -81,7 +81,7 @@ class Layout:
 
     @property
     def num_slots(self) -> int:
-        """Number of slots of all blocks."""
+        """Number of token positions of all blocks, padding included."""
         return self.blocks[-1].start + self.blocks[-1].slots
 
     @classmethod

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from tasks.failures import MistakeError
 from tasks.machine import precision
 
-FORMAT = 4
+FORMAT = 5
 """Version of the layout of a checkpoint; it changes when this code cannot read what other code has written."""
 
 SEED_ADVICE = "`seed` with another value is a run of its own"

@@ -59,7 +59,10 @@ def ladder(steps: int = 48, seed: int = 0) -> list[Rung]:
 
 
 def rungs(batch: int, wide: int, steps: int) -> dict[str, dict[str, Any]]:
-    """Return the options of each rung, for steps of `batch` groups and windows of `wide` batches."""
+    """Return the training options of each variant of OlmoRL's ablation of its infrastructure, by the variant's name.
+
+    A step has `batch` groups, and an asynchronous variant samples `wide` batches ahead.
+    """
     return {
         "synchronous, wide": {
             "groups_per_step": wide * batch,

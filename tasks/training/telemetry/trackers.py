@@ -42,7 +42,7 @@ class TrackerError(MistakeError):
 
 
 class Tracker(Protocol):
-    """A client of one service, for one run."""
+    """A client of one tracking service (Weights & Biases, MLflow), for one run."""
 
     def next_step(self) -> int:
         """Return the first step that the service has not received."""

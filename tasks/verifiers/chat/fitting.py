@@ -48,7 +48,10 @@ def smaller(keep: int, tokens: int, fixed: int, budget: int, step: int) -> int:
 
 
 class Context:
-    """The context of one judge, in tokens. It belongs to the event loop of its endpoint."""
+    """The number of tokens that one judge can read, learned from its endpoint, and the cutting of answers to fit it.
+
+    It belongs to the event loop of the endpoint.
+    """
 
     def __init__(self, config: JudgeConfig, endpoint: Endpoint) -> None:
         """Load the tokenizer, if one is configured.

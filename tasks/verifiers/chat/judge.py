@@ -125,7 +125,7 @@ class ChatJudge:
         await self._endpoint.close()
 
     def usage(self) -> dict[str, float]:
-        """Return the counters so far."""
+        """Return the counters of requests, tokens and flagged answers so far, by name."""
         return self._usage.as_dict()
 
     async def _judged(self, prompt: Prompts, answer: str, deadline: float) -> Judgement | str:

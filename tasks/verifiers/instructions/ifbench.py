@@ -26,7 +26,7 @@ def repeat_span(response: str, prompt_to_repeat: str, n_start: int, n_end: int) 
 def start_verb(response: str) -> bool:
     """Check the constraint: The response must start with a verb.
 
-    The package loads the tagger anew for every response, twice.
+    The tagger is loaded once; the published checker loads it twice for every response.
     """
     return texts.starts_with_verb(response)
 

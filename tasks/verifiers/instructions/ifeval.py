@@ -89,7 +89,7 @@ def number_placeholders(response: str, num_placeholders: int) -> bool:
     """Check the constraint: There must be at least {num_placeholders} placeholders in square brackets, such as
     [address].
 
-    The package's pattern takes minutes for a long run of opening brackets.
+    Brackets are matched here by a pattern of linear time; the published one takes minutes for many opening brackets.
     """
     return sum(map(_placeholders, response.split("\n"))) >= num_placeholders
 

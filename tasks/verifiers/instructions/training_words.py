@@ -59,7 +59,7 @@ def no_adjacent_consecutive(response: str) -> bool:
 def palindrome(response: str) -> bool:
     """Check the constraint: Include a palindrome in your response: a word of at least 3 letters.
 
-    Published, `a` and `I` are enough.
+    The published checker accepts words of one letter, such as `a` and `I`; this one does not.
     """
     return any(len(each) >= 3 and each.isalpha() and each == each[::-1] for each in words(response))
 

@@ -8,7 +8,7 @@ import pytest
 from tasks.training.config import TrainingConfig
 from tasks.training.records.checkpoint import Checkpoints
 from tasks.training.records.identity import run_setup
-from tasks.training.records.run_state import RunState
+from tasks.training.records.run_state import FORMAT, RunState
 from tasks.training.records.saved_groups import groups_table
 from tests.training.stand_ins import RecordingLearner
 
@@ -109,7 +109,7 @@ def test_a_damaged_state_is_one_error_that_names_the_checkpoint(tmp_path, damage
         RunState.read(checkpoints.newest())
 
 
-@pytest.mark.parametrize("content", ["{}", "[]", '{"format": 4, "version": 3}'])
+@pytest.mark.parametrize("content", ["{}", "[]", f'{{"format": {FORMAT}, "version": 3}}'])
 def test_a_state_without_its_parts_is_the_same_error(tmp_path, content):
     checkpoints = Checkpoints(tmp_path)
     save(checkpoints, 1)
