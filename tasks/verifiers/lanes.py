@@ -121,7 +121,7 @@ class Lanes:
         await self._template.close()
 
     def usage(self) -> dict[str, float]:
-        """Return the counters of calls and worker processes, by name; none before the first call has started workers."""
+        """Return the counters of calls and worker processes, by name; none before workers have started."""
         if not self.counters.started:
             return {}
         return {f"workers/{name}": value for name, value in vars(self.counters).items()}
