@@ -116,10 +116,10 @@ def test_no_text_breaks_a_checker(nltk_data, response):
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_no_long_text_takes_a_checker_long(nltk_data, kind):
     for name, arguments, *_ in CASES:
-        started = time.perf_counter()
+        started = time.process_time()
         score = registry.judge("precise_if", HOSTILE[kind], truth(name, arguments), None)
         assert score.error is None, (name, score.error)
-        assert time.perf_counter() - started < 8, name
+        assert time.process_time() - started < 8, name
 
 
 def test_a_score_depends_on_nothing_but_the_response(nltk_data):
