@@ -227,8 +227,9 @@ def test_the_report_alone_tells_a_reader_what_was_done_and_how_to_do_it_again(la
 
 
 def examples():
-    """The commands of the README that run a part of the pipeline by itself; `make test` runs those of a single task."""
-    text = (ROOT / "README.md").read_text().replace("\\\n", " ")
+    """The commands of the documents that run a part of the pipeline; `make test` runs those of a single task."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    text = "\n".join(page.read_text() for page in pages).replace("\\\n", " ")
     commands = re.findall(r"^pyflyte (run (?!workflows/rlvr|--).*)$", text, re.MULTILINE)
     return [
         pytest.param(command, marks=pytest.mark.complete if "workflows/" in command else ()) for command in commands
@@ -236,7 +237,7 @@ def examples():
 
 
 @pytest.mark.parametrize("example", examples())
-def test_the_examples_of_the_readme_run(laptop, example):
+def test_the_examples_of_the_documents_run(laptop, example):
     other_mixture = {"seed": 4, "heldout": 4}
     files = {
         "data": laptop.data | {"mixture": other_mixture},

@@ -63,7 +63,7 @@ def test_its_reward_gives_a_score_and_its_files_are_read(folder):
 @pytest.mark.timeout(3000)
 def test_its_run_ends_with_rows_that_were_trained_on(folder):
     run(folder, command("python make_rows.py"))
-    printed = run(folder, command("pyflyte run"), timeout=2700)
+    printed = run(folder, command("pyflyte run workflows/rlvr.py"), timeout=2700)
     assert "pass rate" in printed
     header, *rows = run(folder, command("python trained_rows.py")).splitlines()
     assert header.split() == ["step", "prompt_id", "source", "row", "scores"]
