@@ -32,7 +32,7 @@ class History:
         prompt: its row in `PROMPTS`; None for a row that became no prompt.
         set_aside: the rows that were set aside: this one, and those for which it was kept.
         graded: its row in `GRADED`.
-        selected, mixed, held_out: whether it passed the difficulty filter, is trained on, is held out.
+        selected, mixed, held_out: whether it passed the difficulty filter, is in the mixture, is held out.
         rollouts: scores under the initial checkpoint.
         groups: its rows in `LEDGER`, by number.
         before, after: held-out scores of both policies.
@@ -132,11 +132,11 @@ def lines(history: History) -> Iterator[str]:
     if graded := history.graded:
         verdict = "kept" if history.selected else "not kept"
         yield (
-            f"difficulty  {graded['pass_rate']:.1%} of {graded['num_rollouts']} rollouts pass, "
+            f"difficulty  pass rate {graded['pass_rate']:.1%} over {graded['num_rollouts']} rollouts, "
             f"{_scores(history.rollouts)}, {graded['mean_tokens']:.0f} tokens: {verdict}"
         )
     if history.selected:
-        sides = [name for name, holds in (("trained on", history.mixed), ("held out", history.held_out)) if holds]
+        sides = [name for name, holds in (("to train on", history.mixed), ("held out", history.held_out)) if holds]
         yield f"mixture     {', '.join(sides) or 'not taken'}"
     for group in history.groups:
         step = f" at step {group['step']}" if group["step"] is not None else ""

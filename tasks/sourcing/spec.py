@@ -93,7 +93,8 @@ class SourceSpec(Config):
     weight: float = Field(default=1.0, gt=0)
     """Factor of the verifier's reward in the sum, where `rewards` names others."""
     rewards: list[RewardSpec] = []  # noqa: RUF012 (pydantic copies defaults)
-    """Further rewards beside the verifier's; the reward of a response is their weighted sum."""
+    """Further rewards beside the verifier's. Training maximises the weighted sum of all; a pass rate is their weighted
+    mean, clipped to [0, 1]."""
     transform: str | None = None
     """Import path of a function that rewrites rows (`tasks.sourcing.transforms`), such as `my_transforms.split`; None:
     rows are used as they are."""

@@ -103,8 +103,8 @@ def test_a_life_is_told_in_the_order_of_the_pipeline(run):
         "from        row 1 of source products",
         "            What is 1 times 7?",
         f"set aside   row 9 of sums by cleaning (near_duplicate): 85% like a prompt, kept: {ID[:8]}",
-        "difficulty  50.0% of 2 rollouts pass, scores 1 ?, 12 tokens: kept",
-        "mixture     trained on",
+        "difficulty  pass rate 50.0% over 2 rollouts, scores 1 ?, 12 tokens: kept",
+        "mixture     to train on",
         "group 2     stale, policy 3 to 4, scores 1 0, 30 tokens: 2 versions old",
         "group 8     trained at step 6, policy 3 to 4, scores 1 0, 30 tokens",
     ]

@@ -257,5 +257,5 @@ def test_a_prompts_life_is_told_from_its_source_to_the_steps_that_trained_on_it(
     trained = next(row for row in ledger if row["fate"] == "trained")
     identity, folder = trained["prompt_id"][:12], str(laptop.outputs)
     told = laptop.run(sys.executable, "-m", "tasks.reporting", "trace", identity, "--run", folder)
-    for words in ("from        row ", "difficulty  ", "mixture     trained on", f"trained at step {trained['step']}"):
+    for words in ("from        row ", "difficulty  ", "mixture     to train on", f"trained at step {trained['step']}"):
         assert words in told
