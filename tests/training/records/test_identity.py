@@ -7,7 +7,7 @@ import pytest
 
 from tasks.training.config import TrainingConfig
 from tasks.training.records.identity import check_fits, needs_conversion, run_name, run_setup
-from tasks.training.records.run_state import OtherRunError, RunState
+from tasks.training.records.run_state import FORMAT, OtherRunError, RunState
 from tasks.verifiers.config import VerifiersConfig
 from tests.training.stand_ins import Run, config, prompts
 
@@ -99,5 +99,5 @@ def test_another_default_is_said_and_other_options_are_refused(caplog):
 
 def test_a_checkpoint_of_another_format_is_named_so_whatever_it_lacks(tmp_path):
     (tmp_path / "state.json").write_text(json.dumps({"format": 1, "version": 3}))
-    with pytest.raises(OtherRunError, match="has format 1, and this code reads format 4"):
+    with pytest.raises(OtherRunError, match=f"has format 1, and this code reads format {FORMAT}"):
         RunState.read(tmp_path)
