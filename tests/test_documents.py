@@ -104,7 +104,13 @@ ALONE = [
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("command", sorted({command for _, command in ALONE}))
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, marks=pytest.mark.complete if "--zero-variance" in command else ())  # it simulates
+        for command in sorted({command for _, command in ALONE})
+    ],
+)
 def test_commands_run(command):
     words = [sys.executable, *shlex.split(command)[1:]]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)
@@ -127,6 +133,7 @@ def errors_of_the_project() -> set[str]:
     return known - {"MistakeError", "InfrastructureError"}
 
 
+@pytest.mark.long
 def test_every_class_of_error_has_its_row_in_the_page_of_troubles():
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
     missing = {name for name in errors_of_the_project() if f"`{name}`" not in page}

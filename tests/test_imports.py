@@ -38,6 +38,7 @@ def imports_of(path: Path) -> set[str]:
     return found
 
 
+@pytest.mark.long
 def test_help_of_the_pipeline_loads_no_engine():
     run_probe(
         "from click.testing import CliRunner\n"
@@ -47,6 +48,7 @@ def test_help_of_the_pipeline_loads_no_engine():
     )
 
 
+@pytest.mark.complete
 @pytest.mark.long
 def test_packaging_the_workflows_loads_no_engine_and_needs_no_docker(tmp_path):
     images = [f"--image={name}=registry.example/rlvr-{name}:v1" for name in ("data", "generation", "training")]
@@ -60,6 +62,8 @@ def test_packaging_the_workflows_loads_no_engine_and_needs_no_docker(tmp_path):
     assert (tmp_path / "p.tgz").stat().st_size > 0
 
 
+@pytest.mark.complete
+@pytest.mark.long
 def test_the_data_stages_load_no_engine():
     run_probe(
         "from tasks.inputs.files import quickstart\n"
@@ -80,6 +84,7 @@ def test_a_stage_imports_no_other_stage(stage):
         assert not known, f"{path.relative_to(ROOT)} imports {known}"
 
 
+@pytest.mark.long
 def test_nothing_imports_the_workflows():
     for path in (ROOT / "tasks").rglob("*.py"):
         assert not any(name.split(".")[0] == "workflows" for name in imports_of(path)), path
@@ -91,6 +96,7 @@ def test_the_objective_is_pure():
         assert not {name.split(".")[0] for name in imports_of(path)} & set(forbidden), path
 
 
+@pytest.mark.long
 def test_plain_modules_know_nothing_of_flyte():
     for path in (ROOT / "tasks").rglob("*.py"):
         declares_tasks = path.parent.name == "flyte" or path.stem in ("task", "rollout_tasks", "preflight")
@@ -132,6 +138,7 @@ def floor_of(module: str) -> int | None:
     return FLOORS.index(max(names, key=len)) if names else None
 
 
+@pytest.mark.long
 def test_no_import_runs_up_a_floor():
     for path in (ROOT / "tasks").rglob("*.py"):
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)

@@ -1,9 +1,6 @@
 """Names and docstrings follow CONTRIBUTING.md's rules of language."""
 
 import ast
-from pathlib import Path
-
-import pytest
 
 from tests.paths import ROOT
 
@@ -12,7 +9,11 @@ EMPTY_NAMES = {"each", "found", "place", "kept", "told", "said", "there"}
 HEADLESS = ("What ", "Whether ", "Which ", "Where ", "Who ", "Whose ", "Those ", "Of ", "As ", "See ", "Its ", "How ")
 """First words of a docstring that is no sentence."""
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-FILES = sorted(path for folder in ("tasks", "workflows", "images") for path in (ROOT / folder).rglob("*.py"))
+TREES = {
+    str(path.relative_to(ROOT)): ast.parse(path.read_text())
+    for folder in ("tasks", "workflows", "images")
+    for path in sorted((ROOT / folder).rglob("*.py"))
+}
 
 
 def bound_names(tree: ast.AST) -> dict[str, int]:
@@ -38,18 +39,26 @@ def bound_names(tree: ast.AST) -> dict[str, int]:
     return names
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_names_say_what_a_thing_is(path: Path):
-    names = bound_names(ast.parse(path.read_text()))
-    wrong = {name: line for name, line in names.items() if name.strip("_") in EMPTY_NAMES}
-    assert not wrong, f"{path.relative_to(ROOT)}: {wrong}"
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_docstrings_begin_with_a_sentence(path: Path):
-    tree = ast.parse(path.read_text())
+def docstrings(tree: ast.AST) -> list[str]:
+    """The docstrings of a module: its own, and those of its classes, functions and fields."""
     bodies = [node.body for node in ast.walk(tree) if isinstance(node, DOCUMENTED)]
     texts = [item.value for body in bodies for item in body if isinstance(item, ast.Expr)]
-    docs = [text.value for text in texts if isinstance(text, ast.Constant) and isinstance(text.value, str)]
-    wrong = [doc.splitlines()[0] for doc in docs if doc.startswith(HEADLESS)]
-    assert not wrong, f"{path.relative_to(ROOT)}: {wrong}"
+    return [text.value for text in texts if isinstance(text, ast.Constant) and isinstance(text.value, str)]
+
+
+def test_names_say_what_a_thing_is():
+    assert [
+        (path, line, name)
+        for path, tree in TREES.items()
+        for name, line in bound_names(tree).items()
+        if name.strip("_") in EMPTY_NAMES
+    ] == []
+
+
+def test_docstrings_begin_with_a_sentence():
+    assert [
+        (path, text.splitlines()[0])
+        for path, tree in TREES.items()
+        for text in docstrings(tree)
+        if text.startswith(HEADLESS)
+    ] == []

@@ -200,6 +200,7 @@ TEXTS = st.lists(
 )
 
 
+@pytest.mark.long
 @settings(max_examples=examples(60), deadline=None)
 @given(sources=st.lists(TEXTS, min_size=1, max_size=3), priority=st.permutations(["0", "1", "2"]))
 def test_every_row_stays_or_is_set_aside_once_for_a_prompt_that_stays(tmp_path_factory, sources, priority):
@@ -214,6 +215,7 @@ def test_every_row_stays_or_is_set_aside_once_for_a_prompt_that_stays(tmp_path_f
     assert len(set(ids(kept))) == len(kept)
 
 
+@pytest.mark.long
 @settings(max_examples=examples(40), deadline=None)
 @given(sources=st.lists(TEXTS, min_size=3, max_size=3), order=st.permutations(["0", "1", "2"]))
 def test_with_a_priority_the_order_of_the_sources_moves_rows_and_nothing_else(tmp_path_factory, sources, order):
@@ -225,6 +227,7 @@ def test_with_a_priority_the_order_of_the_sources_moves_rows_and_nothing_else(tm
     assert sorted(gone, key=str) == sorted(same, key=str)
 
 
+@pytest.mark.long
 @settings(max_examples=examples(40), deadline=None)
 @given(sources=st.lists(TEXTS, min_size=2, max_size=2), more=TEXTS)
 def test_a_source_that_grows_at_its_end_takes_no_prompt_of_its_own_away(tmp_path_factory, sources, more):
@@ -270,6 +273,7 @@ def test_a_setting_that_makes_no_sense_is_refused(spec, said):
     assert DuplicatesSpec().near_duplicates == NearDuplicates()
 
 
+@pytest.mark.long
 @needs_data
 def test_near_duplicates_of_gsm8k_are_those_of_a_comparison_of_all_pairs(tmp_path):
     train, test = gsm8k("train"), gsm8k("test")

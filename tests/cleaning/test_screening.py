@@ -72,6 +72,7 @@ def test_a_system_message_contaminates_nothing():
     assert screened(prompts, source("e", QUESTION))[1] == []
 
 
+@pytest.mark.long
 @needs_data
 def test_gsm8ks_training_questions_that_hold_a_test_question_are_three():
     train, test = gsm8k("train"), gsm8k("test")
@@ -99,6 +100,7 @@ def test_words_are_counted_where_there_are_no_spaces_between_them():
     assert [row["reason"] for row in gone] == ["prompt of 7 words, more than max_words 6"]
 
 
+@pytest.mark.long
 def test_prompts_of_other_languages_are_set_aside():
     prompts = source(
         "s", "How many apples does she have left in the end?", "Wie viele Äpfel hat sie am Ende noch übrig?",
@@ -110,6 +112,7 @@ def test_prompts_of_other_languages_are_set_aside():
     assert gone["reason"].startswith("its language is de with probability 1.00, none of en, fr")
 
 
+@pytest.mark.long
 def test_a_language_that_is_not_known_is_one_sentence():
     with pytest.raises(SpecError, match=r"cleaning\.filters\.languages: no language is called 'xx'.*: ace, af, am, "):
         screened(source("s", "a"), languages=["xx"])
@@ -143,6 +146,7 @@ def test_ground_truths_that_their_own_verifier_rejects_are_set_aside():
     assert len(kept) == 6
 
 
+@pytest.mark.long
 def test_a_prompt_is_set_aside_for_one_reason_and_batches_make_no_difference():
     prompts = source("s", "kurz", *(f"{QUESTION} {word}" for word in "abc"), "This one stays where it is .")
     whole = screened(prompts, source("e", QUESTION), min_words=2, languages=["en"])

@@ -50,6 +50,7 @@ def is_here(value):
     return any(path.is_file() for path in (Path(value.path), *Path(value.path).rglob("*")))
 
 
+@pytest.mark.long
 def test_a_tables_digest_needs_its_footer_alone(storage, tmp_path):
     write_parquet(tmp_path / "t.parquet", [TABLE], TABLE.schema)
     value, address = in_a_pod(storage, tmp_path / "t.parquet", Parquet)
@@ -103,6 +104,7 @@ access.get_data(access.put_raw_data(str(path)), str(path) + " again")
 """
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("storage")
 def test_a_process_that_went_well_logs_no_error(tmp_path):
     done = subprocess.run(

@@ -4,12 +4,11 @@ import asyncio
 
 import pytest
 
-from tasks.generation.adapter import supported_rank
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.interface import EngineError
 from tests.generation.test_engine import LONG, PROMPTS, SAMPLING, policy_logprobs
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.complete]
 
 RANK = 3
 
@@ -126,6 +125,8 @@ def test_an_adapter_that_cannot_be_loaded_is_an_error_and_hangs_no_request(engin
 
 
 def test_ranks_are_rounded_up_to_what_the_engine_reserves():
+    from tasks.generation.adapter import supported_rank
+
     assert [supported_rank(rank) for rank in (1, 3, 8, 12, 500)] == [1, 8, 8, 16, 512]
     with pytest.raises(ValueError, match="rank 513: vLLM serves up to 512"):
         supported_rank(513)

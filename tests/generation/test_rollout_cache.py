@@ -161,6 +161,7 @@ def test_early_stopping_draws_less_and_the_same_whatever_is_cached_already(engin
         )
 
 
+@pytest.mark.long
 def test_judging_by_the_initial_checkpoint_depends_on_it_and_workers_do_not():
     judge = {"model": "initial", "server": {}}
     by_initial = VerifiersConfig.model_validate({"judge": judge})

@@ -87,6 +87,7 @@ def test_a_damaged_segment_is_named_and_may_be_deleted(tmp_path, harm):
         read()
 
 
+@pytest.mark.long
 def test_a_writer_that_is_killed_leaves_whole_segments(tmp_path):
     program = f"""
 import fsspec, os, signal, sys

@@ -98,6 +98,7 @@ def test_each_image_installs_with_its_file_and_is_compared_with_it():
     assert [f"[{EXTRAS['data']}]" in installs[0], f"[{EXTRAS['generation']},liger]" in installs[1]] == [True, True]
 
 
+@pytest.mark.long
 def test_what_an_image_needs_has_its_pinned_version_here():
     versions = pins.installed([sysconfig.get_path("purelib")])  # not what setuptools puts on the path of its own
     names = image_environment.required("cpu", "dev")
@@ -122,6 +123,7 @@ def test_a_departure_names_the_distribution_and_both_versions():
     ]
 
 
+@pytest.mark.long
 def test_an_environment_that_departs_from_a_file_fails_the_build_of_its_image(tmp_path, capsys):
     installed = pins.installed()
     lines = [f"{name}=={version}" for name, version in installed.items() if name != "flytekit"]

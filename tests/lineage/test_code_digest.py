@@ -192,6 +192,7 @@ def test_missing_versions_are_said_in_one_sentence(project):
         version()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stage", STAGES)
 def test_every_distribution_is_the_one_that_its_import_comes_from(stage):
     installed = importlib.metadata.packages_distributions()

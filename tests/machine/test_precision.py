@@ -43,6 +43,7 @@ def test_a_type_that_is_written_down_is_used(monkeypatch, supported, dtype):
     assert precision.resolve(dtype, gpu=False) == precision.resolve(dtype, gpu=True) == dtype
 
 
+@pytest.mark.long
 def test_under_avx2_alone_float32_is_used():
     done = subprocess.run(
         [sys.executable, "-c", "from tasks.machine.precision import resolve; print(resolve('auto', gpu=False))"],

@@ -42,6 +42,7 @@ def run(tmp_path, last):
     return done.returncode, [line for line in log.read_text().splitlines() if line.startswith("rollouts")]
 
 
+@pytest.mark.long
 def test_a_log_has_a_line_now_and_then_and_one_at_the_end(tmp_path):
     code, lines = run(tmp_path, "advance()")
     assert code == 0
@@ -53,6 +54,7 @@ def test_a_log_has_a_line_now_and_then_and_one_at_the_end(tmp_path):
     assert "\r" not in "".join(lines)
 
 
+@pytest.mark.long
 def test_the_last_line_of_a_stage_that_fails_is_how_far_it_came(tmp_path):
     code, lines = run(tmp_path, "raise SystemExit(3)")
     assert code == 3

@@ -10,6 +10,7 @@ from tasks.reporting.page import render
 from tests.reporting.synthetic_run import report_inputs
 
 
+@pytest.mark.long
 def test_training_curves_name_what_no_step_recorded():
     fragment = training_curves([{"step": 1, "reward": 0.1, "reward/math": 0.2}, {"step": 2, "reward": 0.4}])
     assert fragment.count("<svg") == 1
@@ -67,6 +68,7 @@ def test_a_long_curve_keeps_its_extremes_and_its_ends():
     assert thinned(points[:300]) == points[:300]
 
 
+@pytest.mark.complete
 @pytest.mark.long
 def test_the_page_of_20_000_steps_stays_under_a_megabyte():
     inputs = report_inputs(per_source=20, steps=20_000)

@@ -62,6 +62,7 @@ def emptied(inputs: ReportInputs) -> ReportInputs:
     )
 
 
+@pytest.mark.long
 def test_page_is_well_formed_with_unique_ids(page):
     parsed = Page(page)
     assert len(parsed.ids) == len(set(parsed.ids))
@@ -109,6 +110,7 @@ def test_page_fetches_nothing(page):
     assert "@import" not in page
 
 
+@pytest.mark.long
 def test_equal_inputs_give_equal_bytes(page):
     assert render(report_inputs()) == page
 
@@ -120,6 +122,7 @@ def test_charts_have_a_title_and_a_description(page):
         assert re.search(r"<title id=[^>]+>[^<]+</title><desc id=[^>]+>[^<]+</desc>", chart)
 
 
+@pytest.mark.long
 def test_hostile_text_is_escaped_everywhere(inputs):
     hostile = "<script>alert('$x$')</script>"
     rollouts = [row | {"response": hostile, "policy": hostile} for row in inputs.after.to_pylist()]
@@ -141,6 +144,7 @@ def test_hostile_text_is_escaped_everywhere(inputs):
     Page(page)
 
 
+@pytest.mark.long
 def test_unjudged_completions_are_counted_and_not_shown(inputs):
     rollouts = inputs.after.to_pylist()
     rollouts[0] |= {"score": None, "error": "judge unreachable", "response": "never judged"}
@@ -170,11 +174,16 @@ def test_a_run_without_anything_still_gives_a_page(inputs):
         {"metrics": [{"step": 1}]},
         {"metrics": [{"step": 1, "reward": float("nan"), "entropy": None}]},
         {"metrics": [{"reward": 0.25}]},
-        {"metrics": metrics(120, np.random.default_rng(0))},
-        {"evaluation": evaluation(("all",))},
         {"evaluation": evaluation(("math",))},
-        {"evaluation": evaluation().slice(0, 2)},
-        {"max_pass_rate": 1.01},
+        *(
+            pytest.param(changes, marks=pytest.mark.complete)
+            for changes in (
+                {"metrics": metrics(120, np.random.default_rng(0))},
+                {"evaluation": evaluation(("all",))},
+                {"evaluation": evaluation().slice(0, 2)},
+                {"max_pass_rate": 1.01},
+            )
+        ),
     ],
 )
 def test_partial_runs_give_a_page(inputs, changes):

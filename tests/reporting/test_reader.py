@@ -14,6 +14,7 @@ def reader():
     return Reader(render(report_inputs()))
 
 
+@pytest.mark.long
 def test_with_what_data(reader):
     domain, source, prompts, *_ = reader.row("math", "products")
     assert (domain, source, int(prompts)) == ("math", "products", 38)

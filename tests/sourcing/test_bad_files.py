@@ -49,6 +49,7 @@ def test_marks_of_other_systems_cost_no_row(tmp_path, content):
     assert read(tmp_path / "f.jsonl", content) == (3, [])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("bad", "kind", "reason"),
     [
@@ -83,6 +84,7 @@ def test_a_truncated_file_and_a_column_that_occurs_twice_are_errors_that_name_th
         build_prompts(source(path, "parquet"), 1000)
 
 
+@pytest.mark.complete
 @pytest.mark.long
 def test_ten_thousand_files_are_read_in_the_order_of_their_names(tmp_path):
     for number in range(10_000):
@@ -107,6 +109,7 @@ def test_a_source_that_dies_half_way_is_an_error_and_no_shorter_table(tmp_path, 
         build_prompts(source(path), 1000)
 
 
+@pytest.mark.long
 def test_a_disk_that_fills_in_mid_write_leaves_nothing_that_is_taken_for_a_table(tmp_path):
     path = tmp_path / "t.parquet"
     program = f"""

@@ -83,6 +83,7 @@ def test_the_quickstarts_prompts_are_the_same_as_ever():
     )
 
 
+@pytest.mark.long
 def test_more_than_a_thousand_prompts_are_distinct_and_repeatable():
     rows = made(1500, seed=3)
     assert len({row["prompt"] for row in rows}) == 1500
@@ -97,6 +98,7 @@ def test_no_prompt_holds_a_conflict_or_a_constraint_twice():
         assert not [pair for pair in CONFLICTS if pair <= set(ids)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TOGETHER)
 def test_a_constraint_can_be_fulfilled_with_each_that_it_may_stand_with(name):
     rng = random.Random(name)
@@ -107,6 +109,7 @@ def test_a_constraint_can_be_fulfilled_with_each_that_it_may_stand_with(name):
             assert fulfilled(ids, kwargs, answers(ids, kwargs)), (ids, kwargs)
 
 
+@pytest.mark.long
 def test_whole_prompts_can_be_fulfilled_and_are_not_by_any_answer():
     rows, bare = made(400, tuple(TOGETHER), 3, 5, seed=11), 0
     for row in rows:

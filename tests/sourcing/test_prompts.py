@@ -333,6 +333,8 @@ def test_parquet_and_the_datasets_library_give_the_rows_of_the_jsonl(tmp_path):
     assert tables[0] == tables[1] == tables[2]
 
 
+@pytest.mark.complete
+@pytest.mark.long
 def test_sourcing_loads_no_engine_even_where_one_is_installed(tmp_path):
     (tmp_path / "rows.jsonl").write_text(json.dumps(GOOD))
     program = f"""

@@ -66,6 +66,7 @@ def test_keys_that_nobody_has_are_an_error(guarded, server, tmp_path):
         enter(server, tmp_path)
 
 
+@pytest.mark.long
 def test_a_secret_that_is_another_is_an_error(guarded, server, tmp_path):
     with pytest.raises(AccessError, match="cannot be written to: SignatureDoesNotMatch: "):
         enter(server, tmp_path, **(guarded | {"secret": "another"}))

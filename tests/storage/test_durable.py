@@ -42,6 +42,7 @@ def written_with_little_room(write, path):
         write(path)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("write", [with_torch, with_safetensors, as_a_policy])
 def test_what_does_not_fit_is_an_error_of_the_infrastructure_with_the_room_that_is_left(tmp_path, write):
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:

@@ -85,6 +85,7 @@ def test_a_table_of_a_newer_version_is_refused_in_one_sentence(tmp_path, monkeyp
         read_table(path, PROMPTS)
 
 
+@pytest.mark.long
 def test_a_row_of_50_megabytes_is_written_and_read(tmp_path):
     row = {**ROW, "metadata": '"' + "x" * 50_000_000 + '"'}
     path = write_table(tmp_path / "t.parquet", table_from_rows([ROW, row, ROW], PROMPTS, "here"), PROMPTS)

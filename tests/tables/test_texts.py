@@ -2,6 +2,7 @@
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ def column(*texts, size=3):
     return pa.chunked_array([whole.slice(start, size) for start in range(0, max(len(whole), 1), size)])
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(st.lists(ALPHABET, max_size=8), st.integers(1, 4))
 def test_words_and_their_runs_are_those_of_each_text_alone(texts, n):
@@ -34,6 +36,7 @@ def test_words_and_their_runs_are_those_of_each_text_alone(texts, n):
         assert len(set(found)) == len(set(expected))
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(st.lists(ALPHABET, max_size=8), st.integers(1, 4))
 def test_with_open_ends_each_word_is_in_as_many_runs_as_a_run_has_words(texts, n):

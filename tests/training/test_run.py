@@ -90,7 +90,7 @@ def untied_model(tmp_path_factory):
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param((1, {}), id="the only engine and the only rank"),
+        pytest.param((1, {}), id="the only engine and the only rank", marks=pytest.mark.complete),
         pytest.param((2, {"zero_stage": 3, "persistence_threshold": 0}), id="1 of 2", marks=pytest.mark.complete),
     ],
 )
@@ -274,38 +274,43 @@ def test_a_run_survives_the_death_of_an_engine_and_of_a_learner_rank(killed):
     check_agreement(killed)
 
 
+@pytest.fixture(scope="module")
+def two_cores():
+    """A local Ray that has two cores."""
+    import ray
+
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.usefixtures("two_cores")
 def test_a_run_that_goes_on_needs_one_actor_to_begin_with(caplog):
-    import ray
-
     recipe = RECIPE.model_copy(update={"actors": RECIPE.actors.model_copy(update={"count": 4})})
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    try:
-        with pytest.raises(ResourceError):
-            check_resources(recipe)
-        check_resources(recipe, resuming=True)
-        assert "need 5 CPUs, and the cluster has 2: the run goes on with the actors that find room" in caplog.text
-        learner = recipe.learner.model_copy(update={"cpus": 2})
-        with pytest.raises(ResourceError):
-            check_resources(recipe.model_copy(update={"learner": learner}), resuming=True)
-    finally:
-        ray.shutdown()
+    with pytest.raises(ResourceError):
+        check_resources(recipe)
+    check_resources(recipe, resuming=True)
+    assert "need 5 CPUs, and the cluster has 2: the run goes on with the actors that find room" in caplog.text
+    learner = recipe.learner.model_copy(update={"cpus": 2})
+    with pytest.raises(ResourceError):
+        check_resources(recipe.model_copy(update={"learner": learner}), resuming=True)
 
 
-def test_a_cluster_that_is_too_small_is_an_error_with_both_numbers(tiny_model, prompts, tmp_path):
-    import ray
-
+@pytest.mark.usefixtures("two_cores")
+@pytest.mark.parametrize(
+    ("part", "change", "message"),
+    [
+        ("learner", {"cpus": 64}, "need 65 CPUs, and the cluster has 2"),
+        ("actors", {"count": 3}, r"actors\.count = 3 \(actors\.cpus = 1 each\) need 4 CPUs, and the cluster has 2"),
+    ],
+)
+def test_a_cluster_that_is_too_small_is_an_error_with_both_numbers(
+    tiny_model, prompts, tmp_path, part, change, message
+):
     options = RECIPE.model_dump()
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
-    try:
-        for part, change, message in (
-            ("learner", {"cpus": 64}, "need 65 CPUs, and the cluster has 2"),
-            ("actors", {"count": 3}, r"actors\.count = 3 \(actors\.cpus = 1 each\) need 4 CPUs, and the cluster has 2"),
-        ):
-            recipe = TrainingConfig.model_validate({**options, part: {**options[part], **change}})
-            with pytest.raises(ResourceError, match=message):
-                check_resources(recipe)
-            with pytest.raises(ResourceError, match=message):
-                train(RunInputs(recipe, tiny_model, prompts, tmp_path / "run"))
-        assert not (tmp_path / "run").exists()
-    finally:
-        ray.shutdown()
+    recipe = TrainingConfig.model_validate({**options, part: {**options[part], **change}})
+    with pytest.raises(ResourceError, match=message):
+        check_resources(recipe)
+    with pytest.raises(ResourceError, match=message):
+        train(RunInputs(recipe, tiny_model, prompts, tmp_path / "run"))
+    assert not (tmp_path / "run").exists()

@@ -125,6 +125,7 @@ def test_an_error_of_one_reward_is_an_error_of_the_response(pool):
     assert f"reward function {HERE}.raises raised KeyError" in score.error
 
 
+@pytest.mark.complete
 @pytest.mark.long
 def test_a_function_that_hangs_ends_at_the_limit(pool):
     assert judged(pool, "7", own("spins"), "function").detail.endswith("time limit of 3 s of CPU time")
@@ -139,6 +140,7 @@ def test_the_same_response_is_judged_once(pool):
     assert (after.calls - before.calls, after.repeated - before.repeated) == (1, 19)
 
 
+@pytest.mark.long
 def test_verifiers_of_a_prompt():
     assert verifiers_of("math", "7") == {"math"}
     assert verifiers_of("weighted", weighted(("math", 1, "7"), ("chat_open", 1, None))) == {"math", "chat_open"}

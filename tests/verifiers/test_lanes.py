@@ -31,6 +31,7 @@ def test_a_hang_scores_0_at_its_limit_of_cpu_time_and_the_rest_goes_on(pool):
     assert pool.stats()["math"].timeouts >= 1
 
 
+@pytest.mark.complete
 @pytest.mark.long
 @pytest.mark.parametrize(
     "response",
@@ -53,6 +54,7 @@ def test_adversarial_mathematics_scores_0(pool, response):
     assert (score.value, score.error) == (0.0, None)
 
 
+@pytest.mark.complete
 @pytest.mark.long
 def test_what_is_slow_is_right_all_the_same_in_the_patient_lane():
     terms = [f"x^{{{n}}}" for n in range(60)]
@@ -108,6 +110,7 @@ def test_a_killed_worker_is_replaced_and_its_call_repeated():
         assert pool.submit("math", "7", "7").result(GUARD_S).passed
 
 
+@pytest.mark.complete
 @pytest.mark.long
 def test_a_response_that_kills_two_workers_is_judged():
     with VerifierPool(1, limits(600)) as pool:
@@ -118,6 +121,7 @@ def test_a_response_that_kills_two_workers_is_judged():
         assert future.result(GUARD_S) == Score.binary(False, "ended its process twice (signal 9)")
 
 
+@pytest.mark.complete
 @pytest.mark.long
 def test_an_idle_worker_and_a_template_that_are_killed_are_replaced():
     with VerifierPool(1, limits(5)) as pool:
@@ -188,6 +192,7 @@ def private_mib(pid):
     return sum(int(line.split()[1]) for line in lines if line.startswith(("Private_", "Swap:"))) / 1024
 
 
+@pytest.mark.complete
 @pytest.mark.long
 def test_nothing_grows_over_many_calls():
     def stream(start):

@@ -50,6 +50,7 @@ def test_chat_without_a_judge_is_an_error_not_a_0():
     assert score.error == "chat_open needs a judge, and none is configured (verifiers.judge)"
 
 
+@pytest.mark.long
 def test_importing_the_seam_loads_no_checker():
     heavy = ["sympy", "math_verify", "nltk", "langdetect", "torch", "ray", "vllm"]
     script = f"import sys, tasks.verifiers; sys.exit(str([m for m in {heavy} if m in sys.modules]))"
@@ -66,6 +67,7 @@ def started_by_a_program_and_by_mathematics():
         return first, len(templates())
 
 
+@pytest.mark.complete
 @pytest.mark.long
 def test_nothing_is_started_that_is_not_asked_for():
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
@@ -140,6 +142,7 @@ def test_neither_errors_nor_time_outs_are_remembered(response, ground_truth, cou
     assert (stats.calls, stats.repeated, getattr(stats, counted)) == (2, 0, 2)
 
 
+@pytest.mark.complete
 @pytest.mark.long
 def test_no_more_scores_are_remembered_than_asked_for_and_the_oldest_go_first():
     with VerifierPool(1, SHORT) as pool:
@@ -149,16 +152,15 @@ def test_no_more_scores_are_remembered_than_asked_for_and_the_oldest_go_first():
         assert pool.stats()["precise_if"].repeated == 1
 
 
-@pytest.mark.parametrize(
-    "messages",
-    [[{"role": "user"}], [{}], ["user"], 7, [{"role": "user", "content": "\ud800"}]],
-    ids=["no content", "empty", "no object", "no list", "no unicode"],
-)
+SHAPELESS = [[{"role": "user"}], [{}], ["user"], 7, [{"role": "user", "content": "\ud800"}]]
+"""Messages with no content, of no keys, that are no objects, no list, and no unicode."""
+
+
 @pytest.mark.long
-def test_messages_of_the_wrong_shape_cost_no_place(messages):
+def test_messages_of_the_wrong_shape_cost_no_place():
     with VerifierPool(1, SHORT, max_pending=1) as pool:
-        for i in range(3):
-            assert pool.submit("math", f"{i}", f"{i}", messages).result(GUARD_S).passed
+        for number, messages in enumerate([*SHAPELESS, *SHAPELESS]):
+            assert pool.submit("math", f"{number}", f"{number}", messages).result(GUARD_S).passed
 
 
 @pytest.mark.parametrize("weight", [1e308, 10**400], ids=["sum", "integer"])
@@ -169,6 +171,7 @@ def test_weights_that_no_float_holds_are_an_error_and_cost_no_place(weight):
             assert "OverflowError" in pool.submit("weighted", "7", {"rewards": [part] * 2}).result(GUARD_S).error
 
 
+@pytest.mark.complete
 @pytest.mark.long
 def test_submissions_wait_for_a_place():
     taken = []
@@ -227,6 +230,7 @@ def test_a_pool_is_closed_from_its_own_callback_and_by_two_threads_at_once():
         list(threads.map(lambda _: other.close(), range(4)))
 
 
+@pytest.mark.long
 def test_whoever_waits_for_a_place_while_the_pool_closes_gets_an_error():
     pool = VerifierPool(1, SHORT, max_pending=1)
     pool.submit("math", TOWER, "7")
@@ -237,6 +241,7 @@ def test_whoever_waits_for_a_place_while_the_pool_closes_gets_an_error():
         assert {future.result(GUARD_S).result(GUARD_S).error for future in late} == {CLOSED}
 
 
+@pytest.mark.complete
 @pytest.mark.long
 def test_a_callback_that_raises_harms_nobody_else():
     def fail(future):
@@ -247,6 +252,7 @@ def test_a_callback_that_raises_harms_nobody_else():
         assert pool.submit("math", "8", "8").result(GUARD_S).passed
 
 
+@pytest.mark.complete
 @pytest.mark.long
 def test_two_pools_work_side_by_side_and_one_outlives_the_other():
     with VerifierPool(1, SHORT) as one:
@@ -282,6 +288,7 @@ time.sleep(600)
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below))
 
 
+@pytest.mark.complete
 @pytest.mark.long
 def test_processes_do_not_run_the_main_module_of_their_owner(tmp_path):
     """`pyflyte` as a main module takes a second or two to import, for each process that is started."""
@@ -327,6 +334,7 @@ def held_after_pools(count):
     return held
 
 
+@pytest.mark.complete
 @pytest.mark.long
 def test_pools_that_come_and_go_leave_nothing():
     # in a process of its own: what earlier tests left in this one may come and go meanwhile

@@ -86,6 +86,7 @@ def worked(monkeypatch):
     return found
 
 
+@pytest.mark.complete
 def test_another_filter_reads_no_source_again_and_another_mixture_cleans_nothing_again(run, worked):
     data = quickstart()[0]
     run()
@@ -98,6 +99,7 @@ def test_another_filter_reads_no_source_again_and_another_mixture_cleans_nothing
     assert ran == {}, "it took no prompt"
 
 
+@pytest.mark.complete
 def test_a_source_that_grew_is_the_only_one_that_is_read_and_screened_again(run, worked, tmp_path, monkeypatch):
     monkeypatch.setattr(loaders, "SMALL_BYTES", 0)
     questions = [f"What comes after the number {word}?" for word in ("ten", "nine", "six")]
@@ -145,6 +147,7 @@ def test_another_way_to_judge_keeps_the_responses(run):
     assert ran == {"judge_rollouts": 1, "train_policy": 1, "evaluate_policy": 2}
 
 
+@pytest.mark.complete
 def test_a_variant_costs_itself_alone_and_selects_nothing(run, tmp_path):
     run()
     data = quickstart()[0]
@@ -157,6 +160,7 @@ def test_a_variant_costs_itself_alone_and_selects_nothing(run, tmp_path):
     assert compared.num_rows == 2 * read_table(tmp_path / "outputs" / "latest" / "graded.parquet", GRADED).num_rows
 
 
+@pytest.mark.complete
 def test_early_stopping_depends_on_the_judges_and_on_the_threshold(run):
     data = quickstart()[0]
 
@@ -203,6 +207,7 @@ def test_a_result_whose_files_are_gone_is_made_again_and_what_depends_on_it_is_k
     assert run()[0] == {}
 
 
+@pytest.mark.complete
 def test_what_flyte_keeps_may_be_deleted(run, tmp_path):
     _, first = run()
     assert len(list((tmp_path / "flyte").rglob("*.parquet"))) > 5
@@ -270,6 +275,7 @@ def test_the_report_says_what_each_output_was_made_from_and_how_to_make_it_again
         assert words in page
 
 
+@pytest.mark.complete
 def test_a_secret_is_in_nothing_that_a_run_leaves(run, tmp_path, monkeypatch, capfd):
     secret = "hunter2-of-the-judge"  # noqa: S105
     monkeypatch.setenv("KEY_OF_THE_JUDGE", secret)
@@ -282,6 +288,7 @@ def test_a_secret_is_in_nothing_that_a_run_leaves(run, tmp_path, monkeypatch, ca
     assert secret not in "".join(capfd.readouterr())
 
 
+@pytest.mark.complete
 def test_a_run_that_fails_leaves_the_outputs_of_the_one_before(run, stand_ins, tmp_path, monkeypatch):
     run()
     before = {path.name for path in (tmp_path / "outputs").iterdir()}

@@ -25,6 +25,7 @@ def test_an_image_holds_the_folders_that_its_tasks_read():
     assert {"tasks", "workflows", "images", "data_specs"} == set(FOLDERS)
 
 
+@pytest.mark.complete
 def test_the_quickstart_is_planned_without_the_model_that_only_generation_has(cluster):
     data, training, evaluation = quickstart()
     planned = cluster.run_task(

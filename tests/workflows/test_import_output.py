@@ -19,7 +19,7 @@ MODULES = ("rlvr", "data", "training", "evaluation", "launch_plans")
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("verbose", ["0", "1"])
+@pytest.mark.parametrize("verbose", ["0", pytest.param("1", marks=pytest.mark.complete)])
 def test_importing_the_workflows_logs_nothing_about_unsupported_types(verbose):
     statement = "import " + ", ".join(f"workflows.{module}" for module in MODULES)
     done = subprocess.run(

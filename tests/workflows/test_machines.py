@@ -98,6 +98,7 @@ def test_what_finds_room_on_one_machine_is_one_pod_with_all_that_it_was_given(no
     assert found["learn"].metadata.interruptible
 
 
+@pytest.mark.long
 def test_where_training_has_gpus_difficulty_and_evaluation_have_one_for_each_that_an_engine_spans(nodes):
     data, _, evaluation = quickstart()
     wide = evaluation.model_copy(update={"engine": evaluation.engine.model_copy(update={"tensor_parallel_size": 4})})
@@ -107,6 +108,7 @@ def test_where_training_has_gpus_difficulty_and_evaluation_have_one_for_each_tha
     assert "GPU" not in asked(nodes(curate)[0]["roll-out"])
 
 
+@pytest.mark.long
 def test_judging_has_a_gpu_only_where_it_serves_the_judge(nodes):
     data, _, _ = quickstart()
     elsewhere = data.verifiers.model_copy(update={"judge": JudgeConfig(model="m", url="https://judge.example/v1")})
@@ -115,6 +117,7 @@ def test_judging_has_a_gpu_only_where_it_serves_the_judge(nodes):
     assert "GPU" not in asked(nodes(curate, data=by_url, training=recipe("grpo"))[0]["judge"])
 
 
+@pytest.mark.long
 def test_small_sources_are_read_in_one_pod_and_a_hub_data_set_in_its_own(nodes):
     found, _ = nodes(curate)
     assert list(found) == [
@@ -137,6 +140,7 @@ def test_small_sources_are_read_in_one_pod_and_a_hub_data_set_in_its_own(nodes):
     assert asked(found["mix"])["MEMORY"] == "5Gi"
 
 
+@pytest.mark.long
 def test_sources_are_screened_each_by_itself_where_something_is_asked_of_them(nodes, tmp_path):
     spec = quickstart()[0].model_dump(mode="json", exclude_unset=True)
     questions = tmp_path / "questions.jsonl"

@@ -72,6 +72,7 @@ def tasks(registered):
     return {name.rpartition(".")[2]: template for name, template in found.items()}
 
 
+@pytest.mark.complete
 def test_the_base_install_registers_the_same_without_torch_vllm_and_ray(base, registered, tmp_path):
     absent = "import importlib.util as u; assert not any(map(u.find_spec, ('torch', 'vllm', 'ray', 'flytekitplugins')))"
     assert subprocess.run([base / "python", "-c", absent], cwd=tmp_path).returncode == 0

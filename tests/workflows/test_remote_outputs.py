@@ -82,6 +82,7 @@ def test_what_the_backend_does_not_have_is_one_sentence_before_anything_starts(b
     assert "Traceback" not in output
 
 
+@pytest.mark.long
 def test_a_backend_that_does_not_answer_is_named(backend, own_cache):
     backend.config.write_text("admin:\n  endpoint: dns:///127.0.0.1:1\n  insecure: true\n")
     _, output = mix(backend, f"{EXECUTION}/data/o/selected")

@@ -89,6 +89,7 @@ def test_every_file_that_ships_loads_outside_of_a_checkout(python, tmp_path):
     assert len(data) == len(list(RECIPES.glob("*.yaml")))
 
 
+@pytest.mark.complete
 def test_pyflyte_runs_what_is_installed(python, tmp_path):
     site = Path(run(python, tmp_path, "-c", "import workflows; print(workflows.__path__[0])").strip()).parent
     shown = run(python, tmp_path, "-c", PYFLYTE, "run", str(site / "workflows" / "rlvr.py"), "rlvr", "--help")

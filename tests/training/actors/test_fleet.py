@@ -30,6 +30,7 @@ def run(engine, **options):
     return simulate(recipe(**options), engine, ClockLearner(1e9), Workload(lengths))
 
 
+@pytest.mark.complete
 @pytest.mark.long
 def test_an_actor_that_is_ten_times_slower_costs_no_more_than_what_it_lacks():
     slow = EngineClock(step_seconds=0.1, max_num_seqs=16)
@@ -116,6 +117,7 @@ def test_each_rung_of_the_published_ladder_is_above_the_last():
     assert ours[-1] / rungs["synchronous, wide"] > 1.5
 
 
+@pytest.mark.complete
 @pytest.mark.long
 @pytest.mark.parametrize("share", [0.3, 0.6])
 def test_active_sampling_generates_little_more_than_what_teaches_nothing_costs_where_rounds_discard_a_surplus(share):

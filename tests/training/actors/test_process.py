@@ -11,6 +11,7 @@ from tasks.training.config import ActorsConfig, TrainingConfig
 pytestmark = pytest.mark.engine
 
 
+@pytest.mark.complete
 def test_an_engine_that_hangs_while_it_loads_is_lost_and_not_taken_for_one_that_waits_for_room():
     import ray
 

@@ -48,6 +48,7 @@ def test_a_run_folder_that_a_node_does_not_see_is_an_error_that_names_the_option
     assert list(run_folder.iterdir()) == []
 
 
+@pytest.mark.complete
 @pytest.mark.engine
 def test_the_death_of_the_controllers_own_raylet_is_noticed_and_named():
     import ray

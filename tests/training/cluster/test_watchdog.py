@@ -10,7 +10,7 @@ import pytest
 from tasks.training.cluster.watchdog import watch
 from tests.training.driven import identity, process_of, running
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.complete]
 
 SECONDS = 15
 """Much less than the minute for which Ray's agents wait for a GCS that is gone."""

@@ -41,11 +41,13 @@ def imported():
     measure(160, 4)
 
 
+@pytest.mark.complete
 @pytest.mark.long
 def test_a_completion_costs_no_more_with_eight_times_as_many_in_flight():
     assert lines_per_completion(5120, 4) < 1.03 * lines_per_completion(640, 4)
 
 
+@pytest.mark.complete
 @pytest.mark.long
 def test_a_completion_costs_little_more_with_ten_times_as_many_actors():
     assert lines_per_completion(2560, 40) < 1.5 * lines_per_completion(2560, 4)

@@ -62,6 +62,7 @@ def test_a_run_goes_on_with_another_number_of_engines(tmp_path):
     assert len({row["group"] for row in trained}) == len(trained) == 16
 
 
+@pytest.mark.long
 def test_a_response_is_judged_while_others_of_its_group_are_being_generated(tmp_path):
     class Watching(TableJudge):
         async def score(self, *about):

@@ -54,6 +54,7 @@ def test_chunks_equal_the_whole_in_values_and_gradients(chunk, temperature):
     torch.testing.assert_close(gradients(logprobs, hidden, weight), gradients(expected, hidden, weight))
 
 
+@pytest.mark.long
 def test_gradients_are_those_of_finite_differences():
     hidden, weight, targets = inputs()
     assert torch.autograd.gradcheck(lambda h, w: token_logprobs(h, w, targets, chunk=7)[0], (hidden, weight))
@@ -89,6 +90,7 @@ def test_the_entropys_gradient_equals_that_of_the_whole(temperature):
         torch.testing.assert_close(gradients(take(ours), hidden, weight), gradients(take(theirs), hidden, weight))
 
 
+@pytest.mark.long
 def test_with_the_entropys_gradient_finite_differences_agree():
     hidden, weight, targets = inputs()
     assert torch.autograd.gradcheck(

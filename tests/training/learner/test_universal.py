@@ -45,6 +45,7 @@ def state(trainer):
     return first
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize(
     ("before", "after", "lora"),
     [
@@ -93,6 +94,7 @@ def test_other_ranks_go_on_from_what_these_saved(learner, tmp_path, before, afte
         assert resumed["grad_norm"] == pytest.approx(uninterrupted["grad_norm"], rel=2e-2)
 
 
+@pytest.mark.complete
 def test_a_conversion_that_was_cut_short_is_made_anew_and_a_whole_one_stays(learner, tmp_path):
     trainer = learner()
     save(trainer, tmp_path)

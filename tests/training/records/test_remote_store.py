@@ -110,6 +110,7 @@ def uploads(bucket):
     return sorted({key.split("/")[2].partition(".")[0] for key in bucket.keys("rlvr-runs/abc/step_")})
 
 
+@pytest.mark.long
 def test_an_empty_machine_gets_what_the_checkpoint_knew(bucket, machines):
     first, second = machines
     assert restored(bucket, second) is None
@@ -123,6 +124,7 @@ def test_an_empty_machine_gets_what_the_checkpoint_knew(bucket, machines):
     assert restored(bucket, second) is None  # it is there
 
 
+@pytest.mark.long
 def test_the_responses_of_a_run_are_kept_once_by_whichever_machine_it_went_on_on(bucket, machines):
     for number, machine in enumerate(machines):
         restored(bucket, machine)
@@ -141,6 +143,7 @@ def test_a_second_machine_does_not_work_on_a_run_that_is_going_on(bucket, machin
     assert not bucket.keys("rlvr-runs/abc/lease")
 
 
+@pytest.mark.long
 def test_only_the_newest_two_stay(bucket, machines):
     save(bucket, machines[0], 1, 2, 9, 10)
     assert uploads(bucket) == ["step_00000009", "step_00000010"]
@@ -171,6 +174,7 @@ t.save(SimpleNamespace(endpoint=sys.argv[1]), Path(sys.argv[2]), 2)
 """
 
 
+@pytest.mark.long
 def test_a_kill_before_the_manifest_leaves_the_checkpoint_before(bucket, machines):
     first, second = machines
     save(bucket, first, 1)
@@ -183,6 +187,7 @@ def test_a_kill_before_the_manifest_leaves_the_checkpoint_before(bucket, machine
     assert len([key for key in bucket.keys("rlvr-runs/abc/") if key.endswith("manifest.json")]) == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["manifest.json", "learner/rank_0", "ledger.jsonl"])
 @pytest.mark.parametrize("damage", [b"garbage", None])
 def test_what_is_damaged_is_skipped_for_the_one_before(bucket, machines, caplog, name, damage):
@@ -227,6 +232,7 @@ def test_an_upload_that_fails_is_a_warning_and_the_next_one_counts(bucket, machi
     assert restored(bucket, second) == 2
 
 
+@pytest.mark.long
 def test_policies_that_cannot_be_read_end_no_run_and_hold_no_lease(bucket, machines, monkeypatch, caplog):
     first, second = machines
 
@@ -243,6 +249,7 @@ def test_policies_that_cannot_be_read_end_no_run_and_hold_no_lease(bucket, machi
     assert restored(bucket, second) == 2
 
 
+@pytest.mark.long
 def test_a_slow_upload_holds_up_the_checkpoint_after_the_next(bucket, machines):
     first, second = machines
     storage = connect(bucket)
@@ -274,6 +281,7 @@ def test_an_upload_that_hangs_holds_up_the_end_only_for_a_while(bucket, machines
     hanging.result()
 
 
+@pytest.mark.long
 def test_of_a_run_that_has_ended_the_last_checkpoint_stays_alone(bucket, machines):
     first, second = machines
     with RunStore(connect(bucket), PLACE, first, ()) as store:

@@ -152,6 +152,7 @@ def planned(*overrides, zero_variance=0.3, **machines):
     return plan(olmo(*overrides), KNOWN["Olmo-3-32B"], Machines(H100, **machines), Prompts(None, zero_variance))
 
 
+@pytest.mark.complete
 @pytest.mark.long
 def test_the_papers_machines_wait_as_the_paper_says_where_two_thirds_of_the_groups_teach_nothing():
     """Olmo 3: 8 nodes learn, 20 generate, and the learner waits for 75% of the time."""
@@ -160,6 +161,7 @@ def test_the_papers_machines_wait_as_the_paper_says_where_two_thirds_of_the_grou
     assert idle[0.67] == pytest.approx(0.75, abs=0.05)
 
 
+@pytest.mark.complete
 @pytest.mark.long
 def test_the_best_split_is_better_than_the_recipes_own():
     small = ("groups_per_step=16",)
@@ -168,6 +170,7 @@ def test_the_best_split_is_better_than_the_recipes_own():
     assert best.nodes <= 28
 
 
+@pytest.mark.complete
 @pytest.mark.long
 def test_validation_takes_its_tokens_from_training_and_the_learner_never_waits_for_it():
     small = ("groups_per_step=16", "export_every=5")
@@ -216,6 +219,7 @@ def test_a_mean_beyond_the_limit_is_refused():
         plan(olmo(), KNOWN["Olmo-3-32B"], Machines(H100), Prompts(99_999))
 
 
+@pytest.mark.long
 def test_the_command_prints_what_one_would_ask():
     done = CliRunner().invoke(main, ["plan", "olmo3_think_32b", "groups_per_step=8", "async_steps=4"])
     assert done.exit_code == 0, done.output

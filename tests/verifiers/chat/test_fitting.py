@@ -67,6 +67,7 @@ def shown(endpoint):
     return endpoint.requests[-1][1]["messages"][1]["content"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", LONG)
 def test_an_answer_is_cut_by_the_tokens_that_the_endpoint_counts(name):
     with FakeEndpoint(strict, beside={"/tokenize": counted}) as endpoint:
@@ -111,6 +112,7 @@ def test_an_answer_that_is_refused_when_it_is_cut_too_scores_0():
     assert f"\n{CONTROL}\n" in shown(endpoint)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("counting", [{"/tokenize": counted}, {}])
 def test_a_conversation_or_reference_that_is_too_long_is_an_error(counting):
     long = [{"role": "user", "content": "What is this? " * 3_000}]

@@ -85,6 +85,7 @@ def test_prompts_of_one_question_begin_alike_so_that_servers_can_cache():
         assert first.answer.mark != second.answer.mark
 
 
+@pytest.mark.long
 def test_equal_judgements_have_equal_prompts_in_every_process():
     script = (
         "from tests.verifiers.chat.test_judge_prompts import *\n"
@@ -155,6 +156,7 @@ def tokenizer():
     return AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
 
 
+@pytest.mark.complete
 @pytest.mark.long
 def test_no_special_token_survives_a_real_tokenizer(tokenizer):
     specials = set(tokenizer.added_tokens_decoder)
@@ -260,6 +262,7 @@ def test_talk_to_the_grader_is_no_attempt_where_the_user_speaks_of_it():
     assert find_injections(answer, asked) == []
 
 
+@pytest.mark.long
 def test_no_real_answer_is_taken_for_talk_to_the_grader_and_few_are_changed(rows):
     texts, changed = 0, 0
     for row in rows("self_instruct_seed_tasks.jsonl"):

@@ -144,6 +144,7 @@ def outcome(read, problem):
         return str(reason)
 
 
+@pytest.mark.long
 @settings(max_examples=500, deadline=None)
 @given(st.binary(max_size=80) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_bytes_are_a_judgement_or_an_error_by_name(body):
@@ -152,6 +153,7 @@ def test_any_bytes_are_a_judgement_or_an_error_by_name(body):
     assert all(count >= 0 for count in read_usage(body))
 
 
+@pytest.mark.long
 @settings(max_examples=500, deadline=None)
 @given(
     st.text(max_size=60) | JSON.map(json.dumps) | JSON.map(lambda score: json.dumps({"reason": "x", "score": score}))

@@ -120,6 +120,7 @@ def test_a_long_answer_loses_its_middle_and_a_long_conversation_is_an_error(fold
         scores_of(config, ["No."], [{"role": "user", "content": "x" * 1_000}])
 
 
+@pytest.mark.long
 def test_no_answer_is_too_long_to_be_scored_where_another_has_room(folder):
     """However badly it tokenises, and however little the conversation leaves."""
     asked = [{"role": "user", "content": "What is the sum?"}]

@@ -64,6 +64,7 @@ async def grade(config, answers):
         await judge.close()
 
 
+@pytest.mark.complete
 @pytest.mark.engine
 def test_a_model_folder_is_served_for_a_block_and_grades_answers(judging_model):
     # random weights would write a reason without an end: the quotation mark is made its likeliest next token
@@ -126,6 +127,7 @@ if __name__ == "__main__":
         assert psutil.wait_procs(processes, timeout=30)[1] == []
 
 
+@pytest.mark.complete
 @pytest.mark.engine
 def test_a_server_that_ends_as_it_starts_is_an_error_with_the_end_of_its_log(judging_model):
     config = JudgeConfig(model=str(judging_model), server=ServerConfig(extra_args=["--no-such-option"]))

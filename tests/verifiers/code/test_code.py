@@ -68,6 +68,7 @@ def test_a_test_that_ends_the_process_costs_that_test_only(judge):
     assert score.value == 0.75
 
 
+@pytest.mark.complete
 @pytest.mark.long
 def test_the_total_time_bounds_all_tests(judge):
     hangs = "```python\ndef add(a, b):\n    while True: pass\n```"
@@ -75,6 +76,7 @@ def test_the_total_time_bounds_all_tests(judge):
     assert (score.value, score.error) == (0.0, None)
 
 
+@pytest.mark.complete
 @pytest.mark.long
 @pytest.mark.parametrize("ground_truth", [ADD["tests"], [{"input": "", "output": "1"}]], ids=["tests", "cases"])
 def test_what_dies_while_it_is_loaded_is_charged_for_that_each_time(judge, ground_truth):
@@ -115,6 +117,7 @@ def test_a_pool_and_its_server_agree_with_the_programs(judge, pool):
     assert pool.score_many(calls) == [judge(call.response, call.ground_truth) for call in calls]
 
 
+@pytest.mark.long
 def test_one_thousand_tests_are_run(judge):
     score = judge(RIGHT, {"tests": [f"assert add({n}, 1) == {n + 1}" for n in range(code.MAX_TESTS)]})
     assert score.passed
@@ -205,6 +208,7 @@ def peers():
         yield Peer(ours, lambda request: request), Peer(theirs, lambda request: request)
 
 
+@pytest.mark.long
 @given(plain)
 @settings(suppress_health_check=[HealthCheck.too_slow])
 def test_plain_data_crosses_the_wire_unchanged(peers, value):
@@ -239,6 +243,7 @@ def test_subclasses_cross_as_what_they_extend(peers, value):
     assert type(arrived) is type(value)
 
 
+@pytest.mark.complete
 @pytest.mark.long
 @SLOW
 @given(st.one_of(st.text(max_size=80), st.lists(st.sampled_from(WORDS), max_size=25).map(" ".join)))

@@ -165,10 +165,14 @@ def reply(**changes):
     return Reply(json.dumps({k: v for k, v in fields.items() if v is not ...}).encode())
 
 
-REWARDS = [{}, {"min_proportion": 0.5}, {"reward": "all_or_nothing"}]
-
-
-@pytest.mark.parametrize("reward", REWARDS, ids=["proportion", "at least half", "all or nothing"])
+@pytest.mark.parametrize(
+    "reward",
+    [
+        pytest.param({}, id="proportion"),
+        pytest.param({"min_proportion": 0.5}, id="at least half", marks=pytest.mark.complete),
+        pytest.param({"reward": "all_or_nothing"}, id="all or nothing", marks=pytest.mark.complete),
+    ],
+)
 def test_a_server_scores_as_a_process_of_ours_does_however_it_is_rewarded(server, reward):
     calls = [("code", *call) for call in CALLS.values()]
     with VerifierPool(2, VerifiersConfig(time_limit_seconds=8, code=LIMITS | reward)) as pool:
@@ -221,6 +225,7 @@ def test_nothing_listens():
     assert (usage["requests"], usage["failures"]) == (3, 1)
 
 
+@pytest.mark.complete
 def test_a_server_that_is_killed_under_a_request_is_an_error_and_the_next_server_judges_it():
     with CodeServer() as first, VerifierPool(1, remote(first.url, retries=2)) as pool:
         lost = pool.submit("code", HANG, DOUBLE)
@@ -239,6 +244,7 @@ def test_a_server_that_is_killed_under_a_request_is_an_error_and_the_next_server
     assert "time limit" in score.detail
 
 
+@pytest.mark.complete
 def test_a_server_that_is_told_to_end_answers_what_is_under_way_first():
     with CodeServer() as server, VerifierPool(1, remote(server.url, retries=0)) as pool:
         waiting = pool.submit("code", HANG, DOUBLE)
@@ -262,6 +268,7 @@ def test_a_slow_server_is_an_error_within_the_limits():
         assert ask(endpoint.url, request_timeout_seconds=0.3)[0].value == 1.0
 
 
+@pytest.mark.complete
 def test_a_full_server_says_when_to_come_back_and_all_are_judged_in_the_end():
     with CodeServer("--places", "1") as server:
         with VerifierPool(1, remote(server.url)) as pool:
@@ -368,6 +375,7 @@ bodies = st.recursive(
 )
 
 
+@pytest.mark.complete
 @settings(max_examples=100, deadline=None)
 @given(bodies.map(json.dumps).map(str.encode) | st.binary(max_size=40))
 def test_what_is_no_request_is_refused_and_changes_nothing(server, body):
@@ -519,6 +527,7 @@ def test_requests_hold_no_more_bytes_together_than_they_may():
     assert (sorted(states), held) == ([200, 200, 503], 0)
 
 
+@pytest.mark.complete
 def test_a_header_or_a_body_that_does_not_come_ends_the_connection(monkeypatch):
     monkeypatch.setattr("tasks.verifiers.code.service.READ_SECONDS", 0.3)
 

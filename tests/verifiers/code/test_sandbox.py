@@ -212,6 +212,7 @@ def test_packages_are_read_only(sandbox):
     assert detail_of_output(sandbox, program, "") == ""
 
 
+@pytest.mark.long
 def test_other_packages_come_with_what_they_require_and_none_can_be_left_out_of_the_library():
     with Sandbox("namespaces", None, 16, packages=()) as bare:
         assert detail_of_output(bare, "import numpy", "") == "exit status 1"
@@ -297,12 +298,14 @@ def in_container(isolation, unprivileged, read_only, denied):
     return done.stdout.splitlines() or done.stderr.splitlines()[-1:]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("isolation", ["namespaces", "landlock"])
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_it_works_in_containers(isolation, container):
     assert in_container(isolation, *CONTAINERS[container]) == ["1000", "works"]
 
 
+@pytest.mark.long
 def test_without_user_namespaces_landlock_works_and_the_other_says_why():
     assert in_container("landlock", True, False, [UNSHARE]) == ["1000", "works"]
     (printed,) = in_container("namespaces", True, False, [UNSHARE])
@@ -310,6 +313,7 @@ def test_without_user_namespaces_landlock_works_and_the_other_says_why():
     assert "does not allow non-privileged user namespaces" in printed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("isolation", ["namespaces", "landlock"])
 def test_where_threads_cannot_be_bounded_it_says_so(isolation):
     (printed,) = in_container(isolation, True, False, [SECCOMP])

@@ -53,11 +53,13 @@ def test_a_program_is_out_of_time_by_what_it_computes_and_sleeps(program):
     assert clock.charged() == pytest.approx(0.5, abs=0.1)
 
 
+@pytest.mark.long
 def test_what_waits_for_its_turn_is_not_charged():
     with running(SPIN, core=0), running(SPIN, core=0), running(SPIN, core=0):
         assert time_until(Clock(0.5, 5.0), OutOfTime, SPIN, core=0) >= 1.0
 
 
+@pytest.mark.long
 def test_a_thread_is_charged_what_it_computes_though_another_waits_for_it():
     clock = Clock(0.5, 5.0)
     with running(SPIN, core=0), running(SPIN, core=0), running(SPIN, core=0):

@@ -113,6 +113,7 @@ def test_no_text_breaks_a_checker(nltk_data, response):
             assert score.error is None, (name, score.error)
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_no_long_text_takes_a_checker_long(nltk_data, kind):
     for name, arguments, *_ in CASES:

@@ -104,6 +104,7 @@ def test_every_ifeval_prompt_is_accepted_and_judged(rows, punkt):
         assert instructions.judge("One short answer", ground_truth, None).value in (0.0, 1.0)
 
 
+@pytest.mark.long
 def test_without_data_or_network_all_constraints_work_but_those_that_name_what_they_lack():
     probe = """
 import nltk, socket
@@ -132,6 +133,7 @@ def test_a_missing_package_is_named(monkeypatch):
     ]
 
 
+@pytest.mark.long
 def test_the_table_of_arguments_and_the_checks_of_ground_truths_load_no_checker():
     probe = """
 import sys
@@ -147,6 +149,7 @@ print(len(SCHEMAS), sorted({"nltk", "langdetect", "if_verifiable", "emoji", "syl
     assert done.stdout.strip() == "112 []"
 
 
+@pytest.mark.complete
 @pytest.mark.long
 def test_whoever_imports_the_checkers_package_gets_it_whole():
     probe = """

@@ -231,6 +231,7 @@ ANSWERS = st.lists(PIECES | st.text(max_size=4), max_size=12).map("".join)
 CHEAP = ANSWERS.filter(lambda text: "!" not in text and text.count("^") + text.count("\u00b2") < 2)
 
 
+@pytest.mark.long
 @settings(max_examples=400, deadline=None)
 @given(ANSWERS)
 def test_no_text_breaks_the_normaliser_and_its_parts(text):
@@ -241,12 +242,14 @@ def test_no_text_breaks_the_normaliser_and_its_parts(text):
     assert all(isinstance(member, str) for member in shape(tidied).members)
 
 
+@pytest.mark.long
 @settings(max_examples=150, deadline=None)
 @given(CHEAP, CHEAP)
 def test_no_two_texts_break_the_comparison(answer, reference):
     assert mathematics.equivalent(answer, reference) in (True, False)
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(ANSWERS.map(lambda text: rf"so \boxed{{{text}}}") | ANSWERS.map(lambda text: f"the answer is {text}"))
 def test_an_extracted_answer_equals_itself(response):

@@ -18,6 +18,7 @@ def _warm():
     mathematics.warm_up()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("response", "form", "text"),
     [
@@ -101,6 +102,7 @@ def shifted(gold):
     return [str(value + 1), gold[:-1] + str((int(gold[-1]) + 3) % 10)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("file", "count"),
     [("gsm8k_test.jsonl", 1_319), pytest.param("gsm8k_train.jsonl", 7_473, marks=pytest.mark.complete)],
@@ -151,6 +153,7 @@ def test_what_a_process_warms_up_with_is_equal():
     assert [pair for pair in warming.EQUAL_ANSWERS if not mathematics.equivalent(*pair)] == []
 
 
+@pytest.mark.long
 def test_a_process_without_an_environment_files_or_network_judges():
     """As the workers are that judge: with threads, and without leave to fork, to write or to connect."""
     program = """
