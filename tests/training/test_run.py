@@ -5,6 +5,7 @@ import re
 import signal
 import uuid
 from collections import Counter
+from contextlib import nullcontext
 
 import pytest
 
@@ -13,7 +14,7 @@ from tasks.generation.config import SamplingConfig
 from tasks.tables.parquet import read_table
 from tasks.tables.schemas import LEDGER, MIXTURE
 from tasks.training.config import TrainingConfig, ValidationConfig
-from tasks.training.learner.config import LoraConfig
+from tasks.training.learner.config import DenseAttentionError, LoraConfig
 from tasks.training.records.response_files import TRAINING_ROLLOUTS
 from tasks.training.run import ResourceError, RunInputs, check_resources, train
 from tests import tiny_model
@@ -289,6 +290,14 @@ def test_a_run_that_goes_on_needs_one_actor_to_begin_with(caplog):
             check_resources(recipe.model_copy(update={"learner": learner}), resuming=True)
     finally:
         ray.shutdown()
+
+
+def test_rows_that_would_have_a_dense_mask_on_gpus_are_an_error(monkeypatch):
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 8.0, "GPU": 8.0})
+    for dtype, tokens, refused in (("float32", 4097, True), ("float32", 4096, False), ("auto", 35_840, False)):
+        learner = RECIPE.learner.model_copy(update={"dtype": dtype, "micro_batch_tokens": tokens})
+        with pytest.raises(DenseAttentionError) if refused else nullcontext():
+            check_resources(RECIPE.model_copy(update={"learner": learner}))
 
 
 def test_a_cluster_that_is_too_small_is_an_error_with_both_numbers(tiny_model, prompts, tmp_path):
