@@ -214,8 +214,9 @@ def check_fp8(findings: Findings, sizes: Sizes) -> None:
 
     def in_fp8() -> torch.Tensor:
         left, right = narrow
-        options = {"out_dtype": torch.bfloat16, "use_fast_accum": True}
-        return torch._scaled_mm(left, right.T, scale_a=scale, scale_b=scale, **options)
+        return torch._scaled_mm(
+            left, right.T, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16, use_fast_accum=True
+        )
 
     products: dict[str, Callable[[], torch.Tensor]] = {"bfloat16": lambda: a @ b.T, "FP8": in_fp8}
     for name, product in products.items():
