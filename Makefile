@@ -20,7 +20,7 @@ RUN := $(BIN)/pyflyte run workflows/rlvr.py rlvr
 IMAGES := data generation  # training has the image of generation
 PUBLISHED = $(shell sed -n 's/^published = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",')
 
-.PHONY: demo test test-fast test-all test-images chaos chaos-hosts soak check lock image-digests reference format bench bench-learning images register registry-is-named code-server clean
+.PHONY: demo test test-fast test-all test-images chaos chaos-hosts soak check lock image-digests reference format bench gpu-check bench-learning images register registry-is-named code-server clean
 
 demo: $(VENV)/.ready  ## the whole pipeline on the quickstart
 	@$(RUN)
@@ -79,6 +79,11 @@ format: $(VENV)/.ready
 
 bench: $(VENV)/.bench-ready  ## performance tables, and benchmarks.json
 	@$(BIN)/python -m tests.bench
+
+GPU_PYTHON = $(if $(DRY),$(BIN)/python,python3)
+JSON =
+gpu-check: $(if $(DRY),$(VENV)/.ready)  ## the learner on this machine's GPU, in minutes ([DRY=1: tiny, on CPUs] [JSON=file] [GPU_PYTHON=python3])
+	@$(GPU_PYTHON) -m tasks.training.gpu_check $(if $(DRY),--dry) $(if $(JSON),--json $(JSON))
 
 RUNS = 1
 bench-learning: $(VENV)/.bench-ready  ## held-out pass rate over wall time, beside TRL's, as a chart: 12 minutes of training each (RUNS=1)

@@ -123,6 +123,7 @@ FLOORS = (
         "training.control",
         "training.simulation",
         "training.metrics_page",
+        "training.gpu_check",
     ),
     *("training.run", "training.task", "inputs", "training.__main__", "reporting"),
 )

@@ -31,6 +31,7 @@ from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.control.validation import split_validation, validated_policy
 from tasks.training.groups.group import Prompt, read_prompts
 from tasks.training.learner.client import RayLearner
+from tasks.training.learner.config import check_dense_attention
 from tasks.training.learner.rank import LearnerRank
 from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.learner.universal import convert
@@ -154,6 +155,7 @@ def check_resources(config: TrainingConfig, *, resuming: bool = False) -> None:
 
     Raises:
         ResourceError: it cannot; names the options and what the cluster has.
+        DenseAttentionError: rows are too long for the attention that GPUs have for the learner's type.
     """
     import ray
 
@@ -162,6 +164,8 @@ def check_resources(config: TrainingConfig, *, resuming: bool = False) -> None:
     gpus, per_engine = available.get("GPU", 0), actors.engine.tensor_parallel_size
     if per_engine > 1 and not gpus:
         raise ResourceError(f"actors.engine.tensor_parallel_size is {per_engine}, and the cluster has no GPU")
+    if gpus and learner.dtype == "float32":
+        check_dense_attention(learner)
 
     def lacking(count: int) -> list[str]:
         needed = {"CPU": learner.ranks * learner.cpus + count * actors.cpus}

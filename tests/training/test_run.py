@@ -5,6 +5,7 @@ import re
 import signal
 import uuid
 from collections import Counter
+from contextlib import nullcontext
 
 import pytest
 
@@ -13,7 +14,7 @@ from tasks.generation.config import SamplingConfig
 from tasks.tables.parquet import read_table
 from tasks.tables.schemas import LEDGER, MIXTURE
 from tasks.training.config import TrainingConfig, ValidationConfig
-from tasks.training.learner.config import LoraConfig
+from tasks.training.learner.config import DenseAttentionError, LoraConfig
 from tasks.training.records.response_files import TRAINING_ROLLOUTS
 from tasks.training.run import ResourceError, RunInputs, check_resources, train
 from tests import tiny_model
@@ -294,6 +295,14 @@ def test_a_run_that_goes_on_needs_one_actor_to_begin_with(caplog):
     learner = recipe.learner.model_copy(update={"cpus": 2})
     with pytest.raises(ResourceError):
         check_resources(recipe.model_copy(update={"learner": learner}), resuming=True)
+
+
+def test_rows_that_would_have_a_dense_mask_on_gpus_are_an_error(monkeypatch):
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 8.0, "GPU": 8.0})
+    for dtype, tokens, refused in (("float32", 4097, True), ("float32", 4096, False), ("auto", 35_840, False)):
+        learner = RECIPE.learner.model_copy(update={"dtype": dtype, "micro_batch_tokens": tokens})
+        with pytest.raises(DenseAttentionError) if refused else nullcontext():
+            check_resources(RECIPE.model_copy(update={"learner": learner}))
 
 
 @pytest.mark.usefixtures("two_cores")

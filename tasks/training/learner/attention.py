@@ -14,7 +14,8 @@ model sees the empty slots and the copies.
 A sequence joins a block if the block's longest is at most `STRETCH` times as long, so that no sequence costs more than
 `STRETCH ** 2` times its own square. Scores take memory quadratic in the length; from `LONG` tokens on, a sequence is a
 block by itself and goes through torch's `scaled_dot_product_attention`, which takes linear memory and, at these
-lengths, no more time.
+lengths, no more time. Where a layer's attention has a window, such a sequence goes through it in runs of queries, each
+with the keys that its window reaches.
 """
 
 from __future__ import annotations
@@ -184,7 +185,8 @@ def packed_attention(
         layout: of the row, given to the model's forward as a keyword.
         scaling: factor on the scores.
         dropout: 0.
-        sliding_window, softcap, s_aux: None; variants of attention that are not implemented here.
+        sliding_window: tokens that a token attends to, itself included; None: all before it.
+        softcap, s_aux: None; variants of attention that are not implemented here.
         model_inputs: further arguments that transformers passes to every attention, such as `position_ids`; not used.
 
     Returns:
@@ -193,10 +195,7 @@ def packed_attention(
     Raises:
         ValueError: an attention mask, dropout, or a variant, which would be ignored.
     """
-    variants = {"attention_mask": attention_mask, "sliding_window": sliding_window, "softcap": softcap, "s_aux": s_aux}
-    refused = [name for name, value in variants.items() if value is not None] + ["dropout"] * (dropout > 0)
-    if refused:
-        raise ValueError(f"packed attention is plain causal attention and cannot apply {', '.join(refused)}")
+    refuse_variants(attention_mask=attention_mask, softcap=softcap, s_aux=s_aux, dropout=dropout or None)
     heads, tokens, width = query.shape[1:]
     groups = key.shape[1]
     # a query head's rows lie between those of its group, [Hk, slots, Hq / Hk, D]: one product then serves the group
@@ -205,24 +204,51 @@ def packed_attention(
     parts = []
     for block in layout.blocks:
         slots = slice(block.start, block.start + block.slots)
-        parts.append(_attend(q[:, slots], k[:, slots], v[:, slots], block, scaling))
+        window = sliding_window if sliding_window and sliding_window < block.length else None
+        parts.append(_attend(q[:, slots], k[:, slots], v[:, slots], block, scaling, window))
     out = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)  # [Hk, slots, Hq / Hk, D]
     return _Collect.apply(out, layout).transpose(0, 1).reshape(1, tokens, heads, width), None
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, block: Block, scaling: float) -> Tensor:
+def refuse_variants(**variants: object) -> None:
+    """Raise `ValueError` where a variant of attention that is not implemented is asked for, and would be ignored."""
+    refused = [name for name, value in variants.items() if value is not None]
+    if refused:
+        raise ValueError(f"packed attention is plain causal attention and cannot apply {', '.join(refused)}")
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, block: Block, scaling: float, window: int | None) -> Tensor:
     """Attention in one block: q `[Hk, slots, Hq / Hk, D]`, k and v `[Hk, slots, D]`; returns the shape of q."""
     groups, _, per_group, width = q.shape
     if block.length >= LONG:
-        out = scaled_dot_product_attention(
-            q.transpose(1, 2).flatten(0, 1)[None], k[None], v[None], is_causal=True, scale=scaling, enable_gqa=True
-        )
+        out = _attend_alone(q.transpose(1, 2).flatten(0, 1)[None], k[None], v[None], scaling, window)
         return out.view(groups, per_group, -1, width).transpose(1, 2)
     q = q.reshape(groups * block.count, block.length * per_group, width)
     k, v = (x.reshape(groups * block.count, block.length, width) for x in (k, v))
-    bias = q.new_full((block.length, block.length), float("-inf")).triu_(1).repeat_interleave(per_group, dim=0)
-    probs = torch.baddbmm(bias, q, k.transpose(1, 2), alpha=scaling).softmax(dim=-1)
+    bias = q.new_full((block.length, block.length), float("-inf")).triu_(1)
+    if window:
+        bias += torch.full_like(bias, float("-inf")).tril_(-window)
+    probs = torch.baddbmm(bias.repeat_interleave(per_group, dim=0), q, k.transpose(1, 2), alpha=scaling).softmax(dim=-1)
     return torch.bmm(probs, v).view(groups, block.slots, per_group, width)
+
+
+def _attend_alone(q: Tensor, k: Tensor, v: Tensor, scaling: float, window: int | None) -> Tensor:
+    """Attention of one long sequence: q `[1, Hq, L, D]`, k and v `[1, Hk, L, D]`; returns the shape of q."""
+    if window is None:
+        return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=True)
+    parts = []
+    step = max(window, LONG)
+    for start in range(0, q.shape[2], step):
+        end, first = min(start + step, q.shape[2]), max(0, start + 1 - window)
+        keys, values = k[:, :, first:end], v[:, :, first:end]
+        before = torch.arange(start, end)[:, None] - torch.arange(first, end)  # a query's distance to a key
+        mask = (before >= 0) & (before < window)
+        parts.append(
+            scaled_dot_product_attention(
+                q[:, :, start:end], keys, values, attn_mask=mask, scale=scaling, enable_gqa=True
+            )
+        )
+    return torch.cat(parts, dim=2)
 
 
 class _Spread(torch.autograd.Function):

@@ -8,6 +8,14 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from tasks.config import Config, RunTime
+from tasks.failures import MistakeError
+
+DENSE_TOKENS = 4096
+"""Tokens of a row beyond which attention with a dense mask is refused on a GPU: a mask holds their square."""
+
+
+class DenseAttentionError(MistakeError):
+    """Rows are too long for the attention that a GPU has for their type."""
 
 
 class OptimizerConfig(Config):
@@ -98,6 +106,21 @@ class UpdatesConfig(Config):
     """Number of parts, of equally many groups, that the batch is cut into, with one optimizer step each (DAPO: 16)."""
     epochs: int = Field(1, ge=1)
     """Number of passes over the parts."""
+
+
+def check_dense_attention(config: LearnerConfig) -> None:
+    """Check that rows are short enough for attention with a dense mask, which is what a GPU has for float32.
+
+    Raises:
+        DenseAttentionError: they are not.
+    """
+    if config.micro_batch_tokens > DENSE_TOKENS:
+        raise DenseAttentionError(
+            f"learner.micro_batch_tokens = {config.micro_batch_tokens:,}: a GPU has no attention for packed rows of "
+            f"learner.dtype = {config.dtype} but one with a mask of {config.micro_batch_tokens:,} x "
+            f"{config.micro_batch_tokens:,}, which is refused beyond {DENSE_TOKENS:,} tokens; give learner.dtype = "
+            "bfloat16 (on NVIDIA's Ampere or later), or shorter rows"
+        )
 
 
 def learning_rate(step: int, config: OptimizerConfig, steps: int) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypedDict
 
@@ -11,10 +11,18 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoModelForCausalLM, PreTrainedModel
 
+from tasks.training.learner import attention, varlen
 from tasks.training.learner.adapter import adapter_parameters, add_adapter, base_parameters, switched_off
-from tasks.training.learner.attention import NAME, Layout, packed_attention
 from tasks.training.learner.config import LoraConfig
 from tasks.training.learner.logprobs import DEFAULT_CHUNK, token_logprobs
+
+DENSE = "sdpa"
+"""Name of torch's own attention, to which transformers gives a mask `[T, T]` of a packed row."""
+LAYOUTS: Mapping[str, Callable[[Tensor], object]] = {
+    attention.NAME: attention.Layout.of,
+    varlen.NAME: varlen.Bounds.of,
+}
+"""Functions that make what an attention needs to know of a row, from its `position_ids`, by the attention's name."""
 
 
 class Row(TypedDict):
@@ -58,10 +66,9 @@ class Policy(nn.Module):
     ) -> Policy:
         """Load a Hugging Face model folder, with a new adapter where `lora` is given.
 
-        Attention is `packed_attention` on a machine without a GPU, flash attention where it is installed, else torch's
-        own.
+        Its attention is that of `attention_for`.
         """
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=_attention())
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention_for(dtype))
         model.config.use_cache = False
         if lora:
             add_adapter(model, lora)
@@ -74,7 +81,7 @@ class Policy(nn.Module):
     @property
     def shares_prompts(self) -> bool:
         """True if its attention understands rows in which responses share a prompt (`packing`)."""
-        return self.model.config._attn_implementation == NAME
+        return self.model.config._attn_implementation == attention.NAME
 
     def forward(
         self,
@@ -95,7 +102,8 @@ class Policy(nn.Module):
         Returns:
             Two float32 tensors `[1, N]`, zero where the mask is false.
         """
-        layout = {"layout": Layout.of(position_ids)} if self.shares_prompts else {}
+        layout_of = LAYOUTS.get(self.model.config._attn_implementation)
+        layout = {"layout": layout_of(position_ids)} if layout_of else {}
         hidden = self.model.base_model(  # [1, T, H]
             input_ids=input_ids, position_ids=position_ids, use_cache=False, **layout
         )[0]
@@ -133,10 +141,14 @@ def _scatter(values: Tensor, mask: Tensor) -> Tensor:
     return full.masked_scatter(mask, values)
 
 
-def _attention() -> str:
-    from transformers.utils import is_flash_attn_2_available
+def attention_for(dtype: torch.dtype) -> str:
+    """Return the name of the attention of packed rows on this machine, which transformers knows from now on.
 
+    It is `packed_attention` without a GPU, `varlen_attention` with one, and torch's own with a dense mask where the
+    GPU or the type has no kernel for that.
+    """
+    AttentionInterface.register(attention.NAME, attention.packed_attention)
+    AttentionInterface.register(varlen.NAME, varlen.varlen_attention)
     if not torch.cuda.is_available():
-        AttentionInterface.register(NAME, packed_attention)
-        return NAME
-    return "flash_attention_2" if is_flash_attn_2_available() else "sdpa"
+        return attention.NAME
+    return varlen.NAME if varlen.serves(dtype) else DENSE

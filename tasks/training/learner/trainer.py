@@ -24,9 +24,10 @@ from tasks.storage.durable import whole, writing
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.background import BackgroundCheckpointEngine
 from tasks.training.learner.client import LearnerLostError, RankReport
+from tasks.training.learner.config import check_dense_attention
 from tasks.training.learner.deepspeed_config import deepspeed_config
 from tasks.training.learner.packing import Floats, MicroBatch
-from tasks.training.learner.policy import Policy, Row
+from tasks.training.learner.policy import DENSE, Policy, Row, attention_for
 from tasks.training.learner.reference import FILE as REFERENCE_FILE
 from tasks.training.learner.reference import Reference, WithoutAdapter
 from tasks.training.learner.universal import TAG, universal_in
@@ -53,6 +54,9 @@ class Trainer:
         Args:
             config: the run's.
             model_folder: Hugging Face folder of the initial checkpoint.
+
+        Raises:
+            DenseAttentionError: rows are too long for the attention that this GPU has for the learner's type.
         """
         options = config.learner
         self._config = config
@@ -61,6 +65,8 @@ class Trainer:
         self._ranks = torch.distributed.get_world_size()
         self._dtype = precision.resolve(options.dtype, gpu=torch.cuda.is_available())
         dtype: torch.dtype = getattr(torch, self._dtype)
+        if attention_for(dtype) == DENSE:
+            check_dense_attention(options)
         torch.manual_seed(config.seed)
         self.policy = Policy.load(
             model_folder,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from tasks.failures import InfrastructureError, MistakeError
 from tasks.training.config import TrainingConfig
+from tasks.training.learner.config import check_dense_attention
 from tasks.training.simulation import roofline
 from tasks.training.simulation.actors import ClockLearner, EngineClock, drawn_lengths, mean_context
 from tasks.training.simulation.roofline import GB, Architecture, Gpu, LearnerMemory
@@ -135,6 +136,7 @@ def plan(config: TrainingConfig, model: Architecture, machines: Machines, prompt
 
     Raises:
         PlanError: it does not fit, or most of what is generated is too old when its turn comes.
+        DenseAttentionError: rows are too long for the attention that GPUs have for the learner's type.
     """
     memory, room = _learner_memory(config, model, machines)
     cache, clock = _engine(config, model, machines, prompts)
@@ -250,6 +252,8 @@ def _balanced_rate(config: TrainingConfig, model: Architecture, machines: Machin
 
 def _learner_memory(config: TrainingConfig, model: Architecture, machines: Machines) -> tuple[LearnerMemory, float]:
     learner = config.learner
+    if learner.dtype == "float32":
+        check_dense_attention(learner)
     memory = roofline.learner_memory(
         model,
         ranks=learner.ranks,

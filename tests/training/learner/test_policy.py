@@ -4,10 +4,13 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tasks.training.learner import attention
+from tasks.training.config import TrainingConfig
+from tasks.training.learner import attention, varlen
 from tasks.training.learner.attention import LONG, STRETCH, Copy, Layout
+from tasks.training.learner.config import DenseAttentionError, LearnerConfig
 from tasks.training.learner.packing import Sequence, pack
-from tasks.training.learner.policy import Policy
+from tasks.training.learner.policy import DENSE, Policy, attention_for
+from tasks.training.learner.trainer import Trainer
 
 VOCABULARY = 61
 TEMPERATURE = 0.7
@@ -220,11 +223,32 @@ def test_an_attention_mask_is_refused_not_ignored(load):
         )
 
 
-@pytest.mark.parametrize(("cuda", "flash", "expected"), [(False, False, attention.NAME), (True, False, "sdpa")])
-def test_attention_fits_the_machine(folder, monkeypatch, cuda, flash, expected):
+FITTING = [
+    (False, torch.float32, attention.NAME),
+    (True, torch.float32, DENSE),
+]
+
+
+@pytest.mark.parametrize(("cuda", "dtype", "expected"), FITTING)
+def test_attention_fits_the_machine(folder, monkeypatch, cuda, dtype, expected):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
-    monkeypatch.setattr("transformers.utils.is_flash_attn_2_available", lambda: flash)
-    policy = Policy.load(folder, dtype=torch.float32, gradient_checkpointing=False)
+    policy = Policy.load(folder, dtype=dtype, gradient_checkpointing=False)
     assert policy.model.config._attn_implementation == expected
     sequences = tokens(ROWS["alike"])
     torch.testing.assert_close(packed(policy, sequences)[0], one_by_one(folder, sequences)[0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("capability", "expected"), [((9, 0), varlen.NAME), ((8, 0), varlen.NAME), ((7, 5), DENSE)])
+def test_attention_in_16_bits_fits_the_gpu(monkeypatch, capability, expected):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    assert attention_for(torch.bfloat16) == expected
+
+
+def test_long_rows_are_refused_where_a_gpu_has_dense_masks_alone(folder, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 0)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
+    config = TrainingConfig(learner=LearnerConfig(dtype="float32", micro_batch_tokens=4097))
+    with pytest.raises(DenseAttentionError, match=r"learner\.micro_batch_tokens = 4,097"):
+        Trainer(config, str(folder))

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from tasks.training.__main__ import main, with_overrides
+from tasks.training.learner.config import DenseAttentionError
 from tasks.training.simulation import roofline
 from tasks.training.simulation.actors import mean_context
 from tasks.training.simulation.plan import Machines, PlanError, Prompts, best_split, plan
@@ -206,6 +207,13 @@ def test_validation_takes_its_tokens_from_training_and_the_learner_never_waits_f
 def test_what_cannot_work_is_refused_with_the_way_out(overrides, message):
     with pytest.raises(PlanError, match=message):
         planned(*overrides)
+
+
+def test_rows_that_would_have_a_dense_mask_on_gpus_are_refused():
+    with pytest.raises(
+        DenseAttentionError, match=r"learner\.micro_batch_tokens = 35,840: .* refused beyond 4,096 tokens"
+    ):
+        planned("learner.dtype=float32")
 
 
 def test_nodes_that_hold_no_engine_are_refused():

@@ -1,0 +1,241 @@
+"""Checks of a learner rank that trains a whole model: memory, speed, LoRA, and states that leave the GPU and return."""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from tasks.training.config import TrainingConfig
+from tasks.training.gpu_check.results import Findings, SkippedError
+from tasks.training.gpu_check.sizes import Sizes
+from tasks.training.gpu_check.timing import bytes_in_use, median_seconds, peak_bytes, release, seconds_of
+from tasks.training.learner.packing import MicroBatch, Sequence, pack
+from tasks.training.learner.rank import LearnerRank
+from tasks.training.simulation import roofline
+from tasks.training.simulation.roofline import GB, Gpu
+
+if TYPE_CHECKING:
+    from tasks.training.learner.trainer import Trainer
+
+APART = 0.15
+"""Largest difference between the peak memory and what `plan` computes, as a share of the latter."""
+ROWS = 2
+"""Micro-batches of an optimizer step: the second one meets the summed gradients of the first."""
+PROMPT = 16
+"""Tokens of each sequence that are not trained."""
+LORA = {"rank": 16, "alpha": 32}
+"""Options of the adapter that is trained."""
+
+
+class LearnerChecks:
+    """The checks that train the model in one folder; a trainer that one of them built serves the next."""
+
+    def __init__(self, sizes: Sizes, folder: Path) -> None:
+        """`folder`: of the model that is trained, as `save_random_model` writes it."""
+        self._sizes = sizes
+        self._folder = folder
+        self._trainer: Trainer | None = None
+        self._others = 0  # bytes on the GPU that are not the trainer's
+
+    def check_training(self, findings: Findings) -> None:
+        """Train all weights on packed rows: memory beside that of `plan`, trained tokens/s, MFU."""
+        self._train(findings, self._build(findings, self._config()), mfu=True)
+
+    def check_offloading(self, findings: Findings) -> None:
+        """Move all states of the trained learner to main memory and back; the policy must be the same then."""
+        if self._trainer is None:
+            raise SkippedError("no learner was built: see the check before.")
+        trainer, row = self._trainer, self._rows(self._trainer)[:1]
+        before, used = trainer.logprobs(row)[0], bytes_in_use()
+        if trainer.engine.device.type != "cuda":
+            raise SkippedError("there is no GPU that states could leave.")
+        for turn in ("first", "second"):
+            findings.figures[f"offload_states, {turn} time, s"] = seconds_of(trainer.engine.offload_states)
+            findings.figures[f"GPU memory left, {turn} time, GB"] = bytes_in_use() / GB
+            findings.figures[f"reload_states, {turn} time, s"] = seconds_of(trainer.engine.reload_states)
+        findings.figures["GPU memory before, GB"] = used / GB
+        findings.figures["GPU memory afterwards, GB"] = bytes_in_use() / GB
+        same = np.array_equal(before, trainer.logprobs(row)[0])
+        findings.require(same, "Log-probabilities changed while the states were in main memory.")
+        norm = trainer.step(row, _trained(row), 1e-6).grad_norm
+        findings.require(math.isfinite(norm), f"The gradient norm of the next step is {norm}.")
+
+    def check_lora(self, findings: Findings) -> None:
+        """Train an adapter beside frozen weights: memory beside that of `plan`, trained tokens/s."""
+        self.close()
+        trainer = self._build(findings, self._config(lora=LORA))
+        frozen = next(own for name, own in trainer.policy.named_parameters() if ".base_layer." in name)
+        before = frozen.detach().clone()
+        self._train(findings, trainer, mfu=False)
+        findings.require(torch.equal(before, frozen), "LoRA changed a frozen weight.")
+        self.close()
+
+    def close(self) -> None:
+        """Forget the trainer, and give back its memory."""
+        self._trainer = None
+        release()
+
+    def _config(self, **options: object) -> TrainingConfig:
+        tokens = self._sizes.row_tokens
+        learner = {
+            "micro_batch_tokens": tokens,
+            "logprob_chunk_tokens": self._sizes.chunk,
+            "gradient_checkpointing": True,
+        }
+        engine = {"max_model_len": tokens + 1}
+        return TrainingConfig.model_validate({
+            "learner": learner,
+            "actors": {"engine": engine},
+            "sampling": {"samples": 2, "max_tokens": tokens},
+            **options,
+        })  # fmt: skip
+
+    def _build(self, findings: Findings, config: TrainingConfig) -> Trainer:
+        self._others = bytes_in_use()
+        rank = LearnerRank(config, str(self._folder))
+        findings.figures["seconds to build"] = seconds_of(lambda: rank.setup(0, 1, ("127.0.0.1", _free_port())))
+        self._trainer = rank.trainer
+        optimizer = type(rank.trainer.engine.optimizer.optimizer)
+        findings.figures["optimizer"] = f"{optimizer.__module__}.{optimizer.__name__}"
+        findings.figures["attention"] = str(rank.trainer.policy.model.config._attn_implementation)
+        findings.figures["dtype"] = str(next(rank.trainer.policy.parameters()).dtype).removeprefix("torch.")
+        return rank.trainer
+
+    def _rows(self, trainer: Trainer) -> list[MicroBatch]:
+        """`ROWS` equal rows of random tokens, whose old log-probabilities are those of the engine."""
+        random = np.random.default_rng(0)
+
+        def sequence(length: int) -> Sequence:
+            ids = random.integers(self._sizes.model.vocabulary, size=length).tolist()
+            n = length - PROMPT
+            return Sequence(ids[:PROMPT], ids[PROMPT:], [-1.0] * n, float(random.normal()))
+
+        tokens, rows = self._sizes.row_tokens, []
+        for _ in range(ROWS):
+            [[row]] = pack([sequence(length) for length in self._sizes.row], tokens)
+            rows.append(row)
+        return rows
+
+    def _train(self, findings: Findings, trainer: Trainer, *, mfu: bool) -> None:
+        rows = self._rows(trainer)
+        norms: list[float] = []
+        before_step: list[int] = []
+        take_step = trainer.engine.step
+
+        def measured_step() -> None:
+            before_step.append(peak_bytes(reset=True))
+            take_step()
+
+        def step() -> None:
+            norms.append(trainer.step(rows, _trained(rows), 1e-6).grad_norm)
+
+        findings.figures["tokens of a row"] = rows[0].num_tokens
+        findings.figures["rows of a step"] = len(rows)
+        findings.figures["GPU memory before a step, GB"] = bytes_in_use() / GB
+        peak_bytes(reset=True)
+        trainer.engine.step = measured_step
+        try:
+            findings.figures["first step, s"] = seconds_of(step)
+            backward, update = before_step[-1], peak_bytes(reset=True)
+        finally:
+            del trainer.engine.step  # the class's own again
+        seconds = median_seconds(step, self._sizes.steps)
+        findings.figures["step, s"] = seconds
+        findings.figures["trained tokens/s"] = _trained(rows) / seconds
+        findings.require(all(math.isfinite(n) and n > 0 for n in norms), f"Gradient norms are {norms}.")
+        gpu = gpu_here()
+        if mfu and gpu:
+            findings.figures["MFU"] = roofline.model_flops_utilization(
+                sum(row.num_tokens for row in rows) / seconds,
+                self._sizes.model,
+                gpu,
+                gpus=1,
+                context=self._sizes.context,
+                training=True,
+            )
+        self._compare_memory(findings, trainer, backward, update)
+
+    def _compare_memory(self, findings: Findings, trainer: Trainer, backward: int, update: int) -> None:
+        learner = trainer._config.learner
+        computed = roofline.learner_memory(
+            self._sizes.model,
+            ranks=1,
+            zero_stage=learner.zero_stage,
+            micro_batch_tokens=learner.micro_batch_tokens,
+            logprob_chunk_tokens=learner.logprob_chunk_tokens,
+            checkpointing=learner.gradient_checkpointing,
+            reference=False,
+            frozen=trainer._config.lora is not None,
+        )
+        findings.figures["peak memory by plan, GB"] = computed.total / GB
+        for use, size in vars(computed).items():
+            findings.figures[f"  {use}, GB"] = size / GB
+        if not torch.cuda.is_available():
+            return
+        findings.figures["  of other checks, GB"] = self._others / GB
+        findings.figures["  reserved, GB"] = torch.cuda.max_memory_reserved() / GB
+        compare_peaks(findings, backward - self._others, update - self._others, computed.total)
+
+
+def compare_peaks(findings: Findings, backward: float, update: float, computed: float) -> None:
+    """Compare the peak memory with what `plan` computes; all are bytes.
+
+    Args:
+        findings: takes the figures, and a fault where they are further apart than `APART`.
+        backward: peak of the forward and backward passes.
+        update: peak of the optimizer's step.
+        computed: by `plan`.
+    """
+    peak = max(backward, update)
+    findings.figures["peak memory, GB"] = peak / GB
+    findings.figures["  forward and backward, GB"] = backward / GB
+    findings.figures["  optimizer step, GB"] = update / GB
+    findings.require(
+        abs(peak - computed) <= APART * computed,
+        f"Peak memory is {peak / GB:.1f} GB, and plan computes {computed / GB:.1f}: more than {APART:.0%} apart.",
+    )
+
+
+def check_fp8(findings: Findings, sizes: Sizes) -> None:
+    """Time the first matrix product of the MLP in bfloat16 and in FP8; the learner itself uses no FP8."""
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 9):
+        raise SkippedError("there is no GPU with FP8 (Ada, Hopper or later).")
+    shape = (sizes.row_tokens, sizes.model.hidden, sizes.model.intermediate)
+    a = torch.randn(shape[0], shape[1], dtype=torch.bfloat16, device="cuda")
+    b = torch.randn(shape[2], shape[1], dtype=torch.bfloat16, device="cuda")
+    scale = torch.ones((), device="cuda")
+    narrow = [side.to(torch.float8_e4m3fn) for side in (a, b)]
+
+    def in_fp8() -> torch.Tensor:
+        left, right = narrow
+        return torch._scaled_mm(
+            left, right.T, scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16, use_fast_accum=True
+        )
+
+    products: dict[str, Callable[[], torch.Tensor]] = {"bfloat16": lambda: a @ b.T, "FP8": in_fp8}
+    for name, product in products.items():
+        findings.figures[f"{name}, TFLOP/s"] = 2 * math.prod(shape) / median_seconds(product, 20) / 1e12
+
+
+def gpu_here() -> Gpu | None:
+    """Return the datasheet of this machine's first GPU, by its name; None where it is not known."""
+    if not torch.cuda.is_available():
+        return None
+    name = torch.cuda.get_device_name()
+    return next((gpu for key, gpu in roofline.GPUS.items() if key in name), None)
+
+
+def _trained(rows: list[MicroBatch]) -> int:
+    return int(sum(row.mask.sum() for row in rows))
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])

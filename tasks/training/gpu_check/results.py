@@ -1,0 +1,87 @@
+"""Results of checks: what a check measured, what was wrong, and the table of all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tasks.failures import one_line
+
+Number = float | int | str
+Status = Literal["passed", "failed", "skipped"]
+
+
+class SkippedError(Exception):
+    """A check cannot run on this machine; the message is the reason, and no fault."""
+
+
+@dataclass
+class Findings:
+    """Figures and faults of one check, in the order in which it came to them.
+
+    Attributes:
+        figures: values by a name that holds the unit.
+        faults: one sentence for each thing that is wrong.
+    """
+
+    figures: dict[str, Number] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+    def require(self, holds: bool, fault: str) -> None:
+        """Note the fault unless the condition holds."""
+        if not holds:
+            self.faults.append(fault)
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of one check.
+
+    Attributes:
+        name: of the check.
+        status: `passed`; `failed`, where it found a fault or raised an error; `skipped`, where it cannot run here.
+        seconds: that it took.
+        figures: as in `Findings`.
+        reason: the faults, the error or the reason for which it was skipped; empty where it passed.
+    """
+
+    name: str
+    status: Status
+    seconds: float
+    figures: dict[str, Number]
+    reason: str
+
+
+def carry_out(name: str, check: Callable[[Findings], None]) -> Result:
+    """Run a check; an error that it raises, such as a lack of memory, is its result, so that others still run."""
+    findings, started = Findings(), time.perf_counter()
+    status: Status = "failed"
+    try:
+        check(findings)
+        reason = " ".join(findings.faults)
+        status = "failed" if findings.faults else "passed"
+    except SkippedError as skipped:
+        status, reason = "skipped", str(skipped)
+    except Exception as error:
+        reason = " ".join([*findings.faults, f"{type(error).__name__}: {one_line(error)}"])
+    return Result(name, status, time.perf_counter() - started, findings.figures, reason)
+
+
+def table(results: list[Result]) -> str:
+    """Return all results as text: a line for each check and for each of its figures."""
+    width = max((len(name) for result in results for name in result.figures), default=0)
+    lines = []
+    for result in results:
+        lines.append(f"{result.status:8} {result.name}  ({result.seconds:.1f} s)")
+        if result.reason:
+            lines.append(f"{'':8} {result.reason}")
+        lines += [f"{'':8}   {name:{width}}  {_number(value)}" for name, value in result.figures.items()]
+    return "\n".join(lines)
+
+
+def _number(value: Number) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if abs(value) >= 1000 or value == int(value) else f"{value:.4g}"

@@ -1,0 +1,108 @@
+"""Sizes at which a machine is checked: a model of 1.5 billion parameters on a GPU, a tiny one for a dry run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from tasks.training.simulation.roofline import KNOWN, Architecture
+
+if TYPE_CHECKING:
+    from transformers import Qwen2Config
+
+WEIGHTS_STD = 0.05
+"""Standard deviation of random weights; with the usual 0.02 it would show less which tokens attend to which."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of all checks.
+
+    Attributes:
+        model: shape of the trained model.
+        row: tokens of each sequence in the packed row that is trained on.
+        attention_row: the same, where attention is compared with the dense computation of it.
+        windows: sliding windows that attention is checked with.
+        logprobs: tokens whose log-probabilities are compared.
+        chunk: tokens whose logits exist at a time (`learner.logprob_chunk_tokens`).
+        steps: timed optimizer steps, after one that is not.
+    """
+
+    model: Architecture
+    row: tuple[int, ...]
+    attention_row: tuple[int, ...]
+    windows: tuple[int, ...]
+    logprobs: int
+    chunk: int
+    steps: int
+
+    @property
+    def row_tokens(self) -> int:
+        """Tokens of the packed row that is trained on."""
+        return sum(self.row)
+
+    @property
+    def context(self) -> float:
+        """Mean number of tokens before one in its sequence of the packed row."""
+        return sum(length**2 / 2 for length in self.row) / self.row_tokens
+
+
+FULL = Sizes(
+    model=KNOWN["Qwen2.5-1.5B"],
+    row=(16_384, 8192, 4096, 4096, 2048, 1024),  # 35,840 tokens, as Olmo 3's rows have
+    attention_row=(1500, 1, 700, 129, 1024, 742),
+    windows=(1024, 128),
+    logprobs=4096,
+    chunk=1024,
+    steps=2,
+)
+TINY = Sizes(
+    model=Architecture(2, 64, 128, 4, 2, 16, 128, tied=True, attention_bias=True),
+    row=(48, 24, 24),
+    attention_row=(40, 1, 17, 6),
+    windows=(8,),
+    logprobs=40,
+    chunk=16,
+    steps=1,
+)
+
+
+def save_random_model(folder: Path, shape: Architecture, dtype: torch.dtype, layers: int | None = None) -> None:
+    """Write a Qwen2 model of random weights to a folder.
+
+    Args:
+        folder: to write to.
+        shape: of the model; with a `window`, every other layer has it.
+        dtype: type of the weights.
+        layers: of them, where it is not the shape's.
+    """
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    with torch.device(device):
+        model = AutoModelForCausalLM.from_config(_qwen2(shape, layers or shape.layers), dtype=dtype)
+    model.save_pretrained(folder)
+
+
+def _qwen2(shape: Architecture, layers: int) -> Qwen2Config:
+    from transformers import Qwen2Config
+
+    kinds = ["sliding_attention" if shape.window and i % 2 == 0 else "full_attention" for i in range(layers)]
+    return Qwen2Config(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        max_position_embeddings=65_536,
+        initializer_range=WEIGHTS_STD,
+        tie_word_embeddings=shape.tied,
+        use_sliding_window=shape.window is not None,
+        sliding_window=shape.window,
+        layer_types=kinds,
+    )

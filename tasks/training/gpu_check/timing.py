@@ -1,0 +1,55 @@
+"""Time and memory on a device that works beside the program: measured once it has finished its work."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+
+def synchronize() -> None:
+    """Wait until the GPU, where there is one, has done what it was given."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def seconds_of(call: Callable[[], object]) -> float:
+    """Return the seconds that a call and its work on the GPU take."""
+    synchronize()
+    started = time.perf_counter()
+    call()
+    synchronize()
+    return time.perf_counter() - started
+
+
+def median_seconds(call: Callable[[], object], repeats: int = 5) -> float:
+    """Return the median of several calls, after one that is not counted, seconds."""
+    seconds_of(call)
+    return statistics.median(seconds_of(call) for _ in range(repeats))
+
+
+def peak_bytes(*, reset: bool = False) -> int:
+    """Return the most bytes that tensors had on the GPU at a time since the last reset; 0 without a GPU."""
+    if not torch.cuda.is_available():
+        return 0
+    synchronize()
+    peak = torch.cuda.max_memory_allocated()
+    if reset:
+        torch.cuda.reset_peak_memory_stats()
+    return peak
+
+
+def bytes_in_use() -> int:
+    """Return the bytes that tensors have on the GPU; 0 without one."""
+    return torch.cuda.memory_allocated() if torch.cuda.is_available() else 0
+
+
+def release() -> None:
+    """Give back the memory of what is no longer used, so that one check does not weigh on the next."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()

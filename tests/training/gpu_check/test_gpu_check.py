@@ -1,0 +1,113 @@
+"""The checks of a GPU: a dry run of all of them, and what they do with a fault."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tasks.training.gpu_check import learning, values
+from tasks.training.gpu_check.results import Findings, SkippedError, carry_out, table
+from tasks.training.gpu_check.sizes import FULL, TINY
+from tasks.training.learner.attention import packed_attention
+from tasks.training.learner.logprobs import token_logprobs
+from tests.paths import ROOT
+
+CPU = torch.device("cpu")
+DRY = """
+import sys
+for absent in ("ray", "vllm", "flytekit", "pandas", "pyarrow", "polars"):
+    sys.modules[absent] = None
+from tasks.training.gpu_check.__main__ import main
+main(["--dry", "--json", sys.argv[1]])
+"""
+
+
+@pytest.mark.engine
+def test_a_dry_run_walks_all_checks_without_ray_vllm_and_flyte(tmp_path):
+    file = tmp_path / "gpu.json"
+    done = subprocess.run([sys.executable, "-c", DRY, file], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    checks = {check["name"]: check for check in json.loads(file.read_text())["checks"]}
+    skipped = {"engine"} if torch.cuda.is_available() else {"FP8", "offloading", "engine"}
+    assert {name for name, check in checks.items() if check["status"] == "skipped"} == skipped
+    assert {name for name, check in checks.items() if check["status"] == "failed"} == set()
+    assert checks["training"]["figures"]["trained tokens/s"] > 0
+    assert checks["training"]["figures"]["tokens of a row"] == TINY.row_tokens
+    for name in ("attention", "policy", "log-probabilities", "LoRA"):
+        assert f"passed   {name}" in done.stdout
+
+
+def test_an_error_is_one_row_and_leaves_the_figures():
+    def runs_out_of_memory(findings):
+        findings.figures["step, s"] = 2.5
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 9 GiB")
+
+    result = carry_out("training", runs_out_of_memory)
+    assert result.status == "failed"
+    assert result.reason == "OutOfMemoryError: CUDA out of memory. Tried to allocate 9 GiB"
+    assert result.figures == {"step, s": 2.5}
+    assert "2.5" in table([result])
+
+
+def test_a_check_that_cannot_run_is_no_fault():
+    def no_gpu(findings):
+        raise SkippedError("there is no GPU.")
+
+    assert carry_out("FP8", no_gpu).status == "skipped"
+
+
+def test_attention_with_a_window_too_long_by_one_token_is_a_fault(monkeypatch):
+    def too_long(*arguments, sliding_window=None, **options):
+        return packed_attention(*arguments, sliding_window=sliding_window and sliding_window + 1, **options)
+
+    monkeypatch.setitem(values.FUNCTIONS, "packed_blocks", too_long)
+    findings = Findings()
+    values.check_attention(findings, TINY, CPU, torch.float32)
+    assert len(findings.faults) == 4
+    assert all("packed_blocks leaves eager attention" in fault and "window 8" in fault for fault in findings.faults)
+
+
+def test_a_wrong_temperature_is_a_fault(monkeypatch):
+    def hotter(*arguments, temperature, **options):
+        return token_logprobs(*arguments, temperature=1.01 * temperature, **options)
+
+    monkeypatch.setattr(values, "token_logprobs", hotter)
+    findings = Findings()
+    values.check_logprobs(findings, TINY, CPU, torch.float32)
+    assert findings.faults
+    assert all("Log-probabilities leave the reference" in fault for fault in findings.faults)
+
+
+@pytest.mark.parametrize(("peak", "faults"), [(11.4, 0), (8.6, 0), (11.6, 1), (8.4, 1)])
+def test_peak_memory_may_be_15_percent_from_the_plan(peak, faults):
+    for backward, update in ((peak, 1.0), (1.0, peak)):
+        findings = Findings()
+        learning.compare_peaks(findings, backward * 1e9, update * 1e9, 10e9)
+        assert len(findings.faults) == faults
+        assert findings.figures["peak memory, GB"] == peak
+
+
+def test_sizes_are_those_of_a_1_5_billion_model_and_a_row_of_olmo_3():
+    assert FULL.model.parameters == pytest.approx(1.54e9, rel=0.01)
+    assert FULL.row_tokens == 35_840
+    assert FULL.context == pytest.approx(sum(n * n for n in FULL.row) / 2 / 35_840)
+    assert max(FULL.windows) < max(FULL.attention_row)
+
+
+def test_dense_attention_by_hand():
+    """Values are 0, 1, 2, 3; equal scores make each output the mean of what a token attends to."""
+    query = key = torch.zeros(1, 1, 4, 2)
+    value = torch.arange(4.0).expand(1, 1, 2, 4).transpose(2, 3)
+    positions = torch.tensor([0, 1, 2, 0])
+    out = values.dense_attention(query, key, value, positions, 1.0, None)
+    assert out[0, :, 0, 0].tolist() == [0, 0.5, 1, 3]
+    out = values.dense_attention(query, key, value, positions, 1.0, 2)
+    assert out[0, :, 0, 0].tolist() == [0, 0.5, 1.5, 3]
+
+
+def test_figures_are_json():
+    result = carry_out("sizes", lambda findings: findings.figures.update(seconds=1.0, name="a"))
+    assert json.loads(json.dumps(dataclasses.asdict(result)))["figures"] == {"seconds": 1.0, "name": "a"}
