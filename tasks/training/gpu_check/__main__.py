@@ -68,6 +68,7 @@ def run_checks(sizes: Sizes) -> list[Result]:
             "model": lambda findings: save_random_model(folder, sizes.model, dtype),
             "training": learner.check_training,
             "offloading": learner.check_offloading,
+            "training without recomputing": learner.check_without_recomputing,
             "LoRA": learner.check_lora,
             "engine": check_engine,
         }
@@ -77,6 +78,8 @@ def run_checks(sizes: Sizes) -> list[Result]:
             results.append(carry_out(name, check))
             print(f"{name}: {results[-1].status}", file=sys.stderr, flush=True)
         learner.close()
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
     return results
 
 

@@ -45,13 +45,20 @@ class LearnerChecks:
 
     def check_training(self, findings: Findings) -> None:
         """Train all weights on packed rows: memory beside that of `plan`, trained tokens/s, MFU."""
-        self._train(findings, self._build(findings, self._config()), mfu=True)
+        self._train(findings, self._build(findings, self._config(self._sizes.row)), self._sizes.row, mfu=True)
+
+    def check_without_recomputing(self, findings: Findings) -> None:
+        """Train all weights on shorter rows whose activations are all stored: memory beside that of `plan`."""
+        self.close()
+        config = self._config(self._sizes.short_row, gradient_checkpointing=False)
+        self._train(findings, self._build(findings, config), self._sizes.short_row)
+        self.close()
 
     def check_offloading(self, findings: Findings) -> None:
         """Move all states of the trained learner to main memory and back; the policy must be the same then."""
         if self._trainer is None:
             raise SkippedError("no learner was built: see the check before.")
-        trainer, row = self._trainer, self._rows(self._trainer)[:1]
+        trainer, row = self._trainer, self._rows(self._sizes.row)[:1]
         before, used = trainer.logprobs(row)[0], bytes_in_use()
         if trainer.engine.device.type != "cuda":
             raise SkippedError("there is no GPU that states could leave.")
@@ -69,10 +76,10 @@ class LearnerChecks:
     def check_lora(self, findings: Findings) -> None:
         """Train an adapter beside frozen weights: memory beside that of `plan`, trained tokens/s."""
         self.close()
-        trainer = self._build(findings, self._config(lora=LORA))
+        trainer = self._build(findings, self._config(self._sizes.row, lora=LORA))
         frozen = next(own for name, own in trainer.policy.named_parameters() if ".base_layer." in name)
         before = frozen.detach().clone()
-        self._train(findings, trainer, mfu=False)
+        self._train(findings, trainer, self._sizes.row)
         findings.require(torch.equal(before, frozen), "LoRA changed a frozen weight.")
         self.close()
 
@@ -81,19 +88,21 @@ class LearnerChecks:
         self._trainer = None
         release()
 
-    def _config(self, **options: object) -> TrainingConfig:
-        tokens = self._sizes.row_tokens
+    def _config(
+        self, row: tuple[int, ...], *, gradient_checkpointing: bool = True, lora: dict[str, int] | None = None
+    ) -> TrainingConfig:
+        tokens = sum(row)
         learner = {
             "micro_batch_tokens": tokens,
             "logprob_chunk_tokens": self._sizes.chunk,
-            "gradient_checkpointing": True,
+            "gradient_checkpointing": gradient_checkpointing,
         }
         engine = {"max_model_len": tokens + 1}
         return TrainingConfig.model_validate({
             "learner": learner,
             "actors": {"engine": engine},
             "sampling": {"samples": 2, "max_tokens": tokens},
-            **options,
+            "lora": lora,
         })  # fmt: skip
 
     def _build(self, findings: Findings, config: TrainingConfig) -> Trainer:
@@ -107,8 +116,8 @@ class LearnerChecks:
         findings.figures["dtype"] = str(next(rank.trainer.policy.parameters()).dtype).removeprefix("torch.")
         return rank.trainer
 
-    def _rows(self, trainer: Trainer) -> list[MicroBatch]:
-        """`ROWS` equal rows of random tokens, whose old log-probabilities are those of the engine."""
+    def _rows(self, lengths: tuple[int, ...]) -> list[MicroBatch]:
+        """`ROWS` rows of random tokens in sequences of these lengths, as if an engine had sampled them."""
         random = np.random.default_rng(0)
 
         def sequence(length: int) -> Sequence:
@@ -116,14 +125,14 @@ class LearnerChecks:
             n = length - PROMPT
             return Sequence(ids[:PROMPT], ids[PROMPT:], [-1.0] * n, float(random.normal()))
 
-        tokens, rows = self._sizes.row_tokens, []
+        rows = []
         for _ in range(ROWS):
-            [[row]] = pack([sequence(length) for length in self._sizes.row], tokens)
+            [[row]] = pack([sequence(length) for length in lengths], sum(lengths))
             rows.append(row)
         return rows
 
-    def _train(self, findings: Findings, trainer: Trainer, *, mfu: bool) -> None:
-        rows = self._rows(trainer)
+    def _train(self, findings: Findings, trainer: Trainer, lengths: tuple[int, ...], *, mfu: bool = False) -> None:
+        rows = self._rows(lengths)
         norms: list[float] = []
         before_step: list[int] = []
         take_step = trainer.engine.step
@@ -137,11 +146,12 @@ class LearnerChecks:
 
         findings.figures["tokens of a row"] = rows[0].num_tokens
         findings.figures["rows of a step"] = len(rows)
-        findings.figures["GPU memory before a step, GB"] = bytes_in_use() / GB
+        findings.figures["first step, s"] = seconds_of(step)  # the optimizer makes its moments at its end
+        findings.figures["GPU memory between steps, GB"] = (bytes_in_use() - self._others) / GB
         peak_bytes(reset=True)
         trainer.engine.step = measured_step
         try:
-            findings.figures["first step, s"] = seconds_of(step)
+            step()
             backward, update = before_step[-1], peak_bytes(reset=True)
         finally:
             del trainer.engine.step  # the class's own again

@@ -24,6 +24,7 @@ class Sizes:
     Attributes:
         model: shape of the trained model.
         row: tokens of each sequence in the packed row that is trained on.
+        short_row: the same, where all activations are stored.
         attention_row: the same, where attention is compared with the dense computation of it.
         windows: sliding windows that attention is checked with.
         logprobs: tokens whose log-probabilities are compared.
@@ -33,6 +34,7 @@ class Sizes:
 
     model: Architecture
     row: tuple[int, ...]
+    short_row: tuple[int, ...]
     attention_row: tuple[int, ...]
     windows: tuple[int, ...]
     logprobs: int
@@ -53,6 +55,7 @@ class Sizes:
 FULL = Sizes(
     model=KNOWN["Qwen2.5-1.5B"],
     row=(16_384, 8192, 4096, 4096, 2048, 1024),  # 35,840 tokens, as Olmo 3's rows have
+    short_row=(4096, 2048, 1024, 1024),
     attention_row=(1500, 1, 700, 129, 1024, 742),
     windows=(1024, 128),
     logprobs=4096,
@@ -62,6 +65,7 @@ FULL = Sizes(
 TINY = Sizes(
     model=Architecture(2, 64, 128, 4, 2, 16, 128, tied=True, attention_bias=True),
     row=(48, 24, 24),
+    short_row=(24, 8),
     attention_row=(40, 1, 17, 6),
     windows=(8,),
     logprobs=40,
