@@ -94,7 +94,8 @@ def _closes(fence: re.Match[str], opening: _Opening) -> bool:
 
 def _content(text: str) -> str:
     """Return the lines of a block without the indentation of its first one, which those of a list have."""
-    width = len(_INDENT.match(text)[1])  # type: ignore[index] - it matches every text
+    indent = _INDENT.match(text)
+    width = len(indent[1]) if indent else 0
     return re.sub(rf"^[ \t]{{1,{width}}}", "", text, flags=re.MULTILINE) if width else text
 
 

@@ -42,6 +42,33 @@ SAME = {
         (r"\$18", "18"), ("$18", "18"), ("18 dollars", r"\$18"), ("\u20ac18", "18 euros"), ("12 apples", "12"),
         (r"\frac{1}{2}\text{ hour}", "0.5 hours"), (r"3.0 \times 10^8 \text{ m/s}", "3e8"), (r"x=5\text{ m}", "5"),
     ],
+    "letters that are units or variables": [
+        (r"\frac{1}{3}\pi r^2 h", r"\frac{\pi r^2h}{3}"), (r"2\pi r h", r"2\pi rh"),
+        (r"\frac{1}{2} a h", r"\frac{ah}{2}"),
+        ("l w h", "lwh"), ("lwh", r"l\cdot h\cdot w"), ("mgh", "m g h"), ("y^2+3s", "y^2 + 3 s"), ("t=4g", "t = 4 g"),
+        ("2 k", "2k"), ("5 m", "5m"), ("6 s", "6"), ("6", r"6\,\mathrm{s}"), (r"3\sqrt2\text{ m}", r"3\sqrt{2}"),
+        (r"7\mathrm{~g}", "7"), (r"9.8 \mathrm{m}/\mathrm{s}^2", "9.8"), (r"\frac{1}{2} m v^2", r"\frac{mv^2}{2}"),
+        (r"\frac{1}{4} L^2 g", r"\frac{gL^2}{4}"), (r"\text{N}", "N"),
+    ],
+    "units and signs in other words and scripts": [
+        ("12\u5143", "12"), ("12\\text{\u5143}", "12"), ("7\uac1c", "7"), ("3\u5c0f\u65f6", "3"),
+        ("5\u5343\u514b", "5"), ("6 \u043a\u043c", "6"),
+        ("negative 5", "-5"), (r"\text{minus } \frac{1}{2}", "-1/2"), ("3{:}2", "3:2"), (r"4\colon 2", "2:1"),
+        ("3\u22362", "3:2"), ("5{:}30", "5:30"), (r"5:30\text{ PM}", r"5{:}30\text{ PM}"),
+    ],
+    "explained choices": [
+        ("C: A slow reaction", "C"), ("B, which is cold", "B"), ("D) hot and dry", "D"), ("C - slow reaction", "C"),
+        ("B: not soluble", "B"), ("(E) $x^2$", "E"), ("C because I say so", "C"), ("R", "R"), ("A. A big one", "A"),
+    ],
+    "values that need no simplification": [
+        (r"\sqrt[3]{-27}", "-3"), (r"\sqrt[5]{-32}", "-2"), (r"\sqrt[3]{2+\sqrt5}+\sqrt[3]{2-\sqrt5}", "1"),
+        (r"\sqrt{7+4\sqrt3}", r"2+\sqrt3"), (r"\cos 36^\circ - \cos 72^\circ", r"\frac12"),
+        (r"\cos\frac{\pi}{5}\cos\frac{2\pi}{5}", r"\frac14"), ("3^{500}+1", "1+3^{500}"),
+        (r"\sqrt{\frac{p}{q}}", r"\frac{\sqrt p}{\sqrt q}"),
+        (r"\ln(xy)", r"\ln x + \ln y"), (r"2\ln x", r"\ln x^2"), (r"\sqrt{9y}", r"3\sqrt{y}"),
+        (r"\sqrt{1/k}", r"\frac{1}{\sqrt k}"),
+        ("(a+b+c)^{40}", "((c+b+a)^{20})^2"), (r"5^{5^9}", r"5\cdot 5^{5^9-1}"), (r"500000\cdot 499999!", "500000!"),
+    ],
     "words and choices": [
         (r"\text{Tuesday}", "tuesday"), (r"\mathrm{No}", "no"), ("(B)", "B"), ("B)", "B"), ("b", "B"), ("B", "(B)"),
         ("B. 12 cm", r"\text{B}"), (r"\textbf{(C)}", "C"), (r"\text{(C) } 12", "C"), ("E", "(E)"), ("A and C", "A, C"),
@@ -99,6 +126,27 @@ DIFFERENT = {
         ("1000000.5", "1000000"), ("1/0", "0"), ("1/0", r"\infty"), ("1 6", "7"), ("(3)(4)", "7"), ("1011_2", "1011_3"),
         ("2" * 31, "2" * 30 + "3"), ("2" * 31 + ".0", "2" * 30 + "3"), ("1.41", r"\sqrt{2}"), ("22/7", r"\pi"),
         ("1/3", "333333/1000000"), ("3:00", "3:30"), ("3 thousand", "3"), ("", "0"),
+    ],
+    "values close to each other": [
+        (r"1-\left(\frac{3}{4}\right)^{300}", r"1-\left(\frac34\right)^{301}"),
+        (r"\frac{3^{90}-1}{3^{90}}", r"\frac{3^{90}-2}{3^{90}}"),
+        (r"e+10^{-20}", "e"), (r"\sqrt2+2^{-200}", r"\sqrt2"), ("3^{500}+1", "3^{500}"), ("5^{5^9}+1", "5^{5^9}"),
+        ("500000!+1", "500000!"), ("499999!", "500000!"), ("x^{2024}+1", "x^{2024}+2"), ("(10^{10})!", "7"),
+    ],
+    "letters that are units or variables": [
+        (r"\frac{1}{3}\pi r^2", r"\frac13\pi r^2 h"), (r"\frac{a+c}{2}", r"\frac{a+c}{2} h"), ("6", "6 s^2"),
+        ("x^2+3", "x^2 + 3 s"),
+        (r"\frac{\sqrt3}{2}", r"\frac{\sqrt3}{2} s^2"), ("t=4", "t = 4 g"), ("5 g", "5 m"), (r"5\text{ g}", "5 m"),
+        ("10s", "10"),
+    ],
+    "units in other scripts": [
+        ("3\u4e07", "3"), ("12\u5143", "13"), ("3\u5c0f\u65f6", "3\u5206\u949f"),
+        ("5 \u0442\u044b\u0441\u044f\u0447", "5"), ("3\u03c0", "3"),
+    ],
+    "a capital letter that is no choice": [
+        ("R / 2", "R"), ("N - 1", "N"), ("V h", "V"), ("R^2", "R"), ("2R", "R"), ("T = 5", "T"), ("M over N", "M"),
+        ("(R) / 2", "R"),
+        ("A) or B)", "A"), ("C because I say so", "I"), ("B is not it", "B"), ("B, C", "B"),
     ],
     "percent": [("0.5%", "50"), ("50%", "5"), ("50%", "0.05")],
     "units": [
