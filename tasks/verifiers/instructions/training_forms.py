@@ -15,6 +15,7 @@ _BIGRAM = re.compile(r"<<([^\s<>]+)(?:\s([^\s<>]+))?>>")
 _BETWEEN_BIGRAMS = re.compile(r"[^\w<>]*")
 _BRACKETED = re.compile(r"[^\w\[\]]*\[[^\[\]\s]+\][^\w\[\]]*")
 _DIVIDER = re.compile(r"\* ?\* ?\*")
+_SENTENCE_END = re.compile(r"[.!?\u2026\u3002][\"')\]\u201d\u2019*]*$")
 _HYPHEN_AFTER_SENTENCE = re.compile(r"(?<=[.!?])-|(?<=[.!?][\"')\]\u201d\u2019])-")
 
 
@@ -129,10 +130,14 @@ def square_brackets(response: str) -> bool:
 def sentence_hyphens(response: str) -> bool:
     """Check the constraint: All sentences must be connected using hyphens, with no spaces between them.
 
-    A hyphen inside a sentence is none of theirs; the published check takes it for one.
+    A hyphen inside a sentence is none of theirs; the published check takes it for one. Each sentence ends as such, so
+    that none is hidden by a stop left out.
     """
     parts = _HYPHEN_AFTER_SENTENCE.split(response.strip())
-    return all(part == part.strip() and len(sentences(part)) == 1 for part in parts)
+    return all(
+        part == part.strip() and "\n" not in part and len(sentences(part)) == 1 and bool(_SENTENCE_END.search(part))
+        for part in parts
+    )
 
 
 def punctuation_dot(response: str) -> bool:
