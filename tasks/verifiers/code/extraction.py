@@ -10,7 +10,8 @@ from tasks.verifiers.code.syntax import parse
 from tasks.verifiers.responses import strip_thinking
 
 _FENCE = re.compile(
-    r"^(?P<before>[ \t]*+(?=~)|[^\n`]*+)(?P<ticks>`{3,}+|~{3,}+)[ \t]*+(?P<language>[^\s`]*+)[^\n`]*+$", re.MULTILINE
+    r"^(?P<before>[ \t]*+(?=~)|(?:[^\n`]|`{1,2}(?!`))*+)(?P<ticks>`{3,}+|~{3,}+)[ \t]*+(?P<language>[^\s`]*+)[^\n`]*+$",
+    re.MULTILINE,
 )
 _LIST_MARKER = re.compile(r"\s*(?:[-*+]|[0-9]{1,9}[.)])?\s*")
 _GLUED = re.compile(r"`{3,}+[ \t]*$", re.MULTILINE)
@@ -27,17 +28,17 @@ def extract_program(response: str) -> str | None:
 
     A block that is never closed, as in a response that was cut off, reaches to the end. A response without any fence is
     taken for a program as a whole: prose does not compile. So is one whose fences stand within its strings and
-    comments. None where there is no program.
+    comments. Where no block holds a program, one that stands outside of them is taken. None where there is none.
     """
     text = strip_thinking(response)
-    blocks = _blocks(text)
+    blocks, outside = _blocks(text)
     if not blocks or _is_program(text):
         return text or None
     for accepted in (_PYTHON, ("",)):
         for language, content in reversed(blocks):
             if language in accepted and content.strip():
                 return content
-    return None
+    return next(filter(_is_program, reversed(outside)), None)
 
 
 class _Opening(NamedTuple):
@@ -54,28 +55,32 @@ class _Opening(NamedTuple):
     indent: int
 
 
-def _blocks(text: str) -> list[tuple[str, str]]:
-    """Return the language and the content of each fenced block, by CommonMark's rules for fences and two more.
+def _blocks(text: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the language and the content of each fenced block, and the texts before them.
+
+    The rules for fences are CommonMark's and two more.
 
     A fence may stand behind words on its line. Where the last fence closes what was never opened, the program is what
     precedes it.
     """
     blocks: list[tuple[str, str]] = []
+    outside: list[str] = []
     opening: _Opening | None = None
     closed = 0
     for fence in _FENCE.finditer(text):
         if opening is None:
             opening = _opening(fence)
+            if opening is not None:
+                outside.append(text[closed : fence.start("ticks")])
         elif _closes(fence, opening):
             blocks.append((opening.language, _content(text[opening.fence.end() + 1 : fence.start()])))
             opening, closed = None, fence.end()
     if opening is not None:
         content = _content(_GLUED.split(text[opening.fence.end() + 1 :], maxsplit=1)[0])
-        before = text[closed : opening.fence.start("ticks")]
-        if not opening.language and _is_program(before) and not _is_program(content):
-            content = before
+        if not opening.language and _is_program(outside[-1]) and not _is_program(content):
+            content = outside[-1]
         blocks.append((opening.language, content))
-    return blocks
+    return blocks, outside
 
 
 def _opening(fence: re.Match[str]) -> _Opening | None:

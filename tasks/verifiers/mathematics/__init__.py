@@ -127,7 +127,11 @@ def _last_number(response: str) -> Answer | None:
         return Answer(form, str(value.value))
     text = _BRACED.sub(r" \1 ", without_text_commands(text if boxed is None else boxed))
     text = _NEGATIVE.sub("-", _GROUPED.sub(lambda number: re.sub("[ ,]", "", number.group()), text))
+    if boxed is not None:
+        text = text.rpartition("=")[2]
     numbers = [number.group() for number in _SIGNED_NUMBER.finditer(text) if stands_alone(number)]
+    if boxed is not None and len(numbers) > 1:
+        return None
     return Answer(form, numbers[-1].replace("$", "")) if numbers else None
 
 

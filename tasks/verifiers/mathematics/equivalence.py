@@ -32,9 +32,10 @@ _WORDS = re.compile(
 _GAP = re.compile(r"(?<![0-9.]) | (?![0-9.])")  # 2 k is 2k, and 1 2 is not 12
 _CHOICE = re.compile(r"\(?([A-Z])\)?")
 _CHOSEN = re.compile(
-    r"(?:(?i:option|choice|answer)\s+)?(?:\(([A-Z])\)|([A-Z])[).:]+|([A-Z]))(?P<rest>.*)|\(?([a-j])\)?", re.DOTALL
+    r"(?:(?i:option|choice|answer)\s+)?(?:\(([A-Z])\)|([A-Z])(?:[).:]+|\s:)|([A-Z]))(?P<rest>.*)|\(?([a-j])\)?",
+    re.DOTALL,
 )
-_EXPLAINED = re.compile(r"(?:\s*[,;:.]|\s+-+)?\s+[A-Za-z]{2}(?!.*\b(?:and|or|not)\b).*|\s*[.,:]*", re.DOTALL)
+_EXPLAINED = re.compile(r"(?!.*\b(?:and|or|not)\b)(?:\s*[,;:.]|\s+-+)?\s+[A-Za-z]{2}.*|\s*[.,:]*", re.DOTALL)
 _DESCRIBED = re.compile(r"[.:]?\s*(?!and\b|or\b)[0-9A-Za-z$\\(\"'].*|\s*[.:]*", re.DOTALL)
 _OTHER_CHOICE = re.compile(r"\b(?!A\s+[a-z]|I\s+[a-z])[A-Z]\b")
 _EQUALS = re.compile(r"(?<![<>!=\\])=(?!=)(?![^{}]*\})")  # not in a subscript, as those of sums

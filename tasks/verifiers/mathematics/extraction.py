@@ -46,8 +46,8 @@ _PHRASE = re.compile(
 )
 _SENTENCE_END = re.compile(r"(?<!\\)[.!?;](?=\s|$)|\n")
 _CHOICE = re.compile(r"\(?[A-Z]\)?[).:,](?=\s)|\([A-Z]\)|[A-HJ-Z](?=\s+[a-z]{2})")
-_LETTER = re.compile(r"[\s*_]*\(?([A-Z])\)?[.\s*_]*")
-_ONE_WORD = re.compile(r"[\s*_]*([A-Za-z]{2,})[.!\s*_]*")
+_LETTER = re.compile(r"[\s*_]*+(?:(?i:option|choice|final answer|final)[\s*]*+:?)?[\s*]*+\(?([A-Z])\)?[.\s*_]*+")
+_ONE_WORD = re.compile(r"[\s*_]*+([A-Za-z]{2,})[.!\s*_]*+")
 _OTHER_DIGIT = re.compile(r"[^\x00-\x7f]")
 _PUNCTUATION = str.maketrans(
     {
@@ -69,7 +69,7 @@ _SOMETHING = re.compile(r"[0-9$]|\\[(\[]")
 
 @dataclass(frozen=True)
 class Answer:
-    """The final answer of a response: its text, unchanged, and the name of the form in which it was stated."""
+    """The final answer of a response: its text, and the name of the form in which it was stated."""
 
     form: str
     text: str
@@ -99,7 +99,7 @@ def extract_answer(response: str, *, whole: bool = False) -> Answer | None:
 def readable_part(response: str) -> str:
     """Return the part of a response that is read: its end, without the thinking part, with digits 0 to 9."""
     text = strip_thinking(response)[-MAX_CHARS:]
-    return text if text.isascii() else _OTHER_DIGIT.sub(_digit, text.translate(_PUNCTUATION))
+    return text if text.isascii() else _OTHER_DIGIT.sub(_digit, text.replace("\u2212 ", "-").translate(_PUNCTUATION))
 
 
 def _digit(character: re.Match[str]) -> str:
@@ -117,9 +117,11 @@ def _choice_after_box(text: str) -> str | None:
 def _last_box(text: str) -> str | None:
     """Return the content of the last box, or the value that a statement in it gives: The answer is 7."""
     boxed = last_boxed(text)
-    phrase = _last_phrase(without_text_commands(boxed)) if boxed and "answer" in boxed else None
-    value = first_value(phrase) if phrase else None
-    return value.text if value else boxed
+    phrase = _last_phrase(without_text_commands(boxed)) if boxed else None
+    if phrase is None:
+        return boxed
+    value, letter = first_value(phrase), _LETTER.fullmatch(phrase)
+    return letter[1] if letter else value.text if value else boxed
 
 
 def _last_letter(text: str) -> str | None:

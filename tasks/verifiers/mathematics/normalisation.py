@@ -39,7 +39,7 @@ _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
 _TEXT = re.compile(r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it|sf)|mbox|underline|operatorname\*?)\s*\{([^{}]*)\}")
 _NOTHING = re.compile(
-    r"(?<!\\)\\(?:[!()]|(?:left|right|[bB]igg?[lr]?|displaystyle|limits|bf|rm)(?![A-Za-z]))|(?<=\w)'(?=\s|$)|(?<!\\)\\$"
+    r"(?<!\\)\\(?:[!()]|(?:left|right|[bB]igg?[lr]?|displaystyle|limits|bf|rm)(?![A-Za-z]))|(?<=[0-9])'(?=\s|$)|(?<!\\)\\$"
 )
 _SPACE = re.compile(r"(?<!\\)\\(?:[,;: ]|q?quad(?![A-Za-z]))|~")
 _BRACED_COMMA = re.compile(r"\s*\{\s*,\s*\}\s*")

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tasks.verifiers.mathematics.units import LONG_NAMES, SHORT_NAMES, is_unit
+from tasks.verifiers.mathematics.units import LONG_NAMES, OTHER_SCALES, SHORT_NAMES, is_unit
 
 CHANGES_VALUE = (
     r"\b(?:hundred|thousand|million|billion|trillion|dozen|half|halves|thirds?|quarters?|squared|cubed|times|plus|minus"
@@ -39,7 +39,7 @@ _PROSE = re.compile(
     r"|(?<![\\A-Za-z0-9])[A-Za-z]+[0-9][\w.]*|(?<![0-9])[0-9]++(?:(?:st|nd|rd|th)\b|-[A-Za-z]{2,})"  # H2O, v1.5; 2nd
     rf"|(?<=[0-9])(?:(?:{LONG_NAMES})(?![A-Za-z])|[{SHORT_NAMES}](?=[.,;:!?]?\s+[A-Za-z]{{2}}|[.,;:!?]?\s*$))"
     r"(?:\^\{?[23]\}?|[\u00b2\u00b3])?|(?<=[0-9])m(?:\^\{?[23]\}?|[\u00b2\u00b3])"
-    r"|[^\W\d_A-Za-z\u0370-\u03ff]+"
+    rf"|(?<![A-Za-z])(?:i\.e|e\.g)\b\.?|(?!{OTHER_SCALES})[^\W\d_A-Za-z\u0370-\u03ff][^\x00-\x7f\s\u00b0-\u00be\u2150-\u22ff\ue000-\uf8ff]*"
 )
 # Words within these are parts of the mathematics around them.
 _NO_PROSE = re.compile(
@@ -51,10 +51,11 @@ _VALUE = re.compile(
     rf"[0-9{_FIRST}-{_LAST}\u00bc-\u00be\u2150-\u215e\u221a\u221e\u03c0]|\\[A-Za-z]{{2,}}|\b(?:pi|sqrt)\b"
     r"|[A-Za-z)]\s*[-+*/^=]\s*[A-Za-z(]"
 )
-_LEAD = re.compile(r"(?:\s|[aAI]\s(?!\s*[-+*/^=])|(?:and|or)\b|\(?mod\b|-\s|[=,;:*`#\"\u201c\u2019']|\$(?=[^$]*$))*+")
-_TRAILING_WORD = re.compile(r"(?<=\s)(?:[aAI]|and|or)$")
+_LEAD = re.compile(r"(?:\s|[aAI]\s(?!\s*[-+*/^=])|(?:and|or)\b|\(?mod\b|[=,;:*`#\"\u201c\u2019']|\$(?=[^$]*$))*+")
+_TRAILING_WORD = re.compile(r"(?<=\s)[aAI]$")
 _TRAILING = " \t\r,.;:!?*`\"\u201d\u2019'(+=-"
 _NUMBER = re.compile(r"-?[0-9.,]+(?:/[0-9]+)?(?::[0-9]+)*\s?%?")
+_CUT_OFF = re.compile(r"\b(?:and|or)$")
 _SEVERAL = re.compile(r"[,;]|\b(?:and|or)\b")
 _WORD = re.compile(r"-?[^\W\d_\u00b2\u00b3\u00b9\u2070-\u2079]+")
 
@@ -80,16 +81,17 @@ def last_value(text: str) -> Value | None:
     """Return the last value of a text; None where it states none, or one that cannot be read as a whole."""
     marked, formulas = _with_marks(text)
     for line in reversed(marked.split("\n")):
-        runs = [run for run in _runs(line) if _VALUE.search(run.text) and run.after.lower() != "not"]
-        if runs:
-            return _cleaned(runs[-1].text, formulas)
+        values = [run for run in _values(line) if run.after.lower() != "not"]
+        if values:
+            return _cleaned(values[-1].text, formulas)
     return None
 
 
 def first_value(statement: str) -> Value | None:
     """Return the first value of a statement; None where it has none."""
     marked, formulas = _with_marks(statement)
-    return next((_cleaned(run.text, formulas) for run in _runs(marked) if _VALUE.search(run.text)), None)
+    values = _values(marked)
+    return _cleaned(values[0].text, formulas) if values else None
 
 
 def inside(formula: re.Match[str]) -> str:
@@ -134,8 +136,22 @@ def _runs(line: str) -> Iterator[_Run]:
         start, word = max(start, cut[1]), line[slice(*cut)]
 
 
+def _values(line: str) -> list[_Run]:
+    """Return the runs of a line that hold a value; those that a unit joins are one: 6 feet 2 inches."""
+    values: list[_Run] = []
+    joins = False
+    for run in _runs(line):
+        holds = _VALUE.search(run.text) is not None
+        if holds and joins and is_unit(run.after) and not run.text.lstrip().startswith(","):
+            values[-1] = _Run(f"{values[-1].text}{run.after}{run.text}", values[-1].after)
+        elif holds:
+            values.append(run)
+        joins = holds
+    return values
+
+
 def _cleaned(run: str, formulas: list[str]) -> Value | None:
-    """Return a run as a value, behind its last equals sign and without what is around it; None if cut off in braces."""
+    """Return a run as a value, behind its last equals sign and without what is around it; None if it is cut off."""
     text = _LEAD.sub("", run, count=1).rstrip(_TRAILING)
     text = _TRAILING_WORD.sub("", text).rstrip(_TRAILING)
     opened, closed = (sum(map(text.count, brackets)) for brackets in ("([", ")]"))
@@ -148,6 +164,6 @@ def _cleaned(run: str, formulas: list[str]) -> Value | None:
     text = _MARK.sub(lambda mark: f" {formulas[ord(mark.group()) - ord(_FIRST)]} ", text).strip()
     if not _SEVERAL.search(text):
         text = text.rpartition("=")[2].strip()
-    if not text or text.count("{") != text.count("}"):
+    if not text or text.count("{") != text.count("}") or _CUT_OFF.search(text):
         return None
     return Value(text, "number" if _NUMBER.fullmatch(text) else "expression")

@@ -80,11 +80,15 @@ _ROMAN = re.compile(
     + "".join(n for n in _CANONICAL if len(n) == 1)
     + r"])[\s.]*\}"
 )
-_OTHER_SCRIPT = re.compile(r"(?P<value>-?[0-9][0-9.,/]*)\s*(?P<name>[^\W\d_A-Za-z\u0370-\u03ff]+)")
-_SCALES = re.compile(
-    "[\u4e07\u4ebf\u5146\u5104\u842c\u767e\u534a\ub9cc\uc5b5\ucc9c\ubc31\ubc18]|[\u5343\u5341](?![\u514b\u7c73\u74e6\u5361])"
-    "|\u0442\u044b\u0441|\u043c\u0438\u043b|\u043c\u043b|\u0441\u043e\u0442\u0435?\u043d|\u043f\u043e\u043b\u043e\u0432|\u0623\u0644\u0641|\u0645\u0644\u064a|\u0646\u0635\u0641|\u0645\u0626|\u0932\u093e\u0916|\u0915\u0930\u094b|\u0939\u091c|\u0939\u095b|\u0938\u094c"
+_OTHER_SCRIPT = re.compile(
+    r"(?P<value>-?[0-9][0-9.,/]*)\s*(?P<name>[^\W\d_A-Za-z\u0370-\u03ff][^\x00-\x7f\s\u2150-\u22ff]*|[\u20ac\u00a3\u00a5\u20b9])"
 )
+OTHER_SCALES = (
+    r"[万亿兆億萬百半만억천백반]|[千十](?![克米瓦卡])"
+    r"|тыс|милли|мл|соте?н|полов|ألف|ملي|نصف|مئ|लाख|करो|हज|हज़|सौ"
+)
+"""Pattern of the beginnings of words in other scripts that change the number before them: ten thousand, half."""
+_SCALES = re.compile(OTHER_SCALES)
 
 LONG_NAMES = "|".join(sorted((name for name in _CANONICAL if len(name) > 1), key=len, reverse=True))
 """Pattern of the names of units of more than one letter, without a plural's ending."""
@@ -123,7 +127,7 @@ def split_unit(text: str) -> tuple[str, str | None]:
     if degrees := _DEGREES.fullmatch(text):
         return degrees["value"], {"c": "celsius", "f": "fahrenheit"}.get((degrees["scale"] or "")[:1].lower(), "degree")
     if (other := _OTHER_SCRIPT.fullmatch(text)) and not _SCALES.search(other["name"]):
-        return other["value"], other["name"]
+        return other["value"], _CURRENCIES.get(other["name"], other["name"])
     unit = _UNIT.fullmatch(text)
     if unit is None or not _stands_apart(unit):
         return text, None

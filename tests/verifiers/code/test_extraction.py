@@ -39,6 +39,7 @@ GUARD_S = 20.0
         # behind words
         ("Like this: ```python\nx = 1\n```\nDone.", "x = 1\n"),
         ("Like this: ```\nx = 1\n```", "x = 1\n"),
+        ("Call `f`: ```python\nx = 1\n```", "x = 1\n"),
         ("In ``` fences:\n```python\nx = 1\n```", "x = 1\n"),
         ("Call `f` or ```g``` so:\n```\nx = 1\n```", "x = 1\n"),
         # a closing fence that nothing opened, or that code precedes on its line
@@ -48,6 +49,8 @@ GUARD_S = 20.0
         ("```python\nx = 1\nprint(x)```\nIt prints one.", "x = 1\nprint(x)"),
         ("```cpp\nint x;\n```\nx = 1\n```", "\nx = 1\n"),
         ("Solution\n```\nx = 1", "x = 1"),
+        ("x = 1\n```\n```", "x = 1\n"),
+        ("x = 1\n```python", "x = 1\n"),
         ("Like this.\n```\nThat is all.", "That is all."),
         # fences within strings
         (

@@ -51,14 +51,16 @@ SAME = {
         (r"\frac{1}{4} L^2 g", r"\frac{gL^2}{4}"), (r"\text{N}", "N"),
     ],
     "units and signs in other words and scripts": [
-        ("12\u5143", "12"), ("12\\text{\u5143}", "12"), ("7\uac1c", "7"), ("3\u5c0f\u65f6", "3"),
+        ("12\u5143", "12"), ("12\\text{\u5143}", "12"), ("12 \u0930\u0941\u092a\u092f\u0947", "12"), ("25\u20ac", "25"),
+        ("7\uac1c", "7"), ("3\u5c0f\u65f6", "3"),
         ("5\u5343\u514b", "5"), ("6 \u043a\u043c", "6"),
         ("negative 5", "-5"), (r"\text{minus } \frac{1}{2}", "-1/2"), ("3{:}2", "3:2"), (r"4\colon 2", "2:1"),
         ("3\u22362", "3:2"), ("5{:}30", "5:30"), (r"5:30\text{ PM}", r"5{:}30\text{ PM}"),
     ],
     "explained choices": [
         ("C: A slow reaction", "C"), ("B, which is cold", "B"), ("D) hot and dry", "D"), ("C - slow reaction", "C"),
-        ("B: not soluble", "B"), ("(E) $x^2$", "E"), ("C because I say so", "C"), ("R", "R"), ("A. A big one", "A"),
+        ("B: not soluble", "B"), ("C : 12", "C"), ("(E) $x^2$", "E"), ("C because I say so", "C"), ("R", "R"),
+        ("A. A big one", "A"),
     ],
     "values that need no simplification": [
         (r"\sqrt[3]{-27}", "-3"), (r"\sqrt[5]{-32}", "-2"), (r"\sqrt[3]{2+\sqrt5}+\sqrt[3]{2-\sqrt5}", "1"),
@@ -146,7 +148,8 @@ DIFFERENT = {
     "a capital letter that is no choice": [
         ("R / 2", "R"), ("N - 1", "N"), ("V h", "V"), ("R^2", "R"), ("2R", "R"), ("T = 5", "T"), ("M over N", "M"),
         ("(R) / 2", "R"),
-        ("A) or B)", "A"), ("C because I say so", "I"), ("B is not it", "B"), ("B, C", "B"),
+        ("A) or B)", "A"), ("C because I say so", "I"), ("B is not it", "B"), ("C and others", "C"), ("M'", "M"),
+        ("P(A)", "P"), ("B, C", "B"),
     ],
     "percent": [("0.5%", "50"), ("50%", "5"), ("50%", "0.05")],
     "units": [

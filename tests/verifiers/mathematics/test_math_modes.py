@@ -72,6 +72,7 @@ def test_the_default_mode_is_sympy(ground_truth, answer):
         (r"\boxed{\frac{1}{2}}", "2", False),
         (r"\boxed{\frac{1}{2}}", "0.5", True),
         (r"\boxed{-5}", "-5", True),
+        (r"\boxed{18 \text{ apples and } 3 \text{ pears}}", "3", False),
         ("\\boxed{3} first\n#### 18", "18", True),
         (r"#### {18}", "18", True),
         (r"#### \boxed{18}", "18", True),

@@ -126,6 +126,9 @@ RESPONSES = {
         ("at least 5", "5", False), ("It is 10-3", "3", False), ("It is 10-3", "7", True), ("Pages 3-5", "5", False),
         ("one of 3, 4, 5", "5", False), ("either 3 or 4", "4", False), ("2 is right, not 3.", "3", False),
         ("We have 12.\n\n3. Thus it holds.", "3", False), ("We have 12.\n\n3. Thus it holds.", "12", True),
+        ("6 or more", "6", False), ("It is 6 feet 2 inches.", "2", False), ("It is 6 feet 2 inches.", "6", False),
+        ("We get \u2212 7.", "7", False), ("We get \u2212 7.", "-7", True), ("It is 25\u20ac", "25", True),
+        ("The set is {1, 2, 3}.", "3", False), ("in [0, 5)", "[0,5)", True), ("5 \u00b1 2", "2", False),
         ("x = 3, y = 4", "x=3, y=4", True), ("x = 3, y = 4", "4", False), ("It's 7 o'clock", "7", True),
     ],
     "the last value, formula or not": [
@@ -145,6 +148,9 @@ RESPONSES = {
         ("Answer: (D) none of these", "D", True), ("Answer: B, C", "B", False), ("Answer: **C**", "C", True),
         ("The answer is C because I did it.", "C", True), ("The answer is C because I did it.", "I", False),
         (r"\boxed{\text{The answer is } 7}", "7", True), (r"\boxed{\text{The answer is 7.}}", "7", True),
+        ("The answer is 5 dollars and 3 cents", "5", False), ("The answer is 5, i.e. five", "5", True),
+        (r"\boxed{\text{The answer is B}}", "B", True), ("So:\n\nOption D", "D", True),
+        ("Final answer: (B)", "B", True),
         (r"\boxed{\text{The answer is } 7}", "8", False), ("B", "B", True), ("C\n", "B", False), ("Yes", "yes", True),
         ("It takes 2 steps.\n\nB", "B", True), ("It takes 2 steps.\n\n**(B)**", "B", True),
         ("It takes 2 steps.\n\nB", "2", False), ("It takes 2 steps.\n\nDone.", "2", True),
@@ -157,6 +163,7 @@ RESPONSES = {
         ("答案\uff1aB", "D", False), ("答えは 7 です。", "7", True), ("정답은 8입니다.", "8", True),
         ("정답은 8입니다.", "9", False), ("الجواب هو ٣٦", "36", True), ("ответ: 6 км", "6", True),
         ("La respuesta es 9.", "9", True), ("Die Antwort ist 4 Äpfel", "4", True), ("共有 25 个苹果", "25", True),
+        ("उत्तर है ४२", "42", True), ("答案\uff1a3万", "3", False),
         ("一共３０元", "30", True), ("第3题的答案是x=2", "2", True), ("第3题的答案是x=2", "3", False),
     ],
 }  # fmt: skip
