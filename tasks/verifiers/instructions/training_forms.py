@@ -15,7 +15,7 @@ _BIGRAM = re.compile(r"<<([^\s<>]+)(?:\s([^\s<>]+))?>>")
 _BETWEEN_BIGRAMS = re.compile(r"[^\w<>]*")
 _BRACKETED = re.compile(r"[^\w\[\]]*\[[^\[\]\s]+\][^\w\[\]]*")
 _DIVIDER = re.compile(r"\* ?\* ?\*")
-_SENTENCE_END = re.compile(r"[.!?\u2026\u3002][\"')\]\u201d\u2019*]*$")
+_SENTENCES_UNSPLIT = re.compile(r"\n|[\u3002\uff01\uff1f]\s*\w")
 _HYPHEN_AFTER_SENTENCE = re.compile(r"(?<=[.!?])-|(?<=[.!?][\"')\]\u201d\u2019])-")
 
 
@@ -130,13 +130,12 @@ def square_brackets(response: str) -> bool:
 def sentence_hyphens(response: str) -> bool:
     """Check the constraint: All sentences must be connected using hyphens, with no spaces between them.
 
-    A hyphen inside a sentence is none of theirs; the published check takes it for one. Each sentence ends as such, so
-    that none is hidden by a stop left out.
+    A hyphen inside a sentence is none of theirs; the published check takes it for one. Lines are sentences too, so that
+    none is hidden by a stop left out.
     """
     parts = _HYPHEN_AFTER_SENTENCE.split(response.strip())
     return all(
-        part == part.strip() and "\n" not in part and len(sentences(part)) == 1 and bool(_SENTENCE_END.search(part))
-        for part in parts
+        part == part.strip() and len(sentences(part)) == 1 and not _SENTENCES_UNSPLIT.search(part) for part in parts
     )
 
 

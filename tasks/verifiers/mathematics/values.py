@@ -35,8 +35,8 @@ def equal_values(answer: Any, reference: Any) -> bool | None:
     """Return True if two expressions have the same value, or the same at all points; None where that cannot be told.
 
     Variables of one name are the same. Where a side holds a decimal, `TOLERANCE` decides, at points relative to the
-    value. At a point where a side has
-    no real value the two are not compared, so that ln(ab) is ln a + ln b, and sqrt(x^2) is not x.
+    value. Points at which a part of a side has no real value are left out: so ln(ab) is ln a + ln b, and sqrt(x^2) is
+    not x.
     """
     names = {symbol.name for symbol in answer.free_symbols | reference.free_symbols}
     try:
@@ -51,6 +51,8 @@ def equal_values(answer: Any, reference: Any) -> bool | None:
     compared = 0
     for number in range(POINTS):
         point = {name: _coordinate(name, number) for name in names}
+        if not all(_is_defined(side, point) for side in (answer, reference)):
+            continue
         ours, theirs = (_value(side, point, DIGITS_AT_POINTS) for side in (answer, reference))
         if ours is None or theirs is None or not (anywhere or (_is_real(ours) and _is_real(theirs))):
             continue
@@ -76,6 +78,23 @@ def _value(expression: Any, point: Mapping[str, Any], digits: int) -> Any | None
     if not value.is_Rational:
         value = value.evalf(digits)
     return value if all(part.is_Float or part.is_Rational for part in value.as_real_imag()) else None
+
+
+def _is_defined(expression: Any, point: Mapping[str, Any]) -> bool:
+    """Return True if no root or logarithm of a negative number is a part of the value at a point."""
+    for part in sympy.preorder_traversal(expression):
+        if isinstance(part, sympy.Pow):
+            partial = not part.exp.free_symbols and not part.exp.doit().is_Integer
+        else:
+            partial = isinstance(part, sympy.log)
+        if partial and part.args[0].free_symbols and _is_negative(part.args[0], point):
+            return False
+    return True
+
+
+def _is_negative(expression: Any, point: Mapping[str, Any]) -> bool:
+    value = _value(expression, point, DIGITS_AT_POINTS)
+    return value is not None and bool(value.is_negative)
 
 
 def _is_real(value: Any) -> bool:

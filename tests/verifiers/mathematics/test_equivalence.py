@@ -68,6 +68,7 @@ SAME = {
         (r"\cos\frac{\pi}{5}\cos\frac{2\pi}{5}", r"\frac14"), ("3^{500}+1", "1+3^{500}"),
         (r"\sqrt{\frac{p}{q}}", r"\frac{\sqrt p}{\sqrt q}"),
         (r"\ln(xy)", r"\ln x + \ln y"), (r"2\ln x", r"\ln x^2"), (r"\sqrt{9y}", r"3\sqrt{y}"),
+        (r"\sqrt{uv}", r"\sqrt u\sqrt v"),
         (r"\sqrt{1/k}", r"\frac{1}{\sqrt k}"),
         ("(a+b+c)^{40}", "((c+b+a)^{20})^2"), (r"5^{5^9}", r"5\cdot 5^{5^9-1}"), (r"500000\cdot 499999!", "500000!"),
     ],
