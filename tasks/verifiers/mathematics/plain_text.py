@@ -34,7 +34,7 @@ _MARK = re.compile(f"[{_FIRST}-{_LAST}]")
 _PROSE = re.compile(
     r"(?<![\\A-Za-z0-9])(?!(?:and|or|pi|sqrt|sin|cos|tan|log|ln|exp|percent)\b)"
     rf"(?!(?i:{CHANGES_VALUE}))(?!(?<=[0-9] )[AaPp][Mm]\b)"
-    r"(?:[A-Za-z]{2,}(?:['\u2019][A-Za-z]+)?|[A-Za-z]['\u2019][a-z]+)(?![A-Za-z{0-9])(?:-(?=[0-9]))?"
+    r"(?:[A-Za-z]{2,}(?:['\u2019][A-Za-z]+)?|[A-Za-z]['\u2019][a-z]+)(?![A-Za-z{0-9(])(?:-(?=[0-9]))?"
     r"(?:\s?\^\{?[23]\}?|[\u00b2\u00b3])?"
     r"|(?<![\\A-Za-z0-9])[A-Za-z]+[0-9][\w.]*|(?<![0-9])[0-9]++(?:(?:st|nd|rd|th)\b|-[A-Za-z]{2,})"  # H2O, v1.5; 2nd
     rf"|(?<=[0-9])(?:(?:{LONG_NAMES})(?![A-Za-z])|[{SHORT_NAMES}](?=[.,;:!?]?\s+[A-Za-z]{{2}}|[.,;:!?]?\s*$))"

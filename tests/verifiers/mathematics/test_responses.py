@@ -128,7 +128,8 @@ RESPONSES = {
         ("We have 12.\n\n3. Thus it holds.", "3", False), ("We have 12.\n\n3. Thus it holds.", "12", True),
         ("6 or more", "6", False), ("It is 6 feet 2 inches.", "2", False), ("It is 6 feet 2 inches.", "6", False),
         ("We get \u2212 7.", "7", False), ("We get \u2212 7.", "-7", True), ("It is 25\u20ac", "25", True),
-        ("The set is {1, 2, 3}.", "3", False), ("in [0, 5)", "[0,5)", True), ("5 \u00b1 2", "2", False),
+        ("The set is {1, 2, 3}.", "3", False), ("in [0, 5)", "[0,5)", True), ("print(8) or 7", "8 or 7", False),
+        ("5 \u00b1 2", "2", False),
         ("x = 3, y = 4", "x=3, y=4", True), ("x = 3, y = 4", "4", False), ("It's 7 o'clock", "7", True),
     ],
     "the last value, formula or not": [
