@@ -33,11 +33,11 @@ class HugeError(Exception):
 
 
 def equal_values(answer: Any, reference: Any) -> bool | None:
-    """Return True if two expressions have the same value, or the same at all points; None where that cannot be told.
+    """Return True if two expressions have the same value, or the same at all points; None where that cannot be decided.
 
     Variables of one name are the same. Where a side holds a decimal, `TOLERANCE` decides, at points relative to the
     value. Points at which a part of a side has no real value are left out: so ln(ab) is ln a + ln b, and sqrt(x^2) is
-    not x. Functions that have other values elsewhere, such as max, are not told by points.
+    not x. Functions that have other values elsewhere, such as max, are not decided by points.
     """
     names = {symbol.name for symbol in answer.free_symbols | reference.free_symbols}
     try:
