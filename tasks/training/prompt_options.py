@@ -32,7 +32,7 @@ class DynamicResampling(Config):
     max_rounds: RunTime[int] = Field(10, ge=1)
     """Largest number of rounds for one batch before the run fails, because its prompts give no signal."""
     metric: Literal["reward", "passed"] = "reward"
-    """Quantity that must differ within a group that is trained on: `reward`, the score after shaping (NeMo RL), or
+    """Quantity that must differ within a group that is trained on: `reward`, the score after shaping, or
     `passed`, whether a response is right (DAPO, eq. 11; verl's `filter_groups.metric: acc`)."""
 
 

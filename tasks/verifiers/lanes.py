@@ -9,19 +9,21 @@ A lane is a number of workers with a queue. Each verifier has two, so that hangi
                            half as many workers at a lower priority, four times as much CPU time after each overrun,
                            up to the full limit
 
-A verdict depends on the CPU time that a response takes and not on how long it had to wait for it. Hanging responses
-compete with each other in the patient lane (`grants` has the order). A response is judged by what it does to its
-process: out of time, out of memory, a process that it killed twice. A call whose process was lost to something else is
-repeated.
+Calls that state the same answer, as those of a group often do, share one judgement in the patient lane. A verdict
+depends on the CPU time that a response takes and not on how long it had to wait for it. Hanging responses compete with
+each other in the patient lane (`grants` has the order). A response is judged by what it does to its process: out of
+time, out of memory, a process that it killed twice. A call whose process was lost to something else is repeated.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
+from tasks.verifiers import registry
 from tasks.verifiers.calls import Messages
 from tasks.verifiers.grants import PATIENT_NICE, PrioritySemaphore, few, grants
 from tasks.verifiers.scores import CannotJudge, Score
@@ -75,6 +77,14 @@ class Counters:
     patient: int = 0
 
 
+@dataclass
+class _Shared:
+    """One judgement in the patient lane, which lives as long as a call waits for it; `score` is its outcome."""
+
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    score: Score | None = None
+
+
 class Lanes:
     """The quick and the patient lane of one verifier.
 
@@ -95,6 +105,7 @@ class Lanes:
         self._template = Template(verifier, limits.memory_mib, limits.locked_up, nltk_data)
         self._quick = _Lane(self._template, limits.processes, 0, self.counters)
         self._patient = _Lane(self._template, few(limits.processes), PATIENT_NICE, self.counters)
+        self._shared: WeakValueDictionary[str, _Shared] = WeakValueDictionary()
 
     async def start(self) -> None:
         """Start the template and wait until it is warm; raises `CannotJudge` where it cannot start."""
@@ -107,14 +118,25 @@ class Lanes:
             CannotJudge: no worker can be started, or the call is no JSON.
         """
         call = {"response": response, "ground_truth": ground_truth, "messages": messages}
-        limits, lane = self._limits, self._quick
-        for seconds in grants(self._first_grant, limits.cpu_seconds):
-            score = await lane.run(_line(call, seconds), seconds, limits.wall_seconds)
+        seconds, *more = grants(self._first_grant, self._limits.cpu_seconds)
+        score = await self._quick.run(_line(call, seconds), seconds, self._limits.wall_seconds)
+        if score is not None:
+            return score
+        self.counters.patient += 1
+        answer = registry.answer_of(verifier, response, ground_truth)
+        shared = _Shared() if answer is None else self._shared.setdefault(answer, _Shared())
+        async with shared.turn:
+            if shared.score is None:
+                shared.score = await self._patiently(call, more)
+            return shared.score
+
+    async def _patiently(self, call: dict[str, Any], grants: list[float]) -> Score:
+        """Judge a call in the patient lane, by these grants of CPU seconds."""
+        for seconds in grants:
+            score = await self._patient.run(_line(call, seconds), seconds, self._limits.wall_seconds)
             if score is not None:
                 return score
-            self.counters.patient += lane is self._quick
-            lane = self._patient
-        return Score.overrun(f"time limit of {limits.cpu_seconds:g} s of CPU time")
+        return Score.overrun(f"time limit of {self._limits.cpu_seconds:g} s of CPU time")
 
     async def close(self) -> None:
         """End all processes."""

@@ -105,6 +105,15 @@ def in_process_module(verifier: str) -> InProcessVerifier:
     return cast(InProcessVerifier, module_of(verifier))
 
 
+def answer_of(verifier: str, response: str, ground_truth: Any) -> str | None:
+    """Return a text that decides the verdict on a well-formed call, its answer and its reference; None without one.
+
+    Two responses with the same one have the same score.
+    """
+    read = getattr(in_process_module(verifier), "answer_of", None)
+    return None if read is None else read(response, ground_truth)
+
+
 def judge(verifier: str, response: Any, ground_truth: Any, messages: Messages | None) -> Score:
     """Score one response in this process, without limits: the worker process around it sets them.
 

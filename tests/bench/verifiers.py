@@ -27,6 +27,7 @@ from tasks.verifiers.code.running import run_assertions
 from tasks.verifiers.code.sandbox import Isolation, Sandbox, SandboxError
 from tasks.verifiers.code.timing import Clock
 from tests.bench import verifiers_instructions, verifiers_mathematics
+from tests.verifiers.processes import HANG
 
 PROGRAMS = 120
 CHEAP_CALLS = 4000
@@ -38,7 +39,6 @@ SEEDS = 5
 HASTY = VerifiersConfig(time_limit_seconds=1.0, cache_entries=0, code={"test_seconds": 0.5, "total_seconds": 1.0})
 """Limits by which 50 hanging responses take 50 CPU seconds, not 300."""
 NO_COMMA = {"instruction_ids": ["punctuation:no_comma"], "kwargs": [{}]}
-TOWER = r"\boxed{10^{10^{10^{10}}}}"
 ROOTS = r"\boxed{x^{20}+x^{7}+3x+1=0}"
 ISOLATIONS: tuple[Isolation, ...] = ("namespaces", "landlock")
 
@@ -164,7 +164,7 @@ def _judged(seed: int, hanging_ones: int) -> tuple[list[tuple[float, str | None]
         lambda i: Call("precise_if", f"{i} {texts[i % len(texts)]}", NO_COMMA),
     )
     hang: tuple[Callable[[int], Call], ...] = (
-        lambda i: Call("math", f"{i} {TOWER}", "7"),
+        lambda i: Call("math", HANG.replace("x^7", f"x^{{{i + 7}}}"), "7"),
         lambda i: program(i, True),
         lambda i: Call("math", f"{i} {ROOTS}", f"x = {i}"),
         lambda i: program(i, True),

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from tasks.verifiers import Call, VerifierPool, VerifiersConfig
+from tests.verifiers.processes import HANG
 
 pytestmark = [pytest.mark.long, pytest.mark.complete]  # its busy processes slow down whatever runs beside it
 
@@ -37,7 +38,7 @@ CALLS = [
     program("while n == 2: pass\n    return n", "assert f(1) == 1", "assert f(2) == 2", "assert f(3) == 3"),
     program("import time; time.sleep(60)"),
     program("while True: pass"),
-    Call("math", r"\boxed{10^{10^{10^{10}}}}", "7"),
+    Call("math", HANG, "7"),
     Call("math", r"\boxed{x^{20}+x^{7}+3x+1=0}", "x = 1"),
 ]
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from tasks.verifiers import Call, Score, VerifierPool, VerifiersConfig
-from tests.verifiers.processes import GUARD_S, busy_worker, templates, wait_until, workers
+from tests.verifiers.processes import GUARD_S, HANG, busy_worker, templates, wait_until, workers
 
-TOWER = r"\boxed{10^{10^{10^{10}}}}"
 NO_COMMA = {"instruction_ids": ["punctuation:no_comma"], "kwargs": [{}]}
 HERE = "tests.verifiers.rewards_of_a_user"
 CALLS = int(os.environ.get("RLVR_ENDURANCE_CALLS", "10000"))
@@ -24,7 +23,7 @@ def limits(seconds, **options):
 
 @pytest.mark.long
 def test_a_hang_scores_0_at_its_limit_of_cpu_time_and_the_rest_goes_on(pool):
-    calls = [Call("math", TOWER if i == 50 else f"it is {i}", str(i)) for i in range(200)]
+    calls = [Call("math", HANG if i == 50 else f"it is {i}", str(i)) for i in range(200)]
     scores = pool.score_many(calls)
     assert scores[50] == Score.overrun("time limit of 2.5 s of CPU time")
     assert all(score.passed for i, score in enumerate(scores) if i != 50)
@@ -57,8 +56,7 @@ def test_adversarial_mathematics_scores_0(pool, response):
 @pytest.mark.complete
 @pytest.mark.long
 def test_what_is_slow_is_right_all_the_same_in_the_patient_lane():
-    terms = [f"x^{{{n}}}" for n in range(60)]
-    slow = Call("math", rf"\boxed{{{' + '.join(terms)}}}", " + ".join(reversed(terms)))
+    slow = Call("math", r"\boxed{1000000 \cdot 999999!}", "1000000!")
     with VerifierPool(1, limits(20)) as pool:
         assert pool.submit(*slow).result(GUARD_S).passed
         figures = pool.figures()
@@ -67,9 +65,20 @@ def test_what_is_slow_is_right_all_the_same_in_the_patient_lane():
 
 
 @pytest.mark.long
+def test_equal_answers_of_a_group_are_judged_once_in_the_patient_lane():
+    with VerifierPool(1, limits(0.6)) as pool:
+        group = [pool.submit("math", f"{i} steps. {HANG}", "7") for i in range(6)]
+        scores = [future.result(GUARD_S) for future in group]
+        figures = pool.figures()
+    assert scores == [Score.overrun("time limit of 0.6 s of CPU time")] * 6
+    assert figures["math/workers/patient"] == 6
+    assert figures["math/workers/killed"] < 6 + 6
+
+
+@pytest.mark.long
 def test_good_calls_do_not_wait_for_what_hangs():
     with VerifierPool(1, limits(30)) as pool:
-        hung = [pool.submit("math", f"{i} {TOWER}", "7") for i in range(3)]
+        hung = [pool.submit("math", f"{i} {HANG}", "7") for i in range(3)]
         assert all(score.passed for score in pool.score_many(Call("math", f"{i}", f"{i}") for i in range(100)))
         assert not any(future.done() for future in hung)
 
@@ -103,7 +112,7 @@ def test_a_response_that_takes_all_memory_at_once_is_judged():
 @pytest.mark.long
 def test_a_killed_worker_is_replaced_and_its_call_repeated():
     with VerifierPool(1, limits(2)) as pool:
-        future = pool.submit("math", TOWER, "7")
+        future = pool.submit("math", HANG, "7")
         os.kill(busy_worker(), signal.SIGKILL)
         assert future.result(GUARD_S) == Score.overrun("time limit of 2 s of CPU time")
         assert pool.figures()["math/workers/retries"] == 1
@@ -114,7 +123,7 @@ def test_a_killed_worker_is_replaced_and_its_call_repeated():
 @pytest.mark.long
 def test_a_response_that_kills_two_workers_is_judged():
     with VerifierPool(1, limits(600)) as pool:
-        future = pool.submit("math", TOWER, "7")
+        future = pool.submit("math", HANG, "7")
         first = busy_worker()
         os.kill(first, signal.SIGKILL)
         os.kill(busy_worker(but=[first]), signal.SIGKILL)
@@ -198,7 +207,7 @@ def test_nothing_grows_over_many_calls():
     def stream(start):
         for i in range(start, start + 2000):
             if i % 4000 == 500:
-                yield Call("math", f"{i} {TOWER}", "7")
+                yield Call("math", f"{i} {HANG}", "7")
             elif i % 10 == 0:
                 yield Call("math", rf"so \boxed{{\frac{{{i}}}{{4}}}}", f"{i}/4")
             else:

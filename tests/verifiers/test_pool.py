@@ -16,6 +16,7 @@ from tasks.verifiers import Call, Score, VerifierPool, VerifiersConfig, verify
 from tasks.verifiers.pool import CLOSED
 from tests.verifiers.processes import (
     GUARD_S,
+    HANG,
     SERVER,
     TEMPLATE,
     command,
@@ -25,7 +26,6 @@ from tests.verifiers.processes import (
     workers,
 )
 
-TOWER = r"\boxed{10^{10^{10^{10}}}}"
 NO_COMMA = {"instruction_ids": ["punctuation:no_comma"], "kwargs": [{}]}
 PROGRAM = Call("code", "```python\ndef f(n):\n    return n\n```", {"tests": ["assert f(3) == 3"]})
 SOME_CALLS = [
@@ -132,7 +132,7 @@ def test_the_same_call_is_judged_once_however_often_it_is_made():
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("response", "ground_truth", "counted"), [("7", [], "errors"), (TOWER, "7", "timeouts")], ids=["error", "time-out"]
+    ("response", "ground_truth", "counted"), [("7", [], "errors"), (HANG, "7", "timeouts")], ids=["error", "time-out"]
 )
 def test_neither_errors_nor_time_outs_are_remembered(response, ground_truth, counted):
     with VerifierPool(1, VerifiersConfig(time_limit_seconds=0.5)) as pool:
@@ -179,7 +179,7 @@ def test_submissions_wait_for_a_place():
     def calls():
         for i in range(30):
             taken.append(i)
-            yield Call("math", f"{i}: {TOWER}" if i < 4 else str(i), str(i))
+            yield Call("math", f"{i}: {HANG}" if i < 4 else str(i), str(i))
 
     with VerifierPool(1, VerifiersConfig(time_limit_seconds=0.5), max_pending=4) as small:
         small.wait_ready(["math"])
@@ -195,9 +195,9 @@ def test_submissions_wait_for_a_place():
 @pytest.mark.long
 def test_the_event_loop_stays_free_and_a_cancelled_wait_harms_nobody():
     async def scenario(small):
-        first = asyncio.ensure_future(small.score("math", TOWER, "7"))
+        first = asyncio.ensure_future(small.score("math", HANG, "7"))
         queued = [asyncio.ensure_future(small.score("math", str(i), str(i))) for i in range(4)]
-        same = asyncio.ensure_future(small.score("math", TOWER, "7"))
+        same = asyncio.ensure_future(small.score("math", HANG, "7"))
         await asyncio.sleep(0.1)
         for future in (queued[0], queued[2], same):
             future.cancel()
@@ -211,7 +211,7 @@ def test_the_event_loop_stays_free_and_a_cancelled_wait_harms_nobody():
 
 def test_closing_ends_every_call_and_refuses_new_ones():
     pool = VerifierPool(workers=1, max_pending=50)
-    futures = [pool.submit("math", TOWER, "7"), *(pool.submit("math", "x" * 100_000, "7") for _ in range(20))]
+    futures = [pool.submit("math", HANG, "7"), *(pool.submit("math", "x" * 100_000, "7") for _ in range(20))]
     pool.close()
     pool.close()
     assert futures[0].result(GUARD_S).error == "the verifier pool was closed"
@@ -222,7 +222,7 @@ def test_closing_ends_every_call_and_refuses_new_ones():
 
 def test_a_pool_is_closed_from_its_own_callback_and_by_two_threads_at_once():
     pool = VerifierPool(1, SHORT)
-    hung = pool.submit("math", TOWER, "7")
+    hung = pool.submit("math", HANG, "7")
     pool.submit("precise_if", "fine", NO_COMMA).add_done_callback(lambda _: pool.close())
     assert hung.result(GUARD_S).error == "the verifier pool was closed"
     other = VerifierPool(1, SHORT)
@@ -233,7 +233,7 @@ def test_a_pool_is_closed_from_its_own_callback_and_by_two_threads_at_once():
 @pytest.mark.long
 def test_whoever_waits_for_a_place_while_the_pool_closes_gets_an_error():
     pool = VerifierPool(1, SHORT, max_pending=1)
-    pool.submit("math", TOWER, "7")
+    pool.submit("math", HANG, "7")
     with ThreadPoolExecutor(4) as threads:
         late = [threads.submit(pool.submit, "math", f"{i}", f"{i}") for i in range(4)]
         wait_until(workers)
@@ -275,7 +275,7 @@ from tasks.verifiers import VerifierPool, VerifiersConfig
 pool = VerifierPool(2, VerifiersConfig(time_limit_seconds=600))
 pool.wait_ready(["math", "code"])
 pool.submit(*{tuple(PROGRAM)!r}).result()
-pool.submit("math", {TOWER!r}, "7")
+pool.submit("math", {HANG!r}, "7")
 print("hangs", flush=True)
 time.sleep(600)
 """
@@ -325,7 +325,7 @@ def held_after_pools(count):
     held = []
     for _ in range(count):
         with VerifierPool(1, SHORT) as pool:
-            pool.submit("math", TOWER, "7")
+            pool.submit("math", HANG, "7")
             assert all(
                 future.result(GUARD_S).passed for future in (pool.submit("math", "7", "7"), pool.submit(*PROGRAM))
             )

@@ -44,8 +44,9 @@ class CorrectionConfig(Config):
     - `tis`: `min(w, max)`, truncated importance sampling (Yao et al. 2025; the OlmoRL formula's rho is `max`);
     - `icepop`: `w` where `min <= w <= max`, else 0 (IcePop, token-level mask);
     - `seq_mask_tis`: `w` for sequences whose geometric-mean `w` lies in `[min, max]`, else 0 (NeMo RL, ProRL v2.1);
-    - `sequence_truncate`: `min(W, max)` on all tokens of a sequence, W the product of its `w` (TRL and Axolotl's
-      `vllm_importance_sampling_mode`, whose `token_truncate` is `tis` and `token_mask` is `icepop` with `min: 0`);
+    - `sequence_truncate`: `min(W, max)` on all tokens of a sequence, W the product of its `w` (TRL's
+      `vllm_importance_sampling_mode`, whose `token_truncate` is `tis` and `token_mask` is `icepop` with `min: 0`;
+      Axolotl's modes of these names have a lower bound too, `1 / max`);
     - `sequence_mask`: `W` where `W <= max`, else 0 (likewise).
     """
 
@@ -94,9 +95,10 @@ class KLConfig(Config):
     """Estimator of the KL per token (Schulman 2020, "Approximating KL divergence"): `k1`, unbiased, of high
     variance; `k2`, biased, never negative; `k3`, unbiased and never negative, GRPO's choice."""
     in_reward: bool = False
-    """Subtract the penalty from the reward in place of a term of the loss (NeMo RL's `use_kl_in_reward`): `beta` times
-    the sum of the response's per-token estimates under the policy before the first update. Advantages are computed from
-    the difference; zero-variance groups are determined without it."""
+    """Subtract the penalty from the reward in place of a term of the loss: `beta` times the sum of the response's
+    per-token estimates under the policy before the first update. Advantages are computed from the difference;
+    zero-variance groups are determined without it. It is verl's `use_kl_in_reward` for GRPO, Dr GRPO and RLOO; for
+    REINFORCE++ verl sums from each token on, and NeMo RL subtracts each token's estimate from its advantage."""
     importance_corrected: bool = False
     """Multiply the KL estimate by `pi / pi_old`, gradient included, which makes the gradient of `k3` unbiased where the
     tokens are the old policy's (DeepSeek-V3.2, arXiv:2512.02556; Axolotl's `use_bias_correction_kl`)."""

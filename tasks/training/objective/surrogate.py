@@ -31,7 +31,8 @@ def importance_ratio(
     It is `exp(logprobs - old_logprobs)` of each token. For `gspo` it is that of the sequence,
     `exp(mean_t(logprobs - old_logprobs))`, on each of its tokens, in the form in which every token carries its own part
     of the gradient (GSPO-token, Zheng et al. 2025, arXiv:2507.18071, eq. 14): summed over the tokens with shares of one
-    over the length, value and gradient are those of the sequence's ratio (eq. 7). With `force_on_policy_ratio` it is 1.
+    over the length, its value is that of the sequence's ratio (eq. 7), and so is its gradient where all tokens of a
+    sequence have the same off-policy weight. With `force_on_policy_ratio` it is 1.
 
     Args:
         logprobs: `[batch, seq]`, nats, under the policy that is being trained.

@@ -2,39 +2,112 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from typing import NamedTuple
 
+from tasks.verifiers.code.syntax import parse
 from tasks.verifiers.responses import strip_thinking
 
-_FENCE = re.compile(r"^[ ]{0,3}(`{3,}+|~{3,}+)[ \t]*+([^\s`]*+)[^\n`]*+$", re.MULTILINE)
+_FENCE = re.compile(
+    r"^(?P<before>[ \t]*+(?=~)|(?:[^\n`]|`{1,2}(?!`))*+)(?P<ticks>`{3,}+|~{3,}+)[ \t]*+(?P<language>[^\s`]*+)[^\n`]*+$",
+    re.MULTILINE,
+)
+_LIST_MARKER = re.compile(r"\s*(?:[-*+]|[0-9]{1,9}[.)])?\s*")
+_GLUED = re.compile(r"`{3,}+[ \t]*$", re.MULTILINE)
+_INDENT = re.compile(r"\n*([ \t]*)")
 _PYTHON = ("python", "py", "python3", "py3")
+MAX_PROGRAM_CHARS = 200_000
+"""Longest program that is run, in characters; a longer one scores 0."""
+_CLOSING_INDENT = 3
+"""Largest indentation of a closing fence beyond that of the opening one, in characters (CommonMark)."""
 
 
 def extract_program(response: str) -> str | None:
     """Return the last fenced block of Python; where there is none, the last block that names no language.
 
     A block that is never closed, as in a response that was cut off, reaches to the end. A response without any fence is
-    taken for a program as a whole: prose does not compile. None where there is no program.
+    taken for a program as a whole: prose does not compile. So is one whose fences stand within its strings and
+    comments. Where no block holds a program, one that stands outside of them is taken. None where there is none.
     """
     text = strip_thinking(response)
-    blocks = _blocks(text)
+    blocks, outside = _blocks(text)
+    if not blocks or _is_program(text):
+        return text or None
     for accepted in (_PYTHON, ("",)):
         for language, content in reversed(blocks):
             if language in accepted and content.strip():
                 return content
-    return text if text and not blocks else None
+    return next(filter(_is_program, reversed(outside)), None)
 
 
-def _blocks(text: str) -> list[tuple[str, str]]:
-    """Return the language (lower case) and the content of each fenced block, by CommonMark's rules for fences."""
+class _Opening(NamedTuple):
+    """An opening fence.
+
+    Attributes:
+        fence: its match.
+        language: the language that it names, in lower case.
+        indent: characters of white space or of a list's marker before it; 0 where words precede it.
+    """
+
+    fence: re.Match[str]
+    language: str
+    indent: int
+
+
+def _blocks(text: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the language and the content of each fenced block, and the texts before them.
+
+    The rules for fences are CommonMark's and two more.
+
+    A fence may stand behind words on its line. Where the last fence closes what was never opened, the program is what
+    precedes it.
+    """
     blocks: list[tuple[str, str]] = []
-    opened: re.Match[str] | None = None
+    outside: list[str] = []
+    opening: _Opening | None = None
+    closed = 0
     for fence in _FENCE.finditer(text):
-        if opened is None:
-            opened = fence
-        elif fence[1].startswith(opened[1]) and not fence[2]:
-            blocks.append((opened[2].lower(), text[opened.end() + 1 : fence.start()]))
-            opened = None
-    if opened is not None:
-        blocks.append((opened[2].lower(), text[opened.end() + 1 :]))
-    return blocks
+        if opening is None:
+            opening = _opening(fence)
+            if opening is not None:
+                outside.append(text[closed : fence.start("ticks")])
+        elif _closes(fence, opening):
+            blocks.append((opening.language, _content(text[opening.fence.end() + 1 : fence.start()])))
+            opening, closed = None, fence.end()
+    if opening is not None:
+        content = _content(_GLUED.split(text[opening.fence.end() + 1 :], maxsplit=1)[0])
+        if not opening.language and _is_program(outside[-1]) and not _is_program(content):
+            content = outside[-1]
+        blocks.append((opening.language, content))
+    return blocks, outside
+
+
+def _opening(fence: re.Match[str]) -> _Opening | None:
+    """Return the fence as an opening one; None where the words before it show that it is none."""
+    before, language = fence["before"], fence["language"].lower()
+    if _LIST_MARKER.fullmatch(before):
+        return _Opening(fence, language, len(before))
+    return _Opening(fence, language, 0) if language in (*_PYTHON, "") else None
+
+
+def _closes(fence: re.Match[str], opening: _Opening) -> bool:
+    before = fence["before"]
+    within = not before.strip() and len(before) <= opening.indent + _CLOSING_INDENT
+    return within and fence["ticks"].startswith(opening.fence["ticks"]) and not fence["language"]
+
+
+def _content(text: str) -> str:
+    """Return the lines of a block without the indentation of its first one, which those of a list have."""
+    indent = _INDENT.match(text)
+    width = len(indent[1]) if indent else 0
+    return re.sub(rf"^[ \t]{{1,{width}}}", "", text, flags=re.MULTILINE) if width else text
+
+
+def _is_program(text: str) -> bool:
+    """Return True if a text is Python that does something: no mere name, such as a word of prose is."""
+    try:
+        body = parse(text).body if len(text) <= MAX_PROGRAM_CHARS else []
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return any(not isinstance(node, ast.Expr) or isinstance(node.value, ast.Call) for node in body)

@@ -21,15 +21,13 @@ from typing import Any
 
 from tasks.verifiers.code import check_ground_truth, open_sandbox, read_cases
 from tasks.verifiers.code.config import CodeConfig
-from tasks.verifiers.code.extraction import extract_program
+from tasks.verifiers.code.extraction import MAX_PROGRAM_CHARS, extract_program
 from tasks.verifiers.code.running import Verdict, run_assertions, run_cases
 from tasks.verifiers.code.sandbox import Sandbox, SandboxError
 from tasks.verifiers.code.timing import Clock, TakesLong
 from tasks.verifiers.grants import PATIENT_NICE, PrioritySemaphore, few, grants
 from tasks.verifiers.scores import CannotJudge, Score
 
-MAX_PROGRAM_CHARS = 200_000
-"""Longest program that is run, in characters; a longer one scores 0."""
 ATTEMPTS = 2
 """Sandboxes in which a response is tried, where one fails under it."""
 QUICK_SECONDS = 0.06

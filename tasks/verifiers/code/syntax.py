@@ -7,12 +7,20 @@ end in `SystemError: AST constructor recursion depth mismatch`, whatever it pars
 from __future__ import annotations
 
 import ast
+import sys
 from threading import Lock
 
 _PARSING = Lock()
+MAX_DIGITS = 100_000
+"""Longest integer of a source text that is read, in digits."""
 
 
 def parse(source: str) -> ast.Module:
-    """Return the syntax tree of a module; raises what `ast.parse` raises."""
+    """Return the syntax tree of a module, with integers of up to `MAX_DIGITS`; raises what `ast.parse` raises."""
     with _PARSING:
-        return ast.parse(source)
+        digits = sys.get_int_max_str_digits()
+        sys.set_int_max_str_digits(MAX_DIGITS)
+        try:
+            return ast.parse(source)
+        finally:
+            sys.set_int_max_str_digits(digits)

@@ -58,8 +58,11 @@ def response_language(response: str, language: str) -> bool:
 
 
 def english_capital(response: str) -> bool:
-    """Check the constraint: The entire response should be in English, by `texts.language`, and in capitals only."""
-    return response.isupper() and texts.language(response) == "en"
+    """Check the constraint: The entire response should be in English, by `texts.language`, and in capitals only.
+
+    The package asks for the language of the capitals, in which English is often taken for German.
+    """
+    return response.isupper() and texts.language(response.lower()) == "en"
 
 
 def english_lowercase(response: str) -> bool:

@@ -14,10 +14,22 @@ STOP_WORDS = "corpora/stopwords/english"
 
 NLTK_NEEDS: dict[str, tuple[str, ...]] = {
     "change_case:capital_word_frequency": (PUNKT,),
+    "count:pronouns": (PUNKT,),
+    "custom:sentence_alphabet": (PUNKT,),
+    "custom:word_reverse": (PUNKT,),
+    "format:emoji": (PUNKT,),
+    "format:no_bullets_bullets": (PUNKT,),
     "format:title_case": (PUNKT,),
     "length_constraints:number_sentences": (PUNKT,),
+    "ratio:sentence_balance": (PUNKT,),
+    "ratio:sentence_type": (PUNKT,),
+    "ratio:sentence_words": (PUNKT,),
     "ratio:stop_words": (STOP_WORDS,),
+    "sentence:alliteration_increment": (PUNKT,),
+    "sentence:increment": (PUNKT,),
+    "sentence:keyword": (PUNKT,),
     "words:keywords_specific_position": (PUNKT,),
+    "words:last_first": (PUNKT,),
     "words:start_verb": (PUNKT, TAGGER),
     "words:words_position": (PUNKT,),
 }

@@ -24,9 +24,13 @@ class _NoRandom:
         raise AssertionError(f"a checker draws {num_keywords} keywords at random")
 
 
-def _utilities(name: str) -> types.ModuleType:
-    """Return a stand-in for the utility module of a family of checkers, with the functions of `texts`."""
-    module = types.ModuleType(name)
+def _utilities(family: str) -> types.ModuleType:
+    """Return a stand-in for the utility module of a family of checkers, with the functions of `texts`.
+
+    Sentences are NLTK's in IFBench, which has them so since August 2026.
+    """
+    module = types.ModuleType(f"{package.NAME}.{family}.instructions_util")
+    sentences = texts.nltk_sentences if family == "ifbench" else texts.published_sentences
     vars(module).update(
         LANGUAGE_CODES={code: code for code in LANGUAGES},
         count_sentences=texts.sentence_count,
@@ -34,13 +38,13 @@ def _utilities(name: str) -> types.ModuleType:
         count_words=texts.word_count,
         generate_keywords=_NoRandom(),
         nltk=types.SimpleNamespace(word_tokenize=texts.tokens),
-        split_into_sentences=lambda text: list(texts.published_sentences(text)),
+        split_into_sentences=lambda text: list(sentences(text)),
     )
     return module
 
 
 def _registry(family: str) -> dict[str, type]:
-    utilities = _utilities(f"{package.NAME}.{family}.instructions_util")
+    utilities = _utilities(family)
     registry = package.load(f"{package.NAME}.{family}.instructions_registry", {utilities.__name__: utilities})
     registry.instructions.random = _NoRandom()
     return registry.INSTRUCTION_DICT

@@ -44,13 +44,19 @@ def occurrences(text: str, word: str) -> int:
 
 @lru_cache(CACHED_TEXTS)
 def published_sentences(text: str) -> tuple[str, ...]:
-    """Split a text into sentences by the rules that IFEval and IFBench ship; some may be empty."""
+    """Split a text into sentences by the rules that IFEval ships; some may be empty."""
     return tuple(_util.split_into_sentences(text))
 
 
 def sentences(text: str) -> list[str]:
     """Return the sentences of a text by the published rules, without those that hold no word."""
     return [each for each in published_sentences(text) if words(each)]
+
+
+@lru_cache(CACHED_TEXTS)
+def nltk_sentences(text: str) -> tuple[str, ...]:
+    """Split a text into sentences by NLTK's punkt, as IFBench does now; needs its data."""
+    return tuple(nltk.sent_tokenize(text))
 
 
 @lru_cache(CACHED_TEXTS)

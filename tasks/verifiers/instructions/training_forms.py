@@ -15,6 +15,7 @@ _BIGRAM = re.compile(r"<<([^\s<>]+)(?:\s([^\s<>]+))?>>")
 _BETWEEN_BIGRAMS = re.compile(r"[^\w<>]*")
 _BRACKETED = re.compile(r"[^\w\[\]]*\[[^\[\]\s]+\][^\w\[\]]*")
 _DIVIDER = re.compile(r"\* ?\* ?\*")
+_SENTENCES_UNSPLIT = re.compile(r"\n|[\u3002\uff01\uff1f]\s*\w")
 _HYPHEN_AFTER_SENTENCE = re.compile(r"(?<=[.!?])-|(?<=[.!?][\"')\]\u201d\u2019])-")
 
 
@@ -129,10 +130,13 @@ def square_brackets(response: str) -> bool:
 def sentence_hyphens(response: str) -> bool:
     """Check the constraint: All sentences must be connected using hyphens, with no spaces between them.
 
-    A hyphen inside a sentence is none of theirs; the published check takes it for one.
+    A hyphen inside a sentence is none of theirs; the published check takes it for one. Lines are sentences too, so that
+    none is hidden by a stop left out.
     """
     parts = _HYPHEN_AFTER_SENTENCE.split(response.strip())
-    return all(part == part.strip() and len(sentences(part)) == 1 for part in parts)
+    return all(
+        part == part.strip() and len(sentences(part)) == 1 and not _SENTENCES_UNSPLIT.search(part) for part in parts
+    )
 
 
 def punctuation_dot(response: str) -> bool:

@@ -4,10 +4,10 @@ A ground truth is a string, a list of strings of which one must match, or an obj
 ...}`. The mode decides how the answer is extracted and compared:
 
 sympy   the default: the answer of `extraction`, equal by the rules of `equivalence` (math-verify over SymPy).
-gsm8k   the last number after the last `####`, or of the whole response where there is none, equal to the reference as
-        a number once commas are gone. GSM8K's own evaluation reads `#### number` and compares text (Cobbe et al. 2021,
-        https://arxiv.org/abs/2110.14168); open-instruct's verifier takes the last number of the text. Ours keeps the
-        sign, which open-instruct's loses, and 72.0 is 72.
+gsm8k   the last number of the line after the last `####`; where there is none of the last box, or else of the whole
+        response. It is equal to the reference as a number once commas are gone. GSM8K's own evaluation reads `####
+        number` and compares text (Cobbe et al. 2021, https://arxiv.org/abs/2110.14168); open-instruct's verifier takes
+        the last number of the text. Ours keeps the sign, which open-instruct's loses, and 72.0 is 72.
 exact   the answer of `extraction` as a whole, no number picked out of its words, equal as text but for case and white
         space. open-instruct's string matcher reads `<answer>` only and also drops punctuation and articles, by which
         -5 is 5 and "a" is nothing; here they count.
@@ -25,17 +25,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tasks.verifiers.mathematics.boxes import last_boxed
 from tasks.verifiers.mathematics.equivalence import equivalent
 from tasks.verifiers.mathematics.extraction import MAX_CHARS, Answer, extract_answer, readable_part
-from tasks.verifiers.mathematics.normalisation import refusal, tidy
+from tasks.verifiers.mathematics.normalisation import refusal, tidy, without_text_commands
 from tasks.verifiers.mathematics.plain_numbers import plain_number
 from tasks.verifiers.mathematics.plain_text import stands_alone
+from tasks.verifiers.mathematics.units import split_unit
 from tasks.verifiers.mathematics.warming import warm_up
 from tasks.verifiers.scores import GroundTruthError, Score
 
 __all__ = [
     "MAX_CHARS",
     "Answer",
+    "answer_of",
     "check_ground_truth",
     "equivalent",
     "extract_answer",
@@ -47,6 +50,9 @@ __all__ = [
 MAX_REFERENCE_CHARS = 2_000
 """Longest reference that is accepted, in characters."""
 
+_GROUPED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:(?:,[0-9]{3})+|(?: [0-9]{3})+)(?![0-9])|(?<=[0-9]),(?=[0-9])")
+_BRACED = re.compile(r"(?<![\w}^])\{([^{}\\]*)\}")
+_NEGATIVE = re.compile(r"\b(?:negative|minus)\s+(?=\$?[0-9.])", re.IGNORECASE)
 _SIGNED_NUMBER = re.compile(r"(?:(?<![\w)])[-+]\$?)?(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)")
 
 
@@ -73,6 +79,12 @@ def judge(response: str, ground_truth: Any, messages: Any = None) -> Score:
     return Score.binary(
         passed, f"{answer.form}: {answer.text[:80]!r} {relation} {' | '.join(wanted.references)[:80]!r}"
     )
+
+
+def answer_of(response: str, ground_truth: Any) -> str:
+    """Return a text that is the same for responses that state one answer to a well-formed ground truth."""
+    wanted = _read(ground_truth)
+    return repr((_FINDERS[wanted.mode](response), wanted))
 
 
 @dataclass(frozen=True)
@@ -108,9 +120,19 @@ def _read(ground_truth: Any) -> _Wanted:
 def _last_number(response: str) -> Answer | None:
     """Return the answer of mode `gsm8k`."""
     before, hashes, after = readable_part(response).rpartition("####")
-    text = _without_commas(after if hashes else before + after)
+    text = after.strip().partition("\n")[0] if hashes else before + after
+    boxed = last_boxed(text)
+    form = "hashes" if hashes else "number" if boxed is None else "boxed"
+    if boxed is not None and (value := plain_number(split_unit(tidy(boxed))[0])):
+        return Answer(form, str(value.value))
+    text = _BRACED.sub(r" \1 ", without_text_commands(text if boxed is None else boxed))
+    text = _NEGATIVE.sub("-", _GROUPED.sub(lambda number: re.sub("[ ,]", "", number.group()), text))
+    if boxed is not None:
+        text = text.rpartition("=")[2]
     numbers = [number.group() for number in _SIGNED_NUMBER.finditer(text) if stands_alone(number)]
-    return Answer("hashes" if hashes else "number", numbers[-1].replace("$", "")) if numbers else None
+    if boxed is not None and len(numbers) > 1:
+        return None
+    return Answer(form, numbers[-1].replace("$", "")) if numbers else None
 
 
 def _whole_answer(response: str) -> Answer | None:

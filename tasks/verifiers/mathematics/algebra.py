@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import re
-from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +19,7 @@ from latex2sympy2_extended.latex2sympy2 import ConversionConfig
 from math_verify.grader import should_treat_as_complex
 from sympy.core.relational import Relational
 
-from tasks.verifiers.mathematics.plain_numbers import TOLERANCE
+from tasks.verifiers.mathematics.values import equal_values
 
 # Units are off: its list holds letters, by which 2c is 2. Boxes are off: there are none in an extracted answer.
 _NORMALIZATION = NormalizationConfig(
@@ -38,7 +37,6 @@ _JUXTAPOSED = re.compile(
     r"|(?<![0-9.])0[0-9]|(?<![A-Za-z0-9\\])[A-Za-z]+[0-9]|[0-9](?![eE][-+]?[0-9])[A-Za-z]+[0-9]"
 )
 _OR = re.compile(r"\s+or\s+")
-_DIGITS = 30
 
 
 def warm_up() -> None:
@@ -65,8 +63,10 @@ def _same_object(ours: Any, theirs: Any) -> bool:
         return False
     if _is_infinite(ours) or _is_infinite(theirs):
         return bool(ours == theirs)
-    if _is_number(ours) and _is_number(theirs):
-        return _equal_numbers(ours, theirs)
+    if isinstance(ours, sympy.Expr) and isinstance(theirs, sympy.Expr):
+        verdict = equal_values(ours, theirs)
+        if verdict is not None:
+            return verdict
     same = math_verify.verify([theirs], [ours], timeout_seconds=None, allow_set_relation_comp=True)
     if _is_inequality(ours) and _is_inequality(theirs):
         return same or _same_region(ours, theirs)
@@ -99,7 +99,8 @@ def read(text: str) -> Any | None:
         raise
     except Exception:  # the grammar has no common error for what it cannot read
         return None
-    return _with_imaginary_unit(expression)
+    expression = _with_imaginary_unit(expression)
+    return _with_real_roots(expression) if "\\sqrt[" in text else expression
 
 
 def _either(cases: list[Any]) -> Any | None:
@@ -113,9 +114,17 @@ def _with_imaginary_unit(expression: Any) -> Any:
     """Replace the variable i by the imaginary unit, since the grammar reads i as a variable, by which i^2 is not -1."""
     if not isinstance(expression, sympy.Expr) or expression.has(sympy.Sum, sympy.Product):  # there, i is an index
         return expression
-    return expression.subs(
-        {symbol: sympy.I for symbol in expression.free_symbols if getattr(symbol, "name", "") == "i"}
-    )
+    variables = {symbol: sympy.I for symbol in expression.free_symbols if getattr(symbol, "name", "") == "i"}
+    return expression.subs(variables) if variables else expression
+
+
+def _with_real_roots(expression: Any) -> Any:
+    """Replace odd roots of negative numbers by the real ones, which are meant: to SymPy, that of -8 is 1 + sqrt(3)i."""
+    return expression.replace(
+        lambda part: isinstance(part, sympy.Pow) and part.exp.is_Rational and part.exp.q % 2 == 1 and part.exp.q > 1
+        and part.base.is_negative,
+        lambda part: (-1) ** part.exp.p * sympy.Pow(-part.base, part.exp, evaluate=False),
+    )  # fmt: skip
 
 
 def _same_region(ours: Any, theirs: Any) -> bool:
@@ -152,31 +161,3 @@ def _has_no_value(expression: Any) -> bool:
 def _is_inequality(expression: Any) -> bool:
     parts = expression.args if isinstance(expression, sympy.And) else (expression,)
     return all(isinstance(part, Relational) and not isinstance(part, sympy.Eq) for part in parts)
-
-
-def _is_number(expression: Any) -> bool:
-    return isinstance(expression, sympy.Expr) and not expression.free_symbols and bool(expression.is_number)
-
-
-def _equal_numbers(answer: sympy.Expr, reference: sympy.Expr) -> bool:
-    """Return True if two numbers are exactly equal, or within the tolerance of plain numbers where one holds a decimal.
-
-    math-verify's own verdict counts only if the values agree: it cuts off what is small, by which pi/10^20 is e/10^20.
-    """
-    ours, theirs = _value(answer), _value(reference)
-    if ours is None or theirs is None:
-        return ours is theirs and math_verify.verify([reference], [answer], timeout_seconds=None)
-    near = bool(abs(ours - theirs) <= _rational(TOLERANCE) * min(1, max(abs(ours), abs(theirs))))
-    if answer.has(sympy.Float) or reference.has(sympy.Float):
-        return near
-    return near and math_verify.verify([reference], [answer], timeout_seconds=None)
-
-
-def _value(number: sympy.Expr) -> Any | None:
-    """Return the value of a number to thirty digits; None where SymPy cannot evaluate it."""
-    value = number.doit().evalf(_DIGITS)
-    return value if all(part.is_Float or part.is_Rational for part in value.as_real_imag()) else None
-
-
-def _rational(fraction: Fraction) -> sympy.Rational:
-    return sympy.Rational(fraction.numerator, fraction.denominator)

@@ -18,30 +18,32 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-from tasks.verifiers.mathematics.algebra import equal_by_algebra
 from tasks.verifiers.mathematics.normalisation import refusal, tidy
 from tasks.verifiers.mathematics.plain_numbers import close, plain_number
+from tasks.verifiers.mathematics.plain_text import CHANGES_VALUE
 from tasks.verifiers.mathematics.ratios import equal_times_or_ratios
 from tasks.verifiers.mathematics.structure import Shape, shape
 from tasks.verifiers.mathematics.units import split_unit
 
 _COMMANDS = "pi|sqrt|sin|cos|tan|log|ln|exp|and|or"
-_WORDS = re.compile(rf"(?!.*\b(?:{_COMMANDS})\b)(?=.*[A-Za-z]{{3}})[A-Za-z][A-Za-z' -]*|[Nn]o|[A-Z]{{2}}")
+_WORDS = re.compile(
+    rf"(?!.*\b(?:{_COMMANDS})\b)(?=.*[A-Za-z]{{3}})(?=.*[aeiouyA-Z])[A-Za-z][A-Za-z' -]*|[Nn]o|[A-Z]{{2}}"
+)
+_GAP = re.compile(r"(?<![0-9.]) | (?![0-9.])")  # 2 k is 2k, and 1 2 is not 12
 _CHOICE = re.compile(r"\(?([A-Z])\)?")
 _CHOSEN = re.compile(
-    r"(?:(?i:option|choice|answer)\s+)?\(?([A-Z])(?:\)|[.:]|\)[.:])?(?:\s+(?!.*(?:\b(?:and|or|not)\b|\b[A-Z]\b|,)).*)?|\(?([a-j])\)?"
+    r"(?:(?i:option|choice|answer)\s+)?(?:\(([A-Z])\)|([A-Z])(?:[).:]+|\s:)|([A-Z]))(?P<rest>.*)|\(?([a-j])\)?",
+    re.DOTALL,
 )
+_EXPLAINED = re.compile(r"(?!.*\b(?:and|or|not)\b)(?:\s*[,;:.]|\s+-+)?\s+[A-Za-z]{2}.*|\s*[.,:]*", re.DOTALL)
+_DESCRIBED = re.compile(r"[.:]?\s*(?!and\b|or\b)[0-9A-Za-z$\\(\"'].*|\s*[.:]*", re.DOTALL)
+_OTHER_CHOICE = re.compile(r"\b(?!A\s+[a-z]|I\s+[a-z])[A-Z]\b")
 _EQUALS = re.compile(r"(?<![<>!=\\])=(?!=)(?![^{}]*\})")  # not in a subscript, as those of sums
 _RELATION = re.compile(r"[<>=](?![^{}]*\})|\\(?:l|g|n)e?q?(?![A-Za-z])|\\(?:in|to|neq|subset)(?![A-Za-z])")
 _NAME = re.compile(r"\\?[A-Za-z]+'?(?:_\{?[A-Za-z0-9]+\}?)?(?:\([A-Za-z, ]+\))?")
 _MEMBER_OF = re.compile(r"\\?[A-Za-z]+\s*\\in(?![A-Za-z])\s*")
 _COUNTED = re.compile(rf"(-?[0-9][0-9.,/]*)\s+(?!(?:{_COMMANDS})\b)((?:[A-Za-z-]{{3,}}\s*){{1,3}})")
-_CHANGES_VALUE = re.compile(
-    r"\b(?:hundred|thousand|million|billion|trillion|dozen|half|halves|thirds?|quarters?|squared|cubed|times|plus|minus"
-    r"|over|factorial|root|not|mod|than|least|most|base|january|february|march|april|may|june|july|august|september"
-    r"|october|november|december)s?\b",
-    re.IGNORECASE,
-)
+_CHANGES_VALUE = re.compile(rf"{CHANGES_VALUE}|\bnot\b", re.IGNORECASE)
 _BASE = re.compile(r"([0-9][0-9A-F]*)(?:\s*_\{?\s*\(?\s*|\s+base\s+)([0-9]{1,2}|[a-z]{3,7})\s*\)?\s*\}?")
 _BASES = {"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"}
 _ASSIGNED = re.compile(r"([A-Za-z])\s*=(?!=)[^=]+")
@@ -56,18 +58,31 @@ def equivalent(answer: str, reference: str) -> bool:
 
 
 def _same(ours: str, theirs: str) -> bool:
-    if ours == theirs:
+    if _GAP.sub("", ours) == _GAP.sub("", theirs):
         return True
     if _WORDS.fullmatch(theirs) and split_unit(theirs)[1] is None:
         return ours.casefold() == theirs.casefold()  # as algebra, words are products of letters, and anagrams are equal
     if (choice := _CHOICE.fullmatch(theirs)) and (chosen := _CHOSEN.fullmatch(ours)):
-        return (chosen[1] or chosen[2]).upper() == choice[1]
+        return _letter(chosen) == choice[1]
     left, right = shape(ours), shape(theirs)
     if left.kind == right.kind == "single":
         return _same_single(left.members[0] if left.members else "", right.members[0] if right.members else "")
     if "single" in (left.kind, right.kind):
         return _same_by_algebra_if_not_a_number(ours, theirs, left, right)
     return _same_members(left, right)
+
+
+def _letter(chosen: re.Match[str]) -> str:
+    """Return the letter that a statement chooses, in upper case; empty where it names another one, or calculates.
+
+    What follows a marked letter, as in "C) 12 cm", describes the choice. A bare letter may be a variable, so that only
+    words may follow: "B, which is cold".
+    """
+    marked, bare = chosen[1] or chosen[2], chosen[3]
+    rest = chosen["rest"]
+    if rest and (_OTHER_CHOICE.search(rest) or not (_DESCRIBED if marked else _EXPLAINED).fullmatch(rest)):
+        return ""
+    return (marked or bare or chosen[5]).upper()
 
 
 def _same_members(left: Shape, right: Shape) -> bool:
@@ -103,7 +118,7 @@ def _same_by_algebra_if_not_a_number(ours: str, theirs: str, left: Shape, right:
         return _same(value, wanted)
     if plain_number(split_unit(single.members[0])[0] if single.members else ""):
         return False
-    return equal_by_algebra(ours, theirs)
+    return _equal_by_algebra(ours, theirs)
 
 
 def _same_single(ours: str, theirs: str) -> bool:
@@ -121,7 +136,7 @@ def _same_single(ours: str, theirs: str) -> bool:
     left, right = plain_number(ours), plain_number(theirs)
     if left is not None and right is not None:
         return close(left, right)
-    return equal_by_algebra(ours, theirs)
+    return _equal_by_algebra(ours, theirs)
 
 
 def _without_prefix(ours: str, theirs: str) -> tuple[str, str]:
@@ -167,3 +182,9 @@ def _without_base(ours: str, theirs: str) -> tuple[str, str]:
     if left and right and _BASES.get(left[2], left[2]) != _BASES.get(right[2], right[2]):
         return "", ""
     return (left[1] if left else ours), (right[1] if right else theirs)
+
+
+def _equal_by_algebra(ours: str, theirs: str) -> bool:
+    from tasks.verifiers.mathematics.algebra import equal_by_algebra  # with SymPy, which takes a second to load
+
+    return equal_by_algebra(ours, theirs)

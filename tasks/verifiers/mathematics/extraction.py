@@ -8,9 +8,14 @@ The answer is the first of these that the response holds; later forms are then n
 4. phrase      what follows the last "answer is" or "answer:" ("the final answer is 12 apples."), up to the end of its
                sentence; so also Minerva's "Final Answer: The final answer is $...$. I hope it is correct."
                (Lewkowycz et al. 2022, https://arxiv.org/abs/2206.14858)
-5. formula     the last `$$..$$`, `$..$`, `\[..\]` or `\(..\)`; a dollar sign before an amount opens no formula
-6. expression  LaTeX without any of these around it, where nothing that could be an answer follows: `\frac{10}{9}`
-7. number      the last number in plain text: 7, -7, 1,234.5, 3/4, 50%; no digit of a word, such as H2O or 2nd
+5. line        a capital letter that is the last line by itself: the choice of an option
+6. the last value of the text, whichever form it has, read as a whole or not at all (`plain_text`)
+   formula     `$$..$$`, `$..$`, `\[..\]` or `\(..\)`; a dollar sign before an amount opens no formula
+   number      7, -7, 1,234.5, 3/4, 50%; no digit of a word, such as H2O or 2nd
+   expression  anything else: `\frac{10}{9}`, 2x+1, (3, 4), 3 1/2, 10 000
+7. line        a last line of one word, such as Yes
+
+A phrase that chooses an option behind a box ("Answer: D") comes before that box.
 
 A response states one answer: the last box counts, as in the graders of MATH, and boxes before it are read only where
 they are one answer with it (`boxes`).
@@ -19,11 +24,13 @@ they are one answer with it (`boxes`).
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from tasks.verifiers.mathematics.boxes import last_boxed
-from tasks.verifiers.mathematics.plain_text import alternatives, first_value, last_expression, last_number
+from tasks.verifiers.mathematics.normalisation import without_text_commands
+from tasks.verifiers.mathematics.plain_text import FORMULA, first_value, inside, last_value
 from tasks.verifiers.responses import strip_thinking
 
 MAX_CHARS = 20_000
@@ -31,13 +38,28 @@ MAX_CHARS = 20_000
 
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _HASHES = re.compile(r"####([^\n]+)")
-_PHRASE = re.compile(r"\banswer\**\s{0,3}(?:is\b|:)", re.IGNORECASE)
+_PHRASE = re.compile(
+    r"\b(?:answer\**\s{0,3}(?:is\b|:)|respuesta\**\s{0,3}(?:es\b|:)|réponse\**\s{0,3}(?:est\b|:)"
+    r"|Antwort\**\s{0,3}(?:ist\b|lautet\b|:)|ответ\**\s?:)"
+    r"|答案\**\s?(?:是|为|為|:)|答え\**\s?(?:は|:)|답\**\s?(?:은|:)|الجواب\s(?:هو|:)|الإجابة\s(?:هي|:)",
+    re.IGNORECASE,
+)
 _SENTENCE_END = re.compile(r"(?<!\\)[.!?;](?=\s|$)|\n")
-# No form may run over another opening of itself: the search would be quadratic in the number of openings.
-_FORMULA = re.compile(
-    r"\$\$([^$]+)\$\$|\\\[((?:[^\\]|\\[^\[\]])+)\\\]|\\\(((?:[^\\]|\\[^()])+)\\\)"
-    r"|(?<![\\$])\$(?:(?=\S)((?:[^$\n\\]|\\[^\n])+?)(?<=\S)|[ ]+([^$\n\\]+)[ ]|([^$\n\\]*\\[^\n](?:[^$\n\\]|\\[^\n])*))"
-    r"\$(?![0-9$])"
+_CHOICE = re.compile(r"\(?[A-Z]\)?[).:,](?=\s)|\([A-Z]\)|[A-HJ-Z](?=\s+[a-z]{2})")
+_LETTER = re.compile(r"[\s*_]*+(?:(?i:option|choice|final answer|final)[\s*]*+:?)?[\s*]*+\(?([A-Z])\)?[.\s*_]*+")
+_ONE_WORD = re.compile(r"[\s*_]*+([A-Za-z]{2,})[.!\s*_]*+")
+_OTHER_DIGIT = re.compile(r"[^\x00-\x7f]")
+_PUNCTUATION = str.maketrans(
+    {
+        "\u2212": "-",
+        "\uff1a": ":",
+        "\uff0c": ",",
+        "\u3001": ",",
+        "\u3002": ". ",
+        "\uff08": "(",
+        "\uff09": ")",
+        "\uff1b": ";",
+    }
 )
 _WORDY = re.compile(r"\s*[A-Za-z]{2,}\s")
 _NEGATION = re.compile(r"\s*not\b")
@@ -47,7 +69,7 @@ _SOMETHING = re.compile(r"[0-9$]|\\[(\[]")
 
 @dataclass(frozen=True)
 class Answer:
-    """The final answer of a response: its text, unchanged, and the name of the form in which it was stated."""
+    """The final answer of a response: its text, and the name of the form in which it was stated."""
 
     form: str
     text: str
@@ -56,22 +78,56 @@ class Answer:
 def extract_answer(response: str, *, whole: bool = False) -> Answer | None:
     """Return the final answer by the order of the module's docstring, or None where there is none.
 
-    In a tag, after hashes and after a phrase, a formula or a number is picked out of the words around it; `whole`
-    leaves those words.
+    In a tag, after hashes and after a phrase, a value is picked out of the words around it; `whole` leaves those words.
     """
     text = readable_part(response)
+    if choice := _choice_after_box(text):
+        return Answer("phrase", choice)
     for form, find in _FORMS.items():
         candidate = find(text)
         if candidate and form in _STATEMENTS:
             candidate = _unwrapped(candidate) if whole else _stated(candidate)
         if candidate and candidate.strip():
             return Answer(form, candidate.strip())
-    return None
+    value = last_value(text)
+    if value is not None:
+        return Answer(value.form, value.text)
+    word = _ONE_WORD.fullmatch(text.rpartition("\n")[2])
+    return Answer("line", word[1]) if word else None
 
 
 def readable_part(response: str) -> str:
-    """Return the part of a response that is read: its end, without the thinking part."""
-    return strip_thinking(response)[-MAX_CHARS:].replace("\u2212", "-")
+    """Return the part of a response that is read: its end, without the thinking part, with digits 0 to 9."""
+    text = strip_thinking(response)[-MAX_CHARS:]
+    return text if text.isascii() else _OTHER_DIGIT.sub(_digit, text.replace("\u2212 ", "-").translate(_PUNCTUATION))
+
+
+def _digit(character: re.Match[str]) -> str:
+    digit = unicodedata.decimal(character.group(), None)
+    return character.group() if digit is None else str(digit)
+
+
+def _choice_after_box(text: str) -> str | None:
+    """Return the letter that a phrase behind the last box chooses, by which the box is a step; None without one."""
+    phrases = list(_PHRASE.finditer(text, text.rfind("\\boxed{"))) if "\\boxed{" in text else []
+    chosen = _LETTER.fullmatch(_last_phrase(text) or "") if phrases else None
+    return chosen[1] if chosen and not _LETTER.fullmatch(last_boxed(text) or "") else None
+
+
+def _last_box(text: str) -> str | None:
+    """Return the content of the last box, or the value that a statement in it gives: The answer is 7."""
+    boxed = last_boxed(text)
+    phrase = _last_phrase(without_text_commands(boxed)) if boxed else None
+    if phrase is None:
+        return boxed
+    value, letter = first_value(phrase), _LETTER.fullmatch(phrase)
+    return letter[1] if letter else value.text if value else boxed
+
+
+def _last_letter(text: str) -> str | None:
+    """Return the letter that is all of the last line: the choice of an option."""
+    letter = _LETTER.fullmatch(text.rpartition("\n")[2])
+    return letter[1] if letter else None
 
 
 def _last_tag(text: str) -> str | None:
@@ -94,48 +150,36 @@ def _last_phrase(text: str) -> str | None:
     if not ends:
         return None
     rest = text[ends[-1] :].lstrip(" \t\r\n:*")
-    formula = _FORMULA.match(rest)
+    formula = FORMULA.match(rest)
     stop = _SENTENCE_END.search(rest, formula.end() if formula else 0)
     return rest[: stop.start()] if stop else rest
 
 
-def _last_formula(text: str) -> str | None:
-    formulas = [_inside(formula) for formula in _FORMULA.finditer(text)]
-    return formulas[-1] if formulas else None
-
-
-_FORMS: dict[str, Callable[[str], str | None]] = {
-    "boxed": last_boxed,
-    "tag": _last_tag,
-    "hashes": _last_hashes,
-    "phrase": _last_phrase,
-    "formula": _last_formula,
-    "expression": last_expression,
-    "number": last_number,
-}
-_STATEMENTS = ("tag", "hashes", "phrase")
-
-
 def _stated(text: str) -> str:
-    """Return the answer within a short statement of it: its first formula, or its first number if words surround it.
+    """Return the answer within a short statement of it: its first value if words surround it.
 
     With it goes what "or" and "and" add to it, for "5 or 6" is not 5. Where the statement opens with words, the answer
-    follows the verb: "The largest $n$ is 34."
+    follows the verb: "The largest $n$ is 34." A choice is left as a whole: "C) 12 cm".
     """
+    text = text.strip().strip("*").strip()
+    if _NEGATION.match(text) or _CHOICE.match(text):
+        return text
     if _WORDY.match(text) and (verb := _VERB.search(text)) and _SOMETHING.search(text, verb.end()):
         text = text[verb.end() :]
-    if _NEGATION.match(text):
-        return text
-    if formula := _FORMULA.search(text):
-        return ", ".join(map(_inside, alternatives(formula, _FORMULA)))
-    _, _, result = text.rpartition("=")
-    return first_value(result) or result
+    value = first_value(text)
+    return value.text if value else text.rpartition("=")[2]
 
 
 def _unwrapped(text: str) -> str:
-    formula = _FORMULA.fullmatch(text.strip())
-    return _inside(formula) if formula else text
+    formula = FORMULA.fullmatch(text.strip())
+    return inside(formula) if formula else text
 
 
-def _inside(formula: re.Match[str]) -> str:
-    return next(group for group in formula.groups() if group is not None)
+_FORMS: dict[str, Callable[[str], str | None]] = {
+    "boxed": _last_box,
+    "tag": _last_tag,
+    "hashes": _last_hashes,
+    "phrase": _last_phrase,
+    "line": _last_letter,
+}
+_STATEMENTS = ("tag", "hashes", "phrase")

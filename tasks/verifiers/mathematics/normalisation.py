@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from tasks.verifiers.mathematics.units import spelled_out
+
 MAX_ANSWER_CHARS = 4_000
 """Longest answer that is read, in characters."""
 MAX_DEPTH = 60
@@ -24,7 +26,7 @@ _SYMBOLS = str.maketrans(
         "\u2229": r"\cap ", "\u2208": r"\in ", "\u2205": r"\emptyset ", "\u211d": r"\mathbb{R}", "\u00b0": r"^\circ ",
         "\u03b1": r"\alpha ", "\u03b2": r"\beta ", "\u03b8": r"\theta ", "\u03bb": r"\lambda ", "\u03c6": r"\phi ",
         "\u200b": None, "\u200c": None, "\u200d": None, "\u2060": None, "\ufeff": None, "\n": " ", "\r": " ",
-        "\t": " ", "\u27e8": "(", "\u27e9": ")",
+        "\t": " ", "\u27e8": "(", "\u27e9": ")", "\u2236": ":", "\u3001": ",", "\u3002": ".",
     }
 )  # fmt: skip
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
@@ -37,10 +39,11 @@ _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
 _TEXT = re.compile(r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it|sf)|mbox|underline|operatorname\*?)\s*\{([^{}]*)\}")
 _NOTHING = re.compile(
-    r"(?<!\\)\\(?:[!()]|(?:left|right|[bB]igg?[lr]?|displaystyle|limits|bf|rm)(?![A-Za-z]))|(?<=\w)'(?=\s|$)|(?<!\\)\\$"
+    r"(?<!\\)\\(?:[!()]|(?:left|right|[bB]igg?[lr]?|displaystyle|limits|bf|rm)(?![A-Za-z]))|(?<=[0-9])'(?=\s|$)|(?<!\\)\\$"
 )
 _SPACE = re.compile(r"(?<!\\)\\(?:[,;: ]|q?quad(?![A-Za-z]))|~")
 _BRACED_COMMA = re.compile(r"\s*\{\s*,\s*\}\s*")
+_COLON = re.compile(r"\{\s*:\s*\}|\\(?:colon|ratio)(?![A-Za-z])")
 _GROUP_GAP = r"\s*(?:,\s*\\!|\{\s*,\s*\}|\{?(?<!\\)\\[,;:!> ]\}?|[\u00a0\u2009\u202f])\s*"
 _GROUPED = re.compile(rf"(?<![0-9.,])[1-9][0-9]{{0,2}}(?:{_GROUP_GAP}[0-9]{{3}})+(?!{_GROUP_GAP}[0-9]|[0-9])")
 _GROUP_GAPS = re.compile(_GROUP_GAP)
@@ -66,6 +69,7 @@ _DOTS = re.compile(r"\\[lcd]?dots(?![A-Za-z])")
 _OR = re.compile(r"\\(?:lor|vee|land|wedge)(?![A-Za-z])")
 _APPROXIMATELY = re.compile(r"\\(?:simeq|cong)(?![A-Za-z])")
 _DELIMITER = re.compile(r"(?<!\\)\$(?![0-9])|(?<=[^\s\\])\$")
+_NEGATIVE = re.compile(r"\s*(?:negative|minus)\s+(?=[0-9.\\])", re.IGNORECASE)
 _LEAD = re.compile(r"(?:=|\\approx(?![A-Za-z])|(?:approximately|about|roughly)\b)\s*", re.IGNORECASE)
 _THOUSANDS = re.compile(r"(?<![0-9,.])[1-9][0-9]{0,2}(?:,[0-9]{3})+(?!,?[0-9])")
 _SPACED_THOUSANDS = re.compile(r"[-+]?[1-9][0-9]{0,2}(?: [0-9]{3})+(?:\.[0-9]+)?")
@@ -77,9 +81,8 @@ def tidy(text: str) -> str:
     """Return an answer in the one spelling that the comparison reads; empty where nothing is left."""
     text = _GROUPED.sub(lambda number: _GROUP_GAPS.sub("", number.group()), text.replace("-$", "-"))
     text = _to_ascii(text)
-    text = _BRACED_COMMA.sub(",", text)
-    for _ in range(2):  # one command may stand in another
-        text = _TEXT.sub(r" \1 ", text)
+    text = spelled_out(_COLON.sub(":", _BRACED_COMMA.sub(",", text)))
+    text = without_text_commands(text)
     text = _SPACE.sub(" ", _NOTHING.sub("", text))
     text = _FRACTION.sub(r"\\frac", text)
     text = _HALF_SHORT_FRACTION.sub(r"\\frac{\1}", _SHORT_FRACTION.sub(r"\\frac{\1}{\2}", text))
@@ -96,9 +99,18 @@ def tidy(text: str) -> str:
         text = _THOUSANDS.sub(lambda number: number.group().replace(",", ""), text)
     text = _LEAD.sub("", text.strip(" *$"), count=1) if _LEAD.match(text.strip(" *$")) else text
     text = text.strip(" *$")
+    if negative := _NEGATIVE.match(text):
+        text = f"-{text[negative.end() :]}"
     if not text.endswith("..."):  # dots mean that more follows
         text = text.rstrip(" .,;:").strip(" *$")
     return text.replace(" ", "") if _SPACED_THOUSANDS.fullmatch(text) else text
+
+
+def without_text_commands(text: str) -> str:
+    r"""Return LaTeX with the content of \text and its kin in their stead, one within another too."""
+    for _ in range(2):
+        text = _TEXT.sub(r" \1 ", text)
+    return text
 
 
 def refusal(text: str) -> str | None:

@@ -1,30 +1,102 @@
-"""Search for numbers and LaTeX among words, where nothing marks them as mathematics."""
+r"""Search for the value that text states: a number, a formula or an expression among words.
+
+A line is cut at its words and stops. What lies between two of them is read as a whole or not at all: of 2x+1, (3, 4),
+3 1/2, sqrt(5) or 10 000 no part is a number of its own. A formula is a character of what it stands in: ($3$, $4$).
+
+    So the point ($3$, $4$) lies 5 cm off.     words   value: ($3$, $4$)   word   value: 5   words
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from tasks.verifiers.mathematics.units import is_unit
+from tasks.verifiers.mathematics.units import LONG_NAMES, OTHER_SCALES, SHORT_NAMES, is_unit
 
-_DIGITS = r"(?:[0-9]{1,3}(?:(?:,(?:\\! ?)?|\{,\}|\\[,;: ])[0-9]{3})+(?![0-9])|[0-9]+)"
-_NUMBER = re.compile(
-    rf"(?:(?<![\w)])-\$?)?(?:{_DIGITS}(?:\.[0-9]+)?|(?<!\w)\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
-    r"(?:/[0-9]+|(?::[0-9]+)+)?(?:\s?(?:\\?%|[AaPp]\.?[Mm]\b))?"
+CHANGES_VALUE = (
+    r"\b(?:hundred|thousand|million|billion|trillion|dozen|half|halves|thirds?|quarters?|squared|cubed|times|plus|minus"
+    r"|over|factorial|root|mod|than|least|most|base|negative|january|february|march|april|may|june|july|august"
+    r"|september|october|november|december)s?\b"
 )
+"""Pattern of words by which a number beside them is not the value itself."""
+
+# No form may run over another opening of itself: the search would be quadratic in the number of openings.
+FORMULA = re.compile(
+    r"\$\$([^$]+)\$\$|\\\[((?:[^\\]|\\[^\[\]])+)\\\]|\\\(((?:[^\\]|\\[^()])+)\\\)"
+    r"|(?<![\\$])\$(?:(?=\S)((?:[^$\n\\]|\\[^\n])+?)(?<=\S)|[ ]+([^$\n\\]+)[ ]|([^$\n\\]*\\[^\n](?:[^$\n\\]|\\[^\n])*))"
+    r"\$(?![0-9$])"
+)
+"""Pattern of a formula in dollar signs or LaTeX's brackets; a dollar sign before an amount opens none."""
+_FIRST, _LAST = "\ue000", "\uf8ff"
+_MARK = re.compile(f"[{_FIRST}-{_LAST}]")
+
 _PROSE = re.compile(
-    r"(?<![\\A-Za-z])(?!(?:and|or|pi|sqrt|sin|cos|tan|log|ln|exp)\b)[A-Za-z]{2,}(?![A-Za-z{])"
-    r"(?:\s?\^\{?[23]\}?)?"
+    r"(?<![\\A-Za-z0-9])(?!(?:and|or|pi|sqrt|sin|cos|tan|log|ln|exp|percent)\b)"
+    rf"(?!(?i:{CHANGES_VALUE}))(?!(?<=[0-9] )[AaPp][Mm]\b)"
+    r"(?:[A-Za-z]{2,}(?:['\u2019][A-Za-z]+)?|[A-Za-z]['\u2019][a-z]+)(?![A-Za-z{0-9(])(?:-(?=[0-9]))?"
+    r"(?:\s?\^\{?[23]\}?|[\u00b2\u00b3])?"
+    r"|(?<![\\A-Za-z0-9])[A-Za-z]+[0-9][\w.]*|(?<![0-9])[0-9]++(?:(?:st|nd|rd|th)\b|-[A-Za-z]{2,})"  # H2O, v1.5; 2nd
+    rf"|(?<=[0-9])(?:(?:{LONG_NAMES})(?![A-Za-z])|[{SHORT_NAMES}](?=[.,;:!?]?\s+[A-Za-z]{{2}}|[.,;:!?]?\s*$))"
+    r"(?:\^\{?[23]\}?|[\u00b2\u00b3])?|(?<=[0-9])m(?:\^\{?[23]\}?|[\u00b2\u00b3])"
+    rf"|(?<![A-Za-z])(?:i\.e|e\.g)\b\.?|(?!{OTHER_SCALES})[^\W\d_A-Za-z\u0370-\u03ff][^\x00-\x7f\s\u00b0-\u00be\u2150-\u22ff\ue000-\uf8ff]*"
 )
 # Words within these are parts of the mathematics around them.
 _NO_PROSE = re.compile(
     r"\\(?:text(?:bf|it|rm|normal)?|math(?:rm|bf|it|bb)|mbox|operatorname\*?|begin|end)\s*\{[^{}]*\}"
 )
-_STOP = re.compile(r"[.!?;:](?=[\s*]|$)")
-_LATEX = re.compile(r"\\(?!(?:text|mathrm|mbox)(?![A-Za-z]))[A-Za-z]{2,}|[0-9A-Za-z)}]\s*\^")
-_VALUE = re.compile(r"[0-9]|\\[A-Za-z]{2,}")
-_LEADING_WORD = re.compile(r"\s*(?:[aAI]\s|(?:and|or)\b)\s*")
-_WORD = re.compile(r"-?[^\W\d_]+")
-_OR = re.compile(r"\s*,?\s*(?:or|and)\s+")
+_STOP = re.compile(r"(?<!\\)[.!?;:](?=[\s*]|$)")
+_NUMBERED = re.compile(r"\s*(?:[0-9]{1,2}[.)]|[-*+\u2022])\s+(?=\S)")
+_VALUE = re.compile(
+    rf"[0-9{_FIRST}-{_LAST}\u00bc-\u00be\u2150-\u215e\u221a\u221e\u03c0]|\\[A-Za-z]{{2,}}|\b(?:pi|sqrt)\b"
+    r"|[A-Za-z)]\s*[-+*/^=]\s*[A-Za-z(]"
+)
+_LEAD = re.compile(r"(?:\s|[aAI]\s(?!\s*[-+*/^=])|(?:and|or)\b|\(?mod\b|[=,;:*`#\"\u201c\u2019']|\$(?=[^$]*$))*+")
+_TRAILING_WORD = re.compile(r"(?<=\s)[aAI]$")
+_TRAILING = " \t\r,.;:!?*`\"\u201d\u2019'(+=-"
+_NUMBER = re.compile(r"-?[0-9.,]+(?:/[0-9]+)?(?::[0-9]+)*\s?%?")
+_CUT_OFF = re.compile(r"\b(?:and|or)$")
+_SEVERAL = re.compile(r"[,;]|\b(?:and|or)\b")
+_WORD = re.compile(r"-?[^\W\d_\u00b2\u00b3\u00b9\u2070-\u2079]+")
+
+
+class Value(NamedTuple):
+    """A value that text states.
+
+    Attributes:
+        text: the value, a formula without its dollar signs.
+        form: "formula", "number" or "expression".
+    """
+
+    text: str
+    form: str
+
+
+class _Run(NamedTuple):
+    text: str
+    after: str  # the word before it
+
+
+def last_value(text: str) -> Value | None:
+    """Return the last value of a text; None where it states none, or one that cannot be read as a whole."""
+    marked, formulas = _with_marks(text)
+    for line in reversed(marked.split("\n")):
+        values = [run for run in _values(line) if run.after.lower() != "not"]
+        if values:
+            return _cleaned(values[-1].text, formulas)
+    return None
+
+
+def first_value(statement: str) -> Value | None:
+    """Return the first value of a statement; None where it has none."""
+    marked, formulas = _with_marks(statement)
+    values = _values(marked)
+    return _cleaned(values[0].text, formulas) if values else None
+
+
+def inside(formula: re.Match[str]) -> str:
+    """Return the content of a match of `FORMULA`."""
+    return next(group for group in formula.groups() if group is not None)
 
 
 def stands_alone(number: re.Match[str]) -> bool:
@@ -40,59 +112,58 @@ def stands_alone(number: re.Match[str]) -> bool:
     return word is None or is_unit(word.group())
 
 
-def last_number(text: str) -> str | None:
-    """Return the last number of a text, with its sign, its fraction bar or its percent sign."""
-    numbers = [number.group() for number in _NUMBER.finditer(text) if stands_alone(number)]
-    return numbers[-1] if numbers else None
+def _with_marks(text: str) -> tuple[str, list[str]]:
+    """Return the text with one character in each formula's stead, and the formulas, of which the first may be lost."""
+    text = _MARK.sub(" ", text)
+    formulas = list(FORMULA.finditer(text))[-(ord(_LAST) - ord(_FIRST)) :]
+    parts, end = [], formulas[0].start() if formulas else 0
+    parts.append(text[:end])
+    for number, formula in enumerate(formulas):
+        parts += [text[end : formula.start()], chr(ord(_FIRST) + number)]
+        end = formula.end()
+    return "".join([*parts, text[end:]]), [inside(formula).strip() for formula in formulas]
 
 
-def last_expression(text: str) -> str | None:
-    """Return the LaTeX that holds the last value of a text; None where that value is a mere number."""
-    for line in reversed(text.split("\n")):
-        values = [part for part in _between_words(line) if _VALUE.search(part)]
-        if values:
-            return _expression(values[-1])
-    return None
+def _runs(line: str) -> Iterator[_Run]:
+    """Yield the parts of a line between its words and stops."""
+    start = numbered.end() if (numbered := _NUMBERED.match(line)) else 0
+    hidden = _NO_PROSE.sub(lambda command: "\0" * len(command.group()), line)
+    cuts = sorted(cut.span() for pattern in (_PROSE, _STOP) for cut in pattern.finditer(hidden, start))
+    word = ""
+    for cut in [*cuts, (len(line), len(line))]:
+        if cut[0] >= start:
+            yield _Run(line[start : cut[0]], word)
+        start, word = max(start, cut[1]), line[slice(*cut)]
 
 
-def first_value(statement: str) -> str | None:
-    """Return the first LaTeX or number of a statement with words in it; None where it has no words, or nothing else."""
-    parts = _between_words(statement)
-    if len(parts) == 1:
-        return None
-    for part in parts:
-        if expression := _expression(part):
-            return expression
-        if any(map(stands_alone, _NUMBER.finditer(part))):
-            break
-    number = next(filter(stands_alone, _NUMBER.finditer(statement)), None)
-    return ", ".join(found.group() for found in alternatives(number, _NUMBER)) if number else None
-
-
-def alternatives(value: re.Match[str], pattern: re.Pattern[str]) -> list[re.Match[str]]:
-    """Return the answers that an "or" or "and" joins: `value`, and matches of `pattern` that follow it directly."""
-    values = [value]
-    while (link := _OR.match(value.string, value.end())) and (following := pattern.match(value.string, link.end())):
-        value = following
-        values.append(value)
+def _values(line: str) -> list[_Run]:
+    """Return the runs of a line that hold a value; those that a unit joins are one: 6 feet 2 inches."""
+    values: list[_Run] = []
+    joins = False
+    for run in _runs(line):
+        holds = _VALUE.search(run.text) is not None
+        if holds and joins and is_unit(run.after) and not run.text.lstrip().startswith(","):
+            values[-1] = _Run(f"{values[-1].text}{run.after}{run.text}", values[-1].after)
+        elif holds:
+            values.append(run)
+        joins = holds
     return values
 
 
-def _between_words(text: str) -> list[str]:
-    """Return the parts of a text between its words; one part where it has none."""
-    hidden = _NO_PROSE.sub(lambda command: "\0" * len(command.group()), text)
-    cuts = [word.span() for word in _PROSE.finditer(hidden)]
-    if not cuts:
-        return [text]
-    cuts = sorted([*cuts, *(stop.span() for stop in _STOP.finditer(hidden))])
-    edges = [0, *(edge for cut in cuts for edge in cut), len(text)]
-    return [text[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True)]
-
-
-def _expression(part: str) -> str | None:
-    """Return the LaTeX of a part without words, behind its last equals sign; None where it holds none."""
-    _, _, result = _LEADING_WORD.sub("", part, count=1).rpartition("=")
-    result = result.strip(" \t\r,.;:*`")
-    if result.count("(") != result.count(")"):
-        result = result.rstrip(" (").lstrip(" )")
-    return result if _LATEX.search(result) and result.count("{") == result.count("}") else None
+def _cleaned(run: str, formulas: list[str]) -> Value | None:
+    """Return a run as a value, behind its last equals sign and without what is around it; None if it is cut off."""
+    text = _LEAD.sub("", run, count=1).rstrip(_TRAILING)
+    text = _TRAILING_WORD.sub("", text).rstrip(_TRAILING)
+    opened, closed = (sum(map(text.count, brackets)) for brackets in ("([", ")]"))
+    if opened < closed and text.endswith(")"):
+        text = text[:-1].rstrip()
+    elif opened > closed and text.startswith("("):
+        text = text[1:].lstrip()
+    if len(text) == 1 and _MARK.match(text):
+        return Value(formulas[ord(text) - ord(_FIRST)], "formula")
+    text = _MARK.sub(lambda mark: f" {formulas[ord(mark.group()) - ord(_FIRST)]} ", text).strip()
+    if not _SEVERAL.search(text):
+        text = text.rpartition("=")[2].strip()
+    if not text or text.count("{") != text.count("}") or _CUT_OFF.search(text):
+        return None
+    return Value(text, "number" if _NUMBER.fullmatch(text) else "expression")

@@ -6,7 +6,6 @@ of expression when it first meets one.
 
 from __future__ import annotations
 
-from tasks.verifiers.mathematics import algebra
 from tasks.verifiers.mathematics.equivalence import equivalent
 
 
@@ -15,6 +14,8 @@ def warm_up() -> None:
 
     It is called once, in the process from which those that judge are forked.
     """
+    from tasks.verifiers.mathematics import algebra  # with SymPy, which a process that does not judge need not load
+
     algebra.warm_up()
     for answer, reference in EQUAL_ANSWERS:
         equivalent(answer, reference)

@@ -3,6 +3,7 @@
 import asyncio
 import math
 import socket
+from collections import namedtuple
 from contextlib import ExitStack
 from datetime import date, datetime, timedelta
 from decimal import Decimal
@@ -16,7 +17,7 @@ from pydantic import ValidationError
 
 from tasks.verifiers import Call, GroundTruthError, Score, check_ground_truth, code
 from tasks.verifiers.code.config import CodeConfig
-from tasks.verifiers.code.inside.wire import Peer
+from tasks.verifiers.code.inside.wire import Peer, WireError
 from tasks.verifiers.code.programs import Programs
 from tasks.verifiers.scores import CannotJudge
 
@@ -241,6 +242,38 @@ def test_subclasses_cross_as_what_they_extend(peers, value):
         arrived = far.decode(near.encode(lying(value)))
     assert arrived == value
     assert type(arrived) is type(value)
+
+
+def test_a_named_tuple_crosses_with_its_fields(peers):
+    near, far = peers
+    arrived = far.decode(near.encode(namedtuple("Point", "x y")(1, [2])))
+    assert (arrived, arrived.x, arrived.y, type(arrived).__name__) == ((1, [2]), 1, [2], "Point")
+    forged = {"t": "namedtuple", "v": ["P", ["__class__"], [1]]}
+    with pytest.raises(ValueError, match="Field names cannot start with an underscore"):
+        far.decode(forged)
+
+
+def test_a_message_holds_no_integer_that_would_take_long_to_read(peers):
+    near, far = peers
+    near.send({"value": near.encode(10**5000)})
+    assert far.decode(far.receive()["value"]) == 10**5000
+    near._stream.write(b'{"value": ' + b"1" * 5000 + b"}\n")
+    near._stream.flush()
+    with pytest.raises(WireError):
+        far.receive()
+
+
+def test_integers_have_as_many_digits_as_they_need(judge):
+    power = "```python\ndef f(n): return 10**n\ndef g(n): return len(str(10**n))\nprint(f(20_000))\n```"
+    tests = ["assert g(9_000) == 9_001", "assert len(str(f(5_000))) == 5_001", f"assert f(6_000) == 1{'0' * 6_000}"]
+    assert judge(power, {"tests": tests}).detail == "3 of 3 tests passed"
+    assert judge(power, {"cases": [{"input": "", "output": "1" + "0" * 20_000}]}).passed
+
+
+def test_tests_read_the_fields_of_named_tuples(judge):
+    program = "```python\nfrom typing import NamedTuple\nclass P(NamedTuple):\n    x: int\n    y: int = 2\n```"
+    tests = ["assert P(1).x == 1", "assert P(1) == (1, 2)", "assert P(3)._asdict() == {'x': 3, 'y': 2}"]
+    assert judge(program, {"tests": tests}).detail == "3 of 3 tests passed"
 
 
 @pytest.mark.complete

@@ -31,6 +31,32 @@ GUARD_S = 20.0
         ("The answer is 7.", "The answer is 7."),
         ("", None),
         ("```", None),
+        # indented as in a list
+        ("- Like this:\n\n    ```python\n    if x:\n        y\n    ```\n- done", "if x:\n    y\n"),
+        ("2. ```py\n   x = '''\n a\n   '''\n   ```", "x = '''\na\n'''\n"),
+        ("\t```python\n\tx = 1\n\t```", "x = 1\n"),
+        ("```python\nx = '''\n     ```\n'''\n```", "x = '''\n     ```\n'''\n"),
+        # behind words
+        ("Like this: ```python\nx = 1\n```\nDone.", "x = 1\n"),
+        ("Like this: ```\nx = 1\n```", "x = 1\n"),
+        ("Call `f`: ```python\nx = 1\n```", "x = 1\n"),
+        ("In ``` fences:\n```python\nx = 1\n```", "x = 1\n"),
+        ("Call `f` or ```g``` so:\n```\nx = 1\n```", "x = 1\n"),
+        # a closing fence that nothing opened, or that code precedes on its line
+        ("x = 1\n```", "x = 1\n"),
+        ("x = 1\n```\nIt is one.", "x = 1\n"),
+        ("x = 1\nprint(x)```\n", "x = 1\nprint(x)"),
+        ("```python\nx = 1\nprint(x)```\nIt prints one.", "x = 1\nprint(x)"),
+        ("```cpp\nint x;\n```\nx = 1\n```", "\nx = 1\n"),
+        ("Solution\n```\nx = 1", "x = 1"),
+        ("x = 1\n```\n```", "x = 1\n"),
+        ("x = 1\n```python", "x = 1\n"),
+        ("Like this.\n```\nThat is all.", "That is all."),
+        # fences within strings
+        (
+            "def f():\n    '''\n    ```\n    f()\n    ```\n    '''",
+            "def f():\n    '''\n    ```\n    f()\n    ```\n    '''",
+        ),
     ],
 )
 def test_the_last_block_of_python_is_the_program(response, program):
@@ -39,7 +65,8 @@ def test_the_last_block_of_python_is_the_program(response, program):
 
 @given(st.one_of(st.text(max_size=300), st.lists(st.sampled_from(PIECES), max_size=60).map("".join)))
 def test_extraction_never_raises(response):
-    assert extract_program(response) is None or extract_program(response) in response
+    program = extract_program(response)
+    assert program is None or all(line.strip() in response for line in program.splitlines())
 
 
 @pytest.mark.parametrize(

@@ -184,7 +184,7 @@ IFBENCH = [
     ("ratio:stop_words", {"percentage": 30}, "Rain falls on cold stone", "it is what it is"),
     ("repeat:repeat_change", {"prompt_to_repeat": "Say hi now."}, "Shout hi now.", "Say hi now."),
     ("repeat:repeat_simple", {}, "Only output this sentence here, ignore all other requests.", "Fine."),
-    ("repeat:repeat_span", {"prompt_to_repeat": "Say hi now.", "n_start": 0, "n_end": 2}, "Say hi", "hi now."),
+    ("repeat:repeat_span", {"prompt_to_repeat": "Say hi now.", "n_start": 0, "n_end": 1}, "Say hi", "Say"),
     ("sentence:alliteration_increment", {}, "It rains. Big bad wolves run.", "Big bad bears. Big bad wolves."),
     ("sentence:increment", {"small_n": 1}, "It rains. It rains hard.", "It rains. It pours."),
     ("sentence:keyword", {"word": "sun", "N": 2}, "It rains. The sun hides.", "The sun hides. It rains."),
@@ -200,7 +200,7 @@ IFBENCH = [
     ("words:repeats", {"small_n": 1}, "one two", "one one"),
     ("words:start_verb", {}, "Write about the sea.", "The sea is wide."),
     ("words:vowel", {}, "an end is", "an odd end is up"),
-    ("words:words_position", {"keyword": "sun"}, "The sun and a sun .", "The sun"),
+    ("words:words_position", {"keyword": "sun"}, "The sun and a Sun sets.", "The sun and a sun"),
 ]
 
 CASES = IFEVAL + TRAINING + IFBENCH

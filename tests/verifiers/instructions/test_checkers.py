@@ -75,7 +75,10 @@ def test_a_constraint_holds_or_is_named_as_broken(nltk_data, name, arguments, go
         ("keywords:forbidden_words", {"forbidden_words": ["C++"]}, "I like C++.", False),
         ("keywords:letter_frequency", {"letter": "#", "let_frequency": 2, "let_relation": "at least"}, "# #", True),
         ("language:response_language", {"language": "de"}, "12345", False),
-        ("repeat:repeat_span", {"prompt_to_repeat": "a b c", "n_start": 0, "n_end": 1}, "a", True),
+        ("repeat:repeat_span", {"prompt_to_repeat": "a b c", "n_start": 0, "n_end": 1}, "A b", True),
+        ("repeat:repeat_span", {"prompt_to_repeat": "a b c d", "n_start": 1, "n_end": 2}, "b", False),
+        ("change_case:english_capital", {}, "ALL OF THIS IS IN CAPITAL LETTERS, AND LOUD!!!", True),
+        ("change_case:english_capital", {}, "DAS IST ALLES GROSS GESCHRIEBEN UND NICHT ENGLISCH", False),
         ("keywords:word_once", {"keyword": "sun"}, "Sunny sun", True),
         ("keywords:word_count_different_numbers", {"keyword": "a", "frequency": 2, "relation": "less than"}, "a", True),
         ("keywords:word_count_different_numbers", {"keyword": "a", "frequency": 2, "relation": None}, "a", False),
@@ -95,12 +98,44 @@ def test_a_constraint_holds_or_is_named_as_broken(nltk_data, name, arguments, go
         ("detectable_format:square_brackets", {}, "...", False),
         ("detectable_format:sentence_hyphens", {}, "We saw Dr. Lee.-We left.", True),
         ("detectable_format:sentence_hyphens", {}, "We went. -We left.", False),
+        ("detectable_format:sentence_hyphens", {}, "We went here\n\nWe left there", False),
+        ("detectable_format:sentence_hyphens", {}, "We went.-We left", True),
+        ("detectable_format:sentence_hyphens", {}, "今日は雨。明日は晴れ。", False),
+        ("detectable_format:sentence_hyphens", {}, 'We went.-"We left!"', True),
         ("first_word:first_word_sent", {"first_word": "it"}, "...", False),
         ("paragraphs:paragraphs", {}, "one\n***\n\n***\ntwo", False),
         ("paragraphs:paragraphs2", {}, "\n\none\n\ntwo\n\n", True),
     ],
 )
 def test_what_a_prompt_states_decides(name, arguments, response, holds):
+    assert instructions.judge(response, truth(name, arguments), None).passed is holds
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "response", "holds"),
+    [
+        ("count:pronouns", {"N": 3}, "Everyone saw that; nobody spoke.", True),
+        ("count:pronouns", {"N": 1}, "Iris met Otto.", False),
+        ("count:person_names", {"N": 2}, "Emma's and Liam's", True),
+        ("count:person_names", {"N": 1}, "Emmas and Liamson", False),
+        ("format:title_case", {}, "i Saw It", False),
+        ("format:title_case", {}, "I Saw It 3 Times.", True),
+        ("sentence:keyword", {"word": "Sea", "N": 1}, "We saw the sea.", True),
+        ("sentence:keyword", {"word": "sea", "N": 1}, "We were seated.", False),
+        ("words:words_position", {"keyword": "sea"}, "The sea, that Sea roars!", True),
+        ("words:words_position", {"keyword": "sea"}, "The sea, that roars, sea!", False),
+        ("words:keywords_specific_position", {"keyword": "Sea", "n": 1, "m": 3}, "Oh, the sea!", True),
+        ("words:keywords_specific_position", {"keyword": "sea", "n": 1, "m": 4}, "Oh, the sea!", False),
+        # sentences are NLTK's
+        ("ratio:sentence_type", {}, "P.S. it rains. Did he?", True),
+        ("ratio:sentence_balance", {}, "Mr. Lee left. Did he? He did!", True),
+        ("sentence:increment", {"small_n": 1}, "Rain falls. Dr. Lee left.", True),
+        ("sentence:alliteration_increment", {}, "It rains. Big bad wolves run.", True),
+        ("words:last_first", {}, "We saw Dr. Lee. Lee left.", True),
+        ("custom:sentence_alphabet", {}, " ".join(f'"{chr(65 + n)}nd so on," we read.' for n in range(26)), True),
+    ],
+)
+def test_ifbenchs_constraints_are_checked_as_ai2_checks_them_now(nltk_data, name, arguments, response, holds):
     assert instructions.judge(response, truth(name, arguments), None).passed is holds
 
 

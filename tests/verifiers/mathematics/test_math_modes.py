@@ -60,7 +60,29 @@ def test_the_default_mode_is_sympy(ground_truth, answer):
         ("it costs 18 dollars, not 20.", "18", False),
         ("10-3", "3", True),
         ("it drops to -$3", "-3", True),
-        (r"\boxed{7} of 9", "9", True),
+        (r"\boxed{7} of 9", "9", False),
+        (r"\boxed{7} of 9", "7", True),
+        (r"He pays 9. So \boxed{ 42 }", "42", True),
+        (r"He pays 9. So $\boxed{42}$", "9", False),
+        (r"$50 - $20 is $$\boxed{30}$$", "30", True),
+        (r"$50 - $20 is $$\boxed{30}$$", "20", False),
+        (r"\boxed{\$1,234.50}", "1234.5", True),
+        (r"\boxed{18 \text{ dollars}}", "18", True),
+        (r"\boxed{5 + 3 = 8}", "8", True),
+        (r"\boxed{\frac{1}{2}}", "2", False),
+        (r"\boxed{\frac{1}{2}}", "0.5", True),
+        (r"\boxed{-5}", "-5", True),
+        (r"\boxed{18 \text{ apples and } 3 \text{ pears}}", "3", False),
+        ("\\boxed{3} first\n#### 18", "18", True),
+        (r"#### {18}", "18", True),
+        (r"#### \boxed{18}", "18", True),
+        (r"\text{72}", "72", True),
+        ("#### 5\nI checked 3 times.", "5", True),
+        ("#### 5\nI checked 3 times.", "3", False),
+        ("it makes 10 000", "10000", True),
+        ("it makes 10 000", "0", False),
+        ("a change of negative 5", "-5", True),
+        ("4 by 5 is 20m\u00b2", "20", True),
         ("3/4", "4", True),
         ("#### 3 of 4", "4", True),
         ("4\n#### ", "4", False),
@@ -70,7 +92,7 @@ def test_the_default_mode_is_sympy(ground_truth, answer):
         ("0.5000001", "0.5", False),
     ],
 )
-def test_gsm8k_compares_the_last_number_after_the_hashes_or_of_all(response, answer, expected):
+def test_gsm8k_compares_the_last_number_after_the_hashes_or_of_the_box_or_of_all(response, answer, expected):
     assert passed(response, answer, "gsm8k") == expected
 
 

@@ -34,8 +34,12 @@ class _Exit:
 
 
 def prepare() -> None:
-    """Define the builtins that programs have and an interpreter without `site` lacks."""
+    """Define the builtins that an interpreter without `site` lacks, and let integers of any length be printed.
+
+    Python refuses to print more than 4,300 digits, lest a server be kept busy; here the limit of CPU time holds.
+    """
     vars(builtins).update(exit=_Exit(), quit=_Exit())
+    sys.set_int_max_str_digits(0)
 
 
 def run(source: str) -> int:

@@ -10,7 +10,7 @@ response, a generator) stays in its process and crosses as a number; the other e
 it. So nothing that the response defined, an `__eq__` say, is ever run in the process of the tests.
 
 JSON values stand for themselves, but for integers of more than 64 bits and for what JSON lacks, which are objects
-`{"t": kind, "v": ...}`. Subclasses cross as the type that they extend.
+`{"t": kind, "v": ...}`. Subclasses cross as the type that they extend; a named tuple has its fields there too.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ import fractions
 import json
 import operator
 import socket
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from tasks.verifiers.code.inside.standins import RAISED_THERE, StandIn, StandIns
@@ -103,11 +105,15 @@ class Peer:
 
     def receive(self) -> dict[str, Any]:
         """Read one message; raises `WireError` where there is none that can be understood."""
+        digits = sys.get_int_max_str_digits()
+        sys.set_int_max_str_digits(sys.int_info.str_digits_check_threshold)  # larger ones cross as hexadecimal digits
         try:
             line = self._stream.readline(MAX_LINE + 2)
             message = json.loads(line) if line.endswith(b"\n") else None
         except (OSError, ValueError, RecursionError) as error:
             raise WireError("a message that is no JSON") from error
+        finally:
+            sys.set_int_max_str_digits(digits)
         if not isinstance(message, dict):
             raise WireError("the other end is gone")
         return message
@@ -311,6 +317,19 @@ def _integer(value: int, _: Callable[[Any], Any]) -> Any:
     return value if -(2**63) <= value < 2**63 else {"t": "int", "v": hex(value)}
 
 
+def _tuple(value: tuple[Any, ...], encode: Callable[[Any], Any]) -> dict[str, Any]:
+    items = [encode(item) for item in value]
+    fields = getattr(type(value), "_fields", None)
+    if isinstance(fields, tuple):
+        return {"t": "namedtuple", "v": [type(value).__name__, [str(field) for field in fields], items]}
+    return {"t": "tuple", "v": items}
+
+
+@lru_cache(maxsize=256)
+def _named_tuple_type(name: str, fields: tuple[str, ...]) -> Any:
+    return collections.namedtuple(name, fields)  # it refuses all that is no identifier
+
+
 _BUILTINS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
@@ -328,7 +347,7 @@ _PACK: tuple[tuple[Any, _Pack], ...] = (
     (float, lambda value, _: float.__float__(value)),
     (str, lambda value, _: str.__str__(value)),
     (list, lambda value, encode: [encode(item) for item in value]),
-    (tuple, _items("tuple")),
+    (tuple, _tuple),
     (dict, lambda value, encode: {"t": "dict", "v": [[encode(key), encode(item)] for key, item in value.items()]}),
     (set, _items("set")),
     (frozenset, _items("frozenset")),
@@ -348,6 +367,7 @@ _PACK: tuple[tuple[Any, _Pack], ...] = (
 _UNPACK: dict[Any, Callable[[Any, Callable[[Any], Any]], Any]] = {
     "int": lambda value, _: int(value, 16),
     "tuple": lambda value, decode: tuple(decode(item) for item in value),
+    "namedtuple": lambda value, decode: _named_tuple_type(value[0], tuple(value[1]))(*map(decode, value[2])),
     "dict": lambda value, decode: {decode(key): decode(item) for key, item in value},
     "set": lambda value, decode: {decode(item) for item in value},
     "frozenset": lambda value, decode: frozenset(decode(item) for item in value),

@@ -1,0 +1,208 @@
+"""Equality of two expressions by their values: exactly for rational numbers, else to hundreds of digits.
+
+Nothing is simplified or expanded. A number that is too large to be written out (7^{7^7}, 1000000!) is known by its
+residues; an expression with variables by its values at fixed points, where two that agree are the same but for a chance
+in 10^9 or so at each (Schwartz-Zippel for polynomials: https://doi.org/10.1145/322217.322225).
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import sympy
+
+from tasks.verifiers.mathematics.plain_numbers import TOLERANCE
+
+MAX_BITS = 100_000
+"""Largest number that is computed, in bits of its numerator and denominator together."""
+MAX_FACTORIAL = 2_000_000
+"""Largest number whose factorial is read at all."""
+DIGITS, DIGITS_AT_POINTS = 500, 60
+"""Digits to which irrational values are computed, of numbers and of expressions with variables."""
+POINTS, ENOUGH_POINTS = 8, 4
+"""Points at which expressions with variables are compared, and the fewest at which both must have a real value."""
+_PIECEWISE = (sympy.Max, sympy.Min, sympy.Piecewise, sympy.floor, sympy.ceiling, sympy.sign)
+_PRIMES = (2**61 - 1, 2**31 - 1)
+
+
+class HugeError(Exception):
+    """A number of more than `MAX_BITS`."""
+
+
+def equal_values(answer: Any, reference: Any) -> bool | None:
+    """Return True if two expressions have the same value, or the same at all points; None where that cannot be decided.
+
+    Variables of one name are the same. Where a side holds a decimal, `TOLERANCE` decides, at points relative to the
+    value. Points at which a part of a side has no real value are left out: so ln(ab) is ln a + ln b, and sqrt(x^2) is
+    not x. Functions that have other values elsewhere, such as max, are not decided by points.
+    """
+    names = {symbol.name for symbol in answer.free_symbols | reference.free_symbols}
+    try:
+        _bits(answer), _bits(reference)
+    except HugeError:
+        return not names and _equal_residues(answer, reference)
+    if names and (answer.has(*_PIECEWISE) or reference.has(*_PIECEWISE)):
+        return None
+    decimal = answer.has(sympy.Float) or reference.has(sympy.Float)
+    if not names:
+        ours, theirs = _value(answer, {}, DIGITS), _value(reference, {}, DIGITS)
+        return None if ours is None or theirs is None else _close(ours, theirs, DIGITS, decimal)
+    anywhere = answer.has(sympy.I) or reference.has(sympy.I)
+    compared = 0
+    for number in range(POINTS):
+        point = {name: _coordinate(name, number) for name in names}
+        if not all(_is_defined(side, point) for side in (answer, reference)):
+            continue
+        ours, theirs = (_value(side, point, DIGITS_AT_POINTS) for side in (answer, reference))
+        if ours is None or theirs is None or not (anywhere or (_is_real(ours) and _is_real(theirs))):
+            continue
+        if not _close(ours, theirs, DIGITS_AT_POINTS, decimal):
+            return False
+        compared += 1
+    return True if compared >= ENOUGH_POINTS else None
+
+
+def _coordinate(name: str, number: int) -> Any:
+    """Return a variable's value at a point: positive fractions, whole numbers, then fractions of both signs.
+
+    At two of the points they are in the thousands.
+    """
+    draw = zlib.crc32(f"{name} {number}".encode())
+    if number in (3, 4):
+        return sympy.Integer(2 + draw % 7)
+    sign = -1 if number > 4 and (draw >> 8) % 2 else 1
+    return sympy.Rational(sign * (draw % 4093 + 100) * (1000 if number in (2, POINTS - 1) else 1), 1361)
+
+
+def _value(expression: Any, point: Mapping[str, Any], digits: int) -> Any | None:
+    """Return the value at a point, a Rational if it is exact, else to that many digits; None where there is none."""
+    replaced = expression.xreplace({symbol: point[symbol.name] for symbol in expression.free_symbols})
+    value = replaced.doit()
+    if not value.is_Rational:
+        value = value.evalf(digits)
+    return value if all(part.is_Float or part.is_Rational for part in value.as_real_imag()) else None
+
+
+def _is_defined(expression: Any, point: Mapping[str, Any]) -> bool:
+    """Return True if no root or logarithm of a negative number is a part of the value at a point."""
+    for part in sympy.preorder_traversal(expression):
+        if isinstance(part, sympy.Pow):
+            partial = not part.exp.free_symbols and not part.exp.doit().is_Integer
+        else:
+            partial = isinstance(part, sympy.log)
+        if partial and part.args[0].free_symbols and _is_negative(part.args[0], point):
+            return False
+    return True
+
+
+def _is_negative(expression: Any, point: Mapping[str, Any]) -> bool:
+    value = _value(expression, point, DIGITS_AT_POINTS)
+    return value is not None and bool(value.is_negative)
+
+
+def _is_real(value: Any) -> bool:
+    real, imaginary = value.as_real_imag()
+    return bool(abs(imaginary) <= abs(real) * sympy.Float(10) ** (10 - DIGITS_AT_POINTS))
+
+
+def _close(ours: Any, theirs: Any, digits: int, decimal: bool) -> bool:
+    if ours == theirs:
+        return True
+    size = max(abs(ours), abs(theirs))
+    if decimal:
+        bound = size if digits == DIGITS_AT_POINTS else min(1, size)
+        return bool(abs(ours - theirs) <= sympy.Rational(TOLERANCE.numerator, TOLERANCE.denominator) * bound)
+    if ours.is_Rational and theirs.is_Rational:
+        return False
+    noise = sympy.Float(10, digits) ** (10 - digits)
+    return bool(size <= noise or abs(ours - theirs) <= noise * size)
+
+
+def _bits(expression: Any) -> float:
+    """Return an upper bound of the bits of a number's numerator and denominator; raises `HugeError` past `MAX_BITS`."""
+    if expression.is_Rational:
+        bits = float(int(expression.p).bit_length() + int(expression.q).bit_length())
+    elif isinstance(expression, sympy.Pow):
+        base, exponent = _bits(expression.base), _bits(expression.exp)
+        power = expression.exp.doit() if exponent <= 64 and not expression.exp.free_symbols else sympy.Integer(1)
+        bits = base * (abs(float(power)) if power.is_Rational else 1)
+    elif isinstance(expression, sympy.factorial | sympy.factorial2 | sympy.binomial):
+        numbers = [part.doit() if _bits(part) <= 256 else sympy.oo for part in expression.args]
+        bits = (
+            _bits_of_product(*map(float, numbers))
+            if all(part.is_extended_real and part.is_number for part in numbers)
+            else 64
+        )
+    else:
+        bits = 64 + sum(map(_bits, expression.args))
+    if bits > MAX_BITS:
+        raise HugeError
+    return bits
+
+
+def _bits_of_product(top: float, below: float | None = None) -> float:
+    """Return an upper bound of the bits of a factorial, or of a binomial coefficient."""
+    factors = top if below is None else min(below, top - below)
+    return max(factors, 0.0) * math.log2(max(top, 0.0) + 2)
+
+
+def _equal_residues(answer: Any, reference: Any) -> bool:
+    """Compare two whole or rational numbers of any size by their residues; False where a side has none."""
+    for prime in _PRIMES:
+        ours, theirs = _residue(answer, prime), _residue(reference, prime)
+        if ours is None or ours != theirs:
+            return False
+    return True
+
+
+def _residue(expression: Any, modulus: int) -> int | None:
+    """Return a number's residue; None where it has none, or would take long."""
+    if expression.is_Rational:
+        return (
+            None
+            if math.gcd(expression.q, modulus) > 1
+            else int(expression.p * pow(expression.q, -1, modulus)) % modulus
+        )
+    if isinstance(expression, sympy.Add | sympy.Mul):
+        parts = [_residue(part, modulus) for part in expression.args]
+        known = [part for part in parts if part is not None]
+        if len(known) < len(parts):
+            return None
+        return sum(known) % modulus if isinstance(expression, sympy.Add) else math.prod(known) % modulus
+    if isinstance(expression, sympy.Pow):
+        return _residue_of_power(expression.base, expression.exp, modulus)
+    if isinstance(expression, sympy.factorial):
+        return _residue_of_factorial(expression.args[0], modulus)
+    return None
+
+
+def _residue_of_power(base: Any, exponent: Any, modulus: int) -> int | None:
+    """Return a power's residue: for a huge exponent e, a^(e mod t + t), where t is the totient of the modulus."""
+    remainder = _residue(base, modulus)
+    try:
+        _bits(exponent)
+        power = int(exponent.doit()) if exponent.doit().is_Integer else None
+    except HugeError:
+        totient = int(sympy.totient(modulus))
+        rest = _residue(exponent, totient)
+        power = None if rest is None else rest + totient
+    if remainder is None or power is None or (power < 0 and math.gcd(remainder, modulus) > 1):
+        return None
+    return pow(remainder, power, modulus)
+
+
+def _residue_of_factorial(argument: Any, modulus: int) -> int | None:
+    try:
+        _bits(argument)
+    except HugeError:
+        return None
+    top = argument.doit()
+    if not top.is_Integer or not 0 <= top <= MAX_FACTORIAL:
+        return None
+    product = 1
+    for factor in range(2, int(top) + 1):
+        product = product * factor % modulus
+    return product
