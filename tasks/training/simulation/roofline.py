@@ -23,8 +23,8 @@ GRADIENT = 4
 STORED = (22, 8)
 """Bytes a token and a layer that wait for the backward pass: for a hidden unit, and for a unit of the gated MLP.
 
-Of the MLP, in 16 bits: gate, up projection, activation of the gate, product. Attention and norms were measured: 22 on an
-H200 with torch 2.11 (`gpu_check`). Of an MLP without gates and with dropout it is 34 for a hidden unit in all
+Of the MLP, in 16 bits: gate, up projection, activation of the gate, product. Attention and norms were measured: 22 on
+an H200 with torch 2.11 (`gpu_check`). Of an MLP without gates and with dropout it is 34 for a hidden unit in all
 (Korthikanti et al. 2022, table 2).
 """
 BACKWARD = (8, 6)
