@@ -1,6 +1,7 @@
 """Names and docstrings follow CONTRIBUTING.md's rules of language."""
 
 import ast
+from functools import cache
 
 from tests.paths import ROOT
 
@@ -9,11 +10,16 @@ EMPTY_NAMES = {"each", "found", "place", "kept", "told", "said", "there"}
 HEADLESS = ("What ", "Whether ", "Which ", "Where ", "Who ", "Whose ", "Those ", "Of ", "As ", "See ", "Its ", "How ")
 """First words of a docstring that is no sentence."""
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-TREES = {
-    str(path.relative_to(ROOT)): ast.parse(path.read_text())
-    for folder in ("tasks", "workflows", "images")
-    for path in sorted((ROOT / folder).rglob("*.py"))
-}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """The syntax trees of all modules, by their paths."""
+    return {
+        str(path.relative_to(ROOT)): ast.parse(path.read_text())
+        for folder in ("tasks", "workflows", "images")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+    }
 
 
 def bound_names(tree: ast.AST) -> dict[str, int]:
@@ -49,7 +55,7 @@ def docstrings(tree: ast.AST) -> list[str]:
 def test_names_say_what_a_thing_is():
     assert [
         (path, line, name)
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for name, line in bound_names(tree).items()
         if name.strip("_") in EMPTY_NAMES
     ] == []
@@ -58,7 +64,7 @@ def test_names_say_what_a_thing_is():
 def test_docstrings_begin_with_a_sentence():
     assert [
         (path, text.splitlines()[0])
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for text in docstrings(tree)
         if text.startswith(HEADLESS)
     ] == []
