@@ -2,8 +2,9 @@
 
     training: steps: 3/14, 0:04:30 so far, 0.7/min, 0:16:30 left of this stage, mean score 0.42
 
-The time left is the work left at the mean rate so far, and appears once a minute was measured. Stages know nothing of
-each other, so it is that of one stage and not of the whole run.
+The rate counts from the first unit of work that was done, so that the start of an engine is no part of it. The time left
+is the work left at that rate, and appears once a minute was measured. Stages know nothing of each other, so it is that of
+one stage and not of the whole run.
 """
 
 from __future__ import annotations
@@ -64,33 +65,38 @@ class Meter:
         self.total = total
         self.done = 0
         self.note = ""
-        self._earlier = 0
+        self._first: tuple[int, float] | None = None  # the units done, and the time, after the first call of `advance`
         self._clock = clock
         self._started = clock()
 
     def advance(self, count: int = 1, note: str = "", done: int | None = None) -> None:
         """Count `count` units of work; see `track_progress`."""
-        if done is not None and self.done == 0:
-            self._earlier = self.done = done - count
+        if done is not None and self._first is None:
+            self.done = done - count
         self.done += count
         self.note = note
+        if self._first is None:
+            self._first = self.done, self._clock()
 
     def seconds(self) -> float:
         """Return the seconds since this attempt of the stage began."""
         return self._clock() - self._started
 
     def rate(self) -> float:
-        """Return the units of work per second that this attempt has done."""
-        return (self.done - self._earlier) / max(self.seconds(), 1e-9)
+        """Return the units of work per second since the first one of this attempt was done; 0 before the second."""
+        if self._first is None:
+            return 0.0
+        done, since = self._first
+        return (self.done - done) / max(self._clock() - since, 1e-9)
 
     def seconds_left(self) -> float | None:
         """Return the seconds that the rest takes at this rate; None before a minute of work was measured."""
-        if self.seconds() < MEASURED_SECONDS or not self.rate():
+        if self._first is None or self._clock() - self._first[1] < MEASURED_SECONDS or not self.rate():
             return None
         return (self.total - self.done) / self.rate()
 
     def speed(self) -> str:
-        """Return the rate and the time left as text, empty before the first unit of work."""
+        """Return the rate and the time left as text, empty before the second unit of work."""
         parts = [_per_time(self.rate())] if self.rate() else []
         if (left := self.seconds_left()) is not None:
             parts.append(f"{_clock_time(left)} left of this stage")
