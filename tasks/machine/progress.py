@@ -2,9 +2,9 @@
 
     training: steps: 3/14, 0:04:30 so far, 0.7/min, 0:16:30 left of this stage, mean score 0.42
 
-The rate counts from the first unit of work that was done, so that the start of an engine is no part of it. The time left
-is the work left at that rate, and appears once a minute was measured. Stages know nothing of each other, so it is that of
-one stage and not of the whole run.
+The rate counts from the first unit of work that was done, so that the start of an engine is no part of it. The time
+left is the work left at that rate, and appears once a minute was measured. Stages know nothing of each other, so it is
+that of one stage and not of the whole run.
 """
 
 from __future__ import annotations
