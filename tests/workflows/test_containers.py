@@ -40,6 +40,7 @@ def test_the_quickstart_is_planned_without_the_model_that_only_generation_has(cl
         assert pq.read_table(file).num_rows > 100
 
 
+@pytest.mark.complete
 def test_a_package_of_weights_that_no_image_holds_is_an_error_of_the_plan(cluster):
     data, _, evaluation = quickstart()
     recipe = Recipe.model_validate({"model": {"source": {"kind": "packaged_gguf", "package": "nobody", "file": "x"}}})

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tasks.training.config import ActorsConfig
-from tests.training.stand_ins import RecordingLearner, Run, ScriptedActor, TableJudge, config, never, prompts, until
+from tests.training.stand_ins import RecordingLearner, Run, ScriptedActor, TableJudge, config, never, prompts
 
 
 async def unequal(_actor, prompt):
@@ -67,17 +67,18 @@ def test_a_response_is_judged_while_others_of_its_group_are_being_generated(tmp_
     class Watching(TableJudge):
         async def score(self, *about):
             score = await super().score(*about)
-            judged.append(asyncio.get_running_loop().time())
+            judged.append(score)
+            first.set()
             return score
 
     class OneByOne(ScriptedActor):
         async def generate(self, prompt_ids, sampling, seed):
             index = len(self.unanswered.setdefault(prompt_ids[0], []))
             self.unanswered[prompt_ids[0]].append(index)
-            await (until(lambda: judged) if index else asyncio.sleep(1))
+            await (first.wait() if index else asyncio.sleep(1))
             return self.completion(["right", "wrong"][index % 2], self.version)
 
-    judged = []
+    judged, first = [], asyncio.Event()
     options = config(steps=1, groups_per_step=1)
     Run(tmp_path, options, prompts(1), judge=Watching(), make_actor=lambda _: OneByOne(None)).play()
     assert len(judged) >= 2  # the second response waited for the first one's judgement

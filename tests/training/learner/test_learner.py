@@ -463,6 +463,7 @@ def test_the_adapter_beside_the_policy_is_one_that_peft_reads(learner, tiny_mode
         assert torch.equal(read[name].to(tensor.dtype), tensor), name
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize(
     "options",
     [
@@ -550,6 +551,7 @@ class AnswersLost:
         return self._handle.once.remote(*arguments)
 
 
+@pytest.mark.complete
 def test_a_step_whose_answer_was_lost_is_taken_once(learner, tmp_path):
     one, other = learner(dtype="float32"), learner(dtype="float32")
     other._ranks = [AnswersLost(handle) for handle in other._ranks]

@@ -211,7 +211,7 @@ def attacks(isolation, first, step):
 
 
 @pytest.mark.parametrize(
-    ("rows_of", "row"), [*attacks("namespaces", 0, 2), *attacks("landlock", 1, 4)], indirect=["rows_of"]
+    ("rows_of", "row"), [*attacks("namespaces", 0, 7), *attacks("landlock", 3, 14)], indirect=["rows_of"]
 )
 def test_no_reward_without_the_answer(rows_of, row):
     outcome = rows_of.of(row)
