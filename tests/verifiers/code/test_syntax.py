@@ -30,6 +30,7 @@ def takes_a_turn(*_):
         pass
 
 
+@pytest.mark.complete
 @pytest.mark.long
 @pytest.mark.usefixtures("hasty")
 def test_no_thread_fails_because_another_one_parses():
