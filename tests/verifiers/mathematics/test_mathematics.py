@@ -166,8 +166,8 @@ from tasks.verifiers import mathematics
 def refuse(event, arguments):
     written = event == "open" and isinstance(arguments[2], int) and arguments[2] & 3
     assert not written and event not in ("socket.connect", "os.fork", "os.mkdir", "subprocess.Popen"), event
-sys.addaudithook(refuse)
 mathematics.warm_up()
+sys.addaudithook(refuse)
 assert resource.getrusage(resource.RUSAGE_SELF).ru_utime < 10
 assert mathematics.judge(r"\\boxed{\\frac{14}{2}}", "7").passed
 assert mathematics.judge(r"\\boxed{(x+1)^2}", "x^2+2x+1").passed

@@ -74,7 +74,8 @@ def test_no_reward_without_the_answer(row):
 
 @pytest.mark.parametrize("row", rows_of(COSTLY, complete={row.id for row in COSTLY}.difference(SAMPLE)))
 def test_a_costly_response_earns_nothing_and_raises_nothing_but_what_it_is_too_large_for(row):
-    process = multiprocessing.get_context("fork").Process(target=judge_within_limits, args=(row,))
+    # Not a fork: this process may have more than `MEMORY_BYTES` mapped, so that a fork could allocate nothing.
+    process = multiprocessing.get_context("spawn").Process(target=judge_within_limits, args=(row,))
     process.start()
     process.join()
     assert process.exitcode in (NOTHING, TOO_LARGE, *OUT_OF_TIME)
