@@ -10,7 +10,7 @@ import math
 import re
 from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, GetPydanticSchema, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, GetPydanticSchema, ValidationInfo, field_validator, model_validator
 
 from tasks.config import Config, close_match
 from tasks.sourcing.columns import (
@@ -37,6 +37,18 @@ Where = Annotated[dict, GetPydanticSchema(lambda _, handler: handler(dict[str, A
 The type is `dict[str, Any]` for pydantic and a plain `dict` for flytekit, which warns of `Any` that it would pickle the
 values.
 """
+
+
+def _factor_or_inf(value: Any) -> Any:
+    """Refuse in one sentence what is neither a factor nor the word."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is None or value == "inf" or (is_number and 1 < value < math.inf):
+        return value
+    raise ValueError("must be a number above 1, or inf")
+
+
+TopUp = Annotated[Annotated[float, Field(gt=1, allow_inf_nan=False)] | Literal["inf"], BeforeValidator(_factor_or_inf)]
+"""A multiple of a source's limit; the infinite one is text, because JSON has no number for it."""
 
 
 class RewardSpec(Config):
@@ -105,7 +117,7 @@ class SourceSpec(Config):
     limit: int | None = Field(default=None, ge=1)
     """Rows to read at most: a sample without replacement that depends on `seed` and the row's number alone, drawn
     before unusable rows and duplicates are set aside. None: all rows."""
-    top_up: Annotated[float, Field(gt=1, allow_inf_nan=False)] | Literal["inf"] | None = None
+    top_up: TopUp | None = None
     """Rows to read as a multiple of `limit`, so that as many prompts as `limit` remain after unusable rows, duplicates
     and the difficulty filter; of more, those whose rows come first in the sample stay. `inf`: all rows are read, and
     all prompts are sampled for difficulty. None: `limit` rows are read, and fewer prompts remain."""

@@ -36,7 +36,7 @@ def test_an_endpoint_that_answers_is_accepted(no_proxy):
 def test_an_endpoint_where_nothing_answers_is_one_sentence_with_the_ways_out(no_proxy):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    with pytest.raises(SpecError, match=r"no judge answers .*: start an OpenAI-compatible server of some/judge there"):
+    with pytest.raises(SpecError, match=r"no judge answers .*; start an OpenAI-compatible server of some/judge there"):
         check_judge(judged_at(f"http://localhost:{port}/v1"), "mine", on_this_machine=True)
 
 

@@ -51,7 +51,7 @@ def test_every_shipped_spec_loads(path):
         ([source(verifier="regex")], ["sources[0].verifier = 'regex'", "'precise_if'"]),
         ([source(verifier="code")], ["sources[0]: verifier 'code' does not fit domain 'math', which takes math"]),
         ([source(top_up=2)], ["sources[0]: top_up is a multiple of limit: give limit"]),
-        ([source(limit=5, top_up=1)], ["sources[0].top_up", "greater than 1"]),
+        ([source(limit=5, top_up=1)], ["sources[0].top_up = 1: must be a number above 1, or inf"]),
         (
             [source(loader={"kind": "huggingface", "files": "a.jsonl", "config_column": "part"})],
             ["sources[0].loader: config_column holds the names of configurations: give config"],
