@@ -70,7 +70,7 @@ def _is_loopback(host: str) -> bool:
 def report_unjudgeable(data: DataFile, first_rows: dict[str, list[loaders.Row]]) -> dict[str, int]:
     """Log the sources whose rows have constraints that need data or packages that this machine lacks.
 
-    The difficulty stage sets such rows aside.
+    The difficulty stage sets such rows aside, and refuses a source of no others; it may run in another environment.
 
     Args:
         data: the data file.
@@ -78,9 +78,6 @@ def report_unjudgeable(data: DataFile, first_rows: dict[str, list[loaders.Row]])
 
     Returns:
         The number of such rows among the first of each source, by name; 0 for a source without any.
-
-    Raises:
-        SpecError: all first rows of a source need them.
     """
     lacking = {source.name: 0 for source in data.used_sources}
     for source in data.used_sources:
@@ -89,15 +86,13 @@ def report_unjudgeable(data: DataFile, first_rows: dict[str, list[loaders.Row]])
         reasons = [reason for row in first_rows[source.name] if (reason := _missing(row, source, data)) is not None]
         missing = [reason for reason in reasons if reason]
         lacking[source.name] = len(missing)
-        sentence = (
-            f"{data.name}: source {source.name!r}: {len(missing)} of its first {len(reasons)} prompts cannot be judged "
-            "on this machine"
-        )
-        if missing and len(missing) == len(reasons):
-            raise SpecError(f"{sentence}: {missing[0]}")
         if missing:
             common, times = Counter(missing).most_common(1)[0]
-            logger.warning("%s, and all such prompts are set aside: %s (%d times)", sentence, common, times)
+            logger.warning(
+                "%s: source %r: %d of its first %d prompts cannot be judged on this machine; where difficulty lacks "
+                "the same, such prompts are set aside: %s (%d times)",
+                *(data.name, source.name, len(missing), len(reasons), common, times),
+            )
     return lacking
 
 
