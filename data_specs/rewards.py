@@ -12,6 +12,7 @@ def finished(completions: list[list[dict[str, str]]], **columns: Any) -> list[fl
     return [float(completion[0]["content"].rstrip().endswith(SENTENCE_ENDS)) for completion in completions]
 
 
-def boxed(completions: list[list[dict[str, str]]], **columns: Any) -> list[float | None]:
-    r"""Return 1 for a completion that puts an answer within \boxed{}, whatever the answer is."""
-    return [float(r"\boxed{" in completion[0]["content"]) for completion in completions]
+def thought_and_answer(completions: list[list[dict[str, str]]], **columns: Any) -> list[float | None]:
+    """Return 1 for a completion with <think> and <answer> tags, opened and closed; Axolotl's `format_reward`."""
+    tags = ("<think>", "</think>", "<answer>", "</answer>")
+    return [float(all(tag in completion[0]["content"] for tag in tags)) for completion in completions]

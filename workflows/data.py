@@ -12,18 +12,20 @@ from images import DATA
 from tasks.cleaning.task import merge_sources, screen_prompts
 from tasks.difficulty.rollout_tasks import collect_rollouts, judge_rollouts, roll_out, split_prompts
 from tasks.difficulty.spec import RolloutSpec
-from tasks.difficulty.task import compare_variants, select_prompts
+from tasks.difficulty.task import compare_variants, select_prompts, take_all
 from tasks.flyte.stages import Folder, Parquet, composed
 from tasks.generation.rollout_cache import judging_digest
 from tasks.generation.task import prepare_model
 from tasks.inputs.files import DataFile, Recipe, quickstart
-from tasks.inputs.preflight import fingerprinted, longest_prompt
+from tasks.inputs.preflight import fingerprinted, longest_prompt, unfiltered
+from tasks.mixing.spec import Limit, Limits
 from tasks.mixing.task import check_mixture, mix_prompts
 from tasks.pods import overrides
 from tasks.sourcing.loaders import batches
 from tasks.sourcing.task import source_prompts
 from tasks.tables.schemas import StageSummary
 from tasks.verifiers.config import VerifiersConfig
+from tasks.verifiers.instructions import needs
 
 FILES = quickstart()
 
@@ -59,13 +61,24 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
         training: the recipe, whose `cluster` decides whether pods have GPUs.
     """
     pod = overrides(data.pod)
-    difficulty, verifiers = data.difficulty, fingerprinted(data.verifiers)
+    verifiers = fingerprinted(data.verifiers)
+    filtering = data.difficulty is not None
+    difficulty = data.difficulty or unfiltered(training)
+    room, within = longest_prompt(data.difficulty, training)
     merged = _merged(data, verifiers)
-    checked = check_mixture(prompts=merged.prompts, spec=data.mixture).with_overrides(node_name="check", **pod)
+    limits = Limits(
+        limits=[
+            Limit(source=source.name, prompts=source.limit, seed=source.seed)
+            for source in data.used_sources
+            if source.top_up is not None and source.limit is not None
+        ]
+    )
+    checked = check_mixture(prompts=merged.prompts, spec=data.mixture, limits=limits).with_overrides(
+        node_name="check", **pod
+    )
 
-    def rolled_out(name: str, checkpoint: Folder, spec: RolloutSpec) -> tuple[Any, Any]:
-        """Add the nodes that sample and judge `spec`; return the shards of prompts, and the judged rollouts of all."""
-        room, within = longest_prompt(difficulty, training)
+    def split_by_length(name: str, checkpoint: Folder, spec: RolloutSpec) -> Any:
+        """Add the node that divides the prompts that fit into shards; return its outputs."""
         split = split_prompts(
             prompts=merged.prompts,
             model=checkpoint,
@@ -73,8 +86,15 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
             rows=difficulty.shard_prompts,
             room=room,
             within=within,
+            available=needs.available(),
+            verifiers=verifiers,
         ).with_overrides(node_name=f"split{name}", **pod)
         checked >> split.shards
+        return split
+
+    def rolled_out(name: str, checkpoint: Folder, spec: RolloutSpec) -> tuple[Any, Any]:
+        """Add the nodes that sample and judge `spec`; return the shards of prompts, and the judged rollouts of all."""
+        split = split_by_length(name, checkpoint, spec)
         judging = judging_digest(verifiers, "initial") if spec.stop_at is not None else ""
         sampling_pod = overrides(difficulty.pod.with_gpus(training.cluster.gpus_of(difficulty.engine)))
         sampled = map_task(
@@ -89,7 +109,16 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
         )
         return split, collected
 
-    split, collected = rolled_out("", model, difficulty.rollout_spec)
+    if filtering:
+        split, collected = rolled_out("", model, difficulty.rollout_spec)
+        graded = select_prompts(
+            prompts=merged.prompts, rollouts=collected.rollouts, set_aside=split.set_aside, bounds=difficulty.bounds
+        ).with_overrides(node_name="select", **pod)
+    else:
+        split = split_by_length("", model, difficulty.rollout_spec)
+        graded = collected = take_all(prompts=merged.prompts, set_aside=split.set_aside).with_overrides(
+            node_name="select", **pod
+        )
     variants = []
     for name, variant in difficulty.compared.items():
         checkpoint = (
@@ -103,11 +132,11 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
         rollouts=[collected.rollouts, *variants] if variants else [],
         variants=["initial", *difficulty.compared] if variants else [],
     ).with_overrides(node_name="compare", **pod)
-    graded = select_prompts(
-        prompts=merged.prompts, rollouts=collected.rollouts, set_aside=split.set_aside, bounds=difficulty.bounds
-    ).with_overrides(node_name="select", **pod)
     mixed = mix_prompts(
-        graded=graded.selected, spec=data.mixture, set_aside=[merged.set_aside, split.set_aside, graded.set_aside]
+        graded=graded.selected,
+        spec=data.mixture,
+        set_aside=[merged.set_aside, split.set_aside, graded.set_aside],
+        limits=limits,
     ).with_overrides(node_name="mix", **pod)
     return Curated(
         prompts=merged.prompts,
@@ -137,7 +166,7 @@ def _merged(data: DataFile, verifiers: VerifiersConfig) -> Any:
     ]
     screening = data.cleaning.screening(evaluated=bool(evaluated))
     prompts, set_aside = [], []
-    for batch in batches(data.sources):
+    for batch in batches(data.used_sources):
         sourced = source_prompts(batch=batch, max_prompt_chars=data.max_prompt_chars).with_overrides(
             node_name=f"source-{batch.name}", **pod
         )
@@ -155,6 +184,6 @@ def _merged(data: DataFile, verifiers: VerifiersConfig) -> Any:
     return merge_sources(
         prompts=prompts,
         set_aside=set_aside,
-        sources=[source.name for source in data.sources],
+        sources=[source.name for source in data.used_sources],
         spec=data.cleaning.duplication,
     ).with_overrides(node_name="merge", **pod)

@@ -42,7 +42,7 @@ def cleaning(prompts: int, set_aside: pa.Table, samples: pa.Table) -> str:
     return page(figures, table(rows, "Set aside"), prompt_samples(samples))
 
 
-def difficulty(graded: pa.Table, selected: int, bounds: str, max_pass_rate: float) -> str:
+def difficulty(graded: pa.Table, selected: int, bounds: str, max_pass_rate: float | None) -> str:
     """Return the deck of the difficulty filter: pass rates of a table of `GRADED`, `selected` of them within bounds."""
     figures = {"graded": f"{graded.num_rows:,}", "kept": f"{selected:,}", "kept if": bounds}
     return page(figures, deck(pass_rates(graded, max_pass_rate)))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.charts.drawing import Interval, Series, Stack, absent, color_of, curves, grid, histogram, intervals, shares
 
@@ -126,6 +127,9 @@ def pass_rates(graded: pa.Table, max_pass_rate: float | None) -> str:
 
     A bin is one number of passes out of the rollouts per prompt; a fractional pass rate counts in the bin below it.
     """
+    graded = graded.filter(pc.is_valid(graded.column("pass_rate")))
+    if not graded.num_rows:
+        return absent("No pass rates were measured.")
     bins = min(max(graded.column("num_rollouts").to_pylist(), default=1), _MOST_BINS)
     domains = sorted(set(graded.column("domain").to_pylist()))
     dropped = "dropped: too easy"

@@ -64,6 +64,20 @@ def grade(prompts: pa.Table, rollouts: pa.Table, set_aside: pa.Table) -> tuple[p
     return graded, table_from_rows(aside, SET_ASIDE, "ungraded prompts")
 
 
+def ungraded(prompts: pa.Table, set_aside: pa.Table) -> pa.Table:
+    """Return the prompts that are not in `set_aside` as a table of `GRADED` whose pass rates are not measured (null).
+
+    Args:
+        prompts: table of `PROMPTS`.
+        set_aside: table of `SET_ASIDE`: the prompts that do not fit, or cannot be judged.
+    """
+    aside = pc.is_in(prompts.column("prompt_id"), set_aside.column("prompt_id").combine_chunks())
+    table = prompts.filter(pc.invert(aside))
+    for name in ("pass_rate", "num_rollouts", "mean_tokens"):
+        table = table.append_column(GRADED.field(name), pa.nulls(table.num_rows, GRADED.field(name).type))
+    return validate(table, with_user_columns(GRADED, table.schema), "prompts that are not graded")
+
+
 def compare(graded: Sequence[pa.Table], variants: Sequence[str]) -> pa.Table:
     """Return a table of `COMPARED` for the prompts that are graded under every variant.
 
@@ -94,10 +108,7 @@ def select(graded: pa.Table, bounds: Bounds) -> pa.Table:
         GradingError: no prompt's is.
     """
     rates = graded.column("pass_rate")
-    keep = pc.less(rates, bounds.max_pass_rate)
-    if bounds.min_pass_rate is not None:
-        keep = pc.and_(keep, pc.greater(rates, bounds.min_pass_rate))
-    selected = graded.filter(keep)
+    selected = graded.filter(pa.array([bounds.keep(rate) for rate in rates.to_pylist()], pa.bool_()))
     if not selected.num_rows:
         extremes = pc.min_max(rates).as_py()
         raise GradingError(

@@ -65,9 +65,16 @@ class Collected(NamedTuple):
 
 @shown_stage(container_image=GENERATION, requests=Resources(cpu="2", mem="8Gi"))
 def split_prompts(
-    prompts: Parquet, model: Folder, spec: Annotated[RolloutSpec, RESULT], rows: int, room: int, within: str
+    prompts: Parquet,
+    model: Folder,
+    spec: Annotated[RolloutSpec, RESULT],
+    rows: int,
+    room: int,
+    within: str,
+    available: list[str],
+    verifiers: Annotated[VerifiersConfig, RUN_TIME] = DEFAULTS,
 ) -> Split:
-    """Divide the prompts that fit into shards, and set the others aside.
+    """Divide the prompts that fit and can be judged into shards, and set the others aside.
 
     Args:
         prompts: of all sources.
@@ -76,18 +83,26 @@ def split_prompts(
         rows: prompts of a shard, at most.
         room: tokens that a prompt may have in difficulty and in training.
         within: the option that sets this bound, for the reason.
+        available: the data and packages of checkers that the environment has; another set misses the cache.
+        verifiers: the options of the verifiers.
 
     Raises:
-        RolloutError: no prompt fits.
+        RolloutError: no prompt fits, or none of a source can be judged.
     """
     from tasks import charts
     from tasks.difficulty.sharding import shards
+    from tasks.generation.judging import judgeable
     from tasks.generation.sample_and_score import RolloutError, fitting
 
     columns = input_schema(prompts, PROMPTS)
-    table = read_input(prompts, columns)
+    everything = read_input(prompts, columns)
+    table, lacking = judgeable(everything, verifiers, "difficulty")
     lineage = made_from(
-        __name__, inputs={"prompts": content_digest(prompts), "model": content_digest(model)}, room=room, rows=rows
+        __name__,
+        inputs={"prompts": content_digest(prompts), "model": content_digest(model)},
+        room=room,
+        rows=rows,
+        available=available,
     )
     files, too_long = [], [SET_ASIDE.empty_table()]
     for shard in shards(table.column("source").to_pylist(), rows):
@@ -98,9 +113,15 @@ def split_prompts(
             files.append(write_output("prompts.parquet", fits, columns, lineage))
     if not files:
         raise RolloutError(f"none of {table.num_rows} prompts fits: {within}")
-    aside = pa.concat_tables(too_long)
-    figures = {"prompts": f"{table.num_rows:,}", "too long": f"{aside.num_rows:,}", "shards": f"{len(files):,}"}
+    too_long_here = sum(part.num_rows for part in too_long)
+    figures = {
+        "prompts": f"{everything.num_rows:,}",
+        "too long": f"{too_long_here:,}",
+        "cannot be judged here": f"{lacking.num_rows:,}",
+        "shards": f"{len(files):,}",
+    }
     show("shards", charts.page(figures))
+    aside = pa.concat_tables([*too_long, lacking])
     return Split(files, write_output("set_aside.parquet", aside, SET_ASIDE, lineage))
 
 

@@ -32,10 +32,10 @@ class Variant(Config):
 class DifficultySpec(Config):
     """Offline difficulty filtering (OlmoRL, data construction step 2)."""
 
-    max_pass_rate: float = Field(0.625, gt=0)
+    max_pass_rate: float | None = Field(0.625, gt=0, le=1)
     """Pass rate, in [0, 1], strictly below which a prompt is kept. The paper excludes "samples that the model easily
     solves (pass rate > 62.5%)"; this bound is strict, so that a prompt of which 5 of 8 rollouts pass (62.5% exactly) is
-    excluded, too."""
+    excluded, too. None: no bound, though pass rates are measured; `difficulty: null` measures none."""
     min_pass_rate: float | None = Field(None, ge=0, lt=1)
     """Pass rate, in [0, 1], strictly above which a prompt is kept: 0 drops the prompts that the model never solves.
     None: no bound, as in the paper."""
@@ -64,11 +64,9 @@ class DifficultySpec(Config):
 
     @model_validator(mode="after")
     def _something_is_kept(self) -> Self:
-        if self.min_pass_rate is not None and self.min_pass_rate >= self.max_pass_rate:
-            raise ValueError(
-                f"min_pass_rate ({self.min_pass_rate:g}) must be below max_pass_rate ({self.max_pass_rate:g}): nothing "
-                "would be kept"
-            )
+        low, high = self.min_pass_rate, self.max_pass_rate
+        if low is not None and high is not None and low >= high:
+            raise ValueError(f"min_pass_rate ({low:g}) must be below max_pass_rate ({high:g}): nothing would be kept")
         return self
 
     @property

@@ -12,18 +12,23 @@ from tasks.config import Config
 class Bounds(Config):
     """The pass rates of the prompts that are kept."""
 
-    max_pass_rate: float = Field(0.625, gt=0)
-    """Pass rate, in [0, 1], strictly below which a prompt is kept."""
+    max_pass_rate: float | None = Field(0.625, gt=0, le=1)
+    """Pass rate, in [0, 1], strictly below which a prompt is kept; None: no bound."""
     min_pass_rate: float | None = Field(None, ge=0, lt=1)
     """Pass rate, in [0, 1], strictly above which a prompt is kept; None: no bound."""
 
     def __str__(self) -> str:
-        below = f"below {self.max_pass_rate:.1%}"
-        return below if self.min_pass_rate is None else f"above {self.min_pass_rate:.1%} and {below}"
+        above = [] if self.min_pass_rate is None else [f"above {self.min_pass_rate:.1%}"]
+        below = [] if self.max_pass_rate is None else [f"below {self.max_pass_rate:.1%}"]
+        return " and ".join([*above, *below]) or "of any value"
 
     def keep(self, pass_rate: float) -> bool:
         """Return True for a pass rate within the bounds."""
-        return pass_rate < self.max_pass_rate and (self.min_pass_rate is None or pass_rate > self.min_pass_rate)
+        return not self.is_too_easy(pass_rate) and (self.min_pass_rate is None or pass_rate > self.min_pass_rate)
+
+    def is_too_easy(self, pass_rate: float) -> bool:
+        """Return True for a pass rate that is not below the upper bound."""
+        return self.max_pass_rate is not None and pass_rate >= self.max_pass_rate
 
 
 def remaining(scores: Sequence[float | None], samples: int, bounds: Bounds) -> int:
@@ -55,6 +60,6 @@ def _is_decided(total: float, judged: int, left: int, bounds: Bounds) -> bool:
     if not judged:
         return False
     low, high = total / (judged + left), (total + left) / (judged + left)
-    too_easy = low >= bounds.max_pass_rate
+    too_easy = bounds.is_too_easy(low)
     too_hard = bounds.min_pass_rate is not None and high <= bounds.min_pass_rate
     return too_easy or too_hard or (bounds.keep(low) and bounds.keep(high))

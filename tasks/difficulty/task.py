@@ -51,7 +51,7 @@ def select_prompts(prompts: Parquet, rollouts: Parquet, set_aside: Parquet, boun
     table = read_input(prompts, input_schema(prompts, PROMPTS))
     graded, unjudged = grade(table, _scored(rollouts), read_input(set_aside, SET_ASIDE))
     selected = select(graded, bounds)
-    too_easy = sum(rate >= bounds.max_pass_rate for rate in graded.column("pass_rate").to_pylist())
+    too_easy = sum(map(bounds.is_too_easy, graded.column("pass_rate").to_pylist()))
     lineage = made_from(
         __name__,
         inputs={"prompts": content_digest(prompts), "rollouts": content_digest(rollouts)},
@@ -70,6 +70,52 @@ def select_prompts(prompts: Parquet, rollouts: Parquet, set_aside: Parquet, boun
             too_hard=graded.num_rows - selected.num_rows - too_easy,
             ungraded=unjudged.num_rows,
             max_pass_rate=bounds.max_pass_rate,
+        ),
+    )
+
+
+class Unfiltered(NamedTuple):
+    graded: Parquet
+    selected: Parquet
+    set_aside: Parquet
+    rollouts: Parquet
+    sampling: StageSummary
+    judging: StageSummary
+    summary: StageSummary
+
+
+@shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
+def take_all(prompts: Parquet, set_aside: Parquet) -> Unfiltered:
+    """Select all prompts that fit, without rollouts: for data that is filtered already (`difficulty: null`).
+
+    Args:
+        prompts: all prompts.
+        set_aside: the prompts among them that do not fit, or cannot be judged.
+    """
+    from tasks import charts
+    from tasks.difficulty.grading import ungraded
+
+    watch = Stopwatch("difficulty")
+    table = ungraded(
+        read_input(prompts, input_schema(prompts, PROMPTS)),
+        read_input(set_aside, SET_ASIDE),
+    )
+    lineage = made_from(__name__, inputs={"prompts": content_digest(prompts), "set_aside": content_digest(set_aside)})
+    show("pass rates", charts.page({"kept": f"{table.num_rows:,}", "pass rates": "not measured"}))
+    return Unfiltered(
+        write_output("graded.parquet", table, table.schema, lineage),
+        write_output("selected.parquet", table, table.schema, lineage),
+        write_output("set_aside.parquet", SET_ASIDE.empty_table(), SET_ASIDE, lineage),
+        write_output("rollouts.parquet", ROLLOUTS.empty_table(), ROLLOUTS, lineage),
+        Stopwatch("rollouts").summary("no rollouts: difficulty is null"),
+        Stopwatch("judging").summary("nothing judged: difficulty is null"),
+        watch.summary(
+            f"all {table.num_rows:,} prompts that fit; no pass rates were measured",
+            graded=table.num_rows,
+            kept=table.num_rows,
+            too_easy=0,
+            too_hard=0,
+            ungraded=0,
         ),
     )
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from tasks.failures import MistakeError
 from tasks.generation.rollout_cache import RolloutCache, verdict, verdicts_of
-from tasks.tables.schemas import ROLLOUTS
+from tasks.tables.parquet import table_from_rows
+from tasks.tables.schemas import ROLLOUTS, SET_ASIDE, Stage, set_aside_row
 from tasks.verifiers import (
     VerifierPool,
     VerifiersConfig,
@@ -50,6 +51,46 @@ def check_prompts(prompts: pa.Table, verifiers: VerifiersConfig = DEFAULTS) -> N
         missing = missing_resources(row["verifier"], truth, verifiers)
         if missing:
             raise RolloutError(f"{where}: verifier {row['verifier']!r} lacks {', '.join(missing)}")
+
+
+def judgeable(prompts: pa.Table, verifiers: VerifiersConfig, stage: Stage) -> tuple[pa.Table, pa.Table]:
+    """Split prompts by whether this machine has what judges them: NLTK data, a package, a sandbox.
+
+    Args:
+        prompts: a table of `PROMPTS`.
+        verifiers: the options of the verifiers.
+        stage: the stage that calls, for rows that are set aside.
+
+    Returns:
+        The prompts that can be judged, and a table of `SET_ASIDE` for the others, with what is missing.
+
+    Raises:
+        RolloutError: none of a source's prompts can be judged.
+    """
+    columns = ["prompt_id", "source", "row", "messages", "verifier", "ground_truth"]
+    rows = prompts.select(columns).to_pylist()
+    lacking = [missing_resources(row["verifier"], json.loads(row["ground_truth"]), verifiers) for row in rows]
+    for source in dict.fromkeys(row["source"] for row in rows):
+        reasons = [missing for row, missing in zip(rows, lacking, strict=True) if row["source"] == source]
+        if all(reasons):
+            raise RolloutError(
+                f"source {source!r}: none of its {len(reasons)} prompts can be judged here: {', '.join(reasons[0])}"
+            )
+    set_aside = [
+        set_aside_row(
+            stage,
+            "environment",
+            row["source"],
+            row["row"],
+            f"cannot be judged: {', '.join(missing)}",
+            row["messages"][-1]["content"],
+            prompt_id=row["prompt_id"],
+        )
+        for row, missing in zip(rows, lacking, strict=True)
+        if missing
+    ]
+    fit = pa.array([not missing for missing in lacking], pa.bool_())
+    return prompts.filter(fit), table_from_rows(set_aside, SET_ASIDE, f"set aside by {stage}")
 
 
 class Judging:

@@ -33,7 +33,9 @@ class DataFile(Extendable, DataSpec):
 
     cleaning: CleaningSpec = CleaningSpec()
     verifiers: VerifiersConfig = VerifiersConfig()
-    difficulty: DifficultySpec = DifficultySpec()
+    difficulty: DifficultySpec | None = DifficultySpec()
+    """The difficulty filter. null: the data is filtered already, or is not to be; nothing is sampled, and all prompts
+    that fit are kept, without pass rates."""
     mixture: MixtureSpec = MixtureSpec()
     pod: RunTime[PodConfig] = PodConfig(cpu=1, memory_gib=4)
     """The pods on a cluster in which sources are read and prompts are cleaned, selected and mixed."""

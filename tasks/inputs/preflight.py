@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from flytekit import FlyteContextManager, Resources
 from pydantic import BaseModel
 
 from images import DATA
 from tasks.config import SpecError, must_be_one_of
-from tasks.difficulty.spec import DifficultySpec, Variant
+from tasks.difficulty.spec import DifficultySpec
 from tasks.evaluation.spec import EvaluationSpec
 from tasks.flyte.stages import show, uncached_stage
+from tasks.generation.config import SamplingConfig
 from tasks.generation.models import HubModel, ModelError, ModelSpec, PackagedGguf
 from tasks.inputs.files import DataFile, Recipe
+from tasks.inputs.judges import check_judge, report_unjudgeable
 from tasks.lineage.code_digest import LOCK, pinned_version
 from tasks.sourcing import loaders
 from tasks.sourcing.columns import VERIFIERS_OF
@@ -24,6 +29,10 @@ from tasks.tables.content_digest import file_digest
 from tasks.training.config import TrainingConfig
 from tasks.training.telemetry import trackers
 from tasks.verifiers import VerifiersConfig, functions
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 SAMPLING_OF_TRAINING = (
     "temperature",
@@ -67,19 +76,26 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> C
 
     pinned = data.model_copy(
         update={
-            "sources": [loaders.pinned(source) for source in data.sources],
-            "difficulty": data.difficulty.model_copy(update={"compared": _fingerprinted_variants(data)}),
+            "sources": _of_all(data, loaders.pinned),
+            "leave_out": [],
+            "difficulty": _fingerprinted_variants(data.difficulty),
             "evaluation_sets": [
                 known.model_copy(update={"loader": loaders.pinned(known.source).loader})
                 for known in data.evaluation_sets
             ],
         }
     )
-    check(pinned, training, evaluation)
-    if _runs_on_this_machine():
+    first_rows = check(pinned, training, evaluation)
+    on_this_machine, lacking = _runs_on_this_machine(), dict[str, int]()
+    if on_this_machine:
         trackers.check(training.trackers)
+        lacking = report_unjudgeable(pinned, first_rows)
+    if any(source.verifiers & set(VERIFIERS_OF["chat"]) for source in pinned.sources):
+        check_judge(data.verifiers, data.name, on_this_machine=on_this_machine)
+    for name in data.leave_out:
+        logger.warning("%s: source %r is left out (leave_out): none of its rows is read", data.name, name)
     model = fingerprinted_model(training.model)
-    deck = charts.page(_figures(pinned, training, evaluation), charts.table(_sources(pinned), "Sources"))
+    deck = charts.page(_figures(pinned, training, evaluation), charts.table(_sources(pinned, lacking), "Sources"))
     show("preflight", deck)
     return CheckedFiles(
         data=pinned.model_copy(update={"verifiers": fingerprinted(data.verifiers)}),
@@ -96,8 +112,8 @@ def _runs_on_this_machine() -> bool:
     return state is not None and state.is_local_execution()
 
 
-def check(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> None:
-    """Raise an error for the first part of the three files that would fail later.
+def check(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> dict[str, list[loaders.Row]]:
+    """Raise an error for the first part of the three files that would fail later; return sources' first rows by name.
 
     Raises:
         SpecError: a missing file or column, a repository of the hub that cannot be read, a reward function that cannot
@@ -105,50 +121,108 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> None:
             one stage cannot hold.
         ModelError: a model folder that is not usable, a package that neither this machine nor an image holds.
     """
-    names = [source.name for source in data.sources]
-    for source in data.sources:
-        loaders.check(source)
-        _check_judges(source, data)
-    _check_cleaning(data, names)
+    check_together(data, training, evaluation)
+    names = [source.name for source in data.used_sources]
+    first_rows = dict(zip(names, _of_all(data, partial(_opened, data)), strict=True))
+    for known in data.evaluation_sets:
+        loaders.check(known.source)
+    fingerprinted_model(training.model)
+    return first_rows
+
+
+def _of_all(data: DataFile, call: Callable[[SourceSpec], Result]) -> list[Result]:
+    """Return the results of `call` for all sources that are read.
+
+    Raises:
+        SpecError: the mistakes of all sources for which `call` raises it, and the option that leaves these out.
+    """
+    results, mistakes = [], {}
+    for source in data.used_sources:
+        try:
+            results.append(call(source))
+        except SpecError as error:
+            mistakes[source.name] = error
+    if not mistakes:
+        return results
+    sentence = "; ".join(map(str, mistakes.values()))
+    if len(mistakes) < len(data.used_sources):
+        names = ", ".join([*data.leave_out, *mistakes])
+        sentence = f"{sentence}; leave_out: [{names}] in the data file runs without"
+    raise SpecError(sentence) from next(iter(mistakes.values()))
+
+
+def _opened(data: DataFile, source: SourceSpec) -> list[loaders.Row]:
+    """Return the first rows of a source, once its rewards have been found."""
+    _check_rewards(source, data)
+    return loaders.check(source)
+
+
+def check_together(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> None:
+    """Raise `SpecError` where the three files contradict one another or themselves; nothing that they name is opened.
+
+    Raises:
+        SpecError: as in `check`.
+    """
+    names = [source.name for source in data.used_sources]
+    for source in data.used_sources:
+        _check_chat(source, data)
+    for name in data.cleaning.priority:
+        must_be_one_of(name, names, f"{data.name}: cleaning.priority", "source")
+    if data.cleaning.filters.ground_truths and not any("math" in source.verifiers for source in data.used_sources):
+        raise SpecError(f"{data.name}: cleaning.filters.ground_truths: no source has the verifier 'math'")
     for name in data.mixture.sources:
         must_be_one_of(name, names, f"{data.name}: mixture.sources", "source")
-    domains = {domain for source in data.sources for domain in source.domains}
+    domains = {domain for source in data.used_sources for domain in source.domains}
     for domain in data.mixture.domains:
         must_be_one_of(domain, domains, f"{data.name}: mixture.domains", "domain of a source")
-    for where, engine, sampling in (
-        ("difficulty", data.difficulty.engine, data.difficulty.sampling),
-        ("evaluation", evaluation.engine, evaluation.sampling),
-    ):
-        if sampling.max_tokens >= engine.max_model_len:
+    sampled = {"difficulty": data.difficulty, "evaluation": evaluation}
+    for where, spec in sampled.items():
+        if spec is not None and spec.sampling.max_tokens >= spec.engine.max_model_len:
             raise SpecError(
-                f"{where}: sampling.max_tokens ({sampling.max_tokens}) leaves no room for a prompt in "
-                f"engine.max_model_len ({engine.max_model_len})"
+                f"{where}: sampling.max_tokens ({spec.sampling.max_tokens}) leaves no room for a prompt in "
+                f"engine.max_model_len ({spec.engine.max_model_len})"
             )
-    _check_alike(data, training)
-    fingerprinted_model(training.model)
+    if data.difficulty is not None:
+        _check_alike(data.name, data.difficulty, training)
+    elif training.prompts.curriculum is not None:
+        raise SpecError(
+            f"{data.name}: difficulty is null, so that prompts have no pass rates, which prompts.curriculum of the "
+            "training recipe orders them by; give difficulty, or leave the curriculum out"
+        )
 
 
-def _check_alike(data: DataFile, training: Recipe) -> None:
+def _check_alike(name_of_data: str, difficulty: DifficultySpec, training: Recipe) -> None:
     """Raise `SpecError` where difficulty samples otherwise than training, unless the data file allows it.
 
     Only equal sampling makes the measured pass rates those of training (OlmoRL, data construction step 2).
     """
-    if data.difficulty.unlike_training:
+    if difficulty.unlike_training:
         return
     for name in SAMPLING_OF_TRAINING:
-        trained_with, measured_with = getattr(training.sampling, name), getattr(data.difficulty.sampling, name)
+        trained_with, measured_with = getattr(training.sampling, name), getattr(difficulty.sampling, name)
         if trained_with != measured_with:
             raise SpecError(
-                f"{data.name}: difficulty.sampling.{name} is {measured_with!r}, and training samples with "
+                f"{name_of_data}: difficulty.sampling.{name} is {measured_with!r}, and training samples with "
                 f"{trained_with!r}: pass rates would not be those of training; make them equal, or set "
                 "difficulty.unlike_training: true"
             )
 
 
-def longest_prompt(difficulty: DifficultySpec, training: TrainingConfig) -> tuple[int, str]:
+def unfiltered(training: TrainingConfig) -> DifficultySpec:
+    """Return what stands for a difficulty filter that the data file leaves out, for the length of prompts alone."""
+    template = training.sampling.chat_template_kwargs
+    return DifficultySpec(sampling=SamplingConfig(chat_template_kwargs=template))
+
+
+def longest_prompt(difficulty: DifficultySpec | None, training: TrainingConfig) -> tuple[int, str]:
     """Return the most tokens a prompt may have in both difficulty and training, and a text that names the bound."""
+    measured = (
+        {"difficulty.engine.max_model_len": (difficulty.engine.max_model_len, difficulty.sampling.max_tokens)}
+        if difficulty is not None
+        else {}
+    )
     limits = {
-        "difficulty.engine.max_model_len": (difficulty.engine.max_model_len, difficulty.sampling.max_tokens),
+        **measured,
         "actors.engine.max_model_len of training": (
             training.actors.engine.max_model_len,
             training.sampling.max_tokens,
@@ -160,23 +234,17 @@ def longest_prompt(difficulty: DifficultySpec, training: TrainingConfig) -> tupl
     return tokens, f"{tokens} fit beside a response of {response} ({name} is {limit})"
 
 
-def _fingerprinted_variants(data: DataFile) -> dict[str, Variant]:
-    """Return the variants that difficulty compares, their models with a digest of their content."""
-    return {
+def _fingerprinted_variants(difficulty: DifficultySpec | None) -> DifficultySpec | None:
+    """Return the difficulty filter, the models of the variants that it compares with a digest of their content."""
+    if difficulty is None:
+        return None
+    compared = {
         name: variant
         if variant.model is None
         else variant.model_copy(update={"model": fingerprinted_model(variant.model)})
-        for name, variant in data.difficulty.compared.items()
+        for name, variant in difficulty.compared.items()
     }
-
-
-def _check_cleaning(data: DataFile, names: list[str]) -> None:
-    for known in data.evaluation_sets:
-        loaders.check(known.source)
-    if data.cleaning.filters.ground_truths and not any("math" in source.verifiers for source in data.sources):
-        raise SpecError(f"{data.name}: cleaning.filters.ground_truths: no source has the verifier 'math'")
-    for name in data.cleaning.priority:
-        must_be_one_of(name, names, f"{data.name}: cleaning.priority", "source")
+    return difficulty.model_copy(update={"compared": compared})
 
 
 def fingerprinted_model(spec: ModelSpec) -> ModelSpec:
@@ -204,15 +272,17 @@ def fingerprinted_model(spec: ModelSpec) -> ModelSpec:
     return spec.model_copy(update={"fingerprint": f"{source.package}=={version}"})
 
 
-def _check_judges(source: SourceSpec, data: DataFile) -> None:
-    where = f"{data.name}: source {source.name!r}"
+def _check_rewards(source: SourceSpec, data: DataFile) -> None:
     for reward in source.rewards:
         if reward.function is not None and (missing := functions.missing_resources({"function": reward.function})):
-            raise SpecError(f"{where}: {missing[0]}")
+            raise SpecError(f"{data.name}: source {source.name!r}: {missing[0]}")
+
+
+def _check_chat(source: SourceSpec, data: DataFile) -> None:
     if source.verifiers & set(VERIFIERS_OF["chat"]) and data.verifiers.judge is None:
         raise SpecError(
-            f"{where}: chat needs a judge: give verifiers.judge (a model to serve, or the URL of an OpenAI-compatible "
-            "endpoint)"
+            f"{data.name}: source {source.name!r}: chat needs a judge: give verifiers.judge (a model to serve, or the "
+            "URL of an OpenAI-compatible endpoint)"
         )
 
 
@@ -234,8 +304,8 @@ def _figures(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> di
     return {
         "data": data.name,
         "model": training.model.name,
-        "rollouts a prompt": f"{data.difficulty.sampling.samples}",
-        "kept below": f"{data.difficulty.max_pass_rate:.1%}",
+        "rollouts a prompt": f"{data.difficulty.sampling.samples}" if data.difficulty else "none",
+        "kept if pass rate is": str(data.difficulty.bounds) if data.difficulty else "not measured",
         "steps": f"{training.steps:,}",
         "groups x samples a step": f"{training.groups_per_step} x {training.sampling.samples}",
         "response limit, tokens": f"{training.sampling.max_tokens:,}",
@@ -244,14 +314,15 @@ def _figures(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> di
     }
 
 
-def _sources(data: DataFile) -> list[dict[str, Any]]:
-    """Return the deck's table of sources, a row for each."""
+def _sources(data: DataFile, lacking: dict[str, int]) -> list[dict[str, Any]]:
+    """Return the deck's table of sources, a row for each; `lacking` counts first rows that cannot be judged here."""
     return [
         {
             "source": source.name,
             "domain": ", ".join(sorted(source.domains)),
             "verifier": ", ".join(sorted(source.verifiers)),
             "loader": source.loader.kind,
+            "first rows that cannot be judged here": lacking.get(source.name, 0),
         }
         for source in data.sources
     ]

@@ -44,7 +44,7 @@ def difference(before: Path, after: Path) -> list[dict[str, Any]]:
         joined = joined.append_column(name, pc.cast(flags, pa.int64()))
     for side in ("before", "after"):
         places = pc.fill_null(joined.column(f"places_{side}"), 0)
-        passes = pc.multiply(places, pc.fill_null(joined.column(f"pass_rate_{side}"), 0.0))
+        passes = pc.multiply(places, joined.column(f"pass_rate_{side}"))
         joined = joined.set_column(joined.column_names.index(f"places_{side}"), f"places_{side}", places)
         joined = joined.append_column(f"passes_{side}", passes)
     summed = ["places_before", "places_after", "came", "went", "passes_before", "passes_after"]
@@ -54,12 +54,18 @@ def difference(before: Path, after: Path) -> list[dict[str, Any]]:
         .sort_by([("domain", "ascending"), ("source", "ascending")])
         .to_pylist()
     )
-    everything = {name: sum(row[f"{name}_sum"] for row in sources) for name in summed}
+    everything = {name: _sum([row[f"{name}_sum"] for row in sources]) for name in summed}
     rows = [
         {"domain": row["domain"], "source": row["source"], **{name: row[f"{name}_sum"] for name in summed}}
         for row in sources
     ]
     return [_shares(row, everything) for row in [*rows, {"domain": "all", "source": "all", **everything}]]
+
+
+def _sum(values: list[float | None]) -> float | None:
+    """The sum of the values that are not None; None where all are, as pass rates that were not measured."""
+    given = [value for value in values if value is not None]
+    return sum(given) if given or not values else None
 
 
 def _prompts(mixture: Path) -> pa.Table:
@@ -78,5 +84,6 @@ def _shares(row: dict[str, Any], everything: dict[str, Any]) -> dict[str, Any]:
         places = row[f"places_{side}"]
         shares[f"places_{side}"] = places
         shares[f"share_{side}"] = places / (everything[f"places_{side}"] or 1)
-        shares[f"pass_rate_{side}"] = row[f"passes_{side}"] / places if places else None
+        passes = row[f"passes_{side}"]
+        shares[f"pass_rate_{side}"] = passes / places if places and passes is not None else None
     return shares | {"came": row["came"], "went": row["went"]}

@@ -83,6 +83,24 @@ Temperature = Annotated[float, Field(gt=0, allow_inf_nan=False)] | Literal["inf"
 """The temperature of shares without weights; the infinite one is text, because JSON has no number for it."""
 
 
+class Limit(Config):
+    """The most prompts of a source that are trained on or held out, where more rows than these were read (`top_up`)."""
+
+    source: str
+    """Name of the source."""
+    prompts: int = Field(ge=1)
+    """Number of prompts, at most."""
+    seed: int
+    """Seed of the source's sample; the prompts whose rows come first in it stay."""
+
+
+class Limits(Config):
+    """The limits of the sources that have one after the difficulty filter."""
+
+    limits: list[Limit] = []  # noqa: RUF012 (pydantic copies defaults)
+    """A limit for each such source."""
+
+
 class MixtureSpec(Config):
     """The mixture: held out first, then shared among domains, within each domain among its sources, and so on.
 

@@ -21,10 +21,11 @@ from tasks.flyte.stages import (
     write_output,
 )
 from tasks.lineage.provenance import made_from
-from tasks.mixing.spec import MixtureSpec
+from tasks.mixing.spec import Limits, MixtureSpec
 from tasks.tables.schemas import GRADED, PROMPTS, SET_ASIDE, StageSummary
 
 NONE: list[Parquet] = []
+NO_LIMITS = Limits()
 
 
 class Mixture(NamedTuple):
@@ -35,31 +36,45 @@ class Mixture(NamedTuple):
 
 
 @stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
-def check_mixture(prompts: Parquet, spec: MixtureSpec) -> StageSummary:
-    """Check that the sources could fill the mixture `spec`, before their prompts are sampled, which is expensive."""
+def check_mixture(prompts: Parquet, spec: MixtureSpec, limits: Limits = NO_LIMITS) -> StageSummary:
+    """Check that the sources could fill the mixture `spec`, before their prompts are sampled, which is expensive.
+
+    Args:
+        prompts: the prompts of all sources.
+        spec: the mixture.
+        limits: the most prompts of some sources that will remain.
+    """
+    from tasks.mixing.limits import limited
     from tasks.mixing.mix import check
 
     watch = Stopwatch("mixing: check")
-    table = read_input(prompts, PROMPTS)
+    table, _ = limited(read_input(prompts, PROMPTS), limits)
     check(table, spec)
     return watch.summary(f"{table.num_rows:,} prompts could fill the mixture")
 
 
 @shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
-def mix_prompts(graded: Parquet, spec: MixtureSpec, set_aside: list[Parquet] = NONE) -> Mixture:
+def mix_prompts(
+    graded: Parquet, spec: MixtureSpec, set_aside: list[Parquet] = NONE, limits: Limits = NO_LIMITS
+) -> Mixture:
     """Make the training mixture, in training order, and the held-out prompts; none of one is like one of the other.
 
     Args:
         graded: the prompts that the difficulty filter selected.
         spec: the mixture.
         set_aside: the rows that earlier stages set aside; with those of this stage they become one table.
+        limits: the most prompts of some sources that are trained on or held out.
     """
     from tasks.charts import decks
+    from tasks.mixing.limits import limited
     from tasks.mixing.mix import mix
 
     watch = Stopwatch("mixing")
-    mixed = mix(read_input(graded, input_schema(graded, GRADED)), spec)
-    lineage = made_from(__name__, inputs={"selected": content_digest(graded)}, seed=spec.seed, mixture=spec)
+    table, short = limited(read_input(graded, input_schema(graded, GRADED)), limits)
+    mixed = mix(table, spec)
+    lineage = made_from(
+        __name__, inputs={"selected": content_digest(graded)}, seed=spec.seed, mixture=spec, limits=limits
+    )
     every = chain(*(read_input_batches(table, SET_ASIDE) for table in set_aside), [mixed.set_aside])
     show("mixture", decks.mixture(mixed.train, mixed.heldout.num_rows, mixed.counts))
     return Mixture(
@@ -67,6 +82,8 @@ def mix_prompts(graded: Parquet, spec: MixtureSpec, set_aside: list[Parquet] = N
         write_output("heldout.parquet", mixed.heldout, mixed.heldout.schema, lineage),
         write_output("set_aside.parquet", every, SET_ASIDE, lineage),
         watch.summary(
-            f"{mixed.train.num_rows:,} prompts to train on, {mixed.heldout.num_rows:,} held out", counts=mixed.counts
+            f"{mixed.train.num_rows:,} prompts to train on, {mixed.heldout.num_rows:,} held out"
+            + "".join(f"; {source} has {has:,} of {limit:,}" for source, (has, limit) in short.items()),
+            counts=mixed.counts,
         ),
     )

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 UNKNOWN = "unknown"
 
 
-def percent(rate: float) -> str:
-    """Format a rate in [0, 1] as a percentage: 0.234 is 23.4%."""
-    return f"{100 * rate:.1f}%" if math.isfinite(rate) else UNKNOWN
+def percent(rate: float | None) -> str:
+    """Format a rate in [0, 1] as a percentage: 0.234 is 23.4%; None is unknown."""
+    return f"{100 * rate:.1f}%" if rate is not None and math.isfinite(rate) else UNKNOWN
 
 
 def points(difference: float) -> str:
@@ -52,9 +52,9 @@ def cost(spent: Cost) -> str:
     return f"{hours(spent.gpu_hours)} GPU hours, {cores}" if spent.gpu_hours else cores
 
 
-def decimal(number: float) -> str:
-    """Format a measurement with one decimal and thousands separated."""
-    return f"{number:,.1f}" if math.isfinite(number) else UNKNOWN
+def decimal(number: float | None) -> str:
+    """Format a measurement with one decimal and thousands separated; None is unknown."""
+    return f"{number:,.1f}" if number is not None and math.isfinite(number) else UNKNOWN
 
 
 def p_value(probability: float) -> str:

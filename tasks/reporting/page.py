@@ -31,8 +31,8 @@ class ReportInputs:
         evaluation_yaml: the evaluation file as it was run.
         set_aside: `SET_ASIDE` rows of all sources.
         graded: `GRADED` prompts of all sources, before the threshold.
-        max_pass_rate: a prompt is kept for training when its pass rate is below this.
-        min_pass_rate: and above this; None where there is no such bound.
+        max_pass_rate: a prompt is kept for training when its pass rate is below this; None: no bound.
+        min_pass_rate: and above this; None: no bound.
         mixture: the `MIXTURE` that was trained on.
         heldout: `GRADED` prompts of the evaluation.
         metrics: one mapping for each step, as the training task logs them.
@@ -51,7 +51,7 @@ class ReportInputs:
     training_yaml: str
     set_aside: pa.Table
     graded: pa.Table
-    max_pass_rate: float
+    max_pass_rate: float | None
     mixture: pa.Table
     heldout: pa.Table
     metrics: list[dict[str, Any]]

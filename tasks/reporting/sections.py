@@ -67,21 +67,22 @@ def funnels(
     graded: pa.Table,
     mixture: pa.Table,
     heldout: pa.Table,
-    max_pass_rate: float,
+    max_pass_rate: float | None,
     min_pass_rate: float | None = None,
 ) -> list[Funnel]:
     """Return one funnel for each source, in the order of their names, and their total last when there are several."""
     before = set_aside.filter(pc.is_in(set_aside.column("stage"), pa.array(BEFORE_GRADING)))
     ids, rates = graded.column("prompt_id"), graded.column("pass_rate")
-    too_easy = pc.greater_equal(rates, max_pass_rate)
-    too_hard = pc.less_equal(rates, -1.0 if min_pass_rate is None else min_pass_rate)
+    # A prompt whose pass rate was not measured is neither: -0.5 and 1.5 lie beyond all rates.
+    too_easy = pc.greater_equal(pc.fill_null(rates, -0.5), 1.5 if max_pass_rate is None else max_pass_rate)
+    too_hard = pc.less_equal(pc.fill_null(rates, 1.5), -0.5 if min_pass_rate is None else min_pass_rate)
     keep = pc.invert(pc.or_(too_easy, too_hard))
     is_in = {
         name: pc.is_in(ids, table.column("prompt_id").unique())
         for name, table in (("train", mixture), ("heldout", heldout))
     }
     flags = {
-        "never_passed": pc.equal(rates, 0),
+        "never_passed": pc.fill_null(pc.equal(rates, 0), False),
         "too_easy": too_easy,
         "too_hard": too_hard,
         "selected": keep,

@@ -131,10 +131,13 @@ def lines(history: History) -> Iterator[str]:
         )
     if graded := history.graded:
         verdict = "kept" if history.selected else "not kept"
-        yield (
-            f"difficulty  pass rate {graded['pass_rate']:.1%} over {graded['num_rollouts']} rollouts, "
-            f"{_scores(history.rollouts)}, {graded['mean_tokens']:.0f} tokens: {verdict}"
-        )
+        measured = "pass rate not measured"
+        if graded["pass_rate"] is not None:
+            measured = (
+                f"pass rate {graded['pass_rate']:.1%} over {graded['num_rollouts']} rollouts, "
+                f"{_scores(history.rollouts)}, {graded['mean_tokens']:.0f} tokens"
+            )
+        yield f"difficulty  {measured}: {verdict}"
     if history.selected:
         sides = [name for name, holds in (("to train on", history.mixed), ("held out", history.held_out)) if holds]
         yield f"mixture     {', '.join(sides) or 'not taken'}"

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
@@ -43,13 +44,44 @@ def resolve_revision(name: str, revision: str, *, kind: str, where: str) -> str:
     return info.sha
 
 
+def matching_configs(loader: HuggingFaceLoader, where: str) -> list[str]:
+    """Return the configurations that `loader.config` names, with those that match in place of a pattern (`*`, `?`).
+
+    The hub is asked for their names where there is a pattern alone.
+
+    Args:
+        loader: a data set of the hub at a commit, with `config`.
+        where: the name of the loader in errors.
+
+    Raises:
+        SpecError: a pattern matches none, or the hub cannot be asked.
+    """
+    import datasets
+
+    wanted = [name for name in loader.configs if name is not None]
+    if not any(set("*?") & set(name) for name in wanted):
+        return wanted
+    assert loader.dataset is not None
+    name, revision = loader.dataset, loader.revision
+    with explained(name, f"{where}.config = {loader.config!r}", "give the names"):
+        known = retried(lambda: datasets.get_dataset_config_names(name, revision=revision))
+    matching = [[config for config in known if fnmatchcase(config, pattern)] for pattern in wanted]
+    for pattern, matches in zip(wanted, matching, strict=True):
+        if not matches:
+            raise SpecError(
+                f"{where}.config = {pattern!r}: {name} has no such configuration; it has {', '.join(sorted(known))}"
+            )
+    return list(dict.fromkeys(config for matches in matching for config in matches))
+
+
 def rows_of(
-    loader: HuggingFaceLoader, files: Sequence[File], columns: Iterable[str] | None, where: str
+    loader: HuggingFaceLoader, config: str | None, files: Sequence[File], columns: Iterable[str] | None, where: str
 ) -> Iterator[Item]:
-    """Yield the rows of a data set, with `columns` alone where its format allows that.
+    """Yield the rows of one configuration of a data set, with `columns` alone where its format allows that.
 
     Args:
         loader: the data set, or the files.
+        config: the configuration; None for the default one, and for files.
         files: the files that the loader names.
         columns: the columns to read; None: all.
         where: the name of the loader in errors.
@@ -62,7 +94,7 @@ def rows_of(
 
     options: dict[str, Any]
     if loader.dataset is not None:
-        name, options = loader.dataset, {"name": loader.config, "revision": loader.revision}
+        name, options = loader.dataset, {"name": config, "revision": loader.revision}
     else:
         paths = [file.filesystem.unstrip_protocol(file.path) for file in files]
         name, options = _format(paths, where), {"data_files": {loader.split: paths}}
@@ -70,7 +102,8 @@ def rows_of(
     def opened(**more: Any) -> Any:
         return retried(lambda: datasets.load_dataset(name, split=loader.split, streaming=True, **options, **more))
 
-    with explained(name, f"{where}: {loader.dataset or loader.files}", "name its files by a local path (files)"):
+    asked = f"{where}: {loader.dataset or loader.files}" + (f", configuration {config}" if config is not None else "")
+    with explained(name, asked, "name its files by a local path (files)"):
         try:
             with _torch_unseen():
                 rows = opened()

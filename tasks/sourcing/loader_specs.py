@@ -44,8 +44,12 @@ class HuggingFaceLoader(Config):
     revision: str | None = None
     """Revision of the data set: a commit hash, which a later run reads again; a branch or a tag is replaced by its
     commit when a run starts. Required with `dataset`."""
-    config: str | None = None
-    """Configuration of the data set, such as `main`; None: its default one."""
+    config: str | list[str] | None = None
+    """Configuration of the data set, such as `main`, or a list of them, which are read one after another; `*` and `?`
+    stand for any text and any character of their names (`"*"`: all). None: its default one."""
+    config_column: str | None = None
+    """Name of a column that is added to every row and holds the name of its configuration, for `columns.keep` and
+    `strata.by`; None: no column is added."""
     files: Paths | None = None
     """A path, a glob or a list of them, as fsspec reads it, all of one format: .jsonl, .json, .parquet or .csv. Give
     either this or `dataset`."""
@@ -60,7 +64,16 @@ class HuggingFaceLoader(Config):
             raise ValueError(f"dataset {self.dataset!r} needs a revision (a commit hash), so that runs can be repeated")
         if self.files is not None and (self.revision is not None or self.config is not None):
             raise ValueError("revision and config belong to a hub data set, not to files")
+        if self.config_column is not None and self.config is None:
+            raise ValueError("config_column holds the names of configurations: give config")
+        if self.config == []:
+            raise ValueError("config is an empty list; leave it out for the default one")
         return self
+
+    @property
+    def configs(self) -> list[str | None]:
+        """The configurations to read, in their order; None stands for the default one."""
+        return list(self.config) if isinstance(self.config, list) else [self.config]
 
 
 class ReasoningGymLoader(Config):

@@ -33,7 +33,7 @@ from tasks.sourcing.loader_specs import (
 from tasks.sourcing.spec import SourceBatch, SourceSpec
 from tasks.sourcing.transforms import transform_digest, transformed
 from tasks.sourcing.values import only, root, value_at
-from tasks.tables.schemas import canonical_json
+from tasks.tables.schemas import canonical_json, row_rank
 from tasks.verifiers.functions import function_digest
 
 PEEK = 100
@@ -65,26 +65,22 @@ def open_rows(source: SourceSpec) -> Iterator[Row]:
         SpecError: the source is not what its spec describes.
     """
     rows = _numbered(_chosen(source, _checked_stream(source)))
-    if source.limit is None:
+    if source.rows_to_read is None:
         return rows
-    return iter(sorted(sample(rows, source.limit, source.seed), key=lambda row: row.index))
+    return iter(sorted(sample(rows, source.rows_to_read, source.seed), key=lambda row: row.index))
 
 
-def check(source: SourceSpec) -> None:
-    """Open `source` and read its first rows; raises the `SpecError` that `open_rows` would."""
-    next(_checked_stream(source), None)
+def check(source: SourceSpec) -> list[Row]:
+    """Open `source` and return its first rows, up to `PEEK`; raises the `SpecError` that `open_rows` would."""
+    return list(islice(_numbered(_chosen(source, islice(_checked_stream(source), PEEK))), PEEK))
 
 
 def sample(rows: Iterator[Row], limit: int, seed: int) -> list[Row]:
-    """Return `limit` of the rows: those whose hash of (seed, index) is smallest.
+    """Return `limit` of the rows: the first by their rank (`row_rank`).
 
     The sample is uniform and repeatable, and changes little when a file grows at its end.
     """
-
-    def rank(row: Row) -> bytes:
-        return hashlib.sha256(f"{seed}:{row.index}".encode()).digest()
-
-    return heapq.nsmallest(limit, rows, key=rank)
+    return heapq.nsmallest(limit, rows, key=lambda row: row_rank(seed, row.index))
 
 
 def fingerprint(source: SourceSpec) -> str:
@@ -109,13 +105,16 @@ def fingerprint(source: SourceSpec) -> str:
 
 
 def pinned(source: SourceSpec) -> SourceSpec:
-    """Return the source with a commit in place of a branch or tag (`hub.resolve_revision`)."""
+    """Return the source with a commit in place of a branch or tag, and names in place of patterns of configurations."""
     loader = source.loader
     if not isinstance(loader, HuggingFaceLoader) or loader.dataset is None:
         return source
     assert loader.revision is not None
     commit = hub.resolve_revision(loader.dataset, loader.revision, kind="dataset", where=_at(source))
-    return source.model_copy(update={"loader": loader.model_copy(update={"revision": commit})})
+    loader = loader.model_copy(update={"revision": commit})
+    if isinstance(loader.config, list) or set("*?") & set(loader.config or ""):
+        loader = loader.model_copy(update={"config": hub.matching_configs(loader, _at(source))})
+    return source.model_copy(update={"loader": loader})
 
 
 def batches(sources: Sequence[SourceSpec]) -> list[SourceBatch]:
@@ -174,7 +173,7 @@ def _checked_stream(source: SourceSpec) -> Iterator[Item]:
         case ParquetLoader():
             return _checked_files(source, lambda file: parquet(file, columns))
         case HuggingFaceLoader() as loader:
-            stream = hub.rows_of(loader, files_of(source), columns, where)
+            return _checked_configs(source, loader, columns)
         case ReasoningGymLoader() as loader:
             stream = _reasoning_gym(source, loader)
         case TopicsLoader() as loader:
@@ -201,6 +200,28 @@ def _checked_files(source: SourceSpec, read: Callable[[File], Iterator[Item]]) -
     for file in files:
         _check_columns(source, list(islice(guarded(file), PEEK)), file.path)
     return chain.from_iterable(map(guarded, files))
+
+
+def _checked_configs(source: SourceSpec, loader: HuggingFaceLoader, columns: set[str] | None) -> Iterator[Item]:
+    """The rows of all configurations, after the columns have been found in the first rows of each."""
+    files = files_of(source)
+    wanted = None if columns is None else columns - {loader.config_column}
+
+    def rows(config: str | None) -> Iterator[Item]:
+        stream = hub.rows_of(loader, config, files, wanted, _at(source))
+        if loader.config_column is not None:
+            named = {loader.config_column: config}
+            stream = (item | named if isinstance(item, dict) else item for item in stream)
+        return _transformed(source, stream)
+
+    if len(loader.configs) == 1:
+        stream = rows(loader.configs[0])
+        head = list(islice(stream, PEEK))
+        _check_columns(source, head, "the data set")
+        return chain(head, stream)
+    for config in loader.configs:
+        _check_columns(source, list(islice(rows(config), PEEK)), f"configuration {config!r}")
+    return chain.from_iterable(map(rows, loader.configs))
 
 
 def _transformed(source: SourceSpec, stream: Iterator[Item]) -> Iterator[Item]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, GetPydanticSchema, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, GetPydanticSchema, ValidationInfo, field_validator, model_validator
 
-from tasks.config import Config
+from tasks.config import Config, close_match
 from tasks.sourcing.columns import (
     COLUMNS_OF,
     DOMAIN_OF,
@@ -37,6 +37,18 @@ Where = Annotated[dict, GetPydanticSchema(lambda _, handler: handler(dict[str, A
 The type is `dict[str, Any]` for pydantic and a plain `dict` for flytekit, which warns of `Any` that it would pickle the
 values.
 """
+
+
+def _factor_or_inf(value: Any) -> Any:
+    """Refuse in one sentence what is neither a factor nor the word."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is None or value == "inf" or (is_number and 1 < value < math.inf):
+        return value
+    raise ValueError("must be a number above 1, or inf")
+
+
+TopUp = Annotated[Annotated[float, Field(gt=1, allow_inf_nan=False)] | Literal["inf"], BeforeValidator(_factor_or_inf)]
+"""A multiple of a source's limit; the infinite one is text, because JSON has no number for it."""
 
 
 class RewardSpec(Config):
@@ -105,8 +117,25 @@ class SourceSpec(Config):
     limit: int | None = Field(default=None, ge=1)
     """Rows to read at most: a sample without replacement that depends on `seed` and the row's number alone, drawn
     before unusable rows and duplicates are set aside. None: all rows."""
+    top_up: TopUp | None = None
+    """Rows to read as a multiple of `limit`, so that as many prompts as `limit` remain after unusable rows, duplicates
+    and the difficulty filter; of more, those whose rows come first in the sample stay. `inf`: all rows are read, and
+    all prompts are sampled for difficulty. None: `limit` rows are read, and fewer prompts remain."""
     seed: int = 0
     """Seed of the sample (`limit`) and of the generators; where it is not given, the seed of the data file."""
+
+    @property
+    def rows_to_read(self) -> int | None:
+        """The rows to read at most; None for all."""
+        if self.limit is None or self.top_up == "inf":
+            return None
+        return math.ceil(self.limit * (self.top_up or 1))
+
+    @model_validator(mode="after")
+    def _tops_up_a_limit(self) -> SourceSpec:
+        if self.top_up is not None and self.limit is None:
+            raise ValueError("top_up is a multiple of limit: give limit")
+        return self
 
     @model_validator(mode="after")
     def _judged_one_way(self) -> SourceSpec:
@@ -227,6 +256,23 @@ class DataSpec(Config):
     """Questions that must not be among the prompts."""
     sources: list[SourceSpec] = Field(min_length=1)
     """List of at least one source; their names are unique."""
+    leave_out: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
+    """Names of sources that are not read, such as one that cannot be opened; every run logs a line about each."""
+
+    @model_validator(mode="after")
+    def _something_is_read(self) -> Self:
+        known = [source.name for source in self.sources]
+        for name in self.leave_out:
+            if name not in known:
+                raise ValueError(f"leave_out: no source is called {name!r}{close_match(name, known)}")
+        if not self.used_sources:
+            raise ValueError("leave_out names every source: nothing would be read")
+        return self
+
+    @property
+    def used_sources(self) -> list[SourceSpec]:
+        """The sources that are read: all but those that `leave_out` names."""
+        return [source for source in self.sources if source.name not in self.leave_out]
 
     @field_validator("sources")
     @classmethod

@@ -60,6 +60,7 @@ Kind = Literal[
     "duplicate",
     "near_duplicate",
     "unjudged",
+    "environment",
 ]
 """The fault for which a row is set aside.
 
@@ -70,7 +71,8 @@ Kind = Literal[
 - `ground_truth`: its own verifier rejects its ground truth;
 - `contaminated`: its prompt holds a question of an evaluation set;
 - `duplicate`, `near_duplicate`: another row has the same prompt, or nearly the same;
-- `unjudged`: none of its rollouts could be judged.
+- `unjudged`: none of its rollouts could be judged;
+- `environment`: its verifier needs data or a package that the environment lacks.
 """
 
 SET_ASIDE = pa.schema(
@@ -116,13 +118,13 @@ the reason."""
 GRADED = pa.schema(
     [
         *PROMPTS,
-        _column("pass_rate", pa.float64()),
-        _column("num_rollouts", pa.int32()),
-        _column("mean_tokens", pa.float64()),
+        _column("pass_rate", pa.float64(), nullable=True),
+        _column("num_rollouts", pa.int32(), nullable=True),
+        _column("mean_tokens", pa.float64(), nullable=True),
     ]
 )
 """The table of prompts with the results of the initial checkpoint; `pass_rate` is the mean score of the judged
-rollouts."""
+rollouts. All three are null where no difficulty was measured (`difficulty: null`)."""
 
 COMPARED = pa.schema(
     [
@@ -188,6 +190,11 @@ VALUE_CHARS = 200
 def canonical_json(value: Any) -> str:
     """Return `value` as JSON text that is equal for equal values: sorted keys, no spaces, readable UTF-8."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def row_rank(seed: int, row: int) -> bytes:
+    """Return the rank of a source's row, a hash, by which samples of its rows are drawn: the smallest first."""
+    return hashlib.sha256(f"{seed}:{row}".encode()).digest()
 
 
 def prompt_id(messages: Iterable[Mapping[str, str]], verifier: str, ground_truth: Any) -> str:

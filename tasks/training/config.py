@@ -93,6 +93,12 @@ class AlarmsConfig(Config):
     """Number of steps whose mean is compared with a threshold."""
     min_entropy: float | None = Field(0.05, ge=0)
     """Smallest entropy of the policy, nats per token."""
+    max_entropy: float | None = Field(None, gt=0)
+    """Largest entropy of the policy, nats per token; it depends on the model and the temperature (Axolotl's guide:
+    0.5)."""
+    min_reward: float | None = Field(None)
+    """Smallest mean score of the judged responses, after shaping, from step 20 on; it depends on the rewards (Axolotl's
+    guide: 0.15 within 20 steps)."""
     max_mismatch: float | None = Field(0.2, gt=0)
     """Largest difference between the log-probabilities of engine and learner, nats per token."""
     max_truncated: float | None = Field(0.5, gt=0)
@@ -112,6 +118,8 @@ class AlarmsConfig(Config):
     max_length_growth: float | None = Field(4.0, gt=0)
     """Largest mean length of the trained responses, as a multiple of that of the first `window` steps."""
     max_grad_norm: float | None = Field(10.0, gt=0)
+    """Largest gradient norm, before it is clipped (Axolotl's guide: above 10 a run is unstable)."""
+    max_grad_norm_growth: float | None = Field(10.0, gt=0)
     """Largest gradient norm, as a multiple of its median over the last 100 steps."""
 
 

@@ -31,9 +31,10 @@ class DynamicResampling(Config):
     """Prompts of a round as a multiple of `groups_per_step`, rounded up."""
     max_rounds: RunTime[int] = Field(10, ge=1)
     """Largest number of rounds for one batch before the run fails, because its prompts give no signal."""
-    metric: Literal["reward", "passed"] = "reward"
-    """Quantity that must differ within a group that is trained on: `reward`, the score after shaping, or
-    `passed`, whether a response is right (DAPO, eq. 11; verl's `filter_groups.metric: acc`)."""
+    metric: Literal["reward", "score", "passed"] = "reward"
+    """Quantity that must differ within a group that is trained on: `reward`, the score after shaping; `score`, the
+    verifier's before it (NeMo RL); or `passed`, whether a response is right (DAPO, eq. 11; verl's
+    `filter_groups.metric: acc`)."""
 
 
 class NoResampling(Config):

@@ -9,14 +9,15 @@ from pathlib import Path
 import click
 import pytest
 
-from data_specs.rewards import boxed
+from data_specs.rewards import thought_and_answer
 from data_specs.transforms import english_first_turn, turns
 from tasks.config import SpecError, load_yaml
 from tasks.evaluation.spec import EvaluationSpec
 from tasks.flyte.patches import ConfigFile, companion_callback
 from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, Recipe, quickstart, with_companions
+from tasks.inputs.preflight import check_together
 from tasks.sourcing.hub import COMMIT
-from tests.workflows.test_recipes import OLMO, SEEDS, SOURCES
+from tests.workflows.test_recipes import AXOLOTL, OLMO, SEEDS
 
 THINK = {
     "if-rlvr": 30_186, "open-reasoner-zero": 3_000, "dapo-math": 2_584, "acereason-math": 6_602, "klear-math": 3_000,
@@ -41,6 +42,10 @@ COUNTS = {
     "mbpp": {"mbpp": 374},
     "open_math_instruct_2": {"open-math-instruct-2": 100_000},
 }
+NOT_TO_BE_FILTERED = (
+    *("dolci_think_rl_7b", "dolci_think_rl_32b", "dolci_instruct_rl_7b"),  # filtered by those who published them
+    *("dapo_math_17k", "math_12k", "open_math_instruct_2", "axolotl_gsm8k"),  # their sources train on all
+)
 OF_OUR_OWN = {"quickstart", "local_files"}
 
 
@@ -87,17 +92,62 @@ def test_of_wildchat_the_first_turns_of_english_conversations_are_used():
     assert english_first_turn(row | {"toxic": True}) is None
 
 
-def test_a_boxed_answer_has_the_format():
-    told = [[{"role": "assistant", "content": text}] for text in (r"So \boxed{3}.", "So 3.")]
-    assert boxed(told) == [1.0, 0.0]
+def test_the_format_of_axolotls_quick_start_is_its_four_tags():
+    texts = ("<think>1 + 2</think> <answer>3</answer>", "<think>1 + 2 <answer>3</answer>", r"So \boxed{3}.")
+    assert thought_and_answer([[{"role": "assistant", "content": text}] for text in texts]) == [1.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize("name", sorted(SOURCES))
+def test_axolotls_quick_start_has_the_prompt_and_the_rewards_of_its_source():
+    if not (SEEDS / AXOLOTL).exists():
+        pytest.skip(f"{SEEDS / AXOLOTL} is not here")
+    text = (SEEDS / AXOLOTL).read_text()
+    [source] = load_yaml(DataFile, DATA_SPECS / "axolotl_gsm8k.yaml").sources
+    asked = re.search(r'"role": "system", "content": "(Solve[^"]*)"', text)
+    weights = re.search(r"reward_weights:\n\s+- ([\d.]+)\n\s+- ([\d.]+)", text)
+    assert asked
+    assert source.columns.system == asked[1]
+    assert weights
+    assert [source.weight, source.rewards[0].weight] == [float(weight) for weight in weights.groups()]
+    assert source.columns.template is None
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.yaml")))
 def test_a_recipe_and_its_data_and_evaluation_fit_together(name):
     data, recipe, evaluation = with_companions(name)
+    check_together(data, recipe, evaluation)
     assert name == "quickstart" or data.name != "quickstart"
-    assert data.difficulty.sampling.max_tokens <= recipe.sampling.max_tokens == evaluation.sampling.max_tokens
-    assert data.difficulty.engine.max_model_len <= recipe.actors.engine.max_model_len
+    assert recipe.sampling.max_tokens == evaluation.sampling.max_tokens
+    assert recipe.sampling.stop == evaluation.sampling.stop
+    if data.difficulty is not None:
+        assert data.difficulty.sampling.max_tokens <= recipe.sampling.max_tokens
+        assert data.difficulty.engine.max_model_len <= recipe.actors.engine.max_model_len
+
+
+@pytest.mark.parametrize(
+    ("data", "recipe"), [("dolci_think_rl", "olmo3_think_7b"), ("dolci_instruct_rl", "olmo3_instruct_7b")]
+)
+def test_a_mixture_from_its_sources_fits_the_recipe_of_the_published_one(data, recipe):
+    _, training, evaluation = with_companions(recipe)
+    check_together(load_yaml(DataFile, DATA_SPECS / f"{data}.yaml"), training, evaluation)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*_32b.yaml")))
+def test_the_engines_of_a_large_model_span_the_same_gpus_everywhere(name):
+    data, recipe, evaluation = with_companions(name)
+    spans = recipe.actors.engine.tensor_parallel_size
+    assert spans > 1
+    assert evaluation.engine.tensor_parallel_size == spans
+    assert data.difficulty is None or data.difficulty.engine.tensor_parallel_size == spans
+
+
+@pytest.mark.parametrize("name", [name for name in COUNTS if name not in NOT_TO_BE_FILTERED])
+def test_rollouts_of_difficulty_are_drawn_from_a_seed(name):
+    assert load_yaml(DataFile, DATA_SPECS / f"{name}.yaml").difficulty.sampling.seed is not None
+
+
+@pytest.mark.parametrize("name", NOT_TO_BE_FILTERED)
+def test_data_that_is_filtered_already_or_not_to_be_costs_no_rollout(name):
+    assert load_yaml(DataFile, DATA_SPECS / f"{name}.yaml").difficulty is None
 
 
 @pytest.mark.parametrize(

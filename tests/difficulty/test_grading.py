@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from tasks.difficulty.grading import GradingError, compare, grade, select
+from tasks.difficulty.grading import GradingError, compare, grade, select, ungraded
 from tasks.difficulty.spec import DifficultySpec
 from tasks.difficulty.stopping import Bounds
 from tasks.tables.parquet import table_from_rows
@@ -109,6 +109,24 @@ def test_with_a_lower_bound_what_is_never_solved_goes_as_well():
 def test_bounds_that_keep_nothing_are_a_mistake():
     with pytest.raises(ValueError, match=r"min_pass_rate \(0\.7\) must be below max_pass_rate \(0\.625\)"):
         DifficultySpec(min_pass_rate=0.7)
+
+
+@pytest.mark.parametrize("options", [DifficultySpec, Bounds])
+def test_a_pass_rate_above_1_is_refused_and_no_bound_is_null(options):
+    with pytest.raises(ValueError, match="less than or equal to 1"):
+        options(max_pass_rate=1.01)
+    graded, _ = grade(prompts("always"), rollouts(always=[1.0] * 8), ALL_SAMPLED)
+    assert select(graded, Bounds(max_pass_rate=None)).num_rows == 1
+    assert options(max_pass_rate=None).max_pass_rate is None
+
+
+def test_without_a_filter_all_prompts_that_fit_are_kept_and_have_no_pass_rate():
+    too_long = set_aside_row("difficulty", "length", "s", 0, "too long", "b", prompt_id="b")
+    table = ungraded(prompts("a", "b", "c"), table_from_rows([too_long], SET_ASIDE, "too long prompts"))
+    assert [(row["prompt_id"], row["pass_rate"], row["num_rollouts"]) for row in table.to_pylist()] == [
+        ("a", None, None),
+        ("c", None, None),
+    ]
 
 
 def test_variants_are_compared_on_the_prompts_that_all_of_them_answered():

@@ -39,6 +39,13 @@ def test_a_lower_bound_of_zero_waits_for_the_first_pass_of_what_fails():
     assert remaining([0] * 8, 8, bounds) == 0
 
 
+def test_without_an_upper_bound_only_the_lower_one_decides():
+    assert remaining([1], 8, Bounds(max_pass_rate=None)) == 0
+    bounds = Bounds(max_pass_rate=None, min_pass_rate=0.25)
+    assert (bounds.keep(1.0), bounds.keep(0.25), str(bounds)) == (True, False, "above 25.0%")
+    assert str(Bounds(max_pass_rate=None)) == "of any value"
+
+
 @pytest.mark.parametrize("bounds", [BOUNDS, Bounds(min_pass_rate=0.0), Bounds(max_pass_rate=0.9, min_pass_rate=0.25)])
 def test_all_outcomes_of_eight_rollouts_have_the_fate_that_all_eight_give_them(bounds):
     drawn = 0
@@ -51,7 +58,7 @@ def test_all_outcomes_of_eight_rollouts_have_the_fate_that_all_eight_give_them(b
 
 @given(
     st.lists(st.none() | st.floats(0, 1), min_size=1, max_size=12),
-    st.floats(0.05, 1.5),
+    st.none() | st.floats(0.05, 1),
     st.none() | st.floats(0, 0.99),
 )
 def test_partial_scores_and_judges_that_fail_change_no_fate(scores, highest, lowest):

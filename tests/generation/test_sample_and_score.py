@@ -2,16 +2,18 @@
 
 import fsspec
 import psutil
+import pyarrow as pa
 import pytest
 
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.fill_cache import interleaved
 from tasks.generation.interface import EngineError
-from tasks.generation.judging import RolloutError, check_prompts
+from tasks.generation.judging import RolloutError, check_prompts, judgeable
 from tasks.generation.rollout_cache import RolloutCache
 from tasks.generation.sample_and_score import sample_and_score
 from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import PROMPTS, ROLLOUTS, canonical_json, prompt_id
+from tasks.verifiers import VerifiersConfig
 
 NO_COMMA = {"instruction_ids": ["punctuation:no_comma"], "kwargs": [{}]}
 ENGINE = EngineConfig(max_model_len=128)
@@ -50,6 +52,20 @@ def no_engine(monkeypatch):
         pytest.fail("an engine was started")
 
     monkeypatch.setattr("tasks.generation.fill_cache.running_engine", started)
+
+
+def test_prompts_that_need_what_this_machine_lacks_are_set_aside_with_the_reason(monkeypatch):
+    monkeypatch.setattr("nltk.data.path", [])
+    arguments = [{"num_sentences": 2, "relation": "at least"}]
+    sentences = {"instruction_ids": ["length_constraints:number_sentences"], "kwargs": arguments}
+    prompts = pa.concat_tables([table("one", "two"), table("three", truth=sentences)])
+    fit, set_aside = judgeable(prompts, VerifiersConfig(), "difficulty")
+    assert fit.num_rows == 2
+    [row] = set_aside.to_pylist()
+    assert (row["kind"], row["value"]) == ("environment", "three")
+    assert "needs the NLTK resource tokenizers/punkt_tab" in row["reason"]
+    with pytest.raises(RolloutError, match="source 'test': none of its 1 prompts can be judged here: length_constr"):
+        judgeable(table("three", truth=sentences), VerifiersConfig(), "difficulty")
 
 
 @pytest.mark.parametrize(

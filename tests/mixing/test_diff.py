@@ -1,5 +1,6 @@
 """What changed from one mixture to another."""
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
@@ -32,6 +33,15 @@ def test_places_are_counted_with_repetitions_and_prompts_without(mixtures):
 
 def test_a_mixture_differs_from_itself_in_nothing(mixtures):
     assert all(row["came"] == row["went"] == 0 for row in difference(mixtures[0], mixtures[0]))
+
+
+def test_a_mixture_without_pass_rates_has_none(mixtures, tmp_path):
+    table = run(SIZES).train
+    field = table.schema.field("pass_rate")
+    table = table.set_column(table.schema.get_field_index("pass_rate"), field, pa.nulls(table.num_rows, field.type))
+    rows = difference(mixtures[0], write_table(tmp_path / "unmeasured.parquet", table, MIXTURE))
+    assert {row["pass_rate_after"] for row in rows} == {None}
+    assert rows[-1]["pass_rate_before"] == 0.5
 
 
 def test_a_source_that_one_of_them_lacks_has_no_pass_rate_there(mixtures, tmp_path):

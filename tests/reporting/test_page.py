@@ -5,6 +5,7 @@ import re
 from html.parser import HTMLParser
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tasks.reporting import sections
@@ -181,7 +182,7 @@ def test_a_run_without_anything_still_gives_a_page(inputs):
                 {"metrics": metrics(120, np.random.default_rng(0))},
                 {"evaluation": evaluation(("all",))},
                 {"evaluation": evaluation().slice(0, 2)},
-                {"max_pass_rate": 1.01},
+                {"max_pass_rate": None},
             )
         ),
     ],
@@ -190,6 +191,23 @@ def test_partial_runs_give_a_page(inputs, changes):
     page = render(dataclasses.replace(inputs, **changes))
     Page(page)
     assert sections_of(page) == SECTIONS
+
+
+def test_a_run_without_a_difficulty_filter_drops_nothing_as_too_easy(inputs):
+    names = ("pass_rate", "num_rollouts", "mean_tokens")
+
+    def unmeasured(table):
+        for name in names:
+            field = table.schema.field(name)
+            nulls = pa.nulls(table.num_rows, field.type)
+            table = table.set_column(table.schema.get_field_index(name), field, nulls)
+        return table
+
+    tables = {name: unmeasured(getattr(inputs, name)) for name in ("graded", "mixture", "heldout")}
+    page = render(dataclasses.replace(inputs, max_pass_rate=None, **tables))
+    assert "No pass rates were measured." in page
+    total = sections.funnels(inputs.set_aside, tables["graded"], tables["mixture"], tables["heldout"], None)[-1]
+    assert (total.too_easy, total.too_hard, total.selected) == (0, 0, inputs.graded.num_rows)
 
 
 def test_a_table_of_another_schema_is_named(inputs):

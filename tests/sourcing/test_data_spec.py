@@ -50,6 +50,12 @@ def test_every_shipped_spec_loads(path):
         ([source(domain="maths")], ["sources[0].domain = 'maths': must be 'math', 'code', 'precise_if' or 'chat'"]),
         ([source(verifier="regex")], ["sources[0].verifier = 'regex'", "'precise_if'"]),
         ([source(verifier="code")], ["sources[0]: verifier 'code' does not fit domain 'math', which takes math"]),
+        ([source(top_up=2)], ["sources[0]: top_up is a multiple of limit: give limit"]),
+        ([source(limit=5, top_up=1)], ["sources[0].top_up = 1: must be a number above 1, or inf"]),
+        (
+            [source(loader={"kind": "huggingface", "files": "a.jsonl", "config_column": "part"})],
+            ["sources[0].loader: config_column holds the names of configurations: give config"],
+        ),
         ([source(limit=0)], ["sources[0].limit = 0", "greater than or equal to 1"]),
         ([source(columns={"tests": "t"})], ["['tests'] are not read by the verifier 'math'"]),
         ([source(columns={"template": "Solve!"})], ["sources[0].columns.template = 'Solve!'", "{prompt}"]),
@@ -80,6 +86,27 @@ def test_a_mistake_is_one_sentence_that_names_file_field_value_and_what_is_accep
     assert message.startswith(str(tmp_path / "spec.yaml"))
     assert len(message.splitlines()) == 1
     assert all(each in message for each in said), message
+
+
+@pytest.mark.parametrize(
+    ("left_out", "said"),
+    [
+        (["gsm8l"], "leave_out: no source is called 'gsm8l' (did you mean 'gsm8k'?)"),
+        (["gsm8k", "other"], "leave_out names every source"),
+    ],
+)
+def test_only_some_of_the_sources_can_be_left_out(tmp_path, left_out, said):
+    with pytest.raises(SpecError) as caught:
+        load(tmp_path, {"name": "x", "sources": [source(), source(name="other")], "leave_out": left_out})
+    assert said in str(caught.value)
+    spec = load(tmp_path, {"name": "x", "sources": [source(), source(name="other")], "leave_out": ["other"]})
+    assert [used.name for used in spec.used_sources] == ["gsm8k"]
+
+
+@pytest.mark.parametrize(("top_up", "rows"), [(None, 100), (1.505, 151), ("inf", None)])
+def test_a_source_reads_as_many_rows_as_its_limit_and_top_up_ask_for(tmp_path, top_up, rows):
+    spec = load(tmp_path, {"name": "x", "sources": [source(limit=100, top_up=top_up)]})
+    assert spec.sources[0].rows_to_read == rows
 
 
 def test_several_mistakes_are_listed_together(tmp_path):

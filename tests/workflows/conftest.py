@@ -88,7 +88,7 @@ class StandIns:
         path = self.new(f"{stage}.parquet")
         return FlyteFile(str(write_table(path, validate(table, schema, stage), schema, {SUMMARY: made.as_json()})))
 
-    def split_prompts(self, prompts, model, spec, rows, room, within):
+    def split_prompts(self, prompts, model, spec, rows, room, within, available, verifiers):
         path = shutil.copy(prompts.path, self.new("split_prompts.parquet"))
         return Split([FlyteFile(str(path))], FlyteFile(str(self.none)))
 

@@ -12,6 +12,7 @@ from tasks.config import SpecError
 from tasks.generation.models import ModelError
 from tasks.inputs.files import DataFile, Recipe, quickstart
 from tasks.inputs.preflight import check, longest_prompt
+from tasks.training.prompt_options import CurriculumConfig, PromptsConfig
 
 
 def data(**changes) -> DataFile:
@@ -32,6 +33,22 @@ def jsonl(path) -> dict:
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(SpecError, match=r"nowhere\.jsonl"):
         check(data(sources=[jsonl(tmp_path / "nowhere.jsonl")], mixture={}), *quickstart()[1:])
+
+
+def test_all_sources_that_fail_are_named_with_the_option_that_leaves_them_out(tmp_path):
+    (tmp_path / "one.jsonl").write_text('{"question": "1+1?", "answer": "2"}')
+    (tmp_path / "two.jsonl").write_text('{"asked": "1+1?"}')
+    sources = [
+        jsonl(tmp_path / "one.jsonl"),
+        jsonl(tmp_path / "two.jsonl") | {"name": "other"},
+        jsonl(tmp_path / "nowhere.jsonl") | {"name": "third"},
+    ]
+    said = (
+        r"'other': columns: .* no column 'question'.*; source 'third': .*no such file; leave_out: \[other, third\] in"
+    )
+    with pytest.raises(SpecError, match=said):
+        check(data(sources=sources, mixture={}), *quickstart()[1:])
+    assert set(check(data(sources=sources, mixture={}, leave_out=["other", "third"]), *quickstart()[1:])) == {"mine"}
 
 
 TALK = {"name": "talk", "domain": "chat", "verifier": "chat_open", "loader": {"kind": "topics", "size": 4}}
@@ -175,6 +192,19 @@ def test_difficulty_samples_as_training_does_or_says_that_it_does_not():
     with pytest.raises(SpecError, match=r"difficulty\.sampling\.temperature is 0\.7, and training samples with 1\.0"):
         check(files[0].model_copy(update={"difficulty": warm}), *files[1:])
     check(files[0].model_copy(update={"difficulty": warm.model_copy(update={"unlike_training": True})}), *files[1:])
+
+
+def test_without_a_difficulty_filter_sampling_is_trainings_alone():
+    files = quickstart()
+    unfiltered = files[0].model_copy(update={"difficulty": None})
+    check(unfiltered, *files[1:])
+    assert longest_prompt(None, files[1]) == (
+        456,
+        "456 fit beside a response of 56 (actors.engine.max_model_len of training is 512)",
+    )
+    curriculum = files[1].model_copy(update={"prompts": PromptsConfig(curriculum=CurriculumConfig())})
+    with pytest.raises(SpecError, match=r"difficulty is null, so that prompts have no pass rates.*prompts\.curriculum"):
+        check(unfiltered, curriculum, files[2])
 
 
 def test_the_longest_prompt_is_what_difficulty_and_training_both_hold():

@@ -14,7 +14,7 @@ from tasks.inputs.files import quickstart
 from tasks.pods import PodConfig
 from tasks.sourcing import loaders, prompts
 from tasks.tables.parquet import read_table
-from tasks.tables.schemas import COMPARED, GRADED, SET_ASIDE
+from tasks.tables.schemas import COMPARED, GRADED, ROLLOUTS, SET_ASIDE
 from tasks.training.learner.config import OptimizerConfig
 from tasks.verifiers.chat.config import JudgeConfig
 from workflows.rlvr import rlvr
@@ -137,6 +137,17 @@ def test_another_threshold_keeps_the_rollouts(run):
     run(data=data)
     ran, _ = run(data=data.model_copy(update={"difficulty": data.difficulty.model_copy(update={"max_pass_rate": 0.5})}))
     assert ran == {"train_policy": 1, "evaluate_policy": 2}
+
+
+def test_without_a_difficulty_filter_nothing_is_sampled_before_training(run, tmp_path):
+    data = quickstart()[0].model_copy(update={"difficulty": None})
+    ran, _ = run(data=data)
+    assert ran == {"prepare_model": 1, "split_prompts": 1, "train_policy": 1, "evaluate_policy": 2}
+    folder = tmp_path / "outputs" / "latest"
+    assert read_table(folder / "graded.parquet", GRADED).column("pass_rate").null_count > 0
+    assert read_table(folder / "rollouts.parquet", ROLLOUTS).num_rows == 0
+    assert "No prompt was dropped as too easy" in (folder / "report.html").read_text()
+    assert run(data=data)[0] == {}
 
 
 def test_another_way_to_judge_keeps_the_responses(run):

@@ -42,6 +42,7 @@ IMAGES = {
     "collect_rollouts": "data",
     "compare_variants": "data",
     "select_prompts": "data",
+    "take_all": "data",
     "mix_prompts": "data",
     "train_policy": "training",
     "evaluate_policy": "generation",

@@ -292,6 +292,10 @@ class GroupLifecycle:
 
     def _zero_variance_reason(self, group: JudgedGroup) -> str:
         resampling = self._config.resampling
-        if isinstance(resampling, DynamicResampling) and resampling.metric == "passed" and len(set(group.passed)) == 1:
+        metric = resampling.metric if isinstance(resampling, DynamicResampling) else "reward"
+        if metric == "score":
+            scores = group.unshaped_scores
+            return f"every score before shaping is {scores[0]:g}" if max(scores) == min(scores) else ""
+        if metric == "passed" and len(set(group.passed)) == 1:
             return "every response passes" if group.passed[0] else "no response passes"
         return group.zero_variance_reason(self._config.objective)

@@ -47,6 +47,11 @@ class PromptStream:
         if not prompts:
             raise ValueError("the mixture holds no prompts to train on")
         rates = {prompt.pass_rate for prompt in prompts}
+        if options.curriculum and None in rates:
+            raise MistakeError(
+                "prompts.curriculum: the mixture has prompts without a pass rate (difficulty: null measures none); "
+                "leave the option out"
+            )
         if options.curriculum and len(rates) == 1 < len(prompts):
             raise MistakeError(
                 f"prompts.curriculum: every prompt of the mixture has the pass rate {rates.pop():g}, so that none is "
@@ -155,7 +160,7 @@ class PromptStream:
 def easy_to_hard(prompts: Sequence[Prompt], curriculum: CurriculumConfig, seed: str) -> list[Prompt]:
     """Return prompts by falling pass rate, each moved from its rank by less than the share `band` of all prompts."""
     chance = random.Random(seed)
-    ranked = sorted(prompts, key=lambda prompt: -prompt.pass_rate)
+    ranked = sorted(prompts, key=lambda prompt: -(prompt.pass_rate or 0.0))
     width = curriculum.band * len(prompts)
     keys = [rank + width * chance.random() for rank in range(len(ranked))]
     return [ranked[rank] for rank in sorted(range(len(ranked)), key=keys.__getitem__)]

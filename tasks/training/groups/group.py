@@ -45,7 +45,7 @@ class Prompt:
         verifier: name of the verifier that judges responses.
         ground_truth: parsed JSON value that the verifier compares responses with.
         token_ids: the conversation under the model's chat template.
-        pass_rate: share of right responses under the initial checkpoint, 0 to 1.
+        pass_rate: share of right responses under the initial checkpoint, 0 to 1; None where it was not measured.
     """
 
     prompt_id: str
@@ -54,7 +54,7 @@ class Prompt:
     verifier: str
     ground_truth: Any
     token_ids: list[int]
-    pass_rate: float = 0.0
+    pass_rate: float | None = 0.0
 
 
 class Stage(Enum):
@@ -241,6 +241,12 @@ class JudgedGroup:
     def scores(self) -> list[float]:
         """The scores that training maximises, in the order of `samples`."""
         return [sample.score for sample in self.samples]
+
+    @property
+    def unshaped_scores(self) -> list[float]:
+        """The verifier's scores before shaping, in the order of `samples`."""
+        scores = [sample.score for sample in self.sampled.samples]
+        return [score.reward for score in scores if score is not None and score.error is None]
 
     @property
     def passed(self) -> list[bool]:

@@ -33,12 +33,14 @@ def compute_advantages(
     - `reinforce_pp_baseline` (REINFORCE++-baseline, ProRLv2): `r - mean(r)`, normalised over the batch.
 
     "Normalised over the batch" is `(A - mean) / sqrt(max(var, 1e-8))`, both moments taken over all valid response
-    tokens, that is, with each rollout weighted by its length.
+    tokens, that is, with each rollout weighted by its length. `normalization` replaces the division of the estimator.
+    For `leave_one_out` that by the group is a division by `std(r_j, j != i) + 1e-6`, and none where these rewards are
+    all equal (NeMo RL's `GRPOAdvantageEstimator`, but with the sample standard deviation).
 
     Args:
         rewards: `[groups, samples]`, floating point.
         num_tokens: `[groups, samples]`, response tokens of each rollout.
-        config: only `advantage` is read.
+        config: only `advantage` and `normalization` are read.
         present: `[groups, samples]`, bool; None: every group has all samples.
 
     Returns:
@@ -55,16 +57,22 @@ def compute_advantages(
     lengths = num_tokens.masked_fill(~present, 0)
     _check_values(r, lengths)
     match config.advantage:
-        case "group_mean":
+        case "group_mean" | "group_norm" | "reinforce_pp_baseline":
             advantages = _centre(r, present)
-        case "group_norm":
-            advantages = _centre(r, present) / (_std(r, present) + GROUP_STD_EPSILON)
         case "leave_one_out":
             advantages = _leave_one_out(r, present)
         case "reinforce_pp":
-            advantages = _normalise(r, lengths, present)
-        case "reinforce_pp_baseline":
-            advantages = _normalise(_centre(r, present), lengths, present)
+            advantages = r
+    match config.normalized_by:
+        case "group" if config.advantage == "leave_one_out":
+            deviation = _std_of_others(r, present)
+            advantages = torch.where(deviation > 0, advantages / (deviation + GROUP_STD_EPSILON), advantages)
+        case "group":
+            advantages = advantages / (_std(r, present) + GROUP_STD_EPSILON)
+        case "batch":
+            advantages = _normalise(advantages, lengths, present)
+        case "none":
+            pass
     return advantages.to(rewards.dtype)
 
 
@@ -140,6 +148,19 @@ def _leave_one_out(r: Tensor, present: Tensor) -> Tensor:
     if (size < 2).any():
         raise ValueError("advantage = leave_one_out needs at least 2 samples per group, got 1")
     return _centre(r, present) * (size / (size - 1))
+
+
+def _std_of_others(r: Tensor, present: Tensor) -> Tensor:
+    # [groups, samples]; exactly 0 where the other rewards are all equal, which their squares alone would not give.
+    # `others` is [groups, samples, samples]: of each sample, those that are not it.
+    others = present[:, None, :] & ~torch.eye(r.shape[1], dtype=torch.bool, device=r.device)
+    count = others.sum(dim=2, keepdim=True)
+    values = r[:, None, :].expand_as(others)
+    centred = (values - values.masked_fill(~others, 0.0).sum(dim=2, keepdim=True) / count.clamp(min=1)) * others
+    highest = values.masked_fill(~others, -torch.inf).amax(dim=2)
+    lowest = values.masked_fill(~others, torch.inf).amin(dim=2)
+    deviation = (centred.square().sum(dim=2) / (count.squeeze(2) - 1).clamp(min=1)).sqrt()
+    return deviation.masked_fill(highest <= lowest, 0.0)
 
 
 def _normalise(advantages: Tensor, num_tokens: Tensor, present: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 from tasks.config import Config
 
 Advantage = Literal["group_mean", "group_norm", "leave_one_out", "reinforce_pp", "reinforce_pp_baseline"]
+Normalization = Literal["none", "group", "batch"]
 Aggregation = Literal["token", "sequence", "constant"]
 RewardAggregation = Literal["sum_then_normalize", "normalize_then_sum"]
 Surrogate = Literal["ppo", "cispo", "gspo"]
@@ -21,6 +22,14 @@ KLEstimator = Literal["k1", "k2", "k3"]
 
 PER_SEQUENCE = ("seq_mask_tis", "sequence_truncate", "sequence_mask")
 """Kinds of correction whose bounds are on a whole sequence."""
+
+_NORMALIZATION_OF: dict[Advantage, Normalization] = {
+    "group_mean": "none",
+    "group_norm": "group",
+    "leave_one_out": "none",
+    "reinforce_pp": "batch",
+    "reinforce_pp_baseline": "batch",
+}
 
 _BOUNDS: dict[CorrectionKind, tuple[str, ...]] = {
     "none": (),
@@ -183,6 +192,11 @@ class ObjectiveConfig(Config):
     advantage: Advantage = "group_mean"
     """Computation of advantages from the rewards of a group: `group_mean` (OlmoRL, Dr GRPO), `group_norm` (GRPO, DAPO),
     `leave_one_out` (RLOO), `reinforce_pp` (REINFORCE++) or `reinforce_pp_baseline` (ProRLv2)."""
+    normalization: Normalization | None = None
+    """Divisor of the advantages in place of the estimator's own: `none`; `group`, the standard deviation of the group's
+    rewards, for `leave_one_out` that of the other rewards; `batch`, mean and deviation over all tokens of the batch, as
+    REINFORCE++ has it. `leave_one_out` with `group` is NeMo RL's `use_leave_one_out_baseline` and `normalize_rewards`.
+    None: that of the estimator: `group` for `group_norm`, `batch` for both of REINFORCE++'s, else `none`."""
     reward_aggregation: RewardAggregation = "sum_then_normalize"
     """Use of several rewards of one prompt: `sum_then_normalize` computes advantages from their weighted sum;
     `normalize_then_sum` (GDPO, Liu et al. 2026) normalises each by its deviation within the group first, and so needs
@@ -240,6 +254,16 @@ class ObjectiveConfig(Config):
 
     @model_validator(mode="after")
     def _rewards_match_advantage(self) -> ObjectiveConfig:
+        if self.advantage == "reinforce_pp" and self.normalization == "group":
+            raise ValueError(
+                "normalization = group divides by the deviation of a group, whose mean advantage = reinforce_pp does "
+                "not subtract: give advantage = group_norm, or normalization = batch"
+            )
+        if self.reward_aggregation == "normalize_then_sum" and self.normalization not in (None, "group"):
+            raise ValueError(
+                "reward_aggregation = normalize_then_sum normalises by the group's deviation: it has no use for "
+                f"normalization = {self.normalization}"
+            )
         if self.reward_aggregation == "normalize_then_sum" and self.advantage != "group_norm":
             raise ValueError(
                 "reward_aggregation = normalize_then_sum normalises by the group's deviation: it needs advantage = "
@@ -251,6 +275,11 @@ class ObjectiveConfig(Config):
                 "overlong) and kl.in_reward change: give one of them"
             )
         return self
+
+    @property
+    def normalized_by(self) -> Normalization:
+        """The divisor of the advantages: `normalization`, or that of the estimator where it is None."""
+        return self.normalization or _NORMALIZATION_OF[self.advantage]
 
     def denominator(self, num_tokens: Iterable[int]) -> float:
         """Return the divisor of the loss of a global batch, for `LossInputs.denominator`.

@@ -30,6 +30,7 @@ class Alarm:
         when: the side of the threshold on which something is wrong.
         meaning: what is wrong, for the log.
         advice: what to do, for the log.
+        first_step: step before which the metric is not compared.
     """
 
     option: str
@@ -37,6 +38,7 @@ class Alarm:
     when: Literal["above", "below"]
     meaning: str
     advice: str
+    first_step: int = 0
 
     def rings(self, value: float, threshold: float) -> bool:
         """Return True if `value` is on the wrong side of `threshold`."""
@@ -50,6 +52,21 @@ ALARMS = (
         "below",
         "the policy samples almost the same response each time: its entropy has collapsed",
         "raise objective.clip_high (DAPO: 0.28), add objective.entropy_coefficient or a KL penalty, or stop here",
+    ),
+    Alarm(
+        "max_entropy",
+        "entropy",
+        "above",
+        "the policy samples almost at random: its entropy is high",
+        "lower optimizer.learning_rate or objective.entropy_coefficient, and see whether responses are still text",
+    ),
+    Alarm(
+        "min_reward",
+        "reward",
+        "below",
+        "the mean score stays low: hardly any response is rewarded",
+        "try the reward on responses in rollouts/, and take easier prompts or more samples",
+        first_step=20,
     ),
     Alarm(
         "max_mismatch",
@@ -117,6 +134,13 @@ ALARMS = (
     ),
     Alarm(
         "max_grad_norm",
+        "grad_norm",
+        "above",
+        "the gradient is large: updates are no longer small steps",
+        "lower optimizer.learning_rate, and look at objective.aggregation: a loss that is a sum has such gradients",
+    ),
+    Alarm(
+        "max_grad_norm_growth",
         "grad_norm_ratio",
         "above",
         "the gradient is many times what it was over the run",
@@ -129,11 +153,15 @@ def as_markdown() -> str:
     """Return the text of `docs/alarms.md`."""
     options = AlarmsConfig.model_fields
     rows = [
-        f"| `alarms.{alarm.option}` | `{alarm.metric}` {alarm.when} {options[alarm.option].default:g} | "
+        f"| `alarms.{alarm.option}` | `{alarm.metric}` {alarm.when} {_threshold(options[alarm.option].default)} | "
         f"{alarm.meaning} | {alarm.advice} |"
         for alarm in ALARMS
     ]
     return "\n".join([_HEAD, *rows, ""])
+
+
+def _threshold(default: float | None) -> str:
+    return "the option, off by default" if default is None else f"{default:g}"
 
 
 _HEAD = f"""# Alarms
@@ -172,9 +200,11 @@ class Watch:
                 continue
             values = self._recent[alarm.metric]
             value = statistics.fmean(values)
-            if len(values) == self._config.window and alarm.rings(value, threshold):
+            step = int(metrics["step"])
+            full = len(values) == self._config.window and step >= alarm.first_step
+            if full and alarm.rings(value, threshold):
                 ringing += 1
-                self._warn(alarm, int(metrics["step"]), value, threshold)
+                self._warn(alarm, step, value, threshold)
             else:
                 self._warned_at.pop(alarm.option, None)
         return {"alarms": float(ringing)}

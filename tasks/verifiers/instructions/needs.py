@@ -51,6 +51,13 @@ def missing(name: str) -> list[str]:
     ]
 
 
+def available() -> list[str]:
+    """Return the NLTK resources and packages, of those that checkers need, that this machine has."""
+    resources = sorted({resource for named in NLTK_NEEDS.values() for resource in named})
+    packages = [package for package in PACKAGES if _installed(package)]
+    return packages + ([resource for resource in resources if has_data(resource)] if "nltk" in packages else [])
+
+
 def has_data(resource: str) -> bool:
     """Return True if NLTK finds a resource. A resource that was found once on a search path is not looked for again."""
     import nltk

@@ -66,6 +66,20 @@ def test_a_round_keeps_what_differs_in_reward_or_in_being_right(tmp_path, metric
     assert {row["detail"] for row in run.rows("zero_variance")} <= {"no response passes"}
 
 
+@pytest.mark.parametrize(("metric", "trained"), [("reward", [3, 4]), ("score", [1, 2])])
+def test_a_round_decides_on_scores_before_or_after_shaping(tmp_path, metric, trained):
+    async def first_two_differ_before_shaping_alone(_actor, prompt):
+        return ["half", "wrong"] if prompt <= 2 else ["right", "wrong"]
+
+    options = taking_turns(
+        steps=1,
+        resampling={"kind": "dynamic", "batch_multiplier": 2, "metric": metric},
+        objective={"shaping": {"stop_properly": 0.0}},
+    )
+    run = Run(tmp_path, options, prompts(50), first_two_differ_before_shaping_alone).play()
+    assert ids(run.rows("trained")) == trained
+
+
 def test_rounds_that_find_too_little_end_the_run_with_the_counts(tmp_path):
     run = Run(tmp_path, in_rounds(1), prompts(50), only_fourths_teach)
     message = r"step 0: 5 groups were dropped while 1 of 2 .* in 3 rounds \(resampling\.max_rounds\)"

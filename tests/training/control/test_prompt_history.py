@@ -165,6 +165,11 @@ def test_a_curriculum_goes_on_where_it_was_over_a_restart():
     assert list(itertools.chain(*parts)) == whole
 
 
+def test_a_curriculum_of_prompts_without_pass_rates_is_refused():
+    with pytest.raises(MistakeError, match="the mixture has prompts without a pass rate"):
+        PromptStream(graded([0.5, None]), 0, PromptsConfig(curriculum=CurriculumConfig()))
+
+
 def test_a_curriculum_without_differences_is_refused():
     with pytest.raises(MistakeError, match=r"prompts.curriculum: every prompt of the mixture has the pass rate 0.5"):
         PromptStream(graded([0.5] * 3), 0, PromptsConfig(curriculum=CurriculumConfig()))

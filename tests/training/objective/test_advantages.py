@@ -15,8 +15,8 @@ REWARDS = torch.tensor([[1.0, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 0.0]], dtype=torch
 LENGTHS = torch.tensor([[1, 2, 3, 4], [2, 2, 2, 4]])
 
 
-def advantages(name, rewards=REWARDS, lengths=LENGTHS):
-    return compute_advantages(rewards, lengths, ObjectiveConfig(advantage=name))
+def advantages(name, rewards=REWARDS, lengths=LENGTHS, normalization=None):
+    return compute_advantages(rewards, lengths, ObjectiveConfig(advantage=name, normalization=normalization))
 
 
 def assert_close(actual, expected):
@@ -52,6 +52,42 @@ def test_reinforce_pp_baseline_by_hand():
     std = sqrt(4.125 / 20 - 0.025**2)
     centred = [[0.5, -0.5, -0.5, 0.5], [0.75, -0.25, -0.25, -0.25]]
     assert_close(advantages("reinforce_pp_baseline"), [[(x + 0.025) / std for x in row] for row in centred])
+
+
+def test_leave_one_out_over_the_deviation_of_the_others_by_hand():
+    # of (0, 0, 1) and (1, 0, 1): sample variance 1/3; of (0, 0, 0) none, and of (1, 0, 0) 1/3
+    scale = sqrt(1 / 3) + 1e-6
+    expected = [[x / scale for x in (2 / 3, -2 / 3, -2 / 3, 2 / 3)], [1.0, *(x / scale for x in [-1 / 3] * 3)]]
+    assert_close(advantages("leave_one_out", normalization="group"), expected)
+
+
+def test_leave_one_out_normalised_over_the_batch_by_hand():
+    # token-weighted, the advantages sum to (2 - 4 - 6 + 8) / 3 + 2 - 8 / 3 = -2/3, their squares to 40/9 + 2 + 8/9
+    mean = -2 / 3 / 20
+    std = sqrt((40 / 9 + 2 + 8 / 9) / 20 - mean**2)
+    alone = [[2 / 3, -2 / 3, -2 / 3, 2 / 3], [1.0, -1 / 3, -1 / 3, -1 / 3]]
+    expected = [[(x - mean) / std for x in row] for row in alone]
+    assert_close(advantages("leave_one_out", normalization="batch"), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "normalization", "same_as"),
+    [
+        ("group_norm", "none", "group_mean"),
+        ("reinforce_pp_baseline", "none", "group_mean"),
+        ("group_mean", "group", "group_norm"),
+        ("group_mean", "batch", "reinforce_pp_baseline"),
+        ("leave_one_out", "none", "leave_one_out"),
+    ],
+)
+def test_a_normalisation_of_ones_own_replaces_the_estimators(name, normalization, same_as):
+    assert torch.equal(advantages(name, normalization=normalization), advantages(same_as))
+
+
+def test_without_normalisation_reinforce_pp_is_the_reward():
+    assert torch.equal(advantages("reinforce_pp", normalization="none"), REWARDS)
+    with pytest.raises(ValueError, match="normalization = group divides by the deviation of a group"):
+        advantages("reinforce_pp", normalization="group")
 
 
 @pytest.mark.parametrize("name", ["reinforce_pp", "reinforce_pp_baseline"])
@@ -174,6 +210,13 @@ def test_reinforce_pp_baseline_of_three_and_of_four_by_hand():
     std = sqrt(2.625 / TOKENS - mean**2)
     expected = [[*((x - mean) / std for x in THIRDS), 0.0], [(x - mean) / std for x in QUARTERS]]
     assert_close(ragged("reinforce_pp_baseline"), expected)
+
+
+def test_leave_one_out_of_groups_of_different_sizes_is_that_of_each_alone():
+    config = ObjectiveConfig(advantage="leave_one_out", normalization="group")
+    together = compute_advantages(RAGGED, LENGTHS, config, PRESENT)
+    alone = compute_advantages(RAGGED[:1, :3], LENGTHS[:1, :3], config)
+    assert_close(together[:1], [[*alone[0].tolist(), 0.0]])
 
 
 masks = st.lists(st.booleans(), min_size=10, max_size=10).map(lambda given: torch.tensor(given).view(2, 5))

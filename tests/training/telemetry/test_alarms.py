@@ -18,6 +18,7 @@ WELL = {
     "stale_groups": 0.0,
     "unjudged_samples": 0.0,
     "response_length": 300.0,
+    "reward": 0.4,
     "reward_std": 0.2,
     "grad_norm": 0.5,
 }
@@ -32,8 +33,13 @@ WRONG = {
     "max_staleness_dropped": {"stale_groups": 6.0},
     "max_unjudged": {"unjudged_samples": 32.0},
     "max_length_growth": {"response_length": 3000.0},
+    "max_grad_norm_growth": {"grad_norm": 8.0},
     "max_grad_norm": {"grad_norm": 50.0},
+    "max_entropy": {"entropy": 5.0},
+    "min_reward": {"reward": 0.05},
 }
+ALL_ON = AlarmsConfig(max_entropy=3.0, min_reward=0.15)
+"""Thresholds for every alarm: those of two depend on the task, and are off by default."""
 
 
 def observed(watch, steps, start=0, **metrics):
@@ -52,12 +58,16 @@ def test_every_alarm_has_its_example_here_and_a_threshold():
 
 @pytest.mark.parametrize("option", WRONG)
 def test_what_goes_wrong_is_said_with_its_figures_and_the_way_out(option, caplog):
-    watch = Watch(AlarmsConfig())
+    watch = Watch(ALL_ON.model_copy(update={"max_grad_norm_growth": None} if option == "max_grad_norm" else {}))
     observed(watch, 20)
     assert observed(watch, 6, start=20, **WRONG[option])[-1] == 1
     [said] = caplog.messages
     assert f"alarms.{option} = " in said
     assert next(alarm.advice[1:] for alarm in ALARMS if alarm.option == option) in said
+
+
+def test_a_low_reward_is_no_alarm_in_the_first_steps():
+    assert observed(Watch(ALL_ON), 21, reward=0.0) == [0] * 20 + [1]
 
 
 def test_one_bad_step_is_no_alarm():

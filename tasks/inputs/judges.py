@@ -1,0 +1,109 @@
+"""Checks, before anything is paid for, whether responses can be judged: the judge's endpoint, and checkers' data."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+import urllib.request
+from collections import Counter
+from urllib.parse import urlsplit
+
+from tasks.config import SpecError
+from tasks.inputs.files import DataFile
+from tasks.sourcing import ground_truths, loaders
+from tasks.sourcing.files import Malformed
+from tasks.sourcing.spec import SourceSpec
+from tasks.sourcing.values import UnusableError
+from tasks.verifiers import VerifiersConfig, missing_resources, verifiers_of
+
+logger = logging.getLogger(__name__)
+
+TIMEOUT = 5.0
+"""Longest time that a connection to the endpoint may take, seconds."""
+
+_PORTS = {"http": 80, "https": 443}
+
+_WAYS_OUT = (
+    "start an OpenAI-compatible server of {model} there, give verifiers.judge.url another address, or set it to null, "
+    "so that the stages serve the model themselves (verifiers.judge.revision, server)"
+)
+
+
+def check_judge(verifiers: VerifiersConfig, where: str, *, on_this_machine: bool) -> None:
+    """Connect to the endpoint that `verifiers.judge.url` names; do nothing where there is none.
+
+    Args:
+        verifiers: the options of the verifiers.
+        where: the name of the data file, which begins the message.
+        on_this_machine: whether the stages that call the judge run on this machine too, and not in pods of their own.
+
+    Raises:
+        SpecError: nothing accepts a connection there, or the address is that of this machine alone and stages run
+            elsewhere.
+    """
+    url, judge = getattr(verifiers.judge, "url", None), verifiers.judge
+    if judge is None or url is None:
+        return
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
+    begin, ways_out = f"{where}: verifiers.judge.url = {url!r}", _WAYS_OUT.format(model=judge.model)
+    if not on_this_machine and _is_loopback(host):
+        raise SpecError(f"{begin}: on a cluster this is the pod itself, where no judge runs; {ways_out}")
+    if parts.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(host):
+        return  # a proxy makes the connection, which this machine cannot make itself
+    try:
+        socket.create_connection((host, port), TIMEOUT).close()
+    except OSError as error:
+        raise SpecError(f"{begin}: no judge answers ({error}); {ways_out}") from error
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def report_unjudgeable(data: DataFile, first_rows: dict[str, list[loaders.Row]]) -> dict[str, int]:
+    """Log the sources whose rows have constraints that need data or packages that this machine lacks.
+
+    The difficulty stage sets such rows aside, and refuses a source of no others; it may run in another environment.
+
+    Args:
+        data: the data file.
+        first_rows: the first rows of its sources, by name.
+
+    Returns:
+        The number of such rows among the first of each source, by name; 0 for a source without any.
+    """
+    lacking = {source.name: 0 for source in data.used_sources}
+    for source in data.used_sources:
+        if "precise_if" not in source.verifiers:
+            continue
+        reasons = [reason for row in first_rows[source.name] if (reason := _missing(row, source, data)) is not None]
+        missing = [reason for reason in reasons if reason]
+        lacking[source.name] = len(missing)
+        if missing:
+            common, times = Counter(missing).most_common(1)[0]
+            logger.warning(
+                "%s: source %r: %d of its first %d prompts cannot be judged on this machine; where difficulty lacks "
+                "the same, such prompts are set aside: %s (%d times)",
+                *(data.name, source.name, len(missing), len(reasons), common, times),
+            )
+    return lacking
+
+
+def _missing(row: loaders.Row, source: SourceSpec, data: DataFile) -> str | None:
+    """Return what this machine lacks to judge a row, as text that may be empty; None for a row that is unusable."""
+    if isinstance(row.content, Malformed):
+        return None
+    try:
+        verifier, truth = ground_truths.graded(row.content, source)
+    except UnusableError:
+        return None
+    if "precise_if" not in verifiers_of(verifier, truth):
+        return ""
+    return ", ".join(missing_resources(verifier, truth, data.verifiers))

@@ -1,0 +1,36 @@
+"""Limits sources to a number of prompts after the difficulty filter (`top_up` of a source)."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from tasks.mixing.spec import Limits
+from tasks.tables.schemas import row_rank
+
+
+def limited(prompts: pa.Table, limits: Limits) -> tuple[pa.Table, dict[str, tuple[int, int]]]:
+    """Leave the prompts that the limits allow.
+
+    Args:
+        prompts: a table with the columns `source` and `row`.
+        limits: the limits; sources without one are left as they are.
+
+    Returns:
+        The prompts in their order, and for each source with fewer prompts than its limit their number and the limit.
+    """
+    if not limits.limits:
+        return prompts, {}
+    by_source: dict[str, list[tuple[int, int]]] = {limit.source: [] for limit in limits.limits}
+    columns = zip(prompts.column("source").to_pylist(), prompts.column("row").to_pylist(), strict=True)
+    for index, (source, row) in enumerate(columns):
+        if source in by_source:
+            by_source[source].append((row, index))
+    beyond: set[int] = set()
+    short = {}
+    for limit in limits.limits:
+        ranked = sorted(by_source[limit.source], key=lambda entry: row_rank(limit.seed, entry[0]))
+        beyond.update(index for _, index in ranked[limit.prompts :])
+        if len(ranked) < limit.prompts:
+            short[limit.source] = (len(ranked), limit.prompts)
+    stay = pa.array([index not in beyond for index in range(prompts.num_rows)], pa.bool_())
+    return prompts.filter(stay), short
