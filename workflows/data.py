@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 from flytekit import Resources, map_task
 
 from images import DATA
+from tasks.cleaning.control_tokens import TOKENIZER_FILES, control_tokens
 from tasks.cleaning.task import merge_sources, screen_prompts
 from tasks.difficulty.rollout_tasks import collect_rollouts, judge_rollouts, roll_out, split_prompts
 from tasks.difficulty.spec import RolloutSpec
 from tasks.difficulty.task import compare_variants, select_prompts, take_all
-from tasks.flyte.stages import Folder, Parquet, composed
+from tasks.flyte.stages import Folder, Parquet, composed, read_members
 from tasks.generation.rollout_cache import judging_digest
 from tasks.generation.task import prepare_model
 from tasks.inputs.files import DataFile, Recipe, quickstart
@@ -65,7 +66,7 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
     filtering = data.difficulty is not None
     difficulty = data.difficulty or unfiltered(training)
     room, within = longest_prompt(data.difficulty, training)
-    merged = _merged(data, verifiers)
+    merged = _merged(data, verifiers, control_tokens(read_members(model, TOKENIZER_FILES)))
     limits = Limits(
         limits=[
             Limit(source=source.name, prompts=source.limit, seed=source.seed)
@@ -155,7 +156,7 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
     )
 
 
-def _merged(data: DataFile, verifiers: VerifiersConfig) -> Any:
+def _merged(data: DataFile, verifiers: VerifiersConfig, tokens: list[str]) -> Any:
     """Add the nodes that read, screen and merge all sources; return the outputs of `merge_sources`."""
     pod = overrides(data.pod)
     evaluated = [
@@ -177,6 +178,7 @@ def _merged(data: DataFile, verifiers: VerifiersConfig) -> Any:
                 prompts=sourced.prompts,
                 evaluation_sets=[known.prompts for known in evaluated],
                 spec=screening,
+                control_tokens=tokens,
                 verifiers=verifiers,
             ).with_overrides(node_name=f"screen-{batch.name}", **pod)
             prompts[-1] = screened.prompts
@@ -186,4 +188,5 @@ def _merged(data: DataFile, verifiers: VerifiersConfig) -> Any:
         set_aside=set_aside,
         sources=[source.name for source in data.used_sources],
         spec=data.cleaning.duplication,
+        control_tokens=tokens,
     ).with_overrides(node_name="merge", **pod)

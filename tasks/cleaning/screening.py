@@ -1,4 +1,4 @@
-"""Screens prompts one by one: too long, of another language, contaminated, with a wrong ground truth."""
+"""Screens prompts one by one: length, language, questions of evaluation sets, control tokens, ground truths."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.cleaning.contamination import Questions
+from tasks.cleaning.control_tokens import NO_TOKENS, ControlTokens
 from tasks.cleaning.filters import Finding, Languages, lengths, wrong_ground_truths
 from tasks.cleaning.spec import ScreeningSpec
 from tasks.tables.parquet import table_from_rows
@@ -22,7 +23,11 @@ Check = Callable[[pa.Table], Iterator[tuple[Finding, str | None]]]
 
 
 def screen(
-    batches: Iterable[pa.Table], questions: pa.Table, spec: ScreeningSpec, verifiers: VerifiersConfig = DEFAULTS
+    batches: Iterable[pa.Table],
+    questions: pa.Table,
+    spec: ScreeningSpec,
+    verifiers: VerifiersConfig = DEFAULTS,
+    control: ControlTokens = NO_TOKENS,
 ) -> Iterator[tuple[pa.Table, pa.Table]]:
     """Divide prompts, batch by batch, into those that stay and those that are set aside.
 
@@ -33,6 +38,7 @@ def screen(
         questions: table of `PROMPTS`: the questions of the evaluation sets, whose names are the sources.
         spec: the filters, and the rule by which a prompt holds a question.
         verifiers: the options of the verifiers that check ground truths.
+        control: the search for the control tokens of the model.
 
     Yields:
         A table of `PROMPTS` and one of `SET_ASIDE`.
@@ -43,6 +49,8 @@ def screen(
     """
     with ExitStack() as stack:
         checks: list[Check] = [_alone(lambda prompts: lengths(prompts, spec.filters))]
+        if spec.control_tokens == "set_aside":
+            checks.append(_alone(lambda prompts: _with_control_tokens(prompts, control)))
         if questions.num_rows:
             checks.append(_contaminated(Questions(questions, spec.contamination)))
         if spec.filters.languages:
@@ -58,11 +66,18 @@ def screen(
                 keep = np.ones(stays.num_rows, bool)
                 keep[[finding.row for finding, _ in findings]] = False
                 stays = stays.filter(pa.array(keep)) if findings else stays
+            if spec.control_tokens == "escape":
+                stays = control.escaped(stays)
             yield stays, table_from_rows(aside, SET_ASIDE, "set-aside prompts")
 
 
 def _alone(find: Callable[[pa.Table], Iterator[Finding]]) -> Check:
     return lambda prompts: ((finding, None) for finding in find(prompts))
+
+
+def _with_control_tokens(prompts: pa.Table, control: ControlTokens) -> Iterator[Finding]:
+    for row, token in control.found(prompts).items():
+        yield Finding(row, "control_tokens", f"its text holds {token!r}, a control token of the model")
 
 
 def _contaminated(questions: Questions) -> Check:

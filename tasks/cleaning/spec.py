@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from tasks.config import Config, RunTime
 
+Treatment = Literal["keep", "escape", "set_aside"]
 Language = Annotated[str, Field(pattern=r"^[a-z]{2,3}$", description="a code of ISO 639 such as en")]
 
 
@@ -92,6 +93,11 @@ class CleaningSpec(Config):
     """Rule by which a prompt holds a question of the data file's `evaluation_sets`."""
     filters: Filters = Filters()
     """Conditions on single prompts: length, language, ground truth."""
+    control_tokens: Treatment = "keep"
+    """Treatment of prompts whose text holds a control token of the model, such as `<|im_end|>`, which would end the
+    user's turn: `keep` leaves and counts them, `escape` puts a space after the token's first character (`< |im_end|>`),
+    `set_aside` sets the prompt aside. Control tokens are the tokenizer's special tokens, and those of the chat
+    template."""
     verifier_workers: RunTime[int] = Field(default=1, ge=1)
     """Processes that check ground truths."""
 
@@ -101,10 +107,13 @@ class CleaningSpec(Config):
         Args:
             evaluated: the data file has evaluation sets.
         """
-        if not evaluated and self.filters == Filters():
+        if not evaluated and self.filters == Filters() and self.control_tokens == "keep":
             return None
         return ScreeningSpec(
-            contamination=self.contamination, filters=self.filters, verifier_workers=self.verifier_workers
+            contamination=self.contamination,
+            filters=self.filters,
+            control_tokens=self.control_tokens,
+            verifier_workers=self.verifier_workers,
         )
 
     @property
@@ -120,6 +129,8 @@ class ScreeningSpec(Config):
     """Rule by which a prompt holds a question of an evaluation set."""
     filters: Filters
     """Conditions on single prompts."""
+    control_tokens: Treatment
+    """Treatment of prompts that hold a control token of the model."""
     verifier_workers: RunTime[int]
     """Processes that check ground truths."""
 

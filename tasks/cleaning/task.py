@@ -44,16 +44,21 @@ def screen_prompts(
     prompts: Parquet,
     evaluation_sets: list[Parquet],
     spec: Annotated[ScreeningSpec, RESULT],
+    control_tokens: list[str],
     verifiers: Annotated[VerifiersConfig, RESULT] = DEFAULTS,
 ) -> Cleaned:
     """Set aside the prompts that hold a question of an evaluation set or do not pass the filters.
+
+    Control tokens are escaped where `spec` asks for that.
 
     Args:
         prompts: of one source, or of several.
         evaluation_sets: tables of prompts as well.
         spec: the filters, and the rule by which a prompt holds a question.
+        control_tokens: those of the model (`tasks.cleaning.control_tokens`).
         verifiers: the options of the verifiers that check ground truths.
     """
+    from tasks.cleaning.control_tokens import ControlTokens
     from tasks.cleaning.screening import screen
 
     watch = Stopwatch("cleaning: screening")
@@ -65,16 +70,22 @@ def screen_prompts(
             "evaluation_sets": [content_digest(table) for table in evaluation_sets],
         },
         screening=spec,
+        control_tokens=control_tokens,
         verifiers=verifiers,
     )
     columns = input_schema(prompts, PROMPTS)
-    parts = screen(read_input_batches(prompts, columns), questions, spec, verifiers)
-    return _written(parts, columns, [], lineage, watch, questions=questions.num_rows)
+    control = ControlTokens(control_tokens)
+    parts = screen(map(control.counted, read_input_batches(prompts, columns)), questions, spec, verifiers, control)
+    return _written(parts, columns, [], lineage, watch, control.counts, questions=questions.num_rows)
 
 
 @shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
 def merge_sources(
-    prompts: list[Parquet], set_aside: list[Parquet], sources: list[str], spec: DuplicatesSpec
+    prompts: list[Parquet],
+    set_aside: list[Parquet],
+    sources: list[str],
+    spec: DuplicatesSpec,
+    control_tokens: list[str],
 ) -> Cleaned:
     """Merge all `sources`, in their order, into one table that has each prompt once, and join the rows set aside.
 
@@ -83,7 +94,9 @@ def merge_sources(
         set_aside: the rows that earlier stages set aside.
         sources: names.
         spec: the rule by which prompts are the same, and the order in which sources keep them.
+        control_tokens: those of the model; the prompts that hold one are counted.
     """
+    from tasks.cleaning.control_tokens import ControlTokens
     from tasks.cleaning.merging import Merger
 
     watch = Stopwatch("cleaning")
@@ -92,9 +105,12 @@ def merge_sources(
         inputs={"prompts": [content_digest(table) for table in prompts]},
         sources=sources,
         duplicates=spec,
+        control_tokens=control_tokens,
     )
     merger = Merger([local(table) for table in prompts], sources, spec)
-    return _written(merger.parts(), merger.columns, set_aside, lineage, watch, sources=len(sources))
+    control = ControlTokens(control_tokens)
+    parts = ((control.counted(prompts), aside) for prompts, aside in merger.parts())
+    return _written(parts, merger.columns, set_aside, lineage, watch, control.counts, sources=len(sources))
 
 
 def _written(
@@ -103,9 +119,13 @@ def _written(
     earlier: list[Parquet],
     lineage: dict[str, Any],
     watch: Stopwatch,
+    tokens: Counter[str],
     **facts: Any,
 ) -> Cleaned:
-    """Write both tables, the prompts batch by batch; the deck and the summary count what was set aside."""
+    """Write both tables, the prompts batch by batch; the deck and the summary count what was set aside.
+
+    The summary also has `tokens`, the number of prompts that hold a control token, by the token.
+    """
     from tasks.charts import decks
 
     gone: list[pa.Table] = [SET_ASIDE.empty_table()]
@@ -126,12 +146,18 @@ def _written(
     show("prompts", decks.cleaning(count, set_aside, pa.concat_tables(samples)))
     every = chain(*(read_input_batches(table, SET_ASIDE) for table in earlier), [set_aside])
     by_kind = ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in kinds.items())
+    headline = f"{count:,} prompts; {set_aside.num_rows:,} set aside" + (f" ({by_kind})" if by_kind else "")
+    if tokens:
+        headline += (
+            f"; {tokens.total():,} prompts hold control tokens of the model, such as {tokens.most_common()[0][0]}"
+        )
     return Cleaned(
         prompts,
         write_output("set_aside.parquet", every, SET_ASIDE, lineage),
         watch.summary(
-            f"{count:,} prompts; {set_aside.num_rows:,} set aside" + (f" ({by_kind})" if by_kind else ""),
+            headline,
             prompts=count,
+            control_tokens=dict(tokens.most_common()),
             set_aside=set_aside.num_rows,
             kinds=kinds,
             **facts,

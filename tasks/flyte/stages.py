@@ -61,6 +61,14 @@ def footer(value: Any) -> dict[str, Any]:
         return read_metadata(file)
 
 
+def read_members(folder: Any, names: Iterable[str]) -> dict[str, str]:
+    """Return the text of those of the files `names` that a Flyte folder has, by name, without its other files."""
+    address, access = str(folder.remote_source or folder.path), FlyteContextManager.current_context().file_access
+    system = access.get_filesystem_for_path(address)
+    paths = {name: f"{address.rstrip('/')}/{name}" for name in names}
+    return {name: system.cat_file(path).decode() for name, path in paths.items() if system.exists(path)}
+
+
 def config_digest(config: Config) -> str:
     """Return the digest of the options of a configuration that change results (`tasks.config.result_options`)."""
     return hashlib.sha256(json.dumps(result_options(config), sort_keys=True).encode()).hexdigest()

@@ -14,6 +14,16 @@ from tasks.machine.quiet import silence_progress_bars
 from tasks.storage.model_folder import ModelError, check_model_folder
 from tasks.tables.content_digest import file_digest
 
+HUB_FILES = (
+    *("*.json", "*.jinja", "*.safetensors"),
+    *("*.model", "*.model.v*", "*.tiktoken", "*.txt", "*.spm", "*.codes", "*.tokenizer"),
+)
+"""Patterns of the files that are downloaded of a model of the hub.
+
+They are the configurations, chat templates and weights, and the vocabularies that the tokenizers of transformers and
+vLLM are made from where there is no `tokenizer.json`: `tokenizer.model`, `vocab.txt` with `merges.txt`, and the like.
+"""
+
 
 class PackagedGguf(Config):
     """A GGUF file inside an installed Python package; it is dequantised to bfloat16 safetensors."""
@@ -116,9 +126,7 @@ def prepare_model(spec: ModelSpec, destination: Path) -> Path:
         case HubModel(name=name, revision=revision):
             from huggingface_hub import snapshot_download
 
-            snapshot_download(
-                name, revision=revision, local_dir=destination, allow_patterns=["*.json", "*.safetensors", "*.jinja"]
-            )
+            snapshot_download(name, revision=revision, local_dir=destination, allow_patterns=list(HUB_FILES))
     return check_model_folder(destination)
 
 

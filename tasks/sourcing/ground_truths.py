@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 from tasks.sourcing.code_tests import read_tests
@@ -108,7 +109,7 @@ def _extracted(value: Any, columns: Columns) -> str:
         raise UnusableError("the ground truth is neither text nor a number", value)
     if isinstance(value, float) and not math.isfinite(value):
         raise UnusableError("the ground truth is not a finite number", value)
-    text = str(value)
+    text = _decimal(value) if isinstance(value, float) else str(value)
     if columns.ground_truth_pattern is not None:
         matches = list(re.finditer(columns.ground_truth_pattern, text))
         if not matches:
@@ -117,6 +118,13 @@ def _extracted(value: Any, columns: Columns) -> str:
     if not text.strip():
         raise UnusableError("the ground truth is empty", value)
     return text.strip()
+
+
+def _decimal(number: float) -> str:
+    """The shortest decimal that reads as this number, without an exponent, and a whole one without a point."""
+    text = format(Decimal(repr(number)), "f")
+    whole_part = text.removesuffix(".0")
+    return "0" if whole_part == "-0" else whole_part
 
 
 def _tests(row: Mapping[str, Any], columns: Columns) -> dict[str, Any]:

@@ -1,21 +1,28 @@
-"""Reads data sets of the Hugging Face hub, and files through the same library, as streams."""
+"""Reads data sets of the Hugging Face hub as streams."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from fnmatch import fnmatchcase
-from pathlib import PurePosixPath
+from itertools import chain
 from typing import Any, TypeVar
 
+import fsspec
+
 from tasks.config import SpecError
-from tasks.sourcing.files import File, Item, columns_to_read
+from tasks.sourcing.compression import ERRORS
+from tasks.sourcing.files import File, Item
 from tasks.sourcing.loader_specs import HuggingFaceLoader
+from tasks.sourcing.rows import columns_to_read, csv_rows, json_rows, jsonl_rows, reader_of
 from tasks.storage.retries import WAITS, retrying
 
-FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
+CARD_OPTIONS = {"json": {"field", "features"}, "csv": {"sep", "delimiter", "names", "column_names", "features"}}
+"""Options that the card of a data set may set for files of a format; columns have the types that the files give."""
+
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
 Result = TypeVar("Result")
@@ -74,15 +81,15 @@ def matching_configs(loader: HuggingFaceLoader, where: str) -> list[str]:
     return list(dict.fromkeys(config for matches in matching for config in matches))
 
 
-def rows_of(
-    loader: HuggingFaceLoader, config: str | None, files: Sequence[File], columns: Iterable[str] | None, where: str
-) -> Iterator[Item]:
-    """Yield the rows of one configuration of a data set, with `columns` alone where its format allows that.
+def rows_of(loader: HuggingFaceLoader, config: str | None, columns: Iterable[str] | None, where: str) -> Iterator[Item]:
+    """Yield the rows of one configuration of a data set of the hub, with `columns` alone where its format allows that.
+
+    Its JSON and CSV files are read by `tasks.sourcing.rows`: the library would guess types from the first rows, round
+    integers beyond 64 bits, and take words such as `None` for missing values.
 
     Args:
-        loader: the data set, or the files.
-        config: the configuration; None for the default one, and for files.
-        files: the files that the loader names.
+        loader: the data set.
+        config: the configuration; None for the default one.
         columns: the columns to read; None: all.
         where: the name of the loader in errors.
 
@@ -92,27 +99,59 @@ def rows_of(
     import datasets
     from datasets.exceptions import DatasetGenerationError
 
-    options: dict[str, Any]
-    if loader.dataset is not None:
-        name, options = loader.dataset, {"name": config, "revision": loader.revision}
-    else:
-        paths = [file.filesystem.unstrip_protocol(file.path) for file in files]
-        name, options = _format(paths, where), {"data_files": {loader.split: paths}}
+    name = loader.dataset
+    assert name is not None
 
     def opened(**more: Any) -> Any:
-        return retried(lambda: datasets.load_dataset(name, split=loader.split, streaming=True, **options, **more))
+        return retried(lambda: datasets.load_dataset_builder(name, name=config, revision=loader.revision, **more))
 
-    asked = f"{where}: {loader.dataset or loader.files}" + (f", configuration {config}" if config is not None else "")
+    asked = f"{where}: {name}" + (f", configuration {config}" if config is not None else "")
     with explained(name, asked, "name its files by a local path (files)"):
         try:
             with _torch_unseen():
-                rows = opened()
+                builder = opened()
+                files = (builder.config.data_files or {}).get(loader.split)
+                if builder.name in CARD_OPTIONS and files:
+                    yield from chain.from_iterable(map(_reader(builder), files))
+                    return
+                rows = builder.as_streaming_dataset(split=loader.split)
                 wanted = columns_to_read(columns, rows.column_names or ())
-                if wanted is not None and rows.info.builder_name == "parquet":
-                    rows = opened(columns=wanted)
+                if wanted is not None and builder.name == "parquet":
+                    rows = opened(columns=wanted).as_streaming_dataset(split=loader.split)
                 yield from rows
         except DatasetGenerationError as error:
             raise ValueError(f"{error}: {error.__cause__}") from error
+
+
+def _reader(builder: Any) -> Callable[[str], Iterator[Item]]:
+    """The reader of the files of a data set of JSON or CSV, as its card describes them.
+
+    Raises:
+        ValueError: the card sets an option of its format that no reader follows.
+    """
+    from datasets import BuilderConfig
+    from huggingface_hub.errors import HfHubHTTPError
+
+    config, default = builder.config, type(builder.config)()
+    given = {option.name for option in fields(config) if getattr(config, option.name) != getattr(default, option.name)}
+    if unread := given - CARD_OPTIONS[builder.name] - {option.name for option in fields(BuilderConfig)}:
+        raise ValueError(f"its card sets {sorted(unread)} for its {builder.name} files, which are not followed")
+
+    def rows(path: str) -> Iterator[Item]:
+        file = File(*fsspec.url_to_fs(path))
+        try:
+            if builder.name == "csv":
+                yield from csv_rows(file, config.sep, config.names)
+            elif reader_of(path, None) is jsonl_rows:
+                yield from jsonl_rows(file)
+            else:
+                yield from json_rows(file, config.field)
+        except ERRORS as error:
+            if isinstance(error, HfHubHTTPError) or _may_pass(error):
+                raise
+            raise ValueError(f"{path} cannot be read: {error}") from error
+
+    return rows
 
 
 def retried(call: Callable[[], Result]) -> Result:
@@ -178,14 +217,3 @@ def _torch_unseen() -> Iterator[None]:
         yield
     finally:
         config.TORCH_AVAILABLE = before
-
-
-def _format(files: Sequence[str], where: str) -> str:
-    """The builder of the `datasets` library that reads all these files."""
-    endings = sorted({PurePosixPath(file).suffix for file in files})
-    builders = {FORMATS.get(ending) for ending in endings}
-    if len(builders) > 1 or None in builders:
-        raise SpecError(
-            f"{where}.files: must all be of one format among {', '.join(FORMATS)}; found {', '.join(endings)}"
-        )
-    return FORMATS[endings[0]]

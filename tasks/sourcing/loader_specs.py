@@ -15,13 +15,16 @@ Setting = Scalar | list[Scalar]
 
 
 class JsonlLoader(Config):
-    """Files with one JSON object a line, compressed or not. Blank lines are skipped; a malformed line is set aside."""
+    """Files with one JSON object a line, compressed (gzip, bzip2, xz, zstd, lz4, zip of one file) or not.
+
+    Blank lines are skipped; a malformed line is set aside.
+    """
 
     kind: Literal["jsonl"]
     """The loader of JSON Lines files."""
     path: Paths
     """A path, a glob or a list of them, as fsspec reads it (`data/*.jsonl`, `s3://bucket/rows.jsonl.gz`); a relative
-    one starts at the working directory."""
+    one starts at the working directory. A file that exists is taken by its name, also one that holds `[` or `*`."""
 
 
 class ParquetLoader(Config):
@@ -31,14 +34,18 @@ class ParquetLoader(Config):
     """The loader of Parquet files."""
     path: Paths
     """A path, a glob or a list of them, as fsspec reads it (`data/*.parquet`, `s3://bucket/rows.parquet`); a relative
-    one starts at the working directory."""
+    one starts at the working directory. A file that exists is taken by its name, also one that holds `[` or `*`."""
 
 
 class HuggingFaceLoader(Config):
-    """A data set of the Hugging Face hub at a pinned revision, or local files through the same library, streamed."""
+    """A data set of the Hugging Face hub at a pinned revision, or files by the endings of their names, streamed.
+
+    Integers of JSON are exact. Cells of CSV are text as it is written, so that `007` and `None` stay what they are;
+    a blank cell is the empty text.
+    """
 
     kind: Literal["huggingface"]
-    """The loader that uses the `datasets` library."""
+    """The loader of data sets of the hub."""
     dataset: str | None = None
     """Id of a data set on the hub, such as `openai/gsm8k`. Give either this or `files`."""
     revision: str | None = None
@@ -51,10 +58,10 @@ class HuggingFaceLoader(Config):
     """Name of a column that is added to every row and holds the name of its configuration, for `columns.keep` and
     `strata.by`; None: no column is added."""
     files: Paths | None = None
-    """A path, a glob or a list of them, as fsspec reads it, all of one format: .jsonl, .json, .parquet or .csv. Give
-    either this or `dataset`."""
+    """A path, a glob or a list of them, as fsspec reads it. Names end in .jsonl, .json, .parquet or .csv, those of
+    compressed files in .gz and the like after it. Give either this or `dataset`."""
     split: str = "train"
-    """Split of the data set that is read."""
+    """Split of the data set that is read; files have none."""
 
     @model_validator(mode="after")
     def _hub_or_files(self) -> HuggingFaceLoader:

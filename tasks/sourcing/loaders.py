@@ -10,16 +10,16 @@ from __future__ import annotations
 import hashlib
 import heapq
 import importlib.metadata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
-import pyarrow as pa
-
 from tasks.config import SpecError, close_match
 from tasks.sourcing import hub
-from tasks.sourcing.files import File, Item, Malformed, jsonl, named_files, parquet
+from tasks.sourcing.compression import ERRORS
+from tasks.sourcing.files import File, Item, Malformed, named_files
 from tasks.sourcing.generators import TooFewPromptsError, functions, instructions, topics
 from tasks.sourcing.loader_specs import (
     FunctionsLoader,
@@ -30,6 +30,7 @@ from tasks.sourcing.loader_specs import (
     ReasoningGymLoader,
     TopicsLoader,
 )
+from tasks.sourcing.rows import READERS, jsonl_rows, parquet_rows, reader_of
 from tasks.sourcing.spec import SourceBatch, SourceSpec
 from tasks.sourcing.transforms import transform_digest, transformed
 from tasks.sourcing.values import only, root, value_at
@@ -88,7 +89,8 @@ def fingerprint(source: SourceSpec) -> str:
 
     Local files count by their content, remote ones by what their filesystem reports as checksum (size and modification
     time where it has nothing better), hub data sets by their commit, reasoning-gym by its version, reward functions and
-    transforms by their file. Our own generators depend on nothing outside the code and the spec.
+    transforms by their file and the user's files that it imports. Our own generators depend on nothing outside the code
+    and the spec.
     """
     loader = source.loader
     reads: list[Any] = [loader.model_dump(mode="json")]
@@ -169,9 +171,11 @@ def _checked_stream(source: SourceSpec) -> Iterator[Item]:
     columns = {root(path) for path in source.paths()} if source.transform is None else None
     match source.loader:
         case JsonlLoader():
-            return _checked_files(source, jsonl)
+            return _checked_files(source, "path", lambda _: jsonl_rows)
         case ParquetLoader():
-            return _checked_files(source, lambda file: parquet(file, columns))
+            return _checked_files(source, "path", lambda _: partial(parquet_rows, columns=columns))
+        case HuggingFaceLoader(dataset=None):
+            return _checked_files(source, "files", lambda file: _reader_of(source, file, columns))
         case HuggingFaceLoader() as loader:
             return _checked_configs(source, loader, columns)
         case ReasoningGymLoader() as loader:
@@ -191,10 +195,12 @@ def _checked_stream(source: SourceSpec) -> Iterator[Item]:
     return chain(head, stream)
 
 
-def _checked_files(source: SourceSpec, read: Callable[[File], Iterator[Item]]) -> Iterator[Item]:
+def _checked_files(
+    source: SourceSpec, field: str, reader: Callable[[File], Callable[[File], Iterator[Item]]]
+) -> Iterator[Item]:
     def guarded(file: File) -> Iterator[Item]:
-        where = f"{_at(source)}.path: {file.path} cannot be read"
-        return _transformed(source, _guarded(read(file), where, (OSError, EOFError, pa.ArrowInvalid)))
+        where = f"{_at(source)}.{field}: {file.path} cannot be read"
+        return _transformed(source, _guarded(reader(file)(file), where, ERRORS))
 
     files = files_of(source)
     for file in files:
@@ -202,13 +208,19 @@ def _checked_files(source: SourceSpec, read: Callable[[File], Iterator[Item]]) -
     return chain.from_iterable(map(guarded, files))
 
 
+def _reader_of(source: SourceSpec, file: File, columns: Iterable[str] | None) -> Callable[[File], Iterator[Item]]:
+    reader = reader_of(file.path, columns)
+    if reader is None:
+        raise SpecError(f"{_at(source)}.files: {file.path}: its name must end in one of {', '.join(READERS)}")
+    return reader
+
+
 def _checked_configs(source: SourceSpec, loader: HuggingFaceLoader, columns: set[str] | None) -> Iterator[Item]:
     """The rows of all configurations, after the columns have been found in the first rows of each."""
-    files = files_of(source)
     wanted = None if columns is None else columns - {loader.config_column}
 
     def rows(config: str | None) -> Iterator[Item]:
-        stream = hub.rows_of(loader, config, files, wanted, _at(source))
+        stream = hub.rows_of(loader, config, wanted, _at(source))
         if loader.config_column is not None:
             named = {loader.config_column: config}
             stream = (item | named if isinstance(item, dict) else item for item in stream)

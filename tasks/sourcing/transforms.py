@@ -3,17 +3,18 @@
     def f(row: dict) -> dict | None: ...
 
 The function gets each row by column, as the loader gives it, and returns the row to use instead, or None to set the row
-aside. It must return the same for the same row: a cached table is not made again.
+aside. It must return the same for the same row: a cached table is made again only where its file, or a file of the
+user's that it imports, has changed.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from tasks.config import SpecError
+from tasks.lineage.user_code import imported
 from tasks.sourcing.files import Item, Malformed
 from tasks.verifiers.functions import function_digest
 from tasks.verifiers.scores import CannotJudge
@@ -22,7 +23,11 @@ Transform = Callable[[dict[str, Any]], dict[str, Any] | None]
 
 
 def transform_digest(name: str, where: str) -> str:
-    """Return the digest of the file that the transform `name` is defined in; raises `SpecError` where it has none."""
+    """Return the digest of the transform `name`: of its file and the user's files that it imports.
+
+    Raises:
+        SpecError: there is no such module.
+    """
     try:
         return function_digest(name)
     except CannotJudge as error:
@@ -44,7 +49,7 @@ def _loaded(name: str, where: str) -> Transform:
     transform_digest(name, where)
     module, _, attribute = name.rpartition(".")
     try:
-        function: Transform = getattr(importlib.import_module(module), attribute)
+        function: Transform = getattr(imported(module), attribute)
     except Exception as error:
         raise SpecError(f"{where} = {name!r}: cannot be imported: {type(error).__name__}: {error}") from error
     if not callable(function):

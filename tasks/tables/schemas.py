@@ -57,6 +57,7 @@ Kind = Literal[
     "language",
     "ground_truth",
     "contaminated",
+    "control_tokens",
     "duplicate",
     "near_duplicate",
     "unjudged",
@@ -70,6 +71,7 @@ Kind = Literal[
 - `language`: its prompt is of another language;
 - `ground_truth`: its own verifier rejects its ground truth;
 - `contaminated`: its prompt holds a question of an evaluation set;
+- `control_tokens`: its prompt holds a control token of the model;
 - `duplicate`, `near_duplicate`: another row has the same prompt, or nearly the same;
 - `unjudged`: none of its rollouts could be judged;
 - `environment`: its verifier needs data or a package that the environment lacks.

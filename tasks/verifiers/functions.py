@@ -1,8 +1,8 @@
 """`function`: a reward function of the user's own, with the signature that TRL and Axolotl call.
 
 A ground truth is `{"function": "rewards.accuracy_reward", "columns": {"answer": "7"}}`, optionally with `digest`, the
-digest of the function's file when the prompts were made. The module is imported from the working directory or the
-Python path.
+digest of the function's file, and of the user's files that it imports, when the prompts were made. The module is
+imported from the working directory or the Python path.
 
     def accuracy_reward(completions, answer, **kwargs) -> list[float | None]: ...
 
@@ -14,18 +14,15 @@ that a score does not depend on what else was judged with it. None means that th
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import importlib
-import importlib.util
 import inspect
 import math
 import os
 import sys
 from collections.abc import Callable
-from functools import cache, lru_cache
-from pathlib import Path
+from functools import cache
 from typing import Any
 
+from tasks.lineage.user_code import imported, user_code_digest
 from tasks.verifiers.calls import Messages
 from tasks.verifiers.scores import CannotJudge, GroundTruthError, Reward, Score
 
@@ -46,7 +43,7 @@ def check_ground_truth(ground_truth: Any) -> None:
 def missing_resources(ground_truth: Any) -> list[str]:
     """Return why the function cannot be called here, or an empty list.
 
-    It may be impossible to import, or its file may have changed since the prompts were made.
+    It may be impossible to import, or its code may have changed since the prompts were made.
     """
     try:
         _load(ground_truth["function"], ground_truth.get("digest"))
@@ -86,40 +83,30 @@ def warm_up() -> None:
 
 
 def function_digest(name: str) -> str:
-    """Return the digest of the file that a function comes from, 16 hex digits.
+    """Return 16 hex digits over the file that a function is in and the user's files that it imports.
 
-    Raises `CannotJudge` where there is no such module.
+    Raises:
+        CannotJudge: there is no such module.
     """
-    path = _file(name)
-    return _digest(path, path.stat().st_mtime_ns)
-
-
-@lru_cache
-def _digest(path: Path, _mtime_ns: int) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-
-
-def _file(name: str) -> Path:
     module = name.rpartition(".")[0]
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError) as error:
-        raise CannotJudge(f"reward function {name}: the module {module} cannot be found: {error}") from error
-    if spec is None or spec.origin is None:
-        raise CannotJudge(f"reward function {name}: there is no module {module} in {os.getcwd()} or the Python path")
-    return Path(spec.origin)
+        return user_code_digest(module)
+    except ImportError as error:
+        raise CannotJudge(f"reward function {name}: {error} in {os.getcwd()} or the Python path") from error
 
 
 @cache
 def _load(name: str, digest: str | None) -> Callable[..., Any]:
     module, _, attribute = name.rpartition(".")
-    if digest is not None and function_digest(name) != digest:
-        raise CannotJudge(f"reward function {name}: its file has changed since the prompts were made: source anew")
-    _file(name)
+    if function_digest(name) != digest and digest is not None:
+        raise CannotJudge(
+            f"reward function {name}: its file, or one that it imports, has changed since the prompts were made: "
+            "source anew"
+        )
     try:
-        function = getattr(importlib.import_module(module), attribute)
+        function = getattr(imported(module), attribute)
     except Exception as error:
         raise CannotJudge(f"reward function {name} cannot be imported: {type(error).__name__}: {error}") from error
     if not callable(function):

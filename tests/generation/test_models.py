@@ -5,9 +5,10 @@ import shutil
 import sys
 
 import pytest
+from huggingface_hub.utils import filter_repo_objects
 from pydantic import ValidationError
 
-from tasks.generation.models import HubModel, LocalFolder, ModelError, ModelSpec, PackagedGguf, prepare_model
+from tasks.generation.models import HUB_FILES, HubModel, LocalFolder, ModelError, ModelSpec, PackagedGguf, prepare_model
 
 
 @pytest.fixture
@@ -133,3 +134,34 @@ def test_a_packaged_file_is_found_without_importing_the_package(package):
 def test_a_missing_package_or_file_is_named(package, name, message):
     with pytest.raises(ModelError, match=message):
         ModelSpec(source=PackagedGguf(package=name, file="other.gguf")).fingerprinted()
+
+
+@pytest.mark.parametrize(
+    "vocabulary",
+    [
+        ["tokenizer.json"],
+        ["tokenizer.model"],
+        ["tokenizer.model.v3"],
+        ["tiktoken.model"],
+        ["vocab.json", "merges.txt"],
+        ["vocab.txt"],
+        ["qwen.tiktoken"],
+        ["spiece.model"],
+        ["sentencepiece.bpe.model"],
+        ["source.spm", "target.spm", "vocab.json"],
+        ["vocab.txt", "bpe.codes"],
+        ["tekken.json"],
+    ],
+    ids=", ".join,
+)
+def test_a_model_of_the_hub_comes_with_what_its_tokenizer_needs(vocabulary):
+    wanted = [*vocabulary, "tokenizer_config.json", "chat_template.jinja", "config.json", "model.safetensors"]
+    others = [
+        "pytorch_model.bin",
+        "model.Q4_K_M.gguf",
+        "tf_model.h5",
+        "modeling_own.py",
+        "README.md",
+        "onnx/model.onnx",
+    ]
+    assert list(filter_repo_objects([*wanted, *others], allow_patterns=list(HUB_FILES))) == wanted

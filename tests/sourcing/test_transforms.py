@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.config import SpecError
+from tasks.lineage.user_code import user_files
 from tasks.sourcing.integer_answers import ASKED, whole
 from tasks.sourcing.loaders import check, fingerprint, open_rows
 from tasks.sourcing.prompts import build_prompts
@@ -29,7 +30,8 @@ def text(row):
 @pytest.fixture
 def module(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "transforms_for_a_test", raising=False)
+    for name in [name for name in sys.modules if name.partition(".")[0].endswith("_for_a_test")]:
+        monkeypatch.delitem(sys.modules, name)
     path = tmp_path / "transforms_for_a_test.py"
     path.write_text(MODULE)
     return path
@@ -50,6 +52,62 @@ def test_a_changed_transform_changes_the_fingerprint(tmp_path, module):
     before = fingerprint(spec)
     module.write_text(MODULE + "\n# changed\n")
     assert fingerprint(spec) != before
+
+
+IMPORTS = {
+    "beside": ("import helper_for_a_test\ndef f(row): return row", "helper_for_a_test.py"),
+    "from": ("from helper_for_a_test import g as f", "helper_for_a_test.py"),
+    "later": ("def f(row):\n    from helper_for_a_test import g\n    return g(row)", "helper_for_a_test.py"),
+    "by name": (
+        "import importlib\ndef f(row): return importlib.import_module('helper_for_a_test').g(row)",
+        "helper_for_a_test.py",
+    ),
+    "in a package": ("from pack_for_a_test.deep import helper\nf = helper.g", "pack_for_a_test/deep/helper.py"),
+    "of a package": ("import pack_for_a_test.deep.helper as h\nf = h.g", "pack_for_a_test/__init__.py"),
+    "relative": ("from pack_for_a_test import relative\nf = relative.g", "pack_for_a_test/deep/helper.py"),
+    "second": ("import first_for_a_test\nf = first_for_a_test.g", "helper_for_a_test.py"),
+}
+FILES = {
+    "helper_for_a_test.py": "def g(row): return row",
+    "first_for_a_test.py": "import transforms_for_a_test\nfrom helper_for_a_test import *",
+    "pack_for_a_test/__init__.py": "",
+    "pack_for_a_test/deep/helper.py": "def g(row): return row",
+    "pack_for_a_test/relative.py": "from .deep.helper import g",
+}
+
+
+@pytest.mark.parametrize(("text", "helper"), IMPORTS.values(), ids=IMPORTS)
+def test_a_changed_helper_of_a_transform_or_a_reward_changes_the_fingerprint(tmp_path, module, text, helper):
+    module.write_text(text)
+    for name, content in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    specs = [
+        source(tmp_path, {"n": 2}, transform=f"{module.stem}.f"),
+        source(tmp_path, {"n": 2}, rewards=[{"function": f"{module.stem}.f"}]),
+    ]
+    before = [fingerprint(spec) for spec in specs]
+    assert before == [fingerprint(spec) for spec in specs]
+    (tmp_path / helper).write_text(FILES[helper] + "\n# changed\n")
+    assert all(new != old for new, old in zip(map(fingerprint, specs), before, strict=True))
+
+
+def test_a_changed_helper_is_imported_anew_and_nothing_is_imported_for_the_fingerprint(tmp_path, module):
+    (tmp_path / "helper_for_a_test.py").write_text("def g(row): return row | {'prompt': 'old'}")
+    module.write_text("from helper_for_a_test import g as f")
+    spec = source(tmp_path, {"prompt": "1?", "ground_truth": "1"}, transform=f"{module.stem}.f")
+    fingerprint(spec)
+    assert not {"helper_for_a_test", module.stem} & sys.modules.keys()
+    assert [row.content["prompt"] for row in open_rows(spec)] == ["old"]
+    (tmp_path / "helper_for_a_test.py").write_text("def g(row): return row | {'prompt': 'brand new'}")
+    assert [row.content["prompt"] for row in open_rows(spec)] == ["brand new"]
+
+
+def test_installed_packages_and_the_standard_library_are_not_the_users(tmp_path, module):
+    module.write_text(
+        "import json, numpy, pydantic.fields, tasks.config, no_such_module_at_all\ndef f(row): return row"
+    )
+    assert user_files(module.stem) == {module.stem: module}
 
 
 @pytest.mark.parametrize(

@@ -49,9 +49,14 @@ def test_a_users_column_stays_through_every_stage(tmp_path):
     mine = with_topic(table(*(prompt(f"How far is the {word}?", source="mine") for word in WORDS)))
     other = table(prompt("How old is the bridge?", source="other"))
     sources = [written(tmp_path / "mine.parquet", mine), written(tmp_path / "other.parquet", other)]
-    cleaned = merge_sources(prompts=sources, set_aside=[], sources=["mine", "other"], spec=DuplicatesSpec())
+    cleaned = merge_sources(
+        prompts=sources, set_aside=[], sources=["mine", "other"], spec=DuplicatesSpec(), control_tokens=["<|end|>"]
+    )
     screened = screen_prompts(
-        prompts=cleaned.prompts, evaluation_sets=[], spec=CleaningSpec().screening(evaluated=True)
+        prompts=cleaned.prompts,
+        evaluation_sets=[],
+        spec=CleaningSpec().screening(evaluated=True),
+        control_tokens=["<|end|>"],
     )
     none = FlyteFile(str(write_table(tmp_path / "none.parquet", SET_ASIDE.empty_table(), SET_ASIDE)))
     sampled = rollouts(tmp_path / "rollouts.parquet", [*mine["prompt_id"].to_pylist(), *other["prompt_id"].to_pylist()])

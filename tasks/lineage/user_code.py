@@ -1,0 +1,177 @@
+"""Imports a user's module, and computes the digest of its file and of the user's files that it imports.
+
+The user's modules are those outside of this project, the standard library and the installed packages. For the digest
+they are read, not imported: imports count wherever in a file they stand, and so do names of modules in text, as in
+`importlib.import_module("helper")`.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+import re
+import sys
+import sysconfig
+from collections.abc import Iterator
+from functools import lru_cache
+from importlib.machinery import all_suffixes
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+PROJECT = {"tasks", "workflows", "images"}
+"""The packages of this project, whose code is in the cache versions of its stages."""
+
+_NAME = re.compile(r"\.*[^\W\d]\w*(\.[^\W\d]\w*)*")
+_STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
+
+
+class _Place(NamedTuple):
+    """The file of a module, None for a package without one or a module of the interpreter; the folders of a package."""
+
+    file: Path | None
+    folders: tuple[Path, ...]
+
+
+_latest: dict[str, tuple[dict[Path, int], str]] = {}
+"""The files of a module when its digest was last computed, with their times of modification, and that digest."""
+_imported: dict[str, str] = {}
+"""The digest of a module when it was imported."""
+
+
+def user_code_digest(module: str) -> str:
+    """Return 16 hex digits over the file of `module` and the user's files that it reaches through imports.
+
+    Raises:
+        ImportError: there is no such module.
+    """
+    times, digest = _latest.get(module, ({}, ""))
+    if _file(module) in times and all(_time(path) == time for path, time in times.items()):
+        return digest
+    files = user_files(module)
+    content = hashlib.sha256()
+    for name, path in sorted(files.items()):
+        content.update(f"{name}\n{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    digest = content.hexdigest()[:16]
+    _latest[module] = {path: _time(path) for path in files.values()}, digest
+    return digest
+
+
+def imported(module: str) -> ModuleType:
+    """Return the module; it and the user's modules that it imports are imported anew where a file of theirs changed.
+
+    Raises:
+        ImportError: there is no such module; or any error that the module raises itself.
+    """
+    digest = user_code_digest(module)
+    if _imported.get(module, digest) != digest:
+        for name in user_files(module):
+            sys.modules.pop(name, None)
+        importlib.invalidate_caches()
+    _imported[module] = digest
+    return importlib.import_module(module)
+
+
+def user_files(module: str) -> dict[str, Path]:
+    """Return the files of `module` and of the user's modules that it imports, directly or not, by their names.
+
+    The packages that they are in are among them.
+
+    Raises:
+        ImportError: there is no such module.
+    """
+    files = {module: _file(module)}
+    seen: set[str] = set()
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        place = _place(name)
+        if place is None or (name != module and not _is_users(name, place)):
+            continue
+        waiting += [name.rsplit(".", level)[0] for level in range(1, name.count(".") + 1)]
+        if place.file is not None:
+            files[name] = place.file
+            package = name if place.folders else name.rpartition(".")[0]
+            waiting += _imports(place.file, _time(place.file), package)
+    return files
+
+
+def _file(module: str) -> Path:
+    place = _place(module)
+    if place is None or place.file is None:
+        raise ImportError(f"there is no module {module}")
+    return place.file
+
+
+def _time(path: Path) -> int:
+    """The time of a file's last change, in nanoseconds; 0: there is no such file."""
+    return path.stat().st_mtime_ns if path.is_file() else 0
+
+
+def _place(module: str) -> _Place | None:
+    """Find a module without an import of the packages that it is in."""
+    root, *parts = module.split(".")
+    try:
+        spec = importlib.util.find_spec(root)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    file = Path(spec.origin) if spec.has_location and spec.origin else None
+    place: _Place | None = _Place(file, tuple(map(Path, spec.submodule_search_locations or ())))
+    for part in parts:
+        place = _below(place.folders, part) if place else None
+    return place
+
+
+def _below(folders: tuple[Path, ...], name: str) -> _Place | None:
+    for folder in folders:
+        if (folder / name / "__init__.py").is_file():
+            return _Place(folder / name / "__init__.py", (folder / name,))
+        for suffix in all_suffixes():
+            if (folder / f"{name}{suffix}").is_file():
+                return _Place(folder / f"{name}{suffix}", ())
+    without_file = tuple(folder / name for folder in folders if (folder / name).is_dir())
+    return _Place(None, without_file) if without_file else None
+
+
+def _is_users(name: str, place: _Place) -> bool:
+    paths = [place.file] if place.file else place.folders
+    return name.partition(".")[0] not in PROJECT and not any(
+        path.is_relative_to(_STANDARD_LIBRARY) or {"site-packages", "dist-packages"} & set(path.parts) for path in paths
+    )
+
+
+@lru_cache
+def _imports(path: Path, _time_ns: int, package: str) -> frozenset[str]:
+    """The names of modules in a file, of which some may not be modules."""
+    if path.suffix != ".py":
+        return frozenset()
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError):  # its import will say so
+        return frozenset()
+    return frozenset(name for node in ast.walk(tree) for name in _named(node, package))
+
+
+def _named(node: ast.AST, package: str) -> Iterator[str]:
+    match node:
+        case ast.Import(names=names):
+            yield from (alias.name for alias in names)
+        case ast.ImportFrom(module=module, names=names, level=level):
+            base = _absolute("." * level + (module or ""), package)
+            yield from [base, *(f"{base}.{alias.name}" for alias in names)] if base else ()
+        case ast.Constant(value=str(text)) if len(text) < 200 and _NAME.fullmatch(text):
+            yield from filter(None, [_absolute(text, package)])
+
+
+def _absolute(name: str, package: str) -> str:
+    try:
+        return importlib.util.resolve_name(name, package)
+    except ImportError:  # a relative name outside of a package
+        return ""

@@ -1,0 +1,86 @@
+"""Decompresses files whose names say that they are compressed, and refuses those that hold something else."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import zipfile
+import zlib
+from collections.abc import Callable
+from typing import IO, Any, NamedTuple
+
+import pyarrow as pa
+
+
+class Format(NamedTuple):
+    """A format of compressed files.
+
+    Attributes:
+        endings: the endings of its files' names.
+        beginnings: the first bytes of its files, which are one of these.
+        opened: returns the content of a binary stream as another one.
+    """
+
+    endings: tuple[str, ...]
+    beginnings: tuple[bytes, ...]
+    opened: Callable[[Any], Any]
+
+
+def _by_arrow(codec: str) -> Callable[[Any], Any]:
+    return lambda stream: io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), codec))
+
+
+def _only_member(stream: IO[bytes]) -> IO[bytes]:
+    archive = zipfile.ZipFile(stream)
+    members = [entry for entry in archive.infolist() if not entry.is_dir()]
+    if len(members) != 1:
+        raise ValueError(f"the archive holds {len(members)} files, of which one is wanted; unpack it")
+    return archive.open(members[0])
+
+
+FORMATS = {
+    "gzip": Format((".gz",), (b"\x1f\x8b",), gzip.open),
+    "bzip2": Format((".bz2",), (b"BZh",), bz2.open),
+    "xz": Format((".xz", ".lzma"), (b"\xfd7zXZ\x00", b"\x5d\x00\x00"), lzma.open),
+    "zstd": Format((".zst", ".zstd"), (b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18"), _by_arrow("zstd")),
+    "lz4": Format((".lz4",), (b"\x04\x22\x4d\x18",), _by_arrow("lz4")),
+    "zip": Format((".zip",), (b"PK\x03\x04", b"PK\x05\x06"), _only_member),
+}
+"""The formats that are read, by name."""
+
+ERRORS = (
+    OSError,
+    EOFError,
+    ValueError,
+    RuntimeError,
+    zlib.error,
+    lzma.LZMAError,
+    zipfile.BadZipFile,
+    pa.ArrowException,
+)
+"""The errors that reading a damaged file raises."""
+
+
+def format_of(path: str) -> str | None:
+    """Return the name of the format that the ending of `path` names; None: the file is not compressed."""
+    return next((name for name, known in FORMATS.items() if path.lower().endswith(known.endings)), None)
+
+
+def decompressed(stream: IO[bytes], path: str) -> IO[bytes]:
+    """Return the content of the file `path`, which is decompressed where its name says that it is compressed.
+
+    Raises:
+        ValueError: its first bytes are of another format than its name says.
+    """
+    named = format_of(path)
+    start = stream.read(6)
+    stream.seek(0)
+    held = next((name for name, known in FORMATS.items() if start.startswith(known.beginnings)), None)
+    if held == named or not start:
+        content: IO[bytes] = FORMATS[named].opened(stream) if named and start else stream
+        return content
+    if held is None:
+        raise ValueError(f"its name says {named}, and its content is not {named}: the file is damaged or misnamed")
+    raise ValueError(f"it is compressed by {held}; give it a name that ends in {FORMATS[held].endings[0]}")
