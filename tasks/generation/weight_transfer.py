@@ -52,6 +52,12 @@ class SafetensorsWeightTransferEngine(WeightTransferEngine[SafetensorsInitInfo, 
     def start_weight_update(self) -> None:
         """Bring the layers back into the checkpoint's form, so that loaders can fill them."""
         initialize_layerwise_reload(self.model)
+        if current_platform.is_cpu():
+            # A kernel of experts packs their weights when it is made; vLLM keeps it over an update, and would give it
+            # weights that are not packed. Without one it makes another.
+            for layer in self.model.modules():
+                if getattr(method := getattr(layer, "quant_method", None), "moe_kernel", None) is not None:
+                    method.moe_kernel = None
 
     def update_weights(self, update_info: dict[str, str]) -> None:
         """Load the file; the base class would synchronise an accelerator that may not exist."""
