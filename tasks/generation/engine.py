@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from tasks.machine import cpu_environment, precision
 from tasks.machine.resources import has_gpu
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
     from vllm import RequestOutput, SamplingParams
     from vllm.inputs import TokensPrompt
     from vllm.logprobs import SampleLogprobs
@@ -178,7 +179,8 @@ class Engine:
 
     @functools.cached_property
     def _special_tokens(self) -> dict[int, str]:
-        added = self._llm.get_tokenizer().added_tokens_decoder
+        tokenizer = cast("PreTrainedTokenizerBase", self._llm.get_tokenizer())
+        added = tokenizer.added_tokens_decoder
         return {number: token.content for number, token in added.items() if token.special}
 
     async def update_weights(self, path: str | Path, version: int, *, keep_cache: bool = True) -> UpdateTiming:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -56,7 +57,8 @@ class SafetensorsWeightTransferEngine(WeightTransferEngine[SafetensorsInitInfo, 
             # A kernel of experts packs their weights when it is made; vLLM keeps it over an update, and would give it
             # weights that are not packed. Without one it makes another.
             for layer in self.model.modules():
-                if getattr(method := getattr(layer, "quant_method", None), "moe_kernel", None) is not None:
+                method: Any = getattr(layer, "quant_method", None)
+                if getattr(method, "moe_kernel", None) is not None:
                     method.moe_kernel = None
 
     def update_weights(self, update_info: dict[str, str]) -> None:

@@ -117,13 +117,18 @@ def test_a_template_that_prints_the_date_prints_one_that_does_not_change(tokeniz
     assert tokenizer.decode(dated) == "Sea? Today: 1 May 2025"
 
 
+def without_cut(text):
+    """The text without a character at its end that tokens have cut: vLLM waits for the rest of it."""
+    return text.rstrip("\N{REPLACEMENT CHARACTER}")
+
+
 @pytest.mark.engine
 def test_the_text_has_special_tokens_but_for_the_one_that_ends_it(engine, loop, tokenizer):
     responses = loop.run(drawn(engine, 40, SamplingConfig(max_tokens=100)))
     for response in responses:
         ended = not response.truncated
         tokens = response.token_ids[:-1] if ended else response.token_ids
-        assert response.text == tokenizer.decode(tokens, skip_special_tokens=False)
+        assert without_cut(response.text) == without_cut(tokenizer.decode(tokens, skip_special_tokens=False))
     assert any("<|pad|>" in response.text or "<|im_start|>" in response.text for response in responses)
 
 
@@ -133,7 +138,8 @@ def test_a_stop_string_is_not_seen_in_the_token_that_ends_a_response(engine, loo
     ended = [response for response in responses if response.token_ids[-1] == tokenizer.eos_token_id]
     assert ended
     for response in ended:
-        assert response.text == tokenizer.decode(response.token_ids[:-1], skip_special_tokens=False)
+        whole = tokenizer.decode(response.token_ids[:-1], skip_special_tokens=False)
+        assert without_cut(response.text) == without_cut(whole)
 
 
 def test_variables_of_the_chat_template_reach_it(tokenizer):

@@ -94,13 +94,13 @@ def fix_rope(model: PreTrainedModel, longest: int | None = None) -> None:
     for module in model.modules():
         for layer_type, kind in _ropes(module):
             prefix, kinds = (f"{layer_type}_", {"layer_type": layer_type}) if layer_type else ("", {})
-            parameters = module.config.rope_parameters
-            parameters = parameters[layer_type] if layer_type else parameters
+            config: Any = module.config
+            parameters: dict[str, Any] = config.rope_parameters[layer_type] if layer_type else config.rope_parameters
             if kind == "longrope" and longest > (window := parameters["original_max_position_embeddings"]):
                 frequencies: Tensor = getattr(module, f"{prefix}inv_freq")
-                long, _ = ROPE_INIT_FUNCTIONS[kind](module.config, frequencies.device, seq_len=window + 1, **kinds)
+                long, _ = ROPE_INIT_FUNCTIONS[kind](config, frequencies.device, seq_len=window + 1, **kinds)
                 module.register_buffer(f"{prefix}inv_freq", long, persistent=False)
-            elif "dynamic" in kind and longest > (window := module.config.max_position_embeddings):
+            elif "dynamic" in kind and longest > (window := config.max_position_embeddings):
                 raise ModelError(
                     f"model {model.config.name_or_path}: its RoPE (`dynamic`) changes with the length of a sequence "
                     f"beyond {window:,} tokens, which packed rows and engines cannot follow; lower "
@@ -113,7 +113,7 @@ def _ropes(module: nn.Module) -> Iterator[tuple[str | None, str]]:
     kinds: Any = getattr(module, "rope_type", None)
     if isinstance(kinds, str):
         if kinds == "longrope" or "dynamic" in kinds:
-            module.rope_type = "default"
+            setattr(module, "rope_type", "default")  # noqa: B010 a plain attribute, which nn.Module does not declare
             yield None, kinds
     elif isinstance(kinds, dict):
         for layer_type, kind in list(kinds.items()):

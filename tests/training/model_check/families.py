@@ -47,7 +47,7 @@ FAMILIES = {
     },
     "cohere": {"logit_scale": 0.25},
     "phi": {"resid_pdrop": 0.1, "embd_pdrop": 0.1},
-    "gpt2": {**GPT2, "attn_pdrop": 0.1},
+    "gpt2": {**GPT2, "attn_pdrop": 0.0},
     "starcoder2": {"residual_dropout": 0.1, "embedding_dropout": 0.1},
     "lfm2": {"layer_types": ["conv", "full_attention"]},
     "qwen3_next": {**EXPERTS, **QWEN3_NEXT},
