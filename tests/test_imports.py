@@ -124,6 +124,7 @@ FLOORS = (
         "training.simulation",
         "training.metrics_page",
         "training.gpu_check",
+        "training.model_check",
     ),
     *("training.run", "training.task", "inputs", "training.__main__", "reporting"),
 )

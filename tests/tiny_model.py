@@ -22,7 +22,7 @@ def build(folder: Path, seed: int = 0, *, tied: bool = True, ends: bool = True, 
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    tokenizer = _tokenizer(ends=ends)
+    tokenizer = tokenizer_of(ends=ends)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=64,
@@ -46,7 +46,8 @@ def build(folder: Path, seed: int = 0, *, tied: bool = True, ends: bool = True, 
     return folder
 
 
-def _tokenizer(*, ends):
+def tokenizer_of(*, ends):
+    """The tokenizer of all tiny models, of some 300 tokens; without an end token unless it `ends`."""
     from tokenizers import ByteLevelBPETokenizer
     from transformers import PreTrainedTokenizerFast
 

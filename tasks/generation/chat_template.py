@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import inspect
 import re
 from collections.abc import Iterable, Mapping
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+TODAY = datetime.date(2024, 7, 26)
+"""Date that templates print which ask for today's (Llama 3.2's own default): by the real one, prompts, caches and
+resumed runs would change by the day."""
+
+
 class ChatTemplateError(MistakeError):
     """`sampling.chat_template_kwargs` sets a variable that the model's chat template lacks, or that is fixed."""
 
@@ -22,6 +28,8 @@ def encode(
     tokenizer: PreTrainedTokenizerBase, conversations: Iterable[list[Message]], variables: Mapping[str, Any]
 ) -> list[list[int]]:
     """Return the tokens of each conversation, up to the beginning of the response.
+
+    A template that asks for the date is given `TODAY`, unless `variables` set one that it prefers.
 
     Args:
         tokenizer: a Hugging Face tokenizer with a chat template.
@@ -39,6 +47,8 @@ def encode(
                 "it is set here" if name in fixed else f"the template of {tokenizer.name_or_path} has no such variable"
             )
             raise ChatTemplateError(f"sampling.chat_template_kwargs: {name}: {why}; leave it out")
+    if "strftime_now" in tokenizer.get_chat_template():
+        variables = {"strftime_now": TODAY.strftime, **variables}
     return [
         list(cast("Iterable[int]", apply(messages, add_generation_prompt=True, return_dict=False, **variables)))
         for messages in conversations

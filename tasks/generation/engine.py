@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from tasks.machine import cpu_environment, precision
 from tasks.machine.resources import has_gpu
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
     from vllm import RequestOutput, SamplingParams
     from vllm.inputs import TokensPrompt
     from vllm.logprobs import SampleLogprobs
@@ -118,7 +120,9 @@ class Engine:
             max_tokens=sampling.max_tokens,
             stop=sampling.stop,
             stop_token_ids=sampling.stop_token_ids,
-            include_stop_str_in_output=True,  # the text is that of the tokens; the model's end token has none
+            include_stop_str_in_output=True,  # the text is that of the tokens
+            skip_special_tokens=False,  # in some models `</think>` is one
+            spaces_between_special_tokens=False,
             structured_outputs=StructuredOutputsParams(regex=sampling.guided_regex) if sampling.guided_regex else None,
             seed=seed,
             logprobs=0 if with_logprobs else None,
@@ -151,13 +155,33 @@ class Engine:
         assert (sample.logprobs is None) == (parameters.logprobs is None)
         assert sample.finish_reason is not None
         tokens = list(sample.token_ids)
+        stopped = sample.finish_reason == "stop"
         return Completion(
-            text=sample.text,
+            text=self._without_end(sample.text, tokens[-1], sample.stop_reason) if stopped else sample.text,
             token_ids=np.array(tokens, np.int32),
             logprobs=np.array(_chosen(tokens, sample.logprobs), np.float32),
             finish_reason=sample.finish_reason,
             versions=[_span(span) for span in sample.weight_versions or []],
         )
+
+    def _without_end(self, text: str, end: int, reason: int | str | None) -> str:
+        """The text without that of the token `end`, if that is a special one: it is no part of an answer.
+
+        `reason` is the stop string that the text ends with, if any. vLLM looks for it in the end token too, and `e` is
+        in `<|im_end|>`: then the text goes up to there.
+        """
+        special = self._special_tokens.get(end, "")
+        if not isinstance(reason, str):
+            return text.removesuffix(special)
+        if reason == special or reason not in special:
+            return text
+        return text.removesuffix(special[: special.index(reason) + len(reason)])
+
+    @functools.cached_property
+    def _special_tokens(self) -> dict[int, str]:
+        tokenizer = cast("PreTrainedTokenizerBase", self._llm.get_tokenizer())
+        added = tokenizer.added_tokens_decoder
+        return {number: token.content for number, token in added.items() if token.special}
 
     async def update_weights(self, path: str | Path, version: int, *, keep_cache: bool = True) -> UpdateTiming:
         """Replace the weights by those in the safetensors file `path`, mid-generation, and stamp `version`.

@@ -37,7 +37,7 @@ class Completion:
     """One sampled response. Its numbers are arrays, because a window of long responses has 10^8 of them.
 
     Attributes:
-        text: the response, without special tokens.
+        text: the response, with special tokens but for the one that ended it.
         token_ids: int32 `[n]`, sampled tokens, the end token included where the model ended the response.
         logprobs: float32 `[n]`, log-probability of each sampled token under the distribution that it was sampled from,
             nats; `[0]` where they were not requested.

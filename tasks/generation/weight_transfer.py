@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -52,6 +53,13 @@ class SafetensorsWeightTransferEngine(WeightTransferEngine[SafetensorsInitInfo, 
     def start_weight_update(self) -> None:
         """Bring the layers back into the checkpoint's form, so that loaders can fill them."""
         initialize_layerwise_reload(self.model)
+        if current_platform.is_cpu():
+            # A kernel of experts packs their weights when it is made; vLLM keeps it over an update, and would give it
+            # weights that are not packed. Without one it makes another.
+            for layer in self.model.modules():
+                method: Any = getattr(layer, "quant_method", None)
+                if getattr(method, "moe_kernel", None) is not None:
+                    method.moe_kernel = None
 
     def update_weights(self, update_info: dict[str, str]) -> None:
         """Load the file; the base class would synchronise an accelerator that may not exist."""

@@ -19,6 +19,7 @@ from tasks.machine.progress import track_progress
 from tasks.machine.quiet import silence_libraries
 from tasks.storage.durable import PARTIAL
 from tasks.storage.locations import folder_of
+from tasks.storage.model_folder import check_model_folder
 from tasks.tables.content_digest import file_digest
 from tasks.tables.schemas import canonical_json
 from tasks.training.records.identity import run_name
@@ -127,6 +128,24 @@ def plan(
     else:
         result = planned(config.run, model, machines, prompts)
     click.echo(table(recipe, gpu, model, result))
+
+
+@main.command()
+@click.argument("model")
+@click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option("--engine/--no-engine", default=True, show_default=True, help="Compare with an engine, too.")
+def check(model: str, overrides: tuple[str, ...], engine: bool) -> None:
+    """Check that learner, engine and export have the same policy for MODEL: a folder, or a recipe for its own.
+
+    Options in their place, such as learner.dtype=float32, are the recipe's; for a folder, the quickstart's.
+    """
+    from tasks.training.model_check.check import check_model
+
+    is_folder = Path(model).is_dir()
+    config = with_overrides("quickstart" if is_folder else model, overrides)
+    folder = check_model_folder(model) if is_folder else prepared(config.model)
+    for what, apart in check_model(folder, config.run, engine=engine).items():
+        click.echo(f"{apart:10.2g} nats between {what.rstrip(',')}")
 
 
 @main.command()

@@ -103,6 +103,45 @@ THINKING = (
 )
 
 
+DATED = (
+    "{% if date_string is not defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
+    "{% for message in messages %}{{ message['content'] }}{% endfor %} Today: {{ date_string }}"
+)
+
+
+def test_a_template_that_prints_the_date_prints_one_that_does_not_change(tokenizer):
+    tokenizer.chat_template = DATED
+    conversation = [[{"role": "user", "content": "Sea?"}]]
+    assert tokenizer.decode(encode(tokenizer, conversation, {})[0]) == "Sea? Today: 26 Jul 2024"
+    [dated] = encode(tokenizer, conversation, {"date_string": "1 May 2025"})
+    assert tokenizer.decode(dated) == "Sea? Today: 1 May 2025"
+
+
+def without_cut(text):
+    """The text without a character at its end that tokens have cut: vLLM waits for the rest of it."""
+    return text.rstrip("\N{REPLACEMENT CHARACTER}")
+
+
+@pytest.mark.engine
+def test_the_text_has_special_tokens_but_for_the_one_that_ends_it(engine, loop, tokenizer):
+    responses = loop.run(drawn(engine, 40, SamplingConfig(max_tokens=100)))
+    for response in responses:
+        ended = not response.truncated
+        tokens = response.token_ids[:-1] if ended else response.token_ids
+        assert without_cut(response.text) == without_cut(tokenizer.decode(tokens, skip_special_tokens=False))
+    assert any("<|pad|>" in response.text or "<|im_start|>" in response.text for response in responses)
+
+
+@pytest.mark.engine
+def test_a_stop_string_is_not_seen_in_the_token_that_ends_a_response(engine, loop, tokenizer):
+    responses = loop.run(drawn(engine, 40, SamplingConfig(max_tokens=100, stop=["im_end"])))
+    ended = [response for response in responses if response.token_ids[-1] == tokenizer.eos_token_id]
+    assert ended
+    for response in ended:
+        whole = tokenizer.decode(response.token_ids[:-1], skip_special_tokens=False)
+        assert without_cut(response.text) == without_cut(whole)
+
+
 def test_variables_of_the_chat_template_reach_it(tokenizer):
     tokenizer.chat_template = THINKING
     conversation = [[{"role": "user", "content": "Sea?"}]]

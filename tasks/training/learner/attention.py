@@ -186,7 +186,8 @@ def packed_attention(
         scaling: factor on the scores.
         dropout: 0.
         sliding_window: tokens that a token attends to, itself included; None: all before it.
-        softcap, s_aux: None; variants of attention that are not implemented here.
+        softcap: bound of the scores, `softcap * tanh(scores / softcap)` (Gemma 2); None: none.
+        s_aux: None; a variant of attention that is not implemented here.
         model_inputs: further arguments that transformers passes to every attention, such as `position_ids`; not used.
 
     Returns:
@@ -195,7 +196,7 @@ def packed_attention(
     Raises:
         ValueError: an attention mask, dropout, or a variant, which would be ignored.
     """
-    refuse_variants(attention_mask=attention_mask, softcap=softcap, s_aux=s_aux, dropout=dropout or None)
+    refuse_variants(attention_mask=attention_mask, s_aux=s_aux, dropout=dropout or None)
     heads, tokens, width = query.shape[1:]
     groups = key.shape[1]
     # a query head's rows lie between those of its group, [Hk, slots, Hq / Hk, D]: one product then serves the group
@@ -205,7 +206,7 @@ def packed_attention(
     for block in layout.blocks:
         slots = slice(block.start, block.start + block.slots)
         window = sliding_window if sliding_window and sliding_window < block.length else None
-        parts.append(_attend(q[:, slots], k[:, slots], v[:, slots], block, scaling, window))
+        parts.append(_attend(q[:, slots], k[:, slots], v[:, slots], block, scaling, window, softcap))
     out = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)  # [Hk, slots, Hq / Hk, D]
     return _Collect.apply(out, layout).transpose(0, 1).reshape(1, tokens, heads, width), None
 
@@ -217,10 +218,12 @@ def refuse_variants(**variants: object) -> None:
         raise ValueError(f"packed attention is plain causal attention and cannot apply {', '.join(refused)}")
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, block: Block, scaling: float, window: int | None) -> Tensor:
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, block: Block, scaling: float, window: int | None, softcap: float | None
+) -> Tensor:
     """Attention in one block: q `[Hk, slots, Hq / Hk, D]`, k and v `[Hk, slots, D]`; returns the shape of q."""
     groups, _, per_group, width = q.shape
-    if block.length >= LONG:
+    if block.length >= LONG and softcap is None:  # torch's own attention knows no cap
         out = _attend_alone(q.transpose(1, 2).flatten(0, 1)[None], k[None], v[None], scaling, window)
         return out.view(groups, per_group, -1, width).transpose(1, 2)
     q = q.reshape(groups * block.count, block.length * per_group, width)
@@ -228,8 +231,12 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, block: Block, scaling: float, windo
     bias = q.new_full((block.length, block.length), float("-inf")).triu_(1)
     if window:
         bias += torch.full_like(bias, float("-inf")).tril_(-window)
-    probs = torch.baddbmm(bias.repeat_interleave(per_group, dim=0), q, k.transpose(1, 2), alpha=scaling).softmax(dim=-1)
-    return torch.bmm(probs, v).view(groups, block.slots, per_group, width)
+    bias, k = bias.repeat_interleave(per_group, dim=0), k.transpose(1, 2)
+    if softcap is None:
+        scores = torch.baddbmm(bias, q, k, alpha=scaling)
+    else:
+        scores = torch.tanh(torch.bmm(q, k) * (scaling / softcap)) * softcap + bias
+    return torch.bmm(scores.softmax(dim=-1), v).view(groups, block.slots, per_group, width)
 
 
 def _attend_alone(q: Tensor, k: Tensor, v: Tensor, scaling: float, window: int | None) -> Tensor:

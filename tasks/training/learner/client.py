@@ -15,7 +15,7 @@ import numpy as np
 from tasks.failures import InfrastructureError, one_line
 from tasks.machine.resources import free_resources
 from tasks.training.config import TrainingConfig
-from tasks.training.learner.packing import Floats, MicroBatch, pack
+from tasks.training.learner.packing import Floats, MicroBatch, RowOptions, pack
 from tasks.training.learner.packing import Sequence as TokenSequence
 from tasks.training.timeouts import Limit, within
 
@@ -135,7 +135,7 @@ class RayLearner:
         self._ranks = [create(rank) for rank in range(config.learner.ranks)]
         self._config = config
         self._numbers = itertools.count()
-        self._share_prompts = False
+        self._rows = RowOptions(share_prompts=False, alone=False)
 
     async def start(self) -> None:
         async def waits_for() -> str:
@@ -145,17 +145,18 @@ class RayLearner:
                 f"each other; {await free_resources()}"
             )
 
-        self._share_prompts = await within(
+        self._rows = await within(
             self._set_up(),
             waits_for,
             Limit.of(self._config, "learner.init_timeout_seconds"),
             error=LearnerLostError,
         )
 
-    async def _set_up(self) -> bool:
+    async def _set_up(self) -> RowOptions:
         address = await self._await(self._ranks[0].address.remote())
         ranks = len(self._ranks)
-        return all(await self._once("setup", lambda rank: (rank, ranks, address)))
+        rows: list[RowOptions] = await self._once("setup", lambda rank: (rank, ranks, address))
+        return rows[0]  # all have the same model
 
     async def restart(self) -> None:
         import ray
@@ -196,7 +197,7 @@ class RayLearner:
             sequences,
             self._config.learner.micro_batch_tokens,
             ranks=len(self._ranks),
-            share_prompts=self._share_prompts,
+            **self._rows,
         )
 
     async def write_weights(self, path: Path) -> None:

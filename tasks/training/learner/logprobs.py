@@ -7,7 +7,7 @@ pass computes them a second time: four matrix products in place of three.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from torch.autograd.function import FunctionCtx
 
     class _Context(FunctionCtx):
-        scale: float
+        shape: _Shape
         chunk: int
         entropy_gradient: bool
-        saved_tensors: tuple[Tensor, Tensor, Tensor]
+        saved_tensors: tuple[Tensor, Tensor, Tensor, Tensor | None]
         needs_input_grad: tuple[bool, ...]
 
 
@@ -34,12 +34,17 @@ def token_logprobs(
     lm_head_weight: Tensor,
     targets: Tensor,
     *,
+    bias: Tensor | None = None,
+    scale: float = 1.0,
+    cap: float | None = None,
     temperature: float = 1.0,
     chunk: int = DEFAULT_CHUNK,
     with_entropy: bool = True,
     entropy_gradient: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute `log_softmax(hidden @ lm_head_weight.T / temperature)` at the targets, and that distribution's entropy.
+    """Compute `log_softmax(logits / temperature)` at the targets, and that distribution's entropy.
+
+    Logits are `scale * (hidden @ lm_head_weight.T + bias)` or, with a cap, `cap * tanh` of a cap-th of them.
 
     Matrix products run in the dtype of `hidden`; softmax, sums and the returned values are float32, or float64 for
     float64 inputs. Pass the hidden states of trained positions only: prompt tokens then cost nothing.
@@ -48,13 +53,16 @@ def token_logprobs(
         hidden: `[T, H]`, last hidden states, one for each predicted token; T may be 0.
         lm_head_weight: `[V, H]`, same dtype as `hidden`.
         targets: int64 `[T]`, the predicted tokens.
+        bias: `[V]`, the head's, in the dtype of `hidden`; None: none.
+        scale: factor on all logits (Granite, Cohere).
+        cap: bound of all logits (Gemma 2); None: none.
         temperature: that of sampling, so that these are the probabilities that the engine drew from.
         chunk: tokens whose logits `[chunk, V]` exist at a time. Changes memory and speed, not values.
         with_entropy: also compute the entropy.
         entropy_gradient: make it differentiable too, which costs the backward pass another pass over each `[chunk, V]`.
 
     Returns:
-        Log-probabilities `[T]`, nats, differentiable in `hidden` and `lm_head_weight`; and entropy `[T]`, nats,
+        Log-probabilities `[T]`, nats, differentiable in `hidden`, `lm_head_weight` and `bias`; and entropy `[T]`, nats,
         detached unless `entropy_gradient`, or None.
 
     Raises:
@@ -67,10 +75,30 @@ def token_logprobs(
         )
     if temperature <= 0 or chunk < 1:
         raise ValueError(f"temperature must be above 0 and chunk at least 1, got {temperature} and {chunk}")
+    shape = _Shape(scale, cap, temperature)
     logprobs, entropy = _TokenLogprobs.apply(
-        hidden, lm_head_weight, targets, 1 / temperature, chunk, with_entropy, entropy_gradient
+        hidden, lm_head_weight, bias, targets, shape, chunk, with_entropy, entropy_gradient
     )
     return logprobs, entropy if with_entropy else None
+
+
+class _Shape(NamedTuple):
+    """The function from a head's product to the logits that are sampled from."""
+
+    scale: float
+    cap: float | None
+    temperature: float
+
+    @property
+    def factor(self) -> float:
+        """Slope of the function, at 0 where there is a cap."""
+        return self.scale / self.temperature
+
+    def apply_(self, logits: Tensor) -> Tensor:
+        """Apply the function in place."""
+        if self.cap:
+            return logits.mul_(self.scale / self.cap).tanh_().mul_(self.cap / self.temperature)
+        return logits if self.factor == 1 else logits.mul_(self.factor)
 
 
 class _TokenLogprobs(torch.autograd.Function):
@@ -79,8 +107,9 @@ class _TokenLogprobs(torch.autograd.Function):
         ctx: _Context,
         hidden: Tensor,
         weight: Tensor,
+        bias: Tensor | None,
         targets: Tensor,
-        scale: float,
+        shape: _Shape,
         chunk: int,
         with_entropy: bool,
         entropy_gradient: bool,
@@ -89,37 +118,40 @@ class _TokenLogprobs(torch.autograd.Function):
         chosen, entropy = (hidden.new_zeros(len(hidden), dtype=blocks.wide) for _ in range(2))
         for start in range(0, len(hidden), chunk):
             rows = slice(start, start + chunk)
-            logits = _logits(hidden[rows], weight, scale, blocks)  # [chunk, V]
+            logits = _logits(hidden[rows], weight, bias, shape, blocks)  # [chunk, V]
             logprobs = torch.log_softmax(logits, dim=-1, out=blocks.get("softmax", blocks.wide, len(logits)))
             chosen[rows] = logprobs.gather(1, targets[rows, None])[:, 0]
             if with_entropy:
                 # in place: p log p without another [chunk, V]
                 entropy[rows] = -torch.exp(logprobs, out=logits).mul_(logprobs).sum(dim=-1)
-        ctx.save_for_backward(hidden, weight, targets)
-        ctx.scale, ctx.chunk, ctx.entropy_gradient = scale, chunk, entropy_gradient
+        ctx.save_for_backward(hidden, weight, targets, bias)  # type: ignore[arg-type] takes None too
+        ctx.shape, ctx.chunk, ctx.entropy_gradient = shape, chunk, entropy_gradient
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropy)
         return chosen, entropy
 
     @staticmethod
     def backward(ctx: _Context, grad_logprobs: Tensor, grad_entropy: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, weight, targets = ctx.saved_tensors
-        needs_hidden, needs_weight = ctx.needs_input_grad[:2]
+        hidden, weight, targets, bias = ctx.saved_tensors
+        shape, (needs_hidden, needs_weight, needs_bias) = ctx.shape, ctx.needs_input_grad[:3]
         blocks = _Blocks(hidden, len(weight), ctx.chunk)
         grad_hidden = torch.zeros_like(hidden) if needs_hidden else None
+        grad_bias = torch.zeros(len(weight), 1, dtype=blocks.wide, device=hidden.device) if needs_bias else None
         grad_weight: Tensor | None = None
         for start in range(0, len(hidden), ctx.chunk):
             rows = slice(start, start + ctx.chunk)
-            upstream = -ctx.scale * grad_logprobs[rows, None]  # [chunk, 1]
-            if ctx.entropy_gradient:  # the sum of two slopes has no common factor to take out
-                logits = _logits(hidden[rows], weight, ctx.scale, blocks)
-                slope = _slope_of_both(logits, targets[rows], grad_logprobs[rows], grad_entropy[rows], blocks)
-                upstream = torch.full_like(upstream, -ctx.scale)
-            elif liger.serves(hidden):
-                logits = _narrow_logits(hidden[rows], weight, ctx.scale, blocks)
+            upstream = -shape.factor * grad_logprobs[rows, None]  # [chunk, 1]
+            if not (ctx.entropy_gradient or shape.cap or bias is not None) and liger.serves(hidden):
+                logits = _narrow_logits(hidden[rows], weight, shape, blocks)
                 slope = liger.softmax_minus_onehot_(logits, targets[rows])
             else:
-                slope = _softmax_minus_onehot(_logits(hidden[rows], weight, ctx.scale, blocks), targets[rows], blocks)
+                logits = _logits(hidden[rows], weight, bias, shape, blocks)
+                of_entropy = grad_entropy[rows] if ctx.entropy_gradient else None
+                slope = _slope(logits, targets[rows], grad_logprobs[rows], of_entropy, shape, blocks)
+            if ctx.entropy_gradient:  # the sum of two slopes has no common factor to take out
+                upstream = torch.full_like(upstream, -shape.factor)
+            if grad_bias is not None:
+                grad_bias += slope.to(blocks.wide).T @ upstream
             if slope.dtype != hidden.dtype:
                 slope = blocks.get("product", hidden.dtype, len(slope)).copy_(slope)
             if grad_hidden is not None:
@@ -130,7 +162,27 @@ class _TokenLogprobs(torch.autograd.Function):
                 grad_weight = product if grad_weight is None else grad_weight.to(upstream.dtype).add_(product)
         if needs_weight:
             grad_weight = torch.zeros_like(weight) if grad_weight is None else grad_weight.to(weight.dtype)
-        return grad_hidden, grad_weight, None, None, None, None, None
+        if grad_bias is not None:
+            grad_bias = grad_bias[:, 0].to(hidden.dtype)
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None
+
+
+def _slope(
+    logits: Tensor, targets: Tensor, of_logprobs: Tensor, of_entropy: Tensor | None, shape: _Shape, blocks: _Blocks
+) -> Tensor:
+    """The slope behind the cap, if there is one, `[rows, V]`: `of_logprobs` is in it where `of_entropy` is.
+
+    It may overwrite the logits.
+    """
+    flatness = None
+    if shape.cap:  # the slope of the cap itself, 1 - tanh(x) ** 2
+        flatness = torch.square(logits, out=blocks.get("flatness", blocks.wide, len(logits)))
+        flatness.mul_(-((shape.temperature / shape.cap) ** 2)).add_(1)
+    if of_entropy is None:
+        slope = _softmax_minus_onehot(logits, targets, blocks)
+    else:
+        slope = _slope_of_both(logits, targets, of_logprobs, of_entropy, blocks)
+    return slope if flatness is None else slope.mul_(flatness)
 
 
 def _softmax_minus_onehot(logits: Tensor, targets: Tensor, blocks: _Blocks) -> Tensor:
@@ -156,17 +208,17 @@ def _slope_of_both(logits: Tensor, targets: Tensor, of_logprobs: Tensor, of_entr
     return softmax.mul_(of_logprobs[:, None]).add_(bonus)
 
 
-def _logits(hidden: Tensor, weight: Tensor, scale: float, blocks: _Blocks) -> Tensor:
-    """Scaled logits `[rows, V]` in the wide type."""
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, shape: _Shape, blocks: _Blocks) -> Tensor:
+    """Logits `[rows, V]` that are sampled from, in the wide type."""
     logits = _product(hidden, weight, blocks)
     if logits.dtype != blocks.wide:
         logits = blocks.get("logits", blocks.wide, len(hidden)).copy_(logits)
-    return logits if scale == 1 else logits.mul_(scale)
+    return shape.apply_(logits if bias is None else logits.add_(bias))
 
 
-def _narrow_logits(hidden: Tensor, weight: Tensor, scale: float, blocks: _Blocks) -> Tensor:
+def _narrow_logits(hidden: Tensor, weight: Tensor, shape: _Shape, blocks: _Blocks) -> Tensor:
     """Logits `[rows, V]` in the type of `hidden`; in the wide type where they are scaled, which would round them."""
-    return _product(hidden, weight, blocks) if scale == 1 else _logits(hidden, weight, scale, blocks)
+    return _product(hidden, weight, blocks) if shape.factor == 1 else _logits(hidden, weight, None, shape, blocks)
 
 
 def _product(hidden: Tensor, weight: Tensor, blocks: _Blocks) -> Tensor:

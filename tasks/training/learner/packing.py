@@ -22,6 +22,7 @@ from __future__ import annotations
 import collections.abc
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,8 +103,22 @@ class MicroBatch:
         return int(self.input_ids.size)
 
 
+class RowOptions(TypedDict):
+    """The rows that a model understands, as arguments of `pack`."""
+
+    share_prompts: bool
+    """True where its attention understands rows in which responses share a prompt."""
+    alone: bool
+    """True where a state passes from token to token beside attention, so that a row holds one sequence."""
+
+
 def pack(
-    sequences: list[Sequence], max_tokens: int, *, ranks: int = 1, share_prompts: bool = False
+    sequences: list[Sequence],
+    max_tokens: int,
+    *,
+    ranks: int = 1,
+    share_prompts: bool = False,
+    alone: bool = False,
 ) -> list[list[MicroBatch]]:
     """Distribute sequences over micro-batches and ranks; every sequence is in exactly one.
 
@@ -116,6 +131,7 @@ def pack(
         max_tokens: tokens of a row.
         ranks: data-parallel ranks.
         share_prompts: keep sequences of one prompt together where they fit, with one copy of the prompt in a row.
+        alone: give each sequence a row of its own.
 
     Returns:
         The micro-batches of each rank, in order. The same input gives the same output.
@@ -125,7 +141,7 @@ def pack(
     """
     _check(sequences, max_tokens, ranks)
     packer = _Packer(sequences, max_tokens, share_prompts)
-    rows = packer.divisible(packer.rows(), ranks)
+    rows = packer.divisible([[i] for i in range(len(sequences))] if alone else packer.rows(), ranks)
     return [[packer.build(row) for row in share] for share in packer.deal(rows, ranks)]
 
 

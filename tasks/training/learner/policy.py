@@ -9,15 +9,20 @@ from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AutoModelForCausalLM, PreTrainedModel
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
 
 from tasks.training.learner import attention, varlen
 from tasks.training.learner.adapter import adapter_parameters, add_adapter, base_parameters, switched_off
+from tasks.training.learner.architecture import LogitsShape, carries_state, fix_rope, without_randomness
 from tasks.training.learner.config import LoraConfig
 from tasks.training.learner.logprobs import DEFAULT_CHUNK, token_logprobs
+from tasks.training.learner.packing import RowOptions
 
 DENSE = "sdpa"
 """Name of torch's own attention, to which transformers gives a mask `[T, T]` of a packed row."""
+EAGER = "eager"
+"""Name of transformers' plain attention, which takes the same mask and knows every variant."""
 LAYOUTS: Mapping[str, Callable[[Tensor], object]] = {
     attention.NAME: attention.Layout.of,
     varlen.NAME: varlen.Bounds.of,
@@ -53,6 +58,7 @@ class Policy(nn.Module):
         super().__init__()
         self.model = model
         self._chunk = chunk
+        self._logits = LogitsShape.of(model.config)
 
     @classmethod
     def load(
@@ -63,13 +69,22 @@ class Policy(nn.Module):
         gradient_checkpointing: bool = False,
         chunk: int = DEFAULT_CHUNK,
         lora: LoraConfig | None = None,
+        longest: int | None = None,
     ) -> Policy:
         """Load a Hugging Face model folder, with a new adapter where `lora` is given.
 
-        Its attention is that of `attention_for`.
+        Its attention is that of `attention_for`, or transformers' plain one on a GPU where scores are capped. Nothing
+        in it is random. `longest` is that of `fix_rope`.
+
+        Raises:
+            ModelError: RoPE depends on the length of a sequence in a way that packed rows cannot follow.
         """
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation=attention_for(dtype))
+        config = without_randomness(AutoConfig.from_pretrained(folder))
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, config=config, dtype=dtype, attn_implementation=_attention_of(config, dtype)
+        )
         model.config.use_cache = False
+        fix_rope(model, longest)
         if lora:
             add_adapter(model, lora)
         if gradient_checkpointing:
@@ -82,6 +97,16 @@ class Policy(nn.Module):
     def shares_prompts(self) -> bool:
         """True if its attention understands rows in which responses share a prompt (`packing`)."""
         return self.model.config._attn_implementation == attention.NAME
+
+    @property
+    def rows(self) -> RowOptions:
+        """Rows that the model understands."""
+        return RowOptions(share_prompts=self.shares_prompts, alone=carries_state(self.model))
+
+    @property
+    def attends_densely(self) -> bool:
+        """True if its attention has a mask `[T, T]` of a row."""
+        return self.model.config._attn_implementation in (DENSE, EAGER)
 
     def forward(
         self,
@@ -108,11 +133,14 @@ class Policy(nn.Module):
             input_ids=input_ids, position_ids=position_ids, use_cache=False, **layout
         )[0]
         chosen = hidden[0].index_select(0, sources[mask])  # [trained, H]
-        head = self.model.get_output_embeddings().weight  # [V, H]
+        head = self.model.get_output_embeddings()
         logprobs, entropy = token_logprobs(
             chosen,
-            head,
+            head.weight,  # [V, H]
             targets[mask],
+            bias=getattr(head, "bias", None),
+            scale=self._logits.scale,
+            cap=self._logits.cap,
             temperature=temperature,
             chunk=self._chunk,
             entropy_gradient=entropy_gradient,
@@ -121,11 +149,26 @@ class Policy(nn.Module):
         return _scatter(logprobs, mask), _scatter(entropy, mask)
 
     def checkpoint_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield the model's parameters, without an adapter's, by their names in a Hugging Face checkpoint.
+        """Yield the model's parameters, without an adapter's, by their names in memory (see `in_checkpoint`).
 
         A tied head is the embedding, and comes once.
         """
         return base_parameters(self.model)
+
+    def checkpoint_buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield the tensors of a checkpoint that no gradient changes, such as a router's correction of its scores."""
+        for prefix, module in self.model.named_modules():
+            for name, buffer in module.named_buffers(prefix, recurse=False):
+                if name.rpartition(".")[2] not in module._non_persistent_buffers_set:
+                    yield name, buffer
+
+    def in_checkpoint(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return all tensors of the model by the names, and in the parts, that its checkpoint has.
+
+        transformers joins some while it loads, such as the experts of a layer; engines read checkpoints.
+        """
+        named = revert_weight_conversion(self.model, tensors)
+        return {name: _alone(tensor) for name, tensor in named.items()}
 
     def adapter_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield the adapter's parameters by their names in peft's file; nothing where there is no adapter."""
@@ -139,6 +182,18 @@ class Policy(nn.Module):
 def _scatter(values: Tensor, mask: Tensor) -> Tensor:
     full = torch.zeros(mask.shape, dtype=values.dtype, device=values.device)
     return full.masked_scatter(mask, values)
+
+
+def _alone(tensor: Tensor) -> Tensor:
+    """The tensor in memory of its own: safetensors writes no parts of others."""
+    own = tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.nbytes
+    return tensor if own else tensor.clone(memory_format=torch.contiguous_format)
+
+
+def _attention_of(config: PreTrainedConfig, dtype: torch.dtype) -> str:
+    name = attention_for(dtype)
+    capped = getattr(config.get_text_config(), "attn_logit_softcapping", None)
+    return EAGER if capped and name != attention.NAME else name
 
 
 def attention_for(dtype: torch.dtype) -> str:

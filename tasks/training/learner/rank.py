@@ -12,6 +12,7 @@ from tasks.training.config import TrainingConfig
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
 
+    from tasks.training.learner.packing import RowOptions
     from tasks.training.learner.trainer import Trainer
 
 
@@ -68,8 +69,8 @@ class LearnerRank:
         self._listening = socket.create_server(("", 0), family=family, dualstack_ipv6=dual)
         return ray.util.get_node_ip_address(), self._listening.getsockname()[1]
 
-    def setup(self, rank: int, ranks: int, address: tuple[str, int]) -> bool:
-        """Join the other ranks and make the trainer; return whether rows may share prompts. Collective.
+    def setup(self, rank: int, ranks: int, address: tuple[str, int]) -> RowOptions:
+        """Join the other ranks and make the trainer; return the rows that its model understands. Collective.
 
         Args:
             rank: this one's number, from 0.
@@ -80,7 +81,7 @@ class LearnerRank:
         from tasks.training.learner.trainer import Trainer
 
         self._trainer = Trainer(self._config, self._folder)
-        return self._trainer.policy.shares_prompts
+        return self._trainer.policy.rows
 
     def _join(self, rank: int, ranks: int, address: tuple[str, int]) -> None:
         """Initialise `torch.distributed`, with NCCL on GPUs and gloo elsewhere."""

@@ -42,9 +42,11 @@ class Reference:
         passes: number of forward passes so far.
     """
 
-    def __init__(self, folder: str, device: torch.device, chunk: int, dtype: torch.dtype) -> None:
-        """Load the checkpoint in `folder`; `chunk` as in `Policy`, `dtype` as the policy's."""
-        policy = Policy.load(folder, dtype=dtype, chunk=chunk)
+    def __init__(
+        self, folder: str, device: torch.device, chunk: int, dtype: torch.dtype, longest: int | None = None
+    ) -> None:
+        """Load the checkpoint in `folder`; `chunk`, `dtype` and `longest` are the policy's (`Policy.load`)."""
+        policy = Policy.load(folder, dtype=dtype, chunk=chunk, longest=longest)
         self._policy = policy.to(device).eval().requires_grad_(False)
         self._exact: dict[str, Tensor] = {}
         self.passes = 0

@@ -6,8 +6,6 @@ divided by the global denominator. DeepSpeed averages over ranks, so each loss i
 
 from __future__ import annotations
 
-import json
-import shutil
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -27,10 +25,11 @@ from tasks.training.learner.client import LearnerLostError, RankReport
 from tasks.training.learner.config import check_dense_attention
 from tasks.training.learner.deepspeed_config import deepspeed_config
 from tasks.training.learner.packing import Floats, MicroBatch
-from tasks.training.learner.policy import DENSE, Policy, Row, attention_for
+from tasks.training.learner.policy import Policy, Row
 from tasks.training.learner.reference import FILE as REFERENCE_FILE
 from tasks.training.learner.reference import Reference, WithoutAdapter
 from tasks.training.learner.universal import TAG, universal_in
+from tasks.training.learner.weight_files import copy_all_but_weights
 from tasks.training.objective import LossInputs, policy_loss
 
 SHARD = "5GB"
@@ -56,6 +55,7 @@ class Trainer:
             model_folder: Hugging Face folder of the initial checkpoint.
 
         Raises:
+            ModelError: the model is one that the learner cannot compute rightly.
             DenseAttentionError: rows are too long for the attention that this GPU has for the learner's type.
         """
         options = config.learner
@@ -65,8 +65,6 @@ class Trainer:
         self._ranks = torch.distributed.get_world_size()
         self._dtype = precision.resolve(options.dtype, gpu=torch.cuda.is_available())
         dtype: torch.dtype = getattr(torch, self._dtype)
-        if attention_for(dtype) == DENSE:
-            check_dense_attention(options)
         torch.manual_seed(config.seed)
         self.policy = Policy.load(
             model_folder,
@@ -74,7 +72,10 @@ class Trainer:
             gradient_checkpointing=options.gradient_checkpointing,
             chunk=options.logprob_chunk_tokens,
             lora=config.lora,
+            longest=config.actors.engine.max_model_len,
         )
+        if self.policy.attends_densely:
+            check_dense_attention(options)
         self.policy.train()
         self.engine: DeepSpeedEngine = deepspeed.initialize(
             model=self.policy,
@@ -89,7 +90,13 @@ class Trainer:
             self.reference = (
                 WithoutAdapter(self.policy)
                 if config.lora
-                else Reference(model_folder, self._device, options.logprob_chunk_tokens, dtype)
+                else Reference(
+                    model_folder,
+                    self._device,
+                    options.logprob_chunk_tokens,
+                    dtype,
+                    config.actors.engine.max_model_len,
+                )
             )
 
     def step(self, micro_batches: Sequence[MicroBatch], denominator: float, learning_rate: float) -> RankReport:
@@ -214,20 +221,23 @@ class Trainer:
         tensors = self._whole_policy()
         if self._rank == 0:
             Path(folder).mkdir(parents=True, exist_ok=True)
-            _copy_all_but_weights(Path(self._folder), Path(folder), self._dtype)
+            copy_all_but_weights(Path(self._folder), Path(folder), self._dtype)
             with writing(Path(folder)):
                 save_torch_state_dict(tensors, folder, max_shard_size=SHARD)
         if self._config.lora:
             self.write_weights(str(Path(folder) / "adapter"))
 
     def _whole_policy(self) -> dict[str, Tensor]:
-        """The policy's tensors on rank 0, under the checkpoint's names; an adapter is merged."""
+        """The policy's tensors on rank 0, as its checkpoint has them; an adapter is merged. {} on other ranks."""
         tensors = self._on_rank_0(self.policy.checkpoint_parameters())
         if self._config.lora:
             from tasks.training.learner.adapter import merged
 
             tensors = merged(tensors, self._on_rank_0(self.policy.adapter_parameters()), self._config.lora)
-        return tensors
+        if self._rank:
+            return {}
+        buffers = {name: buffer.to("cpu", copy=True) for name, buffer in self.policy.checkpoint_buffers()}
+        return self.policy.in_checkpoint(tensors | buffers)
 
     def _on_rank_0(self, parameters: Iterable[tuple[str, nn.Parameter]]) -> dict[str, Tensor]:
         """Whole parameters in main memory of rank 0, gathered one at a time; {} on other ranks, which take part.
@@ -294,13 +304,3 @@ class Trainer:
             path = self.engine.load_checkpoint(str(folder), tag=TAG, load_module_strict=whole)[0]
         if path is None:
             raise RuntimeError(f"{folder} holds no checkpoint for {self._ranks} learner ranks")
-
-
-def _copy_all_but_weights(source: Path, destination: Path, dtype: str) -> None:
-    """Copy the files of a Hugging Face folder but its weights, and name `dtype` as their type in `config.json`."""
-    for path in source.iterdir():
-        if path.is_file() and ".safetensors" not in path.name:
-            shutil.copy(path, destination / path.name)
-    config = json.loads((source / "config.json").read_text())
-    config.pop("torch_dtype", None)  # its name in older files
-    (destination / "config.json").write_text(json.dumps(config | {"dtype": dtype}, indent=2) + "\n")

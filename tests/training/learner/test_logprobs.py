@@ -54,6 +54,36 @@ def test_chunks_equal_the_whole_in_values_and_gradients(chunk, temperature):
     torch.testing.assert_close(gradients(logprobs, hidden, weight), gradients(expected, hidden, weight))
 
 
+HEADS = {
+    "scale": {"scale": 1 / 8},
+    "bias": {"bias": True},
+    "cap": {"cap": 3.0},
+    "all": {"scale": 0.5, "bias": True, "cap": 3.0},
+}
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS.keys())
+@pytest.mark.parametrize("entropy_gradient", [False, True])
+def test_a_scale_a_bias_and_a_cap_equal_the_plain_computation(head, entropy_gradient):
+    hidden, weight, targets = inputs()
+    leaves = [hidden, weight]
+    if head.get("bias"):
+        head = {**head, "bias": torch.linspace(-1, 2, V, dtype=torch.float64).requires_grad_()}
+        leaves.append(head["bias"])
+    options = {"temperature": 0.6, "chunk": 5, "entropy_gradient": entropy_gradient}
+    logprobs, entropy = token_logprobs(hidden, weight, targets, **head, **options)
+    logits = head.get("scale", 1.0) * (hidden @ weight.T + head.get("bias", 0.0))
+    if "cap" in head:
+        logits = head["cap"] * torch.tanh(logits / head["cap"])
+    full = (logits / 0.6).log_softmax(-1)
+    expected, expected_entropy = full.gather(1, targets[:, None])[:, 0], -(full.exp() * full).sum(-1)
+    torch.testing.assert_close(logprobs, expected)
+    torch.testing.assert_close(entropy, expected_entropy)
+    if entropy_gradient:
+        logprobs, expected = logprobs + 0.3 * entropy, expected + 0.3 * expected_entropy
+    torch.testing.assert_close(gradients(logprobs, *leaves), gradients(expected, *leaves))
+
+
 @pytest.mark.long
 def test_gradients_are_those_of_finite_differences():
     hidden, weight, targets = inputs()

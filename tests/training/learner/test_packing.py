@@ -115,6 +115,13 @@ def test_every_sequence_is_packed_exactly_once_within_the_bound(sizes, slack, ra
     assert sum(batch.mask.sum() for batch in flat(shares)) == sum(s.num_trained for s in given_sequences)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_model_that_carries_state_gets_one_sequence_a_row(ranks):
+    family = [sequence(4, n) for n in (3, 1, 7)]
+    rows = [batch for batch in flat(pack(family, 64, ranks=ranks, share_prompts=True, alone=True)) if batch.mask.any()]
+    assert sorted(batch.num_tokens for batch in rows) == [5, 7, 11]
+
+
 def seen_by(batch, position):
     """The tokens that the one at `position` of a row attends to, itself included, by the rule of `position_ids`."""
     ids, positions = batch.input_ids[0].tolist(), batch.position_ids[0].tolist()

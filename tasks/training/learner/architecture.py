@@ -1,0 +1,122 @@
+"""What a model's configuration means for the learner: its head, its randomness, its packing and its RoPE.
+
+Engines and transformers read these options by themselves. The learner computes the head in chunks and packs rows, so
+that it has to read them, too; `tasks.training.model_check` compares the result with the model's own forward pass.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from tasks.storage.model_folder import ModelError
+
+SCALES = {"logit_scale": 1, "lm_head_multiplier": 1, "logits_scaling": -1}
+"""Options that scale all logits, with the exponent that a value gets: 1 multiplies (Cohere, Falcon-H1), -1 divides
+(Granite)."""
+OTHER_SCALES = {("hyperclovax", "logits_scaling"): 1}
+"""Exponents of model types that read an option of `SCALES` in another way."""
+CAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")
+"""Options that bound all logits by `cap * tanh(logits / cap)` (Gemma 2, RecurrentGemma, xLSTM)."""
+RANDOM = re.compile("drop|jitter")
+"""Names of options by which a forward pass in training is random: dropout, layer dropout, a router's noise."""
+RECURRENT_LAYERS = {"conv", "linear_attention", "hybrid", "hybrid_sliding", "mamba", "recurrent"}
+"""Layer types that carry a state from token to token, and with it from one packed sequence into the next."""
+
+
+@dataclass(frozen=True)
+class LogitsShape:
+    """The function from a head's product to logits: `cap * tanh(scale * (hidden @ weight.T + bias) / cap)`.
+
+    Attributes:
+        scale: factor on all logits.
+        cap: bound of all logits; None: none.
+    """
+
+    scale: float = 1.0
+    cap: float | None = None
+
+    @classmethod
+    def of(cls, config: PreTrainedConfig) -> LogitsShape:
+        """Return the function that the options of `config` name."""
+        text = config.get_text_config()
+        scale = 1.0
+        for name, exponent in SCALES.items():
+            if value := getattr(text, name, None):
+                scale *= value ** OTHER_SCALES.get((text.model_type, name), exponent)
+        caps = (getattr(text, name, None) for name in CAPS)
+        return cls(scale=scale, cap=next((cap for cap in caps if cap), None))
+
+
+def without_randomness(config: PreTrainedConfig) -> PreTrainedConfig:
+    """Return `config` with every dropout and router noise set to 0.
+
+    The ratio of new to old log-probabilities is one of policies; dropout would put its noise into both.
+    """
+    for part in {id(part): part for part in (config, config.get_text_config())}.values():
+        for name, value in vars(part).items():
+            if RANDOM.search(name) and isinstance(value, float):
+                setattr(part, name, 0.0)
+    return config
+
+
+def carries_state(model: PreTrainedModel) -> bool:
+    """Return whether a layer carries a state, or a convolution, from token to token: such rows hold one sequence."""
+    layers = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
+    return (
+        bool(layers & RECURRENT_LAYERS)
+        or model._is_stateful
+        or any(isinstance(module, nn.Conv1d) for module in model.modules())
+    )
+
+
+def fix_rope(model: PreTrainedModel, longest: int | None = None) -> None:
+    """Give RoPE that depends on the length of a row one choice for all rows, the one that vLLM makes.
+
+    transformers decides by the longest sequence of a row, so that a sequence would depend on those packed beside it.
+    With `longrope` vLLM takes the long factors for all sequences if its context exceeds the original window. With
+    `dynamic` it scales nothing, which is right up to the window.
+
+    Args:
+        model: changed in place.
+        longest: tokens of the longest sequence that engines make (`engine.max_model_len`); None: the model's context.
+
+    Raises:
+        ModelError: `dynamic`, and sequences that are longer than the window.
+    """
+    longest = longest or getattr(model.config.get_text_config(), "max_position_embeddings", 0)
+    for module in model.modules():
+        for layer_type, kind in _ropes(module):
+            prefix, kinds = (f"{layer_type}_", {"layer_type": layer_type}) if layer_type else ("", {})
+            config: Any = module.config
+            parameters: dict[str, Any] = config.rope_parameters[layer_type] if layer_type else config.rope_parameters
+            if kind == "longrope" and longest > (window := parameters["original_max_position_embeddings"]):
+                frequencies: Tensor = getattr(module, f"{prefix}inv_freq")
+                long, _ = ROPE_INIT_FUNCTIONS[kind](config, frequencies.device, seq_len=window + 1, **kinds)
+                module.register_buffer(f"{prefix}inv_freq", long, persistent=False)
+            elif "dynamic" in kind and longest > (window := config.max_position_embeddings):
+                raise ModelError(
+                    f"model {model.config.name_or_path}: its RoPE (`dynamic`) changes with the length of a sequence "
+                    f"beyond {window:,} tokens, which packed rows and engines cannot follow; lower "
+                    f"actors.engine.max_model_len = {longest:,} to {window:,}"
+                )
+
+
+def _ropes(module: nn.Module) -> Iterator[tuple[str | None, str]]:
+    """Yield the type of each RoPE of a module that depends on the length, by layer type; mark it as fixed."""
+    kinds: Any = getattr(module, "rope_type", None)
+    if isinstance(kinds, str):
+        if kinds == "longrope" or "dynamic" in kinds:
+            setattr(module, "rope_type", "default")  # noqa: B010 a plain attribute, which nn.Module does not declare
+            yield None, kinds
+    elif isinstance(kinds, dict):
+        for layer_type, kind in list(kinds.items()):
+            if kind == "longrope" or "dynamic" in kind:
+                kinds[layer_type] = "default"
+                yield layer_type, kind

@@ -1,0 +1,24 @@
+"""The files of a model folder that hold no weights, and go with every policy that is exported from it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+WEIGHTS = re.compile(r"\.(safetensors|bin|pt|pth|ckpt|gguf|ggml|h5|msgpack|onnx|onnx_data|ot|npz|tflite)(\.|$)")
+"""Names of files that hold weights, or an index of them."""
+
+
+def copy_all_but_weights(source: Path, destination: Path, dtype: str) -> None:
+    """Copy the files of a Hugging Face folder but its weights, and name `dtype` as their type in `config.json`.
+
+    Weights in other formats are those of the initial model, which a loader that prefers them would serve.
+    """
+    for path in source.iterdir():
+        if path.is_file() and not WEIGHTS.search(path.name):
+            shutil.copy(path, destination / path.name)
+    config = json.loads((source / "config.json").read_text())
+    config.pop("torch_dtype", None)  # its name in older files
+    (destination / "config.json").write_text(json.dumps(config | {"dtype": dtype}, indent=2) + "\n")

@@ -1,0 +1,122 @@
+"""Families of models in miniature: the learner beside the model's own forward pass, and the export read back."""
+
+import shutil
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from tasks.storage.model_folder import ModelError
+from tasks.training.__main__ import main
+from tasks.training.learner import policy
+from tasks.training.learner.architecture import LogitsShape
+from tasks.training.learner.policy import Policy
+from tasks.training.model_check.learner import LearnerCheck, ModelCheckError
+from tests.training.model_check.families import FAMILIES, build
+
+ROUNDING = 1e-4
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A family's folder, made once."""
+    made = {}
+
+    def folder(family):
+        if family not in made:
+            made[family] = build(tmp_path_factory.mktemp(family), family)
+        return made[family]
+
+    return folder
+
+
+def check_of(folder):
+    return LearnerCheck(folder, dtype=torch.float32, longest=256)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_learner_and_export_have_the_models_own_policy_before_and_after_an_update(folder, family):
+    figures = check_of(folder(family)).check()
+    assert len(figures) == 3
+    assert max(figures.values()) < ROUNDING
+
+
+class PlainHead(LogitsShape):
+    """The function of a head that scales and bounds nothing, whatever the configuration."""
+
+    @classmethod
+    def of(cls, config):
+        return cls()
+
+
+token_logprobs = policy.token_logprobs
+
+
+def without_bias(*arguments, bias, **options):
+    return token_logprobs(*arguments, **options)
+
+
+def as_it_was(model_or_config, *_):
+    return model_or_config
+
+
+BROKEN = [
+    ("granite", policy, "LogitsShape", PlainHead, "scale of the logits, of 0.12"),
+    ("cohere", policy, "LogitsShape", PlainHead, "scale of the logits, of 0.25"),
+    ("gemma2", policy, "LogitsShape", PlainHead, "soft cap of the logits"),
+    ("phi", policy, "token_logprobs", without_bias, "bias of the head"),
+    ("lfm2", policy, "carries_state", lambda model: False, "packing"),
+    ("qwen3_next", policy, "carries_state", lambda model: False, "packing"),
+    ("mamba2", policy, "carries_state", lambda model: False, "packing"),
+    ("gpt2", policy, "without_randomness", as_it_was, "dropout"),
+    ("starcoder2", policy, "without_randomness", as_it_was, "dropout"),
+    ("phi", policy, "without_randomness", as_it_was, "dropout"),
+    ("phi3", policy, "fix_rope", as_it_was, "RoPE that depends on the length"),
+    ("glm4_moe", Policy, "checkpoint_buffers", lambda self: iter(()), "lacks .*e_score_correction_bias"),
+    ("mixtral", policy, "revert_weight_conversion", lambda model, tensors: tensors, "names a tensor .*experts"),
+]
+"""A family, what the learner does for it, what takes its place here, and the cause that the check then names."""
+
+
+@pytest.mark.parametrize(("family", "owner", "name", "instead", "cause"), BROKEN, ids=lambda value: str(value)[:20])
+def test_a_learner_without_its_mend_is_refused_with_the_cause(folder, monkeypatch, family, owner, name, instead, cause):
+    monkeypatch.setattr(owner, name, instead)
+    check = check_of(folder(family))
+    with pytest.raises(ModelCheckError, match=cause):
+        check.check()
+    if name not in ("checkpoint_buffers", "revert_weight_conversion"):  # those are no matter of log-probabilities
+        assert max(check.figures.values()) > 10 * ROUNDING
+
+
+def test_rope_that_changes_beyond_the_window_is_refused_and_up_to_it_is_the_same(tmp_path):
+    dynamic = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
+    build(tmp_path, "llama", rope_parameters=dynamic, max_position_embeddings=64)
+    with pytest.raises(ModelError, match=r"max_model_len = 128 to 64"):
+        LearnerCheck(tmp_path, dtype=torch.float32, longest=128)
+    assert max(LearnerCheck(tmp_path, dtype=torch.float32, longest=64).check().values()) < ROUNDING
+
+
+def test_other_files_of_weights_are_not_exported(folder, tmp_path):
+    source = shutil.copytree(folder("llama"), tmp_path / "model")
+    for name in ("pytorch_model.bin", "model.Q4.gguf", "consolidated.00.pth", "model.safetensors.index.json"):
+        (source / name).write_text("of the initial model")
+    (source / "tokenizer.model").write_text("a tokenizer")
+    export = tmp_path / "export"
+    export.mkdir()
+    check_of(source).check(export)
+    names = {path.name for path in export.iterdir()}
+    assert names == {"config.json", "generation_config.json", "model.safetensors", "tokenizer.model"}
+
+
+def test_the_command_prints_the_differences_of_a_folder(tiny_model):
+    done = CliRunner().invoke(main, ["check", str(tiny_model), "--no-engine", "learner.dtype=float32"])
+    assert done.exit_code == 0, done.output
+    assert done.output.count(" nats between ") == 3
