@@ -106,23 +106,23 @@ class ControlTokens:
         pattern = f"(?=[{starts}])(?:{'|'.join(map(re.escape, longest_first))})" if tokens else r"(?!)"
         self._pattern = re.compile(pattern)
 
-    def found(self, prompts: pa.Table) -> dict[int, str]:
+    def first_tokens(self, prompts: pa.Table) -> dict[int, str]:
         """Return the first control token of each prompt that holds one, by the prompt's number in the table."""
-        found: dict[int, str] = {}
+        tokens: dict[int, str] = {}
         for row, messages in enumerate(prompts.column("messages").to_pylist()):
             hits = (self._pattern.search(message["content"]) for message in messages)
             if (hit := next(filter(None, hits), None)) is not None:
-                found[row] = hit[0]
-        return found
+                tokens[row] = hit[0]
+        return tokens
 
     def counted(self, prompts: pa.Table) -> pa.Table:
         """Return the prompts as they are, after adding those that hold a control token to `counts`."""
-        self.counts.update(self.found(prompts).values())
+        self.counts.update(self.first_tokens(prompts).values())
         return prompts
 
     def escaped(self, prompts: pa.Table) -> pa.Table:
         """Return the prompts with a space after the first character of each control token, and with new identities."""
-        holding = self.found(prompts)
+        holding = self.first_tokens(prompts)
         if not holding:
             return prompts
         changed = {name: prompts.column(name).to_pylist() for name in ("messages", "prompt_id")}

@@ -28,7 +28,7 @@ _NAME = re.compile(r"\.*[^\W\d]\w*(\.[^\W\d]\w*)*")
 _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 
 
-class _Place(NamedTuple):
+class _Location(NamedTuple):
     """The file of a module, None for a package without one or a module of the interpreter; the folders of a package."""
 
     file: Path | None
@@ -90,22 +90,22 @@ def user_files(module: str) -> dict[str, Path]:
         if name in seen:
             continue
         seen.add(name)
-        place = _place(name)
-        if place is None or (name != module and not _is_users(name, place)):
+        location = _located(name)
+        if location is None or (name != module and not _is_users(name, location)):
             continue
         waiting += [name.rsplit(".", level)[0] for level in range(1, name.count(".") + 1)]
-        if place.file is not None:
-            files[name] = place.file
-            package = name if place.folders else name.rpartition(".")[0]
-            waiting += _imports(place.file, _time(place.file), package)
+        if location.file is not None:
+            files[name] = location.file
+            package = name if location.folders else name.rpartition(".")[0]
+            waiting += _imports(location.file, _time(location.file), package)
     return files
 
 
 def _file(module: str) -> Path:
-    place = _place(module)
-    if place is None or place.file is None:
+    location = _located(module)
+    if location is None or location.file is None:
         raise ImportError(f"there is no module {module}")
-    return place.file
+    return location.file
 
 
 def _time(path: Path) -> int:
@@ -113,7 +113,7 @@ def _time(path: Path) -> int:
     return path.stat().st_mtime_ns if path.is_file() else 0
 
 
-def _place(module: str) -> _Place | None:
+def _located(module: str) -> _Location | None:
     """Find a module without an import of the packages that it is in."""
     root, *parts = module.split(".")
     try:
@@ -123,25 +123,25 @@ def _place(module: str) -> _Place | None:
     if spec is None:
         return None
     file = Path(spec.origin) if spec.has_location and spec.origin else None
-    place: _Place | None = _Place(file, tuple(map(Path, spec.submodule_search_locations or ())))
+    location: _Location | None = _Location(file, tuple(map(Path, spec.submodule_search_locations or ())))
     for part in parts:
-        place = _below(place.folders, part) if place else None
-    return place
+        location = _below(location.folders, part) if location else None
+    return location
 
 
-def _below(folders: tuple[Path, ...], name: str) -> _Place | None:
+def _below(folders: tuple[Path, ...], name: str) -> _Location | None:
     for folder in folders:
         if (folder / name / "__init__.py").is_file():
-            return _Place(folder / name / "__init__.py", (folder / name,))
+            return _Location(folder / name / "__init__.py", (folder / name,))
         for suffix in all_suffixes():
             if (folder / f"{name}{suffix}").is_file():
-                return _Place(folder / f"{name}{suffix}", ())
+                return _Location(folder / f"{name}{suffix}", ())
     without_file = tuple(folder / name for folder in folders if (folder / name).is_dir())
-    return _Place(None, without_file) if without_file else None
+    return _Location(None, without_file) if without_file else None
 
 
-def _is_users(name: str, place: _Place) -> bool:
-    paths = [place.file] if place.file else place.folders
+def _is_users(name: str, location: _Location) -> bool:
+    paths = [location.file] if location.file else location.folders
     return name.partition(".")[0] not in PROJECT and not any(
         path.is_relative_to(_STANDARD_LIBRARY) or {"site-packages", "dist-packages"} & set(path.parts) for path in paths
     )

@@ -128,8 +128,8 @@ def test_small_sources_are_read_in_one_pod_and_a_hub_data_set_in_its_own(nodes):
         "roll-out",
         "judge",
         "collect",
-        "compare",
         "select",
+        "compare",
         "mix",
     ]
     spec = quickstart()[0].model_dump(mode="json", exclude_unset=True)
