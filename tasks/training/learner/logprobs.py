@@ -124,7 +124,7 @@ class _TokenLogprobs(torch.autograd.Function):
             if with_entropy:
                 # in place: p log p without another [chunk, V]
                 entropy[rows] = -torch.exp(logprobs, out=logits).mul_(logprobs).sum(dim=-1)
-        ctx.save_for_backward(hidden, weight, targets, bias)  # type: ignore[arg-type] takes None too
+        ctx.save_for_backward(hidden, weight, targets, bias)  # type: ignore[arg-type]
         ctx.shape, ctx.chunk, ctx.entropy_gradient = shape, chunk, entropy_gradient
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropy)
