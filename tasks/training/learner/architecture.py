@@ -1,4 +1,4 @@
-"""What a model's configuration means for the learner: its head, its randomness, its packing and its RoPE.
+"""Options of a model's configuration that the learner has to read: of head, randomness, recurrence and RoPE.
 
 Engines and transformers read these options by themselves. The learner computes the head in chunks and packs rows, so
 that it has to read them, too; `tasks.training.model_check` compares the result with the model's own forward pass.
