@@ -46,7 +46,7 @@ def policy_logprobs(folder, prompt, response):
     return logits.log_softmax(-1).gather(1, torch.tensor(response, dtype=torch.long)[:, None])[:, 0].tolist()
 
 
-def test_more_requests_than_places_all_finish(engine, loop):
+def test_more_requests_than_slots_all_finish(engine, loop):
     completions = loop.run(all_of(engine, 40))
     assert len(completions) == 40
     for completion in completions:
@@ -55,7 +55,9 @@ def test_more_requests_than_places_all_finish(engine, loop):
         assert max(completion.logprobs) <= 0
         assert completion.versions == [VersionSpan(0, 0, len(completion.token_ids))]
         assert completion.finish_reason == "stop" or len(completion.token_ids) == 24
-    assert len({tuple(completion.token_ids) for completion in completions}) == 40
+    # Two may well end at once; that any two agree in eight tokens is impossible.
+    long = [tuple(completion.token_ids) for completion in completions if len(completion.token_ids) > 8]
+    assert len(set(long)) == len(long) > 20
 
 
 def test_logprobs_are_those_of_the_policy_that_sampled(engine, loop, tiny_model):
