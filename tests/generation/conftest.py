@@ -29,7 +29,7 @@ def engine(tiny_model, loop, before):
     """Eight sequences at a time in float32, so that log-probabilities can be compared closely."""
     from tasks.generation.engine import Engine
 
-    options = EngineConfig(max_model_len=CONTEXT, max_num_seqs=8, dtype="float32")
+    options = EngineConfig(max_model_len=CONTEXT, max_num_seqs=8, dtype="float32", cpu_threads=1)
     environment = dict(os.environ)
     engine = loop.run(Engine.start(tiny_model, options, updatable=True))
     assert dict(os.environ) == environment, "what the engine needs is no business of this process's other children"

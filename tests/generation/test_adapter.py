@@ -55,7 +55,7 @@ def loop():
 def engine(tiny_model, loop):
     from tasks.generation.engine import Engine
 
-    options = EngineConfig(max_model_len=320, max_num_seqs=8, dtype="float32")
+    options = EngineConfig(max_model_len=320, max_num_seqs=8, dtype="float32", cpu_threads=1)
     engine = loop.run(Engine.start(tiny_model, options, updatable=True, adapter_rank=RANK))
     yield engine
     engine.shutdown()

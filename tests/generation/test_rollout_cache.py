@@ -19,7 +19,7 @@ from tasks.verifiers import VerifiersConfig, open_pool
 from tasks.verifiers.config import DEFAULTS
 from tests.generation.test_sample_and_score import cache_in, table
 
-ENGINE = EngineConfig(max_model_len=128, max_num_seqs=4)
+ENGINE = EngineConfig(max_model_len=128, max_num_seqs=4, cpu_threads=1)
 SAMPLING = SamplingConfig(samples=4, max_tokens=16, seed=5)
 PROMPTS = table(*(f"Write sentence number {number}" for number in range(6)))
 

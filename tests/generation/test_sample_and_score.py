@@ -16,7 +16,7 @@ from tasks.tables.schemas import PROMPTS, ROLLOUTS, canonical_json, prompt_id
 from tasks.verifiers import VerifiersConfig
 
 NO_COMMA = {"instruction_ids": ["punctuation:no_comma"], "kwargs": [{}]}
-ENGINE = EngineConfig(max_model_len=128)
+ENGINE = EngineConfig(max_model_len=128, cpu_threads=1)
 SAMPLING = SamplingConfig(samples=4, max_tokens=16, seed=5)
 
 

@@ -39,7 +39,7 @@ RECIPE = TrainingConfig.model_validate(
         "sampling": {"samples": 4, "max_tokens": 16},
         "optimizer": {"learning_rate": 1e-6},
         "learner": {"cpu_threads": 1, "micro_batch_tokens": 256, "dtype": "float32"},
-        "actors": {"engine": {"max_model_len": 64, "max_num_seqs": 16}},
+        "actors": {"engine": {"max_model_len": 64, "max_num_seqs": 16, "cpu_threads": 1}},
         "alarms": {"max_truncated": None},
         "checkpoint_every": 4,
         "stall_seconds": 240,

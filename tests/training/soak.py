@@ -36,7 +36,7 @@ RECIPE = TrainingConfig.model_validate(
         "sampling": {"samples": 4, "max_tokens": 8},
         "optimizer": {"learning_rate": 1e-6},  # the policy stays what it is, and its prompts as hard as they are
         "learner": {"cpu_threads": 1, "micro_batch_tokens": 256},
-        "actors": {"engine": {"max_model_len": 64, "max_num_seqs": 8}},
+        "actors": {"engine": {"max_model_len": 64, "max_num_seqs": 8, "cpu_threads": 1}},
         "checkpoint_every": 50,
         "alarms": {"max_truncated": None},
         "stall_seconds": 240,

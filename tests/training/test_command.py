@@ -14,7 +14,7 @@ from tests.training.mixtures import mixture
 
 OVERRIDES = (
     *("steps=1", "groups_per_step=2", "sampling={samples: 4, max_tokens: 16}", "learner.cpu_threads=1"),
-    "actors.engine={max_model_len: 128, max_num_seqs: 16}",
+    "actors.engine={max_model_len: 128, max_num_seqs: 16, cpu_threads: 1}",
 )
 
 

@@ -30,7 +30,7 @@ RECIPE = TrainingConfig.model_validate(
         "sampling": {"samples": 4, "max_tokens": 16},
         "optimizer": {"learning_rate": 1e-3},
         "learner": {"cpu_threads": 1},
-        "actors": {"engine": {"max_model_len": 128, "max_num_seqs": 16}},
+        "actors": {"engine": {"max_model_len": 128, "max_num_seqs": 16, "cpu_threads": 1}},
         "checkpoint_every": 1,
         "stall_seconds": 240,
     }

@@ -21,7 +21,7 @@ from tasks.verifiers import VerifiersConfig, verifiers_of, verify
 from tests.verifiers.chat.fake_endpoint import FakeEndpoint, graded
 
 PROMPTS_OF_EACH, SAMPLES = 25, 4
-ENGINE = EngineConfig(max_model_len=256)
+ENGINE = EngineConfig(max_model_len=256, cpu_threads=1)
 FUNCTION = {"function": "tests.verifiers.rewards_of_a_user.length_penalty", "columns": {}}
 
 MATHEMATICS = ["the answer is {n}", r"\boxed{{{n}.0}}", r"so \boxed{{{n}+1}}", "<think>{n}</think> I do not know"]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.pipeline
 
 RAN_IN = {"ledger": "training"}
 """The image of the task that makes a table, where it is not data's."""
-ENGINE = {"max_model_len": 256, "max_num_seqs": 32}
+ENGINE = {"max_model_len": 256, "max_num_seqs": 32, "cpu_threads": 1}
 
 
 def test_an_image_holds_the_folders_that_its_tasks_read():

@@ -52,7 +52,7 @@ def inputs(cluster, tiny_model, tmp_path_factory):
             "groups_per_step": 2,
             "sampling": {"samples": 4, "max_tokens": 16},
             "learner": {"micro_batch_tokens": 256, "cpu_threads": 1},
-            "actors": {"engine": {"max_model_len": 128, "max_num_seqs": 16}},
+            "actors": {"engine": {"max_model_len": 128, "max_num_seqs": 16, "cpu_threads": 1}},
         }
         return literals(
             model=FlyteDirectory(f"{place}/model"),

@@ -31,7 +31,7 @@ pytestmark = [
 PYFLYTE = str(Path(sys.executable).with_name("pyflyte"))
 STEPS = 3
 GAIN = {"before": "", "after": "", "gain": "+"}
-ENGINE = {"max_model_len": 256, "max_num_seqs": 32}
+ENGINE = {"max_model_len": 256, "max_num_seqs": 32, "cpu_threads": 1}
 
 
 class Laptop:

@@ -99,7 +99,7 @@ def tables(tmp_path_factory):
             "early_stopping": True,
             "shard_prompts": 40,
             "sampling": {"samples": 4, "max_tokens": 16, "seed": 3},
-            "engine": {"max_model_len": 256, "max_num_seqs": 64},
+            "engine": {"max_model_len": 256, "max_num_seqs": 64, "cpu_threads": 1},
             "compared": {"other": {"model": {"source": {"kind": "folder", "path": other}}}},
         },
         "mixture": {"heldout": 0.1, "temperature": "inf", "max_repeats": 2},

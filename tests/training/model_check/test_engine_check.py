@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.complete]
 CONFIG = TrainingConfig.model_validate(
     {
         "learner": {"dtype": "float32"},
-        "actors": {"engine": {"dtype": "float32", "max_model_len": 128, "max_num_seqs": 16}},
+        "actors": {"engine": {"dtype": "float32", "max_model_len": 128, "max_num_seqs": 16, "cpu_threads": 1}},
     }
 )
 SERVED = ["llama", "qwen2", "qwen3", "olmo3", "granite", "cohere", "phi3", "mixtral", "qwen3_moe", "olmoe", "glm4_moe"]
