@@ -271,6 +271,7 @@ def _is_in(name: str, packages: Iterable[str]) -> bool:
     return any(f"{name}.".startswith(f"{package}.") for package in packages)
 
 
+@cache
 def _data_files(path: Path) -> list[Path]:
     if path.name != "__init__.py":
         return []

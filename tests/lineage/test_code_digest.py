@@ -12,7 +12,7 @@ STAGES = ("sourcing", "cleaning", "difficulty", "mixing", "training", "evaluatio
 
 
 def forget():
-    for function in (digest.code_digest, digest.reachable, digest._exists, digest._code, digest._versions):
+    for function in (digest.code_digest, digest.reachable, digest._exists, digest._code, digest._versions, digest._data_files):
         function.cache_clear()
 
 
