@@ -267,7 +267,8 @@ from tasks.generation.config import EngineConfig
 from tasks.generation.engine import Engine
 
 async def main():
-    engine = await Engine.start({str(tiny_model)!r}, EngineConfig(max_model_len={CONTEXT}, max_num_seqs=8, cpu_threads=1))
+    options = EngineConfig(max_model_len={CONTEXT}, max_num_seqs=8, cpu_threads=1)
+    engine = await Engine.start({str(tiny_model)!r}, options)
     print("ready", flush=True)
     await asyncio.sleep(600)
 

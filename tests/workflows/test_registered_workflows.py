@@ -81,6 +81,7 @@ def test_the_base_install_registers_the_same_without_torch_vllm_and_ray(base, re
     assert package(base, tmp_path / "package.tgz", ROOT, environment) == registered
 
 
+@pytest.mark.complete
 def test_the_base_install_plans_the_quickstart(base, tmp_path):
     code = (
         "from tasks.inputs.preflight import preflight\n"

@@ -108,6 +108,7 @@ def test_waiting_for_nobody_is_an_error_and_no_hang():
         run_in_virtual_time(asyncio.Event().wait())
 
 
+@pytest.mark.complete
 @pytest.mark.long
 def test_each_rung_of_the_published_ladder_is_above_the_last():
     rungs = {rung.name: rung.simulated.trained_tokens_per_second for rung in ladder()}

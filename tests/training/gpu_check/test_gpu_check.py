@@ -25,7 +25,7 @@ main(["--dry", "--json", sys.argv[1]])
 """
 
 
-@pytest.mark.long
+@pytest.mark.complete
 @pytest.mark.engine
 def test_a_dry_run_walks_all_checks_without_ray_vllm_and_flyte(tmp_path):
     file = tmp_path / "gpu.json"
