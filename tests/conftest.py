@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tasks.machine.large_imports import large_imports
 from tests.paths import ROOT
 from tests.tiny_model import build
 
@@ -23,6 +24,13 @@ WITH_ONE_ENGINE = (
 def tiny_model(tmp_path_factory):
     """A Hugging Face folder with a random Llama, its tokenizer and a chat template."""
     return build(tmp_path_factory.mktemp("model") / "tiny")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Collect, which imports most libraries, without the garbage collector."""
+    with large_imports():
+        return (yield)
 
 
 def unit(path):

@@ -25,6 +25,7 @@ from tasks.generation.interface import (
     VersionSpan,
 )
 from tasks.machine import cpu_environment, precision
+from tasks.machine.large_imports import large_imports
 from tasks.machine.resources import has_gpu
 
 if TYPE_CHECKING:
@@ -35,6 +36,12 @@ if TYPE_CHECKING:
     from vllm.lora.request import LoRARequest
     from vllm.outputs import WeightVersionSpan
     from vllm.v1.engine.async_llm import AsyncLLM
+
+
+STOP_SECONDS = 1.0
+"""Seconds that an engine's process has to end by itself on a machine without a GPU; vLLM's default is 5.
+
+Its work ends within a tenth of a second; the rest would go into taking its interpreter apart."""
 
 
 class Engine:
@@ -232,7 +239,8 @@ class Engine:
 
     def shutdown(self) -> None:
         """Stop the engine and its processes."""
-        self._llm.shutdown()
+        # Without a GPU, a process that has answered for a second holds nothing that the system would not free.
+        self._llm.shutdown(None if has_gpu() else STOP_SECONDS)
         # vLLM's finaliser shuts down again when the interpreter exits, and logs an error because its modules are gone.
         self._llm.shutdown = lambda *_, **__: None  # type: ignore[method-assign]
         self._sockets.cleanup()
@@ -264,9 +272,10 @@ def _chosen(tokens: Sequence[int], logprobs: SampleLogprobs | None) -> list[floa
 def _load(
     model: str, config: EngineConfig, *, updatable: bool, adapter_rank: int | None
 ) -> tuple[AsyncLLM, EngineStatistics]:
-    from vllm.config import WeightTransferConfig
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.v1.engine.async_llm import AsyncLLM
+    with large_imports():
+        from vllm.config import WeightTransferConfig
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
 
     from tasks.generation.engine_stats import Recorder
 

@@ -7,6 +7,7 @@ import socket
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
+from tasks.machine.large_imports import large_imports
 from tasks.training.config import TrainingConfig
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ class LearnerRank:
             address: the result of `address` on rank 0.
         """
         self._join(rank, ranks, address)
-        from tasks.training.learner.trainer import Trainer
+        with large_imports():
+            from tasks.training.learner.trainer import Trainer
 
         self._trainer = Trainer(self._config, self._folder)
         return self._trainer.policy.rows
@@ -93,8 +95,9 @@ class LearnerRank:
             "MASTER_ADDR": address[0],
             "MASTER_PORT": str(address[1]),
         }
-        import deepspeed
-        import torch
+        with large_imports():
+            import deepspeed
+            import torch
 
         if self._config.learner.cpu_threads and not gpus:
             torch.set_num_threads(self._config.learner.cpu_threads)

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 
+from tasks.machine.large_imports import large_imports
 from tasks.machine.orphans import when_orphaned
 
 
@@ -18,7 +19,8 @@ def main() -> None:
     parent = int(sys.argv[1])
     # The server leads a process group of its own, with its engine in it.
     when_orphaned(parent, lambda: os.killpg(0, signal.SIGKILL))
-    from vllm.entrypoints.launchers.api_server.entry import main as serve
+    with large_imports():
+        from vllm.entrypoints.launchers.api_server.entry import main as serve
 
     sys.argv[1:] = sys.argv[2:]
     serve()
