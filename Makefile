@@ -67,11 +67,12 @@ LOCKED = $(LOCK) pyproject.toml --python-version $(2) $(3:%=--extra %) --output-
 image-digests: | $(UV)  ## pins the base images of images/Dockerfile by digest, as their registries answer
 	@$(BIN)/python -m images.digests images/Dockerfile
 
-reference: $(VENV)/.ready  ## what is made from the options: JSON schemas, docs/options, docs/alarms.md, docs/metrics.md
+reference: $(VENV)/.ready  ## what is made from the options: JSON schemas, docs/options, docs/alarms.md, metrics, constraints
 	@$(BIN)/python -m tasks.inputs.json_schema workflows/schemas
 	@$(BIN)/python -m tasks.inputs.options_reference docs/options
 	@$(BIN)/python -m tasks.training alarms > docs/alarms.md
 	@$(BIN)/python -m tasks.training metrics > docs/metrics.md
+	@$(BIN)/python -m tasks.verifiers.instructions.reference > docs/constraints.md
 
 format: $(VENV)/.ready
 	@$(BIN)/ruff check --fix .
