@@ -104,6 +104,14 @@ def test_a_learner_without_its_mend_is_refused_with_the_cause(folder, monkeypatc
         assert largest(check.figures) > 10 * check.tolerance
 
 
+@pytest.mark.parametrize("family", ["gpt2", "starcoder2", "phi"])
+def test_dropout_is_found_in_16_bits_too_where_rounding_is_as_large(folder, monkeypatch, family):
+    assert len(check_of(folder(family), dtype="bfloat16").check()) == 4
+    monkeypatch.setattr(policy, "without_randomness", as_it_was)
+    with pytest.raises(ModelCheckError, match="dropout"):
+        check_of(folder(family), dtype="bfloat16").check()
+
+
 def test_rope_that_changes_beyond_the_window_is_refused_and_up_to_it_is_the_same(tmp_path):
     dynamic = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}
     build(tmp_path, "llama", rope_parameters=dynamic, max_position_embeddings=64)
