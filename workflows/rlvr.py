@@ -1,4 +1,4 @@
-"""The whole pipeline: preflight, model, data, train, evaluation, report.
+"""The whole pipeline: preflight, model, model check, data, train, evaluation, report.
 
 pyflyte run workflows/rlvr.py rlvr [--data FILE] [--training FILE] [--evaluation FILE]
 
@@ -16,6 +16,7 @@ from tasks.generation.task import prepare_model
 from tasks.inputs.files import DataFile, Recipe, quickstart
 from tasks.inputs.preflight import preflight
 from tasks.reporting.task import report
+from workflows.checking import checking
 from workflows.data import data as curate
 from workflows.evaluation import evaluation as evaluate
 from workflows.training import train
@@ -57,7 +58,9 @@ def rlvr(
     checked = preflight(data=data, training=training, evaluation=evaluation).with_overrides(node_name="preflight")
     files = {"data": checked.data, "training": checked.training}
     initial = prepare_model(spec=checked.model).with_overrides(node_name="model")
+    verified = checking(model=initial.model, training=checked.training).with_overrides(node_name="model-check")
     curated = curate(**files, model=initial.model).with_overrides(node_name="data")
+    verified >> curated.mixture
     trained = train(**files, model=initial.model, mixture=curated.mixture).with_overrides(node_name="train")
     evaluated = evaluate(
         **files, evaluation=checked.evaluation, model=initial.model, policy=trained.policy, heldout=curated.heldout
@@ -85,6 +88,7 @@ def rlvr(
         metrics=trained.metrics,
         summaries=[
             initial.summary,
+            verified,
             curated.cleaning,
             curated.rolling_out,
             curated.judging,

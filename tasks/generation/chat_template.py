@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import datetime
 import inspect
 import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from tasks.failures import MistakeError
+from tasks.storage.model_folder import date_variables
 from tasks.tables.schemas import Message
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-
-TODAY = datetime.date(2024, 7, 26)
-"""Date that templates print which ask for today's (Llama 3.2's own default): by the real one, prompts, caches and
-resumed runs would change by the day."""
 
 
 class ChatTemplateError(MistakeError):
@@ -29,7 +24,7 @@ def encode(
 ) -> list[list[int]]:
     """Return the tokens of each conversation, up to the beginning of the response.
 
-    A template that asks for the date is given `TODAY`, unless `variables` set one that it prefers.
+    A template that asks for the date is given `model_folder.TODAY`, unless `variables` set one that it prefers.
 
     Args:
         tokenizer: a Hugging Face tokenizer with a chat template.
@@ -47,8 +42,7 @@ def encode(
                 "it is set here" if name in fixed else f"the template of {tokenizer.name_or_path} has no such variable"
             )
             raise ChatTemplateError(f"sampling.chat_template_kwargs: {name}: {why}; leave it out")
-    if "strftime_now" in tokenizer.get_chat_template():
-        variables = {"strftime_now": TODAY.strftime, **variables}
+    variables = {**date_variables(tokenizer.get_chat_template()), **variables}
     return [
         list(cast("Iterable[int]", apply(messages, add_generation_prompt=True, return_dict=False, **variables)))
         for messages in conversations

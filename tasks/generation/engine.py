@@ -23,12 +23,14 @@ from tasks.generation.interface import (
     RequestRefusedError,
     UpdateTiming,
     VersionSpan,
+    WeightsNotTakenError,
 )
 from tasks.machine import cpu_environment, precision
 from tasks.machine.large_imports import large_imports
 from tasks.machine.resources import has_gpu
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from transformers import PreTrainedTokenizerBase
     from vllm import RequestOutput, SamplingParams
     from vllm.inputs import TokensPrompt
@@ -68,6 +70,7 @@ class Engine:
         self._adapter: LoRARequest | None = None
         self._requests = 0
         self._version = 0
+        self._arrivals_checked = False
         self._updating = asyncio.Lock()
         self.config = config
 
@@ -116,8 +119,6 @@ class Engine:
         from vllm.inputs import TokensPrompt
         from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
-        if self._adapted and self._adapter is None:
-            raise EngineError("the engine has no adapter yet: update_weights comes before the first request")
         parameters = SamplingParams(
             n=1,
             temperature=sampling.temperature,
@@ -140,9 +141,53 @@ class Engine:
         prompt = TokensPrompt(prompt_token_ids=list(prompt_ids), cache_salt=str(self._version))
         return await self._request(prompt, parameters)
 
+    async def prompt_logprobs(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        """Return the log-probabilities of tokens 1 to n - 1 of a text, each given those before it.
+
+        They are of temperature 1, and computed before all requests that wait, so that a full engine answers as soon as
+        one of its responses ends.
+
+        Args:
+            token_ids: n tokens, of which the first is not predicted; one less than the context at most.
+
+        Returns:
+            float32 `[n - 1]`, nats.
+
+        Raises:
+            RequestRefusedError: vLLM does not accept the request.
+            EngineError: the engine died.
+        """
+        from vllm.inputs import TokensPrompt
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+        parameters = SamplingParams(
+            temperature=0.0, max_tokens=1, prompt_logprobs=0, output_kind=RequestOutputKind.FINAL_ONLY
+        )
+        prompt = TokensPrompt(prompt_token_ids=list(token_ids), cache_salt=str(self._version))
+        output = await self._final_output(prompt, parameters)
+        assert output.prompt_logprobs is not None
+        following = zip(token_ids[1:], output.prompt_logprobs[1:], strict=True)
+        return np.array([entry[token].logprob for token, entry in following if entry], np.float32)
+
     async def _request(self, prompt: TokensPrompt, parameters: SamplingParams) -> Completion:
+        sample = (await self._final_output(prompt, parameters)).outputs[0]
+        assert (sample.logprobs is None) == (parameters.logprobs is None)
+        assert sample.finish_reason is not None
+        tokens = list(sample.token_ids)
+        stopped = sample.finish_reason == "stop"
+        return Completion(
+            text=self._without_end(sample.text, tokens[-1], sample.stop_reason) if stopped else sample.text,
+            token_ids=np.array(tokens, np.int32),
+            logprobs=np.array(_chosen(tokens, sample.logprobs), np.float32),
+            finish_reason=sample.finish_reason,
+            versions=[_span(span) for span in sample.weight_versions or []],
+        )
+
+    async def _final_output(self, prompt: TokensPrompt, parameters: SamplingParams) -> RequestOutput:
         from vllm.exceptions import VLLMClientError
 
+        if self._adapted and self._adapter is None:
+            raise EngineError("the engine has no adapter yet: update_weights comes before the first request")
         self._requests += 1
         final: RequestOutput | None = None
         try:
@@ -158,18 +203,7 @@ class Engine:
             raise EngineError(f"generation failed: {error}") from error
         if final is None or not final.finished or final.outputs[0].finish_reason not in ("stop", "length"):
             raise EngineError("generation ended without a finished response")
-        sample = final.outputs[0]
-        assert (sample.logprobs is None) == (parameters.logprobs is None)
-        assert sample.finish_reason is not None
-        tokens = list(sample.token_ids)
-        stopped = sample.finish_reason == "stop"
-        return Completion(
-            text=self._without_end(sample.text, tokens[-1], sample.stop_reason) if stopped else sample.text,
-            token_ids=np.array(tokens, np.int32),
-            logprobs=np.array(_chosen(tokens, sample.logprobs), np.float32),
-            finish_reason=sample.finish_reason,
-            versions=[_span(span) for span in sample.weight_versions or []],
-        )
+        return final
 
     def _without_end(self, text: str, end: int, reason: int | str | None) -> str:
         """The text without that of the token `end`, if that is a special one: it is no part of an answer.
@@ -201,6 +235,7 @@ class Engine:
 
         Raises:
             EngineError: the file could not be loaded; the engine must not be used any more.
+            WeightsNotTakenError: the engine has no use for one of the tensors, or lacks one.
         """
         async with self._updating:
             began = time.perf_counter()
@@ -219,7 +254,22 @@ class Engine:
             except Exception as error:  # vLLM raises many kinds; all of them mean the engine
                 raise EngineError(f"weight update {version} from {path} failed: {error}") from error
             resumed = time.perf_counter()
+            if not self._adapted:
+                await self._check_arrivals(version)
         return UpdateTiming(pause_seconds=resumed - paused, total_seconds=resumed - began)
+
+    async def _check_arrivals(self, version: int) -> None:
+        """Raise `WeightsNotTakenError` where the last update left a tensor, or a weight of the engine, aside."""
+        if self._arrivals_checked:  # all updates have the same names
+            return
+        self._arrivals_checked = True
+        for unused, unfilled in await self._llm.collective_rpc("tensors_passed_over"):
+            for names, fault in ((unused, "does not take"), (unfilled, "is not given")):
+                if names:
+                    raise WeightsNotTakenError(
+                        f"weight update {version}: the engine {fault} {names[0]} ({len(names)} such); the likely cause "
+                        "is a tensor whose name in the learner is another than in the checkpoint, such as experts"
+                    )
 
     async def _replace_weights(self, path: str, version: str) -> None:
         from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest

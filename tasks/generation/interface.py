@@ -19,6 +19,10 @@ class EngineOptionsError(MistakeError):
     """vLLM does not accept the model or the options; another attempt would fail in the same way."""
 
 
+class WeightsNotTakenError(MistakeError):
+    """An update left a tensor of the learner, or a weight of the engine, aside; another engine would do the same."""
+
+
 class RequestRefusedError(MistakeError):
     """The engine refuses this request, and keeps serving others."""
 

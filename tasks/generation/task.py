@@ -11,6 +11,7 @@ from flytekit.types.directory import FlyteDirectory
 from images import GENERATION
 from tasks.flyte.stages import Folder, Stopwatch, scratch, show, shown_stage
 from tasks.generation.models import ModelSpec
+from tasks.storage.model_folder import weight_bytes
 from tasks.tables.content_digest import seal
 from tasks.tables.schemas import StageSummary
 
@@ -30,7 +31,7 @@ def prepare_model(spec: ModelSpec) -> PreparedModel:
 
     watch = Stopwatch("model")
     folder = seal(prepare(spec, scratch("model")))
-    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    size = weight_bytes(folder)
     shape = json.loads((folder / "config.json").read_text())
     figures = {"model": spec.name, "weights": f"{size / 1e6:,.0f} MB", "digest": spec.fingerprint or "none"}
     options = [

@@ -7,7 +7,9 @@ this module registers it, in vLLM's workers too: they import `WorkerExtension` b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +21,8 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
-from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+from vllm.model_executor.model_loader.reload import layerwise
+from vllm.model_executor.model_loader.reload.layerwise import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.platforms import current_platform
 
 BACKEND = "safetensors"
@@ -42,10 +45,17 @@ class SafetensorsUpdateInfo(WeightTransferUpdateInfo):
 
 
 class SafetensorsWeightTransferEngine(WeightTransferEngine[SafetensorsInitInfo, SafetensorsUpdateInfo]):
-    """A transfer that loads a checkpoint file into the running model, layer by layer, and leaves the KV cache."""
+    """A transfer that loads a checkpoint file into the running model, layer by layer, and leaves the KV cache.
+
+    Attributes:
+        unused: names of the last file's tensors that no weight of the model was loaded from.
+        unfilled: names of the model's weights, as vLLM has them, that the last file had nothing for.
+    """
 
     init_info_cls = SafetensorsInitInfo
     update_info_cls = SafetensorsUpdateInfo
+    unused: Sequence[str] = ()
+    unfilled: Sequence[str] = ()
 
     def init_transfer_engine(self, init_info: SafetensorsInitInfo) -> None:
         """Do nothing: the file is the only channel, and needs no rendezvous."""
@@ -69,9 +79,14 @@ class SafetensorsWeightTransferEngine(WeightTransferEngine[SafetensorsInitInfo, 
 
     def receive_weights(self, update_info: SafetensorsUpdateInfo) -> None:
         """Stream the tensors from the memory-mapped file into the model's loaders."""
-        load_weights: Callable[[Iterable[tuple[str, torch.Tensor]]], object] = self.model.load_weights  # type: ignore[assignment]
-        with safe_open(update_info.path, framework="pt", device="cpu") as file:
-            load_weights((name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118 not a mapping
+        load_weights: Callable[[Iterable[tuple[str, torch.Tensor]]], set[str] | None] = self.model.load_weights  # type: ignore[assignment]
+        arrivals = Arrivals(self.model)
+        with safe_open(update_info.path, framework="pt", device="cpu") as file, arrivals.counted():
+            tensors = ((name, file.get_tensor(name)) for name in file.keys())  # noqa: SIM118 not a mapping
+            loaded = load_weights(arrivals.following(tensors)) or set()
+        tied = "lm_head." if self.model_config.hf_config.tie_word_embeddings else None
+        self.unused = [name for name in arrivals.unused if name not in loaded and "rotary_emb." not in name]
+        self.unfilled = [name for name in arrivals.unfilled if name not in loaded and not (tied and tied in name)]
 
     def finish_weight_update(self) -> None:
         """Bring the layers back into the form that the kernels run."""
@@ -86,8 +101,66 @@ class SafetensorsWeightTransferEngine(WeightTransferEngine[SafetensorsInitInfo, 
         """Do nothing: no resource is held between updates."""
 
 
+class Arrivals:
+    """A record of which tensors of a stream were loaded, and which weights of the model they were loaded into.
+
+    Loaders take tensors from the stream one by one, and vLLM's layerwise reload calls `get_numel_loaded` for each that
+    goes into a weight. A loader that first collects the whole stream leaves nothing to tell from.
+
+    Args:
+        model: vLLM's, whose layers wait for their weights.
+
+    Attributes:
+        unused: names of the tensors after which the next was taken without such a call.
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._weights = dict(model.named_parameters())  # of the reload, which is over when the last is loaded
+        self._filled: set[int] = set()
+        self._calls = 0
+        self.unused: list[str] = []
+
+    @property
+    def unfilled(self) -> list[str]:
+        """Names of the weights, as vLLM has them, that no tensor was loaded into."""
+        return [name for name, weight in self._weights.items() if id(weight) not in self._filled]
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count the calls for the length of a block."""
+        original = layerwise.get_numel_loaded
+
+        def counting(weight_loader: Callable[..., Any], args: inspect.BoundArguments) -> tuple[int, object]:
+            self._calls += 1
+            self._filled.update(map(id, args.arguments.values()))
+            return original(weight_loader, args)
+
+        layerwise.get_numel_loaded = counting
+        try:
+            yield
+        finally:
+            layerwise.get_numel_loaded = original
+
+    def following(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield `tensors`, by name, and note those that were not loaded before the next one was asked for."""
+        for name, tensor in tensors:
+            before = self._calls
+            yield name, tensor
+            if self._calls == before:
+                self.unused.append(name)
+        if not self._calls:  # the loader has collected them
+            self.unused.clear()
+
+
 class WorkerExtension:
-    """An empty class for vLLM's option `worker_extension_cls`, by which each worker process imports this module."""
+    """A class for vLLM's option `worker_extension_cls`: each worker imports this module, and has its method."""
+
+    weight_transfer_engine: SafetensorsWeightTransferEngine
+
+    def tensors_passed_over(self) -> tuple[list[str], list[str]]:
+        """Return the names `unused` and `unfilled` of the last update (`SafetensorsWeightTransferEngine`)."""
+        transfer = self.weight_transfer_engine
+        return list(transfer.unused), list(transfer.unfilled)
 
 
 if BACKEND not in WeightTransferEngineFactory._registry:  # a spawned process may import this module twice

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from pathlib import Path
+from typing import Any
 
 from tasks.failures import MistakeError
+
+TODAY = datetime.date(2024, 7, 26)
+"""Date that templates print which ask for today's (Llama 3.2's own default): by the real one, prompts, caches and
+resumed runs would change by the day."""
 
 
 class ModelError(MistakeError):
@@ -40,3 +46,28 @@ def check_model_folder(path: str | Path) -> Path:
             f"model folder {folder}: the tokenizer has no chat template; add chat_template.jinja to the folder"
         )
     return folder
+
+
+def date_variables(template: str) -> dict[str, Any]:
+    """Return the variables by which a chat template that asks for the date prints `TODAY`; {} for any other."""
+    return {"strftime_now": TODAY.strftime} if "strftime_now" in template else {}
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the safetensors files that transformers reads: `model.safetensors`, else those of the index, else all.
+
+    A folder may hold the same weights twice, as Mistral's do: in shards and in `consolidated.safetensors`.
+    """
+    index = folder / "model.safetensors.index.json"
+    if (folder / "model.safetensors").is_file():
+        names = {"model.safetensors"}
+    elif index.is_file():
+        names = set(json.loads(index.read_text())["weight_map"].values())
+    else:
+        names = {path.name for path in folder.glob("*.safetensors")}
+    return [folder / name for name in sorted(names)]
+
+
+def weight_bytes(folder: Path) -> int:
+    """Return the size of the weights that a loader reads (`weight_files`), bytes."""
+    return sum(path.stat().st_size for path in weight_files(folder))

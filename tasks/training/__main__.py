@@ -140,12 +140,13 @@ def check(model: str, overrides: tuple[str, ...], engine: bool) -> None:
     Options in their place, such as learner.dtype=float32, are the recipe's; for a folder, the quickstart's.
     """
     from tasks.training.model_check.check import check_model
+    from tasks.training.model_check.options import CheckedOptions
 
     is_folder = Path(model).is_dir()
     config = with_overrides("quickstart" if is_folder else model, overrides)
     folder = check_model_folder(model) if is_folder else prepared(config.model)
-    for what, apart in check_model(folder, config.run, engine=engine).items():
-        click.echo(f"{apart:10.2g} nats between {what.rstrip(',')}")
+    for what, apart in check_model(folder, CheckedOptions.of(config), engine=engine).items():
+        click.echo(f"{apart.nats:10.2g} nats (rounding: {apart.tolerance:.2g}) between {what.rstrip(',')}")
 
 
 @main.command()

@@ -168,6 +168,10 @@ class TrainingConfig(Config):
     """Verifier processes that judge responses while training."""
     validation: ValidationConfig | None = None
     """Validation on prompts that are never trained on. null: no validation."""
+    model_check: RunTime[bool] = True
+    """Compare learner, model and engine before the first rollout, and every engine with the learner after its first
+    update; a difference beyond rounding ends the run (`docs/troubleshooting.md`). false: neither is checked, for a
+    model whose differences are known and accepted."""
     alarms: RunTime[AlarmsConfig] = AlarmsConfig()
     """Thresholds of the metrics beyond which a run logs an alarm."""
     checkpoint_every: RunTime[int] = Field(10, ge=1)

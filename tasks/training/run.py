@@ -20,6 +20,7 @@ from tasks.storage.lease import Lease
 from tasks.storage.threads import PatientThreads
 from tasks.tables.parquet import read_table, write_table
 from tasks.tables.schemas import LEDGER, MIXTURE
+from tasks.training.actors.engine_check import EngineCheck
 from tasks.training.actors.process import ActorProcess, RayActor
 from tasks.training.actors.weights import WeightStore, weights_folder
 from tasks.training.cluster.nodes import only_node, this_node_lives
@@ -107,6 +108,7 @@ def train(inputs: RunInputs) -> TrainingResult:
         RunInUseError, LeaseLostError: another process works on this run, or has taken it over.
         NoSignalError, LostGroupsError, StalledError, ActorLostError, LearnerLostError, NodeLostError,
             DivergedError: training cannot continue; each class names the cause.
+        ModelCheckError, WeightsNotTakenError: an engine does not have the learner's policy after its first update.
     """
     config, folder = inputs.config, inputs.folder
     check_resources(config, resuming=Checkpoints.newest_in(folder / "checkpoints") is not None)
@@ -217,6 +219,7 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], lease: Lease) -> Trai
             policies=folder / "policies",
             on_step=inputs.on_step,
             validation_prompts=validated,
+            engine_check=EngineCheck.of(config, inputs.model) if config.model_check else None,
         )
         stack.enter_context(trackers.following(config.trackers, folder, config.model_dump(mode="json")))
         controller = Controller(config, PromptStream(trained, config.seed, config.prompts, config.steps), collaborators)

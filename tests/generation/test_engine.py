@@ -66,6 +66,24 @@ def test_logprobs_are_those_of_the_policy_that_sampled(engine, loop, tiny_model)
         assert completion.logprobs == pytest.approx(expected, abs=1e-4)
 
 
+def test_log_probabilities_of_a_text_are_the_policys(engine, loop, tiny_model):
+    expected = policy_logprobs(tiny_model, LONG[:1], LONG[1:])
+    assert loop.run(engine.prompt_logprobs(LONG)) == pytest.approx(expected, abs=1e-4)
+
+
+def test_log_probabilities_of_a_text_wait_for_one_response_and_not_for_those_that_wait(engine, loop):
+    async def run():
+        sampling = SamplingConfig(max_tokens=48)
+        responses = [asyncio.create_task(engine.generate(PROMPTS[0], sampling)) for _ in range(40)]
+        await asyncio.sleep(0)
+        await engine.prompt_logprobs(PROMPTS[1])
+        waiting = sum(not response.done() for response in responses)
+        await asyncio.gather(*responses)
+        return waiting
+
+    assert loop.run(run()) >= 16
+
+
 def test_at_another_temperature_logprobs_are_those_of_the_distribution_sampled_from(engine, loop, tiny_model):
     import torch
     from transformers import AutoModelForCausalLM

@@ -9,6 +9,7 @@ from huggingface_hub.utils import filter_repo_objects
 from pydantic import ValidationError
 
 from tasks.generation.models import HUB_FILES, HubModel, LocalFolder, ModelError, ModelSpec, PackagedGguf, prepare_model
+from tasks.storage.model_folder import weight_bytes
 
 
 @pytest.fixture
@@ -104,6 +105,17 @@ def test_a_chat_template_inside_the_tokenizers_config_does_as_well(folder):
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": "{{ messages }}"}))
     assert spec(folder).fingerprinted().fingerprint
+
+
+def test_weights_that_a_folder_holds_twice_count_once(folder):
+    once = weight_bytes(folder)
+    shutil.copy(folder / "model.safetensors", folder / "consolidated.safetensors")
+    assert weight_bytes(folder) == once
+    shards = {"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    shutil.copy(folder / "consolidated.safetensors", folder / "model-00002-of-00002.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps(shards))
+    assert weight_bytes(folder) == 2 * once
 
 
 @pytest.fixture

@@ -10,11 +10,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion, EngineStatistics, UpdateTiming, VersionSpan
 from tasks.tables.parquet import read_table
+from tasks.training.actors.engine_check import EngineCheck
 from tasks.training.actors.weights import WeightStore
 from tasks.training.config import TrainingConfig
 from tasks.training.control.collaborators import Collaborators
@@ -40,7 +42,7 @@ from tasks.verifiers import Score
 SCORES = {"right": 1.0, "half": 0.5, "wrong": 0.0}
 CUT = {"half"}
 """Responses that the length limit cut."""
-LOGPROB, OLD_LOGPROB, REF_LOGPROB = -0.25, -0.5, -1.5
+LOGPROB, OLD_LOGPROB, REF_LOGPROB, PLAIN_LOGPROB = -0.25, -0.5, -1.5, -2.5
 HUNG_SECONDS = 1e6
 """Of the clock in which stand-ins live: a run that takes longer has hung, and fails with a traceback."""
 
@@ -122,6 +124,10 @@ class ScriptedActor:
             spans = [VersionSpan(began, 0, len(tokens))]
         return Completion(text, tokens, [LOGPROB] * len(tokens), "length" if text in CUT else "stop", spans)
 
+    async def prompt_logprobs(self, token_ids):
+        self.diary.append(("check", self.version))
+        return np.full(len(token_ids) - 1, PLAIN_LOGPROB, np.float32)
+
     async def statistics(self):
         return EngineStatistics(generated_tokens=len(self.diary))
 
@@ -202,6 +208,9 @@ class RecordingLearner:
     async def logprobs(self, sequences):
         return [[OLD_LOGPROB] * len(s.response_ids) for s in sequences]
 
+    async def plain_logprobs(self, sequences):
+        return [np.full(len(s.response_ids), PLAIN_LOGPROB, np.float32) for s in sequences]
+
     async def reference_logprobs(self, sequences):
         return [[REF_LOGPROB] * len(s.response_ids) for s in sequences]
 
@@ -237,6 +246,7 @@ class Run:
     learner: RecordingLearner = field(default_factory=RecordingLearner)
     judge: object = field(default_factory=TableJudge)
     make_actor: Callable[[int], ScriptedActor] | None = None
+    engine_check: EngineCheck | None = None
     attempts: list[tuple[int, int]] = field(default_factory=list)
     actors: list[ScriptedActor] = field(default_factory=list)
 
@@ -267,6 +277,7 @@ class Run:
             checkpoints,
             self.folder / "policies",
             validation_prompts=validated,
+            engine_check=self.engine_check,
         )
         try:
             stream = PromptStream(trained, self.config.seed, self.config.prompts, self.config.steps)

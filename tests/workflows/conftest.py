@@ -23,10 +23,11 @@ from tasks.flyte.stages import run_id
 from tasks.generation.task import PreparedModel, prepare_model
 from tasks.tables.parquet import read_table, table_from_rows, validate, write_table
 from tasks.tables.schemas import LEDGER, PROMPTS, RESPONSES, ROLLOUTS, SET_ASIDE, StageSummary
+from tasks.training.model_check.task import check_model
 from tasks.training.task import Trained, train_policy
 from tests.workflows.containers import image_environments, registered
 
-HEAVY = (prepare_model, split_prompts, roll_out, judge_rollouts, train_policy, evaluate_policy)
+HEAVY = (prepare_model, check_model, split_prompts, roll_out, judge_rollouts, train_policy, evaluate_policy)
 
 
 def summary(stage: str) -> StageSummary:
@@ -63,6 +64,10 @@ class StandIns:
         folder.mkdir()
         (folder / "weights").write_text("initial")
         return PreparedModel(FlyteDirectory(str(folder)), summary("model"))
+
+    def check_model(self, model, options):
+        self.ran["check_model"] += 1
+        return summary("model check")
 
     def rollouts(self, prompts, samples: int, policy: str, *, able: bool = False) -> pa.Table:
         rows = [

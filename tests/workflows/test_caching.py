@@ -22,7 +22,7 @@ from workflows.rlvr import rlvr
 pytestmark = pytest.mark.long
 
 SAMPLED = {"split_prompts": 1, "roll_out": 1, "judge_rollouts": 1}
-EVERYTHING = SAMPLED | {"prepare_model": 1, "train_policy": 1, "evaluate_policy": 2}
+EVERYTHING = SAMPLED | {"prepare_model": 1, "check_model": 1, "train_policy": 1, "evaluate_policy": 2}
 
 
 @pytest.fixture
@@ -57,6 +57,16 @@ def test_another_recipe_runs_training_and_evaluation_of_its_policy_again(run):
     recipe = quickstart()[1]
     ran, _ = run(training=recipe.model_copy(update={"optimizer": OptimizerConfig(learning_rate=2e-5), "steps": 15}))
     assert ran == {"train_policy": 1, "evaluate_policy": 1}
+
+
+def test_another_type_of_the_learner_checks_the_model_again_and_no_check_is_another_choice(run):
+    run()
+    recipe = quickstart()[1]
+    ran, _ = run(training=recipe.model_copy(update={"learner": recipe.learner.model_copy(update={"dtype": "float32"})}))
+    assert ran == {"check_model": 1, "train_policy": 1}
+    ran, summary = run(training=recipe.model_copy(update={"model_check": False}))
+    assert ran == {}
+    assert summary["stages"]["model check"]["seconds"] < 1
 
 
 def test_another_mixture_runs_everything_from_mixing_on_again(run):
@@ -142,7 +152,7 @@ def test_another_threshold_keeps_the_rollouts(run):
 def test_without_a_difficulty_filter_nothing_is_sampled_before_training(run, tmp_path):
     data = quickstart()[0].model_copy(update={"difficulty": None})
     ran, _ = run(data=data)
-    assert ran == {"prepare_model": 1, "split_prompts": 1, "train_policy": 1, "evaluate_policy": 2}
+    assert ran == {"prepare_model": 1, "check_model": 1, "split_prompts": 1, "train_policy": 1, "evaluate_policy": 2}
     folder = tmp_path / "outputs" / "latest"
     assert read_table(folder / "graded.parquet", GRADED).column("pass_rate").null_count > 0
     assert read_table(folder / "rollouts.parquet", ROLLOUTS).num_rows == 0

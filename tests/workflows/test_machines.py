@@ -13,6 +13,7 @@ from tasks.config import load_yaml
 from tasks.inputs.files import RECIPES, DataFile, Recipe, quickstart
 from tasks.training.task import train_policy
 from tasks.verifiers.chat.config import JudgeConfig
+from workflows.checking import checking
 from workflows.data import data as curate
 from workflows.evaluation import evaluation as evaluate
 from workflows.training import train
@@ -72,6 +73,13 @@ def test_the_quickstart_trains_in_one_pod_without_gpus(nodes):
     found, training = nodes(train)
     assert asked(found["learn"]) == {"CPU": "2", "MEMORY": "14Gi"}
     assert groups(training) == {"head": (None, {"cpu": "2", "memory": "14Gi"})}
+
+
+def test_a_model_is_checked_on_a_machine_of_the_cluster_with_the_gpus_of_one_engine(nodes):
+    found, _ = nodes(checking)
+    assert asked(found["check"]) == {"CPU": "2", "MEMORY": "14Gi"}
+    found, _ = nodes(checking, training=recipe("olmo3_think_32b"))
+    assert asked(found["check"]) == {"CPU": "64", "MEMORY": "512Gi", "GPU": "8"}
 
 
 def test_olmo_3_32b_has_8_learner_and_20_inference_nodes_of_8_gpus(nodes):

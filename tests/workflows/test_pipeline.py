@@ -25,7 +25,7 @@ from tests.training.mixtures import HAS_AN_E
 pytestmark = [
     pytest.mark.pipeline,
     pytest.mark.engine,
-    pytest.mark.timeout(1800),  # the fixture has four engines, one after the other
+    pytest.mark.timeout(1800),  # the fixture has five engines, one after the other
 ]
 
 PYFLYTE = str(Path(sys.executable).with_name("pyflyte"))
@@ -153,6 +153,7 @@ def test_the_run_ends_with_a_summary_a_report_and_a_policy(laptop):
     summary = laptop.summary()
     assert 0 <= summary["before"] <= 1
     assert summary["gain_low"] <= summary["gain"] <= summary["gain_high"]
+    assert summary["stage_order"][:2] == ["model", "model check"]
     mixture = read_table(laptop.outputs / "mixture.parquet", MIXTURE)
     heldout = read_table(laptop.outputs / "heldout.parquet", GRADED)
     assert not set(mixture["prompt_id"].to_pylist()) & set(heldout["prompt_id"].to_pylist())

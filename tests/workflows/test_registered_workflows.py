@@ -26,11 +26,13 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 LABEL = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 """What Kubernetes takes for the value of a label."""
 
-UNCACHED = {"preflight", "data", "train", "evaluation", "report"}
-ENGINES = {"roll_out", "evaluate_policy", "train_policy"}
+UNCACHED = {"preflight", "checking", "data", "train", "evaluation", "report"}
+ENGINES = {"check_model", "roll_out", "evaluate_policy", "train_policy"}
 IMAGES = {
     "preflight": "data",
     "prepare_model": "generation",
+    "checking": "data",
+    "check_model": "training",
     "data": "data",
     "source_prompts": "data",
     "screen_prompts": "data",
@@ -152,10 +154,11 @@ def test_the_graph_is_a_few_named_boxes(registered):
     assert reads == {
         "preflight": set(),
         "model": {"preflight"},
-        "data": {"preflight", "model"},
+        "model-check": {"preflight", "model"},
+        "data": {"preflight", "model", "model-check"},
         "train": {"preflight", "model", "data"},
         "evaluation": {"preflight", "model", "data", "train"},
-        "report": {"preflight", "model", "data", "train", "evaluation"},
+        "report": {"preflight", "model", "model-check", "data", "train", "evaluation"},
     }
 
 

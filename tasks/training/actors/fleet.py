@@ -23,6 +23,7 @@ from tasks.generation.interface import (
     RequestRefusedError,
     sample_seed,
 )
+from tasks.training.actors.engine_check import EngineCheck
 from tasks.training.actors.process import Actor, ActorLostError
 from tasks.training.actors.receiver import Receiver
 from tasks.training.actors.slot import ActorSlot, SlotState
@@ -62,6 +63,7 @@ class Fleet:
         make_actor: Callable[[int, int], Actor],
         weights: WeightStore,
         receiver: Receiver,
+        engine_check: EngineCheck | None = None,
     ) -> None:
         """Make a fleet without actors; `run` starts them.
 
@@ -72,12 +74,14 @@ class Fleet:
                 the slot had before.
             weights: the weights that actors take.
             receiver: is notified of responses, losses and updates.
+            engine_check: checks each engine after its first update; None: engines are not checked.
         """
         self._config = config
         self._window = window
         self._make_actor = make_actor
         self._weights = weights
         self._receiver = receiver
+        self._engine_check = engine_check
         self._closing = False
         self._options_work = False  # an engine has started with them
         self._changed = asyncio.Event()
@@ -257,6 +261,7 @@ class Fleet:
         Raises:
             ActorLostError: every slot has lost more actors than `actors.max_restarts` allows within the window.
             EngineOptionsError: the first engines do not start, because of their options.
+            ModelCheckError, WeightsNotTakenError: an engine does not have the learner's policy after its first update.
         """
         await until_the_first(self._fill(slot) for slot in self.slots)
 
@@ -305,7 +310,7 @@ class Fleet:
         # with the initial checkpoint, and without an adapter.
         if self._weights.version > 0 or self._config.lora:
             slot.start(actor, None)
-            slot.serve(await self._update(actor))
+            slot.serve(await self._update(slot, actor))
         else:
             slot.start(actor, 0)
         self.dispatch()
@@ -317,7 +322,7 @@ class Fleet:
             await self._weights.newer_than(slot.version)
             await self._until_it_may_update(slot)
             slot.update()
-            slot.serve(await self._update(actor))
+            slot.serve(await self._update(slot, actor))
             self.dispatch()
 
     async def _until_it_may_update(self, slot: ActorSlot) -> None:
@@ -332,8 +337,8 @@ class Fleet:
             if slot.unpinned.is_set():  # still, after the wait for idle actors
                 return
 
-    async def _update(self, actor: Actor) -> int:
-        """Let an actor take the newest weights, and return their version."""
+    async def _update(self, slot: ActorSlot, actor: Actor) -> int:
+        """Let the actor of `slot` take the newest weights, and return their version."""
         with self._weights.open() as (version, path):
             timing = await within(
                 actor.update(str(path), version, keep_cache=self._config.actors.keep_cache),
@@ -342,6 +347,13 @@ class Fleet:
                 error=ActorLostError,
             )
         self._receiver.on_update(timing)
+        if self._engine_check:
+            await within(
+                self._engine_check.check(slot.index, actor, version),
+                f"actor {slot.index} computes the log-probabilities of the check",
+                self._update_limit,
+                error=ActorLostError,
+            )
         return version
 
     async def _watch(self, slot: ActorSlot, actor: Actor) -> None:

@@ -10,10 +10,18 @@ from typing import Any, Protocol
 from tasks.failures import InfrastructureError, one_line
 from tasks.generation.config import SamplingConfig
 from tasks.generation.engine import Engine
-from tasks.generation.interface import Completion, EngineError, EngineStatistics, RequestRefusedError, UpdateTiming
+from tasks.generation.interface import (
+    Completion,
+    EngineError,
+    EngineStatistics,
+    RequestRefusedError,
+    UpdateTiming,
+    WeightsNotTakenError,
+)
 from tasks.machine.resources import free_resources
 from tasks.training.config import ActorsConfig
 from tasks.training.learner.config import LoraConfig
+from tasks.training.learner.packing import Floats
 from tasks.training.timeouts import Limit, watched, within
 
 STOP_SECONDS = 10.0
@@ -44,7 +52,13 @@ class Actor(Protocol):
         """Take the weights or the adapter at `path` as policy `version`, also in the middle of responses.
 
         `keep_cache`: whether unfinished responses continue with the KV cache that older weights computed.
+
+        Raises:
+            WeightsNotTakenError: the engine has no use for one of the tensors, or lacks one.
         """
+
+    async def prompt_logprobs(self, token_ids: list[int]) -> Floats:
+        """Return the log-probabilities of all tokens of a text but the first, nats, at temperature 1."""
 
     async def statistics(self) -> EngineStatistics:
         """Return the newest figures of the engine: tokens, running sequences, KV cache, preemptions."""
@@ -87,6 +101,11 @@ class ActorProcess:
         """Replace the weights of the engine by those at `path`."""
         assert self._engine is not None
         return await self._engine.update_weights(path, version, keep_cache=keep_cache)
+
+    async def prompt_logprobs(self, token_ids: list[int]) -> Floats:
+        """Return the log-probabilities of a text's tokens, without its first, under the engine's weights."""
+        assert self._engine is not None
+        return await self._engine.prompt_logprobs(token_ids)
 
     async def statistics(self) -> EngineStatistics:
         """Return the newest figures of the engine."""
@@ -131,6 +150,9 @@ class RayActor:
     async def update(self, path: str, version: int, *, keep_cache: bool) -> UpdateTiming:
         return await self._call(self._handle.update.remote(path, version, keep_cache))
 
+    async def prompt_logprobs(self, token_ids: list[int]) -> Floats:
+        return await self._call(self._handle.prompt_logprobs.remote(token_ids))
+
     async def statistics(self) -> EngineStatistics:
         return await self._call(self._handle.statistics.remote())
 
@@ -155,7 +177,7 @@ class RayActor:
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, EngineError):
                 raise ActorLostError(str(error.cause)) from error
-            if isinstance(error.cause, RequestRefusedError):
+            if isinstance(error.cause, RequestRefusedError | WeightsNotTakenError):
                 raise error.cause from error
             raise
         except ray.exceptions.RayError as error:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tasks.storage.lease import RunInUseError
+from tasks.storage.model_folder import weight_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ def weights_folder(
         return _attempts_folder(storage)
     _remove_abandoned(root)
     # one file that is being read, the newest, and the next; a container's shared memory is often 64 MB in all
-    needed = 3 * widening * sum(file.stat().st_size for file in model.glob("*.safetensors"))
+    needed = 3 * widening * weight_bytes(model)
     free = shutil.disk_usage(root).free
     if free < needed:
         logger.warning("%s has %d of %d MB free: weights go through %s", root, free >> 20, needed >> 20, storage)

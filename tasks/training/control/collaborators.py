@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tasks.training.actors.engine_check import EngineCheck
 from tasks.training.actors.process import Actor
 from tasks.training.actors.weights import WeightStore
 from tasks.training.groups.group import Prompt
@@ -31,6 +32,7 @@ class Collaborators:
         policies: folder of the policies that are exported during the run.
         on_step: called with the metrics of every step, in a thread.
         validation_prompts: prompts that are never trained on; empty without validation.
+        engine_check: checks each engine after its first update; None: engines are not checked.
     """
 
     make_actor: Callable[[int, int], Actor]
@@ -43,3 +45,4 @@ class Collaborators:
     policies: Path
     on_step: Callable[[dict[str, float]], None] = field(default=lambda _: None)
     validation_prompts: Sequence[Prompt] = ()
+    engine_check: EngineCheck | None = None

@@ -82,7 +82,7 @@ class Controller:
         self._judge, self._learner, self._weights = collaborators.judge, collaborators.learner, collaborators.weights
         self._ledger, self._journal = collaborators.ledger, collaborators.journal
         self._checkpoints, self._policies = collaborators.checkpoints, collaborators.policies
-        self._on_step = collaborators.on_step
+        self._on_step, self._engine_check = collaborators.on_step, collaborators.engine_check
         self._loop = asyncio.get_running_loop()
         self._started = self._loop.time()
         self._elapsed_before = 0.0
@@ -95,6 +95,7 @@ class Controller:
             collaborators.weights,
             collaborators.ledger,
             clock=self._elapsed,
+            engine_check=collaborators.engine_check,
         )
         self.validation = Validation(config, collaborators.validation_prompts, self.lifecycle.fleet, self._judge)
         self._stall_limit = Limit.of(config, "stall_seconds")
@@ -136,6 +137,7 @@ class Controller:
             DivergedError: loss or gradient are not finite, again and again.
             ActorLostError: more actors were lost than `actors.max_restarts` allows.
             LearnerLostError: a learner rank was lost.
+            ModelCheckError, WeightsNotTakenError: an engine does not have the learner's policy after its first update.
         """
         await self._publish()
         if self.version:  # after a resume a policy may be validated that was left out before
@@ -288,6 +290,8 @@ class Controller:
         await self._within("no actor takes the policy that is to be validated", self.validation.begun())
         if self.version > 0 or self._config.lora:
             await self._learner.write_weights(self._weights.path(self.version))
+        if self._engine_check:
+            await self._engine_check.expect(self.version, self._learner)
         await self._weights.publish(self.version)
         if self.validation.is_due(self.version):
             await self._validated(self.validation.begin(self.version))

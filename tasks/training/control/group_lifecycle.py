@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from tasks.generation.interface import Completion, UpdateTiming
+from tasks.training.actors.engine_check import EngineCheck
 from tasks.training.actors.fleet import Fleet
 from tasks.training.actors.process import Actor
 from tasks.training.actors.weights import WeightStore
@@ -56,6 +57,7 @@ class GroupLifecycle:
         weights: WeightStore,
         ledger: Ledger,
         clock: Callable[[], float],
+        engine_check: EngineCheck | None = None,
     ) -> None:
         """Make an empty life cycle; `run` starts actors and judgements.
 
@@ -67,6 +69,7 @@ class GroupLifecycle:
             weights: the weights that actors take.
             ledger: records the fate of every group.
             clock: returns the seconds since the run began.
+            engine_check: checks each engine after its first update; None: engines are not checked.
         """
         self._config = config
         self._prompts = prompts
@@ -75,7 +78,7 @@ class GroupLifecycle:
         self._ledger = ledger
         self._clock = clock
         self.window = Window(self._open)
-        self.fleet = Fleet(config, self.window, make_actor, weights, self)
+        self.fleet = Fleet(config, self.window, make_actor, weights, self, engine_check)
         self.replay = ReplayBuffer(config.replay)
         self._judging: dict[Sample, asyncio.Task[None]] = {}
         self._defect: asyncio.Future[None] = asyncio.get_running_loop().create_future()

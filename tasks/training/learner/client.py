@@ -97,8 +97,11 @@ class Learner(Protocol):
         A token that is not trained has 0.
         """
 
+    async def plain_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
+        """Return the same at temperature 1, which `Actor.prompt_logprobs` has."""
+
     async def reference_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
-        """Return the same under the reference policy, which exists where `objective.kl.beta > 0`."""
+        """Return log-probabilities under the reference policy, which exists where `objective.kl.beta > 0`."""
 
     async def write_weights(self, path: Path) -> None:
         """Write the weights that actors load at `path`, which appears when they are complete.
@@ -178,6 +181,9 @@ class RayLearner:
 
     async def logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
         return await self._by_sequence(sequences, "logprobs")
+
+    async def plain_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
+        return await self._by_sequence(sequences, "plain_logprobs")
 
     async def reference_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
         return await self._by_sequence(sequences, "reference_logprobs")

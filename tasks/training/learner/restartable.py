@@ -98,6 +98,9 @@ class RestartingLearner:
     async def logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
         return await self._computing("takes log-probabilities", methodcaller("logprobs", sequences))
 
+    async def plain_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
+        return await self._computing("takes log-probabilities", methodcaller("plain_logprobs", sequences))
+
     async def reference_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
         return await self._computing("takes reference log-probabilities", methodcaller("reference_logprobs", sequences))
 

@@ -151,6 +151,12 @@ class Trainer:
         with torch.no_grad():
             return [self._forward(self.row(batch))[0][0].cpu().numpy() for batch in micro_batches]
 
+    def plain_logprobs(self, micro_batches: Sequence[MicroBatch]) -> list[Floats]:
+        """Return the same at temperature 1. Collective."""
+        rows: list[Row] = [{**self.row(batch), "temperature": 1.0} for batch in micro_batches]
+        with torch.no_grad():
+            return [self._forward(row)[0][0].cpu().numpy() for row in rows]
+
     def reference_logprobs(self, micro_batches: Sequence[MicroBatch]) -> list[Floats]:
         """Return log-probabilities under the reference policy, nats, `[N]` for each micro-batch."""
         assert self.reference is not None

@@ -8,82 +8,101 @@ from pathlib import Path
 
 import torch
 
-from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.engine import running_engine
+from tasks.generation.config import SamplingConfig
+from tasks.generation.engine import Engine
 from tasks.generation.interface import Completion
 from tasks.machine import precision
 from tasks.machine.resources import has_gpu
-from tasks.training.config import TrainingConfig
+from tasks.training.actors.engine_check import NOT_RENEWED, text_tokens
 from tasks.training.learner.packing import Sequence
-from tasks.training.model_check.learner import TOLERANCES, LearnerCheck
+from tasks.training.learner.rounding import rounding
+from tasks.training.model_check.learner import ADAPTER, INITIAL_ADAPTER, Difference, LearnerCheck
+from tasks.training.model_check.options import CheckedOptions
 
-SAMPLES = 4
+SAMPLES = 1
 """Responses that the engine samples to a prompt, before the update and after it."""
-TOKENS = 24
+TOKENS = 12
 """Most tokens of one of them."""
-ENGINE_TIMES = 3
-"""Tolerance for an engine in those for the model's own forward pass: in 16 bits its kernels round in other places."""
-NOT_RENEWED = "; the likely cause is experts, or a packed or tied copy of weights, that the engine does not renew"
 
 
-def check_model(folder: Path, config: TrainingConfig, *, engine: bool = True) -> dict[str, float]:
+def check_model(folder: Path, options: CheckedOptions, *, engine: bool = True) -> dict[str, Difference]:
     """Check that learner, the model's own forward pass, export and engine agree on one model.
 
     The learner's part is `LearnerCheck`. The engine samples from the initial checkpoint and, after an update of every
-    tensor in flight, from the updated one; its log-probabilities are compared with the learner's both times.
+    tensor in flight, from the updated one, or with the initial and the updated adapter; its log-probabilities are
+    compared with the learner's both times.
 
     Args:
         folder: a Hugging Face model folder.
-        config: the run's, for the types of learner and engine, and the context.
+        options: those of the run.
         engine: whether to start an engine.
 
     Returns:
-        Mean differences of log-probabilities in nats, by what was compared.
+        The differences of log-probabilities, by what was compared.
 
     Raises:
         ModelCheckError: two of them differ by more than rounding; the message names the likely cause.
         ModelError: the learner cannot compute the model.
         EngineOptionsError: vLLM does not serve the model.
-        EngineError: it died, or does not take the learner's tensors.
+        WeightsNotTakenError: the engine has no use for one of the learner's tensors, or lacks one.
+        EngineError: it died.
     """
-    options = config.actors.engine
-    dtype = _type(config.learner.dtype)
-    learner = LearnerCheck(folder, dtype=dtype, longest=options.max_model_len)
-    prompts = [ids[: options.max_model_len - TOKENS] for ids in learner.prompts()]
+    dtypes = [precision.resolve(dtype, gpu=has_gpu()) for dtype in (options.learner.dtype, options.engine.dtype)]
+    learner = LearnerCheck(
+        folder,
+        text_tokens(folder),
+        dtype=dtypes[0],
+        longest=options.engine.max_model_len,
+        lora=options.lora,
+        gradient_checkpointing=options.learner.gradient_checkpointing,
+    )
     if not engine:
         return learner.check()
     with tempfile.TemporaryDirectory() as export:
-        learner.check(Path(export))
-        learner.leave_device()  # to the engine
-        initial, updated = asyncio.run(_sampled(folder, options, prompts, Path(export) / "model.safetensors"))
-    tolerance = ENGINE_TIMES * max(TOLERANCES[dtype], TOLERANCES[_type(options.dtype)])
+        initial, updated = asyncio.run(_sampled(folder, options, learner, Path(export)))
+    tolerance = rounding(dtypes[0], dtypes[1])
+    with learner.initial_weights():
+        learner.compare_with("an engine", initial, tolerance, "; the engine computes this model in another way")
     learner.compare_with("an engine after a weight update", updated, tolerance, NOT_RENEWED)
-    figures = learner.figures
-    learner = LearnerCheck(folder, dtype=dtype, longest=options.max_model_len)
-    learner.compare_with("an engine", initial, tolerance, "; the engine computes this model in another way")
-    return figures | learner.figures
-
-
-def _type(option: precision.Dtype | precision.Auto) -> torch.dtype:
-    dtype: torch.dtype = getattr(torch, precision.resolve(option, gpu=has_gpu()))
-    return dtype
+    return learner.figures
 
 
 async def _sampled(
-    folder: Path, options: EngineConfig, prompts: list[list[int]], update: Path
+    folder: Path, options: CheckedOptions, learner: LearnerCheck, export: Path
 ) -> tuple[list[Sequence], list[Sequence]]:
-    """Responses of one engine to all prompts, `SAMPLES` each, under the initial weights and under those in `update`."""
-    sampling = SamplingConfig(max_tokens=TOKENS)
-    async with running_engine(folder, options, updatable=True) as engine:
-
-        async def sampled() -> list[Sequence]:
-            asked = [prompt for prompt in prompts for _ in range(SAMPLES)]
-            answers = await asyncio.gather(*(engine.generate(p, sampling, seed=i) for i, p in enumerate(asked)))
-            return [_sequence(prompt, answer) for prompt, answer in zip(asked, answers, strict=True)]
-
-        initial = await sampled()
+    """Check the learner, and return responses of one engine to all prompts before an update and after it."""
+    checking = asyncio.create_task(asyncio.to_thread(_check_learner, learner, export))
+    if has_gpu():
+        await checking
+        learner.leave_device()  # to the engine
+    else:
+        await asyncio.sleep(0)  # the thread begins: the engine loads beside it
+    rank = options.lora.rank if options.lora else None
+    engine = await Engine.start(folder, options.engine, updatable=True, adapter_rank=rank)
+    try:
+        await checking
+        prompts = [ids[: options.engine.max_model_len - TOKENS] for ids in learner.prompts()]
+        if options.lora:
+            await engine.update_weights(export / INITIAL_ADAPTER, 0, keep_cache=False)
+        initial = await _responses(engine, prompts)
+        update = export / (ADAPTER if options.lora else "model.safetensors")
         await engine.update_weights(update, 1, keep_cache=False)
-        return initial, await sampled()
+        return initial, await _responses(engine, prompts)
+    finally:
+        engine.shutdown()
+
+
+def _check_learner(learner: LearnerCheck, export: Path) -> None:
+    """Run the learner's part in a thread that leaves a core to the engine, which loads meanwhile."""
+    torch.set_num_threads(max(torch.get_num_threads() - 1, 1))
+    learner.check(export)
+
+
+async def _responses(engine: Engine, prompts: list[list[int]]) -> list[Sequence]:
+    sampling = SamplingConfig(max_tokens=TOKENS)
+    asked = [prompt for prompt in prompts for _ in range(SAMPLES)]
+    answers = await asyncio.gather(*(engine.generate(p, sampling, seed=i) for i, p in enumerate(asked)))
+    return [_sequence(prompt, answer) for prompt, answer in zip(asked, answers, strict=True)]
 
 
 def _sequence(prompt: list[int], answer: Completion) -> Sequence:

@@ -1,15 +1,17 @@
 """The learner's code path beside the model's own forward pass: before and after an update, and the export read back.
 
-Needs no engine, no Ray and no DeepSpeed: one process, one copy of the model and its gradients.
+Needs no engine, no Ray and no DeepSpeed: one process, one copy of the model and its gradients. It is computed on a GPU
+that holds them, and without one by the CPU.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import safe_open
@@ -17,16 +19,19 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from tasks.failures import MistakeError
+from tasks.machine.precision import Dtype
+from tasks.storage.model_folder import weight_bytes, weight_files
+from tasks.training.actors.engine_check import ModelCheckError
+from tasks.training.learner import attention
+from tasks.training.learner.adapter import merged, write_adapter
 from tasks.training.learner.architecture import fix_rope
+from tasks.training.learner.config import LoraConfig
 from tasks.training.learner.packing import MicroBatch, pack
 from tasks.training.learner.packing import Sequence as TokenSequence
 from tasks.training.learner.policy import EAGER, Policy
+from tasks.training.learner.rounding import rounding
 from tasks.training.learner.weight_files import copy_all_but_weights
 
-TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.01}
-"""Largest mean difference of log-probabilities, nats, by type. Models in miniature show up to 4e-7, 0.004 and 0.0006;
-deep ones, whose roundings add up, more."""
 STEP = 0.005
 """Size of the update of every weight, in root mean squares of its tensor: above the rounding of 16 bits, and so small
 that SmolLM2's log-probabilities in bfloat16 stay within the tolerance after it (with 0.05 they are off by 0.6 nats)."""
@@ -34,12 +39,27 @@ SHORT, SHORTER = 24, 17
 """Tokens of the sequences that are packed beside the longest."""
 LONGEST = 4200
 """Tokens up to which a sequence longer than the original RoPE window is affordable."""
+LONGEST_PRODUCT = 1e13
+"""Largest product of tokens and weights without a GPU: a minute of 64 cores."""
 PROMPT = 4
 """Tokens of each sequence that are not predicted."""
+MEMORY = 3
+"""Free memory that a GPU must have to compute the check, in sizes of the weights: they, their gradients, the rest."""
+REPEATED = 0.1
+"""Share of the tolerance within which a pass of the learner repeats itself."""
+LIKELY = "; the likely cause is"
+"""Words between a difference and its cause."""
+RANDOM = "dropout, or another part that is random in training"
+"""Cause of a learner that differs from itself."""
+ADAPTER, INITIAL_ADAPTER = "adapter", "initial_adapter"
+"""Folders of the updated and of the initial adapter, in that of the export."""
 
 
-class ModelCheckError(MistakeError):
-    """The learner, the model's own forward pass, the export or the engine disagree; the message names the cause."""
+class Difference(NamedTuple):
+    """A mean difference of log-probabilities, nats, and the largest that counts as rounding."""
+
+    nats: float
+    tolerance: float
 
 
 class LearnerCheck:
@@ -47,35 +67,72 @@ class LearnerCheck:
 
     Attributes:
         policy: the model as the learner has it; `check` leaves its weights updated.
-        figures: mean differences in nats, by what was compared.
+        figures: the differences, by what was compared.
     """
 
-    def __init__(self, folder: Path, *, dtype: torch.dtype, longest: int) -> None:
-        """Load the model in `folder`; `longest` is the context of the engines."""
-        self._folder = folder
-        self._longest = longest
-        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.policy = Policy.load(folder, dtype=dtype, longest=longest).to(self._device).train()
-        self.tolerance = TOLERANCES[dtype]
-        self.figures: dict[str, float] = {}
-
-    def check(self, export: Path | None = None) -> dict[str, float]:
-        """Run all checks, and return the mean differences in nats, by what was compared.
+    def __init__(
+        self,
+        folder: Path,
+        tokens: Sequence[int],
+        *,
+        dtype: Dtype,
+        longest: int,
+        lora: LoraConfig | None = None,
+        gradient_checkpointing: bool = False,
+    ) -> None:
+        """Load the model.
 
         Args:
-            export: folder to which the updated policy is written; None: a temporary one.
+            folder: a Hugging Face model folder.
+            tokens: of a text, from which the sequences are cut.
+            dtype: the learner's type.
+            longest: the context of the engines, tokens.
+            lora: the adapter that is trained in place of the weights.
+            gradient_checkpointing: the learner's option.
+        """
+        self._folder = folder
+        self._tokens = tokens
+        self._longest = longest
+        self._lora = lora
+        self._device = _device_of(folder)
+        self.policy = Policy.load(
+            folder,
+            dtype=getattr(torch, dtype),
+            longest=longest,
+            lora=lora,
+            gradient_checkpointing=gradient_checkpointing,
+        )
+        if self._device.type == "cpu" and torch.cuda.is_available():
+            self.policy.model.set_attn_implementation(attention.NAME)
+        self.policy.to(self._device).train()
+        self._other_version = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self._trained()}
+        self.tolerance = rounding(dtype)
+        self.figures: dict[str, Difference] = {}
+
+    def check(self, export: Path | None = None) -> dict[str, Difference]:
+        """Run all checks, and return the differences, by what was compared.
+
+        Args:
+            export: folder to which the updated policy is written, with the initial and the updated adapter where there
+                is one; None: a temporary one.
 
         Raises:
             ModelCheckError: two of them differ by more than the type's tolerance.
         """
         sequences = self._sequences()
-        self._compare("the learner and the model's own forward pass", sequences)
-        self._update(sequences)
-        self._compare("the learner and the model's own forward pass, after an update,", sequences)
         with contextlib.ExitStack() as stack:
             folder = export or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            ours = self._compare("the learner and the model's own forward pass", sequences)
+            if self.tolerance > rounding("float32"):
+                self._repeat(sequences, ours)
+            self._write_adapter(folder / INITIAL_ADAPTER)
+            if self._lora:  # B begins as 0, and without it A has no gradient
+                self._update(sequences, last=False)
+            self._update(sequences, last=True)
+            updated = self._compare("the learner and the model's own forward pass, after an update,", sequences)
+            self._write_adapter(folder / ADAPTER)
             self._export(folder)
-            self._read_back(folder, sequences)
+            self._read_back(folder, sequences, updated)
         return self.figures
 
     def logprobs(self, sequences: Sequence[TokenSequence], **rows: bool) -> list[Tensor]:
@@ -107,6 +164,25 @@ class LearnerCheck:
     def leave_device(self) -> None:
         """Move the policy to main memory, from which the next comparison brings it back."""
         self.policy.cpu()
+        torch.cuda.empty_cache()
+
+    @contextlib.contextmanager
+    def initial_weights(self) -> Iterator[None]:
+        """Give the policy its weights of before the update for the length of a block."""
+        self._swap_versions()
+        try:
+            yield
+        finally:
+            self._swap_versions()
+
+    def _swap_versions(self) -> None:
+        for name, parameter in self._trained():
+            stored = self._other_version[name]
+            self._other_version[name] = parameter.detach().to("cpu", copy=True)
+            parameter.data.copy_(stored)
+
+    def _trained(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        return self.policy.adapter_parameters() if self._lora else self.policy.checkpoint_parameters()
 
     def compare_with(self, what: str, sampled: Sequence[TokenSequence], tolerance: float, cause: str) -> None:
         """Compare the log-probabilities that something else, such as an engine, has reported for its own samples.
@@ -125,7 +201,7 @@ class LearnerCheck:
         self._require(f"the learner and {what}", _apart(self.logprobs(sampled), theirs), tolerance, lambda: cause)
 
     def _require(self, what: str, apart: float, tolerance: float, cause: Callable[[], str]) -> None:
-        self.figures[what] = apart
+        self.figures[what] = Difference(apart, tolerance)
         if not apart <= tolerance:
             raise ModelCheckError(
                 f"model {self._folder}: {what} differ by {apart:.2g} nats on average, where {tolerance:g} is "
@@ -133,28 +209,42 @@ class LearnerCheck:
             )
 
     def _sequences(self) -> list[TokenSequence]:
-        """Two short sequences and, where it is affordable, one that is longer than the original RoPE window."""
+        """Two short sequences and, where it is possible and affordable, one beyond the original RoPE window."""
         config = self.policy.model.config.get_text_config()
         rope = getattr(config, "rope_parameters", None) or {}
         window = rope.get("original_max_position_embeddings") or getattr(config, "sliding_window", None) or 0
-        long = min(window + 8, self._longest) if window < LONGEST else 0
-        generator = torch.Generator().manual_seed(0)
+        long = window + 8
+        weights = sum(parameter.numel() for parameter in self.policy.parameters())
+        if long > min(LONGEST, self._longest) or (self._device.type == "cpu" and long * weights > LONGEST_PRODUCT):
+            long = 0
+        tokens = itertools.cycle(self._tokens)
 
         def of(length: int) -> TokenSequence:
-            ids = torch.randint(config.vocab_size, (min(length, self._longest),), generator=generator).tolist()
+            ids = list(itertools.islice(tokens, min(length, self._longest)))
             return TokenSequence(ids[:PROMPT], ids[PROMPT:], [0.0] * (len(ids) - PROMPT), 1.0)
 
         return [of(SHORT), of(max(long, SHORT)), of(SHORTER)]
 
-    def _compare(self, what: str, sequences: Sequence[TokenSequence]) -> None:
-        apart = _apart(self.logprobs(sequences), self.plain(sequences))
-        self._require(what, apart, self.tolerance, lambda: f"; the likely cause is {self._cause(sequences)}")
+    def _compare(self, what: str, sequences: Sequence[TokenSequence]) -> list[Tensor]:
+        """Compare the learner's log-probabilities with those of the model's own forward pass, and return them."""
+        ours = self.logprobs(sequences)
+        apart = _apart(ours, self.plain(sequences))
+        self._require(what, apart, self.tolerance, lambda: f"{LIKELY} {self._cause(sequences)}")
+        return ours
+
+    def _repeat(self, sequences: Sequence[TokenSequence], ours: list[Tensor]) -> None:
+        """Compare the learner with itself: in 16 bits, rounding would hide a low rate of dropout.
+
+        Kernels that add in another order each time, such as those of experts, are why a pass need not repeat exactly.
+        """
+        apart = _apart(ours, self.logprobs(sequences))
+        self._require("two passes of the learner", apart, REPEATED * self.tolerance, lambda: f"{LIKELY} {RANDOM}")
 
     def _cause(self, sequences: Sequence[TokenSequence]) -> str:
         """Return what most likely makes the learner differ from the model's own forward pass."""
         short = [sequences[0], sequences[2]]
         if _apart(self.logprobs(sequences), self.logprobs(sequences)) > self.tolerance:
-            return "dropout, or another part that is random in training"
+            return RANDOM
         if all(_apart(self.logprobs([s]), self.plain([s])) <= self.tolerance for s in sequences):
             if _apart(self.logprobs(short), self.plain(short)) > self.tolerance:
                 return "packing: a recurrent state or a convolution leaks from a sequence into the next of its row"
@@ -177,15 +267,19 @@ class LearnerCheck:
             return "a soft cap of the logits"
         return "a head that is more than a matrix"
 
-    def _update(self, sequences: Sequence[TokenSequence]) -> None:
-        """Change every tensor by the sign of a gradient that the learner's code path computes."""
+    def _update(self, sequences: Sequence[TokenSequence], *, last: bool) -> None:
+        """Change every trained tensor by the sign of a gradient that the learner's code path computes.
+
+        Raises:
+            ModelCheckError: a tensor has no gradient in the `last` update.
+        """
         [batches] = pack(list(sequences), sum(s.length for s in sequences), **self.policy.rows)
         for batch in batches:
             logprobs = self._forward(batch)
             (logprobs * torch.linspace(-1, 2, len(logprobs))).sum().backward()
         with torch.no_grad():
-            for name, parameter in self.policy.checkpoint_parameters():
-                if parameter.grad is None or not bool(parameter.grad.any()):
+            for name, parameter in self._trained():
+                if parameter.grad is None or (last and not bool(parameter.grad.any())):
                     raise ModelCheckError(f"model {self._folder}: no gradient reaches {name}")
                 size = STEP * float(parameter.float().square().mean().sqrt()) or STEP
                 parameter.add_(parameter.grad.sign(), alpha=size)
@@ -193,8 +287,14 @@ class LearnerCheck:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the policy's tensors as its checkpoint has them, in main memory."""
-        own = {**dict(self.policy.checkpoint_parameters()), **dict(self.policy.checkpoint_buffers())}
-        return self.policy.in_checkpoint({name: tensor.detach().cpu().clone() for name, tensor in own.items()})
+        own = _in_memory(self.policy.checkpoint_parameters())
+        if self._lora:
+            own = merged(own, _in_memory(self.policy.adapter_parameters()), self._lora)
+        return self.policy.in_checkpoint(own | _in_memory(self.policy.checkpoint_buffers()))
+
+    def _write_adapter(self, folder: Path) -> None:
+        if self._lora:
+            write_adapter(folder, _in_memory(self.policy.adapter_parameters()), self._lora)
 
     def _export(self, folder: Path) -> None:
         tensors = self.tensors()
@@ -205,7 +305,7 @@ class LearnerCheck:
     def _compare_names(self, ours: set[str]) -> None:
         """Compare the names of the export with those of the initial checkpoint, which is what engines take."""
         theirs: set[str] = set()
-        for path in self._folder.glob("*.safetensors"):
+        for path in weight_files(self._folder):
             with safe_open(path, framework="pt") as file:
                 theirs |= set(file.keys())
         if unknown := sorted(ours - theirs):
@@ -215,8 +315,8 @@ class LearnerCheck:
                 "that transformers joins"
             )
 
-    def _read_back(self, folder: Path, sequences: Sequence[TokenSequence]) -> None:
-        """Load the export by transformers, and compare it with the policy that was written."""
+    def _read_back(self, folder: Path, sequences: Sequence[TokenSequence], ours: list[Tensor]) -> None:
+        """Load the export by transformers, and compare it with the policy that was written, which gave `ours`."""
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype=self.policy.model.dtype, attn_implementation=EAGER, output_loading_info=True
         )
@@ -227,8 +327,20 @@ class LearnerCheck:
                 "buffer, which no gradient changes"
             )
         fix_rope(model, self._longest)
-        apart = _apart(self.plain(sequences, model.to(self._device)), self.logprobs(sequences))
+        apart = _apart(self.plain(sequences, model.to(self._device)), ours)
         self._require("the learner and the export, read back,", apart, self.tolerance, str)
+
+
+def _device_of(folder: Path) -> torch.device:
+    """Return the GPU if it has memory for the weights in `folder`, their gradients and a row; else the CPU."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    free, _ = torch.cuda.mem_get_info()
+    return torch.device("cuda" if MEMORY * weight_bytes(folder) < free else "cpu")
+
+
+def _in_memory(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors}
 
 
 @contextlib.contextmanager
@@ -254,5 +366,5 @@ def _chosen(logits: Tensor, sequence: TokenSequence) -> Tensor:
 
 
 def _apart(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
-    """Largest of the sequences' mean differences, nats."""
-    return max(float((own - other).abs().mean()) for own, other in zip(ours, theirs, strict=True))
+    """Largest of the sequences' mean differences, nats; NaN where one of them is."""
+    return float(torch.stack([(own - other).abs().mean() for own, other in zip(ours, theirs, strict=True)]).max())

@@ -126,6 +126,10 @@ class ClockActor:
         self._go_on()
         return UpdateTiming(seconds, seconds)
 
+    async def prompt_logprobs(self, token_ids: list[int]) -> Floats:
+        """Return zeros at once."""
+        return np.zeros(len(token_ids) - 1, np.float32)
+
     async def statistics(self) -> EngineStatistics:
         """Return tokens generated so far, and the numbers of running and queued sequences."""
         self.advance()
@@ -200,6 +204,10 @@ class ClockLearner:
         await asyncio.sleep(seconds)
         self.busy_seconds += seconds
         return [np.zeros(len(sequence.response_ids), np.float32) for sequence in sequences]
+
+    async def plain_logprobs(self, sequences: list[Sequence]) -> list[Floats]:
+        """Take the time of a forward pass; return zeros."""
+        return await self.logprobs(sequences)
 
     async def reference_logprobs(self, sequences: list[Sequence]) -> list[Floats]:
         """Take the time of a forward pass; return zeros."""

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tasks.storage.model_folder import date_variables
 from tasks.verifiers.calls import Messages
 from tasks.verifiers.chat.config import RewardModelConfig
 from tasks.verifiers.chat.endpoint import Usage
@@ -121,8 +122,9 @@ class RewardModel:
     def _templated(self, messages: list[dict[str, str]]) -> list[int]:
         from jinja2 import TemplateError
 
+        dates = date_variables(self._tokenizer.get_chat_template())
         try:
-            return list(self._tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False))
+            return list(self._tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False, **dates))
         except (TemplateError, ValueError) as error:
             raise CannotJudge(f"the reward model's chat template refuses the conversation: {error}") from None
 

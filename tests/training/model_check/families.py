@@ -1,9 +1,13 @@
 """Model families in miniature, made from their configurations with random weights: vocabulary 128, two layers."""
 
+import random
+
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 VOCABULARY = 128
+TOKENS = random.Random(0).choices(range(VOCABULARY), k=100)
+"""Tokens of a text, for models that have no tokenizer."""
 SIZES = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,

@@ -106,6 +106,12 @@ def test_special_tokens_of_an_answer_are_text(folder):
     assert specials[0] == specials[1]
 
 
+def test_a_template_that_prints_the_date_prints_one_that_does_not_change(folder):
+    model = RewardModel(options(folder))
+    model._tokenizer.chat_template = "{{ messages[-1]['content'] }} {{ strftime_now('%d %b %Y') }}"
+    assert model._tokenizer.decode(model.tokenise([], "Sea.")) == "Sea. 26 Jul 2024"
+
+
 def test_a_long_answer_loses_its_middle_and_a_long_conversation_is_an_error(folder):
     config = options(folder, max_tokens=200)
     model = RewardModel(config)

@@ -1,0 +1,26 @@
+"""The options of a run that decide how its model is checked."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from tasks.config import Config
+from tasks.generation.config import EngineConfig
+from tasks.training.config import TrainingConfig
+from tasks.training.learner.config import LearnerConfig, LoraConfig
+
+
+class CheckedOptions(Config):
+    """The options of a run that its model is checked with."""
+
+    learner: LearnerConfig = LearnerConfig()
+    """The learner."""
+    lora: LoraConfig | None = None
+    """The adapter that is trained. null: all weights are."""
+    engine: EngineConfig = EngineConfig()
+    """The engines of training."""
+
+    @classmethod
+    def of(cls, config: TrainingConfig) -> Self:
+        """Return the options of a recipe that count."""
+        return cls(learner=config.learner, lora=config.lora, engine=config.actors.engine)

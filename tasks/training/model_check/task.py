@@ -1,0 +1,48 @@
+"""The check of a model as a Flyte task, before the first rollout."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from flytekit import Resources
+
+from images import TRAINING
+from tasks.flyte.stages import RESULT, Folder, Stopwatch, local, show, shown_stage
+from tasks.machine.resources import process_resources
+from tasks.tables.schemas import StageSummary
+from tasks.training.model_check.options import CheckedOptions
+
+STAGE = "model check"
+"""Name of the stage."""
+
+
+@shown_stage(container_image=TRAINING, requests=Resources(cpu="2", mem="8Gi"))
+def check_model(model: Folder, options: Annotated[CheckedOptions, RESULT]) -> StageSummary:
+    """Check that learner, the model's own forward pass, export and engine have the same policy.
+
+    Args:
+        model: the initial checkpoint.
+        options: those of the run's learner and engines.
+
+    Raises:
+        ModelCheckError, ModelError, EngineOptionsError, WeightsNotTakenError: the run would not train the policy that
+            samples; the message is one sentence with the likely cause.
+    """
+    from tasks import charts
+    from tasks.training.model_check.check import check_model as check
+
+    watch = Stopwatch(STAGE)
+    differences = check(local(model), options)
+    rows = [
+        {"between": what.rstrip(","), "nats": f"{apart.nats:.2g}", "rounding": f"{apart.tolerance:.2g}"}
+        for what, apart in differences.items()
+    ]
+    largest = max(differences.values(), key=lambda apart: apart.nats / apart.tolerance)
+    figures = {"comparisons": f"{len(rows)}", "largest difference": f"{largest.nats:.2g} nats"}
+    show(STAGE, charts.page(figures, charts.table(rows, "Mean differences of log-probabilities")))
+    return watch.summary(
+        f"learner, engine and export agree: at most {largest.nats:.2g} nats apart, where {largest.tolerance:.2g} is "
+        "rounding",
+        on=process_resources(),
+        differences={what: apart.nats for what, apart in differences.items()},
+    )

@@ -1,0 +1,33 @@
+"""Check a model before anything is sampled: learner, engine and export must have the same policy.
+
+pyflyte run workflows/checking.py checking --model FOLDER [--training FILE]
+"""
+
+from flytekit import Resources
+
+from images import DATA
+from tasks.flyte.stages import Folder, Stopwatch, composed
+from tasks.inputs.files import Recipe, quickstart
+from tasks.pods import overrides
+from tasks.tables.schemas import StageSummary
+from tasks.training.model_check.options import CheckedOptions
+from tasks.training.model_check.task import STAGE, check_model
+
+RECIPE = quickstart()[1]
+
+
+@composed(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"))
+def checking(model: Folder, training: Recipe = RECIPE) -> StageSummary:
+    """Check the model as the recipe trains it, on a machine of the recipe's `cluster`.
+
+    Args:
+        model: the initial checkpoint.
+        training: the recipe; with `model_check: false` nothing is checked.
+    """
+    if not training.model_check:
+        return Stopwatch(STAGE).summary("not checked: model_check is false")
+    cluster = training.cluster
+    pod = cluster.node.with_gpus(cluster.gpus_of(training.actors.engine))
+    return check_model(model=model, options=CheckedOptions.of(training)).with_overrides(
+        node_name="check", **overrides(pod)
+    )
