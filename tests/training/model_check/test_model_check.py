@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.complete]
 
 OPTIONS = {
     "learner": {"dtype": "float32"},
-    "engine": {"dtype": "float32", "max_model_len": 128, "max_num_seqs": 16},
+    "engine": {"dtype": "float32", "max_model_len": 128, "max_num_seqs": 16, "cpu_threads": 1},
 }
 SERVED = ["llama", "qwen2", "qwen3", "olmo3", "granite", "cohere", "phi3", "mixtral", "qwen3_moe", "olmoe", "glm4_moe"]
 
