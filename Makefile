@@ -124,18 +124,20 @@ $(UV):
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet uv==0.13.8
 
-$(VENV)/.ready: pyproject.toml images/lock-cpu.txt images/overrides-cpu.txt | $(UV)
+$(VENV)/.ready: pyproject.toml images/lock-cpu.txt images/overrides-cpu.txt images/nltk-data.txt | $(UV)
 	@echo "installing into $(VENV) ..."
 	@$(INSTALL) -e '.[cpu,dev]'
+	@$(BIN)/python -m images.nltk_data
 	@touch $@
 
 # The environments of the images, on a machine without a GPU.
 .images/data/.ready: EXTRA := data
 .images/generation/.ready: EXTRA := cpu
-.images/%/.ready: pyproject.toml images/lock-cpu.txt images/overrides-cpu.txt | $(UV)
+.images/%/.ready: pyproject.toml images/lock-cpu.txt images/overrides-cpu.txt images/nltk-data.txt | $(UV)
 	@echo "installing into .images/$* ..."
 	@$(UV) venv --quiet --clear --python $(PYTHON) .images/$*
 	@$(INSTALL_INTO) .images/$*/bin/python -e '.[$(EXTRA)]'
+	@$(BIN)/python -m images.nltk_data .images/$*/share/nltk_data
 	@touch $@
 
 $(VENV)/.all-ready: $(VENV)/.ready
