@@ -20,7 +20,7 @@ RUN := $(BIN)/pyflyte run workflows/rlvr.py rlvr
 IMAGES := data generation  # training has the image of generation
 PUBLISHED = $(shell sed -n 's/^published = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",')
 
-.PHONY: demo test test-fast test-all test-images chaos chaos-hosts soak check lock image-digests reference format bench gpu-check bench-learning images register registry-is-named code-server clean
+.PHONY: demo test test-fast test-all test-recipes test-images chaos chaos-hosts soak check lock image-digests reference format bench gpu-check bench-learning images register registry-is-named code-server clean
 
 demo: $(VENV)/.ready  ## the whole pipeline on the quickstart
 	@$(RUN)
@@ -33,6 +33,9 @@ test-fast: $(VENV)/.ready  ## what is worth running on every save
 
 test-all: $(VENV)/.all-ready  ## every test: complete tables, the published checkers beside ours, and trackers
 	@RLVR_EXAMPLES=all $(PYTEST)
+
+test-recipes: $(VENV)/.ready  ## every recipe and data file that ships, shrunk, from its first row to the report: half an hour at most
+	@$(BIN)/pytest -n 2 --dist load tests/hub tests/workflows/test_shipped_files.py
 
 test-images: $(VENV)/.ready $(IMAGES:%=.images/%/.ready)  ## environments of the images: their pins, and every task's container command
 	@RLVR_IMAGES=$(CURDIR)/.images $(BIN)/pytest tests/images tests/workflows/test_containers.py
@@ -125,18 +128,20 @@ $(UV):
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet uv==0.13.8
 
-$(VENV)/.ready: pyproject.toml images/lock-cpu.txt images/overrides-cpu.txt | $(UV)
+$(VENV)/.ready: pyproject.toml images/lock-cpu.txt images/overrides-cpu.txt images/nltk-data.txt | $(UV)
 	@echo "installing into $(VENV) ..."
 	@$(INSTALL) -e '.[cpu,dev]'
+	@$(BIN)/python -m images.nltk_data
 	@touch $@
 
 # The environments of the images, on a machine without a GPU.
 .images/data/.ready: EXTRA := data
 .images/generation/.ready: EXTRA := cpu
-.images/%/.ready: pyproject.toml images/lock-cpu.txt images/overrides-cpu.txt | $(UV)
+.images/%/.ready: pyproject.toml images/lock-cpu.txt images/overrides-cpu.txt images/nltk-data.txt | $(UV)
 	@echo "installing into .images/$* ..."
 	@$(UV) venv --quiet --clear --python $(PYTHON) .images/$*
 	@$(INSTALL_INTO) .images/$*/bin/python -e '.[$(EXTRA)]'
+	@$(BIN)/python -m images.nltk_data .images/$*/share/nltk_data
 	@touch $@
 
 $(VENV)/.all-ready: $(VENV)/.ready

@@ -26,8 +26,12 @@ def turns(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"prompt": messages}
 
 
-def english_first_turn(row: dict[str, Any]) -> dict[str, Any] | None:
-    """Return WildChat's row up to its first answer; None for one that is not in English or is toxic."""
-    if row.get("language") != "English" or row.get("toxic"):
-        return None
+def first_turn(row: dict[str, Any]) -> dict[str, Any]:
+    """Return WildChat's row up to its first answer."""
     return row | {"conversation": row["conversation"][:1]}
+
+
+def with_task_type(row: dict[str, Any]) -> dict[str, Any]:
+    """Return SYNTHETIC-2's row with its kind of task as `task_type`: what its `problem_id` has before its number."""
+    kind, _, number = (row.get("problem_id") or "").rpartition("_")
+    return row | {"task_type": kind if number.isdigit() else ""}

@@ -18,7 +18,7 @@ def test_on_another_system_one_sentence_comes_before_any_installation(tmp_path, 
     (programs / "uname").write_text(f"#!/bin/sh\necho {machine}\n")
     (programs / "uname").chmod(0o755)
     shutil.copy(ROOT / "Makefile", tmp_path)
-    for name in ("pyproject.toml", "images/lock-cpu.txt", "images/overrides-cpu.txt"):
+    for name in ("pyproject.toml", "images/lock-cpu.txt", "images/overrides-cpu.txt", "images/nltk-data.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     done = subprocess.run(

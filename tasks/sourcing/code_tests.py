@@ -3,12 +3,13 @@
 | form | of |
 |---|---|
 | a list of assertions | MBPP (`test_list`), AceCoder (`test_cases`), `code` rows of the Dolci mixtures |
-| a list of `{input, output}` | SYNTHETIC-2, `code_stdio` rows of the Dolci mixtures |
-| `{inputs, outputs}` | APPS and TACO, standard input and output |
-| `{inputs, outputs, fn_name}` | APPS and TACO, a function that is called |
+| a list of `{input, output}` | SYNTHETIC-1, `code_stdio` rows of the Dolci mixtures |
+| `{inputs, outputs}` | APPS, TACO, SYNTHETIC-2 and code-r1, standard input and output |
+| `{inputs, outputs, fn_name}` | APPS, TACO and SYNTHETIC-2, a function that is called |
+| `{functional}` | code-r1, a program that runs after the response |
 | the text of a module of pytest functions | KodCode (`test`) |
 
-Each may be text that holds it as JSON, or the only item of a list.
+Each may be text that holds it as JSON, the only item of a list, or under the key `test_cases` of an object.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ def read_tests(value: Any, setup: Any = None) -> dict[str, Any]:
     if isinstance(tests, str) and _is_module(tests):
         return _pytest_functions(tests, _setup(setup))
     if isinstance(tests, dict):
-        tests = tests.get("test_cases", tests)
+        tests = structure(tests.get("test_cases", tests))
     if isinstance(tests, dict):
-        tests = _pairs(tests)
+        tests = [tests["functional"]] if isinstance(tests.get("functional"), str) else _pairs(tests)
     if not isinstance(tests, list) or not tests:
         raise UnusableError("code without tests: not a list with at least one", value)
     if all(isinstance(test, str) and test.strip() for test in tests):

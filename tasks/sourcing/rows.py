@@ -35,6 +35,9 @@ def jsonl_rows(file: File) -> Iterator[Item]:
 def json_rows(file: File, field: str | None = None) -> Iterator[Item]:
     """Yield the objects of a JSON file: of its list, of its lines, or the one that it is.
 
+    A list within the file's list is a row too, with its places as columns, `0`, `1` and so on, as the hub's library
+    reads it: Open-Reasoner-Zero holds pairs of turns.
+
     Args:
         file: the file, compressed or not.
         field: the key of the file's object under which the list is; None: the file is the list.
@@ -54,7 +57,10 @@ def json_rows(file: File, field: str | None = None) -> Iterator[Item]:
             raise ValueError(f"it is no JSON object with the key {field!r}")
         content = content[field]
     for row in content if isinstance(content, list) else [content]:
-        yield row if isinstance(row, dict) else _no_object(row, json.dumps(row))
+        if isinstance(row, list) and row:
+            yield {str(place): value for place, value in enumerate(row)}
+        else:
+            yield row if isinstance(row, dict) else _no_object(row, json.dumps(row))
 
 
 def csv_rows(file: File, delimiter: str = ",", names: Sequence[str] | None = None) -> Iterator[Item]:

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from data_specs.rewards import thought_and_answer
-from data_specs.transforms import english_first_turn, turns
+from data_specs.transforms import first_turn, turns, with_task_type
 from tasks.config import SpecError, load_yaml
 from tasks.evaluation.spec import EvaluationSpec
 from tasks.flyte.patches import ConfigFile, companion_callback
@@ -85,11 +85,16 @@ def test_a_prompt_with_roles_in_its_text_becomes_a_chat():
     assert turns({"prompt": "What is\nuser: in a log?"}) == {"prompt": "What is\nuser: in a log?"}
 
 
-def test_of_wildchat_the_first_turns_of_english_conversations_are_used():
-    row = {"language": "English", "toxic": False, "conversation": ["a question", "an answer", "another question"]}
-    assert english_first_turn(row)["conversation"] == ["a question"]
-    assert english_first_turn(row | {"language": "French"}) is None
-    assert english_first_turn(row | {"toxic": True}) is None
+def test_of_wildchat_the_first_turns_are_used():
+    row = {"language": "English", "conversation": ["a question", "an answer", "another question"]}
+    assert first_turn(row) == row | {"conversation": ["a question"]}
+
+
+@pytest.mark.parametrize(
+    ("identity", "kind"), [("prime_rl_code_21747", "prime_rl_code"), ("ascii_format_a/b", ""), (None, "")]
+)
+def test_the_kind_of_a_task_of_synthetic_2_stands_before_its_number(identity, kind):
+    assert with_task_type({"problem_id": identity})["task_type"] == kind
 
 
 def test_the_format_of_axolotls_quick_start_is_its_four_tags():

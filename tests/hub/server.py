@@ -1,7 +1,7 @@
 """A stand-in of the Hugging Face hub on this machine: the part of its HTTP interface that reading takes.
 
 `huggingface_hub` and `datasets` reach it through HF_ENDPOINT, or through the fixture of `tests.hub.fixture`. A
-repository has one commit, `main`, and is gated, renamed or neither.
+repository has one commit, `main`, and perhaps branches, and is gated, renamed or neither.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -27,6 +27,7 @@ class Repository:
         commit: the commit that `main` is.
         gated: it is listed, and its files are refused.
         former_names: ids from which the hub redirects.
+        branches: the files of other revisions, such as `refs/pr/2`, by name; each has a commit of its own.
     """
 
     kind: str
@@ -35,6 +36,17 @@ class Repository:
     commit: str = ""
     gated: bool = False
     former_names: tuple[str, ...] = ()
+    branches: dict[str, dict[str, bytes]] = field(default_factory=dict, repr=False)
+
+    def at(self, revision: str) -> Repository | None:
+        """The repository as it is at a branch or commit, with nothing else in it; None where it has no such one."""
+        if revision in ("main", self.sha):
+            return self
+        for name, files in self.branches.items():
+            commit = hashlib.sha1(f"{self.name} {name}".encode()).hexdigest()  # noqa: S324 - as long as a commit
+            if revision in (name, commit):
+                return replace(self, files=files, commit=commit, branches={})
+        return None
 
     @property
     def sha(self) -> str:
@@ -104,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
-        path, query = unquote(parts.path).strip("/"), parse_qs(parts.query)
+        path, query = parts.path.strip("/"), parse_qs(parts.query)
         for repository in self.repositories:
             for name in (repository.name, *repository.former_names):
                 if self._answered(repository, name, path, query):
@@ -114,7 +126,10 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_POST = do_GET  # noqa: N815 - names of the base class
 
     def _answered(self, repository: Repository, name: str, path: str, query: dict[str, list[str]]) -> bool:
-        """Answer a request that is about the repository by this name; return whether it is."""
+        """Answer a request that is about the repository by this name; return whether it is.
+
+        The path is as it was sent: the slashes of a revision are quoted in it, and those of a file's path are not.
+        """
         api = f"api/{repository.kind}s/{name}"
         files = f"datasets/{name}" if repository.kind == "dataset" else name
         base = api if f"{path}/".startswith(f"{api}/") else files
@@ -124,21 +139,17 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(307, {}, {"Location": self.path.replace(name, repository.name, 1)})
             return True
         action, _, rest = path.removeprefix(base).strip("/").partition("/")
-        if base == files:
-            revision, _, file = rest.partition("/")
-            self._file(repository, revision, file)
-        elif action in ("", "revision"):
-            self._info(repository, rest or "main")
-        else:
-            revision, _, folder = rest.partition("/")
-            self._list(repository, action, folder, query)
-        return True
-
-    def _info(self, repository: Repository, revision: str) -> None:
-        if revision not in ("main", repository.sha):
+        revision, _, inner = (unquote(part) for part in rest.partition("/"))
+        at = repository.at(revision or "main")
+        if at is None:
             self._send(404, {"error": "Invalid rev id"}, {"X-Error-Code": "RevisionNotFound"})
+        elif base == files:
+            self._file(at, inner)
+        elif action in ("", "revision"):
+            self._send(200, at.info())
         else:
-            self._send(200, repository.info())
+            self._list(at, action, inner, query)
+        return True
 
     def _list(self, repository: Repository, action: str, folder: str, query: dict[str, list[str]]) -> None:
         if action == "tree":
@@ -156,11 +167,9 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(404, {"error": f"the stand-in knows no {action}"})
 
-    def _file(self, repository: Repository, revision: str, path: str) -> None:
+    def _file(self, repository: Repository, path: str) -> None:
         if repository.gated:
             self._send(403, {"error": "Access to this repository is restricted"}, {"X-Error-Code": "GatedRepo"})
-        elif revision not in ("main", repository.sha):
-            self._send(404, {"error": "Invalid rev id"}, {"X-Error-Code": "RevisionNotFound"})
         elif path not in repository.files:
             self._send(404, {"error": "Entry not found"}, {"X-Error-Code": "EntryNotFound"})
         else:

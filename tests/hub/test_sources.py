@@ -3,14 +3,14 @@
 import pytest
 
 from tasks.config import SpecError, load_yaml
-from tasks.generation.models import ModelSpec
-from tasks.inputs.files import DATA_SPECS, DataFile, quickstart
+from tasks.generation.models import ModelError, ModelSpec, prepare_model
+from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, Recipe, quickstart
 from tasks.inputs.preflight import check, fingerprinted_model
 from tasks.sourcing.loaders import open_rows, pinned
 from tasks.sourcing.prompts import build_prompts
 from tasks.sourcing.spec import SourceSpec
-from tests.hub.cards import OMEGA_SETTINGS
 from tests.hub.fixture import stand_in_hub  # noqa: F401 - a fixture
+from tests.hub.mathematics import OMEGA_SETTINGS
 
 pytestmark = pytest.mark.usefixtures("stand_in_hub")
 
@@ -32,6 +32,10 @@ def prompts_of(source):
         ("gsm8k_math", "gsm8k", 12),
         ("dapo_math_17k", "dapo-math-17k", 10),
         ("dolci_think_rl_7b", "dolci-think-rl-7b", 24),
+        ("dolci_think_rl", "open-reasoner-zero", 8),
+        ("dolci_think_rl", "klear-code", 6),
+        ("dolci_think_rl", "synthetic-2", 6),
+        ("dolci_think_rl", "wildchat", 6),
     ],
 )
 def test_a_shipped_source_reads_the_published_shape(file, name, usable):
@@ -110,6 +114,19 @@ def test_a_source_without_a_column_is_named_with_the_option_that_leaves_it_out(m
         check(data, *files[1:])
     without = one_and_nemotron(difficulty=None, leave_out=["nemotron-code"])
     assert set(check(without, *files[1:])) == {"omega"}
+
+
+def test_a_model_of_which_a_branch_alone_has_weights_is_read_from_that_branch(tmp_path):
+    spec = load_yaml(Recipe, RECIPES / "grpo.yaml").model
+    assert spec.source.revision == "refs/pr/2"
+    found = fingerprinted_model(spec)
+    assert found.source.revision == fingerprinted_model(found).source.revision
+    with pytest.raises(ModelError, match=r"no chat template"):  # all files are there, and have nearly no content
+        prepare_model(found, tmp_path / "branch")
+    assert (tmp_path / "branch" / "model.safetensors").exists()
+    main = spec.model_copy(update={"source": spec.source.model_copy(update={"revision": "main"})})
+    with pytest.raises(ModelError, match=r"no weights \(\*\.safetensors\)"):
+        prepare_model(main, tmp_path / "main")
 
 
 def test_a_model_without_a_tokenizer_json_is_listed_with_its_commit():

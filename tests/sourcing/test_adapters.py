@@ -84,10 +84,15 @@ def test_dapo_math_has_its_answer_in_an_object_and_its_prompt_in_a_chat(tmp_path
     assert prompt["metadata"]["columns"] == {"extra_info.index": "9a9b6eb4"}
 
 
-def test_open_reasoner_zero_has_its_answer_in_the_second_of_two_turns(tmp_path):
-    row = {"0": {"from": "human", "value": "1 + 1?"}, "1": {"from": "assistant", "ground_truth": {"value": "2"}}}
-    [prompt], _ = prompts(tmp_path, row, columns={"prompt": "0.value", "ground_truth": "1.ground_truth.value"})
+def test_open_reasoner_zero_is_a_list_of_pairs_with_the_answer_in_the_second_turn(tmp_path):
+    pair = [{"from": "human", "value": "1 + 1?"}, {"from": "assistant", "ground_truth": {"value": "2"}}]
+    path = tmp_path / "pairs.json"
+    path.write_text(json.dumps([pair, []], indent=1))
+    loader = {"kind": "huggingface", "files": str(path)}
+    columns = {"prompt": "0.value", "ground_truth": "1.ground_truth.value"}
+    [prompt], built = prompts(tmp_path, loader=loader, columns=columns)
     assert (prompt["messages"][0]["content"], prompt["ground_truth"]) == ("1 + 1?", "2")
+    assert built.reasons == {"a JSON list, not an object": 1}
 
 
 def test_the_assistants_last_turns_are_left_off_and_counted_and_extra_keys_are_kept(tmp_path):
@@ -206,10 +211,12 @@ def test_large():
         ('["assert add(1, 2) == 3", "assert add(0, 0) == 0"]', ADD, 2),  # the same as text
         ({"inputs": ["1\n2\n", ["3", "4"]], "outputs": ["3\n", ["7"]]}, ADDS_LINES, 2),  # APPS, TACO
         ('{"fn_name": "add", "inputs": [[1, 2], [3, 4]], "outputs": [3, [7]]}', ADD, 2),
-        ('{"test_cases": [{"type": "stdin_stdout", "input": "1\\n2", "output": "3"}]}', ADDS_LINES, 1),  # SYNTHETIC-2
+        ('{"test_cases": [{"type": "stdin_stdout", "input": "1\\n2", "output": "3"}]}', ADDS_LINES, 1),  # SYNTHETIC-1
+        ({"test_cases": '{"inputs": ["1\\n2"], "outputs": ["3"]}'}, ADDS_LINES, 1),  # SYNTHETIC-2
+        ('{"functional": "def check(f):\\n    assert f(1, 2) == 3\\n\\ncheck(add)"}', ADD, 1),  # code-r1
         (KODCODE, ADD, 2),
     ],
-    ids=["assertions", "assertions as text", "stdin", "calls", "cases", "pytest"],
+    ids=["assertions", "assertions as text", "stdin", "calls", "cases", "cases as text", "functional", "pytest"],
 )
 def test_tests_in_each_published_form_accept_a_right_program_and_no_wrong_one(column, response, count):
     truth = read_tests(column)

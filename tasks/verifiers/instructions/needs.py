@@ -45,7 +45,7 @@ def missing(name: str) -> list[str]:
     if packages:
         return packages
     return [
-        f"{name} needs the NLTK resource {each}: set NLTK_DATA to a folder that holds it"
+        f"{name} needs the NLTK resource {each}: python -m images.nltk_data installs it (NLTK_DATA names other folders)"
         for each in NLTK_NEEDS.get(name, ())
         if not has_data(each)
     ]
