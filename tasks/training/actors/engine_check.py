@@ -14,7 +14,7 @@ from tasks.training.config import TrainingConfig
 from tasks.training.learner.client import Learner
 from tasks.training.learner.packing import Floats
 from tasks.training.learner.packing import Sequence as TokenSequence
-from tasks.training.learner.rounding import rounding
+from tasks.training.learner.rounding import engine_rounding
 
 TEXT = """Question: A train leaves at 9:40 and arrives at 12:05. How long does it take? Answer: \\boxed{145} minutes.
 def mean(values: list[float]) -> float:
@@ -75,7 +75,7 @@ class EngineCheck:
         return cls(
             text_tokens(model),
             longest=min(engine.max_model_len - 1, learner.micro_batch_tokens),
-            tolerance=rounding(learner.dtype, engine.dtype),
+            tolerance=engine_rounding(learner.dtype, engine.dtype),
             engines=config.actors.count,
         )
 

@@ -15,7 +15,7 @@ from tasks.machine import precision
 from tasks.machine.resources import has_gpu
 from tasks.training.actors.engine_check import NOT_RENEWED, text_tokens
 from tasks.training.learner.packing import Sequence
-from tasks.training.learner.rounding import rounding
+from tasks.training.learner.rounding import engine_rounding
 from tasks.training.model_check.learner import ADAPTER, INITIAL_ADAPTER, Difference, LearnerCheck
 from tasks.training.model_check.options import CheckedOptions
 
@@ -60,7 +60,7 @@ def check_model(folder: Path, options: CheckedOptions, *, engine: bool = True) -
         return learner.check()
     with tempfile.TemporaryDirectory() as export:
         initial, updated = asyncio.run(_sampled(folder, options, learner, Path(export)))
-    tolerance = rounding(dtypes[0], dtypes[1])
+    tolerance = engine_rounding(dtypes[0], dtypes[1])
     with learner.initial_weights():
         learner.compare_with("an engine", initial, tolerance, "; the engine computes this model in another way")
     learner.compare_with("an engine after a weight update", updated, tolerance, NOT_RENEWED)
