@@ -93,6 +93,15 @@ def _config_files(literal_type_to_click_type: Callable[..., Any]) -> Callable[..
     return click_type
 
 
+def as_given(_: click.Context, __: click.Parameter, value: Any) -> Any:
+    """Return the value of an option as its type made it: a callback of click.
+
+    It stands where flytekit's callback would make a literal of the value, with `--remote`, before the callbacks of the
+    other options run (`companion_callback` looks for a recipe). The client makes the same literal when it launches.
+    """
+    return value
+
+
 def companion_callback(model: type[Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
     """Return a callback of click that reads the data or evaluation file which the given recipe names.
 
@@ -122,6 +131,7 @@ def _short_help(to_click_option: Callable[..., click.Option]) -> Callable[..., c
             sentence = (model.__doc__ or "").split("\n\n")[0]
             made.help = f"{sentence} Keys: {model.__module__}.{model.__name__}."
             made.show_default = "the quickstart's" if made.default is not None else False
+            made.callback = as_given
             if issubclass(model, Extendable) and model.named_by_recipe and made.default is not None:
                 made.show_default = "the recipe's"
                 made.callback = companion_callback(model)
