@@ -262,6 +262,16 @@ def _sentences_on_inputs(literal_map_to_kwargs: Callable[..., dict[str, Any]]) -
     return staticmethod(kwargs)
 
 
+def _whole_description(long_description: property) -> property:
+    """Make the long description of a docstring all of its text but arguments and results."""
+
+    def text(docstring: Any) -> str | None:
+        paragraphs = docstring.short_description, long_description.__get__(docstring)
+        return "\n\n".join(filter(None, paragraphs)) or None
+
+    return property(text)
+
+
 def _cache_of_this_project(_: str) -> str:
     """Return the folder of the local cache: beside the outputs that it points at."""
     return str(Path(os.environ.get(SANDBOX, "outputs/flyte")).absolute() / "cache")
@@ -335,6 +345,12 @@ PATCHES = (
         "flytekit.extras.pydantic_transformer.transformer:PydanticTransformer.get_literal_type",
         _types_made_once,
         "every start would make the JSON schemas of the three files again for each task",
+        NONE_KNOWN,
+    ),
+    Patch(
+        "flytekit.core.docstring:Docstring.long_description",
+        _whole_description,
+        "Flyte's console, which shows long descriptions alone, would say that a task of one sentence has none",
         NONE_KNOWN,
     ),
     Patch(

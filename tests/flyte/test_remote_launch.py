@@ -60,3 +60,14 @@ def test_a_file_that_is_given_stands_before_the_recipes_own(backend, tmp_path):
 
 def test_without_files_the_quickstart_is_launched(backend):
     assert tuple(launch(backend).values()) == quickstart()
+
+
+def test_the_console_has_a_description_of_the_workflow_and_of_each_task(backend):
+    launch(backend)
+    [workflow] = backend.workflows.values()
+    assert workflow.description.long_description.value.startswith("Train a model with verifiable rewards")
+    descriptions = {name: spec.description for (name, _), spec in backend.tasks.items()}
+    assert all(description.long_description.value for description in descriptions.values())
+    data = descriptions["workflows.data.data"].long_description.value
+    assert data.startswith("Make the training mixture")
+    assert "Args" not in data
