@@ -61,6 +61,8 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
         data: the data file.
         training: the recipe, whose `cluster` decides whether pods have GPUs.
     """
+    # Nodes have numbers, not the names in the file: where `data-0-` and a node's name have more than 20 characters
+    # together, Flyte puts a hash in their place, and its console never knows the node's state.
     pod = overrides(data.pod)
     verifiers = fingerprinted(data.verifiers)
     filtering = data.difficulty is not None
@@ -78,7 +80,7 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
         node_name="check", **pod
     )
 
-    def split_by_length(name: str, checkpoint: Folder, spec: RolloutSpec) -> Any:
+    def split_by_length(suffix: str, checkpoint: Folder, spec: RolloutSpec) -> Any:
         """Add the node that divides the prompts that fit into shards; return its outputs."""
         split = split_prompts(
             prompts=merged.prompts,
@@ -89,24 +91,24 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
             within=within,
             available=needs.available(),
             verifiers=verifiers,
-        ).with_overrides(node_name=f"split{name}", **pod)
+        ).with_overrides(node_name=f"split{suffix}", **pod)
         checked >> split.shards
         return split
 
-    def rolled_out(name: str, checkpoint: Folder, spec: RolloutSpec) -> tuple[Any, Any]:
+    def rolled_out(suffix: str, checkpoint: Folder, spec: RolloutSpec) -> tuple[Any, Any]:
         """Add the nodes that sample and judge `spec`; return the shards of prompts, and the judged rollouts of all."""
-        split = split_by_length(name, checkpoint, spec)
+        split = split_by_length(suffix, checkpoint, spec)
         judging = judging_digest(verifiers, "initial") if spec.stop_at is not None else ""
         sampling_pod = overrides(difficulty.pod.with_gpus(training.cluster.gpus_of(difficulty.engine)))
         sampled = map_task(
             partial(roll_out, model=checkpoint, spec=spec, judging=judging, initial=model, verifiers=verifiers),
             concurrency=difficulty.shards_at_once,
-        )(prompts=split.shards).with_overrides(node_name=f"roll-out{name}", **sampling_pod)
+        )(prompts=split.shards).with_overrides(node_name=f"roll-out{suffix}", **sampling_pod)
         judged = map_task(partial(judge_rollouts, model=checkpoint, spec=spec, initial=model, verifiers=verifiers))(
             prompts=split.shards, responses=sampled
-        ).with_overrides(node_name=f"judge{name}", **(sampling_pod if verifiers.serves else pod))
+        ).with_overrides(node_name=f"judge{suffix}", **(sampling_pod if verifiers.serves else pod))
         collected = collect_rollouts(responses=sampled, rollouts=judged, spec=spec, verifiers=verifiers).with_overrides(
-            node_name=f"collect{name}", **pod
+            node_name=f"collect{suffix}", **pod
         )
         return split, collected
 
@@ -121,13 +123,13 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
             node_name="select", **pod
         )
     variants = []
-    for name, variant in difficulty.compared.items():
+    for number, variant in enumerate(difficulty.compared.values()):
         checkpoint = (
             model
             if variant.model is None
-            else prepare_model(spec=variant.model).with_overrides(node_name=f"model-{name}").model
+            else prepare_model(spec=variant.model).with_overrides(node_name=f"model-{number}").model
         )
-        variants.append(rolled_out(f"-{name}", checkpoint, difficulty.rollout_spec_of(variant))[1].rollouts)
+        variants.append(rolled_out(f"-{number}", checkpoint, difficulty.rollout_spec_of(variant))[1].rollouts)
     compared = compare_variants(
         prompts=merged.prompts,
         rollouts=[collected.rollouts, *variants] if variants else [],
@@ -160,16 +162,14 @@ def _merged(data: DataFile, verifiers: VerifiersConfig, tokens: list[str]) -> An
     """Add the nodes that read, screen and merge all sources; return the outputs of `merge_sources`."""
     pod = overrides(data.pod)
     evaluated = [
-        source_prompts(batch=batch, max_prompt_chars=ANY_LENGTH).with_overrides(
-            node_name=f"evaluation-{batch.name}", **pod
-        )
-        for batch in batches([known.source for known in data.evaluation_sets])
+        source_prompts(batch=batch, max_prompt_chars=ANY_LENGTH).with_overrides(node_name=f"eval-set-{number}", **pod)
+        for number, batch in enumerate(batches([known.source for known in data.evaluation_sets]))
     ]
     screening = data.cleaning.screening(evaluated=bool(evaluated))
     prompts, set_aside = [], []
-    for batch in batches(data.used_sources):
+    for number, batch in enumerate(batches(data.used_sources)):
         sourced = source_prompts(batch=batch, max_prompt_chars=data.max_prompt_chars).with_overrides(
-            node_name=f"source-{batch.name}", **pod
+            node_name=f"source-{number}", **pod
         )
         prompts.append(sourced.prompts)
         set_aside.append(sourced.set_aside)
@@ -180,7 +180,7 @@ def _merged(data: DataFile, verifiers: VerifiersConfig, tokens: list[str]) -> An
                 spec=screening,
                 control_tokens=tokens,
                 verifiers=verifiers,
-            ).with_overrides(node_name=f"screen-{batch.name}", **pod)
+            ).with_overrides(node_name=f"screen-{number}", **pod)
             prompts[-1] = screened.prompts
             set_aside.append(screened.set_aside)
     return merge_sources(

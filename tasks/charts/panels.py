@@ -144,8 +144,15 @@ def pass_rates(graded: pa.Table, max_pass_rate: float | None) -> str:
         [f"{passed}/{bins}" for passed in range(bins + 1)],
         [*stacks, Stack(dropped, counts[dropped], "muted")],
         x_label="pass rate",
-        threshold=None if max_pass_rate is None else (max_pass_rate * bins, f"kept: below {max_pass_rate:g}"),
+        threshold=None
+        if max_pass_rate is None
+        else (first_bin_from(max_pass_rate, bins), f"kept: below {max_pass_rate:g}"),
     )
+
+
+def first_bin_from(rate: float, bins: int) -> int:
+    """Return the least number of passes out of `bins` whose pass rate is `rate` or more."""
+    return math.ceil(rate * bins - 1e-9)
 
 
 def before_after(evaluation: pa.Table) -> str:

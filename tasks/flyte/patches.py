@@ -6,6 +6,7 @@ that is not ours. `install` is called by `tasks.flyte.stages`, which every modul
 
 from __future__ import annotations
 
+import json
 import os
 import pkgutil
 import re
@@ -14,17 +15,19 @@ from copy import copy
 from functools import cache, partial, wraps
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import rich_click as click
 from click.core import ParameterSource
 from flytekit import FlyteContextManager
-from flytekit.core.type_engine import get_underlying_type
+from flytekit.core.type_engine import TypeTransformerFailedError
 from flytekit.models.literals import Literal, LiteralMap
 from flytekit.models.types import LiteralType
+from pydantic import BaseModel
 
 from tasks.config import Config, Extendable, RecipeFile, SpecError, parse
 from tasks.failures import mistake_in
+from tasks.flyte.literals import config_class, input_error, json_values
 
 CHECKED_VERSION = "1.16.31"
 """The release of flytekit that the table was checked against."""
@@ -77,20 +80,24 @@ class ConfigFile(click.ParamType):
             raise click.BadParameter(str(error)) from None
 
 
-def _model_of(python_type: Any) -> type[Config] | None:
-    kind = get_underlying_type(python_type)  # without the annotation that names what is hashed
-    return kind if isinstance(kind, type) and issubclass(kind, Config) else None
-
-
 def _config_files(literal_type_to_click_type: Callable[..., Any]) -> Callable[..., Any]:
     """Give an option that takes a `Config` the type `ConfigFile`."""
 
     @wraps(literal_type_to_click_type)
     def click_type(literal_type: Any, python_type: Any) -> Any:
-        model = _model_of(python_type)
+        model = config_class(python_type)
         return ConfigFile(model) if model else literal_type_to_click_type(literal_type, python_type)
 
     return click_type
+
+
+def as_given(_: click.Context, __: click.Parameter, value: Any) -> Any:
+    """Return the value of an option as its type made it: a callback of click.
+
+    It stands where flytekit's callback would make a literal of the value, with `--remote`, before the callbacks of the
+    other options run (`companion_callback` looks for a recipe). The client makes the same literal when it launches.
+    """
+    return value
 
 
 def companion_callback(model: type[Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
@@ -122,6 +129,7 @@ def _short_help(to_click_option: Callable[..., click.Option]) -> Callable[..., c
             sentence = (model.__doc__ or "").split("\n\n")[0]
             made.help = f"{sentence} Keys: {model.__module__}.{model.__name__}."
             made.show_default = "the quickstart's" if made.default is not None else False
+            made.callback = as_given
             if issubclass(model, Extendable) and model.named_by_recipe and made.default is not None:
                 made.show_default = "the recipe's"
                 made.callback = companion_callback(model)
@@ -226,6 +234,44 @@ def _types_made_once(get_literal_type: Callable[..., LiteralType]) -> Callable[.
     return literal_type
 
 
+def _whole_numbers_of_forms(to_python_value: Callable[..., Any]) -> Callable[..., Any]:
+    """Read a model that a form of the console sent with its whole numbers as integers."""
+
+    @wraps(to_python_value)
+    def python_value(self: Any, ctx: Any, literal: Literal, python_type: type[BaseModel]) -> BaseModel:
+        if literal.scalar is None or literal.scalar.generic is None:
+            return cast(BaseModel, to_python_value(self, ctx, literal, python_type))
+        text = json.dumps(json_values(literal.scalar.generic))
+        return python_type.model_validate_json(text, strict=False, context={"deserialize": True})  # as flytekit does
+
+    return python_value
+
+
+def _sentences_on_inputs(literal_map_to_kwargs: Callable[..., dict[str, Any]]) -> staticmethod[..., dict[str, Any]]:
+    """Report an input that cannot be read as a sentence on its key."""
+
+    @wraps(literal_map_to_kwargs)
+    def kwargs(
+        ctx: Any, literals: LiteralMap, python_types: dict[str, Any] | None = None, literal_types: Any = None
+    ) -> dict[str, Any]:
+        try:
+            return literal_map_to_kwargs(ctx, literals, python_types, literal_types)
+        except TypeTransformerFailedError as error:
+            raise input_error(error, python_types or {}) from error.__context__
+
+    return staticmethod(kwargs)
+
+
+def _whole_description(long_description: property) -> property:
+    """Make the long description of a docstring all of its text but arguments and results."""
+
+    def text(docstring: Any) -> str | None:
+        paragraphs = docstring.short_description, long_description.__get__(docstring)
+        return "\n\n".join(filter(None, paragraphs)) or None
+
+    return property(text)
+
+
 def _cache_of_this_project(_: str) -> str:
     """Return the folder of the local cache: beside the outputs that it points at."""
     return str(Path(os.environ.get(SANDBOX, "outputs/flyte")).absolute() / "cache")
@@ -299,6 +345,24 @@ PATCHES = (
         "flytekit.extras.pydantic_transformer.transformer:PydanticTransformer.get_literal_type",
         _types_made_once,
         "every start would make the JSON schemas of the three files again for each task",
+        NONE_KNOWN,
+    ),
+    Patch(
+        "flytekit.core.docstring:Docstring.long_description",
+        _whole_description,
+        "Flyte's console, which shows long descriptions alone, would say that a task of one sentence has none",
+        NONE_KNOWN,
+    ),
+    Patch(
+        "flytekit.extras.pydantic_transformer.transformer:PydanticTransformer.to_python_value",
+        _whole_numbers_of_forms,
+        "nothing could be launched from Flyte's console, which sends 24 as 24.0",
+        NONE_KNOWN,
+    ),
+    Patch(
+        "flytekit.core.type_engine:TypeEngine.literal_map_to_kwargs",
+        _sentences_on_inputs,
+        "a mistake in an input would stand in Flyte's console below the whole input",
         NONE_KNOWN,
     ),
 )

@@ -6,9 +6,12 @@ launch without them; here a job is Flyte's own message and nothing else, and Ray
 
 from __future__ import annotations
 
-import os
+import shutil
+import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from flyteidl.core.tasks_pb2 import K8sPod
@@ -23,8 +26,8 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 KUBERNETES = {"cpu": "cpu", "mem": "memory", "gpu": "nvidia.com/gpu", "ephemeral_storage": "ephemeral-storage"}
 """Names that Kubernetes has for the fields of `Resources`."""
 
-NOT_SHIPPED = ["script_mode.tar.gz", "fast*.tar.gz", ".python_history"]
-"""Patterns of files that are left out of the folder shipped to the nodes: archives of the same code."""
+NOT_CODE = shutil.ignore_patterns("__pycache__", ".*")
+"""Files and folders within a folder of code that are not shipped to the nodes."""
 
 
 @dataclass
@@ -65,14 +68,17 @@ class RayJobTask(PythonFunctionTask[RayJobConfig]):
         super().__init__(task_config, task_function, task_type="ray", **kwargs)
 
     def pre_execute(self, user_params: ExecutionParameters | None) -> ExecutionParameters | None:
-        """Join the cluster with this folder as the code of all nodes; flytekit calls it before the function."""
+        """Join the cluster with this folder's code as that of all nodes; flytekit calls it before the function."""
         import ray
 
         state = FlyteContextManager.current_context().execution_state
         if state is None or state.is_local_execution():
             ray.init(ignore_reinit_error=True, include_dashboard=False)  # ten processes that nothing here asks
         else:
-            ray.init(runtime_env={"working_dir": os.getcwd(), "excludes": NOT_SHIPPED})
+            with tempfile.TemporaryDirectory() as folder:  # Ray uploads it before `init` returns
+                size = copy_code(Path(), Path(folder))
+                print(f"Code for the cluster's nodes: {size / 1e6:.1f} MB.", file=sys.stderr, flush=True)
+                ray.init(runtime_env={"working_dir": folder})
         return user_params
 
     def get_custom(self, settings: SerializationSettings) -> dict[str, Any]:
@@ -95,6 +101,22 @@ class RayJobTask(PythonFunctionTask[RayJobConfig]):
                 shutdown_after_job_finishes=job.shutdown_after_job_finishes,
             )
         )
+
+
+def copy_code(source: Path, target: Path) -> int:
+    """Copy the Python code of a working directory into the folder `target`; return its size in bytes.
+
+    Code are the modules in it, and its folders that hold a module, with all files in these. In a pod the directory may
+    be the home folder: caches, models and outputs are not code, and neither is what is hidden.
+    """
+    for entry in source.iterdir():
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir() and any(entry.glob("*.py")):
+            shutil.copytree(entry, target / entry.name, ignore=NOT_CODE)
+        elif entry.suffix == ".py":
+            shutil.copy2(entry, target)
+    return sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
 
 
 def _pod(container: str, resources: Resources) -> K8sPod:

@@ -237,7 +237,9 @@ class Stopwatch:
 
 
 def show(name: str, html: str) -> None:
-    """Put `html` on the task's deck, and publish the deck as it stands so far."""
+    """Put `html` on the task's deck, and publish the deck as it stands so far; an item of a mapped task has none."""
+    if not current_context().enable_deck:
+        return
     decks = current_context().decks
     decks[:] = [deck for deck in decks if deck.name != name]  # a deck can only be appended to: the new one replaces it
     Deck(name, html)

@@ -296,8 +296,3 @@ class SourceBatch(Config):
     """The sources to read."""
     contents: list[str]
     """Digest of the content that each source reads (`loaders.fingerprint`), so that a changed file misses the cache."""
-
-    @property
-    def name(self) -> str:
-        """The name of the batch: its source's, or the number of its sources."""
-        return self.sources[0].name if len(self.sources) == 1 else f"{len(self.sources)}-sources"

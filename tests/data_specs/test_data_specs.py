@@ -13,7 +13,7 @@ from data_specs.rewards import thought_and_answer
 from data_specs.transforms import first_turn, turns, with_task_type
 from tasks.config import SpecError, load_yaml
 from tasks.evaluation.spec import EvaluationSpec
-from tasks.flyte.patches import ConfigFile, companion_callback
+from tasks.flyte.patches import ConfigFile, as_given, companion_callback
 from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, Recipe, quickstart, with_companions
 from tasks.inputs.preflight import check_together
 from tasks.sourcing.hub import COMMIT
@@ -170,7 +170,7 @@ def test_an_option_that_is_not_given_is_the_recipes_own_file(given, names):
             [f"--{name}"],
             type=ConfigFile(model),
             default=default.model_dump_json(exclude_unset=True),
-            callback=None if model is Recipe else companion_callback(model),
+            callback=as_given if model is Recipe else companion_callback(model),
         )
         for (name, model), default in zip(models.items(), quickstart(), strict=True)
     ]

@@ -1,8 +1,13 @@
 """A valid specification stays the same on its way through Flyte, after which all its fields are set."""
 
+import json
+
 import pytest
 from flytekit import FlyteContextManager
 from flytekit.core.type_engine import TypeEngine
+from flytekit.models.literals import Literal, LiteralMap, Scalar
+from google.protobuf import json_format
+from google.protobuf.struct_pb2 import Struct
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -10,7 +15,8 @@ from pydantic import ValidationError
 from tasks.config import SpecError, extended, read_yaml
 from tasks.difficulty.spec import RolloutSpec
 from tasks.evaluation.spec import EvaluationSpec
-from tasks.inputs.files import DATA_SPECS, EVALUATIONS, RECIPES, DataFile, Recipe
+from tasks.flyte.stages import config_digest
+from tasks.inputs.files import DATA_SPECS, EVALUATIONS, RECIPES, DataFile, Recipe, quickstart
 from tasks.mixing.spec import MixtureSpec
 from tasks.sourcing.loaders import batches
 from tasks.verifiers import VerifiersConfig
@@ -44,6 +50,11 @@ def through_flyte(spec):
     return TypeEngine.to_python_value(context, literal, kind)
 
 
+def form(spec):
+    """The literal that a form of Flyte's console sends: a protobuf `Struct`, in which every number is a double."""
+    return Literal(scalar=Scalar(generic=json_format.Parse(spec.model_dump_json(), Struct())))
+
+
 @pytest.mark.parametrize(("model", "content"), FILES, ids=lambda value: getattr(value, "__name__", ""))
 @settings(max_examples=8, deadline=None)
 @given(st.data())
@@ -64,3 +75,40 @@ def test_what_files_become_stays_the_same():
             assert through_flyte(spec.run) == spec.run
         if isinstance(spec, DataFile) and spec.name == "quickstart":
             assert [through_flyte(batch) for batch in batches(spec.sources)] == batches(spec.sources)
+
+
+def test_a_file_launched_from_the_console_is_the_same_with_the_same_digest():
+    context = FlyteContextManager.current_context()
+    for model, content in FILES:
+        spec = model.model_validate(content)
+        launched = TypeEngine.to_python_value(context, form(spec), model)
+        assert launched == spec
+        values = (made.model_dump(mode="json") for made in (launched, spec))
+        assert len({json.dumps(value, sort_keys=True) for value in values}) == 1  # 24 and 24.0 are equal, not the same
+        assert config_digest(launched) == config_digest(spec)
+
+
+@pytest.mark.parametrize(
+    ("model", "key", "value"),
+    [
+        (DataFile, "mixture.heldout", 24.5),
+        (DataFile, "max_prompt_chars", 0.5),
+        (Recipe, "steps", 2.5),
+        (EvaluationSpec, "sampling.samples", "four"),
+        (Recipe, "stepz", 2),
+    ],
+)
+def test_a_mistake_in_a_form_is_one_sentence_with_the_key(model, key, value):
+    literal = form(next(spec for spec in quickstart() if isinstance(spec, model)))
+    *path, last = key.split(".")
+    inner = literal.scalar.generic
+    for name in path:
+        inner = inner[name]
+    inner[last] = value
+    context = FlyteContextManager.current_context()
+    with pytest.raises(SpecError) as caught:
+        TypeEngine.literal_map_to_kwargs(context, LiteralMap({"given": literal}), {"given": model})
+    sentence = str(caught.value)
+    assert sentence.startswith(f"given: {key}")
+    assert "\n" not in sentence
+    assert len(sentence) < 2000

@@ -1,12 +1,14 @@
 from typing import NamedTuple
 
-from flytekit import task
+import pytest
+from flytekit import Deck, FlyteContextManager, task
 from flytekit.core.context_manager import FlyteEntities
 from flytekit.core.python_function_task import PythonFunctionTask
 from flytekit.core.type_engine import TypeEngine
 from flytekit.deck import DeckField
 
 import workflows.rlvr  # noqa: F401 declares every task
+from tasks.flyte.stages import show
 from tasks.inputs.files import Recipe
 
 
@@ -14,6 +16,19 @@ def test_no_deck_starts_pip():
     decks = [e for e in FlyteEntities.entities if isinstance(e, PythonFunctionTask) and not e.disable_deck]
     assert len(decks) >= 8
     assert [task.name for task in decks if DeckField.DEPENDENCIES in task.deck_fields] == []
+
+
+@pytest.mark.parametrize("has_deck", [True, False])
+def test_a_task_without_a_deck_publishes_none(monkeypatch, has_deck):
+    context = FlyteContextManager.current_context()
+    parameters = context.user_space_params.with_enable_deck(enable_deck=has_deck).build()
+    state = context.new_execution_state().with_params(user_space_params=parameters)
+    published = []
+    monkeypatch.setattr(Deck, "publish", lambda: published.append("deck"))
+    with FlyteContextManager.with_context(context.with_execution_state(state)):
+        show(f"deck {has_deck}", "<p>1</p>")
+        assert (f"deck {has_deck}" in [deck.name for deck in parameters.decks]) == has_deck
+    assert published == ["deck"] * has_deck
 
 
 class Two(NamedTuple):

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tasks.charts import Series, Stack, curves, deck, histogram, pass_rates, shares, training_curves
-from tasks.charts.panels import thinned
+from tasks.charts.panels import first_bin_from, thinned
 from tasks.reporting.page import render
 from tests.reporting.synthetic_run import report_inputs
 
@@ -43,6 +43,15 @@ def test_pass_rates_split_at_the_threshold():
     assert "dropped: too easy" in fragment
     assert f"0/8: {sum(rate == 0 for rate in rates)}" in fragment
     assert "dropped" not in pass_rates(graded, None)
+
+
+@pytest.mark.parametrize(
+    ("rate", "samples", "first"),
+    [(0.625, 8, 5), (0.625, 4, 3), (0.625, 16, 10), (0.7, 10, 7), (1.0, 4, 4), (0.1, 3, 1)],
+)
+def test_the_line_stands_before_the_first_bar_of_dropped_prompts(rate, samples, first):
+    assert first_bin_from(rate, samples) == first
+    assert [passed for passed in range(samples + 1) if passed / samples < rate] == list(range(first))
 
 
 def test_colours_are_themed_with_a_fallback():

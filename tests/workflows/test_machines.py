@@ -129,7 +129,7 @@ def test_judging_has_a_gpu_only_where_it_serves_the_judge(nodes):
 def test_small_sources_are_read_in_one_pod_and_a_hub_data_set_in_its_own(nodes):
     found, _ = nodes(curate)
     assert list(found) == [
-        "source-6-sources",
+        "source-0",
         "merge",
         "check",
         "split",
@@ -144,7 +144,7 @@ def test_small_sources_are_read_in_one_pod_and_a_hub_data_set_in_its_own(nodes):
     hub = {"kind": "huggingface", "dataset": "openai/gsm8k", "revision": "0" * 40, "config": "main"}
     spec["sources"].append({"name": "gsm8k", "domain": "math", "verifier": "math", "loader": hub})
     found, _ = nodes(curate, data=DataFile.model_validate(spec | {"pod": {"memory_gib": 5}}))
-    assert {"source-6-sources", "source-gsm8k"} <= set(found)
+    assert {"source-0", "source-1"} <= set(found)
     assert asked(found["mix"])["MEMORY"] == "5Gi"
 
 
@@ -155,11 +155,36 @@ def test_sources_are_screened_each_by_itself_where_something_is_asked_of_them(no
     questions.write_text('{"prompt": "What is half of 1?"}')
     named = {"name": "halves", "loader": {"kind": "jsonl", "path": str(questions)}}
     found, _ = nodes(curate, data=DataFile.model_validate(spec | {"evaluation_sets": [named]}))
-    assert {"evaluation-halves", "source-6-sources", "screen-6-sources"} <= set(found)
-    assert set(found["screen-6-sources"].upstream_node_ids) == {"evaluation-halves", "source-6-sources"}
-    assert "screen-6-sources" in found["merge"].upstream_node_ids
+    assert {"eval-set-0", "source-0", "screen-0"} <= set(found)
+    assert set(found["screen-0"].upstream_node_ids) == {"eval-set-0", "source-0"}
+    assert "screen-0" in found["merge"].upstream_node_ids
     found, _ = nodes(curate, data=DataFile.model_validate(spec | {"cleaning": {"filters": {"max_words": 9}}}))
-    assert "screen-6-sources" in found
+    assert "screen-0" in found
+
+
+LONG = "a-source-whose-name-has-sixty-characters-" + "x" * 19
+"""The name of a source, of 60 characters."""
+
+LONGEST_ID = 20
+"""Characters of the id of a node's execution, parents' ids included, that Flyte does not replace by a hash."""
+
+
+@pytest.mark.parametrize(("dynamic", "parent"), [(curate, "data"), (train, "train"), (evaluate, "evaluation")])
+def test_a_node_has_an_id_that_the_console_knows_whatever_names_the_files_hold(nodes, tmp_path, dynamic, parent):
+    assert len(LONG) == 60
+    (tmp_path / "questions.jsonl").write_text('{"prompt": "What is half of 1?"}')
+    questions = {"name": f"{LONG}-as-well", "loader": {"kind": "jsonl", "path": str(tmp_path / "questions.jsonl")}}
+    hub = {"kind": "huggingface", "dataset": "openai/gsm8k", "revision": "0" * 40, "config": "main"}
+    source = {"name": LONG, "domain": "math", "verifier": "math", "loader": hub}
+    compared = {LONG: {"model": {"source": {"kind": "hub", "name": "owner/model", "revision": "main"}}}}
+    spec = quickstart()[0].model_dump(mode="json", exclude_unset=True)
+    spec["sources"].append(source)
+    spec["evaluation_sets"] = [questions]
+    spec["difficulty"] = {**spec["difficulty"], "compared": compared}
+    compiled, _ = nodes(dynamic, data=DataFile.model_validate(spec))
+    assert {name: f"{parent}-0-{name}" for name in compiled if len(f"{parent}-0-{name}") > LONGEST_ID} == {}
+    if dynamic is curate:
+        assert {"source-1", "screen-1", "eval-set-0", "model-0", "roll-out-0", "collect-0"} <= set(compiled)
 
 
 def test_no_rollout_is_sampled_before_it_is_known_that_the_mixture_can_be_filled(nodes):

@@ -1,0 +1,59 @@
+"""Read Flyte's literals as this project's specifications, and report what cannot be read in one sentence."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from flytekit.core.type_engine import TypeTransformerFailedError, get_underlying_type
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.struct_pb2 import Struct
+from pydantic import ValidationError
+
+from tasks.config import Config, SpecError, explain
+from tasks.failures import mistake_in, one_line
+
+_FAILED_INPUT = re.compile(r"Error converting input '(\w+)':")
+"""Beginning of flytekit's message on an input that it cannot read; the whole literal follows."""
+
+
+def config_class(python_type: Any) -> type[Config] | None:
+    """Return the subclass of `Config` that a type of an input is, without its annotations; None for another type."""
+    kind = get_underlying_type(python_type)
+    return kind if isinstance(kind, type) and issubclass(kind, Config) else None
+
+
+def json_values(struct: Struct) -> dict[str, Any]:
+    """Return the content of a protobuf `Struct`, as the console's forms send it, with whole numbers as `int`.
+
+    A `Struct` has no integers: 24 comes back as 24.0. An option that is a float takes an `int` as well.
+    """
+    values: dict[str, Any] = _whole_numbers(MessageToDict(struct))
+    return values
+
+
+def _whole_numbers(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _whole_numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_whole_numbers(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def input_error(error: TypeTransformerFailedError, types: dict[str, Any]) -> Exception:
+    """Return the error to raise for an input that flytekit could not read: a sentence that names input and key.
+
+    Args:
+        error: flytekit's, whose message holds the whole literal.
+        types: the Python types of the inputs, by name.
+    """
+    failed, cause = _FAILED_INPUT.match(str(error)), error.__context__
+    if failed is None or cause is None:
+        return error
+    name = failed[1]
+    model = config_class(types.get(name))
+    if isinstance(cause, ValidationError) and model is not None:
+        return SpecError(explain(cause, name, model))
+    if mistake := mistake_in(cause):
+        return SpecError(f"{name}: {mistake}")
+    return TypeTransformerFailedError(f"{name}: {type(cause).__name__}: {one_line(cause)}")

@@ -1,0 +1,183 @@
+"""A stand-in for Flyte's admin on this machine: it records what a client registers, uploads and launches.
+
+It runs nothing. It has the calls of the two gRPC services of `flyteidl` that `pyflyte run --remote` and `pyflyte
+register` make, and an HTTP server behind its signed addresses.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Iterator
+from concurrent import futures
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from hashlib import md5
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import grpc
+from flyteidl.admin import execution_pb2, launch_plan_pb2, task_pb2, workflow_pb2
+from flyteidl.core import compiler_pb2, identifier_pb2, literals_pb2
+from flyteidl.service import admin_pb2_grpc, dataproxy_pb2, dataproxy_pb2_grpc
+from flytekit import FlyteContextManager
+from flytekit.core.type_engine import TypeEngine
+from flytekit.models.literals import Literal
+from google.protobuf.message import Message
+
+IMAGES = "images:\n  default: registry.example/default:v1\n  data: registry.example/data:v1\n"
+IMAGES += "  generation: registry.example/generation:v1\n  training: registry.example/training:v1\n"
+"""The images that the client's configuration names."""
+
+
+def _key(entity: identifier_pb2.Identifier) -> tuple[str, str]:
+    return entity.name, entity.version
+
+
+@dataclass
+class Admin:
+    """What clients sent.
+
+    Attributes:
+        tasks: specifications by name and version; `workflows` and `launch_plans` likewise.
+        executions: what was launched, in order.
+        uploads: bytes by the address that stands for them.
+        outputs: literals by the address that the console shows, which tests fill in.
+        config: a configuration file of `pyflyte --config` that names this backend.
+    """
+
+    config: Path
+    tasks: dict[tuple[str, str], task_pb2.TaskSpec] = field(default_factory=dict)
+    workflows: dict[tuple[str, str], workflow_pb2.WorkflowSpec] = field(default_factory=dict)
+    launch_plans: dict[tuple[str, str], launch_plan_pb2.LaunchPlanSpec] = field(default_factory=dict)
+    executions: list[execution_pb2.ExecutionCreateRequest] = field(default_factory=list)
+    uploads: dict[str, bytes] = field(default_factory=dict)
+    outputs: dict[str, literals_pb2.Literal] = field(default_factory=dict)
+    http: str = ""
+
+    def task(self, name: str) -> task_pb2.TaskSpec:
+        """The specification of the one registered task whose name ends in `.name`."""
+        [spec] = [spec for (full, _), spec in self.tasks.items() if full.endswith(f".{name}")]
+        return spec
+
+    def inputs(self, execution: int = -1, **kinds: type) -> dict[str, object]:
+        """Inputs of an execution as values of these types, by name."""
+        context, literals = FlyteContextManager.current_context(), self.executions[execution].inputs.literals
+        return {
+            name: TypeEngine.to_python_value(context, Literal.from_flyte_idl(literals[name]), kind)
+            for name, kind in kinds.items()
+        }
+
+
+class _Service(admin_pb2_grpc.AdminServiceServicer):
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+
+    def CreateTask(self, request, context):  # noqa: N802 the names of the calls
+        self._create(self._admin.tasks, request, context)
+        return task_pb2.TaskCreateResponse()
+
+    def CreateWorkflow(self, request, context):  # noqa: N802
+        self._create(self._admin.workflows, request, context)
+        return workflow_pb2.WorkflowCreateResponse()
+
+    def CreateLaunchPlan(self, request, context):  # noqa: N802
+        self._create(self._admin.launch_plans, request, context)
+        return launch_plan_pb2.LaunchPlanCreateResponse()
+
+    def UpdateLaunchPlan(self, request, context):  # noqa: N802
+        return launch_plan_pb2.LaunchPlanUpdateResponse()
+
+    def GetTask(self, request, context):  # noqa: N802
+        spec = self._get(self._admin.tasks, request.id, context)
+        return task_pb2.Task(id=request.id, closure=task_pb2.TaskClosure(compiled_task={"template": spec.template}))
+
+    def GetWorkflow(self, request, context):  # noqa: N802
+        spec = self._get(self._admin.workflows, request.id, context)
+        used = [node.task_node.reference_id for node in spec.template.nodes if node.HasField("task_node")]
+        compiled = compiler_pb2.CompiledWorkflowClosure(
+            primary={"template": spec.template},
+            tasks=[{"template": self._admin.tasks[_key(task)].template} for task in used],
+        )
+        return workflow_pb2.Workflow(id=request.id, closure={"compiled_workflow": compiled})
+
+    def GetLaunchPlan(self, request, context):  # noqa: N802
+        return launch_plan_pb2.LaunchPlan(
+            id=request.id, spec=self._get(self._admin.launch_plans, request.id, context), closure={}
+        )
+
+    def CreateExecution(self, request, context):  # noqa: N802
+        self._admin.executions.append(request)
+        name = request.name or f"e{len(self._admin.executions)}"
+        return execution_pb2.ExecutionCreateResponse(
+            id={"project": request.project, "domain": request.domain, "name": name}
+        )
+
+    def GetExecution(self, request, context):  # noqa: N802
+        spec = self._admin.executions[-1].spec
+        return execution_pb2.Execution(id=request.id, spec=spec, closure={})
+
+    @staticmethod
+    def _create(registered: dict, request: Message, context: grpc.ServicerContext) -> None:
+        if registered.setdefault(_key(request.id), request.spec) != request.spec:
+            context.abort(grpc.StatusCode.ALREADY_EXISTS, f"{request.id.name} is registered and differs")
+
+    @staticmethod
+    def _get(registered: dict, entity: identifier_pb2.Identifier, context: grpc.ServicerContext) -> Message:
+        if _key(entity) not in registered:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"missing entity {entity.name}")
+        return registered[_key(entity)]
+
+
+class _DataProxy(dataproxy_pb2_grpc.DataProxyServiceServicer):
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+
+    def CreateUploadLocation(self, request, context):  # noqa: N802
+        path = "/".join((request.filename_root or request.content_md5.hex(), request.filename))
+        return dataproxy_pb2.CreateUploadLocationResponse(
+            signed_url=f"{self._admin.http}/{path}", native_url=f"s3://uploads/{path}"
+        )
+
+    def GetData(self, request, context):  # noqa: N802
+        if request.flyte_url not in self._admin.outputs:
+            context.abort(grpc.StatusCode.NOT_FOUND, "missing entity of type execution")
+        return dataproxy_pb2.GetDataResponse(literal=self._admin.outputs[request.flyte_url])
+
+
+def _uploads(admin: Admin) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            content = self.rfile.read(int(self.headers["Content-Length"]))
+            is_whole = md5(content).digest() == b64decode(self.headers["Content-MD5"])  # noqa: S324
+            if is_whole:
+                admin.uploads[f"s3://uploads{self.path}"] = content
+            self.send_response(200 if is_whole else 400)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Logs nothing."""
+
+    return Handler
+
+
+@contextmanager
+def admin(folder: Path) -> Iterator[Admin]:
+    """Run a stand-in whose configuration file is in `folder`."""
+    made = Admin(folder / "config.yaml")
+    files = ThreadingHTTPServer(("127.0.0.1", 0), _uploads(made))
+    made.http = f"http://127.0.0.1:{files.server_port}"
+    Thread(target=files.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    server = grpc.server(futures.ThreadPoolExecutor(4))
+    admin_pb2_grpc.add_AdminServiceServicer_to_server(_Service(made), server)
+    dataproxy_pb2_grpc.add_DataProxyServiceServicer_to_server(_DataProxy(made), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    made.config.write_text(f"admin:\n  endpoint: dns:///127.0.0.1:{port}\n  insecure: true\n{IMAGES}")
+    try:
+        yield made
+    finally:
+        server.stop(None)
+        files.shutdown()
+        files.server_close()

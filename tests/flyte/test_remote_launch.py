@@ -1,0 +1,73 @@
+"""A launch from a checkout on a backend: the same three files as a local run has, and what is registered with them."""
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from flytekit.clis.sdk_in_container.pyflyte import main
+from google.protobuf.json_format import MessageToDict
+
+from tasks.config import load_yaml
+from tasks.evaluation.spec import EvaluationSpec
+from tasks.inputs.files import DATA_SPECS, EVALUATIONS, DataFile, Recipe, quickstart
+from tests.flyte.admin_stand_in import admin
+from tests.workflows.test_registered_workflows import IMAGES
+
+FILES = {"data": DataFile, "training": Recipe, "evaluation": EvaluationSpec}
+
+
+@pytest.fixture
+def backend(tmp_path):
+    with admin(tmp_path) as made:
+        yield made
+
+
+def launch(backend, *, files=(), options=()):
+    """The three files of the execution that this command line launches."""
+    command = ["--config", str(backend.config), "run", "--remote", *options, "workflows/rlvr.py", "rlvr", *files]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 0, done.output
+    return backend.inputs(**FILES)
+
+
+def test_a_recipe_of_ones_own_is_launched_with_the_data_and_evaluation_that_it_names(backend, tmp_path):
+    recipe = tmp_path / "my_recipe.yaml"
+    recipe.write_text(yaml.safe_dump({"extends": "grpo", "data": "mbpp", "evaluation": "dapo", "steps": 3}))
+    inputs = launch(backend, options=["--labels", "recipe=my_recipe"], files=["--training", str(recipe)])
+    assert inputs == {
+        "data": load_yaml(DataFile, DATA_SPECS / "mbpp.yaml"),
+        "training": load_yaml(Recipe, recipe),
+        "evaluation": load_yaml(EvaluationSpec, EVALUATIONS / "dapo.yaml"),
+    }
+    [execution] = backend.executions
+    assert dict(execution.spec.labels.values) == {"recipe": "my_recipe"}
+    assert execution.spec.launch_plan.name == "workflows.rlvr.rlvr"
+    # What the nodes of the pipeline itself run in; dynamic tasks bring the others.
+    for name in ("preflight", "prepare_model", "data", "train", "evaluation", "report"):
+        container = backend.task(name).template.container
+        assert container.image == f"registry.example/{IMAGES[name]}:v1"
+        requested = MessageToDict(container.resources)
+        assert {entry["name"] for entry in requested["requests"]} >= {"CPU", "MEMORY"}
+    assert any(address.endswith(".tar.gz") for address in backend.uploads)
+
+
+def test_a_file_that_is_given_stands_before_the_recipes_own(backend, tmp_path):
+    data = tmp_path / "my_data.yaml"
+    data.write_text(yaml.safe_dump({"extends": "gsm8k", "mixture": {"heldout": 7}}))
+    inputs = launch(backend, files=["--training", '{"extends": "dapo_qwen25_32b"}', "--data", str(data)])
+    assert inputs["data"] == load_yaml(DataFile, data)
+    assert inputs["evaluation"] == load_yaml(EvaluationSpec, EVALUATIONS / "dapo.yaml")
+
+
+def test_without_files_the_quickstart_is_launched(backend):
+    assert tuple(launch(backend).values()) == quickstart()
+
+
+def test_the_console_has_a_description_of_the_workflow_and_of_each_task(backend):
+    launch(backend)
+    [workflow] = backend.workflows.values()
+    assert workflow.description.long_description.value.startswith("Train a model with verifiable rewards")
+    descriptions = {name: spec.description for (name, _), spec in backend.tasks.items()}
+    assert all(description.long_description.value for description in descriptions.values())
+    data = descriptions["workflows.data.data"].long_description.value
+    assert data.startswith("Make the training mixture")
+    assert "Args" not in data
