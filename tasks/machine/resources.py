@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -60,3 +61,12 @@ async def free_resources() -> str:
         asyncio.to_thread(ray.available_resources), asyncio.to_thread(ray.cluster_resources)
     )
     return " and ".join(f"{free.get(kind, 0):g} of {total.get(kind, 0):g} {kind}s are free" for kind in ("CPU", "GPU"))
+
+
+def return_freed_memory() -> None:
+    """Return to the system what this process has freed; glibc holds blocks of a model's size back for later.
+
+    Without glibc it does nothing.
+    """
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)

@@ -1,7 +1,10 @@
 """What a stage held while it ran."""
 
 import os
+import platform
 
+import numpy as np
+import psutil
 import pytest
 
 from tasks.machine import resources
@@ -17,3 +20,15 @@ def test_a_containers_limit_is_what_it_has_of_a_larger_machine(tmp_path, monkeyp
         (tmp_path / "cpu.max").write_text(f"{limit}\n")
     monkeypatch.setattr(resources, "QUOTA", tmp_path / "cpu.max")
     assert resources.process_cores() == (cores, 0)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries return memory by themselves")
+def test_freed_memory_goes_back_to_the_system():
+    process = psutil.Process()
+    blocks = [np.ones(12_000) for _ in range(2000)]  # too small to be mapped one by one
+    last = blocks.pop()  # at the heap's end, which glibc returns by itself
+    del blocks
+    before = process.memory_info().rss
+    resources.return_freed_memory()
+    assert before - process.memory_info().rss > 100e6
+    assert last.sum() == 12_000

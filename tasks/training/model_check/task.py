@@ -8,7 +8,7 @@ from flytekit import Resources
 
 from images import TRAINING
 from tasks.flyte.stages import RESULT, Folder, Stopwatch, local, show, shown_stage
-from tasks.machine.resources import process_resources
+from tasks.machine.resources import process_resources, return_freed_memory
 from tasks.tables.schemas import StageSummary
 from tasks.training.model_check.options import CheckedOptions
 
@@ -33,6 +33,7 @@ def check_model(model: Folder, options: Annotated[CheckedOptions, RESULT]) -> St
 
     watch = Stopwatch(STAGE)
     differences = check(local(model), options)
+    return_freed_memory()  # locally, the stages after this one run in the same process
     rows = [
         {"between": what.rstrip(","), "nats": f"{apart.nats:.2g}", "rounding": f"{apart.tolerance:.2g}"}
         for what, apart in differences.items()
