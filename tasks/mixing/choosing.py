@@ -129,10 +129,10 @@ def _check_names(spec: MixtureSpec, every: Sources, prompts: str) -> None:
     if not every:
         raise SpecError(f"mixture: there are no {prompts} to mix")
     for domain in spec.domains:
-        must_be_one_of(domain, every, "mixture.domains", f"domain of the {prompts}")
+        must_be_one_of(domain, every, "mixture.domains", f"domain of the {prompts} that the filters left")
     sources = {source for domain in every.values() for source in domain}
     for source in spec.sources:
-        must_be_one_of(source, sources, "mixture.sources", f"source of the {prompts}")
+        must_be_one_of(source, sources, "mixture.sources", f"source of the {prompts} that the filters left")
 
 
 def _held_out(domain: str, sources: dict[str, Rows], ranks: Ranks, spec: MixtureSpec, prompts: str) -> dict[str, Rows]:
