@@ -32,6 +32,7 @@ import pandas as pd
 import pyarrow as pa
 from scipy import stats
 
+from tasks.failures import MistakeError
 from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import DOMAINS, EVALUATION
 
@@ -117,7 +118,7 @@ def compare(before: pa.Table, after: pa.Table, prompts: pa.Table, *, seed: int =
     k = max(_samples(before), _samples(after))
     paired = sorted(set(first["prompt_id"]) & set(second["prompt_id"]))
     if not paired:
-        raise ValueError("no prompt has a judged rollout under both policies: there is nothing to compare")
+        raise MistakeError("no prompt has a judged rollout under both policies: there is nothing to compare")
     per_prompt = (_per_prompt(first, paired, k), _per_prompt(second, paired, k))
 
     domain_of = np.array([domains[prompt] for prompt in paired])
@@ -247,11 +248,11 @@ def _judged(rollouts: pa.Table, domains: dict[str, str], which: str) -> pd.DataF
     frame = rollouts.select(columns).to_pandas()
     unknown = sorted(set(frame["prompt_id"]) - set(domains))
     if unknown:
-        raise ValueError(f"rollouts {which}: prompt {unknown[0]!r} is not among the evaluated prompts")
+        raise MistakeError(f"rollouts {which}: prompt {unknown[0]!r} is not among the evaluated prompts")
     twice = frame[frame.duplicated(["prompt_id", "sample"])]
     if len(twice):
         prompt, sample = twice.iloc[0][["prompt_id", "sample"]]
-        raise ValueError(f"rollouts {which}: sample {sample} of prompt {prompt!r} occurs twice")
+        raise MistakeError(f"rollouts {which}: sample {sample} of prompt {prompt!r} occurs twice")
     return frame[frame["score"].notna()]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import pkgutil
-import re
 from collections.abc import Callable, Iterator
 from copy import copy
 from functools import cache, partial, wraps
@@ -26,7 +25,7 @@ from flytekit.models.types import LiteralType
 from pydantic import BaseModel
 
 from tasks.config import Config, Extendable, RecipeFile, SpecError, parse
-from tasks.failures import mistake_in
+from tasks.flyte.errors import in_the_console, on_the_terminal
 from tasks.flyte.literals import config_class, input_error, json_values
 
 CHECKED_VERSION = "1.16.31"
@@ -37,9 +36,6 @@ SANDBOX = "FLYTE_SDK_LOCAL_SANDBOX"
 
 MOST_PRINTED = 6
 """Largest number of results whose values `pyflyte run` prints; of more it prints the names alone."""
-
-_TASK_PREFIX = re.compile(r"^(Error encountered while [^\n]*:\n  )+")
-"""Flytekit's words before the message of an error that a task raised on this machine."""
 
 
 class PatchError(RuntimeError):
@@ -77,7 +73,7 @@ class ConfigFile(click.ParamType):
         try:
             return parse(self.model, value)
         except SpecError as error:
-            raise click.BadParameter(str(error)) from None
+            raise SpecError(f"{param.opts[0] if param else 'the value'}: {error}") from None
 
 
 def _config_files(literal_type_to_click_type: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,10 +106,7 @@ def companion_callback(model: type[Any]) -> Callable[[click.Context, click.Param
     def callback(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
         recipe = next((value for value in ctx.params.values() if isinstance(value, RecipeFile)), None)
         is_given = param.name is not None and ctx.get_parameter_source(param.name) != ParameterSource.DEFAULT
-        try:
-            return value if recipe is None or is_given else recipe.companion(model)
-        except SpecError as error:
-            raise click.BadParameter(str(error)) from None
+        return value if recipe is None or is_given else recipe.companion(model)
 
     return callback
 
@@ -143,13 +136,10 @@ def _output_addresses(convert: Callable[..., Any], *, folder: bool) -> Callable[
 
     @wraps(convert)
     def converted(self: click.ParamType, value: Any, param: click.Parameter | None, ctx: click.Context) -> Any:
-        from tasks.flyte.remote_outputs import AddressError, is_output, stored_at
+        from tasks.flyte.remote_outputs import is_output, stored_at
 
         if is_output(value):
-            try:
-                value = stored_at(value, ctx.obj.remote_instance(), folder=folder)
-            except AddressError as error:
-                raise click.BadParameter(str(error)) from None
+            value = stored_at(value, ctx.obj.remote_instance(), folder=folder)
         return convert(self, value, param, ctx)
 
     return converted
@@ -171,31 +161,6 @@ def _readable_results(create_native_named_tuple: Callable[..., Any]) -> Callable
         return results
 
     return named_tuple
-
-
-def _mistakes_on_the_terminal(pretty_print_exception: Callable[..., None]) -> Callable[..., None]:
-    """Print a user's mistake as its sentence, without a traceback."""
-
-    @wraps(pretty_print_exception)
-    def print_exception(error: Exception, *args: Any, **kwargs: Any) -> None:
-        mistake = mistake_in(error)
-        if mistake is None:
-            pretty_print_exception(error, *args, **kwargs)
-        else:
-            click.secho(f"Error: {_TASK_PREFIX.sub('', str(mistake))}", fg="red", err=True)
-
-    return print_exception
-
-
-def _mistakes_in_the_console(get_traceback_str: Callable[..., str]) -> Callable[..., str]:
-    """Report a user's mistake from a pod as its sentence, without a traceback."""
-
-    @wraps(get_traceback_str)
-    def text(error: Exception) -> str:
-        mistake = mistake_in(error)
-        return get_traceback_str(error) if mistake is None else str(mistake)
-
-    return text
 
 
 def _addresses(literal: Literal) -> Iterator[str]:
@@ -313,20 +278,20 @@ PATCHES = (
     ),
     Patch(
         "flytekit.clis.sdk_in_container.utils:pretty_print_exception",
-        _mistakes_on_the_terminal,
-        "a user's mistake would end a local run with a traceback",
+        on_the_terminal,
+        "an error would end a local run with a traceback",
         f"{FLYTEKIT}/2862",
     ),
     Patch(
         "flytekit.clis.sdk_in_container.run:pretty_print_exception",  # imported by name there
-        _mistakes_on_the_terminal,
-        "a user's mistake would end `pyflyte run` with a traceback",
+        on_the_terminal,
+        "an error would end `pyflyte run` with a traceback",
         f"{FLYTEKIT}/2862",
     ),
     Patch(
         "flytekit.bin.entrypoint:get_traceback_str",
-        _mistakes_in_the_console,
-        "a user's mistake would stand in Flyte's console below a traceback",
+        in_the_console,
+        "an error would stand in Flyte's console below a traceback",
         NONE_KNOWN,
     ),
     Patch(

@@ -38,7 +38,7 @@ def options(module: str) -> dict[str, Any]:
             variable, _, address = text.partition("=")
             group, _, key = address.partition("/")
             if not (variable and group and key):
-                raise ValueError(f"{SECRETS}: {text!r} must be VARIABLE=GROUP/KEY")
+                raise MistakeError(f"{SECRETS}: {text!r} must be VARIABLE=GROUP/KEY")
             secrets.append(Secret(group, key, mount_requirement=Secret.MountType.ENV_VAR, env_var=variable))
     return {"environment": environment, "secret_requests": secrets or None}
 

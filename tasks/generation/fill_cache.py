@@ -271,4 +271,4 @@ def tokenise(rows: Sequence[Mapping[str, Any]], model: Path, sampling: SamplingC
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)
-    return chat_template.encode(tokenizer, (row["messages"] for row in rows), sampling.chat_template_kwargs)
+    return chat_template.encode(tokenizer, rows, sampling.chat_template_kwargs)

@@ -21,6 +21,7 @@ from tasks.generation.models import HubModel, ModelError, ModelSpec, PackagedGgu
 from tasks.inputs.files import DataFile, Recipe
 from tasks.inputs.judges import check_judge, report_unjudgeable
 from tasks.lineage.code_digest import LOCK, pinned_version
+from tasks.machine.local_ray import check_machine
 from tasks.sourcing import loaders
 from tasks.sourcing.columns import VERIFIERS_OF
 from tasks.sourcing.hub import resolve_revision
@@ -74,6 +75,9 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> C
     """
     from tasks import charts
 
+    check_together(data, training, evaluation)  # before the hub is asked for anything
+    if on_this_machine := _runs_on_this_machine():
+        check_machine()
     pinned = data.model_copy(
         update={
             "sources": _of_all(data, loaders.pinned),
@@ -86,7 +90,7 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> C
         }
     )
     first_rows = check(pinned, training, evaluation)
-    on_this_machine, lacking = _runs_on_this_machine(), dict[str, int]()
+    lacking: dict[str, int] = {}
     if on_this_machine:
         trackers.check(training.trackers)
         lacking = report_unjudgeable(pinned, first_rows)

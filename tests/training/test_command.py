@@ -39,7 +39,9 @@ def default_folder(model, prompts, tmp_path):
     return tmp_path / "runs" / run_name(file_digest(model), file_digest(prompts), options, DEFAULTS)
 
 
-def test_a_command_hands_its_options_to_training_and_prints_what_comes_of_it(prompts, tmp_path, monkeypatch):
+def test_a_command_hands_its_options_to_training_and_prints_what_comes_of_it(
+    prompts, tiny_model, tmp_path, monkeypatch
+):
     given = []
 
     def train(inputs):
@@ -48,18 +50,15 @@ def test_a_command_hands_its_options_to_training_and_prints_what_comes_of_it(pro
 
     monkeypatch.setattr("ray.init", lambda **_: None)
     monkeypatch.setattr("tasks.training.run.train", train)
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "config.json").write_text("{}")
-    done = invoke(model, prompts)
+    done = invoke(tiny_model, prompts)
     assert done.exit_code == 0, done.output
-    folder = default_folder(model, prompts, tmp_path)
+    folder = default_folder(tiny_model, prompts, tmp_path)
     config = with_overrides("quickstart", OVERRIDES).run
     taken = (given[0].config, given[0].model, given[0].mixture, given[0].folder, given[0].verifiers)
-    assert taken == (config, model, prompts, folder, DEFAULTS.with_initial(model))
+    assert taken == (config, tiny_model, prompts, folder, DEFAULTS.with_initial(tiny_model))
     assert done.output.splitlines()[-3:] == [f"{name:12}{folder / name}" for name in ("policy", "ledger", "metrics")]
 
-    invoke(model, prompts, "objective.clip_high=0.3", "--folder", str(tmp_path / "other"))
+    invoke(tiny_model, prompts, "objective.clip_high=0.3", "--folder", str(tmp_path / "other"))
     assert given[1].config.objective.clip_high == 0.3
     assert given[1].folder == tmp_path / "other"
 
