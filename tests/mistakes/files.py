@@ -168,7 +168,8 @@ CASES = (
         "the hub cannot be reached for data",
         named=("mine", "127.0.0.1:9"),
         **data(
-            "name: mine\nsources: [{name: mine, domain: math, verifier: math, loader: {kind: huggingface, dataset: "
+            "name: mine\nsources: [{name: mine, domain: math, verifier: math, "
+            "loader: {kind: huggingface, dataset: "
             "openai/gsm8k, revision: main, config: main, split: train}, columns: {prompt: question, ground_truth: answer}}]"
         ),
     ),

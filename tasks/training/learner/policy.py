@@ -78,7 +78,8 @@ class Policy(nn.Module):
         in it is random. `longest` is that of `fix_rope`.
 
         Raises:
-            ModelError: the folder cannot be loaded, or RoPE depends on the length of a sequence in a way that packed rows cannot follow.
+            ModelError: the folder cannot be loaded, or RoPE depends on the length of a sequence in a way that packed
+                rows cannot follow.
         """
         with loading(folder):
             config = without_randomness(AutoConfig.from_pretrained(folder))
