@@ -27,6 +27,7 @@ from tasks.flyte import patches
 from tasks.flyte.cache_policy import CodeDigest
 from tasks.flyte.registration import check_code, options
 from tasks.lineage.provenance import image
+from tasks.machine.memory_limit import MemoryLimitError, watch
 from tasks.machine.quiet import silence_libraries
 from tasks.machine.resources import Machine, process_cores
 from tasks.storage.locations import address_of, folder_of
@@ -105,14 +106,27 @@ def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
         check_code(function.__module__)
         try:
             return function(*args, **kwargs)
-        except FlyteRecoverableException:
-            raise
+        except FlyteRecoverableException as error:
+            raise recoverable(", ".join(error.args)) from error.__cause__
         except Exception as error:
             if (cause := cause_in_infrastructure(error)) is None:
                 raise
-            raise FlyteRecoverableException(f"{type(cause).__name__}: {cause}") from error
+            raise recoverable(f"{type(cause).__name__}: {cause}") from error
 
     return run
+
+
+def recoverable(message: str) -> FlyteRecoverableException | MemoryLimitError:
+    """Return the error that makes Flyte try a stage again, which failed as `message` says.
+
+    Where the kernel killed a process of the stage for memory, the message says so, and the second attempt is the last.
+    """
+    killed = watch().report()
+    if not killed:
+        return FlyteRecoverableException(message)
+    message = message if killed in message else f"{message}: {killed}"
+    is_first = os.environ.get(ATTEMPT, "0") == "0"
+    return FlyteRecoverableException(message) if is_first else MemoryLimitError(f"{message}; it was so in two attempts")
 
 
 def stage(
@@ -255,6 +269,9 @@ def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
     with track_progress(description, total) as advance:
         yield advance
 
+
+ATTEMPT = "FLYTE_ATTEMPT_NUMBER"
+"""Environment variable of a pod that holds the number of its attempt, from 0."""
 
 DECK_SECONDS = 30.0
 """Least seconds between two drawings of a live deck, because drawing takes time."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from tasks.generation.config import EngineConfig, SamplingConfig
+from tasks.generation.engine_environment import environment
 from tasks.generation.interface import (
     Completion,
     EngineError,
@@ -25,8 +25,9 @@ from tasks.generation.interface import (
     VersionSpan,
     WeightsNotTakenError,
 )
-from tasks.machine import cpu_environment, precision
+from tasks.machine import precision
 from tasks.machine.large_imports import large_imports
+from tasks.machine.memory_limit import watch, with_cause
 from tasks.machine.resources import has_gpu
 
 if TYPE_CHECKING:
@@ -91,8 +92,9 @@ class Engine:
             EngineError: vLLM could not start, with its own reason.
             EngineOptionsError: vLLM does not accept the model or the options.
         """
+        watch()
         sockets = tempfile.TemporaryDirectory(prefix="vllm-")  # of its processes; vLLM does not remove them
-        with _environment(config, sockets.name):
+        with environment(config, sockets.name):
             llm, statistics = _load(str(model), config, updatable=updatable, adapter_rank=adapter_rank)
             return cls(llm, config, statistics, sockets, adapted=adapter_rank is not None)
 
@@ -200,7 +202,7 @@ class Engine:
         except VLLMClientError as error:
             raise RequestRefusedError(f"the engine refuses the request: {error}") from error
         except Exception as error:  # vLLM raises many kinds; all of them mean the engine, not the response
-            raise EngineError(f"generation failed: {error}") from error
+            raise EngineError(with_cause(f"generation failed: {error}")) from error
         if final is None or not final.finished or final.outputs[0].finish_reason not in ("stop", "length"):
             raise EngineError("generation ended without a finished response")
         return final
@@ -252,7 +254,7 @@ class Engine:
                     raise
                 await self._llm.resume_generation()
             except Exception as error:  # vLLM raises many kinds; all of them mean the engine
-                raise EngineError(f"weight update {version} from {path} failed: {error}") from error
+                raise EngineError(with_cause(f"weight update {version} from {path} failed: {error}")) from error
             resumed = time.perf_counter()
             if not self._adapted:
                 await self._check_arrivals(version)
@@ -371,34 +373,7 @@ def _load(
             stat_loggers=[lambda *_: recorder],
         )
     except RuntimeError as error:
-        raise EngineError(f"vLLM could not start on {model}: {error}") from error
+        raise EngineError(with_cause(f"vLLM could not start on {model}: {error}")) from error
     except (ValueError, OSError) as error:
         raise EngineOptionsError(f"vLLM does not start on {model}: {error}") from error
     return llm, recorder.statistics
-
-
-@contextlib.contextmanager
-def _environment(config: EngineConfig, sockets: str) -> Iterator[None]:
-    """Set the environment of vLLM's processes for the length of a block; later children of this process lack it."""
-    settings = {
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_RPC_BASE_PATH": sockets,
-        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would inherit our threads and their locks
-    }
-    if not has_gpu():
-        settings |= cpu_environment.ENGINE | {
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "OMP_NUM_THREADS": str(config.cpu_threads or len(os.sched_getaffinity(0))),
-            "VLLM_CPU_KVCACHE_SPACE": str(config.cpu_kv_cache_gib),
-        }
-        if config.enforce_eager:
-            # vLLM compiles one function of its sampler even then: that needs a C++ compiler, and takes 17 seconds.
-            settings["TORCHDYNAMO_DISABLE"] = "1"
-    before = dict(os.environ)
-    os.environ.update(settings)
-    try:
-        yield
-    finally:
-        for name in os.environ.keys() - before.keys():  # vLLM adds some of its own
-            del os.environ[name]
-        os.environ.update(before)
