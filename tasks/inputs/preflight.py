@@ -20,6 +20,7 @@ from tasks.generation.config import SamplingConfig
 from tasks.generation.models import HubModel, ModelError, ModelSpec, PackagedGguf
 from tasks.inputs.files import DataFile, Recipe
 from tasks.inputs.judges import check_judge, report_unjudgeable
+from tasks.inputs.memory_needs import check_memory
 from tasks.lineage.code_digest import LOCK, pinned_version
 from tasks.sourcing import loaders
 from tasks.sourcing.columns import VERIFIERS_OF
@@ -74,6 +75,8 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> C
     """
     from tasks import charts
 
+    on_this_machine, lacking = _runs_on_this_machine(), dict[str, int]()
+    check_memory(data, training, on_this_machine=on_this_machine)
     pinned = data.model_copy(
         update={
             "sources": _of_all(data, loaders.pinned),
@@ -86,7 +89,6 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> C
         }
     )
     first_rows = check(pinned, training, evaluation)
-    on_this_machine, lacking = _runs_on_this_machine(), dict[str, int]()
     if on_this_machine:
         trackers.check(training.trackers)
         lacking = report_unjudgeable(pinned, first_rows)
