@@ -25,6 +25,7 @@ from tasks.config import Config, result_options
 from tasks.failures import cause_in_infrastructure
 from tasks.flyte import patches
 from tasks.flyte.cache_policy import CodeDigest
+from tasks.flyte.lost_outputs import opens
 from tasks.flyte.registration import check_code, options
 from tasks.lineage.provenance import image
 from tasks.machine.memory_limit import MemoryLimitError, watch
@@ -39,6 +40,7 @@ silence_libraries()
 patches.install()
 
 
+@opens
 def content_digest(value: Any) -> str:
     """Return the content digest of a Flyte file or folder; a remote one without a stored digest is downloaded."""
     address, access = str(value.remote_source or value.path), FlyteContextManager.current_context().file_access
@@ -55,6 +57,7 @@ def content_digest(value: Any) -> str:
         return file_digest(copy)
 
 
+@opens
 def footer(value: Any) -> dict[str, Any]:
     """Return the metadata in a table's footer (see `tasks.tables.parquet.write_table`), without reading its rows."""
     address, access = str(value.remote_source or value.path), FlyteContextManager.current_context().file_access
@@ -62,6 +65,7 @@ def footer(value: Any) -> dict[str, Any]:
         return read_metadata(file)
 
 
+@opens
 def read_members(folder: Any, names: Iterable[str]) -> dict[str, str]:
     """Return the text of those of the files `names` that a Flyte folder has, by name, without its other files."""
     address, access = str(folder.remote_source or folder.path), FlyteContextManager.current_context().file_access
@@ -158,6 +162,7 @@ shown_stage = partial(stage, enable_deck=True, deck_fields=())
 """Declare a stage with a deck that holds the stage's own page alone; the console lists inputs and outputs itself."""
 
 
+@opens
 def local(value: Any) -> Path:
     """Return the local path of a Flyte file or directory, downloaded when it is remote."""
     return Path(value.download() if value.remote_source else value.path)
