@@ -18,7 +18,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from tasks.docstrings import read_from_syntax_trees
 from tasks.failures import MistakeError
+
+read_from_syntax_trees()
 
 LONGEST_VALUE = 80
 """Characters of a user's value that an error message quotes."""

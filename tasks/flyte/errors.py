@@ -12,6 +12,7 @@ import rich_click as click
 from click.exceptions import Exit
 
 from tasks.failures import mistake_in, sentence_on
+from tasks.flyte.backend import backend_error
 from tasks.machine.error_report import report
 
 _TASK_PREFIX = re.compile(r"^Error: (Error encountered while [^\n]*:\n  )+")
@@ -29,7 +30,7 @@ def on_the_terminal(pretty_print_exception: Callable[..., None]) -> Callable[...
         if isinstance(error, click.ClickException | Exit):
             pretty_print_exception(error, *args, **kwargs)
         else:
-            click.secho(_TASK_PREFIX.sub("Error: ", report(error)), fg="red", err=True)
+            click.secho(_TASK_PREFIX.sub("Error: ", report(backend_error(error) or error)), fg="red", err=True)
 
     return print_exception
 

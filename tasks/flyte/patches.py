@@ -16,17 +16,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import rich_click as click
-from click.core import ParameterSource
 from flytekit import FlyteContextManager
 from flytekit.core.type_engine import TypeTransformerFailedError
 from flytekit.models.literals import Literal, LiteralMap
 from flytekit.models.types import LiteralType
 from pydantic import BaseModel
 
-from tasks.config import Config, Extendable, RecipeFile, SpecError, parse
+from tasks.flyte import backend, command_line_options
 from tasks.flyte.errors import in_the_console, on_the_terminal
-from tasks.flyte.literals import config_class, input_error, json_values
+from tasks.flyte.literals import input_error, json_values
 
 CHECKED_VERSION = "1.16.31"
 """The release of flytekit that the table was checked against."""
@@ -58,93 +56,6 @@ class Patch(NamedTuple):
     upstream: str
 
 
-class ConfigFile(click.ParamType):
-    """The type of a command line's option that takes a YAML file, or the text of one, as a model of `Config`."""
-
-    name = "yaml"
-
-    def __init__(self, model: type[Config]) -> None:
-        self.model = model
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the value as the model; click calls it with the user's text, or with the default as JSON."""
-        if isinstance(value, self.model):
-            return value
-        try:
-            return parse(self.model, value)
-        except SpecError as error:
-            raise SpecError(f"{param.opts[0] if param else 'the value'}: {error}") from None
-
-
-def _config_files(literal_type_to_click_type: Callable[..., Any]) -> Callable[..., Any]:
-    """Give an option that takes a `Config` the type `ConfigFile`."""
-
-    @wraps(literal_type_to_click_type)
-    def click_type(literal_type: Any, python_type: Any) -> Any:
-        model = config_class(python_type)
-        return ConfigFile(model) if model else literal_type_to_click_type(literal_type, python_type)
-
-    return click_type
-
-
-def as_given(_: click.Context, __: click.Parameter, value: Any) -> Any:
-    """Return the value of an option as its type made it: a callback of click.
-
-    It stands where flytekit's callback would make a literal of the value, with `--remote`, before the callbacks of the
-    other options run (`companion_callback` looks for a recipe). The client makes the same literal when it launches.
-    """
-    return value
-
-
-def companion_callback(model: type[Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """Return a callback of click that reads the data or evaluation file which the given recipe names.
-
-    It does so where the user gave no such file. Click handles options that were given before those that were not, so
-    the recipe is already read.
-    """
-
-    def callback(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-        recipe = next((value for value in ctx.params.values() if isinstance(value, RecipeFile)), None)
-        is_given = param.name is not None and ctx.get_parameter_source(param.name) != ParameterSource.DEFAULT
-        return value if recipe is None or is_given else recipe.companion(model)
-
-    return callback
-
-
-def _short_help(to_click_option: Callable[..., click.Option]) -> Callable[..., click.Option]:
-    """Describe a `ConfigFile` option by the first sentence of its model, and let the recipe give its default."""
-
-    @wraps(to_click_option)
-    def option(*args: Any, **kwargs: Any) -> click.Option:
-        made = to_click_option(*args, **kwargs)
-        if isinstance(made.type, ConfigFile):
-            model = made.type.model
-            sentence = (model.__doc__ or "").split("\n\n")[0]
-            made.help = f"{sentence} Keys: {model.__module__}.{model.__name__}."
-            made.show_default = "the quickstart's" if made.default is not None else False
-            made.callback = as_given
-            if issubclass(model, Extendable) and model.named_by_recipe and made.default is not None:
-                made.show_default = "the recipe's"
-                made.callback = companion_callback(model)
-        return made
-
-    return option
-
-
-def _output_addresses(convert: Callable[..., Any], *, folder: bool) -> Callable[..., Any]:
-    """Let an option that takes a file or folder take the address of an execution's output, resolved before any task."""
-
-    @wraps(convert)
-    def converted(self: click.ParamType, value: Any, param: click.Parameter | None, ctx: click.Context) -> Any:
-        from tasks.flyte.remote_outputs import is_output, stored_at
-
-        if is_output(value):
-            value = stored_at(value, ctx.obj.remote_instance(), folder=folder)
-        return convert(self, value, param, ctx)
-
-    return converted
-
-
 def _readable_results(create_native_named_tuple: Callable[..., Any]) -> Callable[..., Any]:
     """Give the named tuple of a local run's results a text with a line for each result, or with their names alone."""
 
@@ -161,6 +72,20 @@ def _readable_results(create_native_named_tuple: Callable[..., Any]) -> Callable
         return results
 
     return named_tuple
+
+
+def _explained_uploads(upload_file: Callable[..., Any]) -> Callable[..., Any]:
+    """Report a file that could not be uploaded in one sentence."""
+
+    @wraps(upload_file)
+    def upload(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return upload_file(*args, **kwargs)
+        except Exception as error:
+            explained = backend.upload_error(error)
+            raise explained or error from error.__cause__
+
+    return upload
 
 
 def _addresses(literal: Literal) -> Iterator[str]:
@@ -248,25 +173,25 @@ NONE_KNOWN = "none known"
 PATCHES = (
     Patch(
         "flytekit.interaction.click_types:literal_type_to_click_type",
-        _config_files,
+        command_line_options.config_files,
         "`pyflyte run` would take a specification as JSON text alone, and not as the path of a YAML file",
         f"{FLYTE}/3371",
     ),
     Patch(
         "flytekit.interaction.click_types:FileParamType.convert",
-        partial(_output_addresses, folder=False),
+        partial(command_line_options.output_addresses, folder=False),
         "`pyflyte run` would refuse `flyte://v1/...`, the address of an execution's output, for a file",
         NONE_KNOWN,
     ),
     Patch(
         "flytekit.interaction.click_types:DirParamType.convert",
-        partial(_output_addresses, folder=True),
+        partial(command_line_options.output_addresses, folder=True),
         "`pyflyte run` would refuse `flyte://v1/...`, the address of an execution's output, for a folder",
         NONE_KNOWN,
     ),
     Patch(
         "flytekit.clis.sdk_in_container.run:to_click_option",
-        _short_help,
+        command_line_options.short_help,
         "`pyflyte run --help` would print the JSON schema of each specification as the option's help",
         NONE_KNOWN,
     ),
@@ -287,6 +212,12 @@ PATCHES = (
         on_the_terminal,
         "an error would end `pyflyte run` with a traceback",
         f"{FLYTEKIT}/2862",
+    ),
+    Patch(
+        "flytekit.remote.remote:FlyteRemote.upload_file",
+        _explained_uploads,
+        "a launch whose code cannot be uploaded would end with a traceback that names a temporary archive",
+        NONE_KNOWN,
     ),
     Patch(
         "flytekit.bin.entrypoint:get_traceback_str",

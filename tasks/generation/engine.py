@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from tasks.generation.config import EngineConfig, SamplingConfig
+from tasks.generation.engine_environment import environment
 from tasks.generation.engine_output import EngineOutput
-from tasks.generation.engine_start import environment, load
+from tasks.generation.engine_start import load
 from tasks.generation.interface import (
     Completion,
     EngineError,
@@ -25,6 +26,7 @@ from tasks.generation.interface import (
     VersionSpan,
     WeightsNotTakenError,
 )
+from tasks.machine.memory_limit import watch, with_cause
 from tasks.machine.resources import has_gpu
 
 if TYPE_CHECKING:
@@ -91,6 +93,7 @@ class Engine:
             EngineError: vLLM could not start, with its own reason.
             EngineOptionsError: vLLM does not accept the model or the options.
         """
+        watch()
         files = tempfile.TemporaryDirectory(prefix="vllm-")  # of its processes; vLLM does not remove them
         output = EngineOutput(Path(files.name) / "output.txt")
         with environment(config, files.name), output.captured():
@@ -201,7 +204,8 @@ class Engine:
         except VLLMClientError as error:
             raise RequestRefusedError(f"the engine refuses the request: {error}") from error
         except Exception as error:  # vLLM raises many kinds; all of them mean the engine, not the response
-            raise EngineError(f"generation failed: {self._output.reason_or(error)}") from error
+            reason = self._output.reason_or(error)
+            raise EngineError(with_cause(f"generation failed: {reason}")) from error
         if final is None or not final.finished or final.outputs[0].finish_reason not in ("stop", "length"):
             raise EngineError("generation ended without a finished response")
         return final
@@ -254,7 +258,7 @@ class Engine:
                 await self._llm.resume_generation()
             except Exception as error:  # vLLM raises many kinds; all of them mean the engine
                 reason = self._output.reason_or(error)
-                raise EngineError(f"weight update {version} from {path} failed: {reason}") from error
+                raise EngineError(with_cause(f"weight update {version} from {path} failed: {reason}")) from error
             resumed = time.perf_counter()
             if not self._adapted:
                 await self._check_arrivals(version)

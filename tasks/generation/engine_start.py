@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tasks.generation.config import EngineConfig
 from tasks.generation.engine_output import EngineOutput
 from tasks.generation.interface import EngineError, EngineOptionsError, EngineStatistics
-from tasks.machine import cpu_environment, precision
+from tasks.machine import precision
 from tasks.machine.large_imports import large_imports
+from tasks.machine.memory_limit import with_cause
 from tasks.machine.resources import has_gpu
 
 if TYPE_CHECKING:
@@ -79,32 +77,5 @@ def load(
         # The process of the engine raises its error in itself alone; this one sees that it has ended.
         is_mistake = not isinstance(error, RuntimeError) or output.names_mistake
         kind = EngineOptionsError if is_mistake else EngineError
-        raise kind(f"vLLM does not start on {model}: {output.reason_or(error)}") from error
+        raise kind(with_cause(f"vLLM does not start on {model}: {output.reason_or(error)}")) from error
     return llm, recorder.statistics
-
-
-@contextlib.contextmanager
-def environment(config: EngineConfig, sockets: str) -> Iterator[None]:
-    """Set the environment of vLLM's processes for the length of a block; later children of this process lack it."""
-    settings = {
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_RPC_BASE_PATH": sockets,
-        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would inherit our threads and their locks
-    }
-    if not has_gpu():
-        settings |= cpu_environment.ENGINE | {
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "OMP_NUM_THREADS": str(config.cpu_threads or len(os.sched_getaffinity(0))),
-            "VLLM_CPU_KVCACHE_SPACE": str(config.cpu_kv_cache_gib),
-        }
-        if config.enforce_eager:
-            # vLLM compiles one function of its sampler even then: that needs a C++ compiler, and takes 17 seconds.
-            settings["TORCHDYNAMO_DISABLE"] = "1"
-    before = dict(os.environ)
-    os.environ.update(settings)
-    try:
-        yield
-    finally:
-        for name in os.environ.keys() - before.keys():  # vLLM adds some of its own
-            del os.environ[name]
-        os.environ.update(before)

@@ -20,6 +20,7 @@ from tasks.generation.config import SamplingConfig
 from tasks.generation.models import HubModel, ModelError, ModelSpec, PackagedGguf
 from tasks.inputs.files import DataFile, Recipe
 from tasks.inputs.judges import check_judge, report_unjudgeable
+from tasks.inputs.memory_needs import check_memory
 from tasks.lineage.code_digest import LOCK, pinned_version
 from tasks.machine.local_ray import check_machine
 from tasks.sourcing import loaders
@@ -76,8 +77,10 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> C
     from tasks import charts
 
     check_together(data, training, evaluation)  # before the hub is asked for anything
-    if on_this_machine := _runs_on_this_machine():
+    on_this_machine, lacking = _runs_on_this_machine(), dict[str, int]()
+    if on_this_machine:
         check_machine()
+    check_memory(data, training, on_this_machine=on_this_machine)
     pinned = data.model_copy(
         update={
             "sources": _of_all(data, loaders.pinned),
@@ -90,7 +93,6 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> C
         }
     )
     first_rows = check(pinned, training, evaluation)
-    lacking: dict[str, int] = {}
     if on_this_machine:
         trackers.check(training.trackers)
         lacking = report_unjudgeable(pinned, first_rows)

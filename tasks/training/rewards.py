@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from tasks.failures import one_line
 from tasks.generation.interface import Completion
+from tasks.machine.memory_limit import with_cause
 from tasks.tables.schemas import Message
 from tasks.training.config import RewardsConfig
 from tasks.training.groups.group import Prompt
@@ -117,7 +118,7 @@ class RayJudge:
         try:
             score: Score = await _awaited(self._handle.score.remote(*arguments))
         except ray.exceptions.RayError as error:
-            return Score.unjudged(one_line(error))
+            return Score.unjudged(with_cause(one_line(error)))
         return score
 
     async def figures(self) -> dict[str, float]:

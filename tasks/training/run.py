@@ -14,7 +14,7 @@ from typing import Any
 from tasks.failures import PASSING, MistakeError
 from tasks.generation.interface import sample_seed
 from tasks.generation.sample_and_score import check_prompts
-from tasks.machine import cpu_environment, precision
+from tasks.machine import cpu_environment, memory_limit, precision
 from tasks.storage.durable import whole_in_threads
 from tasks.storage.lease import Lease
 from tasks.storage.model_folder import loading
@@ -24,6 +24,7 @@ from tasks.tables.schemas import LEDGER, MIXTURE
 from tasks.training.actors.engine_check import EngineCheck
 from tasks.training.actors.process import ActorProcess, RayActor
 from tasks.training.actors.weights import WeightStore, weights_folder
+from tasks.training.cluster.memory import killed_again
 from tasks.training.cluster.nodes import only_node, this_node_lives
 from tasks.training.cluster.watchdog import watch
 from tasks.training.config import TrainingConfig
@@ -114,6 +115,7 @@ def train(inputs: RunInputs) -> TrainingResult:
         RunInUseError, LeaseLostError: another process works on this run, or has taken it over.
         NoSignalError, LostGroupsError, StalledError, ActorLostError, LearnerLostError, NodeLostError,
             DivergedError: training cannot continue; each class names the cause.
+        MemoryLimitError: the kernel killed processes of the run for memory, more than once.
         ModelCheckError, WeightsNotTakenError: an engine does not have the learner's policy after its first update.
     """
     config, folder = inputs.config, inputs.folder
@@ -218,7 +220,7 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], lease: Lease) -> Trai
     asyncio.get_running_loop().set_default_executor(PatientThreads())
     gpu = ray.cluster_resources().get("GPU", 0) > 0
     widening = 2 if precision.resolve(inputs.config.learner.dtype, gpu=gpu) == "float32" else 1  # of 16-bit weights
-    node, folder = only_node(), inputs.folder
+    node, folder, memory = only_node(), inputs.folder, memory_limit.watch()
     with contextlib.ExitStack() as stack:
         exchange = stack.enter_context(
             weights_folder(folder, inputs.model, one_node=node is not None, widening=widening)
@@ -251,7 +253,7 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], lease: Lease) -> Trai
         if checkpoint is not None:
             await controller.resume(checkpoint, journal.rows())
         async with lease.held():
-            await until_the_first([controller.run(), this_node_lives()])
+            await until_the_first([controller.run(), this_node_lives(), killed_again(memory, config)])
         await _hand_over(controller, collaborators, config, inputs.model, folder / "policy")
         write_table(folder / "ledger.parquet", ledger.table(), LEDGER, inputs.lineage)
     return TrainingResult(
