@@ -134,6 +134,7 @@ class Architecture:
 
 
 KNOWN: Mapping[str, Architecture] = {
+    "SmolLM2-135M": Architecture(30, 576, 1536, 9, 3, 64, 49152, tied=True),
     "Olmo-3-7B": Architecture(32, 4096, 11008, 32, 32, 128, 100278, window=4096, full_layers=8),
     "Olmo-3-32B": Architecture(64, 5120, 27648, 40, 8, 128, 100278, window=4096, full_layers=16),
     "Qwen2.5-7B": Architecture(28, 3584, 18944, 28, 4, 128, 152064, attention_bias=True),
@@ -143,7 +144,7 @@ KNOWN: Mapping[str, Architecture] = {
     "deepseek-math-7b": Architecture(30, 4096, 11008, 32, 32, 128, 102400),
     "DeepSeek-R1-Distill-Qwen-1.5B": Architecture(28, 1536, 8960, 12, 2, 128, 151936, attention_bias=True),
 }
-"""Shapes of models, from their `config.json`, by the beginning of their name on the hub."""
+"""Shapes of models, from their `config.json`, by the beginning of their name on the hub or of a package's file."""
 
 
 def architecture(source: Mapping[str, Any], config: Path | None) -> Architecture:
@@ -159,7 +160,7 @@ def architecture(source: Mapping[str, Any], config: Path | None) -> Architecture
             return Architecture.of(json.loads(config.read_text()))
         except (OSError, ValueError, KeyError) as error:
             raise ShapeError(f"{config} is not the config.json of a dense decoder: {error!r}") from None
-    name = str(source.get("name", "")).rpartition("/")[2]
+    name = str(source.get("name") or source.get("file", "")).rpartition("/")[2]
     for beginning in sorted(KNOWN, key=len, reverse=True):
         if name.startswith(beginning):
             return KNOWN[beginning]
