@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from flytekit import FlyteContextManager, Resources
-from pydantic import BaseModel
 
 from images import DATA
 from tasks.config import SpecError, must_be_one_of
@@ -20,6 +19,7 @@ from tasks.generation.config import SamplingConfig
 from tasks.generation.models import HubModel, ModelError, ModelSpec, PackagedGguf
 from tasks.inputs.files import DataFile, Recipe
 from tasks.inputs.judges import check_judge, report_unjudgeable
+from tasks.inputs.written import written_options
 from tasks.lineage.code_digest import LOCK, pinned_version
 from tasks.sourcing import loaders
 from tasks.sourcing.columns import VERIFIERS_OF
@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 SAMPLING_OF_TRAINING = (
+    "max_tokens",
     "temperature",
     "top_p",
     "top_k",
@@ -55,7 +56,7 @@ class CheckedFiles(NamedTuple):
         training: the recipe as it was given.
         evaluation: the evaluation file as it was given.
         model: the recipe's model with a digest of its content.
-        written: by `data`, `training` and `evaluation`: the options that the user wrote, without defaults.
+        written: by `data`, `training` and `evaluation`: the options that are not at their defaults.
     """
 
     data: DataFile
@@ -102,7 +103,11 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> C
         training=training,
         evaluation=evaluation,
         model=model,
-        written={"data": _written(data), "training": _written(training), "evaluation": _written(evaluation)},
+        written={
+            "data": written_options(data),
+            "training": written_options(training),
+            "evaluation": written_options(evaluation),
+        },
     )
 
 
@@ -326,7 +331,3 @@ def _sources(data: DataFile, lacking: dict[str, int]) -> list[dict[str, Any]]:
         }
         for source in data.sources
     ]
-
-
-def _written(spec: BaseModel) -> dict[str, Any]:
-    return spec.model_dump(mode="json", exclude_unset=True)

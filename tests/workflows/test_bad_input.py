@@ -189,6 +189,11 @@ def test_difficulty_samples_as_training_does_or_says_that_it_does_not():
     warm = files[0].difficulty.model_copy(
         update={"sampling": files[0].difficulty.sampling.model_copy(update={"temperature": 0.7})}
     )
+    longer = files[0].difficulty.model_copy(
+        update={"sampling": files[0].difficulty.sampling.model_copy(update={"max_tokens": 64})}
+    )
+    with pytest.raises(SpecError, match=r"difficulty\.sampling\.max_tokens is 64, and training samples with 56"):
+        check(files[0].model_copy(update={"difficulty": longer}), *files[1:])
     with pytest.raises(SpecError, match=r"difficulty\.sampling\.temperature is 0\.7, and training samples with 1\.0"):
         check(files[0].model_copy(update={"difficulty": warm}), *files[1:])
     check(files[0].model_copy(update={"difficulty": warm.model_copy(update={"unlike_training": True})}), *files[1:])
