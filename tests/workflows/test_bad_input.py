@@ -103,7 +103,9 @@ def test_a_mixture_of_sources_that_are_not_there_is_an_error(tmp_path):
 def test_a_model_folder_without_weights_is_an_error(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "tokenizer_config.json").write_text("{}")
-    recipe = Recipe.model_validate({"model": {"source": {"kind": "folder", "path": str(tmp_path)}}})
+    recipe = Recipe.model_validate(
+        {"extends": "quickstart", "model": {"source": {"kind": "folder", "path": str(tmp_path)}}}
+    )
     defaults = quickstart()
     with pytest.raises(ModelError, match="no weights"):
         check(defaults[0], recipe, defaults[2])

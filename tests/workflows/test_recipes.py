@@ -374,7 +374,10 @@ def test_a_users_recipe_extends_one_that_ships(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("extends: quickstar\n", r"mine.yaml: .*extends = 'quickstar': no such file; a path .*one of: .*quickstart"),
+        (
+            "extends: quickstar\n",
+            r"mine.yaml: extends = 'quickstar': no such file .* 'quickstart'.*; a path .*one of: .*",
+        ),
         ("extends: [quickstart]\n", r"extends = .*no such file"),
         ("extends: quickstart\nstep: 3\n", r"step: unknown key .*'steps'"),
     ],
