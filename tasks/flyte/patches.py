@@ -18,25 +18,22 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import rich_click as click
-from click.core import ParameterSource
 from flytekit import FlyteContextManager
 from flytekit.core.type_engine import TypeTransformerFailedError
 from flytekit.models.literals import Literal, LiteralMap
 from flytekit.models.types import LiteralType
 from pydantic import BaseModel
 
-from tasks.config import Config, Extendable, RecipeFile, SpecError, parse
 from tasks.failures import mistake_in
-from tasks.flyte.literals import config_class, input_error, json_values
+from tasks.flyte import command_line_options
+from tasks.flyte.literals import input_error, json_values
+from tasks.flyte.local_run import published_results
 
 CHECKED_VERSION = "1.16.31"
 """The release of flytekit that the table was checked against."""
 
 SANDBOX = "FLYTE_SDK_LOCAL_SANDBOX"
 """Flytekit's environment variable that names the folder of all that local runs write."""
-
-MOST_PRINTED = 6
-"""Largest number of results whose values `pyflyte run` prints; of more it prints the names alone."""
 
 _TASK_PREFIX = re.compile(r"^(Error encountered while [^\n]*:\n  )+")
 """Flytekit's words before the message of an error that a task raised on this machine."""
@@ -60,117 +57,6 @@ class Patch(NamedTuple):
     replacement: Callable[[Any], Any]
     reason: str
     upstream: str
-
-
-class ConfigFile(click.ParamType):
-    """The type of a command line's option that takes a YAML file, or the text of one, as a model of `Config`."""
-
-    name = "yaml"
-
-    def __init__(self, model: type[Config]) -> None:
-        self.model = model
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the value as the model; click calls it with the user's text, or with the default as JSON."""
-        if isinstance(value, self.model):
-            return value
-        try:
-            return parse(self.model, value)
-        except SpecError as error:
-            raise click.BadParameter(str(error)) from None
-
-
-def _config_files(literal_type_to_click_type: Callable[..., Any]) -> Callable[..., Any]:
-    """Give an option that takes a `Config` the type `ConfigFile`."""
-
-    @wraps(literal_type_to_click_type)
-    def click_type(literal_type: Any, python_type: Any) -> Any:
-        model = config_class(python_type)
-        return ConfigFile(model) if model else literal_type_to_click_type(literal_type, python_type)
-
-    return click_type
-
-
-def as_given(_: click.Context, __: click.Parameter, value: Any) -> Any:
-    """Return the value of an option as its type made it: a callback of click.
-
-    It stands where flytekit's callback would make a literal of the value, with `--remote`, before the callbacks of the
-    other options run (`companion_callback` looks for a recipe). The client makes the same literal when it launches.
-    """
-    return value
-
-
-def companion_callback(model: type[Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """Return a callback of click that reads the data or evaluation file which the given recipe names.
-
-    It does so where the user gave no such file. Click handles options that were given before those that were not, so
-    the recipe is already read.
-    """
-
-    def callback(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-        recipe = next((value for value in ctx.params.values() if isinstance(value, RecipeFile)), None)
-        is_given = param.name is not None and ctx.get_parameter_source(param.name) != ParameterSource.DEFAULT
-        try:
-            return value if recipe is None or is_given else recipe.companion(model)
-        except SpecError as error:
-            raise click.BadParameter(str(error)) from None
-
-    return callback
-
-
-def _short_help(to_click_option: Callable[..., click.Option]) -> Callable[..., click.Option]:
-    """Describe a `ConfigFile` option by the first sentence of its model, and let the recipe give its default."""
-
-    @wraps(to_click_option)
-    def option(*args: Any, **kwargs: Any) -> click.Option:
-        made = to_click_option(*args, **kwargs)
-        if isinstance(made.type, ConfigFile):
-            model = made.type.model
-            sentence = (model.__doc__ or "").split("\n\n")[0]
-            made.help = f"{sentence} Keys: {model.__module__}.{model.__name__}."
-            made.show_default = "the quickstart's" if made.default is not None else False
-            made.callback = as_given
-            if issubclass(model, Extendable) and model.named_by_recipe and made.default is not None:
-                made.show_default = "the recipe's"
-                made.callback = companion_callback(model)
-        return made
-
-    return option
-
-
-def _output_addresses(convert: Callable[..., Any], *, folder: bool) -> Callable[..., Any]:
-    """Let an option that takes a file or folder take the address of an execution's output, resolved before any task."""
-
-    @wraps(convert)
-    def converted(self: click.ParamType, value: Any, param: click.Parameter | None, ctx: click.Context) -> Any:
-        from tasks.flyte.remote_outputs import AddressError, is_output, stored_at
-
-        if is_output(value):
-            try:
-                value = stored_at(value, ctx.obj.remote_instance(), folder=folder)
-            except AddressError as error:
-                raise click.BadParameter(str(error)) from None
-        return convert(self, value, param, ctx)
-
-    return converted
-
-
-def _readable_results(create_native_named_tuple: Callable[..., Any]) -> Callable[..., Any]:
-    """Give the named tuple of a local run's results a text with a line for each result, or with their names alone."""
-
-    def text(results: Any) -> str:
-        if len(results) > MOST_PRINTED:
-            return f"results     {', '.join(results._fields)}"
-        return "\n".join(f"{name:<11} {value}" for name, value in results._asdict().items())
-
-    @wraps(create_native_named_tuple)
-    def named_tuple(*args: Any, **kwargs: Any) -> Any:
-        results = create_native_named_tuple(*args, **kwargs)
-        if hasattr(results, "_fields"):
-            type(results).__str__ = text  # type: ignore[assignment]
-        return results
-
-    return named_tuple
 
 
 def _mistakes_on_the_terminal(pretty_print_exception: Callable[..., None]) -> Callable[..., None]:
@@ -283,32 +169,32 @@ NONE_KNOWN = "none known"
 PATCHES = (
     Patch(
         "flytekit.interaction.click_types:literal_type_to_click_type",
-        _config_files,
-        "`pyflyte run` would take a specification as JSON text alone, and not as the path of a YAML file",
+        command_line_options.config_files,
+        "`pyflyte run` would take a specification as JSON text alone, and of a list of files no more than an empty one",
         f"{FLYTE}/3371",
     ),
     Patch(
         "flytekit.interaction.click_types:FileParamType.convert",
-        partial(_output_addresses, folder=False),
+        partial(command_line_options.output_addresses, folder=False),
         "`pyflyte run` would refuse `flyte://v1/...`, the address of an execution's output, for a file",
         NONE_KNOWN,
     ),
     Patch(
         "flytekit.interaction.click_types:DirParamType.convert",
-        partial(_output_addresses, folder=True),
+        partial(command_line_options.output_addresses, folder=True),
         "`pyflyte run` would refuse `flyte://v1/...`, the address of an execution's output, for a folder",
         NONE_KNOWN,
     ),
     Patch(
         "flytekit.clis.sdk_in_container.run:to_click_option",
-        _short_help,
+        command_line_options.short_help,
         "`pyflyte run --help` would print the JSON schema of each specification as the option's help",
         NONE_KNOWN,
     ),
     Patch(
-        "flytekit.core.promise:create_native_named_tuple",
-        _readable_results,
-        "`pyflyte run` would print all results of a workflow in one line",
+        "flytekit.clis.sdk_in_container.run:run_command",
+        published_results,
+        "the results of `pyflyte run` would be printed in one line, and be in a folder of a random name",
         NONE_KNOWN,
     ),
     Patch(

@@ -26,7 +26,7 @@ def options(module: str) -> dict[str, Any]:
     """Return the arguments of flytekit's `task` and `dynamic` for a function of `module`: environment and secrets.
 
     Raises:
-        ValueError: `RLVR_SECRETS` is malformed.
+        MistakeError: `RLVR_SECRETS` is malformed.
     """
     from flytekit import Secret
 
@@ -38,7 +38,7 @@ def options(module: str) -> dict[str, Any]:
             variable, _, address = text.partition("=")
             group, _, key = address.partition("/")
             if not (variable and group and key):
-                raise ValueError(f"{SECRETS}: {text!r} must be VARIABLE=GROUP/KEY")
+                raise MistakeError(f"{SECRETS}: {text!r} must be VARIABLE=GROUP/KEY")
             secrets.append(Secret(group, key, mount_requirement=Secret.MountType.ENV_VAR, env_var=variable))
     return {"environment": environment, "secret_requests": secrets or None}
 

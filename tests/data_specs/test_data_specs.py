@@ -13,7 +13,7 @@ from data_specs.rewards import thought_and_answer
 from data_specs.transforms import first_turn, turns, with_task_type
 from tasks.config import SpecError, load_yaml
 from tasks.evaluation.spec import EvaluationSpec
-from tasks.flyte.patches import ConfigFile, as_given, companion_callback
+from tasks.flyte.command_line_options import ConfigFile, as_given, companion_callback
 from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, Recipe, quickstart, with_companions
 from tasks.inputs.preflight import check_together
 from tasks.sourcing.hub import COMMIT
@@ -124,7 +124,7 @@ def test_a_recipe_and_its_data_and_evaluation_fit_together(name):
     assert recipe.sampling.max_tokens == evaluation.sampling.max_tokens
     assert recipe.sampling.stop == evaluation.sampling.stop
     if data.difficulty is not None:
-        assert data.difficulty.sampling.max_tokens <= recipe.sampling.max_tokens
+        assert data.difficulty.sampling.max_tokens == recipe.sampling.max_tokens
         assert data.difficulty.engine.max_model_len <= recipe.actors.engine.max_model_len
 
 
