@@ -20,7 +20,10 @@ RUN := $(BIN)/pyflyte run workflows/rlvr.py rlvr
 IMAGES := data generation  # training has the image of generation
 PUBLISHED = $(shell sed -n 's/^published = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",')
 
-.PHONY: demo test test-fast test-all test-recipes test-images chaos chaos-hosts soak check lock image-digests reference format bench gpu-check bench-learning images register registry-is-named code-server clean
+.PHONY: environment demo test test-fast test-all test-recipes test-images chaos chaos-hosts soak check lock image-digests reference format bench gpu-check bench-learning images register registry-is-named config-exists code-server clean
+
+environment: $(VENV)/.ready  ## the environment alone, and how to use it
+	@echo "ready: source $(BIN)/activate; export FLYTE_SDK_LOCAL_SANDBOX=\$$PWD/outputs/flyte"
 
 demo: $(VENV)/.ready  ## the whole pipeline on the quickstart
 	@$(RUN)
@@ -105,11 +108,14 @@ images: | registry-is-named  ## builds the images of all tasks and pushes them (
 		docker build -f images/Dockerfile --target $$name --build-arg image=$$image --build-arg trackers=$(TRACKERS) -t $$image . \
 		&& docker push $$image || exit 1; done
 
-register: $(VENV)/.ready | registry-is-named  ## registers the workflows with these images ([CONFIG= PROJECT= DOMAIN=])
+register: $(VENV)/.ready | registry-is-named config-exists  ## registers the workflows with these images ([CONFIG= PROJECT= DOMAIN=])
 	@$(BIN)/pyflyte --config $(CONFIG) register workflows --copy all --project $(PROJECT) --domain $(DOMAIN) $(REGISTERED)
 
 registry-is-named:
 	@test -n "$(REGISTRY)" || { echo "REGISTRY is missing: make images REGISTRY=registry.example/team"; exit 1; } >&2
+
+config-exists:
+	@test -f "$(CONFIG)" || { echo "CONFIG = $(CONFIG) is no file: make register CONFIG=the configuration of flytectl"; exit 1; } >&2
 
 HOST = 127.0.0.1
 PORT = 8440

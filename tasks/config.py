@@ -7,17 +7,20 @@ which file, which field, which value, and what would be accepted.
 from __future__ import annotations
 
 import difflib
+import glob
 import itertools
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from tasks.config_fields import YAML, models_in, tags, with_paths
 from tasks.docstrings import read_from_syntax_trees
 from tasks.failures import MistakeError
 
@@ -51,7 +54,7 @@ class Extendable(Config):
     @model_validator(mode="before")
     @classmethod
     def _with_what_it_extends(cls, data: Any) -> Any:
-        return extended(nested(data), cls.folder) if isinstance(data, dict) else data
+        return extended(nested(data), cls) if isinstance(data, dict) else data
 
 
 Companion = TypeVar("Companion", bound=Extendable)
@@ -129,14 +132,37 @@ def load_yaml(model: type[Model], path: str | Path) -> Model:
 
 
 def parse(model: type[Model], text: str) -> Model:
-    """Return the `model` that a command line gives as JSON or YAML text, or as the path of a YAML file.
+    """Return the `model` that a command line gives as JSON or YAML text, as a path, or by the name of one that ships.
 
     Raises:
         SpecError: the file cannot be read, or its content is no such model; lists every problem.
     """
     if text.lstrip().startswith("{"):
         return _valid(model, _parsed(text, "the given value"), "the given value", Path())
+    if issubclass(model, Extendable) and not Path(text).is_file():
+        return load_yaml(model, file_called(text, model))
     return load_yaml(model, text)
+
+
+def file_called(name: str, model: type[Extendable], beside: Path = Path(), where: str = "") -> Path:
+    """Return the path of the file of type `model` that a user names: by a path that ends in .yaml, or by its name.
+
+    Args:
+        name: a path relative to `beside`, or the name of a file that ships.
+        model: the type of the file.
+        beside: the folder of the file in which the name stands; on a command line the working directory.
+        where: what begins the message of an error; by default the name.
+
+    Raises:
+        SpecError: no file of this name ships.
+    """
+    if name.endswith(YAML):
+        return beside / name
+    known = sorted(path.stem for path in model.folder.glob("*.yaml"))
+    if name not in known:
+        hint = close_match(name, known)
+        raise SpecError(f"{where or name}: no such file{hint}; a path that ends in .yaml, or one of: {_joined(known)}")
+    return model.folder / f"{name}.yaml"
 
 
 def _valid(model: type[Model], data: Any, where: str, beside: Path) -> Model:
@@ -146,7 +172,7 @@ def _valid(model: type[Model], data: Any, where: str, beside: Path) -> Model:
         )
     try:
         if issubclass(model, Extendable):
-            data = extended(nested(data), model.folder, beside=beside)
+            data = extended(_resolved(model, data, beside), model, beside=beside)
         return model.model_validate(data)
     except ValidationError as error:
         raise SpecError(explain(error, where, model)) from None
@@ -171,8 +197,23 @@ def _parsed(text: str, where: str) -> Any:
         raise SpecError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from None
 
 
+def _resolved(model: type[BaseModel], data: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the content of a file in `folder` with its dotted keys as mappings, and its paths as seen from here."""
+
+    def seen_from_here(path: str) -> str:
+        seen = str(folder / path)
+        if folder != Path() and glob.glob(path) and not glob.glob(seen) and not os.path.exists(seen):
+            raise SpecError(
+                f"{path!r}: there is no {seen}; a path in a file is relative to the file: for {path} in the working "
+                f"directory write {os.path.relpath(path, folder)!r}"
+            )
+        return path if folder == Path() else seen
+
+    return with_paths(model, nested(data), folder, seen_from_here)
+
+
 def extended(
-    data: dict[str, Any], folder: Path, *, beside: Path = Path(), below: tuple[Path, ...] = ()
+    data: dict[str, Any], model: type[Extendable], *, beside: Path = Path(), below: tuple[Path, ...] = ()
 ) -> dict[str, Any]:
     """Merge `data` over the file that its key `extends` names, which may itself extend another.
 
@@ -180,7 +221,7 @@ def extended(
 
     Args:
         data: the content that extends the file.
-        folder: the folder of the files that are given by name.
+        model: the type of both files.
         beside: the folder that a path is relative to.
         below: the files that extend this one, outermost first.
 
@@ -190,15 +231,7 @@ def extended(
     if "extends" not in data:
         return data
     name, own = data["extends"], {key: value for key, value in data.items() if key != "extends"}
-    if isinstance(name, str) and name.endswith((".yaml", ".yml")):
-        path = beside / name
-    else:
-        known = sorted(path.stem for path in folder.glob("*.yaml"))
-        if name not in known:
-            raise SpecError(
-                f"extends = {_quoted(name)}: no such file; a path that ends in .yaml, or one of: {', '.join(known)}"
-            )
-        path = folder / f"{name}.yaml"
+    path = file_called(str(name), model, beside, f"extends = {_quoted(name)}")
     above = (*below, path.resolve())
     if path.resolve() in below:
         circle = " > ".join(file.stem for file in above)
@@ -206,7 +239,7 @@ def extended(
     base = read_yaml(path)
     if not isinstance(base, dict):
         raise SpecError(f"extends = {name!r}: {path} must hold a mapping; found {_quoted(base)}")
-    return _merged(extended(nested(base), folder, beside=path.parent, below=above), own)
+    return _merged(extended(_resolved(model, base, path.parent), model, beside=path.parent, below=above), own)
 
 
 def nested(data: dict[str, Any]) -> dict[str, Any]:
@@ -329,7 +362,7 @@ def _sentence(problem: ErrorDetails, where: str, model: type[BaseModel]) -> str:
         case "union_tag_invalid":
             value_text, text = f".kind = {context['tag']!r}", f"must be one of {context['expected_tags']}"
         case "union_tag_not_found":
-            kinds = sorted(tag for member in below for tag in _tags(member))
+            kinds = sorted(tag for member in below for tag in tags(member))
             value_text, text = ".kind", f"required key is missing; one of {_joined(kinds)}"
         case "literal_error" | "enum":
             text = f"must be {context['expected']}"
@@ -359,31 +392,15 @@ def _locate(
             path += f"[{step}]"
             continue
         fields = [model.model_fields[step] for model in models if step in model.model_fields]
-        chosen = [model for model in models if step in _tags(model)]
+        chosen = [model for model in models if step in tags(model)]
         if chosen and not fields:
             models = chosen
             continue
         if step != "[key]":
             path += f".{step}" if path else step
         owners = models
-        models = _models_in([field.annotation for field in fields]) or models
+        models = models_in([field.annotation for field in fields]) or models
     return path or "the whole file", owners, models
-
-
-def _models_in(annotations: Iterable[Any]) -> list[type[BaseModel]]:
-    models: list[type[BaseModel]] = []
-    for annotation in annotations:
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            models.append(annotation)
-        else:
-            models += _models_in(get_args(annotation))
-    return models
-
-
-def _tags(model: type[BaseModel]) -> set[str]:
-    """Return the values of the model's `kind`, the key that distinguishes the members of a union."""
-    kind = model.model_fields.get("kind")
-    return set(get_args(kind.annotation)) if kind and get_origin(kind.annotation) is Literal else set()
 
 
 def _quoted(value: Any) -> str:

@@ -105,7 +105,8 @@ def test_plain_modules_know_nothing_of_flyte():
 
 
 FLOORS = (
-    *("failures", "docstrings", "config", "pods", "machine", "charts", "tables", "lineage", "storage", "flyte"),
+    *("failures", "docstrings", "config_fields", "config", "pods", "machine", "charts", "tables", "lineage", "storage"),
+    "flyte",
     *("verifiers", "generation", "sourcing", "cleaning", "difficulty", "mixing", "evaluation"),
     *("training.metric", "training.objective", "training.learner.config", "training.prompt_options", "training.config"),
     *(
@@ -126,7 +127,7 @@ FLOORS = (
         "training.gpu_check",
         "training.model_check",
     ),
-    *("training.run", "training.task", "inputs", "training.__main__", "reporting"),
+    *("training.attempt", "training.run", "training.task", "inputs", "training.__main__", "reporting"),
 )
 """Packages and modules of `tasks`, each of which imports what stands before it and nothing after it.
 

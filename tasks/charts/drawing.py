@@ -274,7 +274,16 @@ def _chart(
     """Draw on fresh axes of `width` x `height` pixels and wrap the SVG in a figure element."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, ScalarFormatter
+    from matplotlib.ticker import Formatter, ScalarFormatter
+
+    class Distinct(Formatter):
+        """Labels of an axis in as few digits as tell them apart."""
+
+        def __call__(self, value: float, pos: int | None = None) -> str:
+            return _short(value)
+
+        def format_ticks(self, values: list[float]) -> list[str]:
+            return _distinct(values)
 
     with rc_context(_rc()):
         figure = Figure(figsize=(width / 72, height / 72), layout="constrained")
@@ -282,7 +291,7 @@ def _chart(
         draw(axes)
         for axis in (axes.xaxis, axes.yaxis):
             if isinstance(axis.get_major_formatter(), ScalarFormatter):
-                axis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+                axis.set_major_formatter(Distinct())
         svg = _svg(figure, title, description, width)
     keys = "".join(
         f'<span><i style="background:var(--chart-{color},{COLORS[color]})"></i>{html.escape(label)}</span>'
@@ -355,12 +364,21 @@ def _rc() -> Any:
     }
 
 
-def _short(value: float) -> str:
-    """Format a number for an axis or a description: 12345 is 12.3k."""
+def _distinct(values: Sequence[float]) -> list[str]:
+    """Format the numbers of an axis in four significant digits, or in as many more as tell them apart."""
+    for digits in range(4, 9):
+        labels = [_short(value, digits) for value in values]
+        if len(set(labels)) == len(set(values)):
+            break
+    return labels
+
+
+def _short(value: float, digits: int = 4) -> str:
+    """Format a number for an axis or a description: 12345 is 12.3k. Below 10,000 it has four significant digits."""
     if not math.isfinite(value):
         return "unknown"
     if abs(value) >= 1e6:
-        return f"{value / 1e6:.3g}M"
+        return f"{value / 1e6:.{digits - 1}g}M"
     if abs(value) >= 1e4:
-        return f"{value / 1e3:.3g}k"
-    return f"{value:.4g}".replace("e-0", "e-")
+        return f"{value / 1e3:.{digits - 1}g}k"
+    return f"{value:.{digits}g}".replace("e-0", "e-")

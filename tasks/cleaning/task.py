@@ -124,7 +124,8 @@ def _written(
 ) -> Cleaned:
     """Write both tables, the prompts batch by batch; the deck and the summary count what was set aside.
 
-    The summary also has `tokens`, the number of prompts that hold a control token, by the token.
+    The headline counts the rows that earlier stages set aside as well, the facts those of this stage alone. The summary
+    also has `tokens`, the number of prompts that hold a control token, by the token.
     """
     from tasks.charts import decks
 
@@ -144,9 +145,12 @@ def _written(
     set_aside = pa.concat_tables(gone)
     kinds = dict(sorted(Counter(set_aside.column("kind").to_pylist()).items()))
     show("prompts", decks.cleaning(count, set_aside, pa.concat_tables(samples)))
+    all_kinds = Counter(kinds)
+    for rows in chain.from_iterable(read_input_batches(table, SET_ASIDE) for table in earlier):
+        all_kinds.update(rows.column("kind").to_pylist())
     every = chain(*(read_input_batches(table, SET_ASIDE) for table in earlier), [set_aside])
-    by_kind = ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in kinds.items())
-    headline = f"{count:,} prompts; {set_aside.num_rows:,} set aside" + (f" ({by_kind})" if by_kind else "")
+    by_kind = ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in sorted(all_kinds.items()))
+    headline = f"{count:,} prompts; {all_kinds.total():,} set aside" + (f" ({by_kind})" if by_kind else "")
     if tokens:
         headline += (
             f"; {tokens.total():,} prompts hold control tokens of the model, such as {tokens.most_common()[0][0]}"

@@ -42,8 +42,8 @@ class DifficultySpec(Config):
     sampling: SamplingConfig = SamplingConfig(samples=8)
     """Options of the sampling: by default 8 rollouts of a prompt at temperature 1.0 and top-p 1.0, as in training."""
     unlike_training: RunTime[bool] = False
-    """Allow `sampling` to differ from training's in temperature, top-p, top-k or min-p; the pass rates are then not
-    those that training will meet."""
+    """Allow `sampling` to differ from training's in length, temperature, top-p, top-k or min-p; the pass rates are then
+    not those that training will meet."""
     early_stopping: bool = False
     """End the sampling of a prompt once its remaining rollouts cannot change whether it is kept. The same prompts are
     kept; their pass rates come from fewer rollouts (`num_rollouts`)."""

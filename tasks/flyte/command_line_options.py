@@ -1,7 +1,8 @@
-"""The options of `pyflyte run` that take a specification, or the address of an execution's output."""
+"""Types and callbacks of the options of `pyflyte run`: YAML files, lists of files, addresses of outputs."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -31,12 +32,33 @@ class ConfigFile(click.ParamType):
             raise SpecError(f"{param.opts[0] if param else 'the value'}: {error}") from None
 
 
+class ListOf(click.ParamType):
+    """The type of an option that takes a JSON list, such as `["a.parquet", "b.parquet"]`, whose items are of a type."""
+
+    name = "json list"
+
+    def __init__(self, item: click.ParamType) -> None:
+        self.item = item
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the items as their type makes them; one path alone, not in brackets, is a list of one."""
+        if isinstance(value, str):
+            try:
+                value = json.loads(value) if value.lstrip().startswith("[") else [value]
+            except json.JSONDecodeError as error:
+                raise click.BadParameter(f"{value}: not a JSON list: {error}") from None
+        return [self.item.convert(item, param, ctx) for item in value]
+
+
 def config_files(literal_type_to_click_type: Callable[..., Any]) -> Callable[..., Any]:
-    """Give an option that takes a `Config` the type `ConfigFile`."""
+    """Give an option that takes a `Config` the type `ConfigFile`, and one that takes a list of files `ListOf`."""
 
     @wraps(literal_type_to_click_type)
     def click_type(literal_type: Any, python_type: Any) -> Any:
         model = config_class(python_type)
+        items = literal_type.collection_type
+        if items is not None and items.blob is not None:
+            return ListOf(literal_type_to_click_type(items, None))
         return ConfigFile(model) if model else literal_type_to_click_type(literal_type, python_type)
 
     return click_type

@@ -25,15 +25,13 @@ from pydantic import BaseModel
 from tasks.flyte import backend, command_line_options
 from tasks.flyte.errors import in_the_console, on_the_terminal
 from tasks.flyte.literals import input_error, json_values
+from tasks.flyte.local_run import published_results
 
 CHECKED_VERSION = "1.16.31"
 """The release of flytekit that the table was checked against."""
 
 SANDBOX = "FLYTE_SDK_LOCAL_SANDBOX"
 """Flytekit's environment variable that names the folder of all that local runs write."""
-
-MOST_PRINTED = 6
-"""Largest number of results whose values `pyflyte run` prints; of more it prints the names alone."""
 
 
 class PatchError(RuntimeError):
@@ -54,24 +52,6 @@ class Patch(NamedTuple):
     replacement: Callable[[Any], Any]
     reason: str
     upstream: str
-
-
-def _readable_results(create_native_named_tuple: Callable[..., Any]) -> Callable[..., Any]:
-    """Give the named tuple of a local run's results a text with a line for each result, or with their names alone."""
-
-    def text(results: Any) -> str:
-        if len(results) > MOST_PRINTED:
-            return f"results     {', '.join(results._fields)}"
-        return "\n".join(f"{name:<11} {value}" for name, value in results._asdict().items())
-
-    @wraps(create_native_named_tuple)
-    def named_tuple(*args: Any, **kwargs: Any) -> Any:
-        results = create_native_named_tuple(*args, **kwargs)
-        if hasattr(results, "_fields"):
-            type(results).__str__ = text  # type: ignore[assignment]
-        return results
-
-    return named_tuple
 
 
 def _explained_uploads(upload_file: Callable[..., Any]) -> Callable[..., Any]:
@@ -174,7 +154,7 @@ PATCHES = (
     Patch(
         "flytekit.interaction.click_types:literal_type_to_click_type",
         command_line_options.config_files,
-        "`pyflyte run` would take a specification as JSON text alone, and not as the path of a YAML file",
+        "`pyflyte run` would take a specification as JSON text alone, and of a list of files no more than an empty one",
         f"{FLYTE}/3371",
     ),
     Patch(
@@ -196,9 +176,9 @@ PATCHES = (
         NONE_KNOWN,
     ),
     Patch(
-        "flytekit.core.promise:create_native_named_tuple",
-        _readable_results,
-        "`pyflyte run` would print all results of a workflow in one line",
+        "flytekit.clis.sdk_in_container.run:run_command",
+        published_results,
+        "the results of `pyflyte run` would be printed in one line, and be in a folder of a random name",
         NONE_KNOWN,
     ),
     Patch(

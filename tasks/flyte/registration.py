@@ -26,7 +26,7 @@ def options(module: str) -> dict[str, Any]:
     """Return the arguments of flytekit's `task` and `dynamic` for a function of `module`: environment and secrets.
 
     Raises:
-        ValueError: `RLVR_SECRETS` is malformed.
+        MistakeError: `RLVR_SECRETS` is malformed.
     """
     from flytekit import Secret
 

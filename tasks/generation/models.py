@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tasks.config import Config
+from tasks.config_fields import InFile
 from tasks.machine.quiet import silence_progress_bars
 from tasks.storage.model_folder import ModelError, check_model_folder
 from tasks.tables.content_digest import file_digest
@@ -60,8 +61,8 @@ class LocalFolder(Config):
 
     kind: Literal["folder"] = "folder"
     """Kind of the source: a local folder."""
-    path: str
-    """Path of the folder, on a file system that the stages see."""
+    path: InFile[str]
+    """Path of the folder, on a file system that the stages see; a relative one starts at this file."""
 
 
 class HubModel(Config):

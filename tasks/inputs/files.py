@@ -8,7 +8,8 @@ from typing import ClassVar, Self
 from pydantic import model_validator
 
 from tasks.cleaning.spec import CleaningSpec
-from tasks.config import Companion, Extendable, RecipeFile, RunTime, load_yaml
+from tasks.config import Companion, Extendable, RecipeFile, RunTime, file_called, load_yaml
+from tasks.config_fields import NameOrFile
 from tasks.difficulty.spec import DifficultySpec
 from tasks.evaluation.spec import EvaluationSpec
 from tasks.generation.models import ModelSpec
@@ -51,12 +52,12 @@ class Recipe(RecipeFile, TrainingConfig):
 
     folder: ClassVar[Path] = RECIPES
 
-    data: str = "quickstart"
-    """The data file that goes with the recipe, where the command line gives no other: a path that ends in .yaml, or the
-    name of one that ships."""
-    evaluation: str = "quickstart"
+    data: NameOrFile[str] = "quickstart"
+    """The data file that goes with the recipe, where the command line gives no other: a path that ends in .yaml,
+    relative to this file, or the name of one that ships."""
+    evaluation: NameOrFile[str] = "quickstart"
     """The evaluation file that goes with the recipe, where the command line gives no other: a path that ends in .yaml,
-    or the name of one that ships."""
+    relative to this file, or the name of one that ships."""
     model: ModelSpec = ModelSpec()
     """The initial checkpoint."""
     cluster: RunTime[ClusterConfig] = ClusterConfig()
@@ -70,8 +71,7 @@ class Recipe(RecipeFile, TrainingConfig):
     def companion(self, model: type[Companion]) -> Companion:
         """Return the data or evaluation file that the recipe names; raises `SpecError` where it cannot be read."""
         name = self.data if model is DataFile else self.evaluation
-        is_path = name.endswith((".yaml", ".yml"))
-        return load_yaml(model, name if is_path else model.folder / f"{name}.yaml")
+        return load_yaml(model, file_called(name, model))
 
     @property
     def run(self) -> TrainingConfig:

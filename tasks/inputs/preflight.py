@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from flytekit import FlyteContextManager, Resources
-from pydantic import BaseModel
 
 from images import DATA
 from tasks.config import SpecError, must_be_one_of
@@ -21,6 +20,7 @@ from tasks.generation.models import HubModel, ModelError, ModelSpec, PackagedGgu
 from tasks.inputs.files import DataFile, Recipe
 from tasks.inputs.judges import check_judge, report_unjudgeable
 from tasks.inputs.memory_needs import check_memory
+from tasks.inputs.written import written_options
 from tasks.lineage.code_digest import LOCK, pinned_version
 from tasks.machine.local_ray import check_machine
 from tasks.sourcing import loaders
@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 SAMPLING_OF_TRAINING = (
+    "max_tokens",
     "temperature",
     "top_p",
     "top_k",
@@ -57,7 +58,7 @@ class CheckedFiles(NamedTuple):
         training: the recipe as it was given.
         evaluation: the evaluation file as it was given.
         model: the recipe's model with a digest of its content.
-        written: by `data`, `training` and `evaluation`: the options that the user wrote, without defaults.
+        written: by `data`, `training` and `evaluation`: the options that are not at their defaults.
     """
 
     data: DataFile
@@ -108,7 +109,11 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> C
         training=training,
         evaluation=evaluation,
         model=model,
-        written={"data": _written(data), "training": _written(training), "evaluation": _written(evaluation)},
+        written={
+            "data": written_options(data),
+            "training": written_options(training),
+            "evaluation": written_options(evaluation),
+        },
     )
 
 
@@ -332,7 +337,3 @@ def _sources(data: DataFile, lacking: dict[str, int]) -> list[dict[str, Any]]:
         }
         for source in data.sources
     ]
-
-
-def _written(spec: BaseModel) -> dict[str, Any]:
-    return spec.model_dump(mode="json", exclude_unset=True)

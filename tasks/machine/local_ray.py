@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.failures import MistakeError
+from tasks.machine.quiet import silence_retries
 
 LONGEST_SOCKET = 107
 """Bytes that the path of a Unix socket may have on Linux."""
@@ -66,6 +67,7 @@ def start_ray(address: str = "local", **options: Any) -> None:
 
     if address == "local":
         check_machine()
+    silence_retries()
     ray.init(address=address, include_dashboard=False, **options)
     # Ray's own handler, which it sets meanwhile, aborts the process and prints a stack.
     signal.signal(signal.SIGTERM, _interrupt)

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 POLL_SECONDS = 1.0
 """Seconds between two looks at the parent's process id."""
@@ -17,10 +18,32 @@ def when_orphaned(parent: int, end: Callable[[], object]) -> None:
     The kernel's own signal (PR_SET_PDEATHSIG) is sent when the thread that started this process ends, which may be long
     before its process does.
     """
+    _watch(lambda: os.getppid() == parent, end)
 
+
+def when_leaderless(end: Callable[[], object]) -> None:
+    """Start a daemon thread that calls `end` once the leader of this process's group has ended.
+
+    A process between the two, or one that was started while the leader was being killed, changes nothing: the group
+    keeps the leader's process id, which no other process gets while a member of the group lives.
+    """
+    leader = os.getpgrp()
+    _watch(lambda: _is_alive(leader), end)
+
+
+def _watch(holds: Callable[[], bool], end: Callable[[], object]) -> None:
     def watch() -> None:
-        while os.getppid() == parent:
+        while holds():
             time.sleep(POLL_SECONDS)
         end()
 
     threading.Thread(target=watch, name="end-with-parent", daemon=True).start()
+
+
+def _is_alive(pid: int) -> bool:
+    """Return whether a process runs; one that has ended and was not waited for does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in ("Z", "X")

@@ -40,7 +40,7 @@ def track_progress(description: str, total: int) -> Iterator[Advance]:
     Yields:
         `advance(count=1, note="", done=None)`, which counts work that was done. `note` is appended to the line. `done`
         is the number of all units done, this call's included: a stage that resumes gives it, so that work of an
-        earlier attempt does not count as this one's speed.
+        earlier attempt does not count as this one's speed. With a count of 0 it gives those of earlier attempts alone.
     """
     from rich.console import Console
 
@@ -75,7 +75,7 @@ class Meter:
             self.done = done - count
         self.done += count
         self.note = note
-        if self._first is None:
+        if self._first is None and count:
             self._first = self.done, self._clock()
 
     def seconds(self) -> float:

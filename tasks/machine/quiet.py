@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from functools import partial
+from functools import partial, wraps
+from typing import Any
 
 SETTINGS = {
     "TQDM_DISABLE": "1",
@@ -31,6 +32,10 @@ ROUTINE = {
 """Texts by which routine lines of a logger are recognised and dropped, by the logger's name."""
 
 
+RETRIED = "retries remaining, so the task will be retried"
+"""Text of a line that Ray prints for every call to an actor that has died, also while Ctrl-C ends them all."""
+
+
 def silence_libraries() -> None:
     """Set `SETTINGS` and filter warnings; called before those libraries are imported. A variable that is set stays."""
     if os.environ.get("RLVR_VERBOSE") == "1":
@@ -45,6 +50,26 @@ def silence_libraries() -> None:
 
 def _is_none_of(routine: tuple[str, ...], record: logging.LogRecord) -> bool:
     return not any(line in record.getMessage() for line in routine)
+
+
+def silence_retries() -> None:
+    """Drop Ray's lines about calls that it repeats (`RETRIED`), unless `RLVR_VERBOSE` is set.
+
+    Ray has no option for them. A process that was lost is reported by the run itself, with its reason.
+    """
+    from ray._private import worker
+
+    printed = worker.print_to_stdstream
+    if os.environ.get("RLVR_VERBOSE") == "1" or hasattr(printed, "__wrapped__"):
+        return
+
+    @wraps(printed)
+    def print_others(data: dict[str, Any], *args: Any, **options: Any) -> None:
+        lines = [line for line in data["lines"] if RETRIED not in line]
+        if lines:
+            printed({**data, "lines": lines}, *args, **options)
+
+    worker.print_to_stdstream = print_others
 
 
 def silence_progress_bars() -> None:

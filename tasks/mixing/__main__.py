@@ -11,6 +11,12 @@ import click
 from tasks.machine.error_report import run_command
 from tasks.mixing.diff import difference
 
+WIDE = 10_000
+"""Columns of the table, at most: a name that is wrapped or cut could not be copied."""
+
+EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
+"""Type of the arguments that are a mixture."""
+
 
 @click.group()
 def main() -> None:
@@ -18,8 +24,8 @@ def main() -> None:
 
 
 @main.command()
-@click.argument("before", type=click.Path(path_type=Path))
-@click.argument("after", type=click.Path(path_type=Path))
+@click.argument("before", type=EXISTING)
+@click.argument("after", type=EXISTING)
 @click.option("--page", type=click.Path(path_type=Path), help="An HTML file for the table and its chart.")
 def diff(before: Path, after: Path, page: Path | None) -> None:
     """Print the differences of the mixtures BEFORE and AFTER (Parquet files), source by source."""
@@ -42,7 +48,7 @@ def diff(before: Path, after: Path, page: Path | None) -> None:
             f"+{row['came']:,}",
             f"-{row['went']:,}",
         )
-    Console().print(printed)
+    Console(width=WIDE).print(printed)
     if page is not None:
         page.write_text(_page(before, after, rows))
 

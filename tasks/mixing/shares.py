@@ -97,7 +97,10 @@ def _weights(claims: Mapping[str, Claim], whole: str, temperature: float) -> dic
             raise SpecError(f"{claims[key].name}: give a weight or an emphasis, not both")
     without = [claim.name for key, claim in claims.items() if key not in given]
     if without:
-        raise SpecError(f"{whole}: give a weight or a quota to all or a weight to none; without: {', '.join(without)}")
+        raise SpecError(
+            f"{whole}: some have a weight, and without weight and quota are {', '.join(without)}: give each of these "
+            "one, or no weight to any"
+        )
     return given
 
 

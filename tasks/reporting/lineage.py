@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,17 +75,20 @@ def images(summaries: list[StageSummary]) -> str:
     return "\n".join(f"{image} ({', '.join(stages)})" for image, stages in by_image.items())
 
 
-def model_card(title: str, base: str, headline: str, recipe: str, data: str) -> str:
+def model_card(title: str, base: str, headline: str, files: Mapping[str, str], functions: Collection[str] = ()) -> str:
     """Return the `README.md` of a policy, with the front matter that the hub reads.
 
     Args:
         title: the run's title.
         base: the initial checkpoint.
         headline: the result of evaluation.
-        recipe: the training file as it was given.
-        data: the data file as it was given.
+        files: the content of the three files, by the option of the pipeline that takes them.
+        functions: full names of the user's reward functions, whose code the card does not hold.
     """
     base_model = f"base_model: {base.partition('@')[0]}\n" if "/" in base else ""
+    options = " ".join(f"--{name} {name}.yaml" for name in files)
+    code = f" It also takes the code of {', '.join(f'`{name}`' for name in sorted(functions))}." if functions else ""
+    contents = "\n".join(f"`{name}.yaml`:\n\n```yaml\n{text.rstrip()}\n```\n" for name, text in files.items())
     return f"""---
 library_name: transformers
 pipeline_tag: text-generation
@@ -97,21 +100,10 @@ pipeline_tag: text-generation
 
 **Evaluation.** {headline}
 
-**To make it again**, with these two files:
+**To make it again**, with these files, in a checkout of rlvr-flyte:{code}
 
 ```
-pyflyte run workflows/rlvr.py rlvr --data data.yaml --training training.yaml
+pyflyte run workflows/rlvr.py rlvr {options}
 ```
 
-`training.yaml`:
-
-```yaml
-{recipe.rstrip()}
-```
-
-`data.yaml`:
-
-```yaml
-{data.rstrip()}
-```
-"""
+{contents}"""

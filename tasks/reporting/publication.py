@@ -11,15 +11,23 @@ from pathlib import Path
 
 LATEST = "latest"
 
+OUTPUTS = "RLVR_OUTPUTS"
+"""Environment variable that names the folder in which every local run gets a folder of its own."""
+
+
+def outputs_folder() -> Path:
+    """Return the folder of all local runs: `outputs` in the working directory, unless `RLVR_OUTPUTS` names another."""
+    return Path(os.environ.get(OUTPUTS, "outputs")).absolute()
+
 
 @contextmanager
-def new_run(outputs: Path, began: datetime, digest: str) -> Iterator[tuple[Path, Path]]:
-    """Publish the folder of a run, named by its start and its report's digest: complete, or not at all.
+def new_run(outputs: Path, began: datetime, suffix: str) -> Iterator[tuple[Path, Path]]:
+    """Publish the folder of a run, named by its start and a suffix: complete, or not at all.
 
     Args:
         outputs: the folder of all runs.
         began: the run's start.
-        digest: the digest of the report.
+        suffix: what distinguishes runs that began in the same second, such as digits of the report's digest.
 
     Yields:
         The folder to fill, and where it will be once the block has ended; `latest` is then a link to it. A block that
@@ -32,7 +40,7 @@ def new_run(outputs: Path, began: datetime, digest: str) -> Iterator[tuple[Path,
     latest = outputs / LATEST
     if latest.exists() and not latest.is_symlink():
         raise FileExistsError(f"{latest} is to be a link to the newest run, and is none: move it away")
-    final = outputs / f"{began:%Y%m%d-%H%M%S}-{digest[:8]}"
+    final = outputs / f"{began:%Y%m%d-%H%M%S}-{suffix}"
     # Not `durable.whole`: a block that fails leaves nothing behind, and two processes may publish the same run at once.
     partial = outputs / f".{final.name}-{os.getpid()}"
     partial.mkdir()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,9 +34,6 @@ from tasks.tables.schemas import EVALUATION, GRADED, LEDGER, MIXTURE, ROLLOUTS, 
 if TYPE_CHECKING:
     from tasks.reporting.page import ReportInputs
 
-OUTPUTS = "RLVR_OUTPUTS"
-"""Environment variable that names the folder in which every local run gets a folder of its own."""
-
 
 class Reported(NamedTuple):
     """The outputs of reporting: the page, and the run's figures as JSON for programs."""
@@ -66,7 +62,7 @@ def report(
     Args:
         data: the sources and the difficulty filter.
         training: the recipe.
-        written: the options that the user wrote in the three files, by `data`, `training` and `evaluation`.
+        written: the options of the three files that are not at their defaults, by `data`, `training` and `evaluation`.
         tables: every table of the run, by name; those called `set_aside*` hold set-aside rows.
         folders: the initial model and the policy.
         metrics: of training, a line a step.
@@ -76,7 +72,7 @@ def report(
     from tasks.reporting.formats import aware
     from tasks.reporting.index import write_index
     from tasks.reporting.page import render
-    from tasks.reporting.publication import new_run
+    from tasks.reporting.publication import new_run, outputs_folder
     from tasks.reporting.terminal import headline, print_summary, summary_json
 
     run, context = run_id(), current_context()
@@ -90,9 +86,9 @@ def report(
     Deck("report", page)
 
     on_laptop = context.execution_id is None or context.execution_id.project in ("local", "")
-    runs = Path(os.environ.get(OUTPUTS, "outputs")).absolute() if on_laptop else scratch("outputs")
+    runs = outputs_folder() if on_laptop else scratch("outputs")
     rates = [item.facts["tokens_per_second"] for item in summaries if item.stage == "training"]
-    with new_run(runs, began, file_digest(str(path))) as (folder, final):
+    with new_run(runs, began, file_digest(str(path))[:8]) as (folder, final):
         summary = summary_json(
             inputs.evaluation,
             summaries,
@@ -101,12 +97,15 @@ def report(
             report=final / "report.html",
             tokens_per_second=rates[0] if rates else None,
         )
-        (folder / "summary.json").write_text(json.dumps({"title": data.name, **summary}, indent=2) + "\n")
+        (folder / "summary.json").write_text(
+            json.dumps({"title": data.name, "options": written, **summary}, indent=2) + "\n"
+        )
         shutil.copy(path, folder / "report.html")
         if on_laptop:
             _copy_results(folder, written, tables, folders, metrics)
-            files = (_yaml(written["training"]), _yaml(written["data"]))
-            card = lineage.model_card(inputs.title, training.model.name, str(headline(summary)), *files)
+            files = {name: _yaml(options) for name, options in written.items()}
+            functions = {reward.function for source in data.sources for reward in source.rewards if reward.function}
+            card = lineage.model_card(inputs.title, training.model.name, str(headline(summary)), files, functions)
             (folder / "policy" / "README.md").write_text(card)
     if on_laptop:
         write_index(runs)

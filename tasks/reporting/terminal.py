@@ -59,9 +59,16 @@ def summary_json(
         "n": overall["n"],
         "seconds": seconds,
         "tokens_per_second": tokens_per_second,
+        **stages_json(summaries, run),
+        "report": str(report),
+    }
+
+
+def stages_json(summaries: Sequence[StageSummary], run: str) -> dict[str, Any]:
+    """Return the stages with their seconds and their origin, and their order; one of another run was cached."""
+    return {
         "stages": {summary.stage: {"seconds": summary.seconds, "cached": summary.run != run} for summary in summaries},
         "stage_order": [summary.stage for summary in summaries],
-        "report": str(report),
     }
 
 
@@ -73,19 +80,37 @@ def print_summary(
 ) -> None:
     """Print what `summary_json` gave, with the stages' headlines; without colour codes where there is no terminal."""
     console = console or Console(highlight=False, soft_wrap=True)
+    print_stages(console, summary, stages)
+    print_gain(console, summary)
+    console.print(Text(f"{'wall time':12}{formats.duration(summary['seconds'])}"))
+    if summary["tokens_per_second"] is not None:
+        console.print(Text(f"{'throughput':12}{formats.count(summary['tokens_per_second'])} tokens/s while training"))
+    print_responses(console, stages)
+    console.print(Text(f"{'report':12}{report_path}"), soft_wrap=True)
+
+
+def print_stages(console: Console, summary: Mapping[str, Any], stages: Sequence[StageSummary]) -> None:
+    """Print the table of stages, with an empty line before it and after it; `summary` holds `stages_json`."""
     console.print()
     console.print(_stage_table(summary, stages))
     console.print()
+
+
+def print_responses(console: Console, stages: Sequence[StageSummary]) -> None:
+    """Print the folder with every response that training sampled, where it keeps them."""
+    for stage in stages:
+        if stage.facts.get("rollouts"):
+            console.print(Text(f"{'responses':12}{stage.facts['rollouts']}"), soft_wrap=True)
+
+
+def print_gain(console: Console, summary: Mapping[str, Any]) -> None:
+    """Print the gain that `summary_json` gave, and what it rests on."""
     console.print(headline(summary))
     evidence = [f"{formats.count(summary['n'])} held-out prompts"]
     if summary["p_value"] is not None:
         evidence.append(formats.p_value(summary["p_value"]))
     evidence.append(_verdict(summary))
     console.print(Text(f"{'':12}{', '.join(evidence)}", style="dim"))
-    console.print(Text(f"{'wall time':12}{formats.duration(summary['seconds'])}"))
-    if summary["tokens_per_second"] is not None:
-        console.print(Text(f"{'throughput':12}{formats.count(summary['tokens_per_second'])} tokens/s while training"))
-    console.print(Text(f"{'report':12}{report_path}"), soft_wrap=True)
 
 
 def _stage_table(summary: Mapping[str, Any], stages: Sequence[StageSummary]) -> Table:

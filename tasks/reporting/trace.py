@@ -87,7 +87,9 @@ def _history(run: Path, identity: str) -> History:
     def scores(name: str) -> list[float | None]:
         return [row["score"] for row in _rows(run, name, "prompt_id", identity)]
 
-    aside = [*_rows(run, "set_aside", "prompt_id", identity), *_rows(run, "set_aside", "clashed_with", identity)]
+    # A row that is the same prompt as the one that was kept has both ids.
+    others = (row for row in _rows(run, "set_aside", "clashed_with", identity) if row["prompt_id"] != identity)
+    aside = [*_rows(run, "set_aside", "prompt_id", identity), *others]
     return History(
         prompt=next(_rows(run, "prompts", "prompt_id", identity), None),
         set_aside=aside,

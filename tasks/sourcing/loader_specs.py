@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from tasks.config import Config, close_match
+from tasks.config_fields import InFile
 from tasks.sourcing.generators import instructions
 
 Paths = str | list[str]
@@ -22,9 +23,9 @@ class JsonlLoader(Config):
 
     kind: Literal["jsonl"]
     """The loader of JSON Lines files."""
-    path: Paths
+    path: InFile[Paths]
     """A path, a glob or a list of them, as fsspec reads it (`data/*.jsonl`, `s3://bucket/rows.jsonl.gz`); a relative
-    one starts at the working directory. A file that exists is taken by its name, also one that holds `[` or `*`."""
+    one starts at this file. A file that exists is taken by its name, also one that holds `[` or `*`."""
 
 
 class ParquetLoader(Config):
@@ -32,9 +33,9 @@ class ParquetLoader(Config):
 
     kind: Literal["parquet"]
     """The loader of Parquet files."""
-    path: Paths
+    path: InFile[Paths]
     """A path, a glob or a list of them, as fsspec reads it (`data/*.parquet`, `s3://bucket/rows.parquet`); a relative
-    one starts at the working directory. A file that exists is taken by its name, also one that holds `[` or `*`."""
+    one starts at this file. A file that exists is taken by its name, also one that holds `[` or `*`."""
 
 
 class HuggingFaceLoader(Config):
@@ -57,9 +58,9 @@ class HuggingFaceLoader(Config):
     config_column: str | None = None
     """Name of a column that is added to every row and holds the name of its configuration, for `columns.keep` and
     `strata.by`; None: no column is added."""
-    files: Paths | None = None
-    """A path, a glob or a list of them, as fsspec reads it. Names end in .jsonl, .json, .parquet or .csv, those of
-    compressed files in .gz and the like after it. Give either this or `dataset`."""
+    files: InFile[Paths | None] = None
+    """A path, a glob or a list of them, as fsspec reads it; a relative one starts at this file. Names end in .jsonl,
+    .json, .parquet or .csv, those of compressed files in .gz and the like after it. Give either this or `dataset`."""
     split: str = "train"
     """Split of the data set that is read; files have none."""
 
@@ -167,6 +168,14 @@ class TopicsLoader(Config):
     """Number of distinct prompts to draw."""
 
 
+def _not_a_format(loader: Any) -> Any:
+    """Refuse the name of a file format as a kind, and name the loader that reads it."""
+    kind = loader.get("kind") if isinstance(loader, dict) else None
+    if kind in ("csv", "tsv", "json"):
+        raise ValueError(f"kind = {kind!r}: files of CSV and JSON are read by {{kind: huggingface, files: PATH}}")
+    return loader
+
+
 Loader = Annotated[
     JsonlLoader
     | ParquetLoader
@@ -176,4 +185,5 @@ Loader = Annotated[
     | FunctionsLoader
     | TopicsLoader,
     Field(discriminator="kind"),
+    BeforeValidator(_not_a_format),
 ]

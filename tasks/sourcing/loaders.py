@@ -213,7 +213,9 @@ def _checked_files(
 
     files = files_of(source)
     for file in files:
-        _check_columns(source, list(islice(guarded(file), PEEK)), file.path)
+        head = list(islice(guarded(file), PEEK))
+        _check_lines(source, head, file.path)
+        _check_columns(source, head, file.path)
     return chain.from_iterable(map(guarded, files))
 
 
@@ -263,6 +265,16 @@ def _guarded(
         raise SpecError(f"{where}: {error}") from error
 
 
+def _check_lines(source: SourceSpec, head: Sequence[Item], path: str) -> None:
+    """Raise `SpecError` where none of the first lines of a JSON Lines file is an object: it has another format."""
+    wrong = [item for item in head if isinstance(item, Malformed)]
+    if isinstance(source.loader, JsonlLoader) and wrong and not any(isinstance(item, dict) for item in head):
+        raise SpecError(
+            f"{_at(source)}.path: {path}: none of its first {len(wrong)} lines is a JSON object ({wrong[0].reason}); "
+            "CSV, and JSON that is one list, are read by {kind: huggingface, files: " + path + "}"
+        )
+
+
 def _check_columns(source: SourceSpec, head: Sequence[Item], where: str) -> None:
     """Raise `SpecError` where none of the first rows has a column, or what a path into one leads to.
 
@@ -276,8 +288,11 @@ def _check_columns(source: SourceSpec, head: Sequence[Item], where: str) -> None
             hint = close_match(name, available)
             raise SpecError(f"{_of(source)}: columns: {where} has no column {name!r}{hint}; it has {sorted(available)}")
         if source.row_verifier is None and not any(_leads_somewhere(row, path) for row in rows):
+            value = rows[0].get(name)
+            last = path.rpartition(".")[2]
+            hint = close_match(last, value) if isinstance(value, dict) else ""
             raise SpecError(
-                f"{_of(source)}: columns: {where} has nothing under {path!r}; {name!r} is {rows[0].get(name)!r:.200}"
+                f"{_of(source)}: columns: {where} has nothing under {path!r}{hint}; {name!r} is {value!r:.200}"
             )
 
 

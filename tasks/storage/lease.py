@@ -21,8 +21,6 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
 from tasks.failures import InfrastructureError, MistakeError
 from tasks.storage.threads import PATIENCE_SECONDS
 
@@ -213,12 +211,17 @@ def _started(pid: int) -> float:
     """Return when a process started, in clock ticks since the machine did, as the time of day may be set meanwhile.
 
     Raises:
-        psutil.Error: there is no such process.
+        ProcessLookupError: there is no such process.
     """
     try:
         return float(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])  # proc(5), `starttime`
     except OSError:
-        return psutil.Process(pid).create_time()
+        import psutil  # not there where a recipe is planned, and used where there is no /proc
+
+        try:
+            return psutil.Process(pid).create_time()
+        except psutil.Error:
+            raise ProcessLookupError(f"no process {pid}") from None
 
 
 def _machine() -> str:
@@ -243,7 +246,7 @@ def _has_ended(content: bytes) -> bool:
 def _runs(holder: dict[str, Any]) -> bool:
     try:
         return bool(_started(holder["pid"]) == holder["started"])
-    except (psutil.Error, KeyError):
+    except (ProcessLookupError, KeyError):
         return False
 
 

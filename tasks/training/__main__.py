@@ -10,7 +10,7 @@ from typing import Any
 import click
 import yaml
 
-from tasks.config import SpecError, load_yaml, parse, result_options
+from tasks.config import SpecError, parse, result_options
 from tasks.failures import one_line
 from tasks.generation.models import ModelSpec, prepare_model
 from tasks.inputs.files import DataFile, Recipe
@@ -30,7 +30,6 @@ from tasks.training.simulation.plan import Machines
 from tasks.training.simulation.plan_table import table
 from tasks.training.telemetry.alarms import as_markdown
 from tasks.training.telemetry.step_metrics import note
-from tasks.verifiers.config import DEFAULTS
 
 silence_libraries()
 
@@ -52,11 +51,11 @@ def main() -> None:
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--mixture", required=True, type=FILE, help="Parquet file of a mixture.")
 @click.option("--model", type=FOLDER, help="Folder of the checkpoint; without it: the recipe's.")
-@click.option("--data", help="Data file that says how responses are judged; without it: without a judge.")
+@click.option("--data", help="Data file, by which responses are judged: a name or a path; without it: the recipe's.")
 @click.option(
     "--folder",
     type=click.Path(path_type=Path),
-    help="What the run leaves, and what is gone on from; without it: outputs/runs/<digest>, as the pipeline's.",
+    help="Run folder, from which an interrupted run is resumed; without it: outputs/runs/<digest>, as the pipeline's.",
 )
 @click.option("--cluster", default="local", show_default=True, help="Address of a Ray cluster; local: this machine.")
 def run(
@@ -70,12 +69,15 @@ def run(
 ) -> None:
     """Train by RECIPE, a name or a path, with options in its place: objective.clip_high=0.3.
 
-    The same command again goes on with what was interrupted; other options are another run.
+    The same command again resumes what was interrupted; other options are another run.
     """
+    from tasks.inputs.preflight import fingerprinted
+    from tasks.training.attempt import reported
     from tasks.training.run import RunInputs, make_run_folder, train
 
     config = with_overrides(recipe, overrides)
-    verifiers = load_yaml(DataFile, data).verifiers if data else DEFAULTS
+    judging = parse(DataFile, data) if data else config.companion(DataFile)
+    verifiers = fingerprinted(judging.verifiers)
     model = check_model_folder(model) if model else prepared(config.model)
     inputs = {"model": file_digest(model), "mixture": file_digest(mixture)}
     folder = folder or folder_of(run_name(inputs["model"], inputs["mixture"], config.run, verifiers))
@@ -90,8 +92,12 @@ def run(
             "tasks.training.run", inputs=inputs, seed=config.seed, training=config.run, verifiers=verifiers
         )
         judged_by = verifiers.with_initial(model)
-        result = train(RunInputs(config.run, model, mixture, folder, judged_by, lineage=lineage, on_step=on_step))
+        inputs_of_run = RunInputs(config.run, model, mixture, folder, judged_by, lineage=lineage, on_step=on_step)
+        with reported(folder, config.run, advance):
+            result = train(inputs_of_run)
     click.echo(f"policy      {result.policy}\nledger      {result.ledger}\nmetrics     {result.metrics}")
+    if config.keep_rollouts:
+        click.echo(f"responses   {folder / 'rollouts'}")
 
 
 @main.command()

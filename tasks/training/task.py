@@ -72,6 +72,7 @@ def train_policy(
     start with the same inputs finds it: on the same machine in its folder, on an empty one on blob storage.
     """
     from tasks import charts
+    from tasks.training.attempt import reported
     from tasks.training.cluster.nodes import seen_by_all
     from tasks.training.run import RunInputs, train
     from tasks.training.telemetry.step_metrics import note
@@ -94,7 +95,7 @@ def train_policy(
                 show("training", charts.deck(charts.training_curves(read_json_lines(folder / "metrics.jsonl"))))
 
         try:
-            with remote_run(folder) as (lease, on_saved):
+            with remote_run(folder) as (lease, on_saved), reported(folder, config, advance):
                 result = train(
                     RunInputs(
                         config,
@@ -113,7 +114,7 @@ def train_policy(
 
     rows = read_json_lines(result.metrics)
     show("training", charts.deck(charts.training_curves(rows)))
-    summary = _summary(watch, config, rows, result.resumed_from, folder.name)
+    summary = _summary(watch, config, rows, result.resumed_from, folder)
     return Trained(
         FlyteDirectory(str(seal(result.policy))),
         FlyteFile(str(result.ledger)),
@@ -124,15 +125,16 @@ def train_policy(
 
 
 def _summary(
-    watch: Stopwatch, config: TrainingConfig, rows: list[dict[str, float]], resumed_from: int, folder: str
+    watch: Stopwatch, config: TrainingConfig, rows: list[dict[str, float]], resumed_from: int, folder: Path
 ) -> StageSummary:
     """Return the summary of the run over all its attempts; this one was resumed from step `resumed_from`."""
     seconds = sum(row["step_seconds"] for row in rows)
     trained = sum(row["trained_tokens_per_second"] * row["step_seconds"] for row in rows)
     generated = sum(row["generated_tokens"] for row in rows)
     rate = generated / max(seconds, 1e-9)
+    resumed = f" (resumed after step {resumed_from})" if resumed_from else ""
     return watch.summary(
-        f"{config.steps} steps, {trained:,.0f} tokens trained, {rate:,.0f} tokens/s generated",
+        f"{config.steps} steps{resumed}, {trained:,.0f} tokens trained, {rate:,.0f} tokens/s generated",
         before=sum(row["step_seconds"] for row in rows if row["step"] < resumed_from),
         on=ray_resources(),
         steps=config.steps,
@@ -140,7 +142,8 @@ def _summary(
         trained_tokens=trained,
         generated_tokens=generated,
         tokens_per_second=rate,
-        run_folder=folder,
+        run_folder=folder.name,
+        rollouts=str(folder / "rollouts") if config.keep_rollouts else "",
     )
 
 

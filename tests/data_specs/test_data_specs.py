@@ -124,7 +124,7 @@ def test_a_recipe_and_its_data_and_evaluation_fit_together(name):
     assert recipe.sampling.max_tokens == evaluation.sampling.max_tokens
     assert recipe.sampling.stop == evaluation.sampling.stop
     if data.difficulty is not None:
-        assert data.difficulty.sampling.max_tokens <= recipe.sampling.max_tokens
+        assert data.difficulty.sampling.max_tokens == recipe.sampling.max_tokens
         assert data.difficulty.engine.max_model_len <= recipe.actors.engine.max_model_len
 
 

@@ -25,8 +25,8 @@ CLUSTER = {"gpus_per_node": 4, "node": {"cpu": 9, "accelerator": "nvidia-h100"},
 ROUNDS = {"kind": "dynamic"}
 FILES = [
     *((DataFile, read_yaml(path)) for path in sorted(DATA_SPECS.glob("*.yaml"))),
-    *((Recipe, extended(read_yaml(path), RECIPES)) for path in sorted(RECIPES.glob("*.yaml"))),
-    *((EvaluationSpec, extended(read_yaml(path), EVALUATIONS)) for path in sorted(EVALUATIONS.glob("*.yaml"))),
+    *((Recipe, extended(read_yaml(path), Recipe)) for path in sorted(RECIPES.glob("*.yaml"))),
+    *((EvaluationSpec, extended(read_yaml(path), EvaluationSpec)) for path in sorted(EVALUATIONS.glob("*.yaml"))),
     (
         Recipe,
         {"lora": {"rank": 8, "alpha": 16}, "resampling": {"kind": "dynamic"}, "async_steps": 0, "cluster": CLUSTER},

@@ -11,6 +11,7 @@ from flytekit.exceptions.user import FlyteRecoverableException
 import workflows.rlvr  # noqa: F401 declares every task
 from tasks.failures import InfrastructureError
 from tasks.flyte import stages
+from tasks.flyte.local_run import LocalRun
 from tasks.flyte.stages import show
 from tasks.inputs.files import Recipe
 from tasks.machine.memory_limit import MemoryLimitError, MemoryWatch
@@ -41,29 +42,32 @@ class Two(NamedTuple):
     second: str
 
 
-class Many(NamedTuple):
-    a: int
-    b: int
-    c: int
-    d: int
-    e: int
-    f: int
-    g: int
-
-
 @task
 def gives_two() -> Two:
     return Two(1, "x")
 
 
 @task
-def gives_many() -> Many:
-    return Many(1, 2, 3, 4, 5, 6, 7)
+def gives_one() -> int:
+    return 3
 
 
-def test_results_are_printed_by_name_and_many_by_their_names_alone():
-    assert str(gives_two()) == "first       1\nsecond      x"
-    assert str(gives_many()) == "results     a, b, c, d, e, f, g"
+@task
+def is_interrupted(reason: str) -> int:
+    if reason:
+        raise KeyboardInterrupt(reason)
+    return 1
+
+
+def test_results_of_a_local_run_are_printed_by_name():
+    assert LocalRun(gives_two)() == "first       1\nsecond      x"
+    assert LocalRun(gives_one)() == "gives_one   3"
+
+
+def test_a_local_run_that_is_interrupted_says_how_to_go_on(capsys):
+    with pytest.raises(KeyboardInterrupt):
+        LocalRun(is_interrupted)(reason="Ctrl-C")
+    assert "the same command goes on" in capsys.readouterr().err
 
 
 def test_a_models_type_is_its_own_also_where_it_is_part_of_a_union():

@@ -4,6 +4,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from tests.paths import ROOT
 
 CHILD = """
@@ -32,10 +34,45 @@ def runs(pid):
         return False
 
 
+def wait_for_end(pid):
+    until = time.monotonic() + 30
+    while runs(pid):
+        assert time.monotonic() < until, "the process still runs"
+        time.sleep(0.01)
+
+
 def test_a_process_ends_soon_after_its_parent_was_killed():
     done = subprocess.run([sys.executable, "-c", PARENT], capture_output=True, text=True, cwd=ROOT, timeout=120)
-    child = int(done.stdout)
-    until = time.monotonic() + 30
-    while runs(child):
-        assert time.monotonic() < until, "the child still runs"
-        time.sleep(0.01)
+    wait_for_end(int(done.stdout))
+
+
+LEADER = """
+import subprocess, sys
+member = subprocess.Popen([sys.executable, "-c", sys.argv[1]])
+print(member.pid, flush=True)
+member.wait()
+"""
+
+MEMBER = """
+import os, time
+from tasks.machine import orphans
+{before}
+orphans.POLL_SECONDS = 0.01
+orphans.when_leaderless(lambda: os._exit(0))
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("before", ["", "while os.getppid() == os.getpgrp(): time.sleep(0.01)"], ids=["runs", "starts"])
+def test_a_member_of_a_group_ends_with_the_groups_leader_also_where_it_was_still_starting(before):
+    leader = subprocess.Popen(
+        [sys.executable, "-c", LEADER, MEMBER.format(before=before)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        cwd=ROOT,
+    )
+    member = int(leader.stdout.readline())
+    leader.kill()  # not waited for yet, so that its entry in the process table stays
+    wait_for_end(member)
+    leader.wait()

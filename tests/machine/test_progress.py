@@ -106,6 +106,16 @@ def test_work_of_an_earlier_attempt_is_not_this_ones_speed(meter, clock):
     assert meter.seconds_left() == pytest.approx(2 * 120)
 
 
+def test_a_stage_that_is_resumed_begins_at_the_units_that_are_done(meter, clock):
+    meter.advance(0, note="resumed after step 11", done=11)
+    clock[0] += 300  # an engine starts
+    assert meter.line() == "training: steps: 11/14, 0:05:00 so far, resumed after step 11"
+    meter.advance(done=12)
+    clock[0] += 120
+    meter.advance(done=13)
+    assert meter.line() == "training: steps: 13/14, 0:07:00 so far, 0.5/min, 0:02:00 left of this stage"
+
+
 def test_a_terminal_has_a_bar_with_the_same_figures(monkeypatch):
     monkeypatch.setattr(progress, "MEASURED_SECONDS", 0.0)
     terminal = Console(file=io.StringIO(), force_terminal=True, width=160)

@@ -170,7 +170,8 @@ CASES = (
         **data(
             "name: mine\nsources: [{name: mine, domain: math, verifier: math, "
             "loader: {kind: huggingface, dataset: "
-            "openai/gsm8k, revision: main, config: main, split: train}, columns: {prompt: question, ground_truth: answer}}]"
+            "openai/gsm8k, revision: main, config: main, split: train}, "
+            "columns: {prompt: question, ground_truth: answer}}]"
         ),
     ),
     Case(

@@ -1,6 +1,7 @@
 """Charts: what they show, what they say in words, and what they do without data."""
 
 import math
+import re
 
 import pytest
 
@@ -82,3 +83,11 @@ def test_a_long_curve_keeps_its_extremes_and_its_ends():
 def test_the_page_of_20_000_steps_stays_under_a_megabyte():
     inputs = report_inputs(per_source=20, steps=20_000)
     assert len(render(inputs).encode()) < 1_000_000
+
+
+def test_the_labels_of_an_axis_differ_where_its_values_hardly_do():
+    points = [(1, 0.9998), (2, 1.0009), (3, 1.0004)]
+    fragment = curves("Importance weight", "mean", [Series("weight", points, "after")], from_zero=False)
+    labels = re.findall(r">(1(?:\.\d+)?|0\.9\d+)</text>", fragment)
+    assert len(labels) > 3
+    assert len(set(labels) - {"1"}) >= len(labels) - 2, labels  # the step 1 as well

@@ -7,7 +7,7 @@ import yaml
 
 from tasks.lineage.code_digest import code_digest
 from tasks.lineage.provenance import image, made_from
-from tasks.reporting.index import write_index
+from tasks.reporting.index import differences, write_index
 from tasks.reporting.lineage import Output, images, model_card, rows
 from tasks.tables.schemas import StageSummary
 
@@ -39,14 +39,19 @@ def test_the_page_names_each_image_with_the_stages_that_ran_in_it():
     assert images([ran("mixing", "a:1"), ran("training", "b:1")]) == "a:1 (mixing)\nb:1 (training)"
 
 
+FILES = {"data": "name: x\n", "training": "steps: 3\n", "evaluation": "engine: {}\n"}
+
+
 def test_the_card_has_the_front_matter_that_the_hub_reads():
-    card = model_card("title", "allenai/Olmo-3-7B@main", "18.2% -> 28.6%", "steps: 3\n", "name: x\n")
+    card = model_card("title", "allenai/Olmo-3-7B@main", "18.2% -> 28.6%", FILES, {"mine.f"})
     front = yaml.safe_load(card.split("---")[1])
     assert front["base_model"] == "allenai/Olmo-3-7B"
     assert front["library_name"] == "transformers"
     assert "18.2% -> 28.6%" in card
-    assert "steps: 3" in card
-    assert "base_model" not in model_card("title", "SmolLM2-135M-Instruct", "", "", "")
+    assert all(f"`{name}.yaml`:\n\n```yaml\n{text}```" in card for name, text in FILES.items())
+    assert "--data data.yaml --training training.yaml --evaluation evaluation.yaml\n" in card
+    assert "`mine.f`" in card
+    assert "base_model" not in model_card("title", "SmolLM2-135M-Instruct", "", {})
 
 
 def test_the_index_lists_runs_the_newest_first_and_passes_over_what_is_none(tmp_path):
@@ -64,3 +69,29 @@ def test_the_index_lists_runs_the_newest_first_and_passes_over_what_is_none(tmp_
     assert "&lt;mine&gt;" in page
     assert "+10.0 points (+1.0 to +20.0)" in page
     assert "1 of 1 stages" in page
+
+
+def test_the_index_has_the_options_in_which_runs_differ(tmp_path):
+    figures = {"before": 0.2, "after": 0.3, "gain": 0.1, "gain_low": 0.01, "gain_high": 0.2, "seconds": 60.0}
+    source = {"name": "sums", "limit": 20}
+    runs = {
+        "a": {"training": {"steps": 4, "lora": {"rank": 8}}, "data": {"name": "mine", "sources": [source]}},
+        "b": {"training": {"steps": 6, "lora": {"rank": 8}}, "data": {"name": "mine", "sources": [source]}},
+        "c": {"training": {"lora": {"rank": 8}}, "data": {"name": "mine", "sources": [source | {"limit": 9}]}},
+    }
+    for name, options in runs.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "summary.json").write_text(json.dumps(figures | {"options": options}))
+    (tmp_path / "d").mkdir()
+    part = {"title": "mine", "part": "train", "seconds": 3.0, "options": {"training": {"steps": 4}}}
+    (tmp_path / "d" / "summary.json").write_text(json.dumps(part))
+    assert differences([*runs.values(), part["options"]]) == [
+        ["training.steps = 4", "training.lora.rank = 8", "data.sources.sums.limit = 20"],
+        ["training.steps = 6", "training.lora.rank = 8", "data.sources.sums.limit = 20"],
+        ["training.steps = default", "training.lora.rank = 8", "data.sources.sums.limit = 9"],
+        ["training.steps = 4", "training.lora.rank = default"],
+    ]
+    page = write_index(tmp_path).read_text()
+    assert "<code>training.steps = 6</code>" in page
+    assert "data.name" not in page
+    assert "mine: train alone" in page

@@ -45,7 +45,7 @@ def test_which_stages_were_cached(reader):
 
 
 def test_how_to_run_it_again(reader):
-    assert reader.text("To run it again").startswith("pyflyte run workflows/rlvr.py rlvr --data data.yaml")
+    assert reader.text("To run it again").startswith("pyflyte run workflows/rlvr.py rlvr --data RUN/data.yaml")
 
 
 def test_from_what_and_where_an_output_was_made(reader):

@@ -82,10 +82,13 @@ def run(tmp_path):
         prompt_id="beef" * 8,
         clashed_with=ID,
     )
+    again = set_aside_row(
+        "cleaning", "duplicate", "sums", 4, "the same", "What is 1 times 7?", prompt_id=ID, clashed_with=ID
+    )
     malformed = set_aside_row("sourcing", "malformed", "products", 5, "no such column", "{}")
     tables = {
         "prompts": (PROMPTS, [FIRST, SECOND]),
-        "set_aside": (SET_ASIDE, [clash, malformed]),
+        "set_aside": (SET_ASIDE, [again, clash, malformed]),
         "rollouts": (ROLLOUTS, [rollout(ID, 0, 1.0), rollout(ID, 1, None)]),
         "graded": (GRADED, [graded(FIRST), graded(SECOND)]),
         "selected": (GRADED, [graded(FIRST)]),
@@ -102,6 +105,7 @@ def test_a_life_is_told_in_the_order_of_the_pipeline(run):
         f"prompt      {ID}, math, judged by math",
         "from        row 1 of source products",
         "            What is 1 times 7?",
+        f"set aside   row 4 of sums by cleaning (duplicate): the same, kept: {ID[:8]}",
         f"set aside   row 9 of sums by cleaning (near_duplicate): 85% like a prompt, kept: {ID[:8]}",
         "difficulty  pass rate 50.0% over 2 rollouts, scores 1 ?, 12 tokens: kept",
         "mixture     to train on",

@@ -61,9 +61,10 @@ def test_text_that_says_no_list_or_object_is_itself(text):
 def test_a_path_that_leads_nowhere_is_one_error_before_the_rows_are_read(tmp_path):
     row = {"prompt": "1 + 1?", "reward_model": {"ground_truth": "2"}}
     wrong = source(tmp_path, row, columns={"ground_truth": "reward_model.groundtruth"})
-    with pytest.raises(
-        ValueError, match=r"nothing under 'reward_model.groundtruth'; 'reward_model' is .'ground_truth'"
-    ):
+    said = (
+        r"nothing under 'reward_model.groundtruth' \(did you mean 'ground_truth'\?\); 'reward_model' is .'ground_truth'"
+    )
+    with pytest.raises(ValueError, match=said):
         check(wrong)
     with pytest.raises(ValueError, match=r"no column 'rewards'.*it has \['prompt', 'reward_model'\]"):
         check(source(tmp_path, row, columns={"ground_truth": "rewards.ground_truth"}))

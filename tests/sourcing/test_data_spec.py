@@ -44,7 +44,11 @@ def test_every_shipped_spec_loads(path):
             ["sources[0].loader.pth: unknown key", "accepted: kind, path"],
         ),
         ([source(columns={"promt": "q"})], ["sources[0].columns.promt: unknown key (did you mean 'prompt'?)"]),
-        ([source(loader={"kind": "csv", "path": "a"})], ["sources[0].loader.kind = 'csv'", "'jsonl'", "'functions'"]),
+        ([source(loader={"kind": "xml", "path": "a"})], ["sources[0].loader.kind = 'xml'", "'jsonl'", "'functions'"]),
+        (
+            [source(loader={"kind": "csv", "path": "a"})],
+            ["sources[0].loader: kind = 'csv'", "{kind: huggingface, files"],
+        ),
         ([source(loader={"path": "a"})], ["sources[0].loader.kind: required", "jsonl", "functions"]),
         ([source(loader={"kind": "jsonl"})], ["sources[0].loader.path: required key is missing", "a glob"]),
         ([source(domain="maths")], ["sources[0].domain = 'maths': must be 'math', 'code', 'precise_if' or 'chat'"]),

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -306,10 +307,9 @@ def test_the_quickstart_has_prompts_of_all_domains_and_cleaning_takes_none_of_th
 
 
 @needs_data
-def test_the_local_files_spec_reads_the_real_data_sets(tmp_path, monkeypatch):
+def test_the_local_files_spec_reads_the_real_data_sets(tmp_path):
     (tmp_path / "data").symlink_to(DATA)
-    monkeypatch.chdir(tmp_path)
-    spec = load_yaml(DataFile, ROOT / "data_specs" / "local_files.yaml")
+    spec = load_yaml(DataFile, shutil.copy(ROOT / "data_specs" / "local_files.yaml", tmp_path))
     got = {each.name: build_prompts(each, spec.max_prompt_chars) for each in spec.sources}
     assert {name: len(each.prompts) for name, each in got.items()} == {"gsm8k": 7473, "ifeval": 541, "mbpp": 500}
     assert json.loads(got["gsm8k"].prompts.column("ground_truth")[0].as_py()) == "72"

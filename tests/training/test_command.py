@@ -5,17 +5,21 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
+from tasks.config import load_yaml
+from tasks.inputs.files import DataFile, quickstart
 from tasks.tables.content_digest import file_digest
 from tasks.training.__main__ import main, with_overrides
 from tasks.training.records.identity import run_name
 from tasks.training.records.run_state import OtherRunError
-from tasks.verifiers.config import DEFAULTS
 from tests.training.mixtures import mixture
 
 OVERRIDES = (
     *("steps=1", "groups_per_step=2", "sampling={samples: 4, max_tokens: 16}", "learner.cpu_threads=1"),
     "actors.engine={max_model_len: 128, max_num_seqs: 16, cpu_threads: 1}",
 )
+
+JUDGED = quickstart()[0].verifiers
+"""How responses are judged where the recipe names the quickstart's data and the command gives no other."""
 
 
 @pytest.fixture
@@ -36,31 +40,83 @@ def invoke(model, prompts, *more):
 
 def default_folder(model, prompts, tmp_path):
     options = with_overrides("quickstart", OVERRIDES).run
-    return tmp_path / "runs" / run_name(file_digest(model), file_digest(prompts), options, DEFAULTS)
+    return tmp_path / "runs" / run_name(file_digest(model), file_digest(prompts), options, JUDGED)
 
 
-def test_a_command_hands_its_options_to_training_and_prints_what_comes_of_it(
-    prompts, tiny_model, tmp_path, monkeypatch
-):
-    given = []
+@pytest.fixture
+def given(monkeypatch, tmp_path):
+    """What each `train` was given; nothing is trained."""
+    taken = []
 
     def train(inputs):
-        given.append(inputs)
+        taken.append(inputs)
         return SimpleNamespace(**{name: inputs.folder / name for name in ("policy", "ledger", "metrics")})
 
     monkeypatch.setattr("ray.init", lambda **_: None)
     monkeypatch.setattr("tasks.training.run.train", train)
-    done = invoke(tiny_model, prompts)
+    return taken
+
+
+def test_a_command_hands_its_options_to_training_and_prints_what_comes_of_it(prompts, tiny_model, tmp_path, given):
+    model = tiny_model
+    done = invoke(model, prompts)
     assert done.exit_code == 0, done.output
-    folder = default_folder(tiny_model, prompts, tmp_path)
+    folder = default_folder(model, prompts, tmp_path)
     config = with_overrides("quickstart", OVERRIDES).run
     taken = (given[0].config, given[0].model, given[0].mixture, given[0].folder, given[0].verifiers)
-    assert taken == (config, tiny_model, prompts, folder, DEFAULTS.with_initial(tiny_model))
-    assert done.output.splitlines()[-3:] == [f"{name:12}{folder / name}" for name in ("policy", "ledger", "metrics")]
+    assert taken == (config, model, prompts, folder, JUDGED.with_initial(model))
+    assert JUDGED.judge is not None
+    results = {name: folder / name for name in ("policy", "ledger", "metrics")} | {"responses": folder / "rollouts"}
+    assert done.output.splitlines()[-4:] == [f"{name:12}{path}" for name, path in results.items()]
 
-    invoke(tiny_model, prompts, "objective.clip_high=0.3", "--folder", str(tmp_path / "other"))
+    invoke(model, prompts, "objective.clip_high=0.3", "--folder", str(tmp_path / "other"))
     assert given[1].config.objective.clip_high == 0.3
     assert given[1].folder == tmp_path / "other"
+
+
+@pytest.mark.parametrize("by", ["name", "path", "recipe"])
+def test_data_is_taken_by_name_by_path_or_from_the_recipe(prompts, tiny_model, tmp_path, given, by):
+    own = tmp_path / "mine" / "own.yaml"
+    own.parent.mkdir()
+    own.write_text("extends: quickstart\nverifiers.judge.max_tokens: 77\n")
+    (tmp_path / "mine" / "recipe.yaml").write_text("extends: quickstart\ndata: own.yaml\n")
+    command = {
+        "name": ["quickstart", "--data", "quickstart"],
+        "path": ["quickstart", "--data", str(own)],
+        "recipe": [str(tmp_path / "mine" / "recipe.yaml")],
+    }[by]
+    files = ["--mixture", str(prompts), "--model", str(tiny_model)]
+    done = CliRunner().invoke(main, ["run", *command, *files])
+    assert done.exit_code == 0, done.output
+    expected = JUDGED if by == "name" else load_yaml(DataFile, own).verifiers
+    assert given[0].verifiers == expected.with_initial(tiny_model)
+
+
+def test_a_run_that_is_resumed_says_from_which_step(prompts, tiny_model, tmp_path, given):
+    folder = tmp_path / "run"
+    (folder / "checkpoints" / "step_00000002").mkdir(parents=True)
+    done = invoke(tiny_model, prompts, "steps=4", "--folder", str(folder))
+    assert f"training: 2 of 4 steps are done: resumed from the checkpoint in {folder}" in done.output
+    assert "training: steps: 2/4" in done.output
+
+
+@pytest.mark.parametrize(
+    ("saved", "line"),
+    [(2, "2 of 4 steps are in the checkpoint in"), (0, "before the first checkpoint (checkpoint_every is 7)")],
+)
+def test_a_run_that_is_interrupted_says_what_is_left(prompts, tiny_model, tmp_path, given, monkeypatch, saved, line):
+    folder = tmp_path / "run"
+
+    def interrupted(_):
+        if saved:
+            (folder / "checkpoints" / f"step_{saved:08d}").mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tasks.training.run.train", interrupted)
+    done = invoke(tiny_model, prompts, "steps=4", "checkpoint_every=7", "--folder", str(folder))
+    assert done.exit_code != 0
+    assert line in done.output
+    assert "the same command" in done.output
 
 
 @pytest.mark.complete

@@ -103,7 +103,9 @@ def test_a_mixture_of_sources_that_are_not_there_is_an_error(tmp_path):
 def test_a_model_folder_without_weights_is_an_error(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "tokenizer_config.json").write_text("{}")
-    recipe = Recipe.model_validate({"model": {"source": {"kind": "folder", "path": str(tmp_path)}}})
+    recipe = Recipe.model_validate(
+        {"extends": "quickstart", "model": {"source": {"kind": "folder", "path": str(tmp_path)}}}
+    )
     defaults = quickstart()
     with pytest.raises(ModelError, match="no weights"):
         check(defaults[0], recipe, defaults[2])
@@ -191,6 +193,11 @@ def test_difficulty_samples_as_training_does_or_says_that_it_does_not():
     warm = files[0].difficulty.model_copy(
         update={"sampling": files[0].difficulty.sampling.model_copy(update={"temperature": 0.7})}
     )
+    longer = files[0].difficulty.model_copy(
+        update={"sampling": files[0].difficulty.sampling.model_copy(update={"max_tokens": 64})}
+    )
+    with pytest.raises(SpecError, match=r"difficulty\.sampling\.max_tokens is 64, and training samples with 56"):
+        check(files[0].model_copy(update={"difficulty": longer}), *files[1:])
     with pytest.raises(SpecError, match=r"difficulty\.sampling\.temperature is 0\.7, and training samples with 1\.0"):
         check(files[0].model_copy(update={"difficulty": warm}), *files[1:])
     check(files[0].model_copy(update={"difficulty": warm.model_copy(update={"unlike_training": True})}), *files[1:])

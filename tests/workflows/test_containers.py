@@ -43,7 +43,8 @@ def test_the_quickstart_is_planned_without_the_model_that_only_generation_has(cl
 @pytest.mark.complete
 def test_a_package_of_weights_that_no_image_holds_is_an_error_of_the_plan(cluster):
     data, _, evaluation = quickstart()
-    recipe = Recipe.model_validate({"model": {"source": {"kind": "packaged_gguf", "package": "nobody", "file": "x"}}})
+    source = {"kind": "packaged_gguf", "package": "nobody", "file": "x"}
+    recipe = Recipe.model_validate({"extends": "quickstart", "model": {"source": source}})
     inputs = literals(data=data, training=recipe, evaluation=evaluation)
     with pytest.raises(FailedError, match="package 'nobody' is not installed here, and images/"):
         cluster.run_task("tasks.inputs.preflight.preflight", inputs)

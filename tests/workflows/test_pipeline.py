@@ -122,6 +122,7 @@ def laptop(tmp_path_factory):
     """After the one whole run of `make test`."""
     made = Laptop(tmp_path_factory.mktemp("laptop"))
     made.first_output = made.run()
+    made.first = made.outputs.resolve()
     return made
 
 
@@ -221,7 +222,7 @@ def test_the_report_alone_tells_a_reader_what_was_done_and_how_to_do_it_again(la
         (tmp_path / f"{name.lower()}.yaml").write_text(reader.text(f"{name}: "))
     pyflyte, *words = reader.text("To run it again").split()
     assert pyflyte == "pyflyte"
-    laptop.run(PYFLYTE, *(str(tmp_path / word) if word.endswith(".yaml") else word for word in words))
+    laptop.run(PYFLYTE, *(word.replace("RUN", str(tmp_path)) for word in words))
     again = laptop.summary()
     assert all(stage["cached"] for stage in again["stages"].values())
     assert (again["before"], again["after"], again["gain"]) == (summary["before"], summary["after"], summary["gain"])
@@ -248,15 +249,15 @@ def test_the_examples_of_the_documents_run(laptop, example):
     }
     for name, content in files.items():
         (laptop.home / f"my_{name}.yaml").write_text(yaml.safe_dump(content))
-    words = example.replace("outputs/latest", str(laptop.outputs)).replace("my_", f"{laptop.home}/my_").split()
+    words = example.replace("outputs/latest", str(laptop.first)).replace("my_", f"{laptop.home}/my_").split()
     laptop.run(PYFLYTE, *words)
     assert " so far" not in laptop.log, "only the mixture is another: no long stage runs again"
 
 
 def test_a_prompts_life_is_told_from_its_source_to_the_steps_that_trained_on_it(laptop):
-    ledger = read_table(laptop.outputs / "ledger.parquet", LEDGER).to_pylist()
+    ledger = read_table(laptop.first / "ledger.parquet", LEDGER).to_pylist()
     trained = next(row for row in ledger if row["fate"] == "trained")
-    identity, folder = trained["prompt_id"][:12], str(laptop.outputs)
+    identity, folder = trained["prompt_id"][:12], str(laptop.first)
     told = laptop.run(sys.executable, "-m", "tasks.reporting", "trace", identity, "--run", folder)
     for words in ("from        row ", "difficulty  ", "mixture     to train on", f"trained at step {trained['step']}"):
         assert words in told

@@ -1,10 +1,12 @@
 """The recipes that ship say what their sources say, and a recipe that extends another gives only what differs."""
 
 import re
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from tasks.config import SpecError, extended, load_yaml, nested
+from tasks.config import Extendable, SpecError, extended, load_yaml, nested
 from tasks.evaluation.spec import EvaluationSpec
 from tasks.inputs.files import RECIPES, DataFile, Recipe
 from tasks.training.__main__ import with_overrides
@@ -329,19 +331,24 @@ def test_the_longest_prompt_and_response_fit_engine_and_learner(name):
     assert longest <= recipe.actors.engine.max_model_len <= recipe.learner.micro_batch_tokens
 
 
-def files(folder, **texts):
+def files(where, **texts):
+    """Write the files, and return a kind of file whose names are theirs."""
     for name, text in texts.items():
-        (folder / f"{name}.yaml").write_text(text)
-    return folder
+        (where / f"{name}.yaml").write_text(text)
+
+    class Kind(Extendable):
+        folder: ClassVar[Path] = where
+
+    return Kind
 
 
 def test_what_a_file_gives_is_merged_key_by_key_over_what_it_extends(tmp_path):
-    folder = files(
+    kind = files(
         tmp_path,
         first="steps: 1\noptimizer: {learning_rate: 1.0, schedule: linear}\nlist: [1, 2]\n",
         second="extends: first\noptimizer: {learning_rate: 2.0}\nlist: [3]\n",
     )
-    assert extended({"extends": "second", "steps": 5}, folder) == {
+    assert extended({"extends": "second", "steps": 5}, kind) == {
         "steps": 5,
         "optimizer": {"learning_rate": 2.0, "schedule": "linear"},
         "list": [3],
@@ -349,10 +356,10 @@ def test_what_a_file_gives_is_merged_key_by_key_over_what_it_extends(tmp_path):
 
 
 def test_what_is_of_another_kind_replaces_the_whole(tmp_path):
-    folder = files(tmp_path, base="correction: {kind: tis, max: 2.0}\n")
+    kind = files(tmp_path, base="correction: {kind: tis, max: 2.0}\n")
     over = {"extends": "base", "correction": {"kind": "icepop", "min": 0.5}}
-    assert extended(over, folder) == {"correction": {"kind": "icepop", "min": 0.5}}
-    assert extended({"extends": "base", "correction": {"max": 3.0}}, folder) == {
+    assert extended(over, kind) == {"correction": {"kind": "icepop", "min": 0.5}}
+    assert extended({"extends": "base", "correction": {"max": 3.0}}, kind) == {
         "correction": {"kind": "tis", "max": 3.0}
     }
 
@@ -367,7 +374,10 @@ def test_a_users_recipe_extends_one_that_ships(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("extends: quickstar\n", r"mine.yaml: .*extends = 'quickstar': no such file; a path .*one of: .*quickstart"),
+        (
+            "extends: quickstar\n",
+            r"mine.yaml: extends = 'quickstar': no such file .* 'quickstart'.*; a path .*one of: .*",
+        ),
         ("extends: [quickstart]\n", r"extends = .*no such file"),
         ("extends: quickstart\nstep: 3\n", r"step: unknown key .*'steps'"),
     ],
@@ -380,9 +390,9 @@ def test_a_mistake_in_a_recipe_that_extends_another_is_one_sentence(tmp_path, te
 
 
 def test_recipes_that_extend_each_other_are_named(tmp_path):
-    folder = files(tmp_path, one="extends: other\n", other="extends: one\n")
+    kind = files(tmp_path, one="extends: other\n", other="extends: one\n")
     with pytest.raises(SpecError, match=r"extends itself \(one > other > one\)"):
-        extended({"extends": "one"}, folder)
+        extended({"extends": "one"}, kind)
 
 
 def test_each_of_the_three_files_may_extend_one_by_its_path(tmp_path):

@@ -6,6 +6,7 @@ of `make test`: two data files, and one recipe with light stand-ins in the place
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zlib
@@ -87,7 +88,7 @@ def tiny(tmp_path_factory):
 
 @pytest.fixture
 def local_files(tmp_path, monkeypatch):
-    """A working directory with the files that `local_files` reads, in the shape that their authors publish."""
+    """The shipped data files, beside the files that `local_files` reads, in the shape that their authors publish."""
     ifeval = {"key": 1, "prompt": "Write a poem.", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
     content = {
         "gsm8k_train": gsm8k_rows("train"),
@@ -95,10 +96,13 @@ def local_files(tmp_path, monkeypatch):
         "ifeval_prompts": [ifeval, ifeval | {"key": 2, "prompt": "Describe the sea in winter."}],
         "mbpp": mbpp_rows("train", 6),
     }
-    (tmp_path / "data").mkdir()
+    folder = tmp_path / "data_specs"
+    (folder / "data").mkdir(parents=True)
+    for path in DATA_SPECS.glob("*.yaml"):
+        shutil.copy(path, folder)
     for name, rows in content.items():
-        (tmp_path / "data" / f"{name}.jsonl").write_bytes(lines(rows))
-    monkeypatch.chdir(tmp_path)
+        (folder / "data" / f"{name}.jsonl").write_bytes(lines(rows))
+    monkeypatch.setattr(DataFile, "folder", folder)
 
 
 def test_every_recipe_has_an_architecture():

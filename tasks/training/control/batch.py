@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,10 +28,19 @@ class TrainedBatch:
     advantages: list[list[float]]
 
 
+Advantages = Callable[[Sequence[JudgedGroup], list[float], TrainingConfig], list[list[float]]]
+"""A function from a batch, a penalty for each of its responses, and the options, to advantages (`advantages`)."""
+
+
 async def train_batch(
-    batch: Sequence[JudgedGroup], version: int, rate: float, learner: Learner, config: TrainingConfig
+    batch: Sequence[JudgedGroup],
+    version: int,
+    rate: float,
+    learner: Learner,
+    config: TrainingConfig,
+    compute: Advantages,
 ) -> TrainedBatch:
-    """Take all optimizer steps on `batch`, from policy `version`, at learning rate `rate`.
+    """Take all optimizer steps on `batch`, from policy `version`, at learning rate `rate`; `compute` gives advantages.
 
     Raises:
         NotFiniteError: no step had a finite loss and gradient.
@@ -39,7 +48,7 @@ async def train_batch(
     kl = config.objective.kl
     sequences = await _with_old_logprobs(responses(batch, version, config), learner, config)
     distances = await _distances(sequences, learner, config) if kl.in_reward else [0.0] * len(sequences)
-    rows = advantages(batch, [kl.beta * distance for distance in distances], config)
+    rows = compute(batch, [kl.beta * distance for distance in distances], config)
     remaining = iter(sequences)
     groups = [[replace(next(remaining), advantage=advantage) for advantage in row] for row in rows]
     metrics = {**(await _update(groups, rate, learner, config)).metrics, "learning_rate": rate}

@@ -9,6 +9,7 @@ from pathlib import Path
 from tasks.training.actors.engine_check import EngineCheck
 from tasks.training.actors.process import Actor
 from tasks.training.actors.weights import WeightStore
+from tasks.training.control.batch import Advantages, advantages
 from tasks.training.groups.group import Prompt
 from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.records.checkpoint import Checkpoints
@@ -32,6 +33,7 @@ class Collaborators:
         policies: folder of the policies that are exported during the run.
         on_step: called with the metrics of every step, in a thread.
         validation_prompts: prompts that are never trained on; empty without validation.
+        advantages: computes the advantages of a batch.
         engine_check: checks each engine after its first update; None: engines are not checked.
     """
 
@@ -45,4 +47,5 @@ class Collaborators:
     policies: Path
     on_step: Callable[[dict[str, float]], None] = field(default=lambda _: None)
     validation_prompts: Sequence[Prompt] = ()
+    advantages: Advantages = advantages
     engine_check: EngineCheck | None = None

@@ -80,6 +80,7 @@ class Controller:
         self._config = config
         self._prompts = prompts
         self._judge, self._learner, self._weights = collaborators.judge, collaborators.learner, collaborators.weights
+        self._advantages = collaborators.advantages
         self._ledger, self._journal = collaborators.ledger, collaborators.journal
         self._checkpoints, self._policies = collaborators.checkpoints, collaborators.policies
         self._on_step, self._engine_check = collaborators.on_step, collaborators.engine_check
@@ -281,7 +282,7 @@ class Controller:
         # The next groups are sampled while the learner works on these, unless the run is synchronous.
         self.lifecycle.keep_full(config.groups_per_step * config.async_steps)
         rate = learning_rate(step, config.optimizer, config.steps)
-        trained = await train_batch(batch, step, rate, self._learner, config)
+        trained = await train_batch(batch, step, rate, self._learner, config, self._advantages)
         for group, row in zip(batch, trained.advantages, strict=True):
             self.lifecycle.trained(group, step, statistics.pstdev(row))
         return trained.metrics

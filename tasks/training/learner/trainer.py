@@ -29,7 +29,7 @@ from tasks.training.learner.policy import Policy, Row
 from tasks.training.learner.reference import FILE as REFERENCE_FILE
 from tasks.training.learner.reference import Reference, WithoutAdapter
 from tasks.training.learner.universal import TAG, universal_in
-from tasks.training.learner.weight_files import copy_all_but_weights
+from tasks.training.learner.weight_files import as_readable_as_others, copy_all_but_weights
 from tasks.training.objective import LossInputs, policy_loss
 
 SHARD = "5GB"
@@ -232,6 +232,8 @@ class Trainer:
                 save_torch_state_dict(tensors, folder, max_shard_size=SHARD)
         if self._config.lora:
             self.write_weights(str(Path(folder) / "adapter"))
+        if self._rank == 0:
+            as_readable_as_others(Path(folder))
 
     def _whole_policy(self) -> dict[str, Tensor]:
         """The policy's tensors on rank 0, as its checkpoint has them; an adapter is merged. {} on other ranks."""

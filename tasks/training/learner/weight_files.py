@@ -11,6 +11,15 @@ WEIGHTS = re.compile(r"\.(safetensors|bin|pt|pth|ckpt|gguf|ggml|h5|msgpack|onnx|
 """Names of files that hold weights, or an index of them."""
 
 
+def as_readable_as_others(folder: Path) -> None:
+    """Give the weights in a model folder the permissions of its `config.json`.
+
+    The library safetensors makes files that no one but their owner may read, whatever the umask.
+    """
+    for path in folder.rglob("*.safetensors"):
+        shutil.copymode(folder / "config.json", path)
+
+
 def copy_all_but_weights(source: Path, destination: Path, dtype: str) -> None:
     """Copy the files of a Hugging Face folder but its weights, and name `dtype` as their type in `config.json`.
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from math import log
 from typing import TYPE_CHECKING
 
-from torch.nn.functional import logsigmoid
-
 from tasks.training.metric import Metric
 from tasks.training.objective.config import PER_SEQUENCE, ObjectiveConfig
 from tasks.training.objective.ratios import bounded_exp
@@ -150,6 +148,8 @@ def measure(tokens: Measured, config: ObjectiveConfig) -> dict[str, Tensor]:
 
 def _jensen_shannon(d: Tensor) -> Tensor:
     """`(k(p) + k(q)) / 2` from `d = log(p / q)`: p / m is `2 / (1 + exp(-d))`, and q / m is `2 / (1 + exp(d))`."""
+    from torch.nn.functional import logsigmoid
+
     p, q = log(2) + logsigmoid(d), log(2) + logsigmoid(-d)
     return (bounded_exp(p) - p + bounded_exp(q) - q) / 2 - 1
 

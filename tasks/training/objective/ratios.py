@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LOG_RATIO_BOUND = 20.0
 """Largest absolute log-ratio, nats, that is exponentiated: 5e8 is past every bound in use, and far from overflow."""

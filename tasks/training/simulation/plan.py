@@ -148,7 +148,7 @@ def plan(config: TrainingConfig, model: Architecture, machines: Machines, prompt
     learner, actors = config.learner.ranks, config.actors.count * config.actors.engine.tensor_parallel_size
     return Plan(
         config=config,
-        nodes=-(-learner // machines.gpus_per_node) + -(-actors // machines.gpus_per_node),
+        nodes=_nodes(learner, actors, machines.gpus_per_node),
         learner=memory,
         learner_room=room,
         weights=weights,
@@ -160,6 +160,11 @@ def plan(config: TrainingConfig, model: Architecture, machines: Machines, prompt
         days=seconds / 86_400,
         gpu_hours=seconds / 3600 * (learner + actors),
     )
+
+
+def _nodes(learner: int, actors: int, per_node: int) -> int:
+    """Return the number of machines: one where all GPUs are on it, else learner and actors have their own."""
+    return 1 if learner + actors <= per_node else -(-learner // per_node) + -(-actors // per_node)
 
 
 def _engine(

@@ -14,6 +14,22 @@ PUBLISHED = {
 """Published figures of a recipe's run, to compare a plan with, by the recipe's name (OlmoRL, compute resources)."""
 
 
+def _count(number: int, unit: str) -> str:
+    return f"{number:,} {unit}{'' if number == 1 else 's'}"
+
+
+def _figure(number: float) -> str:
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
+
+
+def _duration(days: float) -> str:
+    """Format days in the largest unit of which there is one."""
+    hours = 24 * days
+    if days >= 1:
+        return f"{days:,.1f} days"
+    return f"{_figure(hours)} hours" if hours >= 1 else f"{_figure(60 * hours)} minutes"
+
+
 def table(recipe: str, gpu: str, model: Architecture, plan: Plan) -> str:
     """Return the plan as lines of text, and beside it what is published about the recipe's run.
 
@@ -35,8 +51,8 @@ def table(recipe: str, gpu: str, model: Architecture, plan: Plan) -> str:
         ),
         (
             "machines",
-            f"{plan.nodes} nodes of {gpu}: {config.learner.ranks} learner ranks, {config.actors.count} engines of "
-            f"{engine.tensor_parallel_size} GPU{'s' if engine.tensor_parallel_size > 1 else ''} each",
+            f"{_count(plan.nodes, 'node')} of {gpu}: {_count(config.learner.ranks, 'learner rank')}, "
+            f"{_count(config.actors.count, 'engine')} of {_count(engine.tensor_parallel_size, 'GPU')} each",
         ),
         ("learner rank", f"{memory.total / GB:.1f} of {plan.learner_room / GB:.0f} GB ({parts})"),
         (
@@ -54,8 +70,8 @@ def table(recipe: str, gpu: str, model: Architecture, plan: Plan) -> str:
         ("staleness", f"{simulated.staleness:.1f} versions, {simulated.staleness_max:.0f} at most"),
         (
             "time",
-            f"{simulated.step_seconds:,.0f} s a step, {plan.days:,.1f} days on {plan.gpus} GPUs for {config.steps:,} "
-            f"steps, {plan.gpu_hours:,.0f} GPU hours",
+            f"{_figure(simulated.step_seconds)} s a step, {_duration(plan.days)} on {_count(plan.gpus, 'GPU')} for "
+            f"{_count(config.steps, 'step')}, {_figure(plan.gpu_hours)} GPU hours",
         ),
         *([("published", PUBLISHED[name])] if (name := Path(recipe).stem) in PUBLISHED else []),
         ("bottleneck", plan.bottleneck),

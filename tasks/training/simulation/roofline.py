@@ -134,6 +134,7 @@ class Architecture:
 
 
 KNOWN: Mapping[str, Architecture] = {
+    "SmolLM2-135M": Architecture(30, 576, 1536, 9, 3, 64, 49152, tied=True),
     "Olmo-3-7B": Architecture(32, 4096, 11008, 32, 32, 128, 100278, window=4096, full_layers=8),
     "Olmo-3-32B": Architecture(64, 5120, 27648, 40, 8, 128, 100278, window=4096, full_layers=16),
     "Qwen2.5-7B": Architecture(28, 3584, 18944, 28, 4, 128, 152064, attention_bias=True),
@@ -144,7 +145,7 @@ KNOWN: Mapping[str, Architecture] = {
     "deepseek-math-7b": Architecture(30, 4096, 11008, 32, 32, 128, 102400),
     "DeepSeek-R1-Distill-Qwen-1.5B": Architecture(28, 1536, 8960, 12, 2, 128, 151936, attention_bias=True),
 }
-"""Shapes of models, from their `config.json`, by the beginning of their name on the hub, or of a package's file."""
+"""Shapes of models, from their `config.json`, by the beginning of their name on the hub or of a package's file."""
 
 
 def architecture(source: Mapping[str, Any], config: Path | None) -> Architecture:

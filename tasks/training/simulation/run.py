@@ -17,7 +17,7 @@ from tasks.training.control.collaborators import Collaborators
 from tasks.training.control.controller import Controller
 from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.control.validation import split_validation
-from tasks.training.groups.group import Prompt
+from tasks.training.groups.group import JudgedGroup, Prompt
 from tasks.training.learner.client import RestartableLearner
 from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.records.checkpoint import Checkpoints
@@ -94,6 +94,18 @@ class _Metrics:
         return 0
 
 
+def centred_scores(batch: Sequence[JudgedGroup], _: list[float], config: TrainingConfig) -> list[list[float]]:
+    """Return the scores less their mean, by group: they are 0 where the objective's advantages are.
+
+    That is all that a step's duration depends on, and it needs no torch. The mean is that of the group, and for
+    `reinforce_pp` that of the batch.
+    """
+    groups = [group.scores for group in batch]
+    overall = statistics.fmean(score for scores in groups for score in scores)
+    by_batch = config.objective.advantage == "reinforce_pp"
+    return [[score - (overall if by_batch else statistics.fmean(scores)) for score in scores] for scores in groups]
+
+
 def play(
     config: TrainingConfig,
     prompts: Sequence[Prompt],
@@ -120,6 +132,7 @@ def play(
             Checkpoints(folder / "checkpoints"),
             folder / "policies",
             validation_prompts=validated,
+            advantages=centred_scores,
         )
         with contextlib.suppress(EnoughError):
             await Controller(config, PromptStream(trained, seed), collaborators).run()

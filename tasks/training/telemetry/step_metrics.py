@@ -12,7 +12,12 @@ from tasks.training.groups.group import JudgedGroup
 from tasks.training.metric import Metric
 
 SAMPLED = (
-    Metric("reward", "", "mean score over all judged responses, those of dropped groups included"),
+    Metric(
+        "reward",
+        "",
+        "mean score over all judged responses, those of dropped groups included; "
+        "absent where none was judged, as in a step that a resumed run takes on the groups of its checkpoint",
+    ),
     Metric("reward/<domain>", "", "the same of one domain"),
     Metric("reward_std", "", "standard deviation of a group's scores, mean over judged groups"),
     Metric("rewards/<name>/mean", "", "mean of one of several rewards, before its weight"),

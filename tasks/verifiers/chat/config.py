@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from tasks.config import Config, RunTime
+from tasks.config_fields import HubOrFolder
 from tasks.verifiers.connection import VARIABLE, ConnectionConfig, plain_url
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -109,7 +110,7 @@ class JudgeConfig(_Judged, ConnectionConfig):
     """Kind of this judge; may be left out."""
     url: RunTime[str | None] = None
     """Base URL of the endpoint (`https://host/v1`); None: the stage starts a vLLM server for `model`."""
-    model: str = Field(min_length=1)
+    model: HubOrFolder[str] = Field(min_length=1)
     """Name of the model at the endpoint; where `url` is None, a Hugging Face folder or hub id to serve, or `initial`,
     the checkpoint that the pipeline starts from."""
     revision: str | None = None
@@ -218,7 +219,7 @@ class RewardModelConfig(_Judged):
 
     kind: Literal["reward_model"]
     """Kind of this judge."""
-    model: str = Field(min_length=1)
+    model: HubOrFolder[str] = Field(min_length=1)
     """Hugging Face folder or hub id of safetensors weights."""
     revision: str | None = None
     """Commit, tag or branch of a hub id, and required for one."""

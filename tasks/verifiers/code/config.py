@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from tasks.config import Config, RunTime
+from tasks.config_fields import InFile
 from tasks.verifiers.connection import VARIABLE, ConnectionConfig, plain_url
 
 LIMITS = ("test_seconds", "total_seconds", "memory_mib", "output_bytes", "disk_mib", "packages")
@@ -24,8 +25,8 @@ class RemoteConfig(ConnectionConfig):
     """Base URL of the server, such as `http://code.internal:8440` or `https://...`."""
     token_env: str | None = Field(None, pattern=VARIABLE)
     """NAME of the environment variable that holds the server's token; None where the server wants no token."""
-    certificate: str | None = None
-    """File of certificates (PEM) by which the server's own is verified; None: the system's."""
+    certificate: InFile[str | None] = None
+    """File of certificates (PEM), relative to this file, by which the server's own is verified; None: the system's."""
     request_timeout_seconds: float = Field(600.0, gt=0)
     """Seconds that one request may take, its answer read to the end."""
     timeout_seconds: float = Field(3600.0, gt=0)

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -12,6 +14,7 @@ from tasks.training.simulation import roofline
 from tasks.training.simulation.actors import mean_context
 from tasks.training.simulation.plan import Machines, PlanError, Prompts, best_split, plan
 from tasks.training.simulation.roofline import GB, GPUS, KNOWN, Architecture, ShapeError
+from tests.paths import ROOT
 
 H100 = GPUS["H100"]
 TINY = Architecture(layers=2, hidden=4, intermediate=8, heads=2, kv_heads=1, head_size=2, vocabulary=10)
@@ -256,3 +259,30 @@ def test_the_command_prints_what_one_would_ask():
 
 def test_the_datasheets_memory_is_in_bytes():
     assert all(40 * GB < gpu.memory < 200 * GB for gpu in GPUS.values())
+
+
+NOT_INSTALLED = """
+import importlib.abc, runpy, sys
+
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {absent!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+sys.argv[0] = "tasks.training"
+runpy.run_module("tasks.training", run_name="__main__")
+"""
+
+
+def test_a_plan_needs_nothing_beyond_the_project_without_its_extras():
+    absent = ("psutil", "torch", "vllm", "deepspeed", "ray", "transformers", "safetensors", "peft")
+    done = subprocess.run(
+        [sys.executable, "-c", NOT_INSTALLED.format(absent=absent), "plan", "quickstart"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "1 node of H100: 1 learner rank, 1 engine of 1 GPU each" in done.stdout
+    assert "minutes on 2 GPUs for 14 steps" in done.stdout

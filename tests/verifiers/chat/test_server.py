@@ -153,3 +153,34 @@ def test_a_model_that_cannot_be_served_is_a_mistake_by_name(tmp_path):
     ]:
         with pytest.raises(ValueError, match=problem), serving(JudgeConfig(model=str(model))):
             pass
+
+
+def test_an_engine_that_is_starting_when_the_server_alone_is_killed_ends_too(tmp_path):
+    """As Ray does on Ctrl-C; a stand-in of vLLM has an engine that never gets as far as watching its parent."""
+    package = tmp_path / "vllm" / "entrypoints" / "launchers" / "api_server"
+    package.mkdir(parents=True)
+    for folder in (package, *package.parents[:3]):
+        (folder / "__init__.py").touch()
+    (package / "entry.py").write_text(
+        "import multiprocessing, time\n"
+        "def main():\n"
+        "    engine = multiprocessing.get_context('spawn').Process(target=time.sleep, args=(60,))\n"
+        "    engine.start()\n"
+        "    print(engine.pid, flush=True)\n"
+        "    engine.join()\n"
+    )
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tasks.verifiers.chat.launcher", str(os.getpid())],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+    )
+    engine = psutil.Process(int(server.stdout.readline()))
+    server.kill()
+    until = time.monotonic() + 30
+    while engine.is_running() and engine.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < until, "the engine still runs"
+        time.sleep(0.05)
+    server.wait()

@@ -1,0 +1,96 @@
+"""The models in the fields of a pydantic model, and the fields that hold paths of files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+Value = TypeVar("Value")
+
+
+YAML = (".yaml", ".yml")
+"""Endings by which a path of a file of ours is told from the name of one that ships."""
+
+
+@dataclass(frozen=True)
+class _InFile:
+    """The mark in a field's metadata of an option that may hold a path relative to the file that it stands in."""
+
+    is_path: Callable[[str, Path], bool]
+    """Takes the option's value and the folder of the file; returns whether the value is a path."""
+
+
+InFile = Annotated[Value, _InFile(lambda *_: True)]
+"""The type of an option that holds a path, or a list of paths, relative to the file in which the user wrote it."""
+
+NameOrFile = Annotated[Value, _InFile(lambda value, _: value.endswith(YAML))]
+"""The type of an option that holds the name of a file that ships, or a path as `InFile` does."""
+
+HubOrFolder = Annotated[Value, _InFile(lambda value, folder: (folder / value).is_dir())]
+"""The type of an option that holds a model's id on the hub, or the path of a folder as `InFile` does."""
+
+
+def models_in(annotations: Iterable[Any]) -> list[type[BaseModel]]:
+    """Return the models that annotations hold, at any depth of unions and containers."""
+    models: list[type[BaseModel]] = []
+    for annotation in annotations:
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            models.append(annotation)
+        else:
+            models += models_in(get_args(annotation))
+    return models
+
+
+def tags(model: type[BaseModel]) -> set[str]:
+    """Return the values of the model's `kind`, the key that distinguishes the members of a union."""
+    kind = model.model_fields.get("kind")
+    return set(get_args(kind.annotation)) if kind and get_origin(kind.annotation) is Literal else set()
+
+
+def with_paths(
+    model: type[BaseModel], data: dict[str, Any], folder: Path, change: Callable[[str], str]
+) -> dict[str, Any]:
+    """Return the content of a file, as its YAML gives it, with `change` applied to the relative paths of its options.
+
+    An absolute path, an address such as `s3://bucket/rows.jsonl` and a path in the home folder stay as they are.
+
+    Args:
+        model: the model of the content.
+        data: the content, which may not be valid.
+        folder: the folder of the file.
+        change: takes a path and returns another.
+    """
+
+    def changed_path(field: FieldInfo, value: Any) -> Any:
+        if isinstance(value, list):
+            return [changed_path(field, item) for item in value]
+        marks = [mark for mark in field.metadata if isinstance(mark, _InFile)]
+        is_relative = isinstance(value, str) and not (
+            "://" in value or value.startswith("~") or Path(value).is_absolute()
+        )
+        return change(value) if is_relative and marks and marks[0].is_path(value, folder) else value
+
+    def changed(models: list[type[BaseModel]], value: Any) -> Any:
+        if isinstance(value, list):
+            return [changed(models, item) for item in value]
+        if not isinstance(value, dict):
+            return value
+        kind = value.get("kind")
+        chosen = [model for model in models if isinstance(kind, str) and kind in tags(model)] or models
+        result = {}
+        for key, item in value.items():
+            fields = [model.model_fields[key] for model in chosen if key in model.model_fields]
+            # A key that no model has is a name, as in a mapping of models by name.
+            inner = models_in(field.annotation for field in fields) if fields else models
+            result[key] = changed(inner, item) if inner else item
+            for field in fields[:1]:
+                result[key] = changed_path(field, result[key])
+        return result
+
+    result: dict[str, Any] = changed([model], data)
+    return result

@@ -1,0 +1,146 @@
+"""Publication of a part of the pipeline that ran by itself on this machine, as `report` publishes a whole run.
+
+The folder of a part begins as that of the run which its inputs come from, less all that the part makes anew and all
+that is made from this. After `data` it holds the model and the tables of data, after `train` the policy too: the next
+part finds in `outputs/latest` whatever it needs, and nothing of another lineage.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.text import Text
+
+from tasks.inputs.written import written_options
+from tasks.reporting.formats import aware, count, duration
+from tasks.reporting.index import write_index
+from tasks.reporting.publication import new_run, outputs_folder
+from tasks.reporting.sections import with_policy_names
+from tasks.reporting.terminal import print_gain, print_responses, print_stages, stages_json, summary_json
+from tasks.tables.parquet import read_table
+from tasks.tables.schemas import EVALUATION
+
+if TYPE_CHECKING:
+    from tasks.flyte.local_run import PartRun
+
+ORDER = (
+    ("model",),
+    ("prompts",),
+    ("rollouts",),
+    ("graded", "selected", "compared"),
+    ("mixture", "heldout", "set_aside"),
+    ("policy", "ledger", "metrics", "tensorboard"),
+    ("before", "after", "evaluation", "set_aside_evaluation"),
+)
+"""Names of a run's results, in the order in which the pipeline makes them; those of a group are made together."""
+
+POSITIONS = {name: number for number, names in enumerate(ORDER) for name in names}
+"""The position of each result's group in `ORDER`."""
+
+SUMMARY = "summary.json"
+"""Name of the file with a run's figures, by which the folder of a run is known."""
+
+
+def publish(part: PartRun) -> str:
+    """Publish what a part made, print its stages and its gain, and return the lines that name its results.
+
+    A part that made no file, such as a check, leaves no folder.
+    """
+    values = [f"{name:<11} {value}" for name, value in part.values.items()]
+    summaries = with_policy_names(part.summaries)
+    began = min(map(aware, (part.began, *(one.started_at for one in summaries if one.run == part.run))))
+    figures = {
+        "title": part.title,
+        "part": part.name,
+        "options": {name: written_options(spec) for name, spec in part.specs.items()},
+        "seconds": (datetime.now(UTC) - began).total_seconds(),
+        **stages_json(summaries, part.run),
+    }
+    if "evaluation" in part.files:
+        table = read_table(part.files["evaluation"], EVALUATION)
+        figures |= summary_json(table, summaries, run=part.run, seconds=figures["seconds"], report="")
+        del figures["report"]
+    console = Console(highlight=False, soft_wrap=True)
+    if summaries:
+        print_stages(console, figures, summaries)
+    if "gain" in figures:
+        print_gain(console, figures)
+    if not part.files:
+        return "\n".join(values)
+    outputs = outputs_folder()
+    with new_run(outputs, began, f"{part.name}-{os.getpid()}") as (folder, final):
+        for name, path in carried(part.given, part.files).items():
+            _copy(path, folder / name)
+        names = [_copy(path, folder / _named(name, path)) for name, path in part.files.items()]
+        (folder / SUMMARY).write_text(json.dumps(figures, indent=2) + "\n")
+    write_index(outputs)
+    console.print(Text(f"{'wall time':12}{duration(figures['seconds'])}"))
+    print_responses(console, summaries)
+    console.print(Text(f"{'results':12}{final}"), soft_wrap=True)
+    return "\n".join([*(_line(final / name) for name in names), *values])
+
+
+def carried(given: Mapping[str, Path], made: Mapping[str, Path]) -> dict[str, Path]:
+    """Return what the folder of a part takes over, by the name of the file or folder there.
+
+    That is what the part was given of the results in `ORDER`, and, of each run whose results it was given, the results
+    that come no later than those. Nothing that comes after a result which the part has made is among them.
+
+    Args:
+        given: paths of the part's inputs, by the input's name.
+        made: paths of its outputs, by the output's name.
+    """
+    first_made = min((POSITIONS[name] for name in made if name in POSITIONS), default=len(ORDER))
+    direct: dict[str, Path] = {}
+    of_runs: list[tuple[int, Path]] = []
+    for name, path in given.items():
+        result = path.stem if _is_of_a_run(path) else name
+        if result in POSITIONS:
+            direct[_named(result, path)] = path
+            if _is_of_a_run(path):
+                of_runs.append((POSITIONS[result], path.resolve().parent))
+    entries = {entry.name: entry for position, folder in sorted(of_runs) for entry in _results(folder, position)}
+    return {
+        name: path
+        for name, path in (entries | direct).items()
+        if Path(name).stem not in made and POSITIONS[Path(name).stem] <= first_made
+    }
+
+
+def _named(result: str, path: Path) -> str:
+    """Return the name that a result has in a run's folder: a folder's own, and a file's with its ending."""
+    return result if path.is_dir() else f"{result}{path.suffix}"
+
+
+def _is_of_a_run(path: Path) -> bool:
+    return (path.resolve().parent / SUMMARY).is_file()
+
+
+def _results(run: Path, last: int) -> Iterator[Path]:
+    """Yield the results in a run's folder whose position in `ORDER` is at most `last`."""
+    for entry in sorted(run.iterdir()):
+        if POSITIONS.get(entry.stem, len(ORDER)) <= last:
+            yield entry
+
+
+def _copy(path: Path, target: Path) -> str:
+    """Copy a file or folder, and return the copy's name."""
+    if path.is_dir():
+        shutil.copytree(path, target)
+    else:
+        shutil.copy(path, target)
+    return target.name
+
+
+def _line(path: Path) -> str:
+    """Return the line that names a result, with the number of rows of a table."""
+    rows = f"  {count(pq.read_metadata(path).num_rows)} rows" if path.suffix == ".parquet" else ""
+    return f"{path.stem:<11} {path}{rows}"

@@ -1,0 +1,56 @@
+"""Lines on an attempt at a run: the step from which it is resumed, and, once it is interrupted, what is left."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tasks.machine.progress import Advance
+from tasks.training.config import TrainingConfig
+from tasks.training.records.checkpoint import Checkpoints
+
+
+@contextlib.contextmanager
+def reported(folder: Path, config: TrainingConfig, advance: Advance) -> Iterator[None]:
+    """Print from which step the run in `folder` is resumed, and what is left of it when Ctrl-C ends the block.
+
+    Args:
+        folder: the run folder.
+        config: the options of the run.
+        advance: the progress of its steps, which counts those of earlier attempts as done (`track_progress`).
+    """
+    done = saved_steps(folder)
+    if done:
+        _print(f"training: {done} of {config.steps} steps are done: resumed from the checkpoint in {folder}")
+        advance(0, note=f"resumed after step {done}", done=done)
+    try:
+        yield
+    except KeyboardInterrupt:
+        _print(what_is_left(folder, config))
+        raise
+
+
+def saved_steps(folder: Path) -> int:
+    """Return the number of steps that the newest checkpoint in a run folder holds; 0 without one."""
+    newest = Checkpoints.newest_in(folder / "checkpoints")
+    return int(newest.name.removeprefix("step_")) if newest else 0
+
+
+def what_is_left(folder: Path, config: TrainingConfig) -> str:
+    """Return the line on an interrupted run: what its folder holds, and how to go on."""
+    done = saved_steps(folder)
+    if done:
+        return (
+            f"training: interrupted; {done} of {config.steps} steps are in the checkpoint in {folder}: the same "
+            "command resumes there"
+        )
+    return (
+        f"training: interrupted before the first checkpoint (checkpoint_every is {config.checkpoint_every}): the same "
+        "command begins training anew, and takes finished stages from the cache"
+    )
+
+
+def _print(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

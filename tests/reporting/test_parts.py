@@ -1,0 +1,56 @@
+"""What the folder of a part takes over from the runs that its inputs come from."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tasks.reporting.parts import carried
+
+TABLES = ("prompts", "rollouts", "graded", "selected", "compared", "mixture", "heldout", "set_aside", "before")
+
+
+@pytest.fixture
+def run(tmp_path):
+    """The folder of a whole run."""
+    folder = tmp_path / "outputs" / "20261101-000000-aaaaaaaa"
+    for name in ("model", "policy"):
+        (folder / name).mkdir(parents=True)
+    for name in TABLES:
+        (folder / f"{name}.parquet").touch()
+    (folder / "report.html").touch()
+    (folder / "summary.json").write_text(json.dumps({}))
+    (tmp_path / "outputs" / "latest").symlink_to(folder.name)
+    return tmp_path / "outputs" / "latest"
+
+
+def names(given, *made):
+    return set(carried(given, {name: Path(f"{name}.parquet") for name in made}))
+
+
+def test_after_data_there_is_the_model_and_nothing_of_the_old_tables(run):
+    assert names({"model": run / "model"}, "prompts", "mixture") == {"model"}
+
+
+def test_after_training_there_are_the_tables_of_its_mixture(run):
+    given = {"model": run / "model", "mixture": run / "mixture.parquet"}
+    expected = {"model", *(f"{name}.parquet" for name in TABLES if name != "before")}
+    assert names(given, "policy", "ledger", "metrics") == expected
+
+
+def test_a_stage_that_makes_a_table_leaves_what_comes_after_it(run):
+    given = {"model": run / "model", "graded": run / "selected.parquet"}
+    assert names(given, "mixture", "heldout", "set_aside") == {
+        "model",
+        *(f"{name}.parquet" for name in ("prompts", "rollouts", "graded", "selected", "compared")),
+    }
+
+
+def test_an_input_of_the_users_own_is_taken_by_the_name_of_the_result_and_no_other(run, tmp_path):
+    own = tmp_path / "checkpoint.5"
+    own.mkdir()
+    given = {"model": own, "graded": run / "graded.parquet", "batch": tmp_path / "rows.parquet"}
+    taken = carried(given, {"mixture": Path("mixture.parquet")})
+    assert taken["model"] == own
+    assert "rows.parquet" not in taken
+    assert "policy" not in taken

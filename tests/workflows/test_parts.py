@@ -1,0 +1,177 @@
+"""Parts of the pipeline by themselves: each names, counts and publishes what it made, and the next finds it there."""
+
+import json
+import os
+import re
+import shlex
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+from flytekit.clis.sdk_in_container.pyflyte import main
+
+from tasks.inputs.files import quickstart
+from tasks.mixing.__main__ import main as mixing
+from tasks.reporting.__main__ import main as reporting
+from tasks.tables.parquet import read_table, table_from_rows, write_table
+from tasks.tables.schemas import GRADED, MIXTURE, SET_ASIDE, set_aside_row
+from tasks.training.__main__ import main as training
+from tests.paths import ROOT
+
+pytestmark = pytest.mark.long
+
+FILES = {
+    "my_recipe": "extends: quickstart\ndata: my_data.yaml\nsteps: 5\n",
+    "my_data": "extends: quickstart\nmixture.seed: 7\n",
+    "my_evaluation": "extends: quickstart\n",
+    "my_mixture": "{seed: 4, heldout: 0.2}\n",
+}
+PAGES = ("README.md", "docs/tutorial.md", "docs/data.md", "docs/tracing.md")
+COMMANDS = {
+    "pyflyte": (main, 1),
+    "python -m tasks.reporting": (reporting, 3),
+    "python -m tasks.mixing": (mixing, 3),
+    "python -m tasks.training": (training, 3),
+}
+"""The program behind the beginning of a command, and the number of words to leave out."""
+
+
+@pytest.fixture
+def run(stand_ins, tmp_path, monkeypatch):
+    """Runs a command of the documents in an empty folder that has the user's files; returns what it prints."""
+    monkeypatch.setattr("tasks.charts.drawing._svg", lambda *_: "<svg/>")
+    home = tmp_path / "home"
+    home.mkdir()
+    for name, text in FILES.items():
+        (home / f"{name}.yaml").write_text(text)
+    for name in ("workflows", "tasks"):
+        (home / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("RLVR_OUTPUTS", str(home / "outputs"))
+
+    def command(line: str) -> str:
+        program, skipped = next(known for beginning, known in COMMANDS.items() if line.startswith(beginning))
+        done = CliRunner().invoke(program, shlex.split(line)[skipped:])
+        assert done.exit_code == 0, f"{line}\n{done.output}"
+        return done.output
+
+    command.home = home
+    return command
+
+
+def latest(run) -> dict:
+    return json.loads((run.home / "outputs" / "latest" / "summary.json").read_text())
+
+
+def examples() -> list[str]:
+    """The commands of the documents, in their order, that run a part on what the runs before it left in `outputs`."""
+    text = "\n".join((ROOT / page).read_text() for page in PAGES).replace("\\\n", " ")
+    commands = re.findall(r"^(pyflyte run (?:workflows|tasks)/.*outputs/latest.*)$", text, re.MULTILINE)
+    return [" ".join(command.partition("   #")[0].split()) for command in commands]
+
+
+def test_the_documents_commands_run_in_their_order_on_what_the_ones_before_left(run):
+    assert len(examples()) >= 5
+    first = run("pyflyte run workflows/rlvr.py rlvr --training my_recipe.yaml")
+    assert "pass rate" in first
+    for command in examples():
+        printed = run(command)
+        if " checking " in command:
+            assert "model check ran" in printed
+            continue
+        folder = (run.home / "outputs" / "latest").resolve()
+        assert f"results     {folder}" in printed.replace("\n", "")
+        assert latest(run)["part"] == command.split()[3]
+        assert (folder / "model" / "weights").read_text() == "initial"
+    index = (run.home / "outputs" / "index.html").read_text()
+    assert "data alone" in index
+    assert "mix_prompts alone" in index
+
+
+def test_data_names_counts_and_publishes_what_it_made(run):
+    run("pyflyte run workflows/rlvr.py rlvr")
+    before = (run.home / "outputs" / "latest").resolve()
+    printed = run("pyflyte run workflows/data.py data --data my_data.yaml --model outputs/latest/model")
+    after = (run.home / "outputs" / "latest").resolve()
+    assert after.name.endswith(f"-data-{os.getpid()}")
+    mixture = read_table(after / "mixture.parquet", MIXTURE)
+    assert re.search(rf"mixture +{after}/mixture.parquet  {mixture.num_rows} rows", printed)
+    assert re.search(r"^mixing .* held out", printed, re.MULTILINE)
+    assert not (after / "policy").exists(), "it is not of this mixture"
+    assert set(latest(run)["stage_order"]) == {"cleaning", "roll_out", "judge_rollouts", "difficulty", "mixing"}
+    differences = run(f"python -m tasks.mixing diff {before}/mixture.parquet {after}/mixture.parquet")
+    assert "all" in differences
+
+
+def test_an_evaluation_prints_its_pass_rate(run):
+    run("pyflyte run workflows/rlvr.py rlvr")
+    whole = latest(run)
+    printed = run(
+        "pyflyte run workflows/evaluation.py evaluation --evaluation quickstart --training quickstart "
+        "--data quickstart --model outputs/latest/model --policy outputs/latest/policy "
+        "--heldout outputs/latest/heldout.parquet"
+    )
+    part = latest(run)
+    assert {name: part[name] for name in ("before", "after", "gain")} == {
+        name: whole[name] for name in ("before", "after", "gain")
+    }
+    assert f"{100 * part['before']:.1f}%" in printed
+    assert "pass rate" in printed
+    folder = run.home / "outputs" / "latest"
+    assert read_table(folder / "heldout.parquet", GRADED).num_rows == part["n"]
+    assert (folder / "mixture.parquet").is_file()
+    assert "set_aside_evaluation" in printed
+
+
+def test_a_stage_takes_lists_of_tables_and_counts_what_earlier_ones_set_aside(run):
+    run("pyflyte run workflows/rlvr.py rlvr")
+    first = (run.home / "outputs" / "latest").resolve()
+    rows = [set_aside_row("sourcing", "malformed", "sums", number, "no answer", "{}") for number in range(3)]
+    write_table(run.home / "aside.parquet", table_from_rows(rows, SET_ASIDE, "aside"), SET_ASIDE)
+    printed = run(
+        "pyflyte run tasks/cleaning/task.py merge_sources --prompts '[\"outputs/latest/prompts.parquet\"]' "
+        "--set_aside '[\"aside.parquet\"]' --sources '[\"sums\"]' --spec '{}' --control_tokens '[]'"
+    )
+    assert re.search(r"prompts +\S+/prompts.parquet  \d+ rows", printed)
+    assert "; 3 set aside (3 malformed)" in printed
+    printed = run(
+        f"pyflyte run tasks/mixing/task.py mix_prompts --graded {first}/selected.parquet --spec my_mixture.yaml "
+        f"--set_aside '[\"{first}/set_aside.parquet\"]'"
+    )
+    heldout = read_table(run.home / "outputs" / "latest" / "heldout.parquet", GRADED)
+    assert f"{heldout.num_rows} held out" in printed
+    assert {entry.name for entry in (run.home / "outputs" / "latest").iterdir()} >= {
+        "model",
+        "prompts.parquet",
+        "rollouts.parquet",
+        "selected.parquet",
+        "mixture.parquet",
+    }
+
+
+def test_the_documents_training_without_flyte_takes_the_mixture_and_judges_by_the_recipes_data(run, monkeypatch):
+    run("pyflyte run workflows/rlvr.py rlvr --training my_recipe.yaml")
+    model = run.home / "outputs" / "latest" / "model"
+    given = []
+
+    def train(inputs):
+        given.append(inputs)
+        return SimpleNamespace(**{name: inputs.folder / name for name in ("policy", "ledger", "metrics")})
+
+    monkeypatch.setattr("ray.init", lambda **_: None)
+    monkeypatch.setattr("tasks.training.run.train", train)
+    monkeypatch.setattr("tasks.training.__main__.prepared", lambda _: model)
+    text = (ROOT / "docs" / "tutorial.md").read_text()
+    [command] = re.findall(r"^python -m tasks.training run .*$", text, re.MULTILINE)
+    printed = run(command)
+    [inputs] = given
+    assert (inputs.config.steps, inputs.mixture.name) == (6, "mixture.parquet")
+    assert inputs.verifiers == quickstart()[0].verifiers.with_initial(model)
+    assert f"responses   {inputs.folder}/rollouts" in printed
+
+
+def test_a_name_that_does_not_ship_is_one_sentence_with_those_that_do(run):
+    done = CliRunner().invoke(main, ["run", "workflows/rlvr.py", "rlvr", "--training", "quickstrat"])
+    assert done.exit_code != 0
+    told = " ".join(re.sub("[│╭╮╰╯─]", "", done.output).split())
+    assert "quickstrat: no such file (did you mean 'quickstart'?); a path that ends in .yaml, or one of:" in told
