@@ -106,6 +106,7 @@ def train(inputs: RunInputs) -> TrainingResult:
         ValueError: a prompt that does not fit or that no verifier here can judge.
         OtherRunError: the run folder holds a run that these inputs cannot resume.
         RunInUseError, LeaseLostError: another process works on this run, or has taken it over.
+        RewardFunctionError, RewardServiceError: a reward function of the user's fails on every response.
         NoSignalError, LostGroupsError, StalledError, ActorLostError, LearnerLostError, NodeLostError,
             DivergedError: training cannot continue; each class names the cause.
         ModelCheckError, WeightsNotTakenError: an engine does not have the learner's policy after its first update.
