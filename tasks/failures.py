@@ -38,8 +38,10 @@ OTHERS = frozenset(
         "botocore.exceptions.HTTPClientError",
         "flytekit.exceptions.system.FlyteDownloadDataException",
         "flytekit.exceptions.system.FlyteUploadDataException",
+        "httpx.TransportError",
         "ray.exceptions.RayError",
         "requests.exceptions.ConnectionError",
+        "requests.exceptions.Timeout",
         "torch.distributed.DistError",
     }
 )

@@ -113,6 +113,7 @@ def train(inputs: RunInputs) -> TrainingResult:
         ValueError: a prompt that no verifier here can judge.
         OtherRunError: the run folder holds a run that these inputs cannot resume.
         RunInUseError, LeaseLostError: another process works on this run, or has taken it over.
+        RewardFunctionError, RewardServiceError: a reward function of the user's fails on every response.
         NoSignalError, LostGroupsError, StalledError, ActorLostError, LearnerLostError, NodeLostError,
             DivergedError: training cannot continue; each class names the cause.
         MemoryLimitError: the kernel killed processes of the run for memory, more than once.

@@ -155,4 +155,5 @@ def _completion_row(completion: Completion) -> dict[str, Any]:
 
 def _score_row(score: Score) -> dict[str, Any]:
     texts = {"detail": storable(score.detail), "error": score.error and storable(score.error)}
-    return {**vars(score), **texts, "rewards": [reward._asdict() for reward in score.rewards]}
+    fields = {field.name: getattr(score, field.name) for field in _SCORE}
+    return {**fields, **texts, "rewards": [reward._asdict() for reward in score.rewards]}

@@ -141,7 +141,6 @@ KNOWN: Mapping[str, Architecture] = {
     "Qwen2.5-32B": Architecture(64, 5120, 27648, 40, 8, 128, 152064, attention_bias=True),
     "Qwen2.5-1.5B": Architecture(28, 1536, 8960, 12, 2, 128, 151936, tied=True, attention_bias=True),
     "Qwen2.5-Math-1.5B": Architecture(28, 1536, 8960, 12, 2, 128, 151936, tied=True, attention_bias=True),
-    "SmolLM2-135M": Architecture(30, 576, 1536, 9, 3, 64, 49152, tied=True),
     "deepseek-math-7b": Architecture(30, 4096, 11008, 32, 32, 128, 102400),
     "DeepSeek-R1-Distill-Qwen-1.5B": Architecture(28, 1536, 8960, 12, 2, 128, 151936, attention_bias=True),
 }
