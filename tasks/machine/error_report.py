@@ -29,7 +29,7 @@ def report(error: BaseException) -> str:
         advice = "The same command goes on from what is done. "
     else:
         advice = "" if isinstance(error, OSError) else "This is a defect of the project or of a library. "
-    return f"Error: {sentence_on(error)}\n{advice}Traceback: {_written(error)}"
+    return f"Error: {sentence_on(error)}\n{advice}Details: {_written(error)}"
 
 
 def run_command(command: Callable[[], object]) -> None:

@@ -40,8 +40,6 @@ def check_model_folder(path: str | Path) -> Path:
             raise ModelError(f"model folder {folder}: {name} is not a JSON object")
     if not any(folder.glob("*.safetensors")):
         raise ModelError(f"model folder {folder}: no weights (*.safetensors)")
-    for file in weight_files(folder):
-        _check_whole(file)
     has_template = (folder / "chat_template.jinja").is_file() or json.loads(
         (folder / "tokenizer_config.json").read_text()
     ).get("chat_template")
@@ -49,6 +47,8 @@ def check_model_folder(path: str | Path) -> Path:
         raise ModelError(
             f"model folder {folder}: the tokenizer has no chat template; add chat_template.jinja to the folder"
         )
+    for file in weight_files(folder):
+        _check_whole(file)
     return folder
 
 

@@ -71,13 +71,13 @@ def groups(training):
 
 def test_the_quickstart_trains_in_one_pod_without_gpus(nodes):
     found, training = nodes(train)
-    assert asked(found["learn"]) == {"CPU": "2", "MEMORY": "14Gi"}
-    assert groups(training) == {"head": (None, {"cpu": "2", "memory": "14Gi"})}
+    assert asked(found["learn"]) == {"CPU": "2", "MEMORY": "16Gi"}
+    assert groups(training) == {"head": (None, {"cpu": "2", "memory": "16Gi"})}
 
 
 def test_a_model_is_checked_on_a_machine_of_the_cluster_with_the_gpus_of_one_engine(nodes):
     found, _ = nodes(checking)
-    assert asked(found["check"]) == {"CPU": "2", "MEMORY": "14Gi"}
+    assert asked(found["check"]) == {"CPU": "2", "MEMORY": "16Gi"}
     found, _ = nodes(checking, training=recipe("olmo3_think_32b"))
     assert asked(found["check"]) == {"CPU": "64", "MEMORY": "512Gi", "GPU": "8"}
 

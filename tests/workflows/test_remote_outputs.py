@@ -38,7 +38,7 @@ def test_a_stage_runs_by_hand_on_the_output_of_an_execution(backend, own_cache):
     keep(backend, f"{EXECUTION}/data/o/selected", kept)
     done, output = mix(backend, f"{EXECUTION}/data/o/selected")
     assert done.exit_code == 0, output
-    [mixture] = own_cache.rglob("mixture.parquet")
+    mixture = own_cache / "outputs" / "latest" / "mixture.parquet"
     assert read_table(mixture, MIXTURE).num_rows == 10
 
 
