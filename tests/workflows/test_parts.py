@@ -7,6 +7,7 @@ import shlex
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from click.testing import CliRunner
 from flytekit.clis.sdk_in_container.pyflyte import main
 
@@ -101,6 +102,24 @@ def test_data_names_counts_and_publishes_what_it_made(run):
     assert set(latest(run)["stage_order"]) == {"cleaning", "roll_out", "judge_rollouts", "difficulty", "mixing"}
     differences = run(f"python -m tasks.mixing diff {before}/mixture.parquet {after}/mixture.parquet")
     assert "all" in differences
+
+
+def test_the_files_beside_a_report_hold_what_is_not_default_and_give_the_same_run(run, stand_ins):
+    run("pyflyte run workflows/rlvr.py rlvr --training my_recipe.yaml")
+    folder = (run.home / "outputs" / "latest").resolve()
+    training = yaml.safe_load((folder / "training.yaml").read_text())
+    assert training["data"] == str(run.home / "my_data.yaml")
+    assert training["steps"] == 5
+    assert "seed" not in training
+    assert latest(run)["options"]["training"] == training
+    card = (folder / "policy" / "README.md").read_text()
+    assert (folder / "evaluation.yaml").read_text().strip() in card
+    stand_ins.ran.clear()
+    run(
+        f"pyflyte run workflows/rlvr.py rlvr --data {folder}/data.yaml --training {folder}/training.yaml "
+        f"--evaluation {folder}/evaluation.yaml"
+    )
+    assert not stand_ins.ran
 
 
 def test_an_evaluation_prints_its_pass_rate(run):
