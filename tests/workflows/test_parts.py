@@ -192,5 +192,5 @@ def test_the_documents_training_without_flyte_takes_the_mixture_and_judges_by_th
 def test_a_name_that_does_not_ship_is_one_sentence_with_those_that_do(run):
     done = CliRunner().invoke(main, ["run", "workflows/rlvr.py", "rlvr", "--training", "quickstrat"])
     assert done.exit_code != 0
-    told = " ".join(re.sub("[│╭╮╰╯─]", "", done.output).split())
-    assert "quickstrat: no such file (did you mean 'quickstart'?); a path that ends in .yaml, or one of:" in told
+    text = " ".join(re.sub("[│╭╮╰╯─]", "", done.output).split())
+    assert "quickstrat: no such file (did you mean 'quickstart'?); a path that ends in .yaml, or one of:" in text
