@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import glob
+import itertools
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,7 +21,10 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from tasks.config_fields import YAML, models_in, tags, with_paths
+from tasks.docstrings import read_from_syntax_trees
 from tasks.failures import MistakeError
+
+read_from_syntax_trees()
 
 LONGEST_VALUE = 80
 """Characters of a user's value that an error message quotes."""
@@ -288,7 +292,28 @@ def explain(error: ValidationError, where: str, model: type[BaseModel]) -> str:
         if problem["type"] != "too_short"
         or not any(loc[: len(problem["loc"])] == problem["loc"] != loc for loc in inner)
     ]
-    return "\n".join(_sentence(problem, where, model) for problem in reported)
+    sentences: dict[Any, str] = {}
+    for loc, together in itertools.groupby(reported, key=_group):
+        same = list(together)
+        sentences[loc] = _unknown_keys(same, where, model) if len(same) > 1 else _sentence(same[0], where, model)
+    return "\n".join(sentences.values())
+
+
+def _group(problem: ErrorDetails) -> tuple[object, ...]:
+    """Return what unknown keys of one mapping have in common, and no other problems."""
+    is_key = problem["type"] == "extra_forbidden"
+    return (problem["type"], *problem["loc"][:-1]) if is_key else ("one", *problem["loc"], problem["type"])
+
+
+def _unknown_keys(problems: list[ErrorDetails], where: str, model: type[BaseModel]) -> str:
+    """Return one sentence on several unknown keys of one mapping."""
+    names = _joined(_locate(problem["loc"], model)[0] for problem in problems)
+    _, owners, _ = _locate(problems[0]["loc"], model)
+    return f"{where}: {names}: unknown keys; accepted: {_joined(_accepted(owners))}"
+
+
+def _accepted(owners: Iterable[type[BaseModel]]) -> list[str]:
+    return sorted({name for owner in owners for name in _keys(owner)})
 
 
 def close_match(name: str, accepted: Iterable[str]) -> str:
@@ -328,7 +353,7 @@ def _sentence(problem: ErrorDetails, where: str, model: type[BaseModel]) -> str:
     value_text = f" = {_quoted(value)}"
     match problem["type"]:
         case "extra_forbidden":
-            accepted = sorted({name for owner in owners for name in _keys(owner)})
+            accepted = _accepted(owners)
             value_text, text = "", f"unknown key{close_match(key, accepted)}; accepted: {_joined(accepted)}"
         case "missing":
             about = [owner.model_fields[key].description or "" for owner in owners if key in owner.model_fields]

@@ -7,6 +7,7 @@ attempt.
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
 
 PASSING = frozenset(
     {
@@ -37,14 +38,21 @@ OTHERS = frozenset(
         "botocore.exceptions.HTTPClientError",
         "flytekit.exceptions.system.FlyteDownloadDataException",
         "flytekit.exceptions.system.FlyteUploadDataException",
+        "httpx.TransportError",
         "ray.exceptions.RayError",
         "requests.exceptions.ConnectionError",
+        "requests.exceptions.Timeout",
         "torch.distributed.DistError",
     }
 )
 """Full names of libraries' errors that are the infrastructure's; names, so that the libraries need not be loaded."""
-TASK_ERROR = "ray.exceptions.RayTaskError"
-"""Full name of the Ray error that wraps an exception of an actor's own code, and is therefore not Ray's failure."""
+WRAPPERS = frozenset({"flytekit.exceptions.user.FlyteUserRuntimeException", "ray.exceptions.RayTaskError"})
+"""Full names of errors that stand for another, which a task or an actor of this project raised; they are never Ray's or
+Flyte's own failures."""
+
+
+LONGEST = 600
+"""Characters of an error's message that a person is shown; all of it is in the file with the traceback."""
 
 
 class MistakeError(ValueError):
@@ -66,23 +74,41 @@ def names_of_kinds(error: BaseException) -> frozenset[str]:
 
 
 def mistake_in(error: BaseException) -> MistakeError | None:
-    """Return the user's mistake in the chain of causes of `error`, itself included; None where there is none."""
-    inner: BaseException | None = error
-    while inner is not None and not isinstance(inner, MistakeError):
-        inner = inner.__cause__
-    return inner
+    """Return the user's mistake among `error`, its group and its causes; None where there is none."""
+    return next((cause for cause in _with_causes(error) if isinstance(cause, MistakeError)), None)
 
 
 def cause_in_infrastructure(error: BaseException) -> BaseException | None:
     """Return the first failure of the infrastructure among `error`, its group and its causes; None: there is none."""
+    return next((cause for cause in _with_causes(error) if _is_of_infrastructure(cause)), None)
+
+
+def sentence_on(error: BaseException) -> str:
+    """Return the sentence that a person reads of `error`: a mistake's own, or one with the kind of the first cause."""
+    if mistake := mistake_in(error):
+        return str(mistake)
+    cause = cause_in_infrastructure(error) or next(_with_causes(error))
+    text = one_line(cause, LONGEST)
+    return text if isinstance(cause, InfrastructureError) and text else f"{type(cause).__name__}: {text}"
+
+
+def _is_of_infrastructure(error: BaseException) -> bool:
     kinds = names_of_kinds(error)
-    if TASK_ERROR not in kinds and kinds & OTHERS:
-        return error
-    if isinstance(error, InfrastructureError | ConnectionError | TimeoutError | MemoryError):
-        return error
-    if isinstance(error, OSError) and error.errno in PASSING:
-        return error
-    for inner in (*getattr(error, "exceptions", ()), getattr(error, "cause", None), error.__cause__):
-        if isinstance(inner, BaseException) and (cause := cause_in_infrastructure(inner)):
-            return cause
-    return None
+    return (
+        bool(kinds & OTHERS and not kinds & WRAPPERS)
+        or isinstance(error, InfrastructureError | ConnectionError | TimeoutError | MemoryError)
+        or (isinstance(error, OSError) and error.errno in PASSING)
+    )
+
+
+def _with_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield `error`, then what its group holds and its causes, those that Ray gives by an attribute included.
+
+    A wrapper is left out: it is of its cause's class as well, and its text is a traceback.
+    """
+    given = (*getattr(error, "exceptions", ()), getattr(error, "cause", None), error.__cause__)
+    inner = [cause for cause in given if isinstance(cause, BaseException)]
+    if not inner or not names_of_kinds(error) & WRAPPERS:
+        yield error
+    for cause in inner:
+        yield from _with_causes(cause)

@@ -10,7 +10,7 @@ from flytekit.exceptions.system import FlyteDownloadDataException
 from flytekit.exceptions.user import FlyteRecoverableException
 
 import workflows.rlvr  # noqa: F401 declares every task
-from tasks.failures import cause_in_infrastructure
+from tasks.failures import cause_in_infrastructure, sentence_on
 from tasks.flyte.stages import stage
 from tasks.generation.interface import EngineError, EngineOptionsError
 from tasks.tables.parquet import TableError
@@ -48,6 +48,19 @@ INFRASTRUCTURE = [
     caused(EngineOptionsError("no config"), OSError(errno.EIO, "Input/output error")),
     raised_in_an_actor(OSError(errno.ENOSPC, "No space left on device")),
 ]
+
+
+def test_a_person_reads_the_sentence_of_the_cause_and_no_wrapper():
+    assert sentence_on(raised_in_an_actor(TableError("missing columns"))) == "missing columns"
+    assert sentence_on(raised_in_an_actor(ValueError("steps"))) == "ValueError: steps"
+    assert sentence_on(caused(RuntimeError("could not write"), ConnectionResetError("by peer"))) == (
+        "ConnectionResetError: by peer"
+    )
+    assert sentence_on(ExceptionGroup("several", [ValueError("x"), EngineError("the engine\n died")])) == (
+        "the engine died"
+    )
+
+
 MISTAKES = [
     ValueError("steps"),
     TableError("missing columns"),

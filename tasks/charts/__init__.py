@@ -15,7 +15,7 @@ from tasks.charts.drawing import (
     shares,
 )
 from tasks.charts.pages import page, prompt_samples, rates_so_far, rollout_samples, table
-from tasks.charts.panels import before_after, mixture_difference, pass_rates, training_curves
+from tasks.charts.panels import before_after, mean_scores, mixture_difference, training_curves
 
 __all__ = [
     "STYLE",
@@ -30,9 +30,9 @@ __all__ = [
     "grid",
     "histogram",
     "intervals",
+    "mean_scores",
     "mixture_difference",
     "page",
-    "pass_rates",
     "prompt_samples",
     "rates_so_far",
     "rollout_samples",

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tasks.charts.drawing import deck
 from tasks.charts.pages import page, prompt_samples, rollout_samples, table
-from tasks.charts.panels import before_after, pass_rates
+from tasks.charts.panels import before_after, mean_scores
 
 
 def sourcing(prompts: pa.Table, read: int, set_aside: int, reasons: Mapping[str, Mapping[str, int]]) -> str:
@@ -42,17 +42,17 @@ def cleaning(prompts: int, set_aside: pa.Table, samples: pa.Table) -> str:
     return page(figures, table(rows, "Set aside"), prompt_samples(samples))
 
 
-def difficulty(graded: pa.Table, selected: int, bounds: str, max_pass_rate: float | None) -> str:
-    """Return the deck of the difficulty filter: pass rates of a table of `GRADED`, `selected` of them within bounds."""
+def difficulty(graded: pa.Table, selected: int, bounds: str, max_mean_score: float | None) -> str:
+    """Return the deck of the difficulty filter: mean scores of a table of `GRADED`, of which `selected` are kept."""
     figures = {"graded": f"{graded.num_rows:,}", "kept": f"{selected:,}", "kept if": bounds}
-    return page(figures, deck(pass_rates(graded, max_pass_rate)))
+    return page(figures, deck(mean_scores(graded, max_mean_score)))
 
 
 def variants(compared: pa.Table, count: int) -> str:
     """Return the deck of the comparison of `count` checkpoints: the means of a table of `COMPARED` by domain."""
-    means = [([], "count_all"), ("pass_rate", "mean"), ("mean_tokens", "mean")]
+    means = [([], "count_all"), ("pass_rate", "mean"), ("mean_score", "mean"), ("mean_tokens", "mean")]
     rows = compared.group_by(["domain", "variant"]).aggregate(means)
-    rows = rows.rename_columns(["domain", "variant", "prompts", "pass_rate", "mean_tokens"])
+    rows = rows.rename_columns(["domain", "variant", "prompts", "pass_rate", "mean_score", "mean_tokens"])
     ordered = rows.sort_by([("domain", "ascending"), ("variant", "ascending")]).to_pylist()
     return page({"variants": f"{count:,}"}, table(ordered, "By domain"))
 
@@ -87,6 +87,7 @@ def evaluation(prompts: pa.Table, rollouts: pa.Table, tokens_per_second: float) 
     scores = [score for score in rollouts.column("score").to_pylist() if score is not None]
     figures = {
         "held-out prompts": f"{prompts.num_rows:,}",
+        "pass rate": f"{sum(filter(None, rollouts.column('passed').to_pylist())) / max(len(scores), 1):.1%}",
         "mean score": f"{sum(scores) / max(len(scores), 1):.1%}",
         "could not be judged": f"{rollouts.num_rows - len(scores):,}",
         "tokens/s": f"{tokens_per_second:,.0f}",

@@ -107,7 +107,7 @@ def _prompt_sample(row: Mapping[str, Any]) -> Sample:
 def _verdict(row: Mapping[str, Any]) -> str:
     if row["score"] is None:
         return "unjudged"
-    return "passed" if row["score"] >= 1 else "failed"
+    return "passed" if row["passed"] else "failed"
 
 
 def _outcome(row: Mapping[str, Any]) -> str:

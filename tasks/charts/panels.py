@@ -20,19 +20,22 @@ _BUCKETS = 150  # stretches of a long curve
 class Panel:
     """One chart of the training curves: its title, its unit, and its metrics with their labels.
 
-    `x` names the metric on the horizontal axis; steps without it are left out.
+    `x` names the metric on the horizontal axis; steps without it are left out. All metrics whose names begin with
+    `prefix` and end with `suffix` are drawn too, with what stands between as their label.
     """
 
     title: str
     unit: str
     metrics: Mapping[str, str]
-    per_domain: str = ""
+    prefix: str = ""
+    suffix: str = ""
     from_zero: bool = True
     x: str = "step"
 
 
 PANELS = (
-    Panel("Reward", "mean score, 0 to 1", {"reward": "all domains"}, per_domain="reward/"),
+    Panel("Reward", "mean score, 0 to 1", {"reward": "all domains"}, prefix="reward/"),
+    Panel("Rewards by name", "mean, before their weights", {}, prefix="rewards/", suffix="/mean", from_zero=False),
     Panel(
         "Validation",
         "prompts kept out of training, mean",
@@ -120,39 +123,39 @@ def training_curves(metrics: Sequence[Mapping[str, Any]]) -> str:
     return grid(charts) + (absent(f"Not recorded: {', '.join(missing)}.") if missing else "")
 
 
-def pass_rates(graded: pa.Table, max_pass_rate: float | None) -> str:
-    """Draw the histogram of pass rates under the initial checkpoint, with dropped prompts in a colour of their own.
+def mean_scores(graded: pa.Table, max_mean_score: float | None) -> str:
+    """Draw the histogram of mean scores under the initial checkpoint, with dropped prompts in a colour of their own.
 
-    A prompt below `max_pass_rate` is kept; None keeps all.
+    A prompt below `max_mean_score` is kept; None keeps all.
 
-    A bin is one number of passes out of the rollouts per prompt; a fractional pass rate counts in the bin below it.
+    A bin is one number of points out of the rollouts per prompt; a score between two of them counts in the lower bin.
     """
-    graded = graded.filter(pc.is_valid(graded.column("pass_rate")))
+    graded = graded.filter(pc.is_valid(graded.column("mean_score")))
     if not graded.num_rows:
-        return absent("No pass rates were measured.")
+        return absent("No difficulty was measured.")
     bins = min(max(graded.column("num_rollouts").to_pylist(), default=1), _MOST_BINS)
     domains = sorted(set(graded.column("domain").to_pylist()))
     dropped = "dropped: too easy"
     counts = {name: [0.0] * (bins + 1) for name in (*domains, dropped)}
-    for domain, rate in zip(graded.column("domain").to_pylist(), graded.column("pass_rate").to_pylist(), strict=True):
-        is_kept = max_pass_rate is None or rate < max_pass_rate
-        counts[domain if is_kept else dropped][math.floor(rate * bins + 1e-9)] += 1
+    for domain, score in zip(graded.column("domain").to_pylist(), graded.column("mean_score").to_pylist(), strict=True):
+        is_kept = max_mean_score is None or score < max_mean_score
+        counts[domain if is_kept else dropped][math.floor(score * bins + 1e-9)] += 1
     stacks = [Stack(name, counts[name], color_of(name, i)) for i, name in enumerate(domains)]
     return histogram(
-        "Pass rate under the initial checkpoint",
+        "Mean score under the initial checkpoint",
         "prompts",
-        [f"{passed}/{bins}" for passed in range(bins + 1)],
+        [f"{points}/{bins}" for points in range(bins + 1)],
         [*stacks, Stack(dropped, counts[dropped], "muted")],
-        x_label="pass rate",
+        x_label="mean score",
         threshold=None
-        if max_pass_rate is None
-        else (first_bin_from(max_pass_rate, bins), f"kept: below {max_pass_rate:g}"),
+        if max_mean_score is None
+        else (first_bin_from(max_mean_score, bins), f"kept: below {max_mean_score:g}"),
     )
 
 
-def first_bin_from(rate: float, bins: int) -> int:
-    """Return the least number of passes out of `bins` whose pass rate is `rate` or more."""
-    return math.ceil(rate * bins - 1e-9)
+def first_bin_from(score: float, bins: int) -> int:
+    """Return the least number of points out of `bins` whose mean is `score` or more."""
+    return math.ceil(score * bins - 1e-9)
 
 
 def before_after(evaluation: pa.Table) -> str:
@@ -177,16 +180,18 @@ def before_after(evaluation: pa.Table) -> str:
 def _series(panel: Panel, metrics: Sequence[Mapping[str, Any]]) -> list[Series]:
     """Return the panel's curves that have at least one finite value."""
     names = dict(panel.metrics)
-    if panel.per_domain:
-        domains = sorted({key for row in metrics for key in row if key.startswith(panel.per_domain)})
-        names |= {key: key.removeprefix(panel.per_domain) for key in domains}
+    if panel.prefix:
+        matching = {
+            key for row in metrics for key in row if key.startswith(panel.prefix) and key.endswith(panel.suffix)
+        }
+        names |= {key: key.removeprefix(panel.prefix).removesuffix(panel.suffix) for key in sorted(matching)}
     series = []
     for position, (key, label) in enumerate(names.items()):
         rows = [row for row in metrics if panel.x in row] if panel.x != "step" else metrics
         points = [(_number(row.get(panel.x, i + 1)), _number(row.get(key))) for i, row in enumerate(rows)]
         points = [(x, y) for x, y in points if math.isfinite(x)]
         if any(math.isfinite(y) for _, y in points):
-            color = "ink" if panel.per_domain and key in panel.metrics else color_of(label, position)
+            color = "ink" if panel.prefix and key in panel.metrics else color_of(label, position)
             series.append(Series(label, thinned(points), color))
     return series
 

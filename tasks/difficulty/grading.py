@@ -1,4 +1,4 @@
-"""Computes pass rates from rollouts, and selects prompts by them."""
+"""Computes pass rates and mean scores from rollouts, and selects prompts by their mean scores."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from tasks.failures import MistakeError
 from tasks.tables.parquet import table_from_rows, validate, with_user_columns
 from tasks.tables.schemas import COMPARED, GRADED, SET_ASIDE, set_aside_row
 
+MEASURED = ("pass_rate", "mean_score", "num_rollouts", "mean_tokens")
+"""The columns of `GRADED` that come from rollouts."""
+
 
 class GradingError(MistakeError):
     """Raised where no prompt is left to train on, or where rollouts are of other prompts."""
 
 
 def grade(prompts: pa.Table, rollouts: pa.Table, set_aside: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Compute the prompts' pass rates from their judged rollouts.
+    """Compute the prompts' pass rates and mean scores from their judged rollouts.
 
     Args:
         prompts: table of `PROMPTS`.
@@ -33,19 +36,24 @@ def grade(prompts: pa.Table, rollouts: pa.Table, set_aside: pa.Table) -> tuple[p
         GradingError: the rollouts are of other prompts.
     """
     ids = prompts.column("prompt_id").to_pylist()
-    frame = rollouts.select(["prompt_id", "score", "num_tokens", "error"]).to_pandas()
+    frame = rollouts.select(["prompt_id", "score", "passed", "num_tokens", "error"]).to_pandas()
     unknown = set(frame["prompt_id"]) - set(ids)
     if unknown:
         raise GradingError(f"{len(unknown)} rollouts' prompts, such as {min(unknown)}, are not among the prompts")
-    judged = frame[frame["score"].notna()].groupby("prompt_id")
+    judged = frame[frame["score"].notna()].astype({"passed": float}).groupby("prompt_id")
     stats = pd.DataFrame(
-        {"pass_rate": judged["score"].mean(), "num_rollouts": judged.size(), "mean_tokens": judged["num_tokens"].mean()}
+        {
+            "pass_rate": judged["passed"].mean(),
+            "mean_score": judged["score"].mean(),
+            "num_rollouts": judged.size(),
+            "mean_tokens": judged["num_tokens"].mean(),
+        }
     )
     known = pc.is_in(prompts.column("prompt_id"), pa.array(stats.index, pa.string()))
     unsampled = pc.is_in(prompts.column("prompt_id"), set_aside.column("prompt_id").combine_chunks())
     graded = prompts.filter(known)
     stats = stats.loc[graded.column("prompt_id").to_pylist()]
-    for name in ("pass_rate", "num_rollouts", "mean_tokens"):
+    for name in MEASURED:
         graded = graded.append_column(GRADED.field(name), pa.array(stats[name], type=GRADED.field(name).type))
     errors = frame[frame["error"].notna()].groupby("prompt_id")["error"].first().to_dict()
     aside = [
@@ -65,7 +73,7 @@ def grade(prompts: pa.Table, rollouts: pa.Table, set_aside: pa.Table) -> tuple[p
 
 
 def ungraded(prompts: pa.Table, set_aside: pa.Table) -> pa.Table:
-    """Return the prompts that are not in `set_aside` as a table of `GRADED` whose pass rates are not measured (null).
+    """Return the prompts that are not in `set_aside` as a table of `GRADED` whose difficulty is not measured (null).
 
     Args:
         prompts: table of `PROMPTS`.
@@ -73,7 +81,7 @@ def ungraded(prompts: pa.Table, set_aside: pa.Table) -> pa.Table:
     """
     aside = pc.is_in(prompts.column("prompt_id"), set_aside.column("prompt_id").combine_chunks())
     table = prompts.filter(pc.invert(aside))
-    for name in ("pass_rate", "num_rollouts", "mean_tokens"):
+    for name in MEASURED:
         table = table.append_column(GRADED.field(name), pa.nulls(table.num_rows, GRADED.field(name).type))
     return validate(table, with_user_columns(GRADED, table.schema), "prompts that are not graded")
 
@@ -102,17 +110,19 @@ def compare(graded: Sequence[pa.Table], variants: Sequence[str]) -> pa.Table:
 
 
 def select(graded: pa.Table, bounds: Bounds) -> pa.Table:
-    """Return the prompts of a table of `GRADED` whose pass rate is within `bounds`.
+    """Return the prompts of a table of `GRADED` whose mean score is within `bounds`.
 
     Raises:
-        GradingError: no prompt's is.
+        GradingError: no prompt's is, or no prompt is graded.
     """
-    rates = graded.column("pass_rate")
-    selected = graded.filter(pa.array([bounds.keep(rate) for rate in rates.to_pylist()], pa.bool_()))
+    scores = graded.column("mean_score")
+    selected = graded.filter(pa.array([bounds.keep(score) for score in scores.to_pylist()], pa.bool_()))
+    if not graded.num_rows:
+        raise GradingError("no prompt has a judged rollout: the column error of the rollouts has the reasons")
     if not selected.num_rows:
-        extremes = pc.min_max(rates).as_py()
+        extremes = pc.min_max(scores).as_py()
         raise GradingError(
-            f"no prompt has a pass rate {bounds} (difficulty.max_pass_rate, min_pass_rate); those of {graded.num_rows} "
-            f"prompts lie between {extremes['min']:g} and {extremes['max']:g}"
+            f"no prompt has a mean score {bounds} (difficulty.max_mean_score, min_mean_score); those of "
+            f"{graded.num_rows} prompts lie between {extremes['min']:g} and {extremes['max']:g}"
         )
     return selected

@@ -31,6 +31,7 @@ from tasks.flyte.stages import (
     footer,
     input_schema,
     local,
+    progress,
     read_input,
     read_input_batches,
     sampling_progress,
@@ -237,6 +238,10 @@ def judge_rollouts(
         spec: the options of the sampling.
         initial: the checkpoint that training begins with; it judges where `verifiers` says so.
         verifiers: the options of the verifiers.
+
+    Raises:
+        RewardFunctionError, RewardServiceError, UnjudgedError: too many responses cannot be judged
+            (`spec.max_unjudged`); the verdicts on others are cached, so that another attempt judges the rest.
     """
     from tasks.charts import decks
     from tasks.generation.judging import Judging
@@ -244,7 +249,7 @@ def judge_rollouts(
     watch = Stopwatch("judging")
     table = read_input(prompts, PROMPTS)
     cache = _rollout_cache(spec, model, initial, verifiers)
-    judging = Judging(table, cache, verifiers.with_initial(local(initial)), spec.verifier_workers)
+    judges = partial(Judging, table, cache, verifiers.with_initial(local(initial)), spec.verifier_workers)
     first: list[pa.Table] = []
 
     def parts() -> Iterator[pa.Table]:
@@ -254,6 +259,7 @@ def judge_rollouts(
                 if not first:
                     first.append(scored)
                 yield scored
+            judging.check_share(spec.max_unjudged)
 
     lineage = made_from(
         __name__,
@@ -270,7 +276,9 @@ def judge_rollouts(
         made = watch.summary(f"{judging.judged:,} judged", judged=judging.judged, verifiers=judging.figures)
         return {SUMMARY: made.as_json()}
 
-    output = write_output("rollouts.parquet", parts(), ROLLOUTS, lineage, last=summary)
+    with progress("difficulty: judging", table.num_rows * spec.sampling.samples) as advance:
+        judging = judges(on_judged=lambda _: advance(), on_cached=advance)
+        output = write_output("rollouts.parquet", parts(), ROLLOUTS, lineage, last=summary)
     show("difficulty: judging", decks.judging(table, first[0] if first else ROLLOUTS.empty_table(), judging.judged))
     return output
 
@@ -301,8 +309,11 @@ def collect_rollouts(
     output = write_output("rollouts.parquet", totals.counted(parts), ROLLOUTS, lineage)
     sampling, judging = (joined([_summary_of(shard) for shard in shards]) for shards in (responses, rollouts))
     describe_sampling(sampling, totals, len(rollouts))
-    judging.headline = f"{judging.facts['judged']:,} rollouts judged after they were sampled"
+    judging.headline = f"{judging.facts['judged']:,} rollouts judged after they were sampled" + (
+        f"; {totals.unjudged:,} of {totals.rollouts:,} could not be judged" if totals.unjudged else ""
+    )
     speed = sampling.facts["tokens_per_second"]
+    judging.facts |= {"unjudged": totals.unjudged, **totals.facts()}
     show("rollouts", decks.rollouts(totals.rollouts, totals.mean_score, totals.unjudged, speed, len(rollouts)))
     return Collected(output, sampling, judging)
 

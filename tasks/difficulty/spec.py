@@ -1,4 +1,4 @@
-"""The pydantic models behind `difficulty:`, which name the sampling and the pass rates that are kept."""
+"""The pydantic models behind `difficulty:`, which name the sampling and the mean scores that are kept."""
 
 from __future__ import annotations
 
@@ -32,13 +32,15 @@ class Variant(Config):
 class DifficultySpec(Config):
     """Offline difficulty filtering (OlmoRL, data construction step 2)."""
 
-    max_pass_rate: float | None = Field(0.625, gt=0, le=1)
-    """Pass rate, in [0, 1], strictly below which a prompt is kept. The paper excludes "samples that the model easily
-    solves (pass rate > 62.5%)"; this bound is strict, so that a prompt of which 5 of 8 rollouts pass (62.5% exactly) is
-    excluded, too. None: no bound, though pass rates are measured; `difficulty: null` measures none."""
-    min_pass_rate: float | None = Field(None, ge=0, lt=1)
-    """Pass rate, in [0, 1], strictly above which a prompt is kept: 0 drops the prompts that the model never solves.
-    None: no bound, as in the paper."""
+    max_mean_score: float | None = Field(0.625, gt=0, le=1)
+    """Mean score of a prompt's rollouts, in [0, 1], strictly below which it is kept. With a verifier that gives 0 or 1
+    it is the pass rate; for partial scores (code, chat, several rewards) it is what open-instruct's filter computes and
+    calls so. The paper excludes "samples that the model easily solves (pass rate > 62.5%)"; this bound is strict, so
+    that a prompt of which 5 of 8 rollouts pass (62.5% exactly) is excluded, too. None: no bound, though scores are
+    measured; `difficulty: null` measures none."""
+    min_mean_score: float | None = Field(None, ge=0, lt=1)
+    """Mean score of a prompt's rollouts, in [0, 1], strictly above which it is kept: 0 drops the prompts whose rollouts
+    all score 0. None: no bound, as in the paper."""
     sampling: SamplingConfig = SamplingConfig(samples=8)
     """Options of the sampling: by default 8 rollouts of a prompt at temperature 1.0 and top-p 1.0, as in training."""
     unlike_training: RunTime[bool] = False
@@ -46,7 +48,7 @@ class DifficultySpec(Config):
     not those that training will meet."""
     early_stopping: bool = False
     """End the sampling of a prompt once its remaining rollouts cannot change whether it is kept. The same prompts are
-    kept; their pass rates come from fewer rollouts (`num_rollouts`)."""
+    kept; their pass rates and mean scores come from fewer rollouts (`num_rollouts`)."""
     engine: EngineConfig = EngineConfig()
     """Options of the vLLM engine."""
     shard_prompts: RunTime[int] = Field(10_000, gt=0)
@@ -56,6 +58,9 @@ class DifficultySpec(Config):
     """Shards that are sampled at the same time on a cluster, at most; 0: all of them."""
     verifier_workers: RunTime[int] = Field(1, gt=0)
     """Processes that judge responses."""
+    max_unjudged: float = Field(0.1, ge=0, le=1)
+    """Largest share of a shard's rollouts, in [0, 1], that may be unjudged, because a verifier, its service or a reward
+    function failed. Above it the stage fails; verdicts that exist are kept, and another run judges the rest."""
     compared: dict[str, Variant] = Field(default={})
     """Variants by name: other checkpoints, or other variables of the chat template. Their pass rates become a table of
     their own (`compared`) and select no prompt."""
@@ -64,15 +69,15 @@ class DifficultySpec(Config):
 
     @model_validator(mode="after")
     def _something_is_kept(self) -> Self:
-        low, high = self.min_pass_rate, self.max_pass_rate
+        low, high = self.min_mean_score, self.max_mean_score
         if low is not None and high is not None and low >= high:
-            raise ValueError(f"min_pass_rate ({low:g}) must be below max_pass_rate ({high:g}): nothing would be kept")
+            raise ValueError(f"min_mean_score ({low:g}) must be below max_mean_score ({high:g}): nothing would be kept")
         return self
 
     @property
     def bounds(self) -> Bounds:
-        """The pass rates that are kept."""
-        return Bounds(max_pass_rate=self.max_pass_rate, min_pass_rate=self.min_pass_rate)
+        """The mean scores that are kept."""
+        return Bounds(max_mean_score=self.max_mean_score, min_mean_score=self.min_mean_score)
 
     @property
     def rollout_spec(self) -> RolloutSpec:
@@ -81,6 +86,7 @@ class DifficultySpec(Config):
             sampling=self.sampling,
             engine=self.engine,
             verifier_workers=self.verifier_workers,
+            max_unjudged=self.max_unjudged,
             stop_at=self.bounds if self.early_stopping else None,
         )
 
@@ -101,5 +107,7 @@ class RolloutSpec(Config):
     """Options of the vLLM engine."""
     verifier_workers: RunTime[int]
     """Processes that judge responses."""
+    max_unjudged: float = Field(0.1, ge=0, le=1)
+    """Largest share of a shard's rollouts, in [0, 1], that may be unjudged; above it their judging fails."""
     stop_at: Bounds | None = None
     """Bounds that end the sampling of a prompt once it is decided whether they keep it; None: all samples are drawn."""

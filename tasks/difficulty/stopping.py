@@ -10,25 +10,25 @@ from tasks.config import Config
 
 
 class Bounds(Config):
-    """The pass rates of the prompts that are kept."""
+    """The mean scores of the prompts that are kept."""
 
-    max_pass_rate: float | None = Field(0.625, gt=0, le=1)
-    """Pass rate, in [0, 1], strictly below which a prompt is kept; None: no bound."""
-    min_pass_rate: float | None = Field(None, ge=0, lt=1)
-    """Pass rate, in [0, 1], strictly above which a prompt is kept; None: no bound."""
+    max_mean_score: float | None = Field(0.625, gt=0, le=1)
+    """Mean score, in [0, 1], strictly below which a prompt is kept; None: no bound."""
+    min_mean_score: float | None = Field(None, ge=0, lt=1)
+    """Mean score, in [0, 1], strictly above which a prompt is kept; None: no bound."""
 
     def __str__(self) -> str:
-        above = [] if self.min_pass_rate is None else [f"above {self.min_pass_rate:.1%}"]
-        below = [] if self.max_pass_rate is None else [f"below {self.max_pass_rate:.1%}"]
+        above = [] if self.min_mean_score is None else [f"above {self.min_mean_score:.1%}"]
+        below = [] if self.max_mean_score is None else [f"below {self.max_mean_score:.1%}"]
         return " and ".join([*above, *below]) or "of any value"
 
-    def keep(self, pass_rate: float) -> bool:
-        """Return True for a pass rate within the bounds."""
-        return not self.is_too_easy(pass_rate) and (self.min_pass_rate is None or pass_rate > self.min_pass_rate)
+    def keep(self, mean_score: float) -> bool:
+        """Return True for a mean score within the bounds."""
+        return not self.is_too_easy(mean_score) and (self.min_mean_score is None or mean_score > self.min_mean_score)
 
-    def is_too_easy(self, pass_rate: float) -> bool:
-        """Return True for a pass rate that is not below the upper bound."""
-        return self.max_pass_rate is not None and pass_rate >= self.max_pass_rate
+    def is_too_easy(self, mean_score: float) -> bool:
+        """Return True for a mean score that is not below the upper bound."""
+        return self.max_mean_score is not None and mean_score >= self.max_mean_score
 
 
 def remaining(scores: Sequence[float | None], samples: int, bounds: Bounds) -> int:
@@ -37,13 +37,13 @@ def remaining(scores: Sequence[float | None], samples: int, bounds: Bounds) -> i
     It is 0 as well once all rollouts are drawn. The decision is that of `samples` rollouts: with `s` the sum of `n`
     scores in [0, 1] and `r` rollouts to come, the mean over all will lie in [s / (n + r), (s + r) / (n + r)], and is
     decided when both ends are kept, or both are dropped on the same side. A rollout that cannot be judged (None)
-    narrows that interval and never widens it. So does the mean of the rollouts so far, which becomes the pass rate: the
-    bounds decide the same about it.
+    narrows that interval and never widens it. So does the mean of the rollouts so far, which is compared with the
+    bounds in the end: they decide the same about it.
 
     Args:
         scores: scores of the rollouts so far; None for one that could not be judged.
         samples: rollouts of a prompt, at most.
-        bounds: the pass rates that are kept.
+        bounds: the mean scores that are kept.
     """
     left = samples - len(scores)
     judged = [score for score in scores if score is not None]
@@ -61,5 +61,5 @@ def _is_decided(total: float, judged: int, left: int, bounds: Bounds) -> bool:
         return False
     low, high = total / (judged + left), (total + left) / (judged + left)
     too_easy = bounds.is_too_easy(low)
-    too_hard = bounds.min_pass_rate is not None and high <= bounds.min_pass_rate
+    too_hard = bounds.min_mean_score is not None and high <= bounds.min_mean_score
     return too_easy or too_hard or (bounds.keep(low) and bounds.keep(high))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from tasks.tables.rewards import reward_values
 from tasks.tables.schemas import StageSummary
 
 
@@ -19,12 +21,16 @@ class Totals:
     Attributes:
         rollouts: their number.
         unjudged: those among them without a score.
+        passed: those among them that pass.
         score: the sum of the scores.
+        rewards: the sum and the number of the rewards of each name.
     """
 
     rollouts: int = 0
     unjudged: int = 0
+    passed: int = 0
     score: float = 0.0
+    rewards: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     def counted(self, parts: Iterator[pa.Table]) -> Iterator[pa.Table]:
         """Yield `parts` of a table of `ROLLOUTS`, and count their rows on the way."""
@@ -32,13 +38,23 @@ class Totals:
             scores = part.column("score")
             self.rollouts += part.num_rows
             self.unjudged += scores.null_count
-            self.score += sum(score for score in scores.to_pylist() if score is not None)
+            self.passed += pc.sum(part.column("passed")).as_py() or 0
+            self.score += pc.sum(scores).as_py() or 0.0
+            for name, values in reward_values(part).items():
+                total, count = self.rewards.get(name, (0.0, 0))
+                self.rewards[name] = total + sum(values), count + len(values)
             yield part
 
     @property
     def mean_score(self) -> float:
         """The mean of the scores; 0 where no rollout has one."""
         return self.score / max(self.rollouts - self.unjudged, 1)
+
+    def facts(self) -> dict[str, Any]:
+        """Return the figures of the judged rollouts: share that passes, mean score, mean of each reward by name."""
+        judged = max(self.rollouts - self.unjudged, 1)
+        means = {name: total / count for name, (total, count) in self.rewards.items()}
+        return {"pass_rate": self.passed / judged, "mean_score": self.mean_score, "rewards": means}
 
 
 def joined(summaries: Sequence[StageSummary]) -> StageSummary:

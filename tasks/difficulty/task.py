@@ -23,7 +23,7 @@ from tasks.flyte.stages import (
 from tasks.lineage.provenance import made_from
 from tasks.tables.schemas import COMPARED, PROMPTS, ROLLOUTS, SET_ASIDE, StageSummary
 
-_SCORED = pa.schema([ROLLOUTS.field(name) for name in ("prompt_id", "score", "num_tokens", "error")])
+_SCORED = pa.schema([ROLLOUTS.field(name) for name in ("prompt_id", "score", "passed", "num_tokens", "error")])
 """The columns of rollouts that grading reads: without the responses, which are most of the bytes."""
 
 
@@ -36,13 +36,13 @@ class Graded(NamedTuple):
 
 @shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
 def select_prompts(prompts: Parquet, rollouts: Parquet, set_aside: Parquet, bounds: Bounds) -> Graded:
-    """Compute the prompts' pass rates from their rollouts, and select those that are neither too easy nor too hard.
+    """Compute pass rates and mean scores of prompts, and select the prompts that are neither too easy nor too hard.
 
     Args:
         prompts: all prompts, those that were not sampled among them.
         rollouts: the judged responses to them.
         set_aside: the prompts that were not sampled.
-        bounds: the pass rates that are kept.
+        bounds: the mean scores that are kept.
     """
     from tasks.charts import decks
     from tasks.difficulty.grading import grade, select
@@ -51,25 +51,25 @@ def select_prompts(prompts: Parquet, rollouts: Parquet, set_aside: Parquet, boun
     table = read_input(prompts, input_schema(prompts, PROMPTS))
     graded, unjudged = grade(table, _scored(rollouts), read_input(set_aside, SET_ASIDE))
     selected = select(graded, bounds)
-    too_easy = sum(map(bounds.is_too_easy, graded.column("pass_rate").to_pylist()))
+    too_easy = sum(map(bounds.is_too_easy, graded.column("mean_score").to_pylist()))
     lineage = made_from(
         __name__,
         inputs={"prompts": content_digest(prompts), "rollouts": content_digest(rollouts)},
         bounds=bounds,
     )
-    show("pass rates", decks.difficulty(graded, selected.num_rows, str(bounds), bounds.max_pass_rate))
+    show("difficulty", decks.difficulty(graded, selected.num_rows, str(bounds), bounds.max_mean_score))
     return Graded(
         write_output("graded.parquet", graded, graded.schema, lineage),
         write_output("selected.parquet", selected, selected.schema, lineage),
         write_output("set_aside.parquet", unjudged, SET_ASIDE, lineage),
         watch.summary(
-            f"{selected.num_rows:,} of {graded.num_rows:,} prompts have a pass rate {bounds}",
+            f"{selected.num_rows:,} of {graded.num_rows:,} prompts have a mean score {bounds}",
             graded=graded.num_rows,
             kept=selected.num_rows,
             too_easy=too_easy,
             too_hard=graded.num_rows - selected.num_rows - too_easy,
             ungraded=unjudged.num_rows,
-            max_pass_rate=bounds.max_pass_rate,
+            max_mean_score=bounds.max_mean_score,
         ),
     )
 
@@ -101,7 +101,7 @@ def take_all(prompts: Parquet, set_aside: Parquet) -> Unfiltered:
         read_input(set_aside, SET_ASIDE),
     )
     lineage = made_from(__name__, inputs={"prompts": content_digest(prompts), "set_aside": content_digest(set_aside)})
-    show("pass rates", charts.page({"kept": f"{table.num_rows:,}", "pass rates": "not measured"}))
+    show("difficulty", charts.page({"kept": f"{table.num_rows:,}", "difficulty": "not measured"}))
     return Unfiltered(
         write_output("graded.parquet", table, table.schema, lineage),
         write_output("selected.parquet", table, table.schema, lineage),
@@ -110,7 +110,7 @@ def take_all(prompts: Parquet, set_aside: Parquet) -> Unfiltered:
         Stopwatch("rollouts").summary("no rollouts: difficulty is null"),
         Stopwatch("judging").summary("nothing judged: difficulty is null"),
         watch.summary(
-            f"all {table.num_rows:,} prompts that fit; no pass rates were measured",
+            f"all {table.num_rows:,} prompts that fit; their difficulty was not measured",
             graded=table.num_rows,
             kept=table.num_rows,
             too_easy=0,

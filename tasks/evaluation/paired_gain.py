@@ -7,7 +7,7 @@ rollout under one policy is left out under both and counted too, so each figure 
 
 Intervals:
 
-- *Rates* (`pass_rate`, `pass@k`, `truncated`): the Wilson score interval at the effective sample size
+- *Rates* (`pass_rate`, `mean_score`, `pass@k`, `truncated`): the Wilson score interval at the effective sample size
   `n_eff = p (1 - p) / var(p)` with a t quantile on `prompts - 1` degrees of freedom (Dean and Pagano 2015, J. Surv.
   Stat. Methodol. 3(4)), `n_eff` bounded to [prompts, rollouts]. For 0/1 scores both bounds are facts: the variance of
   a per-prompt mean lies between `p (1 - p) / samples` and `p (1 - p)`. At 0 and 1, where the variance is estimated as
@@ -15,7 +15,8 @@ Intervals:
 - *Gains of rates*: the t interval of per-prompt differences after adding two pseudo-prompts, one unchanged and one
   split evenly between +1 and -1 (Agresti and Min 2005, Stat. Med. 24, for paired proportions). It never collapses when
   all prompts agree, at the price of a slightly wider interval than the plain one. The gain itself is not adjusted.
-- *Lengths* (`mean_tokens`): the plain t interval over prompts. One prompt has no interval: its bounds are NaN.
+- *Lengths and rewards* (`mean_tokens`, `rewards/<name>`): the plain t interval over prompts. One prompt has no
+  interval: its bounds are NaN.
 
 The p-value of a gain is two-sided, from flipping the signs of per-prompt differences: exact up to 13 prompts, from
 9,999 seeded flips beyond.
@@ -32,6 +33,7 @@ import pandas as pd
 import pyarrow as pa
 from scipy import stats
 
+from tasks.failures import MistakeError
 from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import DOMAINS, EVALUATION
 
@@ -43,6 +45,8 @@ FLIPPED_AT_ONCE = 1 << 24
 """Differences whose signs are drawn at one time, 16 bytes each."""
 FLIP_SEED = 0
 """Seed of the sign flips."""
+_REWARD = "rewards/"
+"""The beginning of the metrics of rewards by name."""
 EVERYTHING = "all"
 """The benchmark of all domains together."""
 
@@ -77,8 +81,9 @@ class Evaluation:
 
     Attributes:
         comparisons: by benchmark; `all` first, then the domains that have paired prompts.
-        table: the `EVALUATION` table; metrics are `pass_rate`, `pass@k` (for the k that was sampled, from 2 on),
-            `mean_tokens` and `truncated`.
+        table: the `EVALUATION` table; metrics are `pass_rate` (the share of responses that pass, whatever other rewards
+            pay), `mean_score`, `pass@k` (for the k that was sampled, from 2 on), `mean_tokens`, `truncated` and, where
+            prompts have several rewards, `rewards/<name>`: the mean of each, before its weight.
         unjudged_before: rollouts of the first policy without a score.
         unjudged_after: rollouts of the second policy without a score.
         unpaired: prompts left out because one policy has no judged rollout of them.
@@ -117,12 +122,12 @@ def compare(before: pa.Table, after: pa.Table, prompts: pa.Table, *, seed: int =
     k = max(_samples(before), _samples(after))
     paired = sorted(set(first["prompt_id"]) & set(second["prompt_id"]))
     if not paired:
-        raise ValueError("no prompt has a judged rollout under both policies: there is nothing to compare")
+        raise MistakeError("no prompt has a judged rollout under both policies: there is nothing to compare")
     per_prompt = (_per_prompt(first, paired, k), _per_prompt(second, paired, k))
 
     domain_of = np.array([domains[prompt] for prompt in paired])
     comparisons, rows = {}, []
-    for benchmark in (EVERYTHING, *DOMAINS):
+    for benchmark in (EVERYTHING, *dict.fromkeys((*DOMAINS, *sorted(set(domains.values()))))):
         chosen = np.full(len(paired), True) if benchmark == EVERYTHING else domain_of == benchmark
         if not chosen.any():
             continue
@@ -133,7 +138,7 @@ def compare(before: pa.Table, after: pa.Table, prompts: pa.Table, *, seed: int =
             for policy, estimate in zip(("before", "after", "gain"), estimates, strict=True):
                 rows.append({"benchmark": benchmark, "metric": metric, "policy": policy, **asdict(estimate)})
         old, new, gain = figures["pass_rate"]
-        difference = (per_prompt[1]["score"] - per_prompt[0]["score"]).to_numpy()[chosen]
+        difference = (per_prompt[1]["passed"] - per_prompt[0]["passed"]).to_numpy()[chosen]
         comparisons[benchmark] = Comparison(
             benchmark,
             old.value,
@@ -233,26 +238,32 @@ def _figures(before: pd.DataFrame, after: pd.DataFrame, k: int) -> Iterator[tupl
 
     everyone = np.full(len(before), True)
     complete = (before["judged"].to_numpy() == k) & (after["judged"].to_numpy() == k)
-    yield rate("score", everyone, "pass_rate")
+    yield rate("passed", everyone, "pass_rate")
+    yield rate("score", everyone, "mean_score")
     if k > 1 and complete.any():
         yield rate("best", complete, f"pass@{k}", clustered=False)
     yield rate("truncated", everyone, "truncated")
     old, new = before["num_tokens"].to_numpy(), after["num_tokens"].to_numpy()
     yield "mean_tokens", length_interval(old), length_interval(new), length_interval(new - old)
+    for name in before.columns.intersection(after.columns):
+        if name.startswith(_REWARD) and (both := before[name].notna() & after[name].notna()).any():
+            old, new = before.loc[both, name].to_numpy(), after.loc[both, name].to_numpy()
+            yield name, length_interval(old), length_interval(new), length_interval(new - old)
 
 
 def _judged(rollouts: pa.Table, domains: dict[str, str], which: str) -> pd.DataFrame:
     """The rollouts that have a score, after checking that every one is of a known prompt and none occurs twice."""
-    columns = ["prompt_id", "sample", "score", "num_tokens", "finish_reason"]
+    columns = ["prompt_id", "sample", "score", "passed", "rewards", "num_tokens", "finish_reason"]
     frame = rollouts.select(columns).to_pandas()
     unknown = sorted(set(frame["prompt_id"]) - set(domains))
     if unknown:
-        raise ValueError(f"rollouts {which}: prompt {unknown[0]!r} is not among the evaluated prompts")
+        raise MistakeError(f"rollouts {which}: prompt {unknown[0]!r} is not among the evaluated prompts")
     twice = frame[frame.duplicated(["prompt_id", "sample"])]
     if len(twice):
         prompt, sample = twice.iloc[0][["prompt_id", "sample"]]
-        raise ValueError(f"rollouts {which}: sample {sample} of prompt {prompt!r} occurs twice")
-    return frame[frame["score"].notna()]
+        raise MistakeError(f"rollouts {which}: sample {sample} of prompt {prompt!r} occurs twice")
+    judged = frame[frame["score"].notna()]
+    return judged.astype({"passed": float})
 
 
 def _samples(rollouts: pa.Table) -> int:
@@ -262,14 +273,28 @@ def _samples(rollouts: pa.Table) -> int:
 
 
 def _per_prompt(judged: pd.DataFrame, prompts: list[str], k: int) -> pd.DataFrame:
-    """One row per prompt of `prompts`, in their order: means, best score and number of its judged rollouts.
+    """One row per prompt of `prompts`, in their order: means, best verdict and number of its judged rollouts.
 
-    The best of k 0/1 scores is pass@k as Chen et al. (2021, arXiv:2107.03374) estimate it when k samples were drawn.
+    The mean of a reward has a column `rewards/<name>`, NaN where it applies to none of the prompt's responses. The best
+    of k 0/1 verdicts is pass@k as Chen et al. (2021, arXiv:2107.03374) estimate it when k samples were drawn.
     """
     judged = judged.sort_values(["prompt_id", "sample"])  # float sums, and so the bytes, must not depend on row order
     grouped = judged.assign(truncated=(judged["finish_reason"] == "length").astype(float)).groupby("prompt_id")
-    table = grouped[["score", "truncated", "num_tokens"]].mean()
-    return table.assign(best=grouped["score"].max(), judged=grouped.size()).loc[prompts]
+    table = grouped[["passed", "score", "truncated", "num_tokens"]].mean()
+    table = table.assign(best=grouped["passed"].max(), judged=grouped.size())
+    return table.join(_mean_rewards(judged)).loc[prompts]
+
+
+def _mean_rewards(judged: pd.DataFrame) -> pd.DataFrame:
+    """The mean of each reward, before its weight, by prompt: a column `rewards/<name>` each."""
+    rows = [
+        (prompt, f"{_REWARD}{name}", value)
+        for prompt, parts in zip(judged["prompt_id"], judged["rewards"], strict=True)
+        for name, value in (() if parts is None else parts)
+        if value is not None
+    ]
+    frame = pd.DataFrame(rows, columns=["prompt_id", "name", "value"]).astype({"value": float})
+    return frame.pivot_table(index="prompt_id", columns="name", values="value", aggfunc="mean")
 
 
 def _mean(values: np.ndarray) -> float:

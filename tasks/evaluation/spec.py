@@ -25,5 +25,9 @@ class EvaluationSpec(Extendable):
     """Options of the vLLM engine."""
     verifier_workers: RunTime[int] = Field(1, gt=0)
     """Processes that judge responses."""
+    max_unjudged: float = Field(0.1, ge=0, le=1)
+    """Largest share of a policy's responses, in [0, 1], that may be unjudged, because a verifier, its service or a
+    reward function failed. Above it the evaluation fails; verdicts that exist are kept, and another run judges the
+    rest."""
     pod: RunTime[PodConfig] = PodConfig()
     """Pod in which a policy is evaluated on a cluster."""

@@ -29,6 +29,7 @@ from tasks.tables.schemas import EVALUATION, GRADED, PROMPTS, ROLLOUTS, SET_ASID
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 if TYPE_CHECKING:
+    from tasks.evaluation.paired_gain import Evaluation
     from tasks.generation.sample_and_score import Rollouts
 
 
@@ -75,18 +76,19 @@ def evaluate_policy(
         evaluation=config,
         verifiers=verifiers,
     )
-    sampled = rollouts.sampled
+    sampled, unjudged = rollouts.sampled, rollouts.table.column("score").null_count
     show("evaluation", decks.evaluation(table, rollouts.table, sampled.tokens_per_second))
     return Evaluated(
         write_output("rollouts.parquet", rollouts.table, ROLLOUTS, lineage),
         write_output("set_aside.parquet", rollouts.set_aside, SET_ASIDE, lineage),
         watch.summary(
-            f"{rollouts.table.num_rows:,} responses at {sampled.tokens_per_second:,.0f} tokens/s",
+            f"{rollouts.table.num_rows:,} responses at {sampled.tokens_per_second:,.0f} tokens/s"
+            + (f"; {unjudged:,} could not be judged" if unjudged else ""),
             on=process_resources(),
             output_tokens=sampled.output_tokens,
             tokens_per_second=sampled.tokens_per_second,
             engine_start_seconds=sampled.start_seconds,
-            unjudged=rollouts.table.column("score").null_count,
+            unjudged=unjudged,
             verifiers=sampled.verifiers,
             too_long=rollouts.set_aside.num_rows,
         ),
@@ -116,6 +118,7 @@ def _rollouts(
             cache=RolloutCache.at(*storage_location("rollouts"), digest, config.engine, config.sampling, judging),
             verifiers=verifiers.with_initial(local(initial)),
             verifier_workers=config.verifier_workers,
+            max_unjudged=config.max_unjudged,
             on_judged=judged,
         )
 
@@ -143,7 +146,12 @@ def compare_policies(before: Parquet, after: Parquet, prompts: Parquet) -> Compa
         write_output("evaluation.parquet", evaluation.table, EVALUATION, lineage),
         watch.summary(
             f"held-out pass rate {overall.before:.1%} to {overall.after:.1%}, gain {100 * overall.gain:+.1f} points "
-            f"[{100 * overall.gain_low:+.1f}, {100 * overall.gain_high:+.1f}]",
+            f"[{100 * overall.gain_low:+.1f}, {100 * overall.gain_high:+.1f}]" + _unjudged(evaluation),
             **evaluation.facts(),
         ),
     )
+
+
+def _unjudged(evaluation: Evaluation) -> str:
+    counts = (evaluation.unjudged_before, evaluation.unjudged_after)
+    return f"; {counts[0]:,} and {counts[1]:,} responses could not be judged" if any(counts) else ""

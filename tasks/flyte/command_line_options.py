@@ -29,7 +29,7 @@ class ConfigFile(click.ParamType):
         try:
             return parse(self.model, value)
         except SpecError as error:
-            raise click.BadParameter(str(error)) from None
+            raise SpecError(f"{param.opts[0] if param else 'the value'}: {error}") from None
 
 
 class ListOf(click.ParamType):
@@ -83,10 +83,7 @@ def companion_callback(model: type[Any]) -> Callable[[click.Context, click.Param
     def callback(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
         recipe = next((value for value in ctx.params.values() if isinstance(value, RecipeFile)), None)
         is_given = param.name is not None and ctx.get_parameter_source(param.name) != ParameterSource.DEFAULT
-        try:
-            return value if recipe is None or is_given else recipe.companion(model)
-        except SpecError as error:
-            raise click.BadParameter(str(error)) from None
+        return value if recipe is None or is_given else recipe.companion(model)
 
     return callback
 
@@ -116,13 +113,10 @@ def output_addresses(convert: Callable[..., Any], *, folder: bool) -> Callable[.
 
     @wraps(convert)
     def converted(self: click.ParamType, value: Any, param: click.Parameter | None, ctx: click.Context) -> Any:
-        from tasks.flyte.remote_outputs import AddressError, is_output, stored_at
+        from tasks.flyte.remote_outputs import is_output, stored_at
 
         if is_output(value):
-            try:
-                value = stored_at(value, ctx.obj.remote_instance(), folder=folder)
-            except AddressError as error:
-                raise click.BadParameter(str(error)) from None
+            value = stored_at(value, ctx.obj.remote_instance(), folder=folder)
         return convert(self, value, param, ctx)
 
     return converted

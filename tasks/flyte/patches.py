@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import pkgutil
-import re
 from collections.abc import Callable, Iterator
 from copy import copy
 from functools import cache, partial, wraps
@@ -17,15 +16,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import rich_click as click
 from flytekit import FlyteContextManager
 from flytekit.core.type_engine import TypeTransformerFailedError
 from flytekit.models.literals import Literal, LiteralMap
 from flytekit.models.types import LiteralType
 from pydantic import BaseModel
 
-from tasks.failures import mistake_in
-from tasks.flyte import command_line_options
+from tasks.flyte import backend, command_line_options
+from tasks.flyte.errors import in_the_console, on_the_terminal
 from tasks.flyte.literals import input_error, json_values
 from tasks.flyte.local_run import published_results
 
@@ -34,9 +32,6 @@ CHECKED_VERSION = "1.16.31"
 
 SANDBOX = "FLYTE_SDK_LOCAL_SANDBOX"
 """Flytekit's environment variable that names the folder of all that local runs write."""
-
-_TASK_PREFIX = re.compile(r"^(Error encountered while [^\n]*:\n  )+")
-"""Flytekit's words before the message of an error that a task raised on this machine."""
 
 
 class PatchError(RuntimeError):
@@ -59,29 +54,18 @@ class Patch(NamedTuple):
     upstream: str
 
 
-def _mistakes_on_the_terminal(pretty_print_exception: Callable[..., None]) -> Callable[..., None]:
-    """Print a user's mistake as its sentence, without a traceback."""
+def _explained_uploads(upload_file: Callable[..., Any]) -> Callable[..., Any]:
+    """Report a file that could not be uploaded in one sentence."""
 
-    @wraps(pretty_print_exception)
-    def print_exception(error: Exception, *args: Any, **kwargs: Any) -> None:
-        mistake = mistake_in(error)
-        if mistake is None:
-            pretty_print_exception(error, *args, **kwargs)
-        else:
-            click.secho(f"Error: {_TASK_PREFIX.sub('', str(mistake))}", fg="red", err=True)
+    @wraps(upload_file)
+    def upload(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return upload_file(*args, **kwargs)
+        except Exception as error:
+            explained = backend.upload_error(error)
+            raise explained or error from error.__cause__
 
-    return print_exception
-
-
-def _mistakes_in_the_console(get_traceback_str: Callable[..., str]) -> Callable[..., str]:
-    """Report a user's mistake from a pod as its sentence, without a traceback."""
-
-    @wraps(get_traceback_str)
-    def text(error: Exception) -> str:
-        mistake = mistake_in(error)
-        return get_traceback_str(error) if mistake is None else str(mistake)
-
-    return text
+    return upload
 
 
 def _addresses(literal: Literal) -> Iterator[str]:
@@ -199,20 +183,26 @@ PATCHES = (
     ),
     Patch(
         "flytekit.clis.sdk_in_container.utils:pretty_print_exception",
-        _mistakes_on_the_terminal,
-        "a user's mistake would end a local run with a traceback",
+        on_the_terminal,
+        "an error would end a local run with a traceback",
         f"{FLYTEKIT}/2862",
     ),
     Patch(
         "flytekit.clis.sdk_in_container.run:pretty_print_exception",  # imported by name there
-        _mistakes_on_the_terminal,
-        "a user's mistake would end `pyflyte run` with a traceback",
+        on_the_terminal,
+        "an error would end `pyflyte run` with a traceback",
         f"{FLYTEKIT}/2862",
     ),
     Patch(
+        "flytekit.remote.remote:FlyteRemote.upload_file",
+        _explained_uploads,
+        "a launch whose code cannot be uploaded would end with a traceback that names a temporary archive",
+        NONE_KNOWN,
+    ),
+    Patch(
         "flytekit.bin.entrypoint:get_traceback_str",
-        _mistakes_in_the_console,
-        "a user's mistake would stand in Flyte's console below a traceback",
+        in_the_console,
+        "an error would stand in Flyte's console below a traceback",
         NONE_KNOWN,
     ),
     Patch(

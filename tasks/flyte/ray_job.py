@@ -23,7 +23,7 @@ from flytekit.core.python_function_task import PythonFunctionTask
 from flytekit.extend import TaskPlugins
 from google.protobuf.json_format import MessageToDict, ParseDict
 
-from tasks.machine.quiet import silence_retries
+from tasks.machine.local_ray import start_ray
 
 KUBERNETES = {"cpu": "cpu", "mem": "memory", "gpu": "nvidia.com/gpu", "ephemeral_storage": "ephemeral-storage"}
 """Names that Kubernetes has for the fields of `Resources`."""
@@ -75,8 +75,7 @@ class RayJobTask(PythonFunctionTask[RayJobConfig]):
 
         state = FlyteContextManager.current_context().execution_state
         if state is None or state.is_local_execution():
-            silence_retries()
-            ray.init(ignore_reinit_error=True, include_dashboard=False)  # ten processes that nothing here asks
+            start_ray(ignore_reinit_error=True)
         else:
             with tempfile.TemporaryDirectory() as folder:  # Ray uploads it before `init` returns
                 size = copy_code(Path(), Path(folder))

@@ -30,10 +30,9 @@ def stored_at(address: str, remote: FlyteRemote, *, folder: bool) -> str:
     """Return the address on blob storage of the file or folder that an execution's output holds.
 
     Raises:
-        AddressError: the address is malformed, the backend does not answer or has no such output, or that is neither a
-            file nor, where `folder` is true, a folder.
+        AddressError: the address is malformed, the backend has no such output, or that is neither a file nor, where
+            `folder` is true, a folder.
     """
-    from flytekit.exceptions.base import FlyteException
     from flytekit.exceptions.user import FlyteEntityNotExistException, FlyteInvalidInputException
     from flytekit.models.core.types import BlobType
     from flytekit.models.literals import Literal
@@ -44,11 +43,6 @@ def stored_at(address: str, remote: FlyteRemote, *, folder: bool) -> str:
         answer = remote.client.get_data(address)
     except (FlyteEntityNotExistException, FlyteInvalidInputException) as error:
         raise AddressError(f"{address}: {_endpoint(remote)} has no such output{_details(error)}") from None
-    except FlyteException as error:
-        raise AddressError(
-            f"{address}: {_endpoint(remote)} did not answer ({type(error).__name__}{_details(error)}); "
-            "pyflyte --config FILE names another backend"
-        ) from None
     blob = Literal.from_flyte_idl(answer.literal).scalar.blob if _holds_a_blob(answer.literal) else None
     wanted = BlobType.BlobDimensionality.MULTIPART if folder else BlobType.BlobDimensionality.SINGLE
     if blob is None or blob.metadata.type.dimensionality != wanted:

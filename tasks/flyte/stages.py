@@ -25,8 +25,10 @@ from tasks.config import Config, result_options
 from tasks.failures import cause_in_infrastructure
 from tasks.flyte import patches
 from tasks.flyte.cache_policy import CodeDigest
+from tasks.flyte.lost_outputs import opens
 from tasks.flyte.registration import check_code, options
 from tasks.lineage.provenance import image
+from tasks.machine.memory_limit import MemoryLimitError, watch
 from tasks.machine.quiet import silence_libraries
 from tasks.machine.resources import Machine, process_cores
 from tasks.storage.locations import address_of, folder_of
@@ -38,6 +40,7 @@ silence_libraries()
 patches.install()
 
 
+@opens
 def content_digest(value: Any) -> str:
     """Return the content digest of a Flyte file or folder; a remote one without a stored digest is downloaded."""
     address, access = str(value.remote_source or value.path), FlyteContextManager.current_context().file_access
@@ -54,6 +57,7 @@ def content_digest(value: Any) -> str:
         return file_digest(copy)
 
 
+@opens
 def footer(value: Any) -> dict[str, Any]:
     """Return the metadata in a table's footer (see `tasks.tables.parquet.write_table`), without reading its rows."""
     address, access = str(value.remote_source or value.path), FlyteContextManager.current_context().file_access
@@ -61,6 +65,7 @@ def footer(value: Any) -> dict[str, Any]:
         return read_metadata(file)
 
 
+@opens
 def read_members(folder: Any, names: Iterable[str]) -> dict[str, str]:
     """Return the text of those of the files `names` that a Flyte folder has, by name, without its other files."""
     address, access = str(folder.remote_source or folder.path), FlyteContextManager.current_context().file_access
@@ -105,14 +110,27 @@ def _guarded(function: Callable[..., Any]) -> Callable[..., Any]:
         check_code(function.__module__)
         try:
             return function(*args, **kwargs)
-        except FlyteRecoverableException:
-            raise
+        except FlyteRecoverableException as error:
+            raise recoverable(", ".join(error.args)) from error.__cause__
         except Exception as error:
             if (cause := cause_in_infrastructure(error)) is None:
                 raise
-            raise FlyteRecoverableException(f"{type(cause).__name__}: {cause}") from error
+            raise recoverable(f"{type(cause).__name__}: {cause}") from error
 
     return run
+
+
+def recoverable(message: str) -> FlyteRecoverableException | MemoryLimitError:
+    """Return the error that makes Flyte try a stage again, which failed as `message` says.
+
+    Where the kernel killed a process of the stage for memory, the message says so, and the second attempt is the last.
+    """
+    killed = watch().report()
+    if not killed:
+        return FlyteRecoverableException(message)
+    message = message if killed in message else f"{message}: {killed}"
+    is_first = os.environ.get(ATTEMPT, "0") == "0"
+    return FlyteRecoverableException(message) if is_first else MemoryLimitError(f"{message}; it was so in two attempts")
 
 
 def stage(
@@ -144,6 +162,7 @@ shown_stage = partial(stage, enable_deck=True, deck_fields=())
 """Declare a stage with a deck that holds the stage's own page alone; the console lists inputs and outputs itself."""
 
 
+@opens
 def local(value: Any) -> Path:
     """Return the local path of a Flyte file or directory, downloaded when it is remote."""
     return Path(value.download() if value.remote_source else value.path)
@@ -255,6 +274,9 @@ def progress(description: str, total: int) -> Iterator[Callable[..., None]]:
     with track_progress(description, total) as advance:
         yield advance
 
+
+ATTEMPT = "FLYTE_ATTEMPT_NUMBER"
+"""Environment variable of a pod that holds the number of its attempt, from 0."""
 
 DECK_SECONDS = 30.0
 """Least seconds between two drawings of a live deck, because drawing takes time."""

@@ -14,6 +14,8 @@ from vllm.config.lora import MaxLoRARanks
 from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 from vllm.platforms import current_platform
 
+from tasks.failures import MistakeError
+
 WORKER_EXTENSION = f"{__name__}.WorkerExtension"
 """Path of `WorkerExtension`, for vLLM's option `worker_extension_cls`."""
 
@@ -27,7 +29,7 @@ def supported_rank(rank: int) -> int:
     ranks = sorted(get_args(MaxLoRARanks))
     fits = [supported for supported in ranks if supported >= rank]
     if not fits:
-        raise ValueError(f"an adapter of rank {rank}: vLLM serves up to {ranks[-1]}")
+        raise MistakeError(f"an adapter of rank {rank}: vLLM serves up to {ranks[-1]}")
     return fits[0]
 
 

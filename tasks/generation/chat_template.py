@@ -9,31 +9,32 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tasks.failures import MistakeError
 from tasks.storage.model_folder import date_variables
-from tasks.tables.schemas import Message
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
 class ChatTemplateError(MistakeError):
-    """`sampling.chat_template_kwargs` sets a variable that the model's chat template lacks, or that is fixed."""
+    """The model's chat template refuses a prompt, or lacks a variable of `sampling.chat_template_kwargs`."""
 
 
 def encode(
-    tokenizer: PreTrainedTokenizerBase, conversations: Iterable[list[Message]], variables: Mapping[str, Any]
+    tokenizer: PreTrainedTokenizerBase, prompts: Iterable[Mapping[str, Any]], variables: Mapping[str, Any]
 ) -> list[list[int]]:
-    """Return the tokens of each conversation, up to the beginning of the response.
+    """Return the tokens of each prompt, up to the beginning of the response.
 
     A template that asks for the date is given `model_folder.TODAY`, unless `variables` set one that it prefers.
 
     Args:
         tokenizer: a Hugging Face tokenizer with a chat template.
-        conversations: the messages of each.
+        prompts: rows of a table of `PROMPTS`, or of one with more columns.
         variables: `SamplingConfig.chat_template_kwargs`.
 
     Raises:
-        ChatTemplateError: the template has no such variable, or this function sets it itself.
+        ChatTemplateError: the template refuses a prompt, has no such variable, or this function sets it itself.
     """
+    from jinja2 import TemplateError
+
     apply = tokenizer.apply_chat_template
     fixed = {*inspect.signature(apply).parameters, "messages"}
     for name in variables:
@@ -43,7 +44,15 @@ def encode(
             )
             raise ChatTemplateError(f"sampling.chat_template_kwargs: {name}: {why}; leave it out")
     variables = {**date_variables(tokenizer.get_chat_template()), **variables}
-    return [
-        list(cast("Iterable[int]", apply(messages, add_generation_prompt=True, return_dict=False, **variables)))
-        for messages in conversations
-    ]
+    options = {"add_generation_prompt": True, "return_dict": False, **variables}
+    encoded = []
+    for prompt in prompts:
+        try:
+            encoded.append(list(cast("Iterable[int]", apply(prompt["messages"], **options))))
+        except TemplateError as error:
+            roles = ", ".join(message["role"] for message in prompt["messages"])
+            raise ChatTemplateError(
+                f"prompt {prompt['prompt_id']} of source {prompt['source']!r} (roles: {roles}): the chat template of "
+                f"{tokenizer.name_or_path} refuses it: {error}"
+            ) from error
+    return encoded

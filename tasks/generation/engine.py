@@ -5,28 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from tasks.generation.config import EngineConfig, SamplingConfig
+from tasks.generation.engine_environment import environment
+from tasks.generation.engine_output import EngineOutput
+from tasks.generation.engine_start import load
 from tasks.generation.interface import (
     Completion,
     EngineError,
-    EngineOptionsError,
     EngineStatistics,
     RequestRefusedError,
     UpdateTiming,
     VersionSpan,
     WeightsNotTakenError,
 )
-from tasks.machine import cpu_environment, precision
-from tasks.machine.large_imports import large_imports
+from tasks.machine.memory_limit import watch, with_cause
 from tasks.machine.resources import has_gpu
 
 if TYPE_CHECKING:
@@ -59,12 +59,14 @@ class Engine:
         llm: AsyncLLM,
         config: EngineConfig,
         statistics: EngineStatistics,
-        sockets: tempfile.TemporaryDirectory[str],
+        files: tempfile.TemporaryDirectory[str],
+        output: EngineOutput,
         *,
         adapted: bool = False,
     ) -> None:
         self._llm = llm
-        self._sockets = sockets
+        self._files = files
+        self._output = output
         self.statistics = statistics
         self._adapted = adapted
         self._adapter: LoRARequest | None = None
@@ -91,10 +93,12 @@ class Engine:
             EngineError: vLLM could not start, with its own reason.
             EngineOptionsError: vLLM does not accept the model or the options.
         """
-        sockets = tempfile.TemporaryDirectory(prefix="vllm-")  # of its processes; vLLM does not remove them
-        with _environment(config, sockets.name):
-            llm, statistics = _load(str(model), config, updatable=updatable, adapter_rank=adapter_rank)
-            return cls(llm, config, statistics, sockets, adapted=adapter_rank is not None)
+        watch()
+        files = tempfile.TemporaryDirectory(prefix="vllm-")  # of its processes; vLLM does not remove them
+        output = EngineOutput(Path(files.name) / "output.txt")
+        with environment(config, files.name), output.captured():
+            llm, statistics = load(str(model), config, output, updatable=updatable, adapter_rank=adapter_rank)
+        return cls(llm, config, statistics, files, output, adapted=adapter_rank is not None)
 
     async def generate(
         self,
@@ -200,7 +204,8 @@ class Engine:
         except VLLMClientError as error:
             raise RequestRefusedError(f"the engine refuses the request: {error}") from error
         except Exception as error:  # vLLM raises many kinds; all of them mean the engine, not the response
-            raise EngineError(f"generation failed: {error}") from error
+            reason = self._output.reason_or(error)
+            raise EngineError(with_cause(f"generation failed: {reason}")) from error
         if final is None or not final.finished or final.outputs[0].finish_reason not in ("stop", "length"):
             raise EngineError("generation ended without a finished response")
         return final
@@ -252,7 +257,8 @@ class Engine:
                     raise
                 await self._llm.resume_generation()
             except Exception as error:  # vLLM raises many kinds; all of them mean the engine
-                raise EngineError(f"weight update {version} from {path} failed: {error}") from error
+                reason = self._output.reason_or(error)
+                raise EngineError(with_cause(f"weight update {version} from {path} failed: {reason}")) from error
             resumed = time.perf_counter()
             if not self._adapted:
                 await self._check_arrivals(version)
@@ -293,7 +299,7 @@ class Engine:
         self._llm.shutdown(None if has_gpu() else STOP_SECONDS)
         # vLLM's finaliser shuts down again when the interpreter exits, and logs an error because its modules are gone.
         self._llm.shutdown = lambda *_, **__: None  # type: ignore[method-assign]
-        self._sockets.cleanup()
+        self._files.cleanup()
 
 
 @contextlib.asynccontextmanager
@@ -317,88 +323,3 @@ def _chosen(tokens: Sequence[int], logprobs: SampleLogprobs | None) -> list[floa
     if not logprobs:
         return []
     return [entry[token].logprob for token, entry in zip(tokens, logprobs, strict=True) if entry]
-
-
-def _load(
-    model: str, config: EngineConfig, *, updatable: bool, adapter_rank: int | None
-) -> tuple[AsyncLLM, EngineStatistics]:
-    with large_imports():
-        from vllm.config import WeightTransferConfig
-        from vllm.engine.arg_utils import AsyncEngineArgs
-        from vllm.v1.engine.async_llm import AsyncLLM
-
-    from tasks.generation.engine_stats import Recorder
-
-    options: dict[str, Any] = {}
-    recorder = Recorder()
-    if config.tensor_parallel_size == 1:
-        from tasks.generation.executor import InProcessExecutor
-
-        options["distributed_executor_backend"] = InProcessExecutor
-    if not has_gpu():
-        # vLLM cannot rewind a request's own CPU generator after a partial prefill: seeds need whole prefills.
-        options |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(config.max_model_len, 4096)}
-    if updatable or adapter_rank is not None:
-        from tasks.generation.scheduler import SCHEDULER
-
-        options["scheduler_cls"] = SCHEDULER
-    if adapter_rank is not None:
-        from tasks.generation import adapter
-
-        options |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": adapter.supported_rank(adapter_rank)}
-        options["worker_extension_cls"] = adapter.WORKER_EXTENSION
-    elif updatable:
-        from tasks.generation import weight_transfer
-
-        options["weight_transfer_config"] = WeightTransferConfig(backend=weight_transfer.BACKEND)
-        options["worker_extension_cls"] = weight_transfer.WORKER_EXTENSION
-    try:
-        llm = AsyncLLM.from_engine_args(
-            AsyncEngineArgs(
-                model=model,
-                dtype=precision.resolve(config.dtype, gpu=has_gpu()),
-                max_model_len=config.max_model_len,
-                max_num_seqs=config.max_num_seqs,
-                tensor_parallel_size=config.tensor_parallel_size,
-                gpu_memory_utilization=config.gpu_memory_utilization,
-                enforce_eager=config.enforce_eager,
-                seed=config.seed,
-                logprobs_mode="processed_logprobs",
-                disable_log_stats=False,
-                use_tqdm_on_load=False,
-                **options,
-            ),
-            stat_loggers=[lambda *_: recorder],
-        )
-    except RuntimeError as error:
-        raise EngineError(f"vLLM could not start on {model}: {error}") from error
-    except (ValueError, OSError) as error:
-        raise EngineOptionsError(f"vLLM does not start on {model}: {error}") from error
-    return llm, recorder.statistics
-
-
-@contextlib.contextmanager
-def _environment(config: EngineConfig, sockets: str) -> Iterator[None]:
-    """Set the environment of vLLM's processes for the length of a block; later children of this process lack it."""
-    settings = {
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_RPC_BASE_PATH": sockets,
-        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would inherit our threads and their locks
-    }
-    if not has_gpu():
-        settings |= cpu_environment.ENGINE | {
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "OMP_NUM_THREADS": str(config.cpu_threads or len(os.sched_getaffinity(0))),
-            "VLLM_CPU_KVCACHE_SPACE": str(config.cpu_kv_cache_gib),
-        }
-        if config.enforce_eager:
-            # vLLM compiles one function of its sampler even then: that needs a C++ compiler, and takes 17 seconds.
-            settings["TORCHDYNAMO_DISABLE"] = "1"
-    before = dict(os.environ)
-    os.environ.update(settings)
-    try:
-        yield
-    finally:
-        for name in os.environ.keys() - before.keys():  # vLLM adds some of its own
-            del os.environ[name]
-        os.environ.update(before)

@@ -19,12 +19,13 @@ from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.engine import Engine, running_engine
 from tasks.generation.interface import EngineError, sample_seed
 from tasks.generation.judging import Judged, call_of, fill_verdicts, verifiers_for
-from tasks.generation.rollout_cache import RolloutCache, known_scores, responses, verdict
+from tasks.generation.rollout_cache import RolloutCache, Verdict, known_scores, responses, verdict_row
 from tasks.machine import precision
 from tasks.machine.resources import has_gpu
 from tasks.tables.schemas import messages_key
 from tasks.verifiers import VerifierPool, VerifiersConfig, open_pool
 from tasks.verifiers.config import DEFAULTS
+from tasks.verifiers.function_watch import FunctionWatch, RewardFunctionError
 
 BACKLOG = 4
 """Most responses that are being generated and judged at one time, in multiples of `max_num_seqs`."""
@@ -85,14 +86,16 @@ def sample(
         remaining: ends the sampling of a prompt before it has all of its samples, cached ones included.
 
     Raises:
-        EngineError, EngineOptionsError: as `Engine` raises them. Responses that were generated until then are cached.
+        EngineError, EngineOptionsError: as `Engine` raises them.
+        RewardFunctionError: a reward function of the user's fails on every response.
+            In each case, responses that were generated until then are cached.
     """
     rows = prompts.to_pylist()
     keys = [messages_key(row["messages"]) for row in rows]
     cache.responses.find(keys)
     if remaining is not None:  # it decides by the scores of cached responses, too
         cached = responses(prompts, [sampling.samples] * len(keys), cache)
-        fill_verdicts(prompts, cached, cache, verifiers, verifier_workers)
+        fill_verdicts(prompts, cached, cache, verifiers, verifier_workers, on_judged)
     jobs = [_Job.of(row, key, sampling.samples, remaining, cache) for row, key in zip(rows, keys, strict=True)]
     reused = sum(len(job.present) for job in jobs)
     lacking = [job for job in jobs if job.missing]
@@ -182,10 +185,16 @@ class _Generation:
         self._sampling = sampling
         self._cache = cache
         self._on_judged = on_judged
+        self._functions = FunctionWatch(ends_when_away=False)  # `Judging` tries again what a service could not judge
         self._free_jobs = asyncio.Semaphore(max(1, BACKLOG * config.max_num_seqs // sampling.samples))
 
     async def run(self, jobs: Sequence[tuple[_Job, list[int]]], judges: AbstractContextManager[VerifierPool]) -> None:
-        """Sample all jobs, given with the tokens of their prompts; raises `EngineError` where the engine fails."""
+        """Sample all jobs, given with the tokens of their prompts.
+
+        Raises:
+            EngineError: the engine fails.
+            RewardFunctionError: a reward function of the user's fails on every response.
+        """
         config = self._config
         precision.report_float32(config.dtype, precision.resolve(config.dtype, gpu=has_gpu()))
         began = time.perf_counter()
@@ -197,7 +206,7 @@ class _Generation:
                     for job, ids in jobs:
                         await self._free_jobs.acquire()
                         group.create_task(self._finish(engine, pool, job, ids))
-            except* EngineError as failed:
+            except* (EngineError, RewardFunctionError) as failed:
                 raise failed.exceptions[0] from None
             finally:
                 self.start_seconds, self.seconds = ready - began, time.perf_counter() - ready
@@ -228,11 +237,13 @@ class _Generation:
             }
         )
         score = await pool.score(*call_of(job.row, completion.text))
+        verdict = Verdict.of(score)
         job.present.add(number)
-        job.scores[number] = None if score.error else score.value
-        if not score.error:
-            self._cache.verdicts.append(verdict(job.row["prompt_id"], number, completion.text, score.value))
-        self._on_judged({"prompt_id": job.row["prompt_id"], "score": job.scores[number]})
+        job.scores[number] = verdict.score
+        if verdict.error is None:
+            self._cache.verdicts.append(verdict_row(job.row["prompt_id"], number, completion.text, verdict))
+        self._on_judged({"prompt_id": job.row["prompt_id"], "score": verdict.score})
+        self._functions.judged(job.row["prompt_id"], score)
         for store in (self._cache.responses, self._cache.verdicts):
             if store.due:
                 await asyncio.to_thread(store.flush)
@@ -271,4 +282,4 @@ def tokenise(rows: Sequence[Mapping[str, Any]], model: Path, sampling: SamplingC
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)
-    return chat_template.encode(tokenizer, (row["messages"] for row in rows), sampling.chat_template_kwargs)
+    return chat_template.encode(tokenizer, rows, sampling.chat_template_kwargs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -10,11 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.failures import MistakeError
-from tasks.generation.rollout_cache import RolloutCache, verdict, verdicts_of
+from tasks.failures import InfrastructureError, MistakeError
+from tasks.generation.rollout_cache import RolloutCache, Verdict, verdict_row, verdicts_of
 from tasks.tables.parquet import table_from_rows
-from tasks.tables.schemas import ROLLOUTS, SET_ASIDE, Stage, set_aside_row
+from tasks.tables.schemas import REWARDS, ROLLOUTS, SET_ASIDE, Stage, set_aside_row
 from tasks.verifiers import (
+    Score,
     VerifierPool,
     VerifiersConfig,
     check_ground_truth,
@@ -24,6 +26,7 @@ from tasks.verifiers import (
 )
 from tasks.verifiers.calls import Call
 from tasks.verifiers.config import DEFAULTS
+from tasks.verifiers.function_watch import FunctionWatch, RewardFunctionError
 
 Judged = Callable[[Mapping[str, str | float | None]], None]
 """A callback for every response that is judged now, given its `prompt_id` and `score`; None: it could not be judged."""
@@ -31,6 +34,10 @@ Judged = Callable[[Mapping[str, str | float | None]], None]
 
 class RolloutError(MistakeError):
     """The prompts cannot be sampled or judged as configured; raised before an engine is started."""
+
+
+class UnjudgedError(InfrastructureError):
+    """More responses of a stage could not be judged than it allows; those that were are cached, and stay so."""
 
 
 def check_prompts(prompts: pa.Table, verifiers: VerifiersConfig = DEFAULTS) -> None:
@@ -102,9 +109,12 @@ class Judging:
         prompts: a table of `PROMPTS`, those of all responses.
         cache: verdicts that exist, to which new ones are added; a response that could not be judged gets none.
         verifiers, verifier_workers, on_judged: as for `sample_and_score`.
+        on_cached: called with the number of responses whose verdicts came from the cache.
 
     Attributes:
         judged: number of responses that were judged now.
+        responses: number of all responses, those with a cached verdict among them.
+        unjudged: number of responses that could not be judged.
         figures: counters and latencies by verifier (`VerifierPool.figures`), after a block that ended without error;
             empty where no response was judged.
     """
@@ -117,13 +127,18 @@ class Judging:
         verifier_workers: int = 1,
         *,
         on_judged: Judged = lambda _: None,
+        on_cached: Callable[[int], object] = lambda _: None,
     ) -> None:
-        self.judged = 0
+        self.judged = self.responses = self.unjudged = 0
         self.figures: dict[str, float] = {}
         self._rows = {row["prompt_id"]: row for row in prompts.to_pylist()}
         self._cache = cache
         self._open_pool = partial(open_pool, verifier_workers, verifiers, verifiers_for(prompts))
         self._on_judged = on_judged
+        self._on_cached = on_cached
+        self._functions = FunctionWatch()
+        self._may_pass = False
+        self._errors: Counter[str] = Counter()
         self._pool: VerifierPool | None = None
         self._stack = ExitStack()
 
@@ -139,32 +154,73 @@ class Judging:
 
     def rollouts(self, part: pa.Table, policy: str) -> pa.Table:
         """Return a table of `RESPONSES` as one of `ROLLOUTS`, with `policy` in the column of that name."""
-        scores, errors = self.scores(part)
-        named = pa.array([policy] * part.num_rows, pa.string())
-        columns = {"score": pa.array(scores, pa.float64()), "error": pa.array(errors, pa.string()), "policy": named}
+        verdicts = self.verdicts(part)
+        columns = {
+            "score": pa.array([verdict.score for verdict in verdicts], pa.float64()),
+            "passed": pa.array([verdict.passed for verdict in verdicts], pa.bool_()),
+            "rewards": pa.array([verdict.rewards for verdict in verdicts], REWARDS),
+            "error": pa.array([verdict.error for verdict in verdicts], pa.string()),
+            "policy": pa.array([policy] * part.num_rows, pa.string()),
+        }
         for name, column in columns.items():
             part = part.append_column(ROLLOUTS.field(name), column)
         return part.cast(ROLLOUTS)
 
-    def scores(self, part: pa.Table) -> tuple[list[float | None], list[str | None]]:
-        """Return the score and the verifier's error of every row of a table of `RESPONSES`, one of which is None."""
+    def verdicts(self, part: pa.Table) -> list[Verdict]:
+        """Return the verdict on every row of a table of `RESPONSES`.
+
+        Raises:
+            RewardFunctionError, RewardServiceError: a reward function of the user's fails on every response.
+        """
         ids, texts = part["prompt_id"].to_pylist(), part["response"].to_pylist()
         keys = list(zip(ids, part["sample"].to_pylist(), strict=True))
-        scores: list[float | None] = verdicts_of(keys, texts, self._cache.verdicts)
-        errors: list[str | None] = [None] * len(keys)
-        missing = [index for index, score in enumerate(scores) if score is None]
-        if not missing:
-            return scores, errors
-        calls = (call_of(self._rows[ids[index]], texts[index]) for index in missing)
-        for index, score in zip(missing, self._opened_pool().score_many(calls), strict=True):
-            scores[index], errors[index] = (None, score.error) if score.error else (score.value, None)
-            self.judged += 1
-            self._on_judged({"prompt_id": ids[index], "score": scores[index]})
-            if scores[index] is not None:
-                self._cache.verdicts.append(verdict(*keys[index], texts[index], score.value))
+        verdicts = verdicts_of(keys, texts, self._cache.verdicts)
+        missing = [index for index, verdict in enumerate(verdicts) if verdict is None]
+        self.responses += len(keys)
+        self._on_cached(len(keys) - len(missing))
+        if missing:
+            calls = (call_of(self._rows[ids[index]], texts[index]) for index in missing)
+            for index, score in zip(missing, self._opened_pool().scores(calls), strict=True):
+                verdicts[index] = self._judged_now(*keys[index], texts[index], score)
         if self._cache.verdicts.due:
             self._cache.verdicts.flush()
-        return scores, errors
+        return [verdict for verdict in verdicts if verdict is not None]
+
+    def _judged_now(self, prompt_id: str, number: int, text: str, score: Score) -> Verdict:
+        """Count the score of a response, and cache the verdict that it is."""
+        verdict = Verdict.of(score)
+        self.judged += 1
+        self._on_judged({"prompt_id": prompt_id, "score": verdict.score})
+        if verdict.error is None:
+            self._cache.verdicts.append(verdict_row(prompt_id, number, text, verdict))
+        else:
+            self.unjudged += 1
+            self._errors[verdict.error] += 1
+            self._may_pass = self._may_pass or score.failure is None or score.failure.may_pass
+        self._functions.judged(prompt_id, score)
+        return verdict
+
+    def check_share(self, max_unjudged: float) -> None:
+        """Check, after all responses, that few enough of them could not be judged.
+
+        Args:
+            max_unjudged: largest share of them, in [0, 1].
+
+        Raises:
+            RewardFunctionError, RewardServiceError: a reward function of the user's failed on every response.
+            RewardFunctionError: exceptions of the user's functions, which would come back, are all that is above the
+                share.
+            UnjudgedError: more could not be judged. Verdicts that exist are cached: another attempt judges the rest.
+        """
+        self._functions.finish()
+        if self.unjudged <= max_unjudged * self.responses:
+            return
+        error, times = self._errors.most_common(1)[0]
+        sentence = (
+            f"{self.unjudged:,} of {self.responses:,} responses could not be judged, more than the share of "
+            f"{max_unjudged:g} that max_unjudged allows; verdicts on the others are kept; {times:,} times: {error}"
+        )
+        raise UnjudgedError(sentence) if self._may_pass else RewardFunctionError(sentence)
 
     def _opened_pool(self) -> VerifierPool:
         if self._pool is None:
@@ -173,17 +229,22 @@ class Judging:
 
 
 def fill_verdicts(
-    prompts: pa.Table, parts: Iterable[pa.Table], cache: RolloutCache, verifiers: VerifiersConfig, verifier_workers: int
+    prompts: pa.Table,
+    parts: Iterable[pa.Table],
+    cache: RolloutCache,
+    verifiers: VerifiersConfig,
+    verifier_workers: int,
+    on_judged: Judged,
 ) -> None:
     """Judge the responses of `parts` that have no verdict in the cache, and add their verdicts to it.
 
     Args:
-        prompts, cache, verifiers, verifier_workers: as for `Judging`.
+        prompts, cache, verifiers, verifier_workers, on_judged: as for `Judging`.
         parts: tables of `RESPONSES`.
     """
-    with Judging(prompts, cache, verifiers, verifier_workers) as judging:
+    with Judging(prompts, cache, verifiers, verifier_workers, on_judged=on_judged) as judging:
         for part in parts:
-            judging.scores(part)
+            judging.verdicts(part)
 
 
 def verifiers_for(prompts: pa.Table) -> set[str]:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -14,8 +14,8 @@ from tasks.config import result_options
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.row_store import Key, RowStore
 from tasks.lineage.code_digest import code_digest
-from tasks.tables.schemas import RESPONSES, canonical_json, messages_key
-from tasks.verifiers import VerifiersConfig
+from tasks.tables.schemas import RESPONSES, REWARDS, canonical_json, messages_key
+from tasks.verifiers import Score, VerifiersConfig
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -32,15 +32,42 @@ VERDICTS = pa.schema(
         pa.field("sample", pa.int32(), nullable=False),
         pa.field("response", pa.string(), nullable=False),
         pa.field("score", pa.float64(), nullable=False),
+        pa.field("passed", pa.bool_(), nullable=False),
+        pa.field("rewards", REWARDS, nullable=False),
     ]
 )
-"""Schema of cached verdicts: `key` is the `prompt_id`, and `response` is the digest of the text that was judged.
+"""Schema of cached verdicts: `key` is the `prompt_id`, and `response` is the digest of the text that was judged; the
+others are those of `Verdict`.
 
 A response that could not be judged has no verdict.
 """
 
 BATCH_ROWS = 4096
 """Rows of one part of a table of responses that is read in parts."""
+
+
+class Verdict(NamedTuple):
+    """The verdict on one response, as the columns of `ROLLOUTS` hold it.
+
+    Attributes:
+        score: the score in [0, 1]; None where the response could not be judged.
+        passed: True if the prompt's own verifier calls the response right; None where it could not be judged.
+        rewards: rewards by name, before their weights, None for one that does not apply; None where the response could
+            not be judged.
+        error: the reason why the response could not be judged; None where it was.
+    """
+
+    score: float | None
+    passed: bool | None
+    rewards: Sequence[tuple[str, float | None]] | None
+    error: str | None = None
+
+    @classmethod
+    def of(cls, score: Score) -> Verdict:
+        """Return the verdict that a verifier's score is."""
+        if score.error is not None:
+            return cls(None, None, None, score.error)
+        return cls(score.value, score.passed, [(part.name, part.value) for part in score.rewards])
 
 
 @dataclass(frozen=True)
@@ -84,7 +111,7 @@ class RolloutCache:
 
 
 def judging_digest(verifiers: VerifiersConfig, initial: str) -> str:
-    """Return the digest of everything that verdicts depend on: the verifiers' options and their code.
+    """Return the digest of everything that verdicts depend on: the verifiers' options, their code, their columns.
 
     Args:
         verifiers: options of the verifiers.
@@ -92,7 +119,8 @@ def judging_digest(verifiers: VerifiersConfig, initial: str) -> str:
     """
     judge = verifiers.judge
     by_initial = judge is not None and verifiers.with_initial(Path(initial)) is not verifiers
-    identity = [result_options(verifiers), code_digest("tasks.verifiers"), initial if by_initial else ""]
+    judged_by = [result_options(verifiers), code_digest("tasks.verifiers"), initial if by_initial else ""]
+    identity = [*judged_by, VERDICTS.names]
     return hashlib.sha256(canonical_json(identity).encode()).hexdigest()
 
 
@@ -122,13 +150,14 @@ def _text_digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-def verdict(prompt_id: str, number: int, response: str, score: float) -> dict[str, str | int | float]:
-    """Return the row of `VERDICTS` for the score of sample `number` of a prompt, whose text is `response`."""
-    return {"key": prompt_id, "sample": number, "response": _text_digest(response), "score": score}
+def verdict_row(prompt_id: str, number: int, response: str, verdict: Verdict) -> dict[str, Any]:
+    """Return the row of `VERDICTS` for the verdict on sample `number` of a prompt, whose text is `response`."""
+    columns = {"score": verdict.score, "passed": verdict.passed, "rewards": verdict.rewards}
+    return {"key": prompt_id, "sample": number, "response": _text_digest(response), **columns}
 
 
-def verdicts_of(keys: Sequence[Key], texts: Sequence[str], verdicts: RowStore) -> list[float | None]:
-    """Return the cached scores of responses; None for one without a verdict, or whose verdict is on another text.
+def verdicts_of(keys: Sequence[Key], texts: Sequence[str], verdicts: RowStore) -> list[Verdict | None]:
+    """Return the cached verdicts on responses; None for one without a verdict, or whose verdict is on another text.
 
     Args:
         keys: `prompt_id` and sample of each response.
@@ -137,12 +166,12 @@ def verdicts_of(keys: Sequence[Key], texts: Sequence[str], verdicts: RowStore) -
     """
     cached = [index for index, key in enumerate(keys) if key in verdicts]
     rows = verdicts.read([keys[index] for index in cached])
-    scores: list[float | None] = [None] * len(keys)
-    columns = (cached, rows["response"].to_pylist(), rows["score"].to_pylist())
-    for index, digest, score in zip(*columns, strict=True):
+    matching: list[Verdict | None] = [None] * len(keys)
+    columns = (cached, *(rows[name].to_pylist() for name in ("response", "score", "passed", "rewards")))
+    for index, digest, *verdict in zip(*columns, strict=True):
         if digest == _text_digest(texts[index]):
-            scores[index] = score
-    return scores
+            matching[index] = Verdict(*verdict)
+    return matching
 
 
 def known_scores(prompt_id: str, key: str, numbers: Sequence[int], cache: RolloutCache) -> dict[int, float | None]:
@@ -151,5 +180,6 @@ def known_scores(prompt_id: str, key: str, numbers: Sequence[int], cache: Rollou
     `key` is the prompt's `messages_key`.
     """
     texts = cache.responses.read([(key, number) for number in numbers])["response"].to_pylist()
-    scores = verdicts_of([(prompt_id, number) for number in numbers], texts, cache.verdicts)
+    verdicts = verdicts_of([(prompt_id, number) for number in numbers], texts, cache.verdicts)
+    scores = (verdict.score if verdict else None for verdict in verdicts)
     return dict(zip(numbers, scores, strict=True))

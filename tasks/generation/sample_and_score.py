@@ -11,8 +11,11 @@ work while the engine does.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -85,6 +88,7 @@ def sample_and_score(
     cache: RolloutCache,
     verifiers: VerifiersConfig = DEFAULTS,
     verifier_workers: int = 1,
+    max_unjudged: float = 1.0,
     on_judged: Judged = lambda _: None,
 ) -> Rollouts:
     """Sample and judge `sampling.samples` responses to each prompt, and return them all as one table in memory.
@@ -100,12 +104,14 @@ def sample_and_score(
         cache: responses and verdicts that exist, to which new ones are added.
         verifiers: options of the verifiers.
         verifier_workers: number of processes of each verifier.
-        on_judged: called for each response that is judged while others are generated.
+        max_unjudged: largest share of the responses that may be unjudged.
+        on_judged: called for each response that is judged now.
 
     Raises:
         RolloutError: a prompt that cannot be judged, or no prompt that fits the context.
         ChatTemplateError: the chat template does not take the variables of `sampling.chat_template_kwargs`.
         EngineError, EngineOptionsError: as `Engine` raises them.
+        RewardFunctionError, RewardServiceError, UnjudgedError: as `Judging.check_share` raises them.
     """
     check_prompts(prompts, verifiers)
     room = engine.max_model_len - sampling.max_tokens
@@ -113,6 +119,18 @@ def sample_and_score(
     fits, set_aside = fitting(prompts, model, sampling, room, beside, stage)
     if not fits.num_rows:
         raise RolloutError(f"none of {prompts.num_rows} prompts fits the context of {engine.max_model_len} tokens")
+    tried = Counter[str]()
+
+    def first(row: Mapping[str, Any]) -> None:
+        tried[row["prompt_id"]] += row["score"] is None
+        on_judged(row)
+
+    def again(row: Mapping[str, Any]) -> None:
+        if not tried[row["prompt_id"]]:
+            on_judged(row)
+        else:  # it was counted when it could not be judged
+            tried[row["prompt_id"]] -= 1
+
     sampled = sample(
         fits,
         model,
@@ -121,8 +139,9 @@ def sample_and_score(
         cache=cache,
         verifiers=verifiers,
         verifier_workers=verifier_workers,
-        on_judged=on_judged,
+        on_judged=first,
     )
-    with Judging(fits, cache, verifiers, verifier_workers) as judging:
+    with Judging(fits, cache, verifiers, verifier_workers, on_judged=again) as judging:
         parts = [judging.rollouts(part, policy) for part in responses(fits, sampled.counts, cache)]
+        judging.check_share(max_unjudged)
     return Rollouts(pa.concat_tables([ROLLOUTS.empty_table(), *parts]), set_aside, sampled)

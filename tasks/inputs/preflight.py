@@ -19,8 +19,11 @@ from tasks.generation.config import SamplingConfig
 from tasks.generation.models import HubModel, ModelError, ModelSpec, PackagedGguf
 from tasks.inputs.files import DataFile, Recipe
 from tasks.inputs.judges import check_judge, report_unjudgeable
+from tasks.inputs.memory_needs import check_memory
+from tasks.inputs.rewards import check_rewards
 from tasks.inputs.written import written_options
 from tasks.lineage.code_digest import LOCK, pinned_version
+from tasks.machine.local_ray import check_machine
 from tasks.sourcing import loaders
 from tasks.sourcing.columns import VERIFIERS_OF
 from tasks.sourcing.hub import resolve_revision
@@ -28,7 +31,7 @@ from tasks.sourcing.spec import SourceSpec
 from tasks.tables.content_digest import file_digest
 from tasks.training.config import TrainingConfig
 from tasks.training.telemetry import trackers
-from tasks.verifiers import VerifiersConfig, functions
+from tasks.verifiers import VerifiersConfig
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +78,11 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> C
     """
     from tasks import charts
 
+    check_together(data, training, evaluation)  # before the hub is asked for anything
+    on_this_machine, lacking = _runs_on_this_machine(), dict[str, int]()
+    if on_this_machine:
+        check_machine()
+    check_memory(data, training, on_this_machine=on_this_machine)
     pinned = data.model_copy(
         update={
             "sources": _of_all(data, loaders.pinned),
@@ -87,7 +95,6 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> C
         }
     )
     first_rows = check(pinned, training, evaluation)
-    on_this_machine, lacking = _runs_on_this_machine(), dict[str, int]()
     if on_this_machine:
         trackers.check(training.trackers)
         lacking = report_unjudgeable(pinned, first_rows)
@@ -121,8 +128,8 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> dict[
 
     Raises:
         SpecError: a missing file or column, a repository of the hub that cannot be read, a reward function that cannot
-            be imported, chat without a judge, a mixture that names an unknown source or domain, a response length that
-            one stage cannot hold.
+            be imported or fails on every made-up response, chat without a judge, a mixture that names an unknown source
+            or domain, a response length that one stage cannot hold.
         ModelError: a model folder that is not usable, a package that neither this machine nor an image holds.
     """
     check_together(data, training, evaluation)
@@ -156,9 +163,10 @@ def _of_all(data: DataFile, call: Callable[[SourceSpec], Result]) -> list[Result
 
 
 def _opened(data: DataFile, source: SourceSpec) -> list[loaders.Row]:
-    """Return the first rows of a source, once its rewards have been found."""
-    _check_rewards(source, data)
-    return loaders.check(source)
+    """Return the first rows of a source, once its reward functions have been called on made-up responses to them."""
+    rows = loaders.check(source)
+    check_rewards(source, rows, data)
+    return rows
 
 
 def check_together(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> None:
@@ -276,12 +284,6 @@ def fingerprinted_model(spec: ModelSpec) -> ModelSpec:
     return spec.model_copy(update={"fingerprint": f"{source.package}=={version}"})
 
 
-def _check_rewards(source: SourceSpec, data: DataFile) -> None:
-    for reward in source.rewards:
-        if reward.function is not None and (missing := functions.missing_resources({"function": reward.function})):
-            raise SpecError(f"{data.name}: source {source.name!r}: {missing[0]}")
-
-
 def _check_chat(source: SourceSpec, data: DataFile) -> None:
     if source.verifiers & set(VERIFIERS_OF["chat"]) and data.verifiers.judge is None:
         raise SpecError(
@@ -309,7 +311,7 @@ def _figures(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> di
         "data": data.name,
         "model": training.model.name,
         "rollouts a prompt": f"{data.difficulty.sampling.samples}" if data.difficulty else "none",
-        "kept if pass rate is": str(data.difficulty.bounds) if data.difficulty else "not measured",
+        "kept if mean score is": str(data.difficulty.bounds) if data.difficulty else "not measured",
         "steps": f"{training.steps:,}",
         "groups x samples a step": f"{training.groups_per_step} x {training.sampling.samples}",
         "response limit, tokens": f"{training.sampling.max_tokens:,}",

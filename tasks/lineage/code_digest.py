@@ -33,11 +33,13 @@ Machines without a GPU have the same releases: `make check` compares their pins 
 DISPLAY = (
     "tasks.charts",  # figures on decks
     "tasks.flyte.cache_policy",  # decides when a stage runs again, not what it returns
+    "tasks.flyte.lost_outputs",  # what an error says of a file that is gone
     "tasks.flyte.patches",  # how flytekit reads options, prints results and errors, and looks into its local cache
     "tasks.lineage.code_digest",  # the same
     "tasks.flyte.stages.progress",  # the bar on a terminal
     "tasks.flyte.stages.sampling_progress",  # the same with a live deck
     "tasks.flyte.stages.show",  # what is on a deck
+    "tasks.machine.memory_limit",  # what an error says of a process that the kernel killed
     "tasks.machine.progress",  # how that bar and the lines of a log look
     "tasks.training.telemetry.trackers",  # where metrics are sent besides
     "tasks.machine.quiet",  # which lines of other libraries reach the terminal

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 import time
+from pathlib import Path
 from typing import Literal
 
 Dtype = Literal["bfloat16", "float16", "float32"]
@@ -48,6 +49,15 @@ def bfloat16_is_fast() -> bool:
     except (AttributeError, RuntimeError):  # torch built without oneDNN
         fast, usual = (product_rate(dtype, seconds=0.25) for dtype in ("bfloat16", "float32"))
         return fast * SLOWER_AT_MOST >= usual
+
+
+def has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Return whether the kernel lists instructions with which torch computes bfloat16 fast; imports no torch."""
+    try:
+        words = set(cpuinfo.read_text().split())
+    except OSError:
+        return False
+    return bool(words & {"avx512bw", "bf16"})
 
 
 def product_rate(dtype: str, seconds: float) -> float:

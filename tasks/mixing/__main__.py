@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from tasks.failures import MistakeError
+from tasks.machine.error_report import run_command
 from tasks.mixing.diff import difference
 
 WIDE = 10_000
@@ -75,7 +75,4 @@ def _page(before: Path, after: Path, rows: list[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except MistakeError as mistake:
-        raise SystemExit(f"Error: {mistake}") from None
+    run_command(main)

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from tasks.config import Config
-from tasks.tables.schemas import Domain
 
 
 class Share(Config):
@@ -127,7 +126,7 @@ class MixtureSpec(Config):
     the prompts; inf: the same for all; in between: small members are up-sampled relative to large ones."""
     max_repeats: int = Field(default=1, ge=1)
     """Entries in the mixture that a prompt may have, so that a share may be larger than its prompts."""
-    domains: dict[Domain, DomainShare] = Field(default={})
+    domains: dict[str, DomainShare] = Field(default={})
     """Shares of domains."""
     sources: dict[str, SourceShare] = Field(default={})
     """Shares of sources within their domain."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tasks.failures import MistakeError
+from tasks.machine.error_report import run_command
 from tasks.reporting.trace import TraceError, find, find_row, lines
 
 
@@ -33,7 +33,4 @@ def trace(prompt_id: str | None, source: str | None, row: int | None, run: Path)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except MistakeError as mistake:
-        raise SystemExit(f"Error: {mistake}") from None
+    run_command(main)

@@ -31,8 +31,8 @@ class ReportInputs:
         evaluation_yaml: the evaluation file as it was run.
         set_aside: `SET_ASIDE` rows of all sources.
         graded: `GRADED` prompts of all sources, before the threshold.
-        max_pass_rate: a prompt is kept for training when its pass rate is below this; None: no bound.
-        min_pass_rate: and above this; None: no bound.
+        max_mean_score: a prompt is kept for training when its mean score is below this; None: no bound.
+        min_mean_score: and above this; None: no bound.
         mixture: the `MIXTURE` that was trained on.
         heldout: `GRADED` prompts of the evaluation.
         metrics: one mapping for each step, as the training task logs them.
@@ -51,7 +51,7 @@ class ReportInputs:
     training_yaml: str
     set_aside: pa.Table
     graded: pa.Table
-    max_pass_rate: float | None
+    max_mean_score: float | None
     mixture: pa.Table
     heldout: pa.Table
     metrics: list[dict[str, Any]]
@@ -64,7 +64,7 @@ class ReportInputs:
     outputs: list[dict[str, str]] = field(default_factory=list)
     lineage: dict[str, str] = field(default_factory=dict)
     evaluation_yaml: str = ""
-    min_pass_rate: float | None = None
+    min_mean_score: float | None = None
 
 
 def render(inputs: ReportInputs) -> str:
@@ -90,14 +90,15 @@ def _validate(inputs: ReportInputs) -> None:
 def _context(inputs: ReportInputs) -> dict[str, Any]:
     """Return the values that the templates use, by name."""
     funnels = sections.funnels(
-        inputs.set_aside, inputs.graded, inputs.mixture, inputs.heldout, inputs.max_pass_rate, inputs.min_pass_rate
+        inputs.set_aside, inputs.graded, inputs.mixture, inputs.heldout, inputs.max_mean_score, inputs.min_mean_score
     )
     figures = sections.benchmarks(inputs.evaluation)
-    headline = [row for row in figures if row["metric"] == "pass_rate" and row["benchmark"] == "all"]
+    overall = {row["metric"]: row for row in figures if row["benchmark"] == "all"}
     return {
         "title": inputs.title,
         "style": Markup(charts.STYLE),  # noqa: S704 - the charts' own style sheet
-        "headline": headline[0] if headline else None,
+        "headline": overall.get("pass_rate"),
+        "mean_score": overall.get("mean_score"),
         "samples_per_prompt": _samples_per_prompt(inputs.after),
         "steps": len(inputs.metrics),
         "trained_tokens": sum(row.get("trained_tokens") or 0 for row in inputs.metrics),
@@ -112,11 +113,12 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "evaluation_yaml": inputs.evaluation_yaml,
         "funnels": funnels,
         "set_aside_kinds": sections.set_aside_kinds(inputs.set_aside),
-        "max_pass_rate": inputs.max_pass_rate,
-        "min_pass_rate": inputs.min_pass_rate,
+        "max_mean_score": inputs.max_mean_score,
+        "min_mean_score": inputs.min_mean_score,
         "mixture": sections.mixture_rows(inputs.mixture),
         "fates": sections.fates(inputs.ledger),
         "figures": figures,
+        "rewards": sections.rewards(inputs.summaries, inputs.before, inputs.after, inputs.metrics),
         "unjudged": {
             policy: table.column("score").null_count
             for policy, table in (("before", inputs.before), ("after", inputs.after))
@@ -132,7 +134,7 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
 def _charts(inputs: ReportInputs, funnels: list[sections.Funnel]) -> dict[str, str]:
     return {
         "funnel": sections.funnel_chart(funnels),
-        "pass_rates": charts.pass_rates(inputs.graded, inputs.max_pass_rate),
+        "mean_scores": charts.mean_scores(inputs.graded, inputs.max_mean_score),
         "mixture": sections.mixture_chart(inputs.mixture),
         "training": charts.training_curves(inputs.metrics),
         "fates": sections.fates_chart(inputs.ledger),

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.charts import Stack, color_of, shares
+from tasks.tables.rewards import reward_values
 from tasks.tables.schemas import StageSummary
 
 FATES = {
@@ -67,15 +68,15 @@ def funnels(
     graded: pa.Table,
     mixture: pa.Table,
     heldout: pa.Table,
-    max_pass_rate: float | None,
-    min_pass_rate: float | None = None,
+    max_mean_score: float | None,
+    min_mean_score: float | None = None,
 ) -> list[Funnel]:
     """Return one funnel for each source, in the order of their names, and their total last when there are several."""
     before = set_aside.filter(pc.is_in(set_aside.column("stage"), pa.array(BEFORE_GRADING)))
-    ids, rates = graded.column("prompt_id"), graded.column("pass_rate")
-    # A prompt whose pass rate was not measured is neither: -0.5 and 1.5 lie beyond all rates.
-    too_easy = pc.greater_equal(pc.fill_null(rates, -0.5), 1.5 if max_pass_rate is None else max_pass_rate)
-    too_hard = pc.less_equal(pc.fill_null(rates, 1.5), -0.5 if min_pass_rate is None else min_pass_rate)
+    ids, rates, scores = (graded.column(name) for name in ("prompt_id", "pass_rate", "mean_score"))
+    # A prompt whose difficulty was not measured is neither: -0.5 and 1.5 lie beyond all scores.
+    too_easy = pc.greater_equal(pc.fill_null(scores, -0.5), 1.5 if max_mean_score is None else max_mean_score)
+    too_hard = pc.less_equal(pc.fill_null(scores, 1.5), -0.5 if min_mean_score is None else min_mean_score)
     keep = pc.invert(pc.or_(too_easy, too_hard))
     is_in = {
         name: pc.is_in(ids, table.column("prompt_id").unique())
@@ -298,6 +299,37 @@ def benchmarks(evaluation: pa.Table) -> list[dict[str, Any]]:
         for benchmark in dict.fromkeys(name for _, name in rows)
         if {"before", "after", "gain"} <= rows.get((metric, benchmark), {}).keys()
     ]
+
+
+def rewards(
+    summaries: Sequence[StageSummary], before: pa.Table, after: pa.Table, metrics: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the mean of each reward by name, before its weight: in difficulty, training and the evaluations.
+
+    A row has the keys `name`, `difficulty`, `first_step`, `last_step`, `before` and `after`; None where a reward was
+    not given. Rows come from prompts with several rewards, or with a user's function.
+    """
+    measured = [summary.facts["rewards"] for summary in summaries if "rewards" in summary.facts]
+    steps = [
+        {key.removeprefix("rewards/").removesuffix("/mean"): value for key, value in row.items() if _is_reward(key)}
+        for row in metrics
+    ]
+    recorded = [step for step in steps if step] or [{}]
+    columns = {
+        "difficulty": measured[0] if measured else {},
+        "first_step": recorded[0],
+        "last_step": recorded[-1],
+        **{
+            policy: {name: statistics.fmean(values) for name, values in reward_values(rollouts).items()}
+            for policy, rollouts in (("before", before), ("after", after))
+        },
+    }
+    names = dict.fromkeys(name for means in columns.values() for name in means)
+    return [{"name": name, **{column: means.get(name) for column, means in columns.items()}} for name in names]
+
+
+def _is_reward(metric: str) -> bool:
+    return metric.startswith("rewards/") and metric.endswith("/mean")
 
 
 def samples(before: pa.Table, after: pa.Table, prompts: pa.Table) -> list[dict[str, Any]]:

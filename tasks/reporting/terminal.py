@@ -25,7 +25,7 @@ def summary_json(
     report: str | Path,
     tokens_per_second: float | None = None,
 ) -> dict[str, Any]:
-    """Return the run's figures for programs: held-out pass rates in [0, 1], times in seconds, stages with their origin.
+    """Return the run's figures for programs: held-out pass rates and mean scores in [0, 1], seconds, stages.
 
     Args:
         evaluation: the `EVALUATION` table.
@@ -39,24 +39,14 @@ def summary_json(
         ValueError: the table has no overall pass rate.
     """
     table = validate(evaluation, EVALUATION, "evaluation")
-    overall_rows = [
-        row for row in sections.benchmarks(table) if (row["metric"], row["benchmark"]) == ("pass_rate", "all")
-    ]
-    if not overall_rows:
-        raise ValueError("the evaluation has no row with benchmark 'all' and metric 'pass_rate'")
-    overall = overall_rows[0]
+    overall = {row["metric"]: row for row in sections.benchmarks(table) if row["benchmark"] == "all"}
+    if not {"pass_rate", "mean_score"} <= overall.keys():
+        raise ValueError("the evaluation has no row with benchmark 'all' and metric 'pass_rate', or 'mean_score'")
     return {
-        "before": overall["before"]["value"],
-        "before_low": overall["before"]["low"],
-        "before_high": overall["before"]["high"],
-        "after": overall["after"]["value"],
-        "after_low": overall["after"]["low"],
-        "after_high": overall["after"]["high"],
-        "gain": overall["gain"]["value"],
-        "gain_low": overall["gain"]["low"],
-        "gain_high": overall["gain"]["high"],
+        **_figures(overall["pass_rate"]),
+        "mean_score": _figures(overall["mean_score"]),
         "p_value": sections.p_values(summaries).get("all"),
-        "n": overall["n"],
+        "n": overall["pass_rate"]["n"],
         "seconds": seconds,
         "tokens_per_second": tokens_per_second,
         **stages_json(summaries, run),
@@ -69,6 +59,16 @@ def stages_json(summaries: Sequence[StageSummary], run: str) -> dict[str, Any]:
     return {
         "stages": {summary.stage: {"seconds": summary.seconds, "cached": summary.run != run} for summary in summaries},
         "stage_order": [summary.stage for summary in summaries],
+    }
+
+
+def _figures(row: Mapping[str, Any]) -> dict[str, float]:
+    """The values of both policies and of the gain, with the bounds of their intervals, by name."""
+    columns = {"": "value", "_low": "low", "_high": "high"}
+    return {
+        f"{policy}{ending}": row[policy][column]
+        for policy in ("before", "after", "gain")
+        for ending, column in columns.items()
     }
 
 
@@ -106,6 +106,7 @@ def print_responses(console: Console, stages: Sequence[StageSummary]) -> None:
 def print_gain(console: Console, summary: Mapping[str, Any]) -> None:
     """Print the gain that `summary_json` gave, and what it rests on."""
     console.print(headline(summary))
+    console.print(headline(summary["mean_score"], "mean score"))
     evidence = [f"{formats.count(summary['n'])} held-out prompts"]
     if summary["p_value"] is not None:
         evidence.append(formats.p_value(summary["p_value"]))
@@ -126,11 +127,11 @@ def _stage_table(summary: Mapping[str, Any], stages: Sequence[StageSummary]) -> 
     return table
 
 
-def headline(summary: Mapping[str, Any]) -> Text:
-    """Return both pass rates with their intervals, and the gain, as one line."""
+def headline(summary: Mapping[str, Any], figure: str = "pass rate") -> Text:
+    """Return the figure of both policies with its intervals, and the gain, as one line."""
     gain = f"{100 * summary['gain_low']:+.1f} to {100 * summary['gain_high']:+.1f}"
     return Text.assemble(
-        f"{'pass rate':12}",
+        f"{figure:12}",
         (formats.percent(summary["before"]), "bold"),
         f" ({_bounds(summary, 'before')}) -> ",
         (formats.percent(summary["after"]), "bold green" if summary["gain"] > 0 else "bold red"),

@@ -136,7 +136,8 @@ def lines(history: History) -> Iterator[str]:
         measured = "pass rate not measured"
         if graded["pass_rate"] is not None:
             measured = (
-                f"pass rate {graded['pass_rate']:.1%} over {graded['num_rollouts']} rollouts, "
+                f"pass rate {graded['pass_rate']:.1%}, mean score {graded['mean_score']:.3g} over "
+                f"{graded['num_rollouts']} rollouts, "
                 f"{_scores(history.rollouts)}, {graded['mean_tokens']:.0f} tokens"
             )
         yield f"difficulty  {measured}: {verdict}"

@@ -10,19 +10,22 @@ from pydantic import field_validator
 from tasks.config import Config
 from tasks.tables.schemas import Domain
 
-Verifier = Literal["math", "code", "precise_if", "chat_reference", "chat_open"]
+BuiltInVerifier = Literal["math", "code", "precise_if", "chat_reference", "chat_open"]
+"""Name of a verifier that this project has; it decides the domain of a row."""
+Verifier = Literal[BuiltInVerifier, "function"]
+"""Name of a source's verifier; `function` stands for the user's functions under `rewards`, and fits any domain."""
 VERIFIERS: tuple[Verifier, ...] = get_args(Verifier)
 
 MODES_OF: dict[Verifier, tuple[str, ...]] = {"math": ("sympy", "gsm8k", "exact"), "precise_if": ("strict", "loose")}
 
-VERIFIERS_OF: dict[Domain, tuple[Verifier, ...]] = {
+VERIFIERS_OF: dict[Domain, tuple[BuiltInVerifier, ...]] = {
     "math": ("math",),
     "code": ("code",),
     "precise_if": ("precise_if",),
     "chat": ("chat_reference", "chat_open"),
 }
 
-DOMAIN_OF: dict[Verifier, Domain] = {name: domain for domain, names in VERIFIERS_OF.items() for name in names}
+DOMAIN_OF: dict[BuiltInVerifier, Domain] = {name: domain for domain, names in VERIFIERS_OF.items() for name in names}
 
 COLUMNS_OF: dict[Verifier, tuple[str, ...]] = {
     "math": ("ground_truth", "ground_truth_pattern", "integer_answers"),
@@ -30,6 +33,7 @@ COLUMNS_OF: dict[Verifier, tuple[str, ...]] = {
     "precise_if": ("instruction_ids", "kwargs"),
     "chat_reference": ("ground_truth", "ground_truth_pattern"),
     "chat_open": (),
+    "function": ("ground_truth", "ground_truth_pattern"),
 }
 """The column settings that only some verifiers read."""
 
@@ -53,7 +57,9 @@ class Columns(Config):
     """Text that replaces the last user message, with `{prompt}` in it replaced by that message and `{tests}`, for code,
     by the tests; None: the message stays as it is."""
     ground_truth: str = "ground_truth"
-    """Column of the expected answer: text, a number, or for math also a list of texts of which one must match."""
+    """Column of the expected answer: text, a number, or for math also a list of texts of which one must match. For
+    `verifier: function` any JSON value, which the functions get as `ground_truth`; null where the column is left at its
+    default and the rows have none."""
     ground_truth_pattern: str | None = None
     """Regular expression that finds the answer inside the column `ground_truth`: its group if it has one, its last
     match if it has several (GSM8K: `#### (.+)`); None: the answer is all of the column."""

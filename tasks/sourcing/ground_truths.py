@@ -1,7 +1,7 @@
 """Reads the ground truth of a row, in the form that its verifier takes.
 
 The forms are those of `tasks.verifiers.verify`: a string or list of strings for math, tests for code, constraint ids
-with arguments for precise_if, a reference for chat_reference, null for chat_open.
+with arguments for precise_if, a reference for chat_reference, null for chat_open, a call for function.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def verifier_of(row: Mapping[str, Any], source: SourceSpec) -> Verifier:
 def graded(row: Mapping[str, Any], source: SourceSpec) -> tuple[str, Any]:
     """Return the verifier that judges a row's responses, and the row's ground truth.
 
-    Where the source has further rewards, the verifier is `weighted`, and the ground truth holds those of all of them.
+    Where the source has several rewards, the verifier is `weighted`, and the ground truth holds those of all of them.
 
     Raises:
         UnusableError: the row has no ground truth that the verifiers could use.
@@ -46,7 +46,8 @@ def graded(row: Mapping[str, Any], source: SourceSpec) -> tuple[str, Any]:
     truth = _with_mode(ground_truth(row, verifier, source.columns), source)
     if not source.rewards:
         return verifier, truth
-    parts = [{"verifier": verifier, "weight": source.weight, "ground_truth": truth}]
+    own = {"verifier": verifier, "weight": source.weight, "ground_truth": truth}
+    parts = [] if verifier == "function" else [own]
     for reward in source.rewards:
         if reward.verifier is not None:
             part = {"verifier": reward.verifier, "ground_truth": ground_truth(row, reward.verifier, source.columns)}
@@ -57,6 +58,8 @@ def graded(row: Mapping[str, Any], source: SourceSpec) -> tuple[str, Any]:
             call = {"function": reward.function, "columns": handed, "digest": digest}
             part = {"verifier": "function", "ground_truth": call}
         parts.append(part | {"weight": reward.weight})
+    if verifier == "function" and len(parts) == 1 and parts[0]["weight"] == 1:
+        return verifier, parts[0]["ground_truth"]
     return "weighted", {"rewards": parts}
 
 
@@ -80,11 +83,21 @@ def ground_truth(row: Mapping[str, Any], verifier: Verifier, columns: Columns) -
             return {"reference": _extracted(only(present(row, columns.ground_truth)), columns)}
         case "chat_open":
             return None
+        case "function":
+            return _handed(row, columns)
 
 
 def asked_instead(row: Mapping[str, Any], verifier: Verifier, columns: Columns) -> str:
     """Return the sentence by which the prompt asks for a whole number (`integer_answers`); mostly empty."""
     return _whole(_answer(row, columns))[1] if columns.integer_answers and verifier == "math" else ""
+
+
+def _handed(row: Mapping[str, Any], columns: Columns) -> Any:
+    """The value that a user's functions get as `ground_truth`; None where the row has none and none is asked for."""
+    if columns.ground_truth == Columns().ground_truth and root(columns.ground_truth) not in row:
+        return None
+    value = present(row, columns.ground_truth)
+    return value if columns.ground_truth_pattern is None else _extracted(only(value), columns)
 
 
 def _whole(answer: str | list[str]) -> tuple[str, str]:

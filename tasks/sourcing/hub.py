@@ -168,6 +168,7 @@ def explained(name: str, where: str, way_out: str) -> Iterator[None]:
         ConnectionError: the hub cannot be reached; a task is then retried.
     """
     from datasets.exceptions import DatasetNotFoundError
+    from huggingface_hub.constants import ENDPOINT
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
 
     try:
@@ -186,7 +187,8 @@ def explained(name: str, where: str, way_out: str) -> Iterator[None]:
     except Exception as error:
         if not _may_pass(error):
             raise
-        sentence = f"{where}: the hub cannot be reached; {way_out}, or try again with a network"
+        about = where if name in where else f"{where}: {name}"
+        sentence = f"{about}: the hub at {ENDPOINT} cannot be reached; {way_out}, or try again with a network"
         raise (SpecError if _is_offline() else ConnectionError)(sentence) from error
 
 

@@ -72,8 +72,17 @@ def open_rows(source: SourceSpec) -> Iterator[Row]:
 
 
 def check(source: SourceSpec) -> list[Row]:
-    """Open `source` and return its first rows, up to `PEEK`; raises the `SpecError` that `open_rows` would."""
-    return list(islice(_numbered(_chosen(source, islice(_checked_stream(source), PEEK))), PEEK))
+    """Open `source` and return its first rows, up to `PEEK`.
+
+    Raises:
+        SpecError: the one that `open_rows` would raise; the source is empty, or none of its first entries is a row.
+    """
+    head = list(islice(_checked_stream(source), PEEK))
+    if not any(isinstance(item, dict) for item in head):
+        faults = [item.reason for item in head if isinstance(item, Malformed)]
+        why = f"none of its first {len(head)} entries is a row: {faults[0]}" if faults else "it holds no rows"
+        raise SpecError(f"{_at(source)}: {', '.join(file.path for file in files_of(source)) or 'the source'}: {why}")
+    return list(_numbered(_chosen(source, iter(head))))
 
 
 def sample(rows: Iterator[Row], limit: int, seed: int) -> list[Row]:

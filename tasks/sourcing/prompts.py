@@ -178,7 +178,7 @@ def _prompt(index: int, row: Mapping[str, Any], source: SourceSpec, max_prompt_c
     return Prompt(
         {
             "prompt_id": identity,
-            "domain": DOMAIN_OF[own],
+            "domain": source.domain if own == "function" else DOMAIN_OF[own],
             "source": source.name,
             "row": index,
             "messages": chat.messages,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, GetPydanticSchema, ValidationInfo, field_validator, model_validator
 
@@ -20,15 +20,20 @@ from tasks.sourcing.columns import (
     NO_COLUMNS,
     VERIFIERS,
     VERIFIERS_OF,
+    BuiltInVerifier,
     Columns,
     Verifier,
 )
 from tasks.sourcing.loader_specs import Loader
-from tasks.tables.schemas import Domain
+from tasks.tables.schemas import DOMAINS
 
 IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
 
-VERIFIER_OF_LOADER: dict[str, Verifier] = {"instructions": "precise_if", "functions": "code", "topics": "chat_open"}
+VERIFIER_OF_LOADER: dict[str, BuiltInVerifier] = {
+    "instructions": "precise_if",
+    "functions": "code",
+    "topics": "chat_open",
+}
 """The generators whose prompts only one verifier can judge."""
 
 Where = Annotated[dict, GetPydanticSchema(lambda _, handler: handler(dict[str, Any]))]
@@ -52,12 +57,12 @@ TopUp = Annotated[Annotated[float, Field(gt=1, allow_inf_nan=False)] | Literal["
 
 
 class RewardSpec(Config):
-    """A reward beside that of the source's verifier: a function of the user's own, or another verifier."""
+    """A reward of a source: a function of the user's own, or another verifier beside the source's."""
 
     function: str | None = None
     """Import path of a function with TRL's signature (`tasks.verifiers.functions`), in the working directory or on the
     Python path, such as `rewards.format_reward`. Give either this or `verifier`."""
-    verifier: Verifier | None = None
+    verifier: BuiltInVerifier | None = None
     """Name of another verifier, which reads the same columns as the source's own. Give either this or `function`."""
     weight: float = 1.0
     """Factor of the reward in the sum; below 0 for a penalty."""
@@ -82,7 +87,7 @@ class RowVerifier(Config):
 
     column: str
     """Column that names the row's verifier: text, or a list of one."""
-    names: dict[str, Verifier] = Field(min_length=1)
+    names: dict[str, BuiltInVerifier] = Field(min_length=1)
     """Verifier for each name that the column may hold, such as `{ifeval: precise_if}`."""
 
 
@@ -91,10 +96,12 @@ class SourceSpec(Config):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Name of the source, without spaces and unique in the data file; it becomes the column `source`."""
-    domain: Domain | None = None
-    """Domain of the prompts; not given with `row_verifier`, where a row has the domain of its verifier."""
+    domain: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Domain of the prompts: `math`, `code`, `precise_if` or `chat`, and with `verifier: function` any name without
+    spaces; not given with `row_verifier`, where a row has the domain of its verifier."""
     verifier: Verifier | None = None
-    """Verifier that scores the responses; one of those that the domain takes."""
+    """Verifier that scores the responses; one of those that the domain takes. `function`: the functions of `rewards`
+    alone, of which the first decides whether a response passes; it fits any domain, one of your own too."""
     row_verifier: RowVerifier | None = None
     """Verifier of each row, instead of `domain` and `verifier`, for a published mixture whose rows name theirs."""
     loader: Loader
@@ -103,10 +110,11 @@ class SourceSpec(Config):
     """Mode of the verifier: `sympy` (the default), `gsm8k` or `exact` for math, `strict` (the default) or `loose` for
     precise_if; None: its default."""
     weight: float = Field(default=1.0, gt=0)
-    """Factor of the verifier's reward in the sum, where `rewards` names others."""
+    """Factor of the verifier's reward in the sum, where `rewards` names others; `verifier: function` has none."""
     rewards: list[RewardSpec] = []  # noqa: RUF012 (pydantic copies defaults)
-    """Further rewards beside the verifier's. Training maximises the weighted sum of all; a pass rate is their weighted
-    mean, clipped to [0, 1]."""
+    """Further rewards beside the verifier's, or all of them with `verifier: function`. Training maximises the weighted
+    sum; a score is the weighted mean, clipped to [0, 1]; whether a response passes is decided by the first alone, which
+    is the verifier's."""
     transform: str | None = None
     """Import path of a function that rewrites rows (`tasks.sourcing.transforms`), such as `my_transforms.split`; None:
     rows are used as they are."""
@@ -145,10 +153,19 @@ class SourceSpec(Config):
             return self
         if self.domain is None or self.verifier is None:
             missing = "domain" if self.domain is None else "verifier"
-            accepted = ", ".join(get_args(Domain) if self.domain is None else VERIFIERS)
+            accepted = ", ".join(DOMAINS if self.domain is None else VERIFIERS)
             raise ValueError(f"{missing}: required key is missing; one of {accepted}; or give row_verifier")
-        if self.verifier not in VERIFIERS_OF[self.domain]:
-            accepted = ", ".join(VERIFIERS_OF[self.domain])
+        if self.verifier == "function":
+            return self
+        fitting = {str(domain): names for domain, names in VERIFIERS_OF.items()}
+        if self.domain not in fitting:
+            accepted = ", ".join(DOMAINS)
+            raise ValueError(
+                f"domain {self.domain!r} is none of {accepted}{close_match(self.domain, DOMAINS)}; one of another name "
+                "is for verifier: function"
+            )
+        if self.verifier not in fitting[self.domain]:
+            accepted = ", ".join((*fitting[self.domain], "function"))
             raise ValueError(f"verifier {self.verifier!r} does not fit domain {self.domain!r}, which takes {accepted}")
         return self
 
@@ -181,10 +198,24 @@ class SourceSpec(Config):
         if self.mode is not None and self.mode not in modes:
             accepted = ", ".join(modes) or "none"
             raise ValueError(f"mode {self.mode!r} is none of verifier {self.verifier!r}; accepted: {accepted}")
+        if self.verifier == "function":
+            return self._judged_by_functions()
         if self.weight != 1.0 and not self.rewards:
             raise ValueError("weight is for a source with other rewards beside its verifier's")
         if self.rewards and self.weight + math.fsum(reward.weight for reward in self.rewards) <= 0:
             raise ValueError("the weights of the verifier and of the rewards must sum to more than 0")
+        return self
+
+    def _judged_by_functions(self) -> SourceSpec:
+        if not self.rewards or self.rewards[0].function is None:
+            raise ValueError(
+                "verifier: function needs rewards: a list that begins with a function, such as "
+                "rewards: [{function: my_rewards.score}]"
+            )
+        if self.weight != 1.0:
+            raise ValueError("weight is for a verifier; with verifier: function, give the functions of rewards theirs")
+        if math.fsum(reward.weight for reward in self.rewards) <= 0:
+            raise ValueError("the weights of the rewards must sum to more than 0")
         return self
 
     @property
@@ -194,7 +225,7 @@ class SourceSpec(Config):
         return {name for name in (*own, *(reward.verifier for reward in self.rewards)) if name is not None}
 
     @property
-    def domains(self) -> set[Domain]:
+    def domains(self) -> set[str]:
         """The domains of the source's rows."""
         if self.row_verifier is None:
             return {self.domain} if self.domain is not None else set()
@@ -205,6 +236,8 @@ class SourceSpec(Config):
         columns = self.columns
         settings = [name for verifier in sorted(self.verifiers) for name in COLUMNS_OF[verifier]]
         named = [getattr(columns, name) for name in dict.fromkeys(settings) if name not in NO_COLUMNS]
+        if self.verifiers == {"function"} and columns.ground_truth == Columns().ground_truth:
+            named.remove(columns.ground_truth)  # rows without an answer need no such column
         handed = [name for reward in self.rewards for name in reward.columns]
         naming = [self.row_verifier.column] if self.row_verifier else []
         every = (columns.prompt, *named, *columns.keep, *handed, *naming, *self.where)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-from tasks.failures import InfrastructureError
+from tasks.failures import InfrastructureError, one_line
 
 PARTIAL = ".partial"
 """Suffix of a file or folder that is being written."""
+
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Error numbers of a disk, or of a user's part of it, that is full."""
 
 
 class WriteError(InfrastructureError):
@@ -33,9 +38,24 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, SafetensorError) as error:
-        existing = next(folder for folder in path.absolute().parents if folder.exists())
-        free = shutil.disk_usage(existing).free
-        raise WriteError(f"{path} could not be written: {error}; {free / 2**30:.1f} GiB are free there") from error
+        raise _not_written(path, error) from error
+
+
+def _not_written(path: Path, error: Exception) -> WriteError:
+    existing = next(folder for folder in path.absolute().parents if folder.exists())
+    free = shutil.disk_usage(existing).free
+    return WriteError(f"{path} could not be written: {one_line(error)}; {free / 2**30:.1f} GiB are free there")
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the path in the error of a full disk, which has none of its own."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise _not_written(path, error) from error
 
 
 def sync(path: Path) -> None:
@@ -55,11 +75,15 @@ def whole(path: Path, *, durable: bool = False) -> Iterator[Path]:
     Args:
         path: the file or folder; its parent exists.
         durable: flush the content to the disk before the renaming, and the folder that holds the name after it.
+
+    Raises:
+        WriteError: the disk is full.
     """
     partial = _partial_of(path)
-    _remove(partial)
-    yield partial
-    _put_in_place(partial, path, durable=durable)
+    with _naming(path):
+        _remove(partial)
+        yield partial
+        _put_in_place(partial, path, durable=durable)
 
 
 @contextlib.asynccontextmanager
@@ -69,9 +93,10 @@ async def whole_in_threads(path: Path, *, durable: bool = False) -> AsyncIterato
     Storage is touched in threads, so that the event loop goes on where it is slow.
     """
     partial = _partial_of(path)
-    await asyncio.to_thread(_remove, partial)
-    yield partial
-    await asyncio.to_thread(_put_in_place, partial, path, durable=durable)
+    with _naming(path):
+        await asyncio.to_thread(_remove, partial)
+        yield partial
+        await asyncio.to_thread(_put_in_place, partial, path, durable=durable)
 
 
 def _partial_of(path: Path) -> Path:

@@ -14,6 +14,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from tasks.failures import MistakeError
+
 RUNS = "RLVR_RUNS"
 """Name of the environment variable with the location of all runs: an address on blob storage, or a folder that every
 attempt sees."""
@@ -46,5 +48,5 @@ def address_of(name: str, raw_output_prefix: str) -> str | None:
 
 def _is_address(runs: str) -> bool:
     if runs.startswith("file:"):
-        raise ValueError(f"{RUNS} = {runs}: a folder is given by its path, without file:")
+        raise MistakeError(f"{RUNS} = {runs}: a folder is given by its path, without file:")
     return "://" in runs

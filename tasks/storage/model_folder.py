@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tasks.failures import MistakeError
+from tasks.failures import MistakeError, one_line
 
 TODAY = datetime.date(2024, 7, 26)
 """Date that templates print which ask for today's (Llama 3.2's own default): by the real one, prompts, caches and
@@ -22,7 +24,7 @@ def check_model_folder(path: str | Path) -> Path:
     """Return `path`, checked to hold a config, safetensors and a tokenizer with a chat template.
 
     Raises:
-        ModelError: one of them is missing or unreadable.
+        ModelError: one of them is missing, unreadable or cut.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -38,6 +40,8 @@ def check_model_folder(path: str | Path) -> Path:
             raise ModelError(f"model folder {folder}: {name} is not a JSON object")
     if not any(folder.glob("*.safetensors")):
         raise ModelError(f"model folder {folder}: no weights (*.safetensors)")
+    for file in weight_files(folder):
+        _check_whole(file)
     has_template = (folder / "chat_template.jinja").is_file() or json.loads(
         (folder / "tokenizer_config.json").read_text()
     ).get("chat_template")
@@ -46,6 +50,39 @@ def check_model_folder(path: str | Path) -> Path:
             f"model folder {folder}: the tokenizer has no chat template; add chat_template.jinja to the folder"
         )
     return folder
+
+
+def _check_whole(file: Path) -> None:
+    """Raise `ModelError` where a safetensors file is missing, or shorter than its header says."""
+    if not file.is_file():
+        raise ModelError(f"model folder {file.parent}: no {file.name}, which model.safetensors.index.json names")
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        try:
+            tensors = json.loads(stream.read(min(length, size)))
+            needed = 8 + length + max(t["data_offsets"][1] for name, t in tensors.items() if name != "__metadata__")
+        except (ValueError, TypeError, AttributeError, KeyError):
+            raise ModelError(f"model folder {file.parent}: {file.name} is no safetensors file") from None
+    if size < needed:
+        raise ModelError(f"model folder {file.parent}: {file.name} is cut: {size:,} of {needed:,} bytes are there")
+
+
+@contextlib.contextmanager
+def loading(folder: str | Path) -> Iterator[None]:
+    """Report what transformers and safetensors raise in the block, which loads the model or tokenizer in `folder`.
+
+    Raises:
+        ModelError: instead of their errors; those of the system stay, which another attempt may not meet.
+    """
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (ValueError, KeyError, SafetensorError, OSError) as error:
+        if isinstance(error, MistakeError) or (isinstance(error, OSError) and error.errno is not None):
+            raise
+        raise ModelError(f"model folder {folder}: it cannot be loaded: {one_line(error)}") from error
 
 
 def date_variables(template: str) -> dict[str, Any]:

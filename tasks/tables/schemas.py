@@ -12,6 +12,7 @@ from typing import Any, Literal, Self, get_args
 import pyarrow as pa
 
 Domain = Literal["math", "code", "precise_if", "chat"]
+"""Name of a domain that has verifiers of its own; a source that a user's functions judge may name another."""
 DOMAINS: tuple[Domain, ...] = get_args(Domain)
 
 Message = dict[str, str]
@@ -106,27 +107,39 @@ RESPONSES = pa.schema(
 )
 """The table of responses before they are judged, one completion a row."""
 
+REWARDS = pa.map_(pa.string(), pa.float64())
+"""The type of the rewards of a response by name, before their weights, the verifier's own first; null for one that does
+not apply. It is empty where the verifier's score is the only reward."""
+
 ROLLOUTS = pa.schema(
     [
         *RESPONSES,
         _column("score", pa.float64(), nullable=True),
+        _column("passed", pa.bool_(), nullable=True),
+        _column("rewards", REWARDS, nullable=True),
         _column("error", pa.string(), nullable=True),
         _column("policy", pa.string()),
     ]
 )
-"""The table of judged responses, one completion a row; where it could not be judged, `score` is null and `error` has
-the reason."""
+"""The table of judged responses, one completion a row; where it could not be judged, `score`, `passed` and `rewards`
+are null and `error` has the reason.
+
+`score` is in [0, 1], the weighted mean where a prompt has several rewards. `passed` is the verdict of the prompt's own
+verifier, whatever other rewards pay (`tasks.verifiers.scores.Score.passed`).
+"""
 
 GRADED = pa.schema(
     [
         *PROMPTS,
         _column("pass_rate", pa.float64(), nullable=True),
+        _column("mean_score", pa.float64(), nullable=True),
         _column("num_rollouts", pa.int32(), nullable=True),
         _column("mean_tokens", pa.float64(), nullable=True),
     ]
 )
-"""The table of prompts with the results of the initial checkpoint; `pass_rate` is the mean score of the judged
-rollouts. All three are null where no difficulty was measured (`difficulty: null`)."""
+"""The table of prompts with the results of the initial checkpoint: of the judged rollouts `pass_rate` is the share that
+passes, in [0, 1], and `mean_score` the mean score, which the difficulty filter reads. All four are null where no
+difficulty was measured (`difficulty: null`)."""
 
 COMPARED = pa.schema(
     [
@@ -135,6 +148,7 @@ COMPARED = pa.schema(
         _column("source", pa.string()),
         _column("variant", pa.string()),
         _column("pass_rate", pa.float64()),
+        _column("mean_score", pa.float64()),
         _column("num_rollouts", pa.int32()),
         _column("mean_tokens", pa.float64()),
     ]

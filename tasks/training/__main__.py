@@ -11,12 +11,14 @@ import click
 import yaml
 
 from tasks.config import SpecError, parse, result_options
-from tasks.failures import MistakeError
+from tasks.failures import one_line
 from tasks.generation.models import ModelSpec, prepare_model
 from tasks.inputs.files import DataFile, Recipe
 from tasks.lineage.provenance import made_from
+from tasks.machine.error_report import run_command
+from tasks.machine.local_ray import start_ray
 from tasks.machine.progress import track_progress
-from tasks.machine.quiet import silence_libraries, silence_retries
+from tasks.machine.quiet import silence_libraries
 from tasks.storage.durable import PARTIAL
 from tasks.storage.locations import folder_of
 from tasks.storage.model_folder import check_model_folder
@@ -31,6 +33,10 @@ from tasks.training.telemetry.step_metrics import note
 
 silence_libraries()
 
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+"""Types of options that name an existing file, or an existing folder."""
+
 SHARE: dict[str, Any] = {"type": click.FloatRange(0.01, 1), "show_default": True}
 """Settings of the command-line options that are a share of what a GPU could do."""
 
@@ -43,35 +49,40 @@ def main() -> None:
 @main.command()
 @click.argument("recipe")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
-@click.option("--mixture", required=True, type=click.Path(path_type=Path), help="Parquet file of a mixture.")
-@click.option("--model", type=click.Path(path_type=Path), help="Folder of the checkpoint; without it: the recipe's.")
+@click.option("--mixture", required=True, type=FILE, help="Parquet file of a mixture.")
+@click.option("--model", type=FOLDER, help="Folder of the checkpoint; without it: the recipe's.")
 @click.option("--data", help="Data file, by which responses are judged: a name or a path; without it: the recipe's.")
 @click.option(
     "--folder",
     type=click.Path(path_type=Path),
     help="Run folder, from which an interrupted run is resumed; without it: outputs/runs/<digest>, as the pipeline's.",
 )
+@click.option("--cluster", default="local", show_default=True, help="Address of a Ray cluster; local: this machine.")
 def run(
-    recipe: str, overrides: tuple[str, ...], mixture: Path, model: Path | None, data: str | None, folder: Path | None
+    recipe: str,
+    overrides: tuple[str, ...],
+    mixture: Path,
+    model: Path | None,
+    data: str | None,
+    folder: Path | None,
+    cluster: str,
 ) -> None:
     """Train by RECIPE, a name or a path, with options in its place: objective.clip_high=0.3.
 
     The same command again resumes what was interrupted; other options are another run.
     """
-    import ray
-
     from tasks.inputs.preflight import fingerprinted
     from tasks.training.attempt import reported
-    from tasks.training.run import RunInputs, train
+    from tasks.training.run import RunInputs, make_run_folder, train
 
     config = with_overrides(recipe, overrides)
     judging = parse(DataFile, data) if data else config.companion(DataFile)
     verifiers = fingerprinted(judging.verifiers)
-    model = model or prepared(config.model)
+    model = check_model_folder(model) if model else prepared(config.model)
     inputs = {"model": file_digest(model), "mixture": file_digest(mixture)}
     folder = folder or folder_of(run_name(inputs["model"], inputs["mixture"], config.run, verifiers))
-    silence_retries()
-    ray.init(include_dashboard=False, log_to_driver=False)
+    make_run_folder(folder)
+    start_ray(cluster, log_to_driver=False)
     with track_progress("training: steps", config.steps) as advance:
 
         def on_step(metrics: dict[str, float]) -> None:
@@ -193,12 +204,21 @@ def with_overrides(recipe: str, overrides: tuple[str, ...]) -> Recipe:
         key, sign, value = override.partition("=")
         if not (key and sign):
             raise SpecError(f"{override!r} must be KEY=VALUE, as in objective.clip_high=0.3")
-        given[key] = yaml.safe_load(value)
-    return parse(Recipe, json.dumps(given))
+        given[key] = value_of(key, value)
+    return parse(Recipe, json.dumps(given, default=str))  # of a date, which YAML has and JSON has not
+
+
+def value_of(key: str, text: str) -> Any:
+    """Return the value that a user wrote for an option, as YAML.
+
+    Raises:
+        SpecError: it is not YAML.
+    """
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise SpecError(f"{key} = {text!r}: not valid YAML: {one_line(error)}") from None
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except MistakeError as mistake:
-        raise SystemExit(f"Error: {mistake}") from None
+    run_command(main)

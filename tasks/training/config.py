@@ -61,7 +61,8 @@ class RewardsConfig(Config):
     """Number of verifier processes."""
     retries: RunTime[int] = Field(1, ge=0)
     """Number of times that a judgement which failed with an error is repeated while others of its verifier succeed;
-    then the response leaves its group. A score of 0 is no error."""
+    then the response leaves its group. A score of 0 is no error. An exception of a reward function of yours is not
+    repeated, unless the network or a service is its cause."""
     patience_seconds: RunTime[float] = Field(900, ge=0)
     """Longest time that a response waits for a verifier whose judgements all fail, such as one whose endpoint cannot be
     reached, before the response leaves its group, seconds."""

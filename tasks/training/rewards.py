@@ -6,16 +6,21 @@ A response that cannot be judged leaves its group, which continues with the othe
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from contextlib import ExitStack
 from typing import Any, Protocol
 
 from tasks.failures import one_line
 from tasks.generation.interface import Completion
+from tasks.machine.memory_limit import with_cause
 from tasks.tables.schemas import Message
 from tasks.training.config import RewardsConfig
 from tasks.training.groups.group import Prompt
 from tasks.verifiers import Score, VerifiersConfig, open_pool
+from tasks.verifiers.scores import FunctionFailure
+
+logger = logging.getLogger(__name__)
 
 MIN_JUDGED = 2
 """Smallest number of judged responses of a group: an advantage compares a response with others of its group."""
@@ -25,7 +30,15 @@ LONGEST_PAUSE = 30.0
 
 
 class JudgementError(RuntimeError):
-    """A response could not be judged, after all retries. This is never the same as a score of 0."""
+    """A response could not be judged, after all retries. This is never the same as a score of 0.
+
+    Attributes:
+        failure: the failure of a user's reward function that is the reason; None where another reason is.
+    """
+
+    def __init__(self, reason: str, failure: FunctionFailure | None = None) -> None:
+        super().__init__(reason)
+        self.failure = failure
 
 
 class RewardClient(Protocol):
@@ -47,7 +60,7 @@ async def judge_response(judge: RewardClient, prompt: Prompt, completion: Comple
     try:
         return await judge.score(prompt.verifier, completion.text, prompt.ground_truth, prompt.messages)
     except JudgementError as error:
-        return Score.unjudged(str(error))
+        return Score.unjudged(str(error), error.failure)
 
 
 class RewardProcess:
@@ -84,13 +97,15 @@ class RayJudge:
         self._config = config
         self._retried: Counter[str] = Counter()
         self._succeeded: Counter[str] = Counter()
+        self._away: set[str] = set()
 
     async def score(self, verifier: str, response: str, ground_truth: Any, messages: list[Message]) -> Score:
         """Return the judgement of one response, after as many attempts as `RewardsConfig` allows.
 
-        A failure counts if the verifier has judged another response since the last attempt: then the response is the
-        cause, and `retries` such failures are repeated. Otherwise the verifier itself may be unreachable, and the
-        response waits for it, `patience_seconds` at most.
+        A failure of a user's function that would come back is final. Any other counts if the verifier has judged
+        another response since the last attempt: then the response is the cause, and `retries` such failures are
+        repeated. Otherwise the verifier itself may be unreachable, and the response waits for it, `patience_seconds` at
+        most.
 
         Raises:
             JudgementError: the response could not be judged.
@@ -102,14 +117,28 @@ class RayJudge:
             score = await self._try(verifier, response, ground_truth, messages)
             if score.error is None:
                 self._succeeded[verifier] += 1
+                self._away.discard(verifier)
                 return score
+            if score.failure is not None and not score.failure.may_pass:
+                raise JudgementError(score.error, score.failure)
             failures += 1
             counted += self._succeeded[verifier] > succeeded
             succeeded = self._succeeded[verifier]
             if counted > self._config.retries or clock() >= gives_up_at:
-                raise JudgementError(f"{verifier}: {score.error} (tried {failures} times)")
+                raise JudgementError(f"{verifier}: {score.error} (tried {failures} times)", score.failure)
+            self._name_once(verifier, score.error)
             self._retried[verifier] += 1
             await asyncio.sleep(min(2.0 ** (failures - 1), LONGEST_PAUSE))
+
+    def _name_once(self, verifier: str, error: str) -> None:
+        """Log that responses wait for a verifier, once until it has judged another."""
+        if verifier not in self._away:
+            self._away.add(verifier)
+            logger.warning(
+                "verifier %r could not judge a response, which is tried again for at most %g s "
+                "(rewards.patience_seconds): %s",
+                *(verifier, self._config.patience_seconds, error),
+            )
 
     async def _try(self, *arguments: Any) -> Score:
         import ray
@@ -117,7 +146,7 @@ class RayJudge:
         try:
             score: Score = await _awaited(self._handle.score.remote(*arguments))
         except ray.exceptions.RayError as error:
-            return Score.unjudged(one_line(error))
+            return Score.unjudged(with_cause(one_line(error)))
         return score
 
     async def figures(self) -> dict[str, float]:

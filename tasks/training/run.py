@@ -11,18 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.failures import MistakeError
+from tasks.failures import PASSING, MistakeError
 from tasks.generation.interface import sample_seed
 from tasks.generation.sample_and_score import check_prompts
-from tasks.machine import cpu_environment, precision
+from tasks.machine import cpu_environment, memory_limit, precision
 from tasks.storage.durable import whole_in_threads
 from tasks.storage.lease import Lease
+from tasks.storage.model_folder import loading
 from tasks.storage.threads import PatientThreads
 from tasks.tables.parquet import read_table, write_table
 from tasks.tables.schemas import LEDGER, MIXTURE
 from tasks.training.actors.engine_check import EngineCheck
 from tasks.training.actors.process import ActorProcess, RayActor
 from tasks.training.actors.weights import WeightStore, weights_folder
+from tasks.training.cluster.memory import killed_again
 from tasks.training.cluster.nodes import only_node, this_node_lives
 from tasks.training.cluster.watchdog import watch
 from tasks.training.config import TrainingConfig
@@ -53,6 +55,10 @@ logger = logging.getLogger(__name__)
 
 class ResourceError(MistakeError):
     """The cluster cannot hold what the configuration asks for."""
+
+
+class PromptTooLongError(MistakeError):
+    """A prompt and its response do not fit where they must; the message names the prompt, its tokens and the option."""
 
 
 @dataclass(frozen=True)
@@ -103,22 +109,39 @@ def train(inputs: RunInputs) -> TrainingResult:
         ResourceError: the cluster is too small for the configuration.
         MistakeError: validation would leave no prompt to train on.
         TrackerError: a tracker cannot be used here.
-        ValueError: a prompt that does not fit or that no verifier here can judge.
+        PromptTooLongError: a prompt that does not fit.
+        ValueError: a prompt that no verifier here can judge.
         OtherRunError: the run folder holds a run that these inputs cannot resume.
         RunInUseError, LeaseLostError: another process works on this run, or has taken it over.
+        RewardFunctionError, RewardServiceError: a reward function of the user's fails on every response.
         NoSignalError, LostGroupsError, StalledError, ActorLostError, LearnerLostError, NodeLostError,
             DivergedError: training cannot continue; each class names the cause.
+        MemoryLimitError: the kernel killed processes of the run for memory, more than once.
         ModelCheckError, WeightsNotTakenError: an engine does not have the learner's policy after its first update.
     """
     config, folder = inputs.config, inputs.folder
     check_resources(config, resuming=Checkpoints.newest_in(folder / "checkpoints") is not None)
     trackers.check(config.trackers)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_run_folder(folder)
     prompts = load_prompts(config, inputs.model, inputs.mixture, inputs.verifiers)
     watch()
     with contextlib.ExitStack() as stack:
         lease = inputs.lease or stack.enter_context(Lease.of_folder(folder))
         return asyncio.run(_train(inputs, prompts, lease))
+
+
+def make_run_folder(folder: Path) -> None:
+    """Make the run folder where there is none.
+
+    Raises:
+        MistakeError: the system refuses that.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno in PASSING:
+            raise
+        raise MistakeError(f"the run folder {folder} cannot be made: {error.strerror}") from error
 
 
 def load_prompts(
@@ -127,15 +150,18 @@ def load_prompts(
     """Return the mixture's prompts, tokenised by the model's tokenizer.
 
     Raises:
-        ValueError: a prompt leaves no room for a response, in the engine's context or in a micro-batch, or cannot be
-            judged by `verifiers`.
-        ChatTemplateError: the chat template has no variable of `sampling.chat_template_kwargs`.
+        PromptTooLongError: a prompt leaves no room for a response, in the engine's context or in a micro-batch.
+        ValueError: a prompt cannot be judged by `verifiers`.
+        ModelError: the tokenizer cannot be loaded.
+        ChatTemplateError: the chat template refuses a prompt, or has no variable of `sampling.chat_template_kwargs`.
     """
     from transformers import AutoTokenizer
 
     table = read_table(mixture, MIXTURE)
     check_prompts(table, verifiers)
-    prompts = read_prompts(table, AutoTokenizer.from_pretrained(model), config.sampling.chat_template_kwargs)
+    with loading(model):
+        tokenizer = AutoTokenizer.from_pretrained(model)
+    prompts = read_prompts(table, tokenizer, config.sampling.chat_template_kwargs)
     for name, limit in (
         ("actors.engine.max_model_len", config.actors.engine.max_model_len),
         ("learner.micro_batch_tokens", config.learner.micro_batch_tokens),
@@ -143,7 +169,7 @@ def load_prompts(
         for prompt in prompts:
             needed = len(prompt.token_ids) + config.sampling.max_tokens
             if needed > limit:
-                raise ValueError(
+                raise PromptTooLongError(
                     f"{mixture}: prompt {prompt.prompt_id} has {len(prompt.token_ids)} tokens and needs {needed} with "
                     f"sampling.max_tokens = {config.sampling.max_tokens}; {name} is {limit}"
                 )
@@ -195,7 +221,7 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], lease: Lease) -> Trai
     asyncio.get_running_loop().set_default_executor(PatientThreads())
     gpu = ray.cluster_resources().get("GPU", 0) > 0
     widening = 2 if precision.resolve(inputs.config.learner.dtype, gpu=gpu) == "float32" else 1  # of 16-bit weights
-    node, folder = only_node(), inputs.folder
+    node, folder, memory = only_node(), inputs.folder, memory_limit.watch()
     with contextlib.ExitStack() as stack:
         exchange = stack.enter_context(
             weights_folder(folder, inputs.model, one_node=node is not None, widening=widening)
@@ -228,7 +254,7 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], lease: Lease) -> Trai
         if checkpoint is not None:
             await controller.resume(checkpoint, journal.rows())
         async with lease.held():
-            await until_the_first([controller.run(), this_node_lives()])
+            await until_the_first([controller.run(), this_node_lives(), killed_again(memory, config)])
         await _hand_over(controller, collaborators, config, inputs.model, folder / "policy")
         write_table(folder / "ledger.parquet", ledger.table(), LEDGER, inputs.lineage)
     return TrainingResult(

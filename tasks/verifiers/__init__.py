@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from tasks.failures import MistakeError
 from tasks.verifiers import registry
 from tasks.verifiers.calls import Call, Messages, VerifierStats
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
@@ -111,7 +112,7 @@ def open_pool(workers: int, config: VerifiersConfig, verifiers: Iterable[str]) -
     with ExitStack() as stack:
         if set(verifiers) & set(registry.CHAT):
             if config.judge is None:
-                raise ValueError("there are chat prompts and no judge for them: give verifiers.judge")
+                raise MistakeError("there are chat prompts and no judge for them: give verifiers.judge")
             from tasks.verifiers.chat import serving
 
             config = config.model_copy(update={"judge": stack.enter_context(serving(config.judge))})

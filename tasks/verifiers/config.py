@@ -16,8 +16,8 @@ class VerifiersConfig(Config):
     """Options of all verifiers."""
 
     time_limit_seconds: float = Field(10.0, gt=0)
-    """CPU seconds that one judgement by math, precise_if or function may take; a response that takes more scores 0.
-    Waiting for a core is not counted."""
+    """CPU seconds that one judgement by math, precise_if or function may take. A response that takes more scores 0; by
+    a function, which is not the response's, it is unjudged. Waiting for a core is not counted."""
     memory_mib: int = Field(2048, gt=0)
     """MiB of address space of one worker process of these verifiers."""
     total_memory_mib: RunTime[int] = Field(16384, gt=0)

@@ -7,8 +7,13 @@ imported from the working directory or the Python path.
     def accuracy_reward(completions, answer, **kwargs) -> list[float | None]: ...
 
 `completions` is a list of completions, each a list with one message `{"role": "assistant", "content": ...}`; `prompts`
-holds the messages of their prompts, and each column a value per completion. Functions get one completion at a time, so
-that a score does not depend on what else was judged with it. None means that the reward does not apply.
+holds the messages of their prompts, and each column a value per completion. None means that the reward does not apply.
+Functions get one completion at a time, so that a score does not depend on what else was judged with it; lists leave
+room for a call with all completions of a prompt.
+
+A failure is the function's and never a score of 0: an exception, a result of another form, and a limit of time or
+memory that the function, which is no part of the response, overruns. It is final, as it would come back, unless the
+network or a service that the function asks is its cause (`FunctionFailure.may_pass`).
 """
 
 from __future__ import annotations
@@ -17,16 +22,26 @@ import asyncio
 import inspect
 import math
 import os
+import socket
 import sys
+import time
+import traceback
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from tasks.lineage.user_code import imported, user_code_digest
+from tasks.failures import cause_in_infrastructure, one_line
+from tasks.lineage.user_code import imported, user_code_digest, user_files
 from tasks.verifiers.calls import Messages
-from tasks.verifiers.scores import CannotJudge, GroundTruthError, Reward, Score
+from tasks.verifiers.scores import CannotJudge, FunctionFailure, GroundTruthError, Reward, Score, SlowCall
+
+SLOW_SECONDS = 5.0
+"""Seconds of one call from which on a function is named as slow."""
 
 _KEYS = {"function", "columns", "digest"}
+_PASSING_STATUS = {408, 425, 429}
+"""HTTP status codes below 500 after which the same request may succeed later."""
 
 
 def check_ground_truth(ground_truth: Any) -> None:
@@ -65,17 +80,32 @@ def judge(response: str, ground_truth: Any, messages: Messages | None) -> Score:
     function = _load(name, ground_truth.get("digest"))
     completions = [[{"role": "assistant", "content": response}]]
     columns = {column: [value] for column, value in ground_truth["columns"].items()}
+    began = time.monotonic()
     try:
         returned = function(completions=completions, prompts=[list(messages or ())], **columns)
         if inspect.iscoroutine(returned):
             returned = asyncio.run(returned)
-    except (MemoryError, RecursionError):
+    except MemoryError:
         raise
-    except Exception as error:
-        raise CannotJudge(f"reward function {name} raised {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise _raised(name, function, error) from error
+    seconds = time.monotonic() - began
     value = _only_value(returned, name)
     held = min(max(value, 0.0), 1.0) if value is not None else 0.0
-    return Score(held, held == 1.0, f"{name}: {value}", rewards=(Reward(name, 1.0, value),))
+    slow = SlowCall(name, seconds) if seconds >= SLOW_SECONDS else None
+    return Score(held, held == 1.0, f"{name}: {value}", rewards=(Reward(name, 1.0, value),), slow=slow)
+
+
+def attributed(score: Score, ground_truth: Any) -> Score:
+    """Return the score of a call of a function; as the function's failure where its worker process gave none.
+
+    A worker that overran its time or memory, or died, is a verdict on the response for other verifiers.
+    """
+    if score.rewards or score.failure is not None or (score.error is not None and not score.timed_out):
+        return score
+    name, reason = ground_truth["function"], score.error or score.detail
+    failure = FunctionFailure(name, reason, may_pass=score.error is not None)  # it waited, perhaps for a service
+    return Score.unjudged(f"reward function {name}: {reason}", failure, timed_out=score.timed_out)
 
 
 def warm_up() -> None:
@@ -94,37 +124,87 @@ def function_digest(name: str) -> str:
     try:
         return user_code_digest(module)
     except ImportError as error:
-        raise CannotJudge(f"reward function {name}: {error} in {os.getcwd()} or the Python path") from error
+        reason = f"{error} in {os.getcwd()} or the Python path"
+        raise CannotJudge(f"reward function {name}: {reason}", FunctionFailure(name, reason)) from error
 
 
 @cache
 def _load(name: str, digest: str | None) -> Callable[..., Any]:
     module, _, attribute = name.rpartition(".")
     if function_digest(name) != digest and digest is not None:
-        raise CannotJudge(
-            f"reward function {name}: its file, or one that it imports, has changed since the prompts were made: "
-            "source anew"
-        )
+        reason = "its file, or one that it imports, has changed since the prompts were made: source anew"
+        raise CannotJudge(f"reward function {name}: {reason}", FunctionFailure(name, reason))
     try:
         function = getattr(imported(module), attribute)
-    except Exception as error:
-        raise CannotJudge(f"reward function {name} cannot be imported: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        reason = f"cannot be imported: {type(error).__name__}: {one_line(error)}{_line_of(error, module)}"
+        raise _failed(name, reason) from error
     if not callable(function):
-        raise CannotJudge(f"reward function {name} is of type {type(function).__name__}, not a function")
+        raise _failed(name, f"is of type {type(function).__name__}, not a function")
     return function
 
 
 def _only_value(returned: Any, name: str) -> float | None:
     if not isinstance(returned, list | tuple) or len(returned) != 1:
-        raise CannotJudge(
-            f"reward function {name} must return a list with one value per completion, got {returned!r:.100}"
+        raise _failed(
+            name, "must return a list with one value per completion", f", got {one_line(repr(returned), 100)}"
         )
     if returned[0] is None:
         return None
     try:
         value = float(returned[0])
     except (TypeError, ValueError) as error:
-        raise CannotJudge(f"reward function {name} returned {returned[0]!r:.100}, which is no number") from error
+        raise _failed(name, "must return numbers", f", got {one_line(repr(returned[0]), 100)}") from error
     if not math.isfinite(value):
-        raise CannotJudge(f"reward function {name} returned {value}, which is not finite")
+        raise _failed(name, f"returned {value}, which is not finite")
     return value
+
+
+def _failed(name: str, reason: str, details: str = "", *, may_pass: bool = False) -> CannotJudge:
+    """The error of a function; `details` depend on the response, and `reason` does not."""
+    return CannotJudge(f"reward function {name} {reason}{details}", FunctionFailure(name, reason, may_pass))
+
+
+def _raised(name: str, function: Callable[..., Any], error: BaseException) -> CannotJudge:
+    line = _line_of(error, name.rpartition(".")[0], function)
+    kind = type(error).__name__
+    failure = FunctionFailure(name, f"raised {kind}{line}", may_pass=_may_pass(error))
+    text = one_line(error)
+    return CannotJudge(f"reward function {name} raised {kind}{f': {text}' if text else ''}{line}", failure)
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Return whether the network or a service is the cause of a function's exception, so that it may pass."""
+    status = _status(error)
+    if status is not None:
+        return status >= 500 or status in _PASSING_STATUS
+    inner = getattr(error, "reason", None)  # of `urllib.error.URLError`
+    causes = [error, *([inner] if isinstance(inner, BaseException) else [])]
+    return any(isinstance(cause, socket.gaierror) or cause_in_infrastructure(cause) is not None for cause in causes)
+
+
+def _status(error: BaseException) -> int | None:
+    """The HTTP status of the answer that an exception of requests, httpx, aiohttp, openai or urllib reports."""
+    values = (
+        getattr(owner, name, None)
+        for owner in (error, getattr(error, "response", None))
+        for name in ("status_code", "status", "code")
+    )
+    return next((value for value in values if isinstance(value, int) and 400 <= value < 600), None)
+
+
+def _line_of(error: BaseException, module: str, function: Callable[..., Any] | None = None) -> str:
+    """The last line of the user's files that an exception came through, else the function's first, in parentheses."""
+    files = {str(path): path for path in user_files(module).values()}
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return _line(Path(error.filename), error.lineno)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename in files and frame.lineno is not None:
+            return _line(files[frame.filename], frame.lineno)
+    code = getattr(inspect.unwrap(function), "__code__", None) if function is not None else None
+    return "" if code is None else _line(Path(code.co_filename), code.co_firstlineno)
+
+
+def _line(path: Path, number: int) -> str:
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f" ({shown}, line {number})"

@@ -193,7 +193,8 @@ class _Lane:
                 answer = await worker.ask(line)
         except TimeoutError:
             await self._template.end(worker)
-            raise CannotJudge(f"the judgement did not end in {wall_seconds:g} s, most of which it waited") from None
+            reason = f"the judgement did not end in {wall_seconds:g} s, most of which it waited"
+            raise CannotJudge(reason, timed_out=True) from None
         except BaseException:  # cancelled: the worker is at a call whose score is not wanted any more
             self._template.discard(worker)
             raise

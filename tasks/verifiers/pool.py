@@ -20,14 +20,14 @@ import atexit
 import os
 import threading
 import time
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Coroutine, Iterable
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from tasks.verifiers import registry
+from tasks.verifiers import functions, registry
 from tasks.verifiers.calls import Call, Messages, Verifier, VerifierStats
 from tasks.verifiers.config import VerifiersConfig
 from tasks.verifiers.lanes import LaneLimits, Lanes
@@ -44,6 +44,9 @@ WALL_FACTOR, FUNCTION_WALL_FACTOR = 100, 6
 
 `WALL_FACTOR` is for verifiers that only compute, and may have to wait for a core; `FUNCTION_WALL_FACTOR` is for a
 user's function, which may wait for anything."""
+
+AHEAD = 1024
+"""Most calls that `VerifierPool.scores` has scheduled beyond the one whose score it waits for."""
 
 Result = TypeVar("Result")
 
@@ -134,6 +137,19 @@ class VerifierPool:
             scores.append(future.result())
             report(max(len(finished), len(scores)))
         return scores
+
+    def scores(self, calls: Iterable[Call]) -> Iterator[Score]:
+        """Yield the scores of all calls, in their order, each as soon as it and those before it are judged.
+
+        `calls` is read up to `AHEAD` calls further.
+        """
+        futures: deque[Future[Score]] = deque()
+        for call in calls:
+            futures.append(self.submit(*call))
+            while futures and (len(futures) > AHEAD or futures[0].done()):
+                yield futures.popleft().result()
+        while futures:
+            yield futures.popleft().result()
 
     def start(self, verifiers: Iterable[str]) -> None:
         """Begin to load what these verifiers need, and return without waiting for it."""
@@ -259,12 +275,14 @@ class VerifierPool:
                 self._parts(call) if call.verifier == registry.WEIGHTED else self._verifier(call).judge(*call)
             )
         except CannotJudge as reason:
-            score = Score.unjudged(str(reason))
+            score = Score.unjudged(reason)
         except Exception as failure:  # a judge's own bug must reach the caller as an error, not vanish in the loop
             score = Score.unjudged(f"{call.verifier} failed: {type(failure).__name__}: {failure}")
         finally:
             if key is not None:
                 del self._in_flight[key]
+        if call.verifier == "function":
+            score = functions.attributed(score, call.ground_truth)
         self._stats[call.verifier].add(time.monotonic() - began, score.timed_out, score.error is not None)
         if key is not None and score.error is None and not score.timed_out:
             self._scores[key] = score

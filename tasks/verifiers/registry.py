@@ -129,7 +129,7 @@ def judge(verifier: str, response: Any, ground_truth: Any, messages: Messages | 
     except MemoryError:
         raise
     except CannotJudge as reason:
-        return Score.unjudged(str(reason))
+        return Score.unjudged(reason)
     except Exception as failure:  # a checker's own bug must reach the caller as an error, not kill the worker
         return Score.unjudged(f"{verifier} failed: {type(failure).__name__}: {failure}")
 

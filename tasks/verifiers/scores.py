@@ -13,8 +13,39 @@ VERIFIERS: tuple[Verifier, ...] = get_args(Verifier)
 """All names of verifiers."""
 
 
+class FunctionFailure(NamedTuple):
+    """The failure of a user's reward function on one response, without what depends on the response.
+
+    Attributes:
+        function: import path of the function.
+        reason: what went wrong, with the line of the user's file where there is one; equal for failures of one kind.
+        may_pass: True where the network or a service failed that the function asks: a later attempt may succeed.
+    """
+
+    function: str
+    reason: str
+    may_pass: bool = False
+
+
+class SlowCall(NamedTuple):
+    """A call of a user's reward function that took long: its import path, and the seconds that passed."""
+
+    function: str
+    seconds: float
+
+
 class CannotJudge(Exception):  # noqa: N818 - reads as the sentence it is
-    """A failure to judge for a reason that is not the response's: it becomes `Score.error`, never a score of 0."""
+    """A failure to judge for a reason that is not the response's: it becomes `Score.error`, never a score of 0.
+
+    Attributes:
+        failure: the failure of the user's reward function that is the reason; None where another reason is.
+        timed_out: True if a limit of time is the reason.
+    """
+
+    def __init__(self, reason: str, failure: FunctionFailure | None = None, *, timed_out: bool = False) -> None:
+        super().__init__(reason)
+        self.failure = failure
+        self.timed_out = timed_out
 
 
 class GroundTruthError(CannotJudge):
@@ -44,14 +75,18 @@ class Score:
     """The judgement of one response. Read `error` first: where it is set, the other fields mean nothing.
 
     Attributes:
-        value: the degree to which the response is right, in [0, 1], as pass rates and evaluations count it; 0.0 where
-            `error` is set, which is then not a score of 0.
-        passed: True if the response is right as a whole; False where `error` is set.
+        value: the degree to which the response is right, in [0, 1], as mean scores count it; 0.0 where `error` is set,
+            which is then not a score of 0.
+        passed: True if the response is right as a whole, as pass rates count it: for math and precise_if a score of 1,
+            for code all tests passed, for chat a grade of `pass_value` or more, for a function a value of 1 or more; of
+            several rewards the first decides. False where `error` is set.
         detail: one line for people: the answer that was read, and what was wrong with it.
         error: the reason why the response could not be judged (malformed ground truth, missing resource, dead worker);
             None where it was judged. A response that costs more time or memory than it may is judged: it scores 0.
         rewards: the rewards that it consists of, where a prompt has several rewards or a custom one.
         timed_out: True if a limit of time had a part in it; such a score is not cached.
+        failure: the failure of a user's reward function behind `error`; None where another reason is.
+        slow: the slowest call of a user's reward function, where one took long (`functions.SLOW_SECONDS`).
     """
 
     value: float
@@ -60,6 +95,8 @@ class Score:
     error: str | None = None
     rewards: tuple[Reward, ...] = ()
     timed_out: bool = False
+    failure: FunctionFailure | None = None
+    slow: SlowCall | None = None
 
     def __post_init__(self) -> None:
         """Assert the invariants that rewards are built on."""
@@ -87,14 +124,24 @@ class Score:
         return cls(0.0, False, detail, timed_out=True)
 
     @classmethod
-    def unjudged(cls, error: str) -> Score:
-        """Return the score of a response that could not be judged."""
-        return cls(0.0, False, "", error)
+    def unjudged(
+        cls, error: CannotJudge | str, failure: FunctionFailure | None = None, *, timed_out: bool = False
+    ) -> Score:
+        """Return the score of a response that could not be judged for the reason `error`."""
+        if isinstance(error, CannotJudge):
+            failure, timed_out = error.failure, error.timed_out
+        return cls(0.0, False, "", str(error), timed_out=timed_out, failure=failure)
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> Score:
         """Return the score whose `dataclasses.asdict` went through JSON."""
-        return cls(**fields | {"rewards": tuple(Reward(*part) for part in fields["rewards"])})
+        failure, slow = fields["failure"], fields["slow"]
+        tuples = {
+            "rewards": tuple(Reward(*part) for part in fields["rewards"]),
+            "failure": None if failure is None else FunctionFailure(*failure),
+            "slow": None if slow is None else SlowCall(*slow),
+        }
+        return cls(**fields | tuples)
 
     @classmethod
     def of_rewards(cls, rewards: Sequence[Reward], passed: bool, detail: str) -> Score:

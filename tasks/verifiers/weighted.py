@@ -1,7 +1,8 @@
 """`weighted`: several rewards for one response, each judged by its own verifier, all at the same time.
 
 A ground truth is `{"rewards": [{"verifier": "math", "weight": 1.0, "ground_truth": "7"}, ...]}`, with at least one
-part; weights are above 0, or below for a penalty, and sum to more than 0.
+part; weights are above 0, or below for a penalty, and sum to more than 0. The first part is the prompt's own verifier:
+it alone decides whether a response passes, so that a reward for a format never makes a wrong answer right.
 """
 
 from __future__ import annotations
@@ -43,22 +44,27 @@ def parts_of(ground_truth: Any) -> list[Part]:
 
 
 def combine(parts: Sequence[Part], scores: Sequence[Score]) -> Score:
-    """Combine the scores of the parts into one. An error of one part is an error of the whole.
+    """Combine the scores of the parts into one, which passes where the first part does.
+
+    An error of one part is an error of the whole.
 
     Args:
         parts: the rewards of the prompt.
         scores: the score of each part, in the same order.
     """
+    slow = max((score.slow for score in scores if score.slow), key=lambda call: call.seconds, default=None)
     for part, score in zip(parts, scores, strict=True):
+        if score.failure is not None:  # its sentence names the function
+            return replace(score, slow=slow)
         if score.error is not None:
-            return Score.unjudged(f"{part.name}: {score.error}")
+            return Score.unjudged(f"{part.name}: {score.error}", timed_out=score.timed_out)
     rewards = [_reward(part, score) for part, score in zip(parts, scores, strict=True)]
     detail = "; ".join(f"{part.name}: {score.detail}" for part, score in zip(parts, scores, strict=True))
     try:
-        combined = Score.of_rewards(rewards, all(score.passed for score in scores), detail)
+        combined = Score.of_rewards(rewards, scores[0].passed, detail)
     except CannotJudge as reason:
-        return Score.unjudged(str(reason))
-    return replace(combined, timed_out=any(score.timed_out for score in scores))
+        return Score.unjudged(reason)
+    return replace(combined, timed_out=any(score.timed_out for score in scores), slow=slow)
 
 
 def _reward(part: Part, score: Score) -> Reward:

@@ -48,6 +48,7 @@ def mixture(folder: Path) -> Path:
         "verifier": "precise_if",
         "ground_truth": canonical_json(VARIES),
         "pass_rate": 0.5,
+        "mean_score": 0.5,
         "num_rollouts": 8,
         "mean_tokens": 40.0,
     }

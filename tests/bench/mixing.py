@@ -30,7 +30,7 @@ def graded(count: int) -> Iterator[pa.Table]:
         rows = part.num_rows
         sources = pa.array([f"source {row % SOURCES}" for row in range(rows)])
         table = part.set_column(part.schema.get_field_index("source"), GRADED.field("source"), sources)
-        for name, value in (("pass_rate", 0.25), ("num_rollouts", 8), ("mean_tokens", 512.0)):
+        for name, value in (("pass_rate", 0.25), ("mean_score", 0.25), ("num_rollouts", 8), ("mean_tokens", 512.0)):
             field = GRADED.field(name)
             table = table.append_column(field, pa.array([value] * rows, field.type))
         yield table

@@ -43,6 +43,8 @@ def rollouts(**scores: list[float | None]) -> pa.Table:
                 "num_tokens": 10 + index,
                 "finish_reason": "stop",
                 "score": score,
+                "passed": None if score is None else score == 1,
+                "rewards": None if score is None else [],
                 "error": None if score is not None else "no judge",
                 "policy": "initial",
             }
@@ -54,12 +56,12 @@ def rollouts(**scores: list[float | None]) -> pa.Table:
     )
 
 
-def test_the_pass_rate_is_the_mean_score_of_the_judged_rollouts():
+def test_the_pass_rate_counts_passes_and_the_mean_score_counts_points_of_the_judged_rollouts():
     graded, aside = grade(prompts("a", "b"), rollouts(b=[1.0, 0.0, None, 1.0], a=[0.5, 0.0]), ALL_SAMPLED)
     rows = graded.to_pylist()
-    assert [(row["prompt_id"], row["pass_rate"], row["num_rollouts"]) for row in rows] == [
-        ("a", 0.25, 2),
-        ("b", 2 / 3, 3),
+    assert [(row["prompt_id"], row["pass_rate"], row["mean_score"], row["num_rollouts"]) for row in rows] == [
+        ("a", 0.0, 0.25, 2),
+        ("b", 2 / 3, 2 / 3, 3),
     ]
     assert rows[0]["mean_tokens"] == 10.5
     assert aside.num_rows == 0
@@ -88,6 +90,12 @@ def test_nothing_left_is_an_error_that_says_how_far_off_it_is():
         select(graded, Bounds())
 
 
+def test_nothing_graded_at_all_is_an_error_too():
+    graded, _ = grade(prompts("a"), rollouts(a=[None, None]), ALL_SAMPLED)
+    with pytest.raises(GradingError, match="no prompt has a judged rollout"):
+        select(graded, Bounds())
+
+
 def test_rollouts_of_other_prompts_are_an_error():
     with pytest.raises(GradingError, match="not among the prompts"):
         grade(prompts("a"), rollouts(z=[1.0]), ALL_SAMPLED)
@@ -103,21 +111,21 @@ def test_a_prompt_that_was_set_aside_before_sampling_is_not_set_aside_again():
 
 def test_with_a_lower_bound_what_is_never_solved_goes_as_well():
     graded, _ = grade(prompts("never", "once"), rollouts(never=[0.0] * 8, once=[1.0] + [0.0] * 7), ALL_SAMPLED)
-    assert select(graded, Bounds(min_pass_rate=0.0)).column("prompt_id").to_pylist() == ["once"]
+    assert select(graded, Bounds(min_mean_score=0.0)).column("prompt_id").to_pylist() == ["once"]
 
 
 def test_bounds_that_keep_nothing_are_a_mistake():
-    with pytest.raises(ValueError, match=r"min_pass_rate \(0\.7\) must be below max_pass_rate \(0\.625\)"):
-        DifficultySpec(min_pass_rate=0.7)
+    with pytest.raises(ValueError, match=r"min_mean_score \(0\.7\) must be below max_mean_score \(0\.625\)"):
+        DifficultySpec(min_mean_score=0.7)
 
 
 @pytest.mark.parametrize("options", [DifficultySpec, Bounds])
-def test_a_pass_rate_above_1_is_refused_and_no_bound_is_null(options):
+def test_a_mean_score_above_1_is_refused_and_no_bound_is_null(options):
     with pytest.raises(ValueError, match="less than or equal to 1"):
-        options(max_pass_rate=1.01)
+        options(max_mean_score=1.01)
     graded, _ = grade(prompts("always"), rollouts(always=[1.0] * 8), ALL_SAMPLED)
-    assert select(graded, Bounds(max_pass_rate=None)).num_rows == 1
-    assert options(max_pass_rate=None).max_pass_rate is None
+    assert select(graded, Bounds(max_mean_score=None)).num_rows == 1
+    assert options(max_mean_score=None).max_mean_score is None
 
 
 def test_without_a_filter_all_prompts_that_fit_are_kept_and_have_no_pass_rate():

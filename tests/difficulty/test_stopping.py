@@ -33,20 +33,22 @@ def test_of_eight_at_62_percent_four_failures_or_five_passes_decide():
 
 
 def test_a_lower_bound_of_zero_waits_for_the_first_pass_of_what_fails():
-    bounds = Bounds(min_pass_rate=0.0)
+    bounds = Bounds(min_mean_score=0.0)
     assert remaining([0, 0, 0, 0], 8, bounds) == 1
     assert remaining([0, 0, 0, 0, 1], 8, bounds) == 0
     assert remaining([0] * 8, 8, bounds) == 0
 
 
 def test_without_an_upper_bound_only_the_lower_one_decides():
-    assert remaining([1], 8, Bounds(max_pass_rate=None)) == 0
-    bounds = Bounds(max_pass_rate=None, min_pass_rate=0.25)
+    assert remaining([1], 8, Bounds(max_mean_score=None)) == 0
+    bounds = Bounds(max_mean_score=None, min_mean_score=0.25)
     assert (bounds.keep(1.0), bounds.keep(0.25), str(bounds)) == (True, False, "above 25.0%")
-    assert str(Bounds(max_pass_rate=None)) == "of any value"
+    assert str(Bounds(max_mean_score=None)) == "of any value"
 
 
-@pytest.mark.parametrize("bounds", [BOUNDS, Bounds(min_pass_rate=0.0), Bounds(max_pass_rate=0.9, min_pass_rate=0.25)])
+@pytest.mark.parametrize(
+    "bounds", [BOUNDS, Bounds(min_mean_score=0.0), Bounds(max_mean_score=0.9, min_mean_score=0.25)]
+)
 def test_all_outcomes_of_eight_rollouts_have_the_fate_that_all_eight_give_them(bounds):
     drawn = 0
     for scores in itertools.product([0.0, 1.0], repeat=8):
@@ -62,7 +64,7 @@ def test_all_outcomes_of_eight_rollouts_have_the_fate_that_all_eight_give_them(b
     st.none() | st.floats(0, 0.99),
 )
 def test_partial_scores_and_judges_that_fail_change_no_fate(scores, highest, lowest):
-    bounds = Bounds(max_pass_rate=highest, min_pass_rate=lowest)
+    bounds = Bounds(max_mean_score=highest, min_mean_score=lowest)
     taken = stopped(scores, len(scores), bounds)
     if len(taken) < len(scores):
         # within rounding of a bound either fate is right

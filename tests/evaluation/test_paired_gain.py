@@ -36,7 +36,7 @@ def prompts(**domains: str) -> pa.Table:
     return table_from_rows(rows, PROMPTS, "prompts")
 
 
-def rollouts(policy: str, tokens: int = 10, /, **scores: list[float | None]) -> pa.Table:
+def rollouts(policy: str, tokens: int = 10, /, parts=lambda _: [], **scores: list[float | None]) -> pa.Table:
     rows = [
         {
             "prompt_id": name,
@@ -45,6 +45,8 @@ def rollouts(policy: str, tokens: int = 10, /, **scores: list[float | None]) -> 
             "num_tokens": tokens + i,
             "finish_reason": "length" if i == 0 else "stop",
             "score": score,
+            "passed": None if score is None else score == 1,
+            "rewards": None if score is None else parts(score),
             "error": None if score is not None else "judge unreachable",
             "policy": policy,
         }
@@ -83,6 +85,34 @@ def test_figures_equal_a_case_worked_by_hand():
     assert cell(found.table, "all", "mean_tokens", "before")["value"] == 10.5
     assert cell(found.table, "all", "mean_tokens", "gain")["value"] == 10
     assert cell(found.table, "all", "truncated", "after")["value"] == 0.5
+
+
+def test_a_reward_for_the_format_makes_no_wrong_answer_right():
+    # A format reward of a fifth of the score: the policy learns the format, and not one answer.
+    def named(score):
+        return [("math", 0.0), ("mine.in_tags", 5 * score), ("mine.never_applies", None)]
+
+    found = compare(
+        rollouts("base", parts=named, a=[0, 0.2], b=[0, 0]),
+        rollouts("tuned", parts=named, a=[0.2, 0.2], b=[0.2, 0]),
+        prompts(a="math", b="math"),
+    )
+    assert (found.comparisons["all"].before, found.comparisons["all"].after) == (0, 0)
+    assert cell(found.table, "all", "pass@2", "after")["value"] == 0
+    assert cell(found.table, "all", "mean_score", "after")["value"] == pytest.approx(0.15)
+    assert cell(found.table, "all", "rewards/mine.in_tags", "before")["value"] == pytest.approx(0.25)
+    assert cell(found.table, "all", "rewards/mine.in_tags", "gain")["value"] == pytest.approx(0.5)
+    assert cell(found.table, "math", "rewards/math", "after")["value"] == 0
+    assert "rewards/mine.never_applies" not in found.table.column("metric").to_pylist()
+
+
+def test_domains_of_the_users_are_benchmarks_after_the_known_ones():
+    found = compare(
+        rollouts("base", a=[0], b=[1], c=[1]),
+        rollouts("tuned", a=[1], b=[1], c=[1]),
+        prompts(a="poetry", b="chat", c="math"),
+    )
+    assert list(found.comparisons) == ["all", "math", "chat", "poetry"]
 
 
 def test_wilson_interval_equals_a_case_worked_by_hand():
@@ -149,7 +179,13 @@ def test_row_order_changes_nothing():
 def test_result_is_an_evaluation_table_with_finite_rates():
     found = compare(**WORKED)
     table = validate(found.table, EVALUATION, "evaluation")
-    assert set(table.column("metric").to_pylist()) == {"pass_rate", "pass@2", "truncated", "mean_tokens"}
+    assert set(table.column("metric").to_pylist()) == {
+        "pass_rate",
+        "mean_score",
+        "pass@2",
+        "truncated",
+        "mean_tokens",
+    }
     assert table.column("benchmark").to_pylist()[0] == "all"
 
 

@@ -19,6 +19,7 @@ from threading import Thread
 import grpc
 from flyteidl.admin import execution_pb2, launch_plan_pb2, task_pb2, workflow_pb2
 from flyteidl.core import compiler_pb2, identifier_pb2, literals_pb2
+from flyteidl.core import execution_pb2 as core_execution_pb2
 from flyteidl.service import admin_pb2_grpc, dataproxy_pb2, dataproxy_pb2_grpc
 from flytekit import FlyteContextManager
 from flytekit.core.type_engine import TypeEngine
@@ -34,6 +35,19 @@ def _key(entity: identifier_pb2.Identifier) -> tuple[str, str]:
     return entity.name, entity.version
 
 
+STARTED = "2026-11-26T10:20:30Z"
+"""Start of every execution that has ended."""
+
+
+@dataclass
+class Ended:
+    """An execution that has ended, with its literals by name."""
+
+    outputs: dict[str, literals_pb2.Literal]
+    inputs: dict[str, literals_pb2.Literal] = field(default_factory=dict)
+    phase: int = core_execution_pb2.WorkflowExecution.SUCCEEDED
+
+
 @dataclass
 class Admin:
     """What clients sent.
@@ -43,7 +57,11 @@ class Admin:
         executions: what was launched, in order.
         uploads: bytes by the address that stands for them.
         outputs: literals by the address that the console shows, which tests fill in.
+        ended: executions that have ended, by name, which tests fill in.
+        files: bytes by their address on blob storage, behind the links for downloads; tests fill them in.
         config: a configuration file of `pyflyte --config` that names this backend.
+        http: the address of the files' server; below `/denied` it takes nothing.
+        refusal: status and details that every call is answered with; None: calls are answered.
     """
 
     config: Path
@@ -53,7 +71,10 @@ class Admin:
     executions: list[execution_pb2.ExecutionCreateRequest] = field(default_factory=list)
     uploads: dict[str, bytes] = field(default_factory=dict)
     outputs: dict[str, literals_pb2.Literal] = field(default_factory=dict)
+    ended: dict[str, Ended] = field(default_factory=dict)
+    files: dict[str, bytes] = field(default_factory=dict)
     http: str = ""
+    refusal: tuple[grpc.StatusCode, str] | None = None
 
     def task(self, name: str) -> task_pb2.TaskSpec:
         """The specification of the one registered task whose name ends in `.name`."""
@@ -106,6 +127,24 @@ class _Service(admin_pb2_grpc.AdminServiceServicer):
             id=request.id, spec=self._get(self._admin.launch_plans, request.id, context), closure={}
         )
 
+    def ListLaunchPlans(self, request, context):  # noqa: N802
+        found = [
+            launch_plan_pb2.LaunchPlan(
+                id=identifier_pb2.Identifier(
+                    resource_type=identifier_pb2.LAUNCH_PLAN,
+                    project=request.id.project,
+                    domain=request.id.domain,
+                    name=name,
+                    version=version,
+                ),
+                spec=spec,
+                closure={},
+            )
+            for (name, version), spec in reversed(self._admin.launch_plans.items())
+            if name == request.id.name
+        ]
+        return launch_plan_pb2.LaunchPlanList(launch_plans=found[: request.limit])
+
     def CreateExecution(self, request, context):  # noqa: N802
         self._admin.executions.append(request)
         name = request.name or f"e{len(self._admin.executions)}"
@@ -114,8 +153,20 @@ class _Service(admin_pb2_grpc.AdminServiceServicer):
         )
 
     def GetExecution(self, request, context):  # noqa: N802
+        if request.id.name in self._admin.ended:
+            closure = execution_pb2.ExecutionClosure(phase=self._admin.ended[request.id.name].phase)
+            closure.started_at.FromJsonString(STARTED)
+            return execution_pb2.Execution(id=request.id, spec={}, closure=closure)
+        if not self._admin.executions:
+            context.abort(grpc.StatusCode.NOT_FOUND, "missing entity of type execution")
         spec = self._admin.executions[-1].spec
         return execution_pb2.Execution(id=request.id, spec=spec, closure={})
+
+    def GetExecutionData(self, request, context):  # noqa: N802
+        ended = self._admin.ended[request.id.name]
+        return execution_pb2.WorkflowExecutionGetDataResponse(
+            full_inputs={"literals": ended.inputs}, full_outputs={"literals": ended.outputs}
+        )
 
     @staticmethod
     def _create(registered: dict, request: Message, context: grpc.ServicerContext) -> None:
@@ -139,10 +190,27 @@ class _DataProxy(dataproxy_pb2_grpc.DataProxyServiceServicer):
             signed_url=f"{self._admin.http}/{path}", native_url=f"s3://uploads/{path}"
         )
 
+    def CreateDownloadLocation(self, request, context):  # noqa: N802
+        path = request.native_url.removeprefix("s3://")
+        return dataproxy_pb2.CreateDownloadLocationResponse(signed_url=f"{self._admin.http}/{path}?signature=x")
+
     def GetData(self, request, context):  # noqa: N802
         if request.flyte_url not in self._admin.outputs:
             context.abort(grpc.StatusCode.NOT_FOUND, "missing entity of type execution")
         return dataproxy_pb2.GetDataResponse(literal=self._admin.outputs[request.flyte_url])
+
+
+class _Refusing(grpc.ServerInterceptor):
+    """Answers every call with the refusal of the stand-in, while it has one."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+
+    def intercept_service(self, continuation, details):
+        refusal = self._admin.refusal
+        if refusal is None:
+            return continuation(details)
+        return grpc.unary_unary_rpc_method_handler(lambda _, context: context.abort(*refusal))
 
 
 def _uploads(admin: Admin) -> type[BaseHTTPRequestHandler]:
@@ -150,11 +218,19 @@ def _uploads(admin: Admin) -> type[BaseHTTPRequestHandler]:
         def do_PUT(self) -> None:
             content = self.rfile.read(int(self.headers["Content-Length"]))
             is_whole = md5(content).digest() == b64decode(self.headers["Content-MD5"])  # noqa: S324
-            if is_whole:
+            is_denied = self.path.startswith("/denied")
+            if is_whole and not is_denied:
                 admin.uploads[f"s3://uploads{self.path}"] = content
-            self.send_response(200 if is_whole else 400)
+            self.send_response(403 if is_denied else 200 if is_whole else 400)
             self.send_header("Content-Length", "0")
             self.end_headers()
+
+        def do_GET(self) -> None:
+            content = admin.files.get(f"s3:/{self.path.partition('?')[0]}")
+            self.send_response(404 if content is None else 200)
+            self.send_header("Content-Length", str(len(content or b"")))
+            self.end_headers()
+            self.wfile.write(content or b"")
 
         def log_message(self, *_: object) -> None:
             """Logs nothing."""
@@ -169,7 +245,7 @@ def admin(folder: Path) -> Iterator[Admin]:
     files = ThreadingHTTPServer(("127.0.0.1", 0), _uploads(made))
     made.http = f"http://127.0.0.1:{files.server_port}"
     Thread(target=files.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    server = grpc.server(futures.ThreadPoolExecutor(4))
+    server = grpc.server(futures.ThreadPoolExecutor(4), interceptors=[_Refusing(made)])
     admin_pb2_grpc.add_AdminServiceServicer_to_server(_Service(made), server)
     dataproxy_pb2_grpc.add_DataProxyServiceServicer_to_server(_DataProxy(made), server)
     port = server.add_insecure_port("127.0.0.1:0")

@@ -6,11 +6,16 @@ from flytekit.core.context_manager import FlyteEntities
 from flytekit.core.python_function_task import PythonFunctionTask
 from flytekit.core.type_engine import TypeEngine
 from flytekit.deck import DeckField
+from flytekit.exceptions.user import FlyteRecoverableException
 
 import workflows.rlvr  # noqa: F401 declares every task
+from tasks.failures import InfrastructureError
+from tasks.flyte import stages
 from tasks.flyte.local_run import LocalRun
 from tasks.flyte.stages import show
 from tasks.inputs.files import Recipe
+from tasks.machine.memory_limit import MemoryLimitError, MemoryWatch
+from tests.machine.test_memory_limit import Group, training
 
 
 def test_no_deck_starts_pip():
@@ -73,3 +78,23 @@ def test_a_models_type_is_its_own_also_where_it_is_part_of_a_union():
     assert set(after.structure.dataclass_type) == set(Recipe.model_fields)
     assert one.structure.tag != after.structure.tag
     assert other.structure.tag == "none"
+
+
+@pytest.mark.parametrize(("attempt", "kind"), [("0", FlyteRecoverableException), ("1", MemoryLimitError)])
+@pytest.mark.parametrize("failure", [InfrastructureError("the engine died"), FlyteRecoverableException("it died")])
+def test_a_stage_that_the_kernel_ends_for_memory_is_tried_again_once(monkeypatch, tmp_path, attempt, kind, failure):
+    group = Group(tmp_path, 2)
+    training(group)
+    watch = MemoryWatch(group.read())
+    monkeypatch.setattr(stages, "watch", lambda: watch)
+    monkeypatch.setenv("FLYTE_ATTEMPT_NUMBER", attempt)
+
+    def fails():
+        raise failure
+
+    with pytest.raises(FlyteRecoverableException) as raised:
+        stages._guarded(fails)()
+    assert "memory" not in str(raised.value)
+    group.count(1)
+    with pytest.raises(kind, match=r"died: the kernel killed a process because of the memory limit of 14\.0 GiB"):
+        stages._guarded(fails)()

@@ -109,11 +109,19 @@ DATED = (
 )
 
 
+SEA = {"prompt_id": "a1", "source": "test", "messages": [{"role": "user", "content": "Sea?"}]}
+
+
+def test_a_prompt_that_the_template_refuses_is_named(tokenizer):
+    tokenizer.chat_template = "{{ raise_exception('Conversation roles must alternate') }}"
+    with pytest.raises(ChatTemplateError, match=r"prompt a1 of source 'test' \(roles: user\): .*must alternate"):
+        encode(tokenizer, [SEA], {})
+
+
 def test_a_template_that_prints_the_date_prints_one_that_does_not_change(tokenizer):
     tokenizer.chat_template = DATED
-    conversation = [[{"role": "user", "content": "Sea?"}]]
-    assert tokenizer.decode(encode(tokenizer, conversation, {})[0]) == "Sea? Today: 26 Jul 2024"
-    [dated] = encode(tokenizer, conversation, {"date_string": "1 May 2025"})
+    assert tokenizer.decode(encode(tokenizer, [SEA], {})[0]) == "Sea? Today: 26 Jul 2024"
+    [dated] = encode(tokenizer, [SEA], {"date_string": "1 May 2025"})
     assert tokenizer.decode(dated) == "Sea? Today: 1 May 2025"
 
 
@@ -144,10 +152,9 @@ def test_a_stop_string_is_not_seen_in_the_token_that_ends_a_response(engine, loo
 
 def test_variables_of_the_chat_template_reach_it(tokenizer):
     tokenizer.chat_template = THINKING
-    conversation = [[{"role": "user", "content": "Sea?"}]]
 
     def text(**variables):
-        return tokenizer.decode(encode(tokenizer, conversation, variables)[0])
+        return tokenizer.decode(encode(tokenizer, [SEA], variables)[0])
 
     assert text() == text(enable_thinking=True) == "Sea?"
     assert text(enable_thinking=False) == "Sea? no thoughts"

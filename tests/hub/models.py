@@ -15,10 +15,10 @@ from tempfile import TemporaryDirectory
 from tests.hub.files import ANSWERS
 from tests.hub.server import Repository
 
-CONTEXT = 1024
+CONTEXT = 4096
 """Longest sequence of the small models, tokens."""
 
-YARN = {"rope_type": "yarn", "rope_theta": 5e5, "factor": 8.0, "original_max_position_embeddings": CONTEXT // 8}
+YARN = {"rope_type": "yarn", "rope_theta": 5e5, "factor": 32.0, "original_max_position_embeddings": CONTEXT // 32}
 OLMO_3 = {
     "sliding_window": 64,
     "layer_types": ["sliding_attention", "full_attention"],

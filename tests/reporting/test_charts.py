@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tasks.charts import Series, Stack, curves, deck, histogram, pass_rates, shares, training_curves
+from tasks.charts import Series, Stack, curves, deck, histogram, mean_scores, shares, training_curves
 from tasks.charts.panels import first_bin_from, thinned
 from tasks.reporting.page import render
 from tests.reporting.synthetic_run import report_inputs
@@ -17,7 +17,14 @@ def test_training_curves_name_what_no_step_recorded():
     assert fragment.count("<svg") == 1
     assert "all domains: from 0.1 at 1 to 0.4 at 2" in fragment
     assert "math: from 0.2 at 1 to 0.2 at 1" in fragment
-    assert "Not recorded: validation, response length," in fragment
+    assert "Not recorded: rewards by name, validation, response length," in fragment
+
+
+def test_rewards_have_a_curve_each_by_name_and_none_for_their_spread():
+    steps = [{"step": step, "reward": 0.5, "rewards/mine.f/mean": -1.5, "rewards/mine.f/std": 0.1} for step in (1, 2)]
+    fragment = training_curves(steps)
+    assert "mine.f: from -1.5 at 1 to -1.5 at 2" in fragment
+    assert "from 0.1 at" not in fragment
 
 
 def test_validations_stand_at_the_version_that_was_validated():
@@ -37,13 +44,13 @@ def test_gaps_stay_gaps():
     assert "nothing was recorded" in curves("Loss", "nats", [Series("loss", [(1, math.nan)], "after")])
 
 
-def test_pass_rates_split_at_the_threshold():
+def test_mean_scores_split_at_the_threshold():
     graded = report_inputs(per_source=20).graded
-    rates = graded.column("pass_rate").to_pylist()
-    fragment = pass_rates(graded, 0.625)
+    rates = graded.column("mean_score").to_pylist()
+    fragment = mean_scores(graded, 0.625)
     assert "dropped: too easy" in fragment
     assert f"0/8: {sum(rate == 0 for rate in rates)}" in fragment
-    assert "dropped" not in pass_rates(graded, None)
+    assert "dropped" not in mean_scores(graded, None)
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,13 @@ def test_hostile_text_is_escaped_everywhere(inputs):
 @pytest.mark.long
 def test_unjudged_completions_are_counted_and_not_shown(inputs):
     rollouts = inputs.after.to_pylist()
-    rollouts[0] |= {"score": None, "error": "judge unreachable", "response": "never judged"}
+    rollouts[0] |= {
+        "score": None,
+        "passed": None,
+        "rewards": None,
+        "error": "judge unreachable",
+        "response": "never judged",
+    }
     page = render(dataclasses.replace(inputs, after=table_from_rows(rollouts, ROLLOUTS, "after")))
     assert "0 completions before, 1 after" in page
     assert "never judged" not in page
@@ -182,7 +188,7 @@ def test_a_run_without_anything_still_gives_a_page(inputs):
                 {"metrics": metrics(120, np.random.default_rng(0))},
                 {"evaluation": evaluation(("all",))},
                 {"evaluation": evaluation().slice(0, 2)},
-                {"max_pass_rate": None},
+                {"max_mean_score": None},
             )
         ),
     ],
@@ -194,7 +200,7 @@ def test_partial_runs_give_a_page(inputs, changes):
 
 
 def test_a_run_without_a_difficulty_filter_drops_nothing_as_too_easy(inputs):
-    names = ("pass_rate", "num_rollouts", "mean_tokens")
+    names = ("pass_rate", "mean_score", "num_rollouts", "mean_tokens")
 
     def unmeasured(table):
         for name in names:
@@ -204,10 +210,23 @@ def test_a_run_without_a_difficulty_filter_drops_nothing_as_too_easy(inputs):
         return table
 
     tables = {name: unmeasured(getattr(inputs, name)) for name in ("graded", "mixture", "heldout")}
-    page = render(dataclasses.replace(inputs, max_pass_rate=None, **tables))
-    assert "No pass rates were measured." in page
+    page = render(dataclasses.replace(inputs, max_mean_score=None, **tables))
+    assert "No difficulty was measured." in page
     total = sections.funnels(inputs.set_aside, tables["graded"], tables["mixture"], tables["heldout"], None)[-1]
     assert (total.too_easy, total.too_hard, total.selected) == (0, 0, inputs.graded.num_rows)
+
+
+def test_both_figures_and_every_reward_are_on_the_page_by_name(inputs):
+    metrics = [{"step": 1, "rewards/math/mean": 0.125, "rewards/rewards.in_tags/mean": 0.75, "rewards/math/std": 0.3}]
+    page = render(dataclasses.replace(inputs, metrics=metrics))
+    assert "Held-out pass rate" in page
+    assert "Held-out mean score, which counts partial scores and every reward: 30.1% → 49.8%" in page
+    rows = {row["name"]: row for row in sections.rewards(inputs.summaries, inputs.before, inputs.after, metrics)}
+    assert rows.keys() == {"math", "rewards.in_tags"}
+    assert rows["rewards.in_tags"]["after"] == 1.0
+    assert (rows["math"]["first_step"], rows["math"]["last_step"], rows["math"]["difficulty"]) == (0.125, 0.125, None)
+    assert '<th scope="row">rewards.in_tags</th>' in page
+    assert "Rewards by name" in page
 
 
 def test_a_table_of_another_schema_is_named(inputs):
@@ -217,7 +236,7 @@ def test_a_table_of_another_schema_is_named(inputs):
 
 def test_funnels_account_for_every_row(inputs):
     *sources, total = sections.funnels(
-        inputs.set_aside, inputs.graded, inputs.mixture, inputs.heldout, inputs.max_pass_rate
+        inputs.set_aside, inputs.graded, inputs.mixture, inputs.heldout, inputs.max_mean_score
     )
     assert total.rows == inputs.graded.num_rows + inputs.set_aside.num_rows
     assert (total.train, total.heldout) == (inputs.mixture.num_rows, inputs.heldout.num_rows)
@@ -225,7 +244,7 @@ def test_funnels_account_for_every_row(inputs):
         assert funnel.rows == funnel.set_aside + funnel.too_easy + funnel.selected
         assert funnel.selected == funnel.train + funnel.heldout + funnel.left_over
         assert funnel.never_passed <= funnel.selected
-    easy = sum(rate >= THRESHOLD for rate in inputs.graded.column("pass_rate").to_pylist())
+    easy = sum(rate >= THRESHOLD for rate in inputs.graded.column("mean_score").to_pylist())
     assert total.too_easy == easy
 
 

@@ -31,6 +31,7 @@ def test_summary_holds_the_promised_keys_and_survives_json():
     found = json.loads(json.dumps(summary(), allow_nan=False))
     assert (found["before"], found["after"], found["seconds"]) == (0.234, 0.445, 700.0)
     assert (found["gain"], found["gain_low"], found["gain_high"]) == (0.211, 0.12, 0.30)
+    assert (found["mean_score"]["before"], found["mean_score"]["gain_high"]) == (0.301, 0.28)
     assert set(found["stages"]["training"]) == {"seconds", "cached"}
     assert (found["p_value"], found["n"], found["report"]) == (0.0002, 64, "runs/report.html")
     assert found["stage_order"] == [stage.stage for stage in summaries()]
@@ -49,6 +50,7 @@ def test_summary_needs_an_overall_pass_rate():
 def test_printed_lines_say_what_a_person_wants_to_know():
     lines = printed(summary())
     assert "23.4% (17.0 to 31.0) -> 44.5% (36.0 to 53.0), gain +21.1 points (+12.0 to +30.0, 95%)" in lines
+    assert "mean score  30.1% (24.0 to 37.0) -> 49.8% (42.0 to 58.0), gain +19.7 points" in lines
     assert "64 held-out prompts, p < 0.001, the gain's interval lies above zero" in lines
     assert "11 min 40 s" in lines
     assert "312 tokens/s" in lines

@@ -35,7 +35,7 @@ ID = FIRST["prompt_id"]
 
 
 def graded(row):
-    return {**row, "pass_rate": 0.5, "num_rollouts": 2, "mean_tokens": 12.0}
+    return {**row, "pass_rate": 0.5, "mean_score": 0.625, "num_rollouts": 2, "mean_tokens": 12.0}
 
 
 def rollout(identity, sample, score):
@@ -46,6 +46,8 @@ def rollout(identity, sample, score):
         "num_tokens": 12,
         "finish_reason": "stop",
         "score": score,
+        "passed": None if score is None else score == 1,
+        "rewards": None if score is None else [],
         "error": None if score is not None else "no verdict",
         "policy": "initial",
     }
@@ -107,7 +109,7 @@ def test_a_life_is_told_in_the_order_of_the_pipeline(run):
         "            What is 1 times 7?",
         f"set aside   row 4 of sums by cleaning (duplicate): the same, kept: {ID[:8]}",
         f"set aside   row 9 of sums by cleaning (near_duplicate): 85% like a prompt, kept: {ID[:8]}",
-        "difficulty  pass rate 50.0% over 2 rollouts, scores 1 ?, 12 tokens: kept",
+        "difficulty  pass rate 50.0%, mean score 0.625 over 2 rollouts, scores 1 ?, 12 tokens: kept",
         "mixture     to train on",
         "group 2     stale, policy 3 to 4, scores 1 0, 30 tokens: 2 versions old",
         "group 8     trained at step 6, policy 3 to 4, scores 1 0, 30 tokens",

@@ -51,7 +51,10 @@ def test_every_shipped_spec_loads(path):
         ),
         ([source(loader={"path": "a"})], ["sources[0].loader.kind: required", "jsonl", "functions"]),
         ([source(loader={"kind": "jsonl"})], ["sources[0].loader.path: required key is missing", "a glob"]),
-        ([source(domain="maths")], ["sources[0].domain = 'maths': must be 'math', 'code', 'precise_if' or 'chat'"]),
+        (
+            [source(domain="maths")],
+            ["sources[0]: domain 'maths' is none of math, code, precise_if, chat (did you mean 'math'?); one of"],
+        ),
         ([source(verifier="regex")], ["sources[0].verifier = 'regex'", "'precise_if'"]),
         ([source(verifier="code")], ["sources[0]: verifier 'code' does not fit domain 'math', which takes math"]),
         ([source(top_up=2)], ["sources[0]: top_up is a multiple of limit: give limit"]),
@@ -147,6 +150,5 @@ def test_sources_without_a_seed_take_the_specs_and_keep_it_through_json():
 
 
 def test_the_names_that_a_spec_may_hold_are_those_that_judge():
-    made_of_rewards = {"function", "weighted"}  # a source's `rewards`, not its verifier
-    assert set(VERIFIERS) == set(verifiers.VERIFIERS) - made_of_rewards
+    assert set(VERIFIERS) == set(verifiers.VERIFIERS) - {"weighted"}  # a verifier and `rewards` together
     assert {"math": mathematics.MODES, "precise_if": instructions.MODES} == MODES_OF

@@ -91,17 +91,19 @@ def test_what_the_hub_does_not_give_is_one_sentence_at_once(local_hub, name, sai
 def test_without_a_network_a_branch_is_a_mistake_where_the_user_switched_it_off(local_hub, monkeypatch):
     local_hub.shutdown()
     local_hub.server_close()
-    with pytest.raises(ConnectionError, match="the hub cannot be reached; give the commit, of 40 hex digits"):
+    with pytest.raises(ConnectionError, match=r"the hub at .* cannot be reached; give the commit, of 40 hex digits"):
         pinned(source("open/set"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(SpecError, match="the hub cannot be reached; give the commit, of 40 hex digits"):
+    with pytest.raises(SpecError, match=r"the hub at .* cannot be reached; give the commit, of 40 hex digits"):
         pinned(source("open/set"))
 
 
 def test_a_set_that_cannot_be_opened_says_how_it_could_be(monkeypatch):
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(SpecError, match=r"source 'src': loader: open/set: the hub cannot be reached; name its files"):
+    with pytest.raises(
+        SpecError, match=r"source 'src': loader: open/set: the hub at .* cannot be reached; name its files"
+    ):
         check(source("open/set", COMMIT))
 
 

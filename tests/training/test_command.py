@@ -54,13 +54,11 @@ def given(monkeypatch, tmp_path):
 
     monkeypatch.setattr("ray.init", lambda **_: None)
     monkeypatch.setattr("tasks.training.run.train", train)
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
     return taken
 
 
-def test_a_command_hands_its_options_to_training_and_prints_what_comes_of_it(prompts, tmp_path, given):
-    model = tmp_path / "model"
+def test_a_command_hands_its_options_to_training_and_prints_what_comes_of_it(prompts, tiny_model, tmp_path, given):
+    model = tiny_model
     done = invoke(model, prompts)
     assert done.exit_code == 0, done.output
     folder = default_folder(model, prompts, tmp_path)
@@ -77,7 +75,7 @@ def test_a_command_hands_its_options_to_training_and_prints_what_comes_of_it(pro
 
 
 @pytest.mark.parametrize("by", ["name", "path", "recipe"])
-def test_data_is_taken_by_name_by_path_or_from_the_recipe(prompts, tmp_path, given, by):
+def test_data_is_taken_by_name_by_path_or_from_the_recipe(prompts, tiny_model, tmp_path, given, by):
     own = tmp_path / "mine" / "own.yaml"
     own.parent.mkdir()
     own.write_text("extends: quickstart\nverifiers.judge.max_tokens: 77\n")
@@ -87,17 +85,17 @@ def test_data_is_taken_by_name_by_path_or_from_the_recipe(prompts, tmp_path, giv
         "path": ["quickstart", "--data", str(own)],
         "recipe": [str(tmp_path / "mine" / "recipe.yaml")],
     }[by]
-    files = ["--mixture", str(prompts), "--model", str(tmp_path / "model")]
+    files = ["--mixture", str(prompts), "--model", str(tiny_model)]
     done = CliRunner().invoke(main, ["run", *command, *files])
     assert done.exit_code == 0, done.output
     expected = JUDGED if by == "name" else load_yaml(DataFile, own).verifiers
-    assert given[0].verifiers == expected.with_initial(tmp_path / "model")
+    assert given[0].verifiers == expected.with_initial(tiny_model)
 
 
-def test_a_run_that_is_resumed_says_from_which_step(prompts, tmp_path, given):
+def test_a_run_that_is_resumed_says_from_which_step(prompts, tiny_model, tmp_path, given):
     folder = tmp_path / "run"
     (folder / "checkpoints" / "step_00000002").mkdir(parents=True)
-    done = invoke(tmp_path / "model", prompts, "steps=4", "--folder", str(folder))
+    done = invoke(tiny_model, prompts, "steps=4", "--folder", str(folder))
     assert f"training: 2 of 4 steps are done: resumed from the checkpoint in {folder}" in done.output
     assert "training: steps: 2/4" in done.output
 
@@ -106,7 +104,7 @@ def test_a_run_that_is_resumed_says_from_which_step(prompts, tmp_path, given):
     ("saved", "line"),
     [(2, "2 of 4 steps are in the checkpoint in"), (0, "before the first checkpoint (checkpoint_every is 7)")],
 )
-def test_a_run_that_is_interrupted_says_what_is_left(prompts, tmp_path, given, monkeypatch, saved, line):
+def test_a_run_that_is_interrupted_says_what_is_left(prompts, tiny_model, tmp_path, given, monkeypatch, saved, line):
     folder = tmp_path / "run"
 
     def interrupted(_):
@@ -115,7 +113,7 @@ def test_a_run_that_is_interrupted_says_what_is_left(prompts, tmp_path, given, m
         raise KeyboardInterrupt
 
     monkeypatch.setattr("tasks.training.run.train", interrupted)
-    done = invoke(tmp_path / "model", prompts, "steps=4", "checkpoint_every=7", "--folder", str(folder))
+    done = invoke(tiny_model, prompts, "steps=4", "checkpoint_every=7", "--folder", str(folder))
     assert done.exit_code != 0
     assert line in done.output
     assert "the same command" in done.output

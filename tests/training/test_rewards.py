@@ -9,6 +9,7 @@ from tasks.training.config import RewardsConfig
 from tasks.training.rewards import JudgementError, RayJudge, RewardProcess
 from tasks.training.simulation.clock import run_in_virtual_time
 from tasks.verifiers import Score, VerifiersConfig
+from tasks.verifiers.scores import FunctionFailure
 
 HANGS = ("function", "fine", {"function": "tests.verifiers.rewards_of_a_user.hangs", "columns": {}}, [])
 
@@ -95,6 +96,26 @@ def test_patience_has_an_end():
     [(error, time)] = judged_one_after_another(judge, ["fine"])
     assert "does not answer (tried " in error
     assert 600 <= time < 640
+
+
+def raised(may_pass=False):
+    failure = FunctionFailure("mine.reward", "raised ValueError (mine.py, line 3)", may_pass)
+    return Score.unjudged("reward function mine.reward raised ValueError: odd (mine.py, line 3)", failure)
+
+
+def test_an_exception_of_a_users_function_is_final_at_once():
+    judge = RayJudge(Handle(raised()), RewardsConfig(retries=5))
+    with pytest.raises(JudgementError, match=r"^reward function mine\.reward raised ValueError: odd") as error:
+        asyncio.run(judge.score("function", "7", {}, []))
+    assert error.value.failure == raised().failure
+
+
+def test_a_users_function_whose_service_is_away_waits_for_it_and_is_named_once(caplog):
+    scores = [raised(may_pass=True)] * 3
+    judge = RayJudge(Handle(*scores, Score.binary(True, "")), RewardsConfig(retries=1))
+    assert run_in_virtual_time(judge.score("function", "7", {}, [])).passed
+    [line] = caplog.messages
+    assert "tried again for at most 900 s (rewards.patience_seconds): reward function mine.reward raised" in line
 
 
 @pytest.mark.complete

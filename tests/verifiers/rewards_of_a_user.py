@@ -1,5 +1,7 @@
 """Reward functions as a user would write them, good ones and bad ones, for the tests to name."""
 
+import os
+import signal
 import time
 
 
@@ -23,6 +25,28 @@ async def later(completions, **kwargs):
 
 def raises(completions, **kwargs):
     raise KeyError("no such column")
+
+
+def is_away(completions, **kwargs):
+    raise ConnectionRefusedError("port 9")
+
+
+def is_away_inside(completions, **kwargs):
+    try:
+        raise TimeoutError
+    except TimeoutError as error:
+        raise RuntimeError("no answer from the service") from error
+
+
+def leaves(completions, **kwargs):
+    raise SystemExit(3)
+
+
+def odd_length(completions, **kwargs):
+    text = completions[0][0]["content"]
+    if len(text) % 2:
+        raise ValueError(f"odd length: {text}")
+    return [1.0]
 
 
 def too_many(completions, **kwargs):
@@ -57,6 +81,14 @@ def keeps_300_mib(completions, **kwargs):
 def takes_a_terabyte(completions, **kwargs):
     bytearray(1 << 40)
     return [1.0]
+
+
+def recurses(completions, **kwargs):
+    return recurses(completions, **kwargs)
+
+
+def kills_itself(completions, **kwargs):
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def spins(completions, **kwargs):

@@ -1,5 +1,7 @@
 """Rewards of a user's own, and several rewards for one response."""
 
+import dataclasses
+
 import pytest
 
 from tasks.verifiers import (
@@ -13,9 +15,12 @@ from tasks.verifiers import (
     missing_resources,
     verifiers_of,
 )
-from tasks.verifiers.scores import CannotJudge
+from tasks.verifiers.scores import CannotJudge, SlowCall
+from tasks.verifiers.weighted import combine, parts_of
+from tests.verifiers import rewards_of_a_user
 
 HERE = "tests.verifiers.rewards_of_a_user"
+RAISES = rewards_of_a_user.raises.__code__.co_firstlineno + 1
 MESSAGES = [{"role": "user", "content": "Answer politely."}]
 
 
@@ -42,11 +47,15 @@ def test_a_reward_outside_0_and_1_is_kept_and_the_score_is_held_within():
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("raises", "raises raised KeyError: 'no such column'"),
+        ("raises", f"raises raised KeyError: 'no such column' (tests/verifiers/rewards_of_a_user.py, line {RAISES})"),
+        ("leaves", "leaves raised SystemExit: 3 (tests/verifiers/rewards_of_a_user.py, line "),
         ("too_many", "too_many must return a list with one value per completion, got [1.0, 1.0]"),
-        ("a_word", "a_word returned 'good', which is no number"),
+        ("a_word", "a_word must return numbers, got 'good'"),
         ("infinite", "infinite returned inf, which is not finite"),
-        ("takes_no_prompts", "takes_no_prompts() got an unexpected keyword argument 'prompts'"),
+        (
+            "takes_no_prompts",
+            "takes_no_prompts() got an unexpected keyword argument 'prompts' (tests/verifiers/rewards_of_a_user.py, ",
+        ),
         ("NOT_A_FUNCTION", "NOT_A_FUNCTION is of type int, not a function"),
         ("nowhere", "nowhere cannot be imported"),
     ],
@@ -56,6 +65,42 @@ def test_a_function_that_misbehaves_is_an_error_that_names_it(name, reason):
         functions.judge("x", own(name), None)
     assert f"{HERE}." in str(error.value)
     assert reason in str(error.value)
+
+
+def failure_of(name, response="x"):
+    with pytest.raises(CannotJudge) as error:
+        functions.judge(response, own(name), None)
+    return error.value.failure
+
+
+def test_only_a_service_that_is_away_is_a_failure_that_may_pass():
+    assert failure_of("is_away").may_pass
+    assert failure_of("is_away_inside").may_pass
+    assert not any(failure_of(name).may_pass for name in ("raises", "leaves", "too_many", "takes_no_prompts"))
+
+
+def test_an_answer_of_a_service_counts_as_passing_by_its_status(monkeypatch):
+    import urllib.error
+
+    def of(status):
+        return urllib.error.HTTPError("http://host", status, "", {}, None)
+
+    assert [functions._may_pass(of(status)) for status in (503, 429, 404)] == [True, True, False]
+    assert functions._may_pass(urllib.error.URLError(ConnectionRefusedError()))
+
+
+def test_failures_of_one_kind_are_equal_whatever_the_response_is():
+    assert failure_of("odd_length", "a") == failure_of("odd_length", "abc")
+    assert failure_of("odd_length", "a").reason.startswith("raised ValueError (tests/verifiers/rewards_of_a_user.py, ")
+
+
+def test_a_call_that_takes_long_is_named_with_its_seconds_by_the_score_of_all_parts(monkeypatch):
+    monkeypatch.setattr(functions, "SLOW_SECONDS", 0.0)
+    score = functions.judge("7", own("accuracy", answer=7), None)
+    assert score.slow.function == f"{HERE}.accuracy"
+    slower = dataclasses.replace(score, slow=SlowCall("other.f", score.slow.seconds + 1))
+    parts = parts_of(weighted(*(("function", 1.0, own("accuracy")) for _ in range(2))))
+    assert combine(parts, [score, slower]).slow.function == "other.f"
 
 
 def test_a_function_that_is_not_there_or_has_changed_is_found_before_any_work():
@@ -112,6 +157,13 @@ def test_several_rewards_are_judged_apart_and_summed_by_weight(pool):
     assert (worse.reward, worse.value, worse.passed) == (-0.25, 0.0, False)
 
 
+def test_the_first_reward_alone_decides_whether_a_response_passes(pool):
+    prompt = weighted(("math", 1.0, "7"), ("function", 0.5, own("length_penalty")), ("function", 1, own("polite_only")))
+    right, wrong = judged(pool, "7", prompt), judged(pool, "please: 8, which is long", prompt)
+    assert (right.passed, right.value) == (True, pytest.approx((1.0 - 0.25) / 2.5))
+    assert (wrong.passed, wrong.value) == (False, pytest.approx((1.0 + 1.0) / 2.5))
+
+
 def test_none_leaves_a_reward_out_and_all_none_is_an_error(pool):
     elsewhere = [{"role": "user", "content": "Answer."}]
     both = weighted(("math", 1.0, "7"), ("function", 3.0, own("polite_only")))
@@ -122,13 +174,24 @@ def test_none_leaves_a_reward_out_and_all_none_is_an_error(pool):
 
 def test_an_error_of_one_reward_is_an_error_of_the_response(pool):
     score = judged(pool, "7", weighted(("math", 1.0, "7"), ("function", 0.1, own("raises"))))
-    assert f"reward function {HERE}.raises raised KeyError" in score.error
+    assert score.error.startswith(f"reward function {HERE}.raises raised KeyError")
+    assert score.failure.function == f"{HERE}.raises"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["takes_a_terabyte", "recurses", "kills_itself"])
+def test_what_a_function_does_to_its_process_is_never_a_score_of_0(pool, name):
+    score = judged(pool, "7", own(name), "function")
+    assert score.error.startswith(f"reward function {HERE}.{name}")
+    assert not score.failure.may_pass
 
 
 @pytest.mark.complete
 @pytest.mark.long
 def test_a_function_that_hangs_ends_at_the_limit(pool):
-    assert judged(pool, "7", own("spins"), "function").detail.endswith("time limit of 3 s of CPU time")
+    score = judged(pool, "7", own("spins"), "function")
+    assert score.error == f"reward function {HERE}.spins: time limit of 3 s of CPU time"
+    assert (score.timed_out, score.failure.may_pass) == (True, False)
     assert judged(pool, "7", "7", "math").passed
 
 

@@ -78,6 +78,8 @@ class StandIns:
                 "num_tokens": 5,
                 "finish_reason": "stop",
                 "score": float(_difficulty(row) % samples > sample or able),
+                "passed": bool(_difficulty(row) % samples > sample or able),
+                "rewards": [],
                 "error": None,
                 "policy": policy,
             }

@@ -17,8 +17,11 @@ from tests.hub.models import CONTEXT
 TOKENS = 12
 """Most tokens of a response."""
 
+LENGTH = 1024
+"""Most tokens of a prompt and its response."""
+
 ENGINE = {
-    "max_model_len": CONTEXT,
+    "max_model_len": LENGTH,
     "max_num_seqs": 16,
     "tensor_parallel_size": 1,
     "enforce_eager": True,
@@ -47,6 +50,8 @@ def shrunk_data(name: str, judge: str = "", *, filtered: bool = True) -> dict:
         smaller["sources"] = sources
     if getattr(shipped.verifiers.judge, "url", None) is not None:
         smaller["verifiers.judge.url"] = judge
+    elif shipped.verifiers.judge is not None:  # the small models have many tokens to a word
+        smaller["verifiers.judge.server.max_model_len"] = CONTEXT
     if not filtered:
         smaller["difficulty"] = None
     elif shipped.difficulty is not None:
@@ -74,7 +79,7 @@ def shrunk(name: str, folder: Path, judge: str = "", model: Path | None = None) 
         "steps": 1,
         "groups_per_step": 2,
         "sampling": {"samples": 4, "max_tokens": TOKENS},
-        "learner": {"ranks": 1, "micro_batch_tokens": CONTEXT, "cpu_threads": 1},
+        "learner": {"ranks": 1, "micro_batch_tokens": LENGTH, "cpu_threads": 1},
         "actors": {"count": 1, "engine": ENGINE},
         "checkpoint_every": 1,
         "cluster": {"gpus_per_node": 0},

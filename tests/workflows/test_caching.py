@@ -145,7 +145,9 @@ def without_early_stopping():
 def test_another_threshold_keeps_the_rollouts(run):
     data = without_early_stopping()
     run(data=data)
-    ran, _ = run(data=data.model_copy(update={"difficulty": data.difficulty.model_copy(update={"max_pass_rate": 0.5})}))
+    ran, _ = run(
+        data=data.model_copy(update={"difficulty": data.difficulty.model_copy(update={"max_mean_score": 0.5})})
+    )
     assert ran == {"train_policy": 1, "evaluate_policy": 2}
 
 
@@ -185,8 +187,8 @@ def test_a_variant_costs_itself_alone_and_selects_nothing(run, tmp_path):
 def test_early_stopping_depends_on_the_judges_and_on_the_threshold(run):
     data = quickstart()[0]
 
-    def with_early_stopping(max_pass_rate, time_limit):
-        update = {"early_stopping": True, "max_pass_rate": max_pass_rate}
+    def with_early_stopping(max_mean_score, time_limit):
+        update = {"early_stopping": True, "max_mean_score": max_mean_score}
         verifiers = data.verifiers.model_copy(update={"time_limit_seconds": time_limit})
         return data.model_copy(update={"difficulty": data.difficulty.model_copy(update=update), "verifiers": verifiers})
 

@@ -69,7 +69,7 @@ def test_a_run_from_its_plan_to_its_report_passes_everything_through_blob_storag
             }
         ],
         "cleaning": {"filters": {"min_words": 1}},
-        "difficulty": {"max_pass_rate": 1.0, "sampling": {"samples": 4, "max_tokens": 16}, "engine": ENGINE},
+        "difficulty": {"max_mean_score": 1.0, "sampling": {"samples": 4, "max_tokens": 16}, "engine": ENGINE},
         "mixture": {"heldout": 4},
     }
     training = {

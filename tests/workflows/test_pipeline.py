@@ -58,7 +58,7 @@ class Laptop:
         self.data = {
             "name": "tiny",
             "sources": [source],
-            "difficulty": {"max_pass_rate": 1.0, "sampling": {"samples": 4, "max_tokens": 16}, "engine": ENGINE},
+            "difficulty": {"max_mean_score": 1.0, "sampling": {"samples": 4, "max_tokens": 16}, "engine": ENGINE},
             "mixture": {"heldout": 4},
         }
         self.training = {

@@ -95,7 +95,7 @@ def tables(tmp_path_factory):
             }
         ],
         "difficulty": {
-            "max_pass_rate": 1.0,
+            "max_mean_score": 1.0,
             "early_stopping": True,
             "shard_prompts": 40,
             "sampling": {"samples": 4, "max_tokens": 16, "seed": 3},

@@ -18,6 +18,7 @@ from tasks.generation.interface import (
     UpdateTiming,
     WeightsNotTakenError,
 )
+from tasks.machine.memory_limit import with_cause
 from tasks.machine.resources import free_resources
 from tasks.training.config import ActorsConfig
 from tasks.training.learner.config import LoraConfig
@@ -181,4 +182,4 @@ class RayActor:
                 raise error.cause from error
             raise
         except ray.exceptions.RayError as error:
-            raise ActorLostError(one_line(error)) from error
+            raise ActorLostError(with_cause(one_line(error))) from error

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from tasks.config import Config
+from tasks.failures import MistakeError
 from tasks.generation.config import EngineConfig
 from tasks.pods import PodConfig, resources
 
@@ -40,14 +41,14 @@ def check_cluster(config: TrainingConfig, cluster: ClusterConfig) -> None:
     """
     per_node, span = cluster.gpus_per_node, config.actors.engine.tensor_parallel_size
     if per_node and span > per_node:
-        raise ValueError(
+        raise MistakeError(
             f"actors.engine.tensor_parallel_size ({span}): an engine lies on one machine, and one has "
             f"cluster.gpus_per_node ({per_node}) GPUs"
         )
     if _in_one_pod(config, cluster):
         needed = ceil(config.learner.ranks * config.learner.cpus + config.actors.count * config.actors.cpus)
         if cluster.node.cpu < needed:
-            raise ValueError(
+            raise MistakeError(
                 f"cluster.node.cpu ({cluster.node.cpu}): learner ranks and actors reserve {needed} cores (their number "
                 "times learner.cpus and actors.cpus)"
             )

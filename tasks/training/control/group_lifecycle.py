@@ -32,6 +32,7 @@ from tasks.training.records.ledger import Fate, Ledger
 from tasks.training.rewards import MIN_JUDGED, RewardClient, judge_response
 from tasks.training.telemetry.step_metrics import StepCounters
 from tasks.training.timeouts import until_the_first
+from tasks.verifiers.function_watch import FunctionWatch
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +82,7 @@ class GroupLifecycle:
         self.fleet = Fleet(config, self.window, make_actor, weights, self, engine_check)
         self.replay = ReplayBuffer(config.replay)
         self._judging: dict[Sample, asyncio.Task[None]] = {}
+        self._functions = FunctionWatch()
         self._defect: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._size = 0
         self._learner_version = 0
@@ -202,6 +204,7 @@ class GroupLifecycle:
 
         Raises:
             ActorLostError: more actors were lost than `actors.max_restarts` allows.
+            RewardFunctionError, RewardServiceError: a reward function of the user's fails on every response.
             Exception: a defect in a judgement.
         """
         try:
@@ -272,6 +275,7 @@ class GroupLifecycle:
         assert sample.completion is not None
         score = await judge_response(self._judge, group.prompt, sample.completion)
         del self._judging[sample]
+        self._functions.judged(group.prompt.prompt_id, score)
         self.window.judged(sample, score)
         errors = group.errors
         if len(group.samples) - len(errors) < MIN_JUDGED:

@@ -303,7 +303,7 @@ def read_prompts(mixture: pa.Table, tokenizer: Any, variables: Mapping[str, Any]
         ChatTemplateError: the template has no variable of such a name.
     """
     rows = mixture.sort_by("order").to_pylist()
-    token_ids = chat_template.encode(tokenizer, (row["messages"] for row in rows), variables)
+    token_ids = chat_template.encode(tokenizer, rows, variables)
     return [
         Prompt(
             prompt_id=row["prompt_id"],

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tasks.failures import MistakeError
 from tasks.storage.durable import whole
 from tasks.training.learner.config import LoraConfig
 
@@ -37,7 +38,7 @@ def add_adapter(model: PreTrainedModel, config: LoraConfig) -> None:
     layers = ((name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Linear))
     known = {name.rpartition(".")[2] for name, layer in layers if layer is not head}
     if unknown := set(config.target_modules or ()) - known:
-        raise ValueError(
+        raise MistakeError(
             f"lora.target_modules = {', '.join(sorted(unknown))}: the model has {', '.join(sorted(known))}"
         )
     inject_adapter_in_model(_peft_config(config), model, adapter_name=_NAME)

@@ -28,6 +28,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from tasks.failures import MistakeError
+
 if TYPE_CHECKING:
     from torch.autograd.function import FunctionCtx
 
@@ -215,7 +217,7 @@ def refuse_variants(**variants: object) -> None:
     """Raise `ValueError` where a variant of attention that is not implemented is asked for, and would be ignored."""
     refused = [name for name, value in variants.items() if value is not None]
     if refused:
-        raise ValueError(f"packed attention is plain causal attention and cannot apply {', '.join(refused)}")
+        raise MistakeError(f"packed attention is plain causal attention and cannot apply {', '.join(refused)}")
 
 
 def _attend(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from tasks.failures import InfrastructureError, one_line
+from tasks.machine.memory_limit import with_cause
 from tasks.machine.resources import free_resources
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.packing import Floats, MicroBatch, RowOptions, pack
@@ -264,7 +265,7 @@ class RayLearner:
                 raise error.cause from error
             raise  # the rank's own exception, with its traceback
         except ray.exceptions.RayError as error:
-            raise LearnerLostError(f"a learner rank was lost: {_message(error)}") from error
+            raise LearnerLostError(with_cause(f"a learner rank was lost: {_message(error)}")) from error
 
 
 def is_of_communication(error: BaseException) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
+from tasks.storage.model_folder import loading
 from tasks.training.learner import attention, varlen
 from tasks.training.learner.adapter import adapter_parameters, add_adapter, base_parameters, switched_off
 from tasks.training.learner.architecture import LogitsShape, carries_state, fix_rope, without_randomness
@@ -77,12 +78,14 @@ class Policy(nn.Module):
         in it is random. `longest` is that of `fix_rope`.
 
         Raises:
-            ModelError: RoPE depends on the length of a sequence in a way that packed rows cannot follow.
+            ModelError: the folder cannot be loaded, or RoPE depends on the length of a sequence in a way that packed
+                rows cannot follow.
         """
-        config = without_randomness(AutoConfig.from_pretrained(folder))
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, config=config, dtype=dtype, attn_implementation=_attention_of(config, dtype)
-        )
+        with loading(folder):
+            config = without_randomness(AutoConfig.from_pretrained(folder))
+            model = AutoModelForCausalLM.from_pretrained(
+                folder, config=config, dtype=dtype, attn_implementation=_attention_of(config, dtype)
+            )
         model.config.use_cache = False
         fix_rope(model, longest)
         if lora:

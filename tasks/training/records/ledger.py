@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from tasks.failures import MistakeError
 from tasks.storage.durable import whole
 from tasks.tables.json_lines import read_json_lines
 from tasks.tables.parquet import storable, table_from_rows
@@ -158,7 +159,7 @@ def cut_back(path: Path, length: int) -> None:
     """
     size = path.stat().st_size if path.exists() else 0
     if size < length:
-        raise ValueError(f"{path} holds {size} bytes, the checkpoint recorded {length}: the run folder was changed")
+        raise MistakeError(f"{path} holds {size} bytes, the checkpoint recorded {length}: the run folder was changed")
     if not size:
         return
     with whole(path, durable=True) as partial:

@@ -106,7 +106,7 @@ class RunState(RunSetup):
             if written == FORMAT:
                 return cls.model_validate_json(content)
         except (OSError, ValidationError) as error:
-            raise ValueError(f"checkpoint {checkpoint}: state.json cannot be read: {_reason(error)}") from None
+            raise MistakeError(f"checkpoint {checkpoint}: state.json cannot be read: {_reason(error)}") from None
         raise OtherRunError(
             f"{checkpoint} has format {written}, and this code reads format {FORMAT}: go on under the code that wrote "
             f"it; {SEED_ADVICE}"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tasks.failures import MistakeError
 from tasks.generation.interface import Completion, VersionSpan
 from tasks.tables.parquet import read_table, storable, table_from_rows
 from tasks.training.groups.group import Group, JudgedGroup, Prompt, Stage
@@ -122,7 +123,7 @@ def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
 def _group(rows: list[dict[str, Any]], prompts: Mapping[str, Prompt]) -> Group:
     first = rows[0]
     if first["prompt_id"] not in prompts:
-        raise ValueError(f"the checkpoint holds a group of prompt {first['prompt_id']}, which the mixture lacks")
+        raise MistakeError(f"the checkpoint holds a group of prompt {first['prompt_id']}, which the mixture lacks")
     group = Group.of(
         first["group"],
         prompts[first["prompt_id"]],
@@ -154,4 +155,5 @@ def _completion_row(completion: Completion) -> dict[str, Any]:
 
 def _score_row(score: Score) -> dict[str, Any]:
     texts = {"detail": storable(score.detail), "error": score.error and storable(score.error)}
-    return {**vars(score), **texts, "rewards": [reward._asdict() for reward in score.rewards]}
+    fields = {field.name: getattr(score, field.name) for field in _SCORE}
+    return {**fields, **texts, "rewards": [reward._asdict() for reward in score.rewards]}

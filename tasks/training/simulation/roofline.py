@@ -160,7 +160,7 @@ def architecture(source: Mapping[str, Any], config: Path | None) -> Architecture
             return Architecture.of(json.loads(config.read_text()))
         except (OSError, ValueError, KeyError) as error:
             raise ShapeError(f"{config} is not the config.json of a dense decoder: {error!r}") from None
-    name = str(source.get("name") or source.get("file", "")).rpartition("/")[2]
+    name = str(source.get("name") or source.get("file") or "").rpartition("/")[2]
     for beginning in sorted(KNOWN, key=len, reverse=True):
         if name.startswith(beginning):
             return KNOWN[beginning]

@@ -18,6 +18,7 @@ from typing import IO
 
 from tasks.failures import InfrastructureError
 from tasks.machine import cpu_environment, precision
+from tasks.machine.memory_limit import watch, with_cause
 from tasks.machine.resources import has_gpu
 from tasks.storage.model_folder import check_model_folder
 from tasks.verifiers.chat.config import AnyJudgeConfig, JudgeConfig, RewardModelConfig, ServerConfig
@@ -76,6 +77,7 @@ def serving(config: AnyJudgeConfig) -> Iterator[AnyJudgeConfig]:
 
 @contextlib.contextmanager
 def _listening(config: JudgeConfig, options: list[str], variable: str, log: IO[bytes]) -> Iterator[int]:
+    watch()
     port = _free_port()
     server = subprocess.Popen(  # noqa: S603 our own module, without a shell
         [sys.executable, "-m", LAUNCHER, str(os.getpid()), *options, "--host", HOST, "--port", str(port)],
@@ -102,7 +104,8 @@ def _wait_until_healthy(config: JudgeConfig, server: subprocess.Popen[bytes], po
     with httpx2.Client(timeout=5.0, trust_env=False) as client:
         while time.monotonic() < deadline:
             if (code := server.poll()) is not None:
-                raise ServerError(f"the server of judge {config.model!r} ended with exit code {code}:\n{_tail(log)}")
+                ended = with_cause(f"the server of judge {config.model!r} ended with exit code {code}")
+                raise ServerError(f"{ended}:\n{_tail(log)}")
             with contextlib.suppress(httpx2.TransportError):  # not listening yet: that is what is waited for
                 if client.get(f"http://{HOST}:{port}/health").status_code == 200:
                     return

@@ -10,6 +10,8 @@ import pytest
 
 from tasks.training.rewards import JudgementError
 from tasks.verifiers import Reward, Score
+from tasks.verifiers.function_watch import RewardFunctionError
+from tasks.verifiers.scores import FunctionFailure
 from tests.training.stand_ins import (
     LOGPROB,
     SCORES,
@@ -31,6 +33,10 @@ ANSWERS = {1: ["right", "?", "wrong", "wrong"], 2: ["right", "wrong", "wrong", "
 
 async def answers(_actor, prompt):
     return ANSWERS[prompt]
+
+
+async def answers_of_all(_actor, _prompt):
+    return ["right", "right", "wrong", "wrong"]
 
 
 def one_step(folder, judge=None, **options):
@@ -160,6 +166,22 @@ def test_a_group_with_fewer_than_two_judged_responses_fails_and_is_never_a_rewar
     assert row["reward"] == 1 / samples
     assert row["failed_groups"] == 1
     assert samples - 1 <= row["unjudged_samples"] <= samples
+
+
+def test_a_users_function_that_always_fails_ends_the_run_with_its_name_and_line(tmp_path):
+    class Failing(TableJudge):
+        async def score(self, *_about):
+            self.judged += 1
+            failure = FunctionFailure("mine.f", "raised KeyError (mine.py, line 3)")
+            raise JudgementError("reward function mine.f raised KeyError: 'x' (mine.py, line 3)", failure)
+
+    judge = Failing()
+    options = config(steps=1, sampling=FOUR, async_steps=0)
+    with pytest.raises(
+        RewardFunctionError, match=r"mine\.f fails on 16 responses .*KeyError: 'x' \(mine\.py, line 3\)"
+    ):
+        Run(tmp_path, options, prompts(50), answers_of_all, judge=judge).play()
+    assert judge.judged < 50
 
 
 def test_when_too_few_are_left_no_judgement_of_the_group_goes_on(tmp_path):

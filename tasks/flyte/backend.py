@@ -1,0 +1,122 @@
+"""The backend that a command reaches, and one sentence on what keeps it from doing so.
+
+Flytekit's own message on any of these is a traceback of a hundred lines, the last of which names an archive.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import rich_click as click
+from flytekit.configuration import Config, PlatformConfig
+from flytekit.configuration.file import get_config_file
+
+from tasks.failures import InfrastructureError, names_of_kinds, one_line
+
+if TYPE_CHECKING:
+    from flytekit.remote import FlyteRemote
+
+URL = "FLYTE_PLATFORM_URL"
+"""Flytekit's environment variable with the backend's address, which stands before that of a file."""
+
+AWAY = frozenset(
+    {"flytekit.exceptions.system.FlyteSystemUnavailableException", "flytekit.exceptions.user.FlyteTimeout"}
+)
+"""Full names of the errors of a backend that does not answer."""
+
+REFUSED = frozenset(
+    {
+        "flytekit.clients.auth.exceptions.AccessTokenNotFoundError",
+        "flytekit.clients.auth.exceptions.AuthenticationError",
+        "flytekit.clients.auth.exceptions.AuthenticationPending",
+        "flytekit.exceptions.user.FlyteAuthenticationException",
+    }
+)
+"""Full names of the errors of a login that is absent, expired or not accepted."""
+
+_REFUSED_UPLOAD = re.compile(r"Received: (\d+)\. Request to send data (\S+) failed")
+"""Flytekit's message where the storage refuses a file: the HTTP status, and the signed address."""
+
+
+class BackendError(InfrastructureError):
+    """A Flyte backend, or the storage behind it, does not answer or refuses access."""
+
+
+def connect(project: str, domain: str, config: str | None = None) -> FlyteRemote:
+    """Return a client of the backend that the configuration file names; None: the file that flytekit looks for."""
+    from flytekit.remote import FlyteRemote
+
+    return FlyteRemote(Config.auto(config), default_project=project, default_domain=domain)
+
+
+def address() -> str:
+    """Return the address of the backend of the running command, and what names it, for a message."""
+    context = click.get_current_context(silent=True)
+    given = context.find_root().params.get("config") if context else None
+    file = get_config_file(given)
+    endpoint = PlatformConfig.auto(file).endpoint
+    if os.environ.get(URL):
+        return f"{endpoint} ({URL})"
+    named_by = f"admin.endpoint in {file._location}" if file else "flytekit's default: no configuration file was given"
+    return f"{endpoint} ({named_by})"
+
+
+def backend_error(error: BaseException) -> BackendError | None:
+    """Return the sentence on a backend that is away or refuses the login; None: `error` has another cause."""
+    chain = list(_chain(error))
+    known = next((one for one in chain if isinstance(one, BackendError)), None)
+    if known is not None:
+        return known
+    kinds = frozenset().union(*map(names_of_kinds, chain))
+    details = next((one_line(text) for one in chain if (text := _details(one))), "")
+    if kinds & REFUSED:
+        reason = details or one_line(next(one for one in chain if names_of_kinds(one) & REFUSED))
+        return BackendError(
+            f"the Flyte backend at {address()} refuses this login: {reason}; log in again, or correct admin.authType "
+            "in that file"
+        )
+    if kinds & AWAY:
+        return BackendError(
+            f"the Flyte backend at {address()} does not answer: {details or 'no reason is known'}; start it, or name "
+            "another one by --config FILE"
+        )
+    return None
+
+
+def upload_error(error: Exception) -> BackendError | None:
+    """Return the sentence on a file that could not be uploaded; None: the cause is neither backend nor storage."""
+    refused = _REFUSED_UPLOAD.search(one_line(error, 2000))
+    if refused:
+        return _storage_error(refused[2], f"refuses it with HTTP status {refused[1]}")
+    if "requests.exceptions.RequestException" in names_of_kinds(error):
+        request: Any = getattr(error, "request", None)
+        return _storage_error(getattr(request, "url", None) or "", f"does not answer ({type(error).__name__})")
+    return backend_error(error)
+
+
+def _storage_error(url: str, problem: str) -> BackendError:
+    parts = urlsplit(url)  # its query is a signature
+    storage = f"{parts.scheme}://{parts.netloc}" if parts.netloc else "that the backend names"
+    return BackendError(
+        f"a file cannot be uploaded: the storage {storage} {problem}; its address and credentials are those of the "
+        f"Flyte backend at {address()}"
+    )
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, then what it was raised from or while handling."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _details(error: BaseException) -> str | None:
+    """Return the text that a server sent with a gRPC error; None for another error."""
+    details = getattr(error, "details", None)
+    return details() if callable(details) and callable(getattr(error, "code", None)) else None

@@ -1,0 +1,50 @@
+"""Errors of tasks as one sentence: on the terminal of a local run, and in Flyte's console."""
+
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from functools import wraps
+
+import rich_click as click
+from click.exceptions import Exit
+
+from tasks.failures import mistake_in, sentence_on
+from tasks.flyte.backend import backend_error
+from tasks.machine.error_report import report
+
+_TASK_PREFIX = re.compile(r"^Error: (Error encountered while [^\n]*:\n  )+")
+"""Flytekit's words before the message of an error that a task raised on this machine."""
+
+
+def on_the_terminal(pretty_print_exception: Callable[..., None]) -> Callable[..., None]:
+    """Return a function that prints an error as its sentence (`error_report.report`), for flytekit's that prints it.
+
+    Errors of click itself, such as an option that does not exist, are left to click.
+    """
+
+    @wraps(pretty_print_exception)
+    def print_exception(error: Exception, *args: object, **kwargs: object) -> None:
+        if isinstance(error, click.ClickException | Exit):
+            pretty_print_exception(error, *args, **kwargs)
+        else:
+            click.secho(_TASK_PREFIX.sub("Error: ", report(backend_error(error) or error)), fg="red", err=True)
+
+    return print_exception
+
+
+def in_the_console(get_traceback_str: Callable[..., str]) -> Callable[..., str]:
+    """Return a function that makes a sentence of a pod's error, for flytekit's that makes a traceback of it.
+
+    The traceback of what is not the user's mistake is in the log of the pod.
+    """
+
+    @wraps(get_traceback_str)
+    def text(error: Exception) -> str:
+        if mistake_in(error) is None:
+            traceback.print_exception(error, file=sys.stderr)
+        return sentence_on(error)
+
+    return text

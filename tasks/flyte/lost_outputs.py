@@ -1,0 +1,86 @@
+"""Outputs that Flyte's cache still names and blob storage no longer has: a lifecycle rule of the bucket deletes them.
+
+A stage finds that out when it opens an input, and a dynamic task when it passes one on. The local cache of flytekit
+looks for its files before it counts as a hit (`tasks.flyte.patches`); a backend's does not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import wraps
+from pathlib import PurePosixPath
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from tasks.failures import MistakeError, names_of_kinds
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+GONE = frozenset(
+    {
+        "botocore.errorfactory.NoSuchKey",
+        "builtins.FileNotFoundError",
+        "flytekit.exceptions.user.FlyteDataNotFoundException",
+    }
+)
+"""Full names of the errors of a file or folder that does not exist."""
+
+WRITERS = {
+    "model": "tasks/generation/task.py prepare_model",
+    "prompts.parquet": "tasks/cleaning/task.py merge_sources",
+    "graded.parquet": "tasks/difficulty/task.py select_prompts",
+    "selected.parquet": "tasks/difficulty/task.py select_prompts",
+    "compared.parquet": "tasks/difficulty/task.py compare_variants",
+    "mixture.parquet": "tasks/mixing/task.py mix_prompts",
+    "heldout.parquet": "tasks/mixing/task.py mix_prompts",
+    "policy": "tasks/training/task.py train_policy",
+    "ledger.parquet": "tasks/training/task.py train_policy",
+    "metrics.jsonl": "tasks/training/task.py train_policy",
+    "evaluation.parquet": "tasks/evaluation/task.py compare_policies",
+}
+"""The module and the task that write an output, by the name of its file or folder, where one task alone does."""
+
+_POD = re.compile(r"/([a-z][a-z0-9-]*-\d+)/[^/]+/[^/]+$")
+"""The end of an address of Flyte's: the pod's name (execution, node and attempt), a hash, and the output's name."""
+
+
+class LostOutputError(MistakeError):
+    """An input of a stage was the output of an earlier one, and is no longer on blob storage."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence)
+        self._sentence = sentence
+
+    def __str__(self) -> str:
+        return self._sentence  # flytekit writes the name of a variable before the arguments of an error
+
+
+def opens(function: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """Let a function that opens the Flyte file or folder which is its first argument report one that is gone.
+
+    The function that is returned raises `LostOutputError` where that file or folder is remote and does not exist.
+    """
+
+    @wraps(function)
+    def opening(value: Any, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(value, *args, **kwargs)
+        except Exception as error:
+            location = str(value.remote_source or value.path)
+            if not names_of_kinds(error) & GONE or "://" not in location:
+                raise
+            raise LostOutputError(sentence(location)) from None
+
+    return opening
+
+
+def sentence(location: str) -> str:
+    """Return the sentence on an output that is gone from the address `location`."""
+    pod, task = _POD.search(location), WRITERS.get(PurePosixPath(location).name)
+    writer = f", which pod {pod[1]} wrote," if pod else ""
+    alone = f"; `pyflyte run --remote --overwrite-cache {task}` on its inputs makes it alone" if task else ""
+    return (
+        f"{location}{writer} is no longer on the storage: where it was cached, a lifecycle rule has deleted it, and "
+        f"Flyte's cache still names it{alone}; a launch with --overwrite-cache makes all stages again"
+    )

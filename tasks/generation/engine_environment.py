@@ -1,0 +1,38 @@
+"""The environment variables of vLLM's processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+from tasks.generation.config import EngineConfig
+from tasks.machine import cpu_environment
+from tasks.machine.resources import has_gpu
+
+
+@contextlib.contextmanager
+def environment(config: EngineConfig, sockets: str) -> Iterator[None]:
+    """Set the environment of vLLM's processes for the length of a block; later children of this process lack it."""
+    settings = {
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_RPC_BASE_PATH": sockets,
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would inherit our threads and their locks
+    }
+    if not has_gpu():
+        settings |= cpu_environment.ENGINE | {
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_NUM_THREADS": str(config.cpu_threads or len(os.sched_getaffinity(0))),
+            "VLLM_CPU_KVCACHE_SPACE": str(config.cpu_kv_cache_gib),
+        }
+        if config.enforce_eager:
+            # vLLM compiles one function of its sampler even then: that needs a C++ compiler, and takes 17 seconds.
+            settings["TORCHDYNAMO_DISABLE"] = "1"
+    before = dict(os.environ)
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():  # vLLM adds some of its own
+            del os.environ[name]
+        os.environ.update(before)

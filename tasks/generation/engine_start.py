@@ -1,0 +1,81 @@
+"""Starts vLLM with the options that this project's engines have, in an environment of their own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tasks.generation.config import EngineConfig
+from tasks.generation.engine_output import EngineOutput
+from tasks.generation.interface import EngineError, EngineOptionsError, EngineStatistics
+from tasks.machine import precision
+from tasks.machine.large_imports import large_imports
+from tasks.machine.memory_limit import with_cause
+from tasks.machine.resources import has_gpu
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+
+def load(
+    model: str, config: EngineConfig, output: EngineOutput, *, updatable: bool, adapter_rank: int | None
+) -> tuple[AsyncLLM, EngineStatistics]:
+    """Start vLLM; returns it, with the figures that it updates.
+
+    Raises:
+        EngineError: it could not start, with the reason that its process printed.
+        EngineOptionsError: it does not accept the model or the options.
+    """
+    with large_imports():
+        from vllm.config import WeightTransferConfig
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+    from tasks.generation.engine_stats import Recorder
+
+    options: dict[str, Any] = {}
+    recorder = Recorder()
+    if config.tensor_parallel_size == 1:
+        from tasks.generation.executor import InProcessExecutor
+
+        options["distributed_executor_backend"] = InProcessExecutor
+    if not has_gpu():
+        # vLLM cannot rewind a request's own CPU generator after a partial prefill: seeds need whole prefills.
+        options |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(config.max_model_len, 4096)}
+    if updatable or adapter_rank is not None:
+        from tasks.generation.scheduler import SCHEDULER
+
+        options["scheduler_cls"] = SCHEDULER
+    if adapter_rank is not None:
+        from tasks.generation import adapter
+
+        options |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": adapter.supported_rank(adapter_rank)}
+        options["worker_extension_cls"] = adapter.WORKER_EXTENSION
+    elif updatable:
+        from tasks.generation import weight_transfer
+
+        options["weight_transfer_config"] = WeightTransferConfig(backend=weight_transfer.BACKEND)
+        options["worker_extension_cls"] = weight_transfer.WORKER_EXTENSION
+    try:
+        llm = AsyncLLM.from_engine_args(
+            AsyncEngineArgs(
+                model=model,
+                dtype=precision.resolve(config.dtype, gpu=has_gpu()),
+                max_model_len=config.max_model_len,
+                max_num_seqs=config.max_num_seqs,
+                tensor_parallel_size=config.tensor_parallel_size,
+                gpu_memory_utilization=config.gpu_memory_utilization,
+                enforce_eager=config.enforce_eager,
+                seed=config.seed,
+                logprobs_mode="processed_logprobs",
+                disable_log_stats=False,
+                use_tqdm_on_load=False,
+                **options,
+            ),
+            stat_loggers=[lambda *_: recorder],
+        )
+    except (RuntimeError, ValueError, OSError) as error:
+        # The process of the engine raises its error in itself alone; this one sees that it has ended.
+        is_mistake = not isinstance(error, RuntimeError) or output.names_mistake
+        kind = EngineOptionsError if is_mistake else EngineError
+        raise kind(with_cause(f"vLLM does not start on {model}: {output.reason_or(error)}")) from error
+    return llm, recorder.statistics

@@ -1,0 +1,157 @@
+"""The memory that training without GPUs needs, computed before anything starts; a pod that is too small is refused.
+
+Every process is a constant plus what grows with the model and the options:
+
+    learner rank     1.0 GiB + weights, gradients, optimizer, activations and logits (`roofline.learner_memory`)
+    engine           1.1 GiB + weights + `cpu_kv_cache_gib`
+    judge's engine   1.1 GiB + weights + KV cache, where a stage serves the judge
+    driver and Ray   2.5 GiB
+    the rest         1.0 GiB: the reward process, workers of verifiers, the judge's HTTP server
+
+Weights and activations have 2 bytes a number in bfloat16 and 4 in float32. The constants are of the quickstart in
+float32, measured on a Flyte backend: learner rank 6.1 GiB, engine 2.7, judge's engine 1.9; 14 GiB were too few for all
+of it, and 16 sufficed. The formula is within 10% of each.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from tasks.config import SpecError
+from tasks.inputs.files import DataFile, Recipe
+from tasks.machine import precision
+from tasks.machine.memory_limit import GIB, MemoryLimit
+from tasks.sourcing.columns import VERIFIERS_OF
+from tasks.training.simulation import roofline
+from tasks.verifiers.chat.config import INITIAL, JudgeConfig
+
+LEARNER, ENGINE, DRIVER, REST = 1.0, 1.1, 2.5, 1.0
+"""GiB of the processes of training that do not depend on the model and the options."""
+
+ON_THIS_MACHINE = 0.75
+"""Share of the computed need below which a machine of the user's own is refused: it may have swap, and it may be that
+only the files are to be checked. A pod is refused below all of it, as what it asks for is its limit."""
+
+BLOCK_TOKENS = 128
+"""Tokens of a block of vLLM's KV cache on a CPU."""
+
+_BLOCKS = re.compile(r"--num-gpu-blocks-override[= ](\d+)")
+
+
+def training_needs(data: DataFile, training: Recipe, *, dtype: str) -> dict[str, float]:
+    """Return the GiB that each process of training needs on a machine without GPUs, by the process's name.
+
+    Args:
+        data: the data file, for the judge.
+        training: the recipe.
+        dtype: the type that `auto` stands for there, `bfloat16` or `float32`.
+
+    Raises:
+        ShapeError: the shape of the model is not known.
+    """
+    model = roofline.architecture(training.model.source.model_dump(), None)
+    learner, engine = training.learner, training.actors.engine
+    memory = roofline.learner_memory(
+        model,
+        ranks=learner.ranks,
+        zero_stage=learner.zero_stage,
+        micro_batch_tokens=learner.micro_batch_tokens,
+        logprob_chunk_tokens=learner.logprob_chunk_tokens,
+        checkpointing=learner.gradient_checkpointing,
+        reference=training.objective.kl.beta > 0 and training.lora is None,
+        frozen=training.lora is not None,
+    )
+    wider = _bytes(learner.dtype, dtype) / roofline.WEIGHT - 1
+    rank = memory.total + wider * (memory.weights + memory.reference + memory.activations)
+    weights = model.parameters * _bytes(engine.dtype, dtype) / GIB
+    needs = {
+        "learner rank": learner.ranks * (LEARNER + rank / GIB),
+        "engine": training.actors.count * (ENGINE + weights + engine.cpu_kv_cache_gib),
+        "driver and Ray": DRIVER,
+        "the rest": REST,
+    }
+    if judge := _served_judge(data):
+        needs["judge's engine"] = ENGINE + _judge(judge, model, dtype)
+    return needs
+
+
+def check_memory(
+    data: DataFile, training: Recipe, *, on_this_machine: bool, machine: MemoryLimit | None = None, dtype: str = ""
+) -> None:
+    """Check that training without GPUs fits into its pod, or on this machine where all stages run on it.
+
+    Nothing is checked where the recipe has GPUs, or where the model's shape is not known before it is downloaded.
+
+    Args:
+        data: the data file.
+        training: the recipe.
+        on_this_machine: whether training runs on this machine, and not in a pod.
+        machine: the limit of this machine; None: it is read.
+        dtype: the type that `auto` stands for; empty: that of this processor.
+
+    Raises:
+        SpecError: it does not fit; with the processes and the options that make the largest of them smaller.
+    """
+    if training.cluster.gpus_per_node:
+        return
+    dtype = dtype or ("bfloat16" if precision.has_bfloat16() else "float32")
+    try:
+        needs = training_needs(data, training, dtype=dtype)
+    except roofline.ShapeError:
+        return
+    needed = sum(needs.values())
+    enough = needed
+    if on_this_machine:
+        available = (machine or MemoryLimit.of_this_process()).available() / GIB
+        has, way_out = f"this machine has {available:.1f}", "train on a larger one"
+        enough *= ON_THIS_MACHINE
+    else:
+        available = training.cluster.node.memory_gib
+        has, way_out = f"cluster.node.memory_gib is {available}", "raise it"
+    if available < enough:
+        parts = ", ".join(f"{name} {gib:.1f}" for name, gib in sorted(needs.items(), key=lambda need: -need[1]))
+        raise SpecError(
+            f"training: its processes need about {needed:.1f} GiB of memory in {_in(training, dtype)}: {parts}; but "
+            f"{has}: {way_out}, or lower learner.micro_batch_tokens or actors.engine.cpu_kv_cache_gib"
+        )
+
+
+def _in(training: Recipe, auto: str) -> str:
+    """Return the learner's type, in words for a message."""
+    return f"{auto} (learner.dtype: auto)" if training.learner.dtype == "auto" else training.learner.dtype
+
+
+def _bytes(option: str, auto: str) -> int:
+    """Return the bytes of a number of the type that an option names; `auto` is the type that the option `auto` is."""
+    return 4 if (auto if option == "auto" else option) == "float32" else 2
+
+
+def _served_judge(data: DataFile) -> JudgeConfig | None:
+    """Return the judge that training serves itself; None: it needs none, or an endpoint or a reward model judges."""
+    judge = data.verifiers.judge
+    is_needed = any(source.verifiers & set(VERIFIERS_OF["chat"]) for source in data.used_sources)
+    return judge if is_needed and isinstance(judge, JudgeConfig) and judge.url is None else None
+
+
+def _judge(judge: JudgeConfig, policy: roofline.Architecture, dtype: str) -> float:
+    """Return the GiB of the weights and the KV cache of a judge that is served; only the cache of an unknown model."""
+    width = _bytes(judge.server.dtype, dtype)
+    model = policy if judge.model == INITIAL else _shape(judge)
+    blocks = _BLOCKS.search(" ".join(judge.server.extra_args))
+    if model is None:
+        return judge.server.cpu_kv_cache_gib
+    tokens = int(blocks[1]) * BLOCK_TOKENS if blocks else None
+    cache = model.kv_cache(tokens) * width / roofline.WEIGHT / GIB if tokens else judge.server.cpu_kv_cache_gib
+    return model.parameters * width / GIB + cache
+
+
+def _shape(judge: JudgeConfig) -> roofline.Architecture | None:
+    source: dict[str, Any] = {"name": judge.model}
+    if Path(judge.model).is_dir():
+        source = {"kind": "folder", "path": judge.model}
+    try:
+        return roofline.architecture(source, None)
+    except roofline.ShapeError:
+        return None

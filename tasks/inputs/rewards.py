@@ -1,0 +1,137 @@
+"""Calls the reward functions of a source on made-up responses to its first rows, before anything is sampled.
+
+A function is called as every stage calls it: in a worker process, under the limits of the data file, with columns and
+answer of a real row. Only the responses are made up: no text at all, a sentence, and the row's own answer.
+
+A policy may write any of them, but a function may rightly refuse one, so that one failure is no proof. A function is
+refused when it fails on all of them, and on those to other rows too: then its signature, its import, its result's form
+or its code is wrong. One that fails on some is named in the log. A service that is away may be up later, or reachable
+from the cluster alone: the log names it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from tasks.config import SpecError
+from tasks.inputs.files import DataFile
+from tasks.sourcing import ground_truths, loaders
+from tasks.sourcing.files import Malformed
+from tasks.sourcing.messages import chat_from
+from tasks.sourcing.spec import SourceSpec
+from tasks.sourcing.values import UnusableError
+from tasks.verifiers import Call, Score, VerifierPool
+from tasks.verifiers.calls import Messages
+from tasks.verifiers.scores import CannotJudge
+
+logger = logging.getLogger(__name__)
+
+ROWS = 3
+"""Rows, at most, on whose made-up responses a function must fail before it is refused."""
+SENTENCE = "I do not know."
+"""The made-up response that holds no answer."""
+ANSWER = "The answer is \\boxed{{{0}}}.\n<answer>{0}</answer>"
+"""The made-up response that holds the answer of its row."""
+UNKNOWN = "42"
+"""The made-up answer, and value of a column, where a row gives none."""
+
+
+class _Row(NamedTuple):
+    """One row as the reward functions of its source get it: their ground truths by name, and the prompt."""
+
+    truths: dict[str, Any]
+    messages: Messages
+
+
+def check_rewards(source: SourceSpec, rows: list[loaders.Row], data: DataFile) -> None:
+    """Call each reward function of a source on made-up responses to its first rows.
+
+    Args:
+        source: the source.
+        rows: its first rows.
+        data: the data file, for its name and the limits of the verifiers.
+
+    Raises:
+        SpecError: a function fails on every one of them; the sentence has its name, its exception and the line.
+    """
+    names = [reward.function for reward in source.rewards if reward.function is not None]
+    if not names:
+        return
+    where = f"{data.name}: source {source.name!r}"
+    try:
+        usable = _usable(source, rows) or [_made_up(source)]
+    except CannotJudge as reason:
+        raise SpecError(f"{where}: {reason}") from None
+    with VerifierPool(1, data.verifiers.model_copy(update={"judge": None})) as pool:
+        for name in dict.fromkeys(names):
+            _check(pool, name, usable, where)
+
+
+def _check(pool: VerifierPool, name: str, rows: list[_Row], where: str) -> None:
+    """Call one function, on responses to further rows while it fails on all; raises `SpecError` where it never ends."""
+    failed: list[Score] = []
+    for row in rows:
+        scores = [pool.submit(*call).result() for call in _calls(name, row)]
+        away = next((score for score in scores if score.failure is not None and score.failure.may_pass), None)
+        if away is not None:
+            logger.warning("%s: it could not be tried whether this works: %s", where, away.error)
+            return
+        failed += [score for score in scores if score.failure is not None]
+        if any(score.failure is None for score in scores):
+            break
+    else:
+        raise SpecError(f"{where}: {failed[0].error}; it fails so on each of {len(failed)} made-up responses")
+    if failed:
+        logger.warning("%s: %s; it fails so on a made-up response, and not on others", where, failed[0].error)
+
+
+def _calls(name: str, row: _Row) -> Iterator[Call]:
+    truth = row.truths[name]
+    for response in ("", SENTENCE, ANSWER.format(_answer(truth["columns"].get("ground_truth")))):
+        yield Call("function", response, truth, row.messages)
+
+
+def _answer(truth: Any) -> str:
+    """The answer that a right response would give, where the ground truth has one in so many words."""
+    if isinstance(truth, dict):
+        truth = truth.get("answer", truth.get("reference"))
+    if isinstance(truth, list):
+        truth = truth[0] if truth else None
+    return UNKNOWN if truth is None or isinstance(truth, dict | list) else str(truth)
+
+
+def _usable(source: SourceSpec, rows: list[loaders.Row]) -> list[_Row]:
+    """The first rows that become prompts, `ROWS` at most; raises `CannotJudge` where a function's module is missing."""
+    usable: list[_Row] = []
+    for row in rows:
+        if isinstance(row.content, Malformed) or len(usable) == ROWS:
+            continue
+        try:
+            verifier, truth = ground_truths.graded(row.content, source)
+            messages = chat_from(row.content, source.columns, "", "").messages
+            truth = json.loads(json.dumps(truth))  # as a stage reads it from a table
+        except (UnusableError, TypeError, ValueError):
+            continue
+        usable.append(_Row(_truths(verifier, truth), messages))
+    return usable
+
+
+def _truths(verifier: str, truth: Any) -> dict[str, Any]:
+    parts = [truth] if verifier == "function" else [part["ground_truth"] for part in truth["rewards"]]
+    return {part["function"]: part for part in parts if isinstance(part, dict) and "function" in part}
+
+
+def _made_up(source: SourceSpec) -> _Row:
+    """A row of text in every column, for a source whose first rows become no prompts."""
+    truths = {
+        reward.function: {
+            "function": reward.function,
+            "columns": dict.fromkeys([*reward.columns, "ground_truth"], UNKNOWN),
+        }
+        for reward in source.rewards
+        if reward.function is not None
+    }
+    return _Row(truths, [{"role": "user", "content": SENTENCE}])

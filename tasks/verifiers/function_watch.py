@@ -1,0 +1,130 @@
+"""Follows the reward functions of a user through one stage, from the scores that it gets.
+
+A function that fails on response after response ends the stage, before all of its rollouts are paid for. One that is
+slow, and one that fails on some responses, is named once.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from tasks.failures import InfrastructureError, MistakeError
+from tasks.verifiers.scores import FunctionFailure, Score
+
+logger = logging.getLogger(__name__)
+
+FAILURES = 16
+"""Failures of one kind, one after another, after which a function counts as one that always fails."""
+PROMPTS = 3
+"""Prompts that these failures must be of, because one odd row fails on all of its responses."""
+
+
+class RewardFunctionError(MistakeError):
+    """A reward function of the user's fails on every response: its code, or what it is called with, is wrong."""
+
+
+class RewardServiceError(InfrastructureError):
+    """A reward function of the user's fails on every response, because the network, or a service, is away."""
+
+
+@dataclass
+class _Streak:
+    """The failures of one function since its last success.
+
+    Attributes:
+        failure: the last failure.
+        alike: number of the last failures that are of the same kind.
+        prompts: ids of the prompts of these, as many as decide.
+        total: number of all failures.
+        error: the sentence of the last one.
+    """
+
+    failure: FunctionFailure
+    alike: int = 0
+    prompts: set[str] = field(default_factory=set)
+    total: int = 0
+    error: str = ""
+
+    def add(self, prompt_id: str, failure: FunctionFailure, error: str) -> None:
+        if failure != self.failure:
+            self.failure, self.alike, self.prompts = failure, 0, set()
+        self.alike += 1
+        self.total += 1
+        self.error = error
+        if len(self.prompts) < PROMPTS:
+            self.prompts.add(prompt_id)
+
+    @property
+    def goes_on(self) -> bool:
+        return self.alike >= FAILURES and len(self.prompts) >= PROMPTS
+
+
+class FunctionWatch:
+    """The successes and failures of the reward functions of one stage.
+
+    Args:
+        ends_when_away: False: a function whose service is away does not end the stage, which has other work to do.
+    """
+
+    def __init__(self, *, ends_when_away: bool = True) -> None:
+        self._ends_when_away = ends_when_away
+        self._streaks: dict[str, _Streak] = {}
+        self._succeeded: set[str] = set()
+        self._slow: set[str] = set()
+        self._failing: set[str] = set()
+
+    def judged(self, prompt_id: str, score: Score) -> None:
+        """Count the score of a response to a prompt.
+
+        Raises:
+            RewardFunctionError, RewardServiceError: the function has failed in the same way on `FAILURES` responses,
+                one after another, to `PROMPTS` prompts or more.
+        """
+        self._name_slow(score)
+        failure = score.failure
+        if failure is None:
+            for part in score.rewards:
+                self._succeeded.add(part.name)
+                self._streaks.pop(part.name, None)
+            return
+        error = score.error or ""
+        if failure.function not in self._failing:
+            self._failing.add(failure.function)
+            logger.warning("%s; the response counts as unjudged, and others like it are not logged", error)
+        streak = self._streaks.setdefault(failure.function, _Streak(failure))
+        streak.add(prompt_id, failure, error)
+        if streak.goes_on:
+            self._end(streak, f"on {streak.alike} responses one after another")
+
+    def finish(self) -> None:
+        """Check, at the end of a stage, that every function that failed has succeeded as well.
+
+        Raises:
+            RewardFunctionError, RewardServiceError: one has failed on every response.
+        """
+        for name, streak in self._streaks.items():
+            if name not in self._succeeded:
+                self._end(streak, f"on every response ({streak.total})")
+
+    def _end(self, streak: _Streak, where: str) -> None:
+        failure = streak.failure
+        sentence = f"reward function {failure.function} fails {where}: {_after_name(streak.error, failure.function)}"
+        if not failure.may_pass:
+            raise RewardFunctionError(sentence)
+        if self._ends_when_away:
+            raise RewardServiceError(sentence)
+
+    def _name_slow(self, score: Score) -> None:
+        if score.slow is not None and score.slow.function not in self._slow:
+            self._slow.add(score.slow.function)
+            logger.warning(
+                "reward function %s is slow: one response took %.1f s; more processes judge more responses at a time "
+                "(difficulty.verifier_workers, rewards.workers in training, verifier_workers in evaluation)",
+                *score.slow,
+            )
+
+
+def _after_name(error: str, function: str) -> str:
+    """The sentence of a failure without its beginning, which names the function."""
+    return error.removeprefix(f"reward function {function}").lstrip(" :")
