@@ -111,9 +111,8 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> C
         evaluation=evaluation,
         model=model,
         written={
-            "data": written_options(data),
-            "training": written_options(training),
-            "evaluation": written_options(evaluation),
+            name: written_options(spec, absolute=on_this_machine)
+            for name, spec in (("data", data), ("training", training), ("evaluation", evaluation))
         },
     )
 

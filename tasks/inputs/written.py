@@ -12,16 +12,22 @@ from tasks.config import Extendable
 from tasks.config_fields import with_paths
 
 
-def written_options(spec: Extendable) -> dict[str, Any]:
+def written_options(spec: Extendable, *, absolute: bool = True) -> dict[str, Any]:
     """Return the options of `spec` that are not at their defaults, those of the files that it extends included.
 
-    They are the content of a file that gives the same specification wherever it lies: relative paths are absolute. A
-    specification does not know which options the user wrote, as Flyte hands all of them to every task.
+    A specification does not know which options the user wrote, as Flyte hands all of them to every task.
+
+    Args:
+        spec: the specification.
+        absolute: True: relative paths are made absolute, so that a file with these options gives the same specification
+            wherever it lies on this machine; False: they stay, as those of a pod are of no use elsewhere.
     """
     options: dict[str, Any] = _not_default(spec)
     if type(spec).model_validate(options) != spec:
         # An option may count as given although it has its default, such as a source's seed beside that of the file.
         options = spec.model_dump(mode="json")
+    if not absolute:
+        return options
     return with_paths(type(spec), options, Path(), lambda path: str(Path(path).absolute()))
 
 

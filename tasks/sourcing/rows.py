@@ -72,7 +72,7 @@ def csv_rows(file: File, delimiter: str = ",", names: Sequence[str] | None = Non
         names: the names of the columns; None: they are the file's first row.
 
     Raises:
-        ValueError: a name occurs twice; the last quotation mark is not closed.
+        ValueError: a name occurs twice; cells are separated by semicolons; the last quotation mark is not closed.
     """
     csv.field_size_limit(LONGEST_CELL)
     with _opened(file) as stream:
@@ -80,6 +80,8 @@ def csv_rows(file: File, delimiter: str = ",", names: Sequence[str] | None = Non
         text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
         rows = csv.reader(text, delimiter=delimiter, strict=True)
         names = _unique_names(next(rows, []) if names is None else names)
+        if len(names) == 1 and delimiter == "," and ";" in names[0]:
+            raise ValueError(f"its cells must be separated by commas, and its first line is {names[0]!r}")
         while True:
             try:
                 cells = next(rows)

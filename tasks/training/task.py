@@ -132,9 +132,10 @@ def _summary(
     trained = sum(row["trained_tokens_per_second"] * row["step_seconds"] for row in rows)
     generated = sum(row["generated_tokens"] for row in rows)
     rate = generated / max(seconds, 1e-9)
-    resumed = f" (resumed after step {resumed_from})" if resumed_from else ""
+    prefix = FlyteContextManager.current_context().file_access.raw_output_prefix
+    resumed = f"; resumed after step {resumed_from}" if resumed_from else ""
     return watch.summary(
-        f"{config.steps} steps{resumed}, {trained:,.0f} tokens trained, {rate:,.0f} tokens/s generated",
+        f"{config.steps} steps, {trained:,.0f} tokens trained, {rate:,.0f} tokens/s generated{resumed}",
         before=sum(row["step_seconds"] for row in rows if row["step"] < resumed_from),
         on=ray_resources(),
         steps=config.steps,
@@ -143,7 +144,7 @@ def _summary(
         generated_tokens=generated,
         tokens_per_second=rate,
         run_folder=folder.name,
-        rollouts=str(folder / "rollouts") if config.keep_rollouts else "",
+        rollouts=f"{address_of(folder.name, prefix) or folder}/rollouts" if config.keep_rollouts else "",
     )
 
 

@@ -38,6 +38,11 @@ def test_relative_paths_are_absolute(tmp_path, monkeypatch):
     }
 
 
+def test_in_a_pod_paths_stay_as_they_are():
+    recipe = Recipe.model_validate({"model": {"source": {"kind": "folder", "path": "mine"}}})
+    assert written_options(recipe, absolute=False) == {"model": {"source": {"kind": "folder", "path": "mine"}}}
+
+
 def test_a_seed_of_zero_beside_that_of_the_file_stays(tmp_path):
     source = {"domain": "chat", "verifier": "chat_open", "loader": {"kind": "topics", "size": 3}}
     data = DataFile.model_validate(

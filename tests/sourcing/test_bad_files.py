@@ -130,3 +130,10 @@ write_table({str(path)!r}, table(*(str(random.random()) * 50 for _ in range(2000
     assert "Errno 27" in done.stderr, done.stderr[-500:]
     with pytest.raises(TableError, match=r"t\.parquet: not a readable Parquet file"):
         read_table(path, PROMPTS)
+
+
+@pytest.mark.parametrize("content", [b"q,a\n1+1?,2\n", b'[{"q": "1+1?", "a": "2"}]\n'], ids=["CSV", "JSON list"])
+def test_a_file_of_another_format_is_named_with_the_loader_that_reads_it(tmp_path, content):
+    path = tmp_path / "rows.jsonl"
+    with pytest.raises(SpecError, match=r"none of its first \d lines is a JSON object .*\{kind: huggingface, files: "):
+        read(path, content)

@@ -129,6 +129,7 @@ def test_csv_quotes_as_its_standard_says_and_a_bad_row_costs_itself_alone(tmp_pa
     [
         ('prompt,ground_truth\na?,1\n"b?,2\nc?,3\n', "a quotation mark is not closed"),
         ("prompt,prompt,ground_truth\na?,b?,1\n", "column 'prompt' occurs twice"),
+        ("prompt;ground_truth\na?;1\n", "its cells must be separated by commas"),
     ],
 )
 def test_a_csv_file_that_would_lose_rows_or_columns_is_named(tmp_path, text, said):

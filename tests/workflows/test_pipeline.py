@@ -191,7 +191,13 @@ def test_after_ctrl_c_finished_stages_come_from_the_cache_and_training_goes_on_f
     assert 0 < len(before) < steps
     assert after[0] == before[0]  # what was trained before is not trained again
     tokens = sum(json.loads(line)["trained_tokens"] for line in after)
-    assert f"{steps} steps, {tokens:,.0f} tokens trained" in " ".join(first_output.split())  # in all attempts
+    printed = " ".join(first_output.split())
+    assert f"{steps} steps, {tokens:,.0f} tokens trained" in printed  # in all attempts
+    done = re.search(r"training: (\d+) of 8 steps are done: resumed from the checkpoint in", laptop.log)
+    assert done
+    assert f"; resumed after step {done[1]}" in printed
+    [folder] = laptop.home.glob("runs/*/rollouts")
+    assert f"responses {folder}" in printed
 
 
 def test_the_policy_loads_in_transformers(laptop):

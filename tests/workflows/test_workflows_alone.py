@@ -7,6 +7,7 @@ import shlex
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from click.testing import CliRunner
 from flytekit.clis.sdk_in_container.pyflyte import main
 
@@ -103,6 +104,24 @@ def test_data_names_counts_and_publishes_what_it_made(run):
     assert "all" in differences
 
 
+def test_the_files_beside_a_report_hold_what_is_not_default_and_give_the_same_run(run, stand_ins):
+    run("pyflyte run workflows/rlvr.py rlvr --training my_recipe.yaml")
+    folder = (run.home / "outputs" / "latest").resolve()
+    training = yaml.safe_load((folder / "training.yaml").read_text())
+    assert training["data"] == str(run.home / "my_data.yaml")
+    assert training["steps"] == 5
+    assert "seed" not in training
+    assert latest(run)["options"]["training"] == training
+    card = (folder / "policy" / "README.md").read_text()
+    assert (folder / "evaluation.yaml").read_text().strip() in card
+    stand_ins.ran.clear()
+    run(
+        f"pyflyte run workflows/rlvr.py rlvr --data {folder}/data.yaml --training {folder}/training.yaml "
+        f"--evaluation {folder}/evaluation.yaml"
+    )
+    assert not stand_ins.ran
+
+
 def test_an_evaluation_prints_its_pass_rate(run):
     run("pyflyte run workflows/rlvr.py rlvr")
     whole = latest(run)
@@ -173,5 +192,5 @@ def test_the_documents_training_without_flyte_takes_the_mixture_and_judges_by_th
 def test_a_name_that_does_not_ship_is_one_sentence_with_those_that_do(run):
     done = CliRunner().invoke(main, ["run", "workflows/rlvr.py", "rlvr", "--training", "quickstrat"])
     assert done.exit_code != 0
-    told = " ".join(re.sub("[│╭╮╰╯─]", "", done.output).split())
-    assert "quickstrat: no such file (did you mean 'quickstart'?); a path that ends in .yaml, or one of:" in told
+    text = " ".join(re.sub("[│╭╮╰╯─]", "", done.output).split())
+    assert "quickstrat: no such file (did you mean 'quickstart'?); a path that ends in .yaml, or one of:" in text
