@@ -157,6 +157,7 @@ def _exists(module: str) -> bool:
     return module.split(".", maxsplit=1)[0] in PACKAGES and _file(module).is_file()
 
 
+@cache
 def _file(module: str) -> Path:
     path = ROOT.joinpath(*module.split("."))
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
@@ -265,6 +266,7 @@ class _Reader(ast.NodeVisitor):
         return _is_display(".".join([self._meaning.get(function.id, function.id), *reversed(names)]))
 
 
+@cache
 def _is_display(name: str) -> bool:
     return _is_in(name, DISPLAY)
 

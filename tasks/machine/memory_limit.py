@@ -29,6 +29,8 @@ GIB = 2**30
 """Bytes of a GiB."""
 POLL_SECONDS = 1.0
 """Seconds between two looks at the counter of kills and at the sizes of the processes."""
+RAYS_WORDS = "low on memory"
+"""Part of Ray's message on a process that its own monitor killed, before the kernel would have done so."""
 RECENT_SECONDS = 15.0
 """Seconds after a kill within which the loss of a process is put down to it; Ray reports a death some seconds late."""
 LARGEST = 4
@@ -142,7 +144,7 @@ class MemoryWatch:
     The size of a process is gone with it, so that sizes are read all the time.
 
     Attributes:
-        kills: number of kills since the watch began, up to the last `look`.
+        kills: number of kills since the watch began, up to the last `look`, by the kernel and by Ray's monitor.
     """
 
     def __init__(self, limit: MemoryLimit) -> None:
@@ -150,7 +152,7 @@ class MemoryWatch:
         self._limit = limit
         self._lock = threading.Lock()
         self._sizes = limit.sizes()
-        self._before = limit.kills()
+        self._counted = limit.kills()
         self._last = -RECENT_SECONDS
         self._report = ""
         self.kills = 0
@@ -170,13 +172,23 @@ class MemoryWatch:
     def look(self) -> None:
         """Read the counter; log a warning where the kernel has killed a process since the last look."""
         with self._lock:
-            kills = self._limit.kills() - self._before
-            if kills > self.kills:
-                self._last, self._report = time.monotonic(), self._sentence(self._limit.sizes())
-                logger.warning("%s", self._report)
-            self.kills = kills
+            counted = self._limit.kills()
+            if counted > self._counted:
+                self._record("the kernel", counted - self._counted)
+            self._counted = counted
 
-    def _sentence(self, sizes: dict[int, Process]) -> str:
+    def record_rays(self) -> None:
+        """Count a kill by Ray's monitor, which no counter has; the calls that one ends arrive within a moment."""
+        with self._lock:
+            if time.monotonic() - self._last >= RECENT_SECONDS:
+                self._record("Ray", 1)
+
+    def _record(self, killer: str, kills: int) -> None:
+        self.kills += kills
+        self._last, self._report = time.monotonic(), self._sentence(killer, self._limit.sizes())
+        logger.warning("%s", self._report)
+
+    def _sentence(self, killer: str, sizes: dict[int, Process]) -> str:
         """Return the sentence on a kill, after which the processes have `sizes`; before it they had `self._sizes`."""
         by_size = sorted(self._sizes.items(), key=lambda item: -item[1].gib)
         largest = [(pid, one) for pid, one in by_size if one.gib >= SMALLEST][:LARGEST]
@@ -187,7 +199,7 @@ class MemoryWatch:
         bound = f"the memory limit of {limit / GIB:.1f} GiB" if limit else "the machine's memory, which is used up"
         remedy = largest[0][1].remedy if largest else OTHER_REMEDY
         more = "raise memory_gib of the pod" if limit else "close other programs"
-        return f"the kernel killed {killed} because of {bound}; the largest processes were {named}; {remedy}, or {more}"
+        return f"{killer} killed {killed} because of {bound}; the largest processes were {named}; {remedy}, or {more}"
 
     def recent(self) -> str:
         """Return the sentence on a kill within the last `RECENT_SECONDS`, looking once more; empty: there was none."""
@@ -206,8 +218,15 @@ def watch() -> MemoryWatch:
     return MemoryWatch(MemoryLimit.of_this_process()).start()
 
 
-def with_cause(message: str) -> str:
-    """Return a message on the loss of a process, with the kernel's kill where one has just come before it."""
+def with_cause(message: str, error: BaseException | None = None) -> str:
+    """Return a message on the loss of a process, with the kill for memory where one has just come before it.
+
+    Args:
+        message: the message.
+        error: Ray's error on the loss, which may say that Ray's own monitor killed the process.
+    """
+    if error is not None and RAYS_WORDS in str(error):
+        watch().record_rays()
     cause = watch().recent()
     return f"{message}: {cause}" if cause else message
 

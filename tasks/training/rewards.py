@@ -146,7 +146,7 @@ class RayJudge:
         try:
             score: Score = await _awaited(self._handle.score.remote(*arguments))
         except ray.exceptions.RayError as error:
-            return Score.unjudged(with_cause(one_line(error)))
+            return Score.unjudged(with_cause(one_line(error), error))
         return score
 
     async def figures(self) -> dict[str, float]:

@@ -12,7 +12,7 @@ STAGES = ("sourcing", "cleaning", "difficulty", "mixing", "training", "evaluatio
 
 
 def forget():
-    remembered = (digest._exists, digest._code, digest._versions, digest._data_files)
+    remembered = (digest._exists, digest._file, digest._code, digest._versions, digest._data_files)
     for function in (digest.code_digest, digest.reachable, *remembered):
         function.cache_clear()
 

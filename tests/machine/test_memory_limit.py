@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tasks.machine import memory_limit
 from tasks.machine.memory_limit import GIB, MemoryLimit, MemoryWatch
 from tests.paths import ROOT
 
@@ -88,6 +89,21 @@ def test_a_kill_is_named_with_its_process_the_limit_and_the_option(group, caplog
     )
     assert (watch.report(), watch.kills) == (watch.recent(), 1)
     assert [record.message for record in caplog.records] == [watch.report()]
+
+
+def test_a_kill_by_rays_monitor_is_named_and_counted_once(group, monkeypatch):
+    training(group)
+    watch = MemoryWatch(group.read())
+    monkeypatch.setattr(memory_limit, "watch", lambda: watch)
+    lost = RuntimeError("The actor died. Worker exit detail: Task was killed due to the node running low on memory.")
+    group.kill(12)
+    messages = {memory_limit.with_cause("a rank was lost", lost) for _ in range(3)}
+    [message] = messages
+    assert message.startswith(
+        "a rank was lost: Ray killed a process (learner rank, 6.1 GiB) because of the memory limit"
+    )
+    assert watch.kills == 1
+    assert memory_limit.with_cause("a rank was lost", RuntimeError("The actor died.")) == message  # a moment later
 
 
 def test_kills_before_the_watch_began_do_not_count(group):

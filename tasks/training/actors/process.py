@@ -182,4 +182,4 @@ class RayActor:
                 raise error.cause from error
             raise
         except ray.exceptions.RayError as error:
-            raise ActorLostError(with_cause(one_line(error))) from error
+            raise ActorLostError(with_cause(one_line(error), error)) from error

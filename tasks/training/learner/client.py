@@ -265,7 +265,7 @@ class RayLearner:
                 raise error.cause from error
             raise  # the rank's own exception, with its traceback
         except ray.exceptions.RayError as error:
-            raise LearnerLostError(with_cause(f"a learner rank was lost: {_message(error)}")) from error
+            raise LearnerLostError(with_cause(f"a learner rank was lost: {_message(error)}", error)) from error
 
 
 def is_of_communication(error: BaseException) -> bool:

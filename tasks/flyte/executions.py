@@ -1,0 +1,214 @@
+"""Executions on a backend, from the command line: their outputs brought here, and registered launch plans launched."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tasks.config import Config, must_be_one_of
+from tasks.failures import MistakeError, one_line
+from tasks.flyte.backend import BackendError, address
+from tasks.tables.content_digest import MANIFEST
+
+if TYPE_CHECKING:
+    from flytekit.models.literals import Blob, Literal, LiteralMap
+    from flytekit.remote import FlyteRemote
+
+LINK_LIFETIME = timedelta(hours=1)
+"""Time for which a download link is valid."""
+BLOCK = 1 << 20
+"""Bytes that are read from a link at a time."""
+TIMEOUT = 60.0
+"""Seconds without a byte after which a download fails."""
+
+
+class ExecutionError(MistakeError):
+    """An execution, an output or a launch plan that does not exist, or an execution that has no outputs yet."""
+
+
+class Output(NamedTuple):
+    """A file or folder that an execution has as an output.
+
+    Attributes:
+        name: the output's.
+        address: on blob storage.
+        is_folder: whether it is a folder.
+        file_name: the name that a local run gives the file or folder.
+    """
+
+    name: str
+    address: str
+    is_folder: bool
+    file_name: str
+
+
+class Execution(NamedTuple):
+    """An execution that has ended well: its start, its inputs, and its outputs that are files or folders, by name."""
+
+    began: datetime
+    inputs: LiteralMap
+    outputs: dict[str, Output]
+
+
+def find(remote: FlyteRemote, name: str) -> Execution:
+    """Return the execution called `name` in the project and domain of `remote`.
+
+    Raises:
+        ExecutionError: it does not exist, or has no outputs: it runs, or has failed.
+    """
+    from flytekit.exceptions.user import FlyteEntityNotExistException
+    from flytekit.models.core.execution import WorkflowExecutionPhase
+    from flytekit.models.core.identifier import WorkflowExecutionIdentifier
+
+    entity = WorkflowExecutionIdentifier(remote.default_project, remote.default_domain, name)
+    where = f"{name} in project {remote.default_project}, domain {remote.default_domain}, of {address()}"
+    try:
+        execution = remote.client.get_execution(entity)
+        data = remote.client.get_execution_data(entity)
+    except FlyteEntityNotExistException:
+        raise ExecutionError(
+            f"there is no execution {where}: --project, --domain and --config name another place"
+        ) from None
+    if not data.full_outputs.literals:
+        phase = WorkflowExecutionPhase.enum_to_string(execution.closure.phase)
+        raise ExecutionError(
+            f"execution {where}, has no outputs: it is {phase}. Those of a node that has succeeded: pyflyte fetch "
+            f"--recursive flyte://v1/{remote.default_project}/{remote.default_domain}/{name}/NODE/o FOLDER"
+        )
+    outputs = (_output(name, literal) for name, literal in sorted(data.full_outputs.literals.items()))
+    began = execution.closure.started_at or execution.closure.created_at
+    return Execution(began, data.full_inputs, {output.name: output for output in outputs if output})
+
+
+def _output(name: str, literal: Literal) -> Output | None:
+    blob: Blob | None = literal.scalar.blob if literal.scalar else None
+    if blob is None:
+        return None
+    is_folder = blob.metadata.type.dimensionality == 1
+    ending = PurePosixPath(blob.uri).suffix or (f".{blob.metadata.type.format}" if blob.metadata.type.format else "")
+    return Output(name, blob.uri, is_folder, name if is_folder else f"{name}{ending}")
+
+
+def chosen(execution: Execution, names: tuple[str, ...]) -> list[Output]:
+    """Return the outputs called `names`, or all without any.
+
+    Raises:
+        SpecError: the execution has no such file or folder.
+    """
+    for name in names:
+        must_be_one_of(name, execution.outputs, "outputs of the execution", "file or folder")
+    return [execution.outputs[name] for name in names or execution.outputs]
+
+
+def download(remote: FlyteRemote, output: Output, target: Path) -> None:
+    """Write the file or folder of an output to `target`, through links that the backend signs.
+
+    So this machine needs no credentials of the storage, except for a folder without a manifest
+    (`tasks.tables.content_digest.seal`), whose files have to be listed.
+
+    Raises:
+        BackendError: the storage does not answer or refuses.
+        ExecutionError: the file is no longer there.
+    """
+    if not output.is_folder:
+        _fetch(remote, output.address, target)
+        return
+    target.mkdir(parents=True)
+    try:
+        _fetch(remote, f"{output.address.rstrip('/')}/{MANIFEST}", target / MANIFEST)
+    except ExecutionError:
+        shutil.rmtree(target)
+        _listed(remote, output, target)
+        return
+    for name in json.loads((target / MANIFEST).read_text()):
+        _fetch(remote, f"{output.address.rstrip('/')}/{name}", target / name)
+
+
+def _listed(remote: FlyteRemote, output: Output, target: Path) -> None:
+    """Download a folder as flytekit does, with this machine's credentials of the storage."""
+    try:
+        remote.file_access.get_data(output.address, str(target), is_multipart=True)
+    except Exception as error:  # fsspec's file systems share no kind of error
+        raise BackendError(
+            f"{output.address}: this machine cannot list the folder ({type(error).__name__}): it needs credentials of "
+            "the storage (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY of an S3), or the folder is gone"
+        ) from error
+
+
+def _fetch(remote: FlyteRemote, location: str, target: Path) -> None:
+    import requests
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if "://" not in location:  # a backend whose storage is a folder of this machine
+        shutil.copy(location, target)
+        return
+    link = remote.client.get_download_signed_url(location, LINK_LIFETIME).signed_url
+    try:
+        with requests.get(link, stream=True, timeout=TIMEOUT) as answer:
+            if answer.status_code == 404:
+                raise ExecutionError(f"{location} is no longer there: a lifecycle rule may have deleted it")
+            answer.raise_for_status()
+            with target.open("wb") as file:
+                for block in answer.iter_content(BLOCK):
+                    file.write(block)
+    except requests.exceptions.RequestException as error:
+        raise BackendError(f"{location} cannot be downloaded: {one_line(error).partition('?')[0]}") from None
+
+
+def input_files(execution: Execution, kinds: Mapping[str, type[Config]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the name and the options, without defaults, of those inputs that are specifications of `kinds`."""
+    from flytekit import FlyteContextManager
+    from flytekit.core.type_engine import TypeEngine
+
+    context = FlyteContextManager.current_context()
+    for name, kind in kinds.items():
+        if name in execution.inputs.literals:
+            value = TypeEngine.to_python_value(context, execution.inputs.literals[name], kind)
+            yield name, value.model_dump(mode="json", exclude_defaults=True)
+
+
+def launch(
+    remote: FlyteRemote,
+    name: str,
+    inputs: Mapping[str, Config],
+    *,
+    version: str | None = None,
+    labels: Mapping[str, str] = {},
+    execution: str | None = None,
+    overwrite_cache: bool = False,
+) -> str:
+    """Launch the registered launch plan `name` with these inputs in the place of its own; return the console's address.
+
+    Flytekit would make Python types of the registered JSON schemas, which it cannot; the inputs have this project's.
+
+    Raises:
+        ExecutionError: nothing is registered by this name, or it has no such input.
+    """
+    from flytekit.exceptions.user import FlyteEntityNotExistException, FlyteValueException
+    from flytekit.models.common import Labels
+    from flytekit.tools.translator import Options
+
+    where = f"project {remote.default_project}, domain {remote.default_domain}, of {address()}"
+    try:
+        plan = remote.fetch_launch_plan(name=name, version=version)
+    except (FlyteEntityNotExistException, ValueError):
+        of = f" of version {version}" if version else ""
+        raise ExecutionError(
+            f"no launch plan {name!r}{of} is registered in {where}; `make register` registers one for every recipe"
+        ) from None
+    try:
+        made = remote.execute(
+            plan,
+            inputs=dict(inputs),
+            type_hints={key: type(value) for key, value in inputs.items()},
+            execution_name=execution,
+            overwrite_cache=overwrite_cache or None,
+            options=Options(labels=Labels(dict(labels))) if labels else None,
+        )
+    except FlyteValueException as error:
+        raise ExecutionError(f"launch plan {name!r}: {error}") from None
+    return remote.generate_console_url(made)

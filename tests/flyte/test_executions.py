@@ -1,0 +1,174 @@
+"""Executions from the command line: a registered launch plan with files of one's own, and results brought here."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+from flyteidl.core import execution_pb2, literals_pb2, types_pb2
+from flytekit import FlyteContextManager
+from flytekit.core.type_engine import TypeEngine
+
+from tasks.config import load_yaml
+from tasks.evaluation.spec import EvaluationSpec
+from tasks.inputs.files import DATA_SPECS, EVALUATIONS, DataFile, Recipe, quickstart
+from tasks.tables.content_digest import MANIFEST, seal
+from tests.flyte.admin_stand_in import Ended, admin
+from tests.paths import ROOT
+
+FILES = {"data": DataFile, "training": Recipe, "evaluation": EvaluationSpec}
+STORED = "s3://bucket/raw/a1b2"
+SUMMARY = {
+    "title": "mine",
+    "seconds": 300,
+    "stages": {},
+    "before": 0.25,
+    "after": 0.5,
+    "gain": 0.25,
+    "gain_low": 0.125,
+    "gain_high": 0.375,
+}
+
+
+@pytest.fixture(scope="module")
+def registered(tmp_path_factory):
+    """A backend on which every launch plan is registered."""
+    with admin(tmp_path_factory.mktemp("backend")) as made:
+        done = run("pyflyte", made, "register", "workflows", "--copy", "all", "--version", "v1")
+        assert done.returncode == 0, done.stdout + done.stderr
+        yield made
+
+
+@pytest.fixture
+def backend(tmp_path):
+    with admin(tmp_path) as made:
+        yield made
+
+
+def run(program, backend, *command, cwd=ROOT):
+    whole = [sys.executable, "-m", program, "--config", str(backend.config), *command]
+    if program == "pyflyte":
+        whole[2] = "flytekit.clis.sdk_in_container.pyflyte"
+        whole[1:3] = ["-c", "from flytekit.clis.sdk_in_container.pyflyte import main; main()"]
+    return subprocess.run(whole, capture_output=True, text=True, cwd=cwd, timeout=170)
+
+
+@pytest.mark.long
+def test_a_registered_launch_plan_takes_a_recipe_of_ones_own(registered, tmp_path):
+    recipe = tmp_path / "my_recipe.yaml"
+    recipe.write_text(yaml.safe_dump({"extends": "grpo", "data": "mbpp", "evaluation": "dapo", "steps": 3}))
+    done = run("workflows", registered, "launch", "rlvr_quickstart", "--training", str(recipe))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("launched    http")
+    assert registered.inputs(**FILES) == {
+        "data": load_yaml(DataFile, DATA_SPECS / "mbpp.yaml"),
+        "training": load_yaml(Recipe, recipe),
+        "evaluation": load_yaml(EvaluationSpec, EVALUATIONS / "dapo.yaml"),
+    }
+    execution = registered.executions[-1]
+    assert (execution.spec.launch_plan.name, execution.spec.launch_plan.version) == ("rlvr_quickstart", "v1")
+    assert dict(execution.spec.labels.values) == {"recipe": "my_recipe", "data": "mbpp", "evaluation": "dapo"}
+
+
+@pytest.mark.long
+def test_what_is_not_given_is_the_launch_plans_own(registered):
+    done = run("workflows", registered, "launch", "rlvr_quickstart", "--execution", "mine")
+    assert done.returncode == 0, done.stderr
+    execution = registered.executions[-1]
+    assert execution.name == "mine"
+    assert not execution.inputs.literals
+    assert not execution.spec.labels.values
+    assert set(registered.launch_plans[("rlvr_quickstart", "v1")].default_inputs.parameters) == set(FILES)
+
+
+@pytest.mark.long
+def test_a_launch_plan_that_is_not_registered_is_one_sentence(backend):
+    done = run("workflows", backend, "launch", "rlvr_quickstrat")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("Error: no launch plan 'rlvr_quickstrat' is registered in project flytesnacks")
+    assert str(backend.config) in line
+
+
+def blob(address, *, is_folder=False, form=""):
+    kind = types_pb2.BlobType(dimensionality=int(is_folder), format=form)
+    stored = literals_pb2.Blob(metadata=literals_pb2.BlobMetadata(type=kind), uri=address)
+    return literals_pb2.Literal(scalar=literals_pb2.Scalar(blob=stored))
+
+
+def ended(backend, folder):
+    """An execution of the pipeline with some outputs, whose files are on the backend's storage."""
+    policy = folder / "policy"
+    (policy / "inner").mkdir(parents=True)
+    (policy / "model.safetensors").write_bytes(b"weights")
+    (policy / "inner" / "a.json").write_text("{}")
+    seal(policy)
+    files = {
+        "s/report.html": b"<p>report</p>",
+        "s/summary.json": json.dumps(SUMMARY).encode(),
+        "s/9f": b"rows",
+        **{f"p/{path.relative_to(policy)}": path.read_bytes() for path in policy.rglob("*") if path.is_file()},
+    }
+    backend.files |= {f"{STORED}/{name}": content for name, content in files.items()}
+    data, training, evaluation = quickstart()
+    training = training.model_copy(update={"steps": 3})
+    context = FlyteContextManager.current_context()
+    inputs = {
+        name: TypeEngine.to_literal(context, value, kind, TypeEngine.to_literal_type(kind)).to_flyte_idl()
+        for (name, kind), value in zip(FILES.items(), (data, training, evaluation), strict=True)
+    }
+    outputs = {
+        "report": blob(f"{STORED}/s/report.html", form="html"),
+        "summary": blob(f"{STORED}/s/summary.json"),
+        "mixture": blob(f"{STORED}/s/9f", form="parquet"),
+        "policy": blob(f"{STORED}/p", is_folder=True),
+        "steps": literals_pb2.Literal(scalar=literals_pb2.Scalar(primitive=literals_pb2.Primitive(integer=3))),
+    }
+    backend.ended["a1b2c3d4e5"] = Ended(outputs, inputs)
+
+
+@pytest.mark.long
+def test_the_results_of_an_execution_lie_as_those_of_a_local_run(backend, tmp_path, monkeypatch):
+    ended(backend, tmp_path)
+    monkeypatch.setenv("RLVR_OUTPUTS", str(tmp_path / "outputs"))
+    done = run("workflows", backend, "fetch", "a1b2c3d4e5", "mixture")
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "outputs" / "20261126-102030-a1b2c3d4"
+    assert done.stdout.split() == ["mixture", str(folder / "mixture.parquet")]
+    assert {path.name for path in folder.iterdir()} == {
+        *("mixture.parquet", "data.yaml", "training.yaml", "evaluation.yaml")
+    }
+    backend.files.pop(f"{STORED}/s/9f")  # it is here
+    done = run("workflows", backend, "fetch", "a1b2c3d4e5")
+    assert done.returncode == 0, done.stderr
+    assert (folder / "report.html").read_bytes() == b"<p>report</p>"
+    assert (folder / "mixture.parquet").read_bytes() == b"rows"
+    assert (folder / "policy" / "inner" / "a.json").read_text() == "{}"
+    assert set(json.loads((folder / "policy" / MANIFEST).read_text())) == {"model.safetensors", "inner/a.json"}
+    assert (tmp_path / "outputs" / "latest").resolve() == folder
+    assert "mine" in (tmp_path / "outputs" / "index.html").read_text()
+    assert load_yaml(Recipe, folder / "training.yaml") == quickstart()[1].model_copy(update={"steps": 3})
+    assert load_yaml(DataFile, folder / "data.yaml") == quickstart()[0]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("command", "facts"),
+    [
+        (["a1b2c3d4e5", "polcy"], ["'polcy'", "did you mean 'policy'?", "mixture, policy, report"]),
+        (["unheard"], ["there is no execution unheard in project flytesnacks, domain development"]),
+        (["running"], ["has no outputs: it is RUNNING", "flyte://v1/flytesnacks/development/running"]),
+        (["a1b2c3d4e5", "report"], [f"{STORED}/s/report.html is no longer there"]),
+    ],
+)
+def test_what_cannot_be_fetched_is_one_sentence_and_leaves_nothing(backend, tmp_path, monkeypatch, command, facts):
+    ended(backend, tmp_path)
+    backend.files.pop(f"{STORED}/s/report.html")
+    backend.ended["running"] = Ended({}, phase=execution_pb2.WorkflowExecution.RUNNING)
+    monkeypatch.setenv("RLVR_OUTPUTS", str(tmp_path / "outputs"))
+    done = run("workflows", backend, "fetch", *command)
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    for fact in facts:
+        assert fact in line
+    assert list((tmp_path / "outputs").glob("*")) == []

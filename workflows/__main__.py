@@ -1,0 +1,116 @@
+"""The commands `python -m workflows launch` and `fetch`: launch what is registered, and bring an execution's results.
+
+python -m workflows launch rlvr_quickstart --training my_recipe.yaml
+python -m workflows fetch EXECUTION [OUTPUT]...
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import rich_click as click
+import yaml
+
+from tasks.config import Config, load_yaml
+from tasks.evaluation.spec import EvaluationSpec
+from tasks.failures import InfrastructureError, MistakeError
+from tasks.flyte import backend, executions
+from tasks.inputs.files import DataFile, Recipe
+from tasks.reporting.index import write_index
+from tasks.reporting.publication import new_run
+from tasks.reporting.task import OUTPUTS
+
+if TYPE_CHECKING:
+    from flytekit.remote import FlyteRemote
+
+FILES: dict[str, type[Config]] = {"data": DataFile, "training": Recipe, "evaluation": EvaluationSpec}
+"""The inputs of the pipeline that are files of the user, by name."""
+
+COMPANION = "[default: the one that --training names; without it, the plan's]"
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.group()
+@click.option("-c", "--config", type=click.Path(exists=True, dir_okay=False), help="Flytekit's file of the backend.")
+@click.option("-p", "--project", default="flytesnacks", show_default=True)
+@click.option("-d", "--domain", default="development", show_default=True)
+@click.pass_context
+def main(context: click.Context, config: str | None, project: str, domain: str) -> None:
+    """Launch what is registered on a Flyte backend, and bring the results of executions."""
+    context.obj = backend.connect(project, domain, config)
+
+
+@main.command()
+@click.argument("name")
+@click.option("--version", help="Version of the launch plan.  [default: the one registered last]")
+@click.option("--data", type=FILE, help="Data file.  [default: the one that --training names, or the plan's]")
+@click.option("--training", type=FILE, help="Training recipe.  [default: the plan's]")
+@click.option(
+    "--evaluation", type=FILE, help="Evaluation file.  [default: the one that --training names, or the plan's]"
+)
+@click.option("--execution", help="Name of the execution.")
+@click.option("--overwrite-cache", is_flag=True, help="Run every stage anew, also where its result is cached.")
+@click.pass_obj
+def launch(
+    remote: FlyteRemote,
+    name: str,
+    version: str | None,
+    execution: str | None,
+    overwrite_cache: bool,
+    **given: Path | None,
+) -> None:
+    """Launch the registered launch plan NAME, such as rlvr_quickstart, with files of your own in place of its own.
+
+    The code that runs is that which was registered; the code here reads and checks the files.
+    """
+    inputs = {key: load_yaml(FILES[key], path) for key, path in given.items() if path is not None}
+    labels = {key: path.stem for key, path in given.items() if path is not None}
+    recipe = inputs.get("training")
+    if isinstance(recipe, Recipe):
+        inputs = {"data": recipe.companion(DataFile), "evaluation": recipe.companion(EvaluationSpec), **inputs}
+        labels = {"data": Path(recipe.data).stem, "evaluation": Path(recipe.evaluation).stem, **labels}
+        labels["recipe"] = labels.pop("training")
+    address = executions.launch(
+        remote, name, inputs, version=version, labels=labels, execution=execution, overwrite_cache=overwrite_cache
+    )
+    click.echo(f"launched    {address}")
+
+
+@main.command()
+@click.argument("execution")
+@click.argument("outputs", nargs=-1)
+@click.pass_obj
+def fetch(remote: FlyteRemote, execution: str, outputs: tuple[str, ...]) -> None:
+    """Bring OUTPUTS of EXECUTION, or all of them, into a folder below outputs/, as a local run leaves them.
+
+    What an earlier call has brought into that folder stays there and is not downloaded again.
+    """
+    runs = Path(os.environ.get(OUTPUTS, "outputs")).absolute()
+    ended = executions.find(remote, execution)
+    wanted = executions.chosen(ended, outputs)
+    with new_run(runs, ended.began, execution) as (folder, final):
+        if final.exists():
+            shutil.copytree(final, folder, dirs_exist_ok=True, copy_function=os.link)
+        for output in wanted:
+            target = folder / output.file_name
+            if not target.exists():
+                executions.download(remote, output, target)
+            click.echo(f"{output.name:<22} {final / output.file_name}")
+        for name, options in executions.input_files(ended, FILES):
+            (folder / f"{name}.yaml").write_text(yaml.safe_dump(options, sort_keys=False, allow_unicode=True))
+    write_index(runs)
+
+
+if __name__ == "__main__":
+    try:
+        main(prog_name="python -m workflows")
+    except (MistakeError, InfrastructureError) as failure:
+        raise SystemExit(f"Error: {failure}") from None
+    except Exception as failure:
+        explained = backend.backend_error(failure)
+        if explained is None:
+            raise
+        raise SystemExit(f"Error: {explained}") from None
