@@ -288,10 +288,10 @@ def _per_prompt(judged: pd.DataFrame, prompts: list[str], k: int) -> pd.DataFram
 def _mean_rewards(judged: pd.DataFrame) -> pd.DataFrame:
     """The mean of each reward, before its weight, by prompt: a column `rewards/<name>` each."""
     rows = [
-        (prompt, f"{_REWARD}{name}", value)
+        (prompt, f"{_REWARD}{part['name']}", part["value"])
         for prompt, parts in zip(judged["prompt_id"], judged["rewards"], strict=True)
-        for name, value in (() if parts is None else parts)
-        if value is not None
+        for part in (() if parts is None else parts)
+        if part["value"] is not None
     ]
     frame = pd.DataFrame(rows, columns=["prompt_id", "name", "value"]).astype({"value": float})
     return frame.pivot_table(index="prompt_id", columns="name", values="value", aggfunc="mean")

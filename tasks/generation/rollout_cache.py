@@ -52,14 +52,14 @@ class Verdict(NamedTuple):
     Attributes:
         score: the score in [0, 1]; None where the response could not be judged.
         passed: True if the prompt's own verifier calls the response right; None where it could not be judged.
-        rewards: rewards by name, before their weights, None for one that does not apply; None where the response could
-            not be judged.
+        rewards: a name and a value of each reward, before its weight, None for one that does not apply; None where the
+            response could not be judged.
         error: the reason why the response could not be judged; None where it was.
     """
 
     score: float | None
     passed: bool | None
-    rewards: Sequence[tuple[str, float | None]] | None
+    rewards: Sequence[dict[str, str | float | None]] | None
     error: str | None = None
 
     @classmethod
@@ -67,7 +67,8 @@ class Verdict(NamedTuple):
         """Return the verdict that a verifier's score is."""
         if score.error is not None:
             return cls(None, None, None, score.error)
-        return cls(score.value, score.passed, [(part.name, part.value) for part in score.rewards])
+        rewards = [{"name": part.name, "value": part.value} for part in score.rewards]
+        return cls(score.value, score.passed, rewards)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from markupsafe import Markup
 from tasks import charts
 from tasks.reporting import sections
 from tasks.reporting.environment import templates
+from tasks.reporting.reward_means import reward_means
 from tasks.tables.parquet import validate
 from tasks.tables.schemas import EVALUATION, GRADED, LEDGER, MIXTURE, ROLLOUTS, SET_ASIDE, StageSummary
 
@@ -118,7 +119,7 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "mixture": sections.mixture_rows(inputs.mixture),
         "fates": sections.fates(inputs.ledger),
         "figures": figures,
-        "rewards": sections.rewards(inputs.summaries, inputs.before, inputs.after, inputs.metrics),
+        "rewards": reward_means(inputs.summaries, inputs.before, inputs.after, inputs.metrics),
         "unjudged": {
             policy: table.column("score").null_count
             for policy, table in (("before", inputs.before), ("after", inputs.after))

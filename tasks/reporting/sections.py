@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.charts import Stack, color_of, shares
-from tasks.tables.rewards import reward_values
 from tasks.tables.schemas import StageSummary
 
 FATES = {
@@ -299,37 +298,6 @@ def benchmarks(evaluation: pa.Table) -> list[dict[str, Any]]:
         for benchmark in dict.fromkeys(name for _, name in rows)
         if {"before", "after", "gain"} <= rows.get((metric, benchmark), {}).keys()
     ]
-
-
-def rewards(
-    summaries: Sequence[StageSummary], before: pa.Table, after: pa.Table, metrics: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """Return the mean of each reward by name, before its weight: in difficulty, training and the evaluations.
-
-    A row has the keys `name`, `difficulty`, `first_step`, `last_step`, `before` and `after`; None where a reward was
-    not given. Rows come from prompts with several rewards, or with a user's function.
-    """
-    measured = [summary.facts["rewards"] for summary in summaries if "rewards" in summary.facts]
-    steps = [
-        {key.removeprefix("rewards/").removesuffix("/mean"): value for key, value in row.items() if _is_reward(key)}
-        for row in metrics
-    ]
-    recorded = [step for step in steps if step] or [{}]
-    columns = {
-        "difficulty": measured[0] if measured else {},
-        "first_step": recorded[0],
-        "last_step": recorded[-1],
-        **{
-            policy: {name: statistics.fmean(values) for name, values in reward_values(rollouts).items()}
-            for policy, rollouts in (("before", before), ("after", after))
-        },
-    }
-    names = dict.fromkeys(name for means in columns.values() for name in means)
-    return [{"name": name, **{column: means.get(name) for column, means in columns.items()}} for name in names]
-
-
-def _is_reward(metric: str) -> bool:
-    return metric.startswith("rewards/") and metric.endswith("/mean")
 
 
 def samples(before: pa.Table, after: pa.Table, prompts: pa.Table) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ def reward_values(rollouts: pa.Table) -> dict[str, list[float]]:
     """
     values: dict[str, list[float]] = defaultdict(list)
     for parts in rollouts.column("rewards").to_pylist():
-        for name, value in parts or ():
-            if value is not None:
-                values[name].append(value)
+        for part in parts or ():
+            if part["value"] is not None:
+                values[part["name"]].append(part["value"])
     return dict(values)

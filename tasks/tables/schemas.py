@@ -107,7 +107,7 @@ RESPONSES = pa.schema(
 )
 """The table of responses before they are judged, one completion a row."""
 
-REWARDS = pa.map_(pa.string(), pa.float64())
+REWARDS = pa.list_(pa.struct([_column("name", pa.string()), _column("value", pa.float64(), nullable=True)]))
 """The type of the rewards of a response by name, before their weights, the verifier's own first; null for one that does
 not apply. It is empty where the verifier's score is the only reward."""
 

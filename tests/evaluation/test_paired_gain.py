@@ -90,7 +90,8 @@ def test_figures_equal_a_case_worked_by_hand():
 def test_a_reward_for_the_format_makes_no_wrong_answer_right():
     # A format reward of a fifth of the score: the policy learns the format, and not one answer.
     def named(score):
-        return [("math", 0.0), ("mine.in_tags", 5 * score), ("mine.never_applies", None)]
+        values = {"math": 0.0, "mine.in_tags": 5 * score, "mine.never_applies": None}
+        return [{"name": name, "value": value} for name, value in values.items()]
 
     found = compare(
         rollouts("base", parts=named, a=[0, 0.2], b=[0, 0]),

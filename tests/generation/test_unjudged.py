@@ -120,4 +120,4 @@ def test_below_the_share_they_are_counted_and_have_their_reason(tmp_path, writte
     unjudged = rollouts.filter(pa.compute.is_null(rollouts["score"])).to_pylist()
     assert [row["passed"] for row in unjudged] == [None] * 8
     assert all("raised ValueError: the service" in row["error"] for row in unjudged)
-    assert rollouts["rewards"].to_pylist()[:2] == [[(f"{module}.f", 0.5)], None]
+    assert rollouts["rewards"].to_pylist()[:2] == [[{"name": f"{module}.f", "value": 0.5}], None]

@@ -69,7 +69,7 @@ def rollouts(prompts: list[dict[str, Any]], policy: str, skill: float, generator
                     "finish_reason": "stop" if generator.random() < 0.8 else "length",
                     "score": passed,
                     "passed": bool(passed),
-                    "rewards": [("math", passed), ("rewards.in_tags", 1.0)],
+                    "rewards": [{"name": "math", "value": passed}, {"name": "rewards.in_tags", "value": 1.0}],
                     "error": None,
                     "policy": policy,
                 }

@@ -10,6 +10,7 @@ import pytest
 
 from tasks.reporting import sections
 from tasks.reporting.page import ReportInputs, render
+from tasks.reporting.reward_means import reward_means
 from tasks.tables.parquet import TableError, table_from_rows
 from tasks.tables.schemas import ROLLOUTS, SET_ASIDE, set_aside_row
 from tests.reporting.synthetic_run import THRESHOLD, evaluation, metrics, report_inputs
@@ -221,7 +222,7 @@ def test_both_figures_and_every_reward_are_on_the_page_by_name(inputs):
     page = render(dataclasses.replace(inputs, metrics=metrics))
     assert "Held-out pass rate" in page
     assert "Held-out mean score, which counts partial scores and every reward: 30.1% → 49.8%" in page
-    rows = {row["name"]: row for row in sections.rewards(inputs.summaries, inputs.before, inputs.after, metrics)}
+    rows = {row["name"]: row for row in reward_means(inputs.summaries, inputs.before, inputs.after, metrics)}
     assert rows.keys() == {"math", "rewards.in_tags"}
     assert rows["rewards.in_tags"]["after"] == 1.0
     assert (rows["math"]["first_step"], rows["math"]["last_step"], rows["math"]["difficulty"]) == (0.125, 0.125, None)

@@ -104,6 +104,8 @@ def example(kind):
         return [example(kind.value_type)] * 2
     if pa.types.is_struct(kind):
         return {field.name: example(field.type) for field in kind}
+    if pa.types.is_boolean(kind):
+        return True
     return "text" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else 1
 
 

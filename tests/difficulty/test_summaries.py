@@ -1,0 +1,36 @@
+"""The figures of all rollouts of difficulty: passes, points, and the mean of each reward by name."""
+
+import pytest
+
+from tasks.difficulty.summaries import Totals
+from tasks.tables.parquet import table_from_rows
+from tasks.tables.schemas import ROLLOUTS
+
+
+def named(**values):
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+def part(*rows):
+    columns = {"prompt_id": "p", "response": "x", "num_tokens": 1, "finish_reason": "stop", "policy": "initial"}
+    names = ("score", "passed", "rewards", "error")
+    listed = [{**columns, "sample": number, **dict(zip(names, row, strict=True))} for number, row in enumerate(rows)]
+    return table_from_rows(listed, ROLLOUTS, "rollouts")
+
+
+def test_totals_count_passes_points_and_each_reward_over_the_responses_to_which_it_applies():
+    totals = Totals()
+    parts = [
+        part((0.2, False, named(math=0.0, f=1.0), None), (None, None, None, "away")),
+        part((1.0, True, named(math=1.0, f=None), None), (0.5, False, [], None)),
+    ]
+    assert list(totals.counted(iter(parts))) == parts
+    assert (totals.rollouts, totals.unjudged, totals.passed) == (4, 1, 1)
+    facts = totals.facts()
+    assert facts["pass_rate"] == pytest.approx(1 / 3)
+    assert facts["mean_score"] == pytest.approx(1.7 / 3)
+    assert facts["rewards"] == {"math": 0.5, "f": 1.0}
+
+
+def test_without_rollouts_all_figures_are_0():
+    assert Totals().facts() == {"pass_rate": 0.0, "mean_score": 0.0, "rewards": {}}
