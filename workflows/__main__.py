@@ -16,12 +16,11 @@ import yaml
 
 from tasks.config import Config, load_yaml
 from tasks.evaluation.spec import EvaluationSpec
-from tasks.failures import InfrastructureError, MistakeError
 from tasks.flyte import backend, executions
 from tasks.inputs.files import DataFile, Recipe
+from tasks.machine.error_report import run_command
 from tasks.reporting.index import write_index
-from tasks.reporting.publication import new_run
-from tasks.reporting.task import OUTPUTS
+from tasks.reporting.publication import new_run, outputs_folder
 
 if TYPE_CHECKING:
     from flytekit.remote import FlyteRemote
@@ -88,7 +87,7 @@ def fetch(remote: FlyteRemote, execution: str, outputs: tuple[str, ...]) -> None
 
     What an earlier call has brought into that folder stays there and is not downloaded again.
     """
-    runs = Path(os.environ.get(OUTPUTS, "outputs")).absolute()
+    runs = outputs_folder()
     ended = executions.find(remote, execution)
     wanted = executions.chosen(ended, outputs)
     with new_run(runs, ended.began, execution) as (folder, final):
@@ -104,13 +103,13 @@ def fetch(remote: FlyteRemote, execution: str, outputs: tuple[str, ...]) -> None
     write_index(runs)
 
 
-if __name__ == "__main__":
+def explained() -> None:
+    """Run the command, and raise a `BackendError` in the place of what a backend that is away or refuses raises."""
     try:
         main(prog_name="python -m workflows")
-    except (MistakeError, InfrastructureError) as failure:
-        raise SystemExit(f"Error: {failure}") from None
-    except Exception as failure:
-        explained = backend.backend_error(failure)
-        if explained is None:
-            raise
-        raise SystemExit(f"Error: {explained}") from None
+    except Exception as error:
+        raise backend.backend_error(error) or error from error
+
+
+if __name__ == "__main__":
+    run_command(explained)

@@ -18,7 +18,7 @@ from tasks.flyte.stages import Folder, Parquet, composed, read_members
 from tasks.generation.rollout_cache import judging_digest
 from tasks.generation.task import prepare_model
 from tasks.inputs.files import DataFile, Recipe, quickstart
-from tasks.inputs.preflight import fingerprinted, longest_prompt, unfiltered
+from tasks.inputs.preflight import fingerprinted, longest_prompt, sampled_as_trained, unfiltered
 from tasks.mixing.spec import Limit, Limits
 from tasks.mixing.task import check_mixture, mix_prompts
 from tasks.pods import overrides
@@ -63,6 +63,7 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
     """
     # Nodes have numbers, not the names in the file: where `data-0-` and a node's name have more than 20 characters
     # together, Flyte puts a hash in their place, and its console never knows the node's state.
+    data = sampled_as_trained(data, training)
     pod = overrides(data.pod)
     verifiers = fingerprinted(data.verifiers)
     filtering = data.difficulty is not None

@@ -36,7 +36,7 @@ class DataFile(Extendable, DataSpec):
     verifiers: VerifiersConfig = VerifiersConfig()
     difficulty: DifficultySpec | None = DifficultySpec()
     """The difficulty filter. null: the data is filtered already, or is not to be; nothing is sampled, and all prompts
-    that fit are kept, without pass rates."""
+    that fit are kept, without pass rates. Left out: 8 rollouts of a prompt, sampled as training does."""
     mixture: MixtureSpec = MixtureSpec()
     pod: RunTime[PodConfig] = PodConfig(cpu=1, memory_gib=4)
     """The pods on a cluster in which sources are read and prompts are cleaned, selected and mixed."""

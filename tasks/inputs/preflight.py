@@ -78,6 +78,7 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> C
     """
     from tasks import charts
 
+    data = sampled_as_trained(data, training)
     check_together(data, training, evaluation)  # before the hub is asked for anything
     on_this_machine, lacking = _runs_on_this_machine(), dict[str, int]()
     if on_this_machine:
@@ -210,14 +211,29 @@ def _check_alike(name_of_data: str, difficulty: DifficultySpec, training: Recipe
     """
     if difficulty.unlike_training:
         return
-    for name in SAMPLING_OF_TRAINING:
-        trained_with, measured_with = getattr(training.sampling, name), getattr(difficulty.sampling, name)
-        if trained_with != measured_with:
-            raise SpecError(
-                f"{name_of_data}: difficulty.sampling.{name} is {measured_with!r}, and training samples with "
-                f"{trained_with!r}: pass rates would not be those of training; make them equal, or set "
-                "difficulty.unlike_training: true"
-            )
+    pairs = {
+        name: (getattr(difficulty.sampling, name), getattr(training.sampling, name)) for name in SAMPLING_OF_TRAINING
+    }
+    unlike = [
+        f"difficulty.sampling.{name} is {measured!r}, and training samples with {trained!r}"
+        for name, (measured, trained) in pairs.items()
+        if measured != trained
+    ]
+    if unlike:
+        raise SpecError(
+            f"{name_of_data}: {'; '.join(unlike)}: pass rates would not be those of training; make them equal, or set "
+            "difficulty.unlike_training: true"
+        )
+
+
+def sampled_as_trained(data: DataFile, training: Recipe) -> DataFile:
+    """Return the data file; where it leaves `difficulty` out, with training's sampling and context for its rollouts."""
+    if data.difficulty != DifficultySpec():
+        return data
+    sampling = training.sampling.model_copy(update={"samples": data.difficulty.sampling.samples})
+    context = {"max_model_len": training.actors.engine.max_model_len}
+    engine = data.difficulty.engine.model_copy(update=context)
+    return data.model_copy(update={"difficulty": DifficultySpec(sampling=sampling, engine=engine)})
 
 
 def unfiltered(training: TrainingConfig) -> DifficultySpec:

@@ -25,7 +25,7 @@ PROGRAMS = {
 MOST_LINES = 3
 """Lines that a mistake or fault may take on the terminal."""
 
-ROUTINE = re.compile(r"Running Execution on local\.|this processor computes bfloat16|\w+: [\w ]+: [\d,]+/[\d,]+, ")
+ROUTINE = re.compile(r"╭|Running Execution on local\.|this processor computes bfloat16|\w+: [\w ]+: [\d,]+/[\d,]+, ")
 """Beginnings of lines that a command prints whatever happens, those of its progress included."""
 
 

@@ -4,7 +4,8 @@ from tests.mistakes.case import Case
 
 SOURCE = "{name: mine, domain: math, verifier: math, loader: {kind: jsonl, path: '{here}/rows.jsonl'}, "
 COLUMNS = "columns: {prompt: question, ground_truth: answer}}"
-DATA = f"name: mine\nmixture: {{heldout: 1}}\nsources: [{SOURCE}{COLUMNS}]\n"
+HEAD = "name: mine\ndifficulty: null\n"
+DATA = f"{HEAD}mixture: {{heldout: 1}}\nsources: [{SOURCE}{COLUMNS}]\n"
 ROWS = "".join(f'{{"question": "What is {i} + 1?", "answer": "{i + 1}"}}\n' for i in range(8))
 TALK = "{name: talk, domain: chat, verifier: chat_open, loader: {kind: topics, size: 4}}"
 
@@ -41,7 +42,7 @@ CASES = (
     Case("the file is empty", named=("mine.yaml", "mapping"), **recipe("")),
     Case(
         "the file is binary",
-        named=("mine.yaml", "text"),
+        named=("mine.yaml", "utf-8"),
         command="pyflyte --training {here}/mine.yaml",
         files={"mine.yaml": bytes(range(256))},
     ),
@@ -62,7 +63,7 @@ CASES = (
         command="pyflyte --evaluation '{sampling: {temperature: hot}}'",
     ),
     # sources
-    Case("no source is named", named=("sources",), **data("name: mine\nsources: []")),
+    Case("no source is named", named=("sources",), **data(HEAD + "sources: []")),
     Case(
         "a verifier has another name",
         named=("'maths'", "math"),
@@ -100,21 +101,25 @@ CASES = (
         "a generator has another name",
         named=("'produkts'", "products"),
         **data(
-            "name: mine\nsources: [{name: mine, domain: math, verifier: math, "
+            HEAD + "sources: [{name: mine, domain: math, verifier: math, "
             "loader: {kind: reasoning_gym, dataset: produkts, size: 4}}]"
         ),
     ),
-    Case("chat has no judge", named=("talk", "verifiers.judge"), **data(f"name: mine\nsources: [{TALK}]")),
+    Case(
+        "chat has no judge",
+        named=("talk", "verifiers.judge"),
+        **data(f"{HEAD}sources: [{TALK}]"),
+    ),
     Case(
         "a reward function's module does not exist",
         named=("talk", "no_such_module.f"),
-        **data(f"name: mine\nsources: [{TALK[:-1]}, rewards: [{{function: no_such_module.f}}]}}]\n{JUDGE}"),
+        **data(f"{HEAD}sources: [{TALK[:-1]}, rewards: [{{function: no_such_module.f}}]}}]\n{JUDGE}"),
         sampled=True,
     ),
     Case(
         "a reward function does not exist",
         named=("talk", "data_specs.rewards", "no_such"),
-        **data(f"name: mine\nsources: [{TALK[:-1]}, rewards: [{{function: data_specs.rewards.no_such}}]}}]\n{JUDGE}"),
+        **data(f"{HEAD}sources: [{TALK[:-1]}, rewards: [{{function: data_specs.rewards.no_such}}]}}]\n{JUDGE}"),
     ),
     Case(
         "a mixture's domain has no source",
@@ -134,12 +139,12 @@ CASES = (
     Case(
         "difficulty samples unlike training",
         named=("temperature",),
-        **data(f"{DATA}difficulty: {{sampling: {{temperature: 0.5}}}}"),
+        **data(DATA.replace("difficulty: null", "difficulty: {sampling: {temperature: 0.5}}")),
     ),
     Case(
         "a judge does not answer",
         named=("verifiers.judge", "127.0.0.1:9"),
-        **data(f"name: mine\nsources: [{TALK}]\n{JUDGE}"),
+        **data(f"{HEAD}sources: [{TALK}]\n{JUDGE}"),
         sampled=True,
     ),
     # models
@@ -168,7 +173,7 @@ CASES = (
         "the hub cannot be reached for data",
         named=("mine", "127.0.0.1:9"),
         **data(
-            "name: mine\nsources: [{name: mine, domain: math, verifier: math, "
+            HEAD + "sources: [{name: mine, domain: math, verifier: math, "
             "loader: {kind: huggingface, dataset: "
             "openai/gsm8k, revision: main, config: main, split: train}, "
             "columns: {prompt: question, ground_truth: answer}}]"
