@@ -133,7 +133,7 @@ def test_the_results_of_an_execution_lie_as_those_of_a_local_run(backend, tmp_pa
     monkeypatch.setenv("RLVR_OUTPUTS", str(tmp_path / "outputs"))
     done = run("workflows", backend, "fetch", "a1b2c3d4e5", "mixture")
     assert done.returncode == 0, done.stderr
-    folder = tmp_path / "outputs" / "20261126-102030-a1b2c3d4"
+    folder = tmp_path / "outputs" / "20261126-102030-a1b2c3d4e5"
     assert done.stdout.split() == ["mixture", str(folder / "mixture.parquet")]
     assert {path.name for path in folder.iterdir()} == {
         *("mixture.parquet", "data.yaml", "training.yaml", "evaluation.yaml")
