@@ -75,6 +75,7 @@ KINDS_OF_COMMANDS = {
     r"python -m workflows .*": "tests/flyte/test_executions.py",
     r"python -m tasks\.reporting trace .*": "tests/workflows/test_pipeline.py",
     r"python -m tasks\.training run .*": "tests/training/test_command.py",
+    r"python -m workflows --project \w+ (launch|fetch) .*": "tests/flyte/test_executions.py",
     r"python -c .*": "test_commands_run",
     r"python (make|trained)_rows\.py": "tests/workflows/test_tutorial.py",
     r"(source|export|pip install) .*": "the shell's own",

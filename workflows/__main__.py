@@ -99,6 +99,7 @@ def fetch(remote: FlyteRemote, execution: str, outputs: tuple[str, ...]) -> None
                 executions.download(remote, output, target)
             click.echo(f"{output.name:<22} {final / output.file_name}")
         for name, options in executions.input_files(ended, FILES):
+            (folder / f"{name}.yaml").unlink(missing_ok=True)  # a link to that of the earlier call
             (folder / f"{name}.yaml").write_text(yaml.safe_dump(options, sort_keys=False, allow_unicode=True))
     write_index(runs)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
@@ -24,6 +25,9 @@ BLOCK = 1 << 20
 """Bytes that are read from a link at a time."""
 TIMEOUT = 60.0
 """Seconds without a byte after which a download fails."""
+
+
+logger = logging.getLogger(__name__)
 
 
 class ExecutionError(MistakeError):
@@ -160,14 +164,22 @@ def _fetch(remote: FlyteRemote, location: str, target: Path) -> None:
 
 
 def input_files(execution: Execution, kinds: Mapping[str, type[Config]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the name and the options, without defaults, of those inputs that are specifications of `kinds`."""
+    """Yield the name and the options, without defaults, of those inputs that are specifications of `kinds`.
+
+    One that this code cannot read, because other code was registered, is left out with a warning.
+    """
     from flytekit import FlyteContextManager
-    from flytekit.core.type_engine import TypeEngine
+    from flytekit.core.type_engine import TypeEngine, TypeTransformerFailedError
+    from pydantic import ValidationError
 
     context = FlyteContextManager.current_context()
     for name, kind in kinds.items():
         if name in execution.inputs.literals:
-            value = TypeEngine.to_python_value(context, execution.inputs.literals[name], kind)
+            try:
+                value = TypeEngine.to_python_value(context, execution.inputs.literals[name], kind)
+            except (TypeTransformerFailedError, ValidationError, ValueError) as error:
+                logger.warning("%s.yaml is left out: it was written for other code (%s)", name, one_line(error, 120))
+                continue
             yield name, value.model_dump(mode="json", exclude_defaults=True)
 
 

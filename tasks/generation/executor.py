@@ -7,11 +7,16 @@ takes CPU time from the model, and from a learner beside it. Here the engine cor
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-from tasks.machine.orphans import when_orphaned
+from tasks.machine.orphans import when_abandoned, when_orphaned
+
+if multiprocessing.current_process().name != "MainProcess":
+    # An engine core's process imports this module with its arguments, long before it makes the executor.
+    when_abandoned(lambda: os._exit(1))
 
 
 class InProcessExecutor(UniProcExecutor):

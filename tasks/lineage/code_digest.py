@@ -197,13 +197,21 @@ class _Reader(ast.NodeVisitor):
         self._meaning: dict[str, str] = {}  # of names that the module imports
 
     def generic_visit(self, node: ast.AST) -> None:
-        self.text.append(f"{type(node).__name__}(")
+        write = self.text.append
+        write(f"{type(node).__name__}(")
         for name in node._fields:
             value = getattr(node, name, None)
-            if value is not None and value != [] and name != "ctx":  # a name's context follows from where it stands
-                self.text.append(f"{name}=")
+            if value is None or value == [] or name == "ctx":  # a name's context follows from where it stands
+                continue
+            write(f"{name}=")
+            if isinstance(value, list):
+                write("[")
+                for item in value:
+                    self._write(item)
+                write("]")
+            else:
                 self._write(value)
-        self.text.append(")")
+        write(")")
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         if not (self._module and node.col_offset == 0 and _is_display(f"{self._module}.{node.name}")):
@@ -245,16 +253,10 @@ class _Reader(ast.NodeVisitor):
         return bool(counted)
 
     def _write(self, value: Any) -> None:
-        match value:
-            case ast.AST():
-                self.visit(value)
-            case list():
-                self.text.append("[")
-                for item in value:
-                    self._write(item)
-                self.text.append("]")
-            case _:
-                self.text.append(f"{value!a},")
+        if isinstance(value, ast.AST):
+            self.visit(value)
+        else:
+            self.text.append(f"{value!a},")
 
     def _displays(self, function: ast.expr) -> bool:
         names: list[str] = []

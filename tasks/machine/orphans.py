@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import threading
 import time
@@ -19,6 +20,19 @@ def when_orphaned(parent: int, end: Callable[[], object]) -> None:
     before its process does.
     """
     _watch(lambda: os.getppid() == parent, end)
+
+
+def when_abandoned(end: Callable[[], object]) -> None:
+    """Start a daemon thread that calls `end` once the process that made this one, by `multiprocessing`, has ended.
+
+    It may be called while this process is still starting, and its maker already gone.
+    """
+
+    def has_parent() -> bool:
+        parent = multiprocessing.parent_process()  # None while this process starts
+        return parent is None or os.getppid() == parent.pid
+
+    _watch(has_parent, end)
 
 
 def when_leaderless(end: Callable[[], object]) -> None:

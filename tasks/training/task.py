@@ -119,7 +119,7 @@ def train_policy(
         FlyteDirectory(str(seal(result.policy))),
         FlyteFile(str(result.ledger)),
         FlyteFile(str(result.metrics)),
-        FlyteDirectory(str(result.tensorboard)),
+        FlyteDirectory(str(seal(result.tensorboard))),
         summary,
     )
 

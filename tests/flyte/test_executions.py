@@ -9,6 +9,7 @@ import yaml
 from flyteidl.core import execution_pb2, literals_pb2, types_pb2
 from flytekit import FlyteContextManager
 from flytekit.core.type_engine import TypeEngine
+from google.protobuf.struct_pb2 import Struct
 
 from tasks.config import load_yaml
 from tasks.evaluation.spec import EvaluationSpec
@@ -149,6 +150,20 @@ def test_the_results_of_an_execution_lie_as_those_of_a_local_run(backend, tmp_pa
     assert "mine" in (tmp_path / "outputs" / "index.html").read_text()
     assert load_yaml(Recipe, folder / "training.yaml") == quickstart()[1].model_copy(update={"steps": 3})
     assert load_yaml(DataFile, folder / "data.yaml") == quickstart()[0]
+
+
+@pytest.mark.long
+def test_a_file_of_other_code_is_left_out_and_named(backend, tmp_path, monkeypatch):
+    ended(backend, tmp_path)
+    unknown = Struct()
+    unknown.update({"name": "mine", "an_option_of_other_code": 1})
+    backend.ended["a1b2c3d4e5"].inputs["data"] = literals_pb2.Literal(scalar=literals_pb2.Scalar(generic=unknown))
+    monkeypatch.setenv("RLVR_OUTPUTS", str(tmp_path / "outputs"))
+    done = run("workflows", backend, "fetch", "a1b2c3d4e5", "mixture")
+    assert done.returncode == 0, done.stderr
+    assert "data.yaml is left out: it was written for other code" in done.stderr
+    [folder] = (tmp_path / "outputs").glob("2026*")
+    assert {path.name for path in folder.iterdir()} == {"mixture.parquet", "training.yaml", "evaluation.yaml"}
 
 
 @pytest.mark.long

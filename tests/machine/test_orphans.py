@@ -1,5 +1,6 @@
 """A process ends once its parent is gone, however the parent ended."""
 
+import os
 import subprocess
 import sys
 import time
@@ -76,3 +77,31 @@ def test_a_member_of_a_group_ends_with_the_groups_leader_also_where_it_was_still
     leader.kill()  # not waited for yet, so that its entry in the process table stays
     wait_for_end(member)
     leader.wait()
+
+
+STARTING = """
+import multiprocessing, os, signal, sys, time
+
+def core():
+    from tasks.machine import orphans
+    while os.getppid() == multiprocessing.parent_process().pid:
+        time.sleep(0.01)
+    orphans.POLL_SECONDS = 0.01
+    orphans.when_abandoned(lambda: os._exit(1))
+    time.sleep(60)
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=core)
+    process.start()
+    print(process.pid, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_process_that_was_still_starting_when_its_parent_was_killed_ends(tmp_path):
+    (tmp_path / "starting.py").write_text(STARTING)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, tmp_path / "starting.py"], capture_output=True, text=True, env=environment, timeout=120
+    )
+    wait_for_end(int(done.stdout))
