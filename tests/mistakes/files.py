@@ -133,7 +133,7 @@ CASES = (
     ),
     Case(
         "all prompts are held out",
-        named=("heldout",),
+        named=("held out",),
         **data(DATA.replace("{heldout: 1}", "{heldout: 8, domains: {math: {heldout: 8}}}")),
     ),
     Case(
@@ -181,8 +181,8 @@ CASES = (
     ),
     Case(
         "the hub cannot be reached for a model",
-        named=("Qwen/Qwen2.5-1.5B", "127.0.0.1:9"),
-        **recipe("extends: quickstart\nmodel: {source: {kind: hub, name: Qwen/Qwen2.5-1.5B, revision: main}}"),
+        named=("someone/a-model", "127.0.0.1:9"),
+        **recipe("extends: quickstart\nmodel: {source: {kind: hub, name: someone/a-model, revision: main}}"),
     ),
     Case("the hub cannot be reached for a shipped recipe", named=("127.0.0.1:9",), **recipe("extends: olmo3_think_7b")),
 )
