@@ -299,9 +299,19 @@ def commands() -> list[Figure]:
     ]
 
 
+def mistakes() -> list[Figure]:
+    """What a user waits for until a mistake is named; those of training include the start of Ray or of an engine."""
+    limits = {"commands": 5, "files": 10, "training": 60}
+    return [
+        Figure.below(f"mistake: {name}", seconds, "s", limit)
+        for table, limit in limits.items()
+        for name, seconds in measure("mistakes", table).items()
+    ]
+
+
 PARTS = (
     *(verifiers, chat, cleaning, mixing, simulation, controller, ladder),
-    *(training, checkpoints, logits, updates, commands),
+    *(training, checkpoints, logits, updates, commands, mistakes),
 )
 
 
