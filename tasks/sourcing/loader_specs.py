@@ -171,7 +171,7 @@ class TopicsLoader(Config):
 def _not_a_format(loader: Any) -> Any:
     """Refuse the name of a file format as a kind, and name the loader that reads it."""
     kind = loader.get("kind") if isinstance(loader, dict) else None
-    if kind in ("csv", "tsv", "json"):
+    if kind in ("csv", "json"):
         raise ValueError(f"kind = {kind!r}: files of CSV and JSON are read by {{kind: huggingface, files: PATH}}")
     return loader
 

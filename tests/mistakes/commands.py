@@ -23,6 +23,7 @@ CASES = (
         "a compared mixture does not exist",
         "mixing diff {here}/a.parquet {here}/b.parquet",
         ("a.parquet",),
+        status=2,
         sampled=True,
     ),
     Case(

@@ -72,6 +72,7 @@ def shrunk(name: str, folder: Path, judge: str = "", model: Path | None = None) 
         model: the folder of the model that stands in for one in a package.
     """
     shipped = load_yaml(Recipe, RECIPES / f"{name}.yaml")
+    folder.mkdir(exist_ok=True)
     recipe: dict = {
         "extends": name,
         "data": str(folder / "data.yaml"),

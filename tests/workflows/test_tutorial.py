@@ -54,7 +54,11 @@ def test_its_reward_gives_a_score_and_its_files_are_read(folder):
     assert len((folder / "my_rows.jsonl").read_text().splitlines()) == 60
     assert "value=1.0" in run(folder, command("python -c"))
     data, recipe = load_yaml(DataFile, folder / "my_data.yaml"), load_yaml(Recipe, folder / "my_recipe.yaml")
-    assert (recipe.data, recipe.steps, data.sources[0].rewards[0].function) == ("my_data.yaml", 4, "my_rewards.in_tags")
+    assert (Path(recipe.data).name, recipe.steps, data.sources[0].rewards[0].function) == (
+        "my_data.yaml",
+        4,
+        "my_rewards.in_tags",
+    )
 
 
 @pytest.mark.complete
