@@ -74,4 +74,7 @@ def start_ray(address: str = "local", **options: Any) -> None:
 
 
 def _interrupt(number: int, frame: object) -> None:
+    """Interrupt the main thread as Ctrl-C would, also where a shell has started the process with Ctrl-C ignored."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        raise KeyboardInterrupt
     signal.raise_signal(signal.SIGINT)
