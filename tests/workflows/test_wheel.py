@@ -31,7 +31,7 @@ def wheel(tmp_path_factory):
     copy = tmp_path_factory.mktemp("copy")
     for name in FOLDERS:
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "rlvr_flytekit_plugin.py"):
         shutil.copy(ROOT / name, copy)
     build = "from setuptools import build_meta; build_meta.build_wheel('dist')"
     subprocess.run([sys.executable, "-c", build], cwd=copy, env=without_checkout(copy), check=True, capture_output=True)
