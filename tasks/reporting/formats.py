@@ -88,3 +88,8 @@ def estimate(row: Mapping[str, Any]) -> str:
     if tokens:
         return f"{value:+.1f} tokens ({bounds})" if gain else f"{value:.1f} tokens ({bounds})"
     return f"{points(value) if gain else percent(value)} ({bounds})"
+
+
+def shorten(text: str, limit: int) -> str:
+    """Return the text, cut at `limit` characters with the number of characters left out."""
+    return text if len(text) <= limit else f"{text[:limit]} … ({len(text) - limit:,} more characters)"

@@ -16,20 +16,25 @@ from tasks.storage.durable import whole
 ABSENT = "default"
 """Text for an option that a run leaves at its default and another run does not."""
 
+COMPARISON = {"before", "after", "gain", "gain_low", "gain_high"}
+"""Keys of a summary that has a comparison of two policies."""
+
 
 def write_index(outputs: Path) -> Path:
     """Write the page from the `summary.json` of every run, and return its path.
 
-    A folder without a summary that can be read is left out.
+    A folder without a summary that can be read, or with one that lacks what the page shows, is left out.
     """
     runs = []
     for path in sorted(outputs.glob("*/summary.json"), reverse=True):
         if path.parent.is_symlink():
             continue
         try:
-            runs.append((path.parent.name, json.loads(path.read_text())))
+            run = json.loads(path.read_text())
         except (OSError, ValueError):
             continue
+        if isinstance(run, Mapping) and _is_whole(run):
+            runs.append((path.parent.name, run))
     options = differences([run.get("options", {}) for _, run in runs])
     rows = [(name, run, own) for (name, run), own in zip(runs, options, strict=True)]
     page = outputs / "index.html"
@@ -58,6 +63,11 @@ def differences(runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         [f"{name} = {run.get(name, ABSENT)}" for name in differing if name.partition(".")[0] in files]
         for run, files in zip(flat, runs, strict=True)
     ]
+
+
+def _is_whole(run: Mapping[str, Any]) -> bool:
+    """Return whether a summary has what the page shows of a run: its time, and all of a comparison or none of it."""
+    return "seconds" in run and ("gain" not in run or run.keys() >= COMPARISON)
 
 
 def _flat(path: str, value: Any) -> list[tuple[str, str]]:

@@ -17,6 +17,7 @@ from tasks import charts
 from tasks.reporting import sections
 from tasks.reporting.environment import templates
 from tasks.reporting.reward_means import reward_means
+from tasks.reporting.sample_responses import samples
 from tasks.tables.parquet import validate
 from tasks.tables.schemas import EVALUATION, GRADED, LEDGER, MIXTURE, ROLLOUTS, SET_ASIDE, StageSummary
 
@@ -125,7 +126,7 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
             for policy, table in (("before", inputs.before), ("after", inputs.after))
         },
         "p_values": sections.p_values(inputs.summaries),
-        "samples": sections.samples(inputs.before, inputs.after, inputs.heldout),
+        "samples": samples(inputs.before, inputs.after, inputs.heldout),
         "lineage": inputs.lineage,
         "outputs": inputs.outputs,
         "charts": {name: Markup(chart) for name, chart in _charts(inputs, funnels).items()},  # noqa: S704 - escaped

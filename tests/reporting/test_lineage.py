@@ -62,10 +62,13 @@ def test_the_index_lists_runs_the_newest_first_and_passes_over_what_is_none(tmp_
         (tmp_path / name / "summary.json").write_text(json.dumps(summary | {"title": "<mine>", "stages": stages}))
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "summary.json").write_text("{")
+    for name, text in (("half", json.dumps({"gain": 0.1, "seconds": 60.0})), ("list", "[]"), ("empty", "{}")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "summary.json").write_text(text)
     (tmp_path / "latest").symlink_to("20261102-000000-bbbbbbbb")
     page = write_index(tmp_path).read_text()
     assert page.index("bbbbbbbb/report.html") < page.index("aaaaaaaa/report.html")
-    assert page.count("/report.html") == 2
+    assert page.count("/report.html") == page.count("<a href") == 2
     assert "&lt;mine&gt;" in page
     assert "+10.0 points (+1.0 to +20.0)" in page
     assert "1 of 1 stages" in page

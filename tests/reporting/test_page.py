@@ -9,8 +9,10 @@ import pyarrow as pa
 import pytest
 
 from tasks.reporting import sections
+from tasks.reporting.formats import shorten
 from tasks.reporting.page import ReportInputs, render
 from tasks.reporting.reward_means import reward_means
+from tasks.reporting.sample_responses import samples
 from tasks.tables.parquet import TableError, table_from_rows
 from tasks.tables.schemas import ROLLOUTS, SET_ASIDE, set_aside_row
 from tests.reporting.synthetic_run import THRESHOLD, evaluation, metrics, report_inputs
@@ -255,7 +257,7 @@ def test_rejections_show_the_most_frequent_reason_with_its_first_row(inputs):
 
 
 def test_samples_are_chosen_by_rule(inputs):
-    chosen = sections.samples(inputs.before, inputs.after, inputs.heldout)
+    chosen = samples(inputs.before, inputs.after, inputs.heldout)
     gains = [sample["gain"] for sample in chosen]
     assert [sample["verdict"] for sample in chosen[:3]] == ["improved"] * 3
     assert {sample["prompt"]["domain"] for sample in chosen[:2]} == {"math", "precise_if"}
@@ -264,12 +266,10 @@ def test_samples_are_chosen_by_rule(inputs):
     assert len(worse) <= 1
     assert all(sample["gain"] < 0 for sample in worse)
     shuffle = np.random.default_rng(1).permutation
-    again = sections.samples(
-        *(table.take(shuffle(table.num_rows)) for table in (inputs.before, inputs.after, inputs.heldout))
-    )
+    again = samples(*(table.take(shuffle(table.num_rows)) for table in (inputs.before, inputs.after, inputs.heldout)))
     assert again == chosen
 
 
 def test_long_completions_are_cut_with_a_note():
-    assert sections.shorten("x" * 2_000, 1_500) == "x" * 1_500 + " … (500 more characters)"
-    assert sections.shorten("short") == "short"
+    assert shorten("x" * 2_000, 1_500) == "x" * 1_500 + " … (500 more characters)"
+    assert shorten("short", 1_500) == "short"

@@ -13,10 +13,11 @@ from tasks.charts.panels import PANELS
 from tasks.generation.config import SamplingConfig
 from tasks.tables.parquet import read_table
 from tasks.tables.schemas import LEDGER, MIXTURE
+from tasks.training.cluster.processes import ResourceError, check_resources
 from tasks.training.config import TrainingConfig, ValidationConfig
 from tasks.training.learner.config import DenseAttentionError, LoraConfig
 from tasks.training.records.response_files import TRAINING_ROLLOUTS
-from tasks.training.run import ResourceError, RunInputs, check_resources, train
+from tasks.training.run import RunInputs, train
 from tests import tiny_model
 from tests.training.driven import ENGINE, LEARNER, LOG, metrics, run
 from tests.training.mixtures import mixture

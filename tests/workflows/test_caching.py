@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import socket
 from collections import Counter
 
 import pytest
@@ -303,8 +304,10 @@ def test_a_secret_is_in_nothing_that_a_run_leaves(run, tmp_path, monkeypatch, ca
     secret = "hunter2-of-the-judge"  # noqa: S105
     monkeypatch.setenv("KEY_OF_THE_JUDGE", secret)
     data = quickstart()[0]
-    judge = JudgeConfig(model="m", url="https://judge.example/v1", api_key_env="KEY_OF_THE_JUDGE")
-    run(data=data.model_copy(update={"verifiers": data.verifiers.model_copy(update={"judge": judge})}))
+    with socket.create_server(("127.0.0.1", 0)) as judge_of_a_test:
+        url = f"http://127.0.0.1:{judge_of_a_test.getsockname()[1]}/v1"
+        judge = JudgeConfig(model="m", url=url, api_key_env="KEY_OF_THE_JUDGE")
+        run(data=data.model_copy(update={"verifiers": data.verifiers.model_copy(update={"judge": judge})}))
     written = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert any(b"KEY_OF_THE_JUDGE" in path.read_bytes() for path in written), "its name is recorded"
     assert not [path for path in written if secret.encode() in path.read_bytes()]

@@ -36,14 +36,14 @@ def test_an_engine_that_hangs_while_it_loads_is_lost_and_not_taken_for_one_that_
 def test_no_two_engines_of_a_run_draw_from_the_same_seed(monkeypatch, tmp_path):
     import ray
 
-    from tasks.training.run import _Cluster
+    from tasks.training.cluster import processes
 
     seeds = []
     monkeypatch.setattr(ray, "cluster_resources", dict)
-    monkeypatch.setattr("tasks.training.run.RayActor", lambda _create, options: seeds.append(options.engine.seed))
+    monkeypatch.setattr(processes, "RayActor", lambda _create, options: seeds.append(options.engine.seed))
     for begins_at in (0, 7):
-        cluster = _Cluster(TrainingConfig(), tmp_path, begins_at, node=None)
+        of_a_run = processes.RunProcesses(TrainingConfig(), tmp_path, begins_at, node=None)
         for index in range(4):
             for attempt in range(3):
-                cluster.make_actor(index, attempt)
+                of_a_run.make_actor(index, attempt)
     assert len(set(seeds)) == len(seeds) == 2 * 4 * 3

@@ -1,0 +1,153 @@
+"""The Ray actors of a training run, and whether the cluster has the cores and GPUs that they reserve."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from tasks.failures import MistakeError
+from tasks.generation.interface import sample_seed
+from tasks.machine import cpu_environment
+from tasks.training.actors.process import ActorProcess, RayActor
+from tasks.training.config import TrainingConfig
+from tasks.training.groups.group import Prompt
+from tasks.training.learner.client import RayLearner
+from tasks.training.learner.config import check_dense_attention
+from tasks.training.learner.rank import LearnerRank
+from tasks.training.rewards import RayJudge, RewardProcess
+from tasks.verifiers import VerifiersConfig, verifiers_of
+
+logger = logging.getLogger(__name__)
+
+
+class ResourceError(MistakeError):
+    """The cluster cannot hold what the configuration asks for."""
+
+
+def check_resources(config: TrainingConfig, *, resuming: bool = False) -> None:
+    """Check that the Ray cluster as it stands can hold learner and actors.
+
+    With `resuming` one actor is enough to begin with, and a warning is logged where not all fit.
+
+    Raises:
+        ResourceError: it cannot; names the options and what the cluster has.
+        DenseAttentionError: rows are too long for the attention that GPUs have for the learner's type.
+    """
+    import ray
+
+    available = ray.cluster_resources()
+    learner, actors = config.learner, config.actors
+    gpus, per_engine = available.get("GPU", 0), actors.engine.tensor_parallel_size
+    if per_engine > 1 and not gpus:
+        raise ResourceError(f"actors.engine.tensor_parallel_size is {per_engine}, and the cluster has no GPU")
+    if gpus and learner.dtype == "float32":
+        check_dense_attention(learner)
+
+    def lacking(count: int) -> list[str]:
+        needed = {"CPU": learner.ranks * learner.cpus + count * actors.cpus}
+        if gpus:
+            needed["GPU"] = learner.ranks + count * per_engine
+        return [
+            f"{amount:g} {kind}s, and the cluster has {available.get(kind, 0):g}"
+            for kind, amount in needed.items()
+            if amount > available.get(kind, 0)
+        ]
+
+    for lack in lacking(actors.count):
+        need = (
+            f"learner.ranks = {learner.ranks} (learner.cpus = {learner.cpus:g} each) and actors.count = {actors.count} "
+            f"(actors.cpus = {actors.cpus:g} each) need {lack}"
+        )
+        if not resuming or lacking(1):
+            raise ResourceError(need)
+        logger.warning("%s: the run goes on with the actors that find room", need)
+
+
+class RunProcesses:
+    """The Ray actors of one run: learner ranks, engines and the reward process.
+
+    Ray's record of the calls to them is switched off, as its store would hold 100,000 of them.
+    """
+
+    def __init__(self, config: TrainingConfig, model: Path, begins_at: int, node: str | None) -> None:
+        """Prepare to create actors; `node` is the id of the node that all are pinned to, None: Ray chooses.
+
+        A node that joins the cluster later might see neither the weights nor the run folder.
+        """
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        self._ray = ray
+        self._where = NodeAffinitySchedulingStrategy(node, soft=False) if node else "DEFAULT"
+        self._config = config
+        self._model = str(model)
+        self._begins_at = begins_at
+        self._gpus = ray.cluster_resources().get("GPU", 0) > 0
+        self._handles: list[Any] = []
+        self._loading: dict[int, RayActor] = {}
+
+    def start_actors(self) -> None:
+        """Create the first actors, so that engines load while the learner does; `make_actor` returns these first."""
+        self._loading = {index: self._new_actor(index, 0) for index in range(self._config.actors.count)}
+
+    def make_actor(self, index: int, attempt: int) -> RayActor:
+        """Return an unused actor for slot `index`; the one that it replaces has been killed."""
+        return self._loading.pop(index, None) or self._new_actor(index, attempt)
+
+    def _new_actor(self, index: int, attempt: int) -> RayActor:
+        options = self._config.actors
+        # No two engines of a run draw the same responses to a prompt, nor does one after it was replaced or resumed.
+        seed = sample_seed(options.engine.seed, f"engine {index} from {self._begins_at}", attempt)
+        options = options.model_copy(update={"engine": options.engine.model_copy(update={"seed": seed})})
+
+        def create() -> Any:
+            remote = self._ray.remote(ActorProcess).options(
+                num_cpus=options.cpus,
+                num_gpus=options.engine.tensor_parallel_size if self._gpus else 0,
+                max_concurrency=10_000,
+                max_task_retries=-1,  # a network that is away for seconds is no loss, as long as Ray finds it alive
+                enable_task_events=False,
+                scheduling_strategy=self._where,
+            )
+            return self._keep(remote.remote(self._model, options, self._config.lora))
+
+        return RayActor(create, options)
+
+    def make_learner(self) -> RayLearner:
+        """Return the learner, whose ranks are not started."""
+
+        def create(_: int) -> Any:
+            remote = self._ray.remote(LearnerRank).options(
+                num_cpus=self._config.learner.cpus,
+                num_gpus=1 if self._gpus else 0,
+                runtime_env={} if self._gpus else {"env_vars": cpu_environment.LEARNER},
+                max_task_retries=-1,  # as for engines; a step is not taken twice
+                enable_task_events=False,
+                scheduling_strategy=self._where,
+            )
+            return self._keep(remote.remote(self._config, self._model))
+
+        return RayLearner(create, self._config)
+
+    def make_judge(self, verifiers: VerifiersConfig, prompts: list[Prompt]) -> RayJudge:
+        """Return the client of a reward process; Ray replaces it when it dies, and repeats lost calls."""
+        names = {name for prompt in prompts for name in verifiers_of(prompt.verifier, prompt.ground_truth)}
+        remote = self._ray.remote(RewardProcess).options(
+            num_cpus=0,
+            max_concurrency=10_000,
+            max_restarts=-1,
+            max_task_retries=3,
+            enable_task_events=False,
+            scheduling_strategy=self._where,
+        )
+        return RayJudge(self._keep(remote.remote(self._config.rewards, verifiers, sorted(names))), self._config.rewards)
+
+    def _keep(self, handle: Any) -> Any:
+        self._handles.append(handle)
+        return handle
+
+    def shutdown(self) -> None:
+        """Kill every actor."""
+        for handle in self._handles:
+            self._ray.kill(handle)
