@@ -41,7 +41,7 @@ async def drawn(engine, count, sampling):
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("by", ["text", "token"])
+@pytest.mark.parametrize("by", ["text", pytest.param("token", marks=pytest.mark.complete)])
 def test_a_response_ends_with_what_stops_it_and_its_tokens_are_the_policys(engine, loop, tokenizer, policy, by):
     token = tokenizer.encode("e", add_special_tokens=False)[0]
     stops = {"stop": ["e"]} if by == "text" else {"stop_token_ids": [token]}
@@ -68,6 +68,7 @@ def test_a_response_ends_with_what_stops_it_and_its_tokens_are_the_policys(engin
         assert response.logprobs == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.complete
 @pytest.mark.engine
 def test_a_text_of_several_tokens_stops_a_response_too(engine, loop, tokenizer):
     responses = loop.run(drawn(engine, 20, SamplingConfig(max_tokens=100)))
@@ -140,6 +141,7 @@ def test_the_text_has_special_tokens_but_for_the_one_that_ends_it(engine, loop, 
     assert any("<|pad|>" in response.text or "<|im_start|>" in response.text for response in responses)
 
 
+@pytest.mark.complete
 @pytest.mark.engine
 def test_a_stop_string_is_not_seen_in_the_token_that_ends_a_response(engine, loop, tokenizer):
     responses = loop.run(drawn(engine, 40, SamplingConfig(max_tokens=100, stop=["im_end"])))

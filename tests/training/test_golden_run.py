@@ -17,7 +17,7 @@ from tasks.training.config import TrainingConfig
 from tests.training.driven import metrics, run
 from tests.training.mixtures import mixture
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.complete]
 
 GOLDEN = Path(__file__).with_name("golden_run.txt")
 COLUMNS = ("step", "loss", "reward", "grad_norm", "entropy", "mismatch", "groups", "response_length")

@@ -62,6 +62,7 @@ VALIDATION = (
     Metric("validation/score", "", "mean over prompts of the mean score of their responses"),
     Metric("validation/error", "", "standard error of that score over prompts"),
     Metric("validation/pass_rate", "share", "mean over prompts of the share of their responses that pass"),
+    Metric("validation/rewards/<name>/mean", "", "mean of one of several rewards over responses, before its weight"),
     Metric("validation/truncated", "share of responses", "responses that were cut off at `sampling.max_tokens`"),
     Metric("validation/unanswered", "responses", "responses that could not be generated or judged"),
     Metric("validation/version", "steps", "optimizer steps that the validated policy has taken"),
@@ -267,20 +268,25 @@ async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
 
 
 def summary(answers: Sequence[_Answer]) -> dict[str, float]:
-    """Return score, standard error, pass rate and share of truncated responses of `answers`, at least one.
+    """Return score, standard error, pass rate, share of truncated responses and rewards by name, as in `VALIDATION`.
 
-    They are defined in `Validation.take_metrics`; all answers are judged.
+    There is at least one answer, and all are judged.
     """
     by_prompt: dict[str, list[_Answer]] = {}
     for answer in answers:
         by_prompt.setdefault(answer.prompt_id, []).append(answer)
     scores = [statistics.fmean(answer.score.value for answer in group) for group in by_prompt.values()]
     passed = [statistics.fmean(answer.score.passed for answer in group) for group in by_prompt.values()]
+    rewards: dict[str, list[float]] = {}
+    for part in (part for answer in answers for part in answer.score.rewards):
+        if part.value is not None:
+            rewards.setdefault(part.name, []).append(part.value)
     return {
         "score": statistics.fmean(scores),
         "error": statistics.stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else 0.0,
         "pass_rate": statistics.fmean(passed),
         "truncated": statistics.fmean(answer.completion.truncated for answer in answers),
+        **{f"rewards/{name}/mean": statistics.fmean(values) for name, values in sorted(rewards.items())},
     }
 
 

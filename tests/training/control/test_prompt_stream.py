@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.training.control.prompt_stream import PromptStream
+from tests.examples import examples
 from tests.training.stand_ins import prompts
 
 
@@ -65,7 +66,7 @@ def test_the_epoch_counts_new_draws_only():
     assert stream.epoch == 0.5
 
 
-@settings(deadline=None, max_examples=50, derandomize=True)
+@settings(deadline=None, max_examples=examples(50), derandomize=True)
 @given(drawn=st.integers(0, 25), returned=st.integers(0, 3))
 def test_a_restored_stream_gives_what_was_put_back_and_then_goes_on(drawn, returned):
     mixture = prompts(7)

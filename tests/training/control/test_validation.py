@@ -1,6 +1,7 @@
 """Validation: prompts that are never trained on, each time answered by one version of the policy."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -8,7 +9,8 @@ from tasks.failures import MistakeError
 from tasks.training.actors.process import ActorLostError
 from tasks.training.config import ActorsConfig
 from tasks.training.control.validation import split_validation
-from tests.training.stand_ins import RecordingLearner, Run, ScriptedActor, config, prompts, settle
+from tasks.verifiers.scores import Reward
+from tests.training.stand_ins import RecordingLearner, Run, ScriptedActor, TableJudge, config, prompts, settle
 
 
 def rows_of(run):
@@ -64,6 +66,20 @@ def test_every_so_many_steps_one_version_answers_all_prompts(tmp_path):
     answered = sorted(answer for actor in run.actors for answer in actor.asked)
     held_out = sorted(int(prompt.prompt_id[1:]) for prompt in split_validation(run.prompts, run.config)[1])
     assert answered == [(version, prompt) for version in (0, 2, 4, 6) for prompt in held_out]
+
+
+def test_each_reward_has_its_mean_by_name(tmp_path):
+    class Several(TableJudge):
+        async def score(self, verifier, response, ground_truth, messages):
+            score = await super().score(verifier, response, ground_truth, messages)
+            never = Reward("mine.never", 1.0, None)
+            return replace(score, rewards=(Reward("math", 1.0, score.value), Reward("mine.f", 0.5, -2.0), never))
+
+    run = learning(tmp_path, options())
+    run.judge = Several()
+    last = rows_of(run.play())[-1]
+    assert (last["validation/rewards/math/mean"], last["validation/rewards/mine.f/mean"]) == (1.0, -2.0)
+    assert "validation/rewards/mine.never/mean" not in last
 
 
 def test_training_goes_on_while_an_actor_validates(tmp_path):

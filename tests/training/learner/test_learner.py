@@ -447,6 +447,7 @@ def test_a_layer_that_the_model_lacks_is_named_with_those_that_it_has(learner):
         learner(lora={**LORA, "target_modules": ["q_proj", "v_prj"]})
 
 
+@pytest.mark.complete
 def test_the_adapter_beside_the_policy_is_one_that_peft_reads(learner, tiny_model, tmp_path):
     import torch
     from peft import PeftModel
@@ -514,6 +515,7 @@ def test_leaving_out_what_has_no_gradient_changes_no_weight(learner, tiny_model,
     assert disagreement(load_file(tiny_model / "model.safetensors"), *results) < 0.001
 
 
+@pytest.mark.complete
 def test_a_folder_without_a_checkpoint_is_named(learner, tmp_path):
     with pytest.raises(RuntimeError, match=r"empty holds no checkpoint for 1 learner ranks"):
         asyncio.run(learner().load(tmp_path / "empty"))
@@ -562,6 +564,7 @@ def test_a_step_whose_answer_was_lost_is_taken_once(learner, tmp_path):
     assert all((mine[name] == theirs[name]).all() for name in mine)
 
 
+@pytest.mark.complete
 def test_a_call_that_failed_fails_when_it_is_repeated_as_well(learner, tmp_path):
     trainer = learner()
     trainer._ranks = [AnswersLost(handle) for handle in trainer._ranks]

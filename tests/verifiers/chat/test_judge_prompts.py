@@ -16,6 +16,7 @@ from tasks.verifiers.chat.injection import find_injections
 from tasks.verifiers.chat.material import decoded, mark, plain, quoted, shortened, visible
 from tasks.verifiers.chat.prompts import render
 from tasks.verifiers.scores import CannotJudge, GroundTruthError
+from tests.examples import examples
 from tests.paths import ROOT
 from tests.verifiers.chat.fake_endpoint import Gullible
 from tests.verifiers.chat.honest_answers import HONEST
@@ -358,7 +359,7 @@ ANYTHING = st.text(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(ANYTHING, ANYTHING, ANYTHING)
 def test_any_text_makes_a_prompt_that_keeps_the_answer_in_its_place(answer, question, reference):
     messages = [{"role": "user", "content": "?" + question}]
@@ -370,7 +371,7 @@ def test_any_text_makes_a_prompt_that_keeps_the_answer_in_its_place(answer, ques
     find_injections(answer, question)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.lists(st.sampled_from([*SPECIAL_TOKENS, "<", "|", ">", "[", "]", "\u200b", "\u200d", "a", "\n"]), max_size=12)
 )
@@ -379,7 +380,7 @@ def test_no_mixture_of_tokens_leaves_one_whole(parts):
     assert not [token for token in SPECIAL_TOKENS if token in text], text
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(ANYTHING, st.integers(20, 400))
 def test_shortening_keeps_the_ends_and_counts_what_is_left_out(text, most):
     short, omitted = shortened(text, most)

@@ -14,6 +14,7 @@ from tasks.verifiers.chat.reading import (
     read_usage,
     response_format,
 )
+from tests.examples import examples
 from tests.verifiers.chat.fake_endpoint import completion, graded
 
 GOOD = '{"reason": "fine", "score": 7}'
@@ -145,7 +146,7 @@ def outcome(read, problem):
 
 
 @pytest.mark.long
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.binary(max_size=80) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_bytes_are_a_judgement_or_an_error_by_name(body):
     result = outcome(read_completion, body)
@@ -154,7 +155,7 @@ def test_any_bytes_are_a_judgement_or_an_error_by_name(body):
 
 
 @pytest.mark.long
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(
     st.text(max_size=60) | JSON.map(json.dumps) | JSON.map(lambda score: json.dumps({"reason": "x", "score": score}))
 )

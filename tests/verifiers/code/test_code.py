@@ -20,13 +20,14 @@ from tasks.verifiers.code.config import CodeConfig
 from tasks.verifiers.code.inside.wire import Peer, WireError
 from tasks.verifiers.code.programs import Programs
 from tasks.verifiers.scores import CannotJudge
+from tests.examples import examples
 
 ADD = {"tests": ["assert add(1, 2) == 3", "assert add(0, 0) == 0", "assert add(-1, 5) == 4", "assert add(2, 2) == 4"]}
 ECHO = {"cases": [{"input": "a\n", "output": "a\n"}, {"input": "b\n", "output": "b\n"}]}
 RIGHT = "Here it is:\n```python\ndef add(a, b):\n    return a + b\n```\n"
 HALF_RIGHT = "```python\ndef add(a, b):\n    return a * b + (a == 1)\n```"
 WORDS = ["def", "f(x):", "return", "[", "]", "1", "\n", "x", ".", "(", ")", ";", "'", "=", ":", "yield"]
-SLOW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+SLOW = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tasks.verifiers.code.comparison import same_output
+from tests.examples import examples
 
 SAME = [
     ("", ""),
@@ -94,7 +95,7 @@ def test_no_number_costs_time(actual, expected):
     assert time.process_time() - began < 3
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.text(max_size=200), st.text(max_size=200))
 def test_comparing_never_raises_and_white_space_does_not_count(actual, expected):
     assert same_output(actual, expected) in (True, False)

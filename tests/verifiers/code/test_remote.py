@@ -25,6 +25,7 @@ from tasks.verifiers.code.client import MAX_REQUEST_BYTES, MAX_RESPONSE_BYTES, C
 from tasks.verifiers.code.config import CodeConfig
 from tasks.verifiers.code.programs import Programs
 from tasks.verifiers.code.service import CodeService
+from tests.examples import examples
 from tests.paths import ROOT
 from tests.verifiers.chat.fake_endpoint import FakeEndpoint, Reply, failing, scripted
 
@@ -376,7 +377,7 @@ bodies = st.recursive(
 
 
 @pytest.mark.complete
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(bodies.map(json.dumps).map(str.encode) | st.binary(max_size=40))
 def test_what_is_no_request_is_refused_and_changes_nothing(server, body):
     assert server.post(body).status_code in (400, 409)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tasks.verifiers import instructions, registry
 from tasks.verifiers.instructions import checkers, published, texts
 from tasks.verifiers.instructions.arguments import IFBENCH, IFEVAL, SCHEMAS, TRAINING
+from tests.examples import examples
 from tests.verifiers.instructions.instruction_cases import CASES, PIECES
 
 pytestmark = pytest.mark.long
@@ -139,7 +140,7 @@ def test_ifbenchs_constraints_are_checked_as_ai2_checks_them_now(nltk_data, name
     assert instructions.judge(response, truth(name, arguments), None).passed is holds
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.one_of(st.text(max_size=200), st.lists(st.sampled_from(PIECES), max_size=30).map("".join)))
 def test_no_text_breaks_a_checker(nltk_data, response):
     for mode in instructions.MODES:
@@ -180,7 +181,7 @@ def test_an_argument_that_would_be_drawn_at_random_is_an_error():
         published.check("sentence:keyword", {"word": "", "N": 1})
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_arguments_that_are_accepted_make_a_check_without_chance(nltk_data, data):
     values = {

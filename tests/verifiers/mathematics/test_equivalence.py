@@ -11,6 +11,7 @@ from tasks.verifiers.mathematics.normalisation import tidy
 from tasks.verifiers.mathematics.plain_numbers import TOLERANCE, plain_number
 from tasks.verifiers.mathematics.structure import shape
 from tasks.verifiers.mathematics.units import split_unit
+from tests.examples import examples
 
 SAME = {
     "integers": [
@@ -253,7 +254,7 @@ def spellings(value):
 
 
 @pytest.mark.long
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(FRACTIONS, FRACTIONS)
 def test_forms_of_rational_numbers_agree_with_fractions(left, right):
     for ours in spellings(left):
@@ -262,7 +263,7 @@ def test_forms_of_rational_numbers_agree_with_fractions(left, right):
         assert mathematics.equivalent(ours, spellings(left)[0])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.decimals(-(10**6), 10**6, places=8), st.decimals(-(10**-5), 10**-5, places=9))
 def test_decimals_agree_with_fractions_and_the_stated_tolerance(number, shift):
     answer, reference = Fraction(number) + Fraction(shift), Fraction(number)
@@ -285,7 +286,7 @@ CHEAP = ANSWERS.filter(lambda text: "!" not in text and text.count("^") + text.c
 
 
 @pytest.mark.long
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(ANSWERS)
 def test_no_text_breaks_the_normaliser_and_its_parts(text):
     tidied = tidy(text)
@@ -296,14 +297,14 @@ def test_no_text_breaks_the_normaliser_and_its_parts(text):
 
 
 @pytest.mark.long
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(CHEAP, CHEAP)
 def test_no_two_texts_break_the_comparison(answer, reference):
     assert mathematics.equivalent(answer, reference) in (True, False)
 
 
 @pytest.mark.long
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(ANSWERS.map(lambda text: rf"so \boxed{{{text}}}") | ANSWERS.map(lambda text: f"the answer is {text}"))
 def test_an_extracted_answer_equals_itself(response):
     answer = mathematics.extract_answer(response)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tasks.verifiers import mathematics
 from tasks.verifiers.mathematics import warming
 from tasks.verifiers.scores import GroundTruthError
+from tests.examples import examples
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -136,14 +137,14 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(PIECES | st.text(max_size=8), max_size=30).map("".join))
 def test_no_text_breaks_the_extraction(response):
     answer = mathematics.extract_answer(response)
     assert answer is None or answer.text.strip()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.integers(-(10**9), 10**9), st.sampled_from(["{}", "\\boxed{{{}}}", "the answer is {}", "<answer>{}</answer>"])
 )
