@@ -158,7 +158,7 @@ def test_data_that_is_filtered_already_or_not_to_be_costs_no_rollout(name):
 @pytest.mark.parametrize(
     ("given", "names"),
     [
-        ([], ("quickstart", 56)),
+        ([], ("quickstart", 48)),
         (["--training", '{"extends": "dapo_qwen25_32b"}'], ("dapo-math-17k", 20_480)),
         (["--data", '{"extends": "gsm8k"}', "--training", '{"extends": "dapo_qwen25_32b"}'], ("gsm8k", 20_480)),
     ],

@@ -196,7 +196,7 @@ def test_difficulty_samples_as_training_does_or_says_that_it_does_not():
     longer = files[0].difficulty.model_copy(
         update={"sampling": files[0].difficulty.sampling.model_copy(update={"max_tokens": 64})}
     )
-    with pytest.raises(SpecError, match=r"difficulty\.sampling\.max_tokens is 64, and training samples with 56"):
+    with pytest.raises(SpecError, match=r"difficulty\.sampling\.max_tokens is 64, and training samples with 48"):
         check(files[0].model_copy(update={"difficulty": longer}), *files[1:])
     with pytest.raises(SpecError, match=r"difficulty\.sampling\.temperature is 0\.7, and training samples with 1\.0"):
         check(files[0].model_copy(update={"difficulty": warm}), *files[1:])
@@ -208,8 +208,8 @@ def test_without_a_difficulty_filter_sampling_is_trainings_alone():
     unfiltered = files[0].model_copy(update={"difficulty": None})
     check(unfiltered, *files[1:])
     assert longest_prompt(None, files[1]) == (
-        456,
-        "456 fit beside a response of 56 (actors.engine.max_model_len of training is 512)",
+        464,
+        "464 fit beside a response of 48 (actors.engine.max_model_len of training is 512)",
     )
     curriculum = files[1].model_copy(update={"prompts": PromptsConfig(curriculum=CurriculumConfig())})
     with pytest.raises(SpecError, match=r"difficulty is null, so that prompts have no pass rates.*prompts\.curriculum"):
@@ -219,6 +219,6 @@ def test_without_a_difficulty_filter_sampling_is_trainings_alone():
 def test_the_longest_prompt_is_what_difficulty_and_training_both_hold():
     data, training, _ = quickstart()
     room, within = longest_prompt(data.difficulty, training)
-    assert (room, within) == (456, "456 fit beside a response of 56 (difficulty.engine.max_model_len is 512)")
+    assert (room, within) == (464, "464 fit beside a response of 48 (difficulty.engine.max_model_len is 512)")
     small = training.model_copy(update={"learner": training.learner.model_copy(update={"micro_batch_tokens": 256})})
     assert longest_prompt(data.difficulty, small)[1].endswith("(learner.micro_batch_tokens of training is 256)")

@@ -285,4 +285,4 @@ def test_a_plan_needs_nothing_beyond_the_project_without_its_extras():
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "1 node of H100: 1 learner rank, 1 engine of 1 GPU each" in done.stdout
-    assert "minutes on 2 GPUs for 14 steps" in done.stdout
+    assert "minutes on 2 GPUs for 12 steps" in done.stdout
