@@ -53,7 +53,29 @@ def pytest_xdist_make_scheduler(config, log):
     return Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
+CASES_AT_ONCE = 12
+"""Number of cases of one parametrized test from which on `make test-fast` runs a sample of as many."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before marks are selected
 def pytest_collection_modifyitems(items):
+    """Mark cases of long tables as `long`, but for a sample, and put files in their order."""
+    _sample_tables(items)
+    _order(items)
+
+
+def _sample_tables(items):
+    tables = {}
+    for item in items:
+        tables.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in tables.values():
+        sampled = set(cases[:: -(-len(cases) // CASES_AT_ONCE)])
+        for case in cases:
+            if case not in sampled:
+                case.add_marker("long")
+
+
+def _order(items):
     """Whole pipelines first, then files with engines, which compute, by turns with others, which mostly wait."""
     in_order = [path for together in WITH_ONE_ENGINE for path in together]
     files = {}

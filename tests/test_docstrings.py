@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import pytest
 from pydantic._internal import _docs_extraction, _fields
 
 import tasks.inputs.files
@@ -37,6 +38,7 @@ def test_a_class_within_a_function_has_its_descriptions_as_well():
     assert Here.model_fields["number"].description == "A number."
 
 
+@pytest.mark.long
 def test_specifications_are_read_without_pandas():
     code = "import sys, flytekit.bin.entrypoint, tasks.inputs.files; assert 'pandas.core.frame' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)

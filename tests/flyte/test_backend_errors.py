@@ -35,6 +35,7 @@ def sentence(backend, *command):
 LAUNCH = ("run", "--remote", "workflows/rlvr.py", "rlvr")
 
 
+@pytest.mark.long
 def test_a_backend_that_is_away(backend):
     backend.config.write_text(f"admin:\n  endpoint: {AWAY}\n  insecure: true\n")
     line = sentence(backend, *LAUNCH)
@@ -43,12 +44,14 @@ def test_a_backend_that_is_away(backend):
     assert "name another one by --config FILE" in line
 
 
+@pytest.mark.long
 def test_a_login_that_has_expired(backend):
     backend.refusal = (grpc.StatusCode.UNAUTHENTICATED, "token is expired by 3h")
     line = sentence(backend, *LAUNCH)
     assert f"(admin.endpoint in {backend.config}) refuses this login: token is expired by 3h; log in again" in line
 
 
+@pytest.mark.long
 def test_storage_that_refuses_the_upload(backend):
     backend.http += "/denied"
     line = sentence(backend, *LAUNCH)

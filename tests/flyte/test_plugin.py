@@ -47,6 +47,7 @@ def log_of(folder, **environment):
     return done.stdout + done.stderr
 
 
+@pytest.mark.long
 def test_the_session_of_a_download_is_not_logged_as_an_error(installed):
     assert "Unclosed client session" in log_of(installed, RLVR_VERBOSE="1")
     assert "Unclosed" not in log_of(installed)

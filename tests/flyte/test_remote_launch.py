@@ -29,6 +29,7 @@ def launch(backend, *, files=(), options=()):
     return backend.inputs(**FILES)
 
 
+@pytest.mark.long
 def test_a_recipe_of_ones_own_is_launched_with_the_data_and_evaluation_that_it_names(backend, tmp_path):
     recipe = tmp_path / "my_recipe.yaml"
     recipe.write_text(yaml.safe_dump({"extends": "grpo", "data": "mbpp", "evaluation": "dapo", "steps": 3}))
@@ -50,6 +51,7 @@ def test_a_recipe_of_ones_own_is_launched_with_the_data_and_evaluation_that_it_n
     assert any(address.endswith(".tar.gz") for address in backend.uploads)
 
 
+@pytest.mark.long
 def test_a_file_that_is_given_stands_before_the_recipes_own(backend, tmp_path):
     data = tmp_path / "my_data.yaml"
     data.write_text(yaml.safe_dump({"extends": "gsm8k", "mixture": {"heldout": 7}}))
@@ -58,10 +60,12 @@ def test_a_file_that_is_given_stands_before_the_recipes_own(backend, tmp_path):
     assert inputs["evaluation"] == load_yaml(EvaluationSpec, EVALUATIONS / "dapo.yaml")
 
 
+@pytest.mark.long
 def test_without_files_the_quickstart_is_launched(backend):
     assert tuple(launch(backend).values()) == quickstart()
 
 
+@pytest.mark.long
 def test_the_console_has_a_description_of_the_workflow_and_of_each_task(backend):
     launch(backend)
     [workflow] = backend.workflows.values()

@@ -86,6 +86,7 @@ def draw(tiny_model, tmp_path, pool, monkeypatch):
     return drawn
 
 
+@pytest.mark.long
 def test_a_second_run_starts_no_engine_and_judges_nothing(engine, draw):
     first = draw()
     assert (engine.starts, len(engine.requests)) == (1, 24)

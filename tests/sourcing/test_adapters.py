@@ -205,6 +205,7 @@ def test_large():
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("column", "response", "count"),
     [

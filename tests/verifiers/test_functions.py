@@ -143,6 +143,7 @@ def judged(pool, response, ground_truth, verifier="weighted"):
     return pool.submit(verifier, response, ground_truth, MESSAGES).result(60)
 
 
+@pytest.mark.long
 def test_several_rewards_are_judged_apart_and_summed_by_weight(pool):
     prompt = weighted(("math", 1.0, "7"), ("function", 0.5, own("length_penalty")), ("function", 1, own("polite_only")))
     score = judged(pool, "please: it is 7", prompt)

@@ -77,12 +77,14 @@ def test_nothing_is_started_that_is_not_asked_for():
     assert after_mathematics == 1
 
 
+@pytest.mark.long
 def test_verify_works_from_any_thread():
     with ThreadPoolExecutor(4) as threads:
         scores = list(threads.map(lambda i: verify("math", str(i), str(i)).value, range(20)))
     assert scores == [1.0] * 20
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("response", ["", "\x00", "\ud800", "}" * 100, None, 7])
 def test_verify_never_raises_for_a_response(response):
     for verifier, ground_truth in (("math", "7"), ("precise_if", NO_COMMA), ("math", object()), ("math", lambda: 0)):
@@ -220,6 +222,7 @@ def test_closing_ends_every_call_and_refuses_new_ones():
         pool.submit("math", "7", "7")
 
 
+@pytest.mark.long
 def test_a_pool_is_closed_from_its_own_callback_and_by_two_threads_at_once():
     pool = VerifierPool(1, SHORT)
     hung = pool.submit("math", HANG, "7")
@@ -305,6 +308,7 @@ print("passed:", verify("math", "7", "7").passed)
     assert done.stdout.split("\n") == ["this is __main__", "passed: True", ""]
 
 
+@pytest.mark.long
 def test_a_forked_child_is_refused_the_pool_of_its_parent_and_may_have_its_own(pool):
     assert verify("math", "7", "7").passed
     child = os.fork()

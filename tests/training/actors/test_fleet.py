@@ -39,6 +39,7 @@ def test_an_actor_that_is_ten_times_slower_costs_no_more_than_what_it_lacks():
     assert with_one / without == pytest.approx(3.1 / 4, rel=0.03)
 
 
+@pytest.mark.long
 def test_an_actor_that_is_late_is_given_its_share_within_a_completion_time():
     started_at = 3.0
     asked = {index: [] for index in range(4)}

@@ -37,6 +37,7 @@ def listening(hosts):
     return host
 
 
+@pytest.mark.long
 def test_hosts_reach_each_other_but_for_one_that_is_cut_off(hosts):
     server, client, other = listening(hosts), hosts.add(), hosts.add()
     assert reaches(client, server)
@@ -47,6 +48,7 @@ def test_hosts_reach_each_other_but_for_one_that_is_cut_off(hosts):
     assert reaches(client, server)
 
 
+@pytest.mark.long
 def test_a_host_is_killed_with_all_its_processes_and_no_other_one_is(hosts):
     server, other = listening(hosts), hosts.add()
     sleeper = other.start("sleep", "60")
@@ -65,6 +67,7 @@ def test_shared_memory_and_temporary_files_of_a_host_are_its_own(hosts):
         assert not file.exists()
 
 
+@pytest.mark.long
 def test_hosts_end_with_the_process_that_made_them(tmp_path):
     makes = (
         "import sys, time; from pathlib import Path; from tests.training.hosts import Hosts;"

@@ -275,6 +275,7 @@ runpy.run_module("tasks.training", run_name="__main__")
 """
 
 
+@pytest.mark.long
 def test_a_plan_needs_nothing_beyond_the_project_without_its_extras():
     absent = ("psutil", "torch", "vllm", "deepspeed", "ray", "transformers", "safetensors", "peft")
     done = subprocess.run(

@@ -114,6 +114,7 @@ def test_a_test_that_needs_a_missing_package_is_an_error_not_a_0(judge):
         judge(RIGHT, {"setup": "import networkx", "tests": ["assert add(1, 1) == 2"]})
 
 
+@pytest.mark.long
 def test_a_pool_and_its_server_agree_with_the_programs(judge, pool):
     calls = [Call("code", response, truth) for response in (RIGHT, HALF_RIGHT, "") for truth in (ADD, ECHO)]
     assert pool.score_many(calls) == [judge(call.response, call.ground_truth) for call in calls]
