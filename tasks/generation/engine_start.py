@@ -38,6 +38,9 @@ def load(
         from tasks.generation.executor import InProcessExecutor
 
         options["distributed_executor_backend"] = InProcessExecutor
+    else:
+        # Inside a placement group vLLM would choose Ray by itself, and ask it for GPUs that this process holds.
+        options["distributed_executor_backend"] = "mp"
     if not has_gpu():
         # vLLM cannot rewind a request's own CPU generator after a partial prefill: seeds need whole prefills.
         options |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(config.max_model_len, 4096)}

@@ -119,15 +119,45 @@ class ActorProcess:
             self._engine.shutdown()
 
 
+class Reservation(Protocol):
+    """The resources of one engine, which are reserved in the cluster before its actor is created."""
+
+    async def granted(self) -> None:
+        """Wait until they are reserved."""
+
+    def release(self) -> None:
+        """Give them back, or withdraw the request for them."""
+
+
 class RayActor:
     """The fleet's client of one `ActorProcess`: turns Ray's errors into `ActorLostError`."""
 
-    def __init__(self, create: Callable[[], Any], config: ActorsConfig) -> None:
-        """`create` returns the handle of a new Ray actor of `ActorProcess`; its engine starts to load at once."""
-        self._handle = create()
+    def __init__(self, create: Callable[[], Any], config: ActorsConfig, reservation: Reservation | None = None) -> None:
+        """Create the Ray actor, whose engine starts to load at once.
+
+        Args:
+            create: returns the handle of a new Ray actor of `ActorProcess`.
+            config: the options of the actor.
+            reservation: resources that the actor is created in, once they are granted; None: Ray finds some for it.
+        """
+        self._create = create
         self._config = config
+        self._reservation = reservation
+        self._handle: Any = None
+        self._creation: asyncio.Task[None] | None = None
+        if reservation is None:
+            self._begin()
+        else:
+            self._creation = asyncio.create_task(self._begin_with(reservation))
+
+    def _begin(self) -> None:
+        self._handle = self._create()
         self._placed = self._handle.placed.remote()
         self._started = self._handle.start.remote(self._placed)
+
+    async def _begin_with(self, reservation: Reservation) -> None:
+        await reservation.granted()
+        self._begin()
 
     async def placed(self) -> None:
         need = f"{self._config.cpus:g} CPUs and, where there are any, {self._config.engine.tensor_parallel_size} GPUs"
@@ -135,7 +165,17 @@ class RayActor:
         async def status() -> str:
             return f"an actor waits for resources of the cluster: {need}; {await free_resources()}"
 
-        await watched(self._call(self._placed), status)
+        await watched(self._until_placed(), status)
+
+    async def _until_placed(self) -> None:
+        import ray
+
+        if self._creation:
+            try:
+                await self._creation
+            except ray.exceptions.RayError as error:
+                raise ActorLostError(f"no resources were reserved for an actor: {one_line(error)}") from error
+        await self._call(self._placed)
 
     async def start(self) -> None:
         await within(
@@ -159,13 +199,18 @@ class RayActor:
 
     async def kill(self) -> None:
         """Kill the process; an engine that still answers ends its processes first, and frees their shared memory."""
+        if self._creation:
+            self._creation.cancel()
         await asyncio.to_thread(self._kill)
 
     def _kill(self) -> None:
         import ray
 
-        ray.wait([self._handle.stop.remote()], timeout=STOP_SECONDS)
-        ray.kill(self._handle)
+        if self._handle is not None:
+            ray.wait([self._handle.stop.remote()], timeout=STOP_SECONDS)
+            ray.kill(self._handle)
+        if self._reservation is not None:
+            self._reservation.release()
 
     async def _call(self, reference: Any) -> Any:
         import ray

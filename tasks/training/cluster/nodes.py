@@ -54,7 +54,7 @@ async def this_node_lives() -> None:
     def look() -> None:
         while not ended.wait(LOOK_SECONDS):
             try:
-                living = {alive["NodeID"] for alive in _alive()}
+                living = {alive["NodeID"] for alive in living_nodes()}
             except Exception as error:  # Ray may not answer for a while: no reason to end a run
                 logger.warning("Ray does not say which nodes are alive: %s", error)
                 continue
@@ -73,11 +73,12 @@ async def this_node_lives() -> None:
 
 def only_node() -> str | None:
     """Return the id of the cluster's node if it has only one; None: there are several."""
-    nodes = _alive()
+    nodes = living_nodes()
     return nodes[0]["NodeID"] if len(nodes) == 1 else None
 
 
-def _alive() -> list[dict[str, Any]]:
+def living_nodes() -> list[dict[str, Any]]:
+    """Return Ray's descriptions of the nodes that it counts as alive."""
     import ray
 
     return [node for node in ray.nodes() if node["Alive"]]
@@ -88,7 +89,7 @@ def nodes_that_lack(path: Path) -> list[str]:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    nodes = _alive()
+    nodes = living_nodes()
     if len(nodes) == 1:  # this one, and no process has to be started for it
         return [] if path.exists() else [nodes[0]["NodeManagerAddress"]]
     look = ray.remote(num_cpus=0)(os.path.exists)

@@ -1,8 +1,11 @@
-"""The Ray actors of a training run, and whether the cluster has the cores and GPUs that they reserve."""
+"""The Ray actors of a training run, and the check that the cluster has the cores and GPUs that they reserve."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ from tasks.failures import MistakeError
 from tasks.generation.interface import sample_seed
 from tasks.machine import cpu_environment
 from tasks.training.actors.process import ActorProcess, RayActor
+from tasks.training.cluster.placement import Placement, cluster_nodes, lack
 from tasks.training.config import TrainingConfig
 from tasks.training.groups.group import Prompt
 from tasks.training.learner.client import RayLearner
@@ -31,7 +35,7 @@ def check_resources(config: TrainingConfig, *, resuming: bool = False) -> None:
     With `resuming` one actor is enough to begin with, and a warning is logged where not all fit.
 
     Raises:
-        ResourceError: it cannot; names the options and what the cluster has.
+        ResourceError: it cannot; names the options and what the cluster has, by node where there are several with GPUs.
         DenseAttentionError: rows are too long for the attention that GPUs have for the learner's type.
     """
     import ray
@@ -43,29 +47,38 @@ def check_resources(config: TrainingConfig, *, resuming: bool = False) -> None:
         raise ResourceError(f"actors.engine.tensor_parallel_size is {per_engine}, and the cluster has no GPU")
     if gpus and learner.dtype == "float32":
         check_dense_attention(learner)
+    nodes = cluster_nodes() if gpus else []
 
-    def lacking(count: int) -> list[str]:
-        needed = {"CPU": learner.ranks * learner.cpus + count * actors.cpus}
-        if gpus:
-            needed["GPU"] = learner.ranks + count * per_engine
-        return [
-            f"{amount:g} {kind}s, and the cluster has {available.get(kind, 0):g}"
-            for kind, amount in needed.items()
-            if amount > available.get(kind, 0)
-        ]
+    def lacking(count: int) -> str:
+        return lack(config, nodes, count) if len(nodes) > 1 else _lack_in_total(config, available, count)
 
-    for lack in lacking(actors.count):
-        need = (
-            f"learner.ranks = {learner.ranks} (learner.cpus = {learner.cpus:g} each) and actors.count = {actors.count} "
-            f"(actors.cpus = {actors.cpus:g} each) need {lack}"
-        )
+    if need := lacking(actors.count):
         if not resuming or lacking(1):
             raise ResourceError(need)
         logger.warning("%s: the run goes on with the actors that find room", need)
 
 
+def _lack_in_total(config: TrainingConfig, available: dict[str, float], count: int) -> str:
+    """Return which resource the learner and `count` actors need more of than is available; empty: none."""
+    learner, actors = config.learner, config.actors
+    needed = {"CPU": learner.ranks * learner.cpus + count * actors.cpus}
+    if available.get("GPU"):
+        needed["GPU"] = learner.ranks + count * actors.engine.tensor_parallel_size
+    for kind, amount in needed.items():
+        if amount > available.get(kind, 0):
+            return (
+                f"learner.ranks = {learner.ranks} (learner.cpus = {learner.cpus:g} each) and actors.count = "
+                f"{actors.count} (actors.cpus = {actors.cpus:g} each) need {amount:g} {kind}s, and the cluster has "
+                f"{available.get(kind, 0):g}"
+            )
+    return ""
+
+
 class RunProcesses:
     """The Ray actors of one run: learner ranks, engines and the reward process.
+
+    On one node all are pinned to it. On several with GPUs a `Placement` gives ranks and engines their nodes, and the
+    reward process is on the controller's.
 
     Ray's record of the calls to them is switched off, as its store would hold 100,000 of them.
     """
@@ -84,6 +97,9 @@ class RunProcesses:
         self._model = str(model)
         self._begins_at = begins_at
         self._gpus = ray.cluster_resources().get("GPU", 0) > 0
+        self._placement = Placement(config) if self._gpus and node is None else None
+        own = ray.get_runtime_context().get_node_id() if self._placement else None
+        self._judge_where = NodeAffinitySchedulingStrategy(own, soft=False) if own else self._where
         self._handles: list[Any] = []
         self._loading: dict[int, RayActor] = {}
 
@@ -100,6 +116,7 @@ class RunProcesses:
         # No two engines of a run draw the same responses to a prompt, nor does one after it was replaced or resumed.
         seed = sample_seed(options.engine.seed, f"engine {index} from {self._begins_at}", attempt)
         options = options.model_copy(update={"engine": options.engine.model_copy(update={"seed": seed})})
+        reservation = self._placement.engine() if self._placement else None
 
         def create() -> Any:
             remote = self._ray.remote(ActorProcess).options(
@@ -108,27 +125,31 @@ class RunProcesses:
                 max_concurrency=10_000,
                 max_task_retries=-1,  # a network that is away for seconds is no loss, as long as Ray finds it alive
                 enable_task_events=False,
-                scheduling_strategy=self._where,
+                scheduling_strategy=reservation.strategy if reservation else self._where,
             )
             return self._keep(remote.remote(self._model, options, self._config.lora))
 
-        return RayActor(create, options)
+        return RayActor(create, options, reservation)
 
     def make_learner(self) -> RayLearner:
         """Return the learner, whose ranks are not started."""
+        placement = self._placement
+        first: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+        if placement:
+            first = placement.learner_first
 
-        def create(_: int) -> Any:
+        def create(rank: int) -> Any:
             remote = self._ray.remote(LearnerRank).options(
                 num_cpus=self._config.learner.cpus,
                 num_gpus=1 if self._gpus else 0,
                 runtime_env={} if self._gpus else {"env_vars": cpu_environment.LEARNER},
                 max_task_retries=-1,  # as for engines; a step is not taken twice
                 enable_task_events=False,
-                scheduling_strategy=self._where,
+                scheduling_strategy=placement.of_rank(rank) if placement else self._where,
             )
             return self._keep(remote.remote(self._config, self._model))
 
-        return RayLearner(create, self._config)
+        return RayLearner(create, self._config, first)
 
     def make_judge(self, verifiers: VerifiersConfig, prompts: list[Prompt]) -> RayJudge:
         """Return the client of a reward process; Ray replaces it when it dies, and repeats lost calls."""
@@ -139,7 +160,7 @@ class RunProcesses:
             max_restarts=-1,
             max_task_retries=3,
             enable_task_events=False,
-            scheduling_strategy=self._where,
+            scheduling_strategy=self._judge_where,
         )
         return RayJudge(self._keep(remote.remote(self._config.rewards, verifiers, sorted(names))), self._config.rewards)
 
@@ -148,6 +169,8 @@ class RunProcesses:
         return handle
 
     def shutdown(self) -> None:
-        """Kill every actor."""
+        """Kill every actor, and free what was reserved for them."""
         for handle in self._handles:
             self._ray.kill(handle)
+        if self._placement:
+            self._placement.shutdown()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import operator
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -133,9 +135,21 @@ class RestartableLearner(Learner, Protocol):
 class RayLearner:
     """A `RestartableLearner` of Ray actors, one `LearnerRank` each, called together: their methods are collective."""
 
-    def __init__(self, create: Callable[[int], ActorHandle], config: TrainingConfig) -> None:
-        """Create the ranks' actors; `create(rank)` returns the handle of a new `LearnerRank`."""
+    def __init__(
+        self,
+        create: Callable[[int], ActorHandle],
+        config: TrainingConfig,
+        first: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:
+        """Create the ranks' actors.
+
+        Args:
+            create: returns the handle of a new `LearnerRank`; its argument counts those before it.
+            config: the run's.
+            first: returns a context in which the ranks wait for resources, and no engine is given any.
+        """
         self._create = create
+        self._first = first
         self._ranks = [create(rank) for rank in range(config.learner.ranks)]
         self._config = config
         self._numbers = itertools.count()
@@ -157,6 +171,11 @@ class RayLearner:
         )
 
     async def _set_up(self) -> RowOptions:
+        with self._first():
+            locations = await self._all(lambda handle, _: handle.location.remote())
+        # Ranks of one node have successive numbers, so that NCCL's rings go through one node after the other.
+        order = sorted(range(len(locations)), key=lambda rank: _numeric(*locations[rank]))
+        self._ranks = [self._ranks[rank] for rank in order]
         address = await self._await(self._ranks[0].address.remote())
         ranks = len(self._ranks)
         rows: list[RowOptions] = await self._once("setup", lambda rank: (rank, ranks, address))
@@ -266,6 +285,11 @@ class RayLearner:
             raise  # the rank's own exception, with its traceback
         except ray.exceptions.RayError as error:
             raise LearnerLostError(with_cause(f"a learner rank was lost: {_message(error)}", error)) from error
+
+
+def _numeric(node: str, gpu: str) -> tuple[str, int, str]:
+    """Return what orders GPUs by node and then by number, 10 after 9."""
+    return node, len(gpu), gpu
 
 
 def is_of_communication(error: BaseException) -> bool:

@@ -58,6 +58,13 @@ class LearnerRank:
         """Return `Trainer.is_written`; a repeated call has no effect, so that it needs no `once`."""
         return self.trainer.is_written()
 
+    def location(self) -> tuple[str, str]:
+        """Return this process's node, by Ray's id, and the number or name of its GPU there; empty: it has none."""
+        import ray
+
+        context = ray.get_runtime_context()
+        return context.get_node_id(), "".join(context.get_accelerator_ids()["GPU"])
+
     def address(self) -> tuple[str, int]:
         """Return where other ranks find this one, which is rank 0: this node's address, and a port that is now its own.
 

@@ -95,3 +95,24 @@ def test_a_checkpoint_of_ranks_that_were_replaced_meanwhile_is_not_written():
         return False
 
     assert run_in_virtual_time(main()) is False
+
+
+def test_ranks_are_numbered_by_node_and_gpu():
+    numbers = {}
+
+    class Located:
+        """A handle of a rank on a node and a GPU, which answers with its location and notes the number it is given."""
+
+        def __init__(self, location):
+            self.location = self.address = self.once = self
+            self._location = location
+
+        async def remote(self, *arguments):
+            if arguments:
+                numbers[self._location] = arguments[2]
+            return self._location
+
+    locations = [("b", "9"), ("a", "10"), ("b", "0"), ("a", "2")]
+    of_ranks = RayLearner(lambda rank: Located(locations[rank]), TrainingConfig(learner={"ranks": 4}))
+    run_in_virtual_time(of_ranks.start())
+    assert numbers == {("a", "2"): 0, ("a", "10"): 1, ("b", "0"): 2, ("b", "9"): 3}

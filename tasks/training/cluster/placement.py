@@ -1,0 +1,250 @@
+"""Placement of learner ranks and engines on the nodes of a cluster with GPUs, by placement groups of Ray.
+
+    node A              node B              node C                node D
+    ┌─────────────────┐ ┌─────────────────┐ ┌─────────┬─────────┐ ┌─────────┬─────────┐
+    │ ranks 0 to 7    │ │ ranks 8 to 15   │ │engine 0 │engine 1 │ │engine 2 │  free   │
+    └─────────────────┘ └─────────────────┘ └─────────┴─────────┘ └─────────┴─────────┘
+    └── bundle 0 ─────┘ └── bundle 1 ─────┘ └─ one ───┘ group of one bundle for every engine
+    └── the learner's group ──────────────┘
+
+A bundle is an amount of GPUs and CPUs of one node. The learner has one group, with a bundle for the ranks of each node.
+Every engine has a group of its own, so that a lost node costs the engines on it and no other.
+
+The learner goes first, at the start and after a lost node: engines are given nothing until every rank runs. Of the
+learner's group Ray replaces the bundles that were on the lost node, and the others stay reserved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tasks.training.cluster.nodes import living_nodes
+from tasks.training.config import ActorsConfig, TrainingConfig
+from tasks.training.learner.config import LearnerConfig
+
+if TYPE_CHECKING:
+    from ray.util.placement_group import PlacementGroup
+
+Bundle = dict[str, float]
+"""Amounts of resources on one node, by Ray's names `GPU` and `CPU`; none is 0."""
+
+
+@dataclass
+class Node:
+    """A node of the cluster, and what the bundles that are planned on it leave of it.
+
+    Attributes:
+        name: its address.
+        free: its free resources, by Ray's names.
+    """
+
+    name: str
+    free: dict[str, float]
+
+    def holds(self, bundle: Bundle) -> bool:
+        """Return True if the free resources suffice for a bundle."""
+        return all(self.free.get(kind, 0) >= amount for kind, amount in bundle.items())
+
+    def share_left(self, bundle: Bundle) -> float:
+        """Return the share of its free resources that a bundle would leave, summed over kinds."""
+        return sum(1 - amount / self.free[kind] for kind, amount in bundle.items())
+
+    def __str__(self) -> str:
+        return f"node {self.name} has {self.free.get('GPU', 0):g} GPUs and {self.free.get('CPU', 0):g} CPUs free"
+
+
+@dataclass
+class Plan:
+    """The bundles of a run on the nodes of a cluster, as Ray will place them.
+
+    Attributes:
+        ranks: number of ranks in each bundle of the learner.
+        learner: number of these bundles that fit.
+        engines: number of engines that fit beside them; 0 where the learner does not fit.
+        nodes: the nodes, with what is then free.
+    """
+
+    ranks: list[int]
+    learner: int = 0
+    engines: int = 0
+    nodes: list[Node] = field(default_factory=list)
+
+    @property
+    def holds_learner(self) -> bool:
+        """Return True if all bundles of the learner fit."""
+        return self.learner == len(self.ranks)
+
+
+def cluster_nodes() -> list[Node]:
+    """Return the living nodes of the Ray cluster with all of their resources."""
+    return [Node(node["NodeManagerAddress"], dict(node["Resources"])) for node in living_nodes()]
+
+
+def rank_bundle(learner: LearnerConfig, ranks: int) -> Bundle:
+    """Return the bundle of this number of learner ranks, which lie on one node."""
+    return _bundle(ranks, ranks * learner.cpus)
+
+
+def engine_bundle(actors: ActorsConfig) -> Bundle:
+    """Return the bundle of one engine."""
+    return _bundle(actors.engine.tensor_parallel_size, actors.cpus)
+
+
+def _bundle(gpus: float, cpus: float) -> Bundle:
+    return {"GPU": gpus, "CPU": cpus} if cpus else {"GPU": gpus}
+
+
+def plan(config: TrainingConfig, nodes: list[Node]) -> Plan:
+    """Return the bundles of a run, on as few nodes for the learner as it fits on, and as many engines as fit.
+
+    A bundle of the learner takes all GPUs of a node, and the last one the rest of the ranks. Where nodes differ, the
+    size is that of the largest, or of smaller ones if the learner fits on those alone.
+    """
+    sizes = sorted({int(node.free.get("GPU", 0)) for node in nodes} - {0}, reverse=True)
+    plans = [_plan_with(config, nodes, size) for size in sizes]
+    return next((fitting for fitting in plans if fitting.holds_learner), plans[0])
+
+
+def _plan_with(config: TrainingConfig, nodes: list[Node], ranks_per_node: int) -> Plan:
+    whole, rest = divmod(config.learner.ranks, ranks_per_node)
+    planned = Plan([ranks_per_node] * whole + [rest] * bool(rest))
+    planned.nodes = [Node(node.name, dict(node.free)) for node in nodes]
+    others = list(planned.nodes)
+    for ranks in planned.ranks:
+        if (node := _take(rank_bundle(config.learner, ranks), others)) is None:
+            return planned
+        others.remove(node)
+        planned.learner += 1
+    while planned.engines < config.actors.count and _take(engine_bundle(config.actors), planned.nodes):
+        planned.engines += 1
+    return planned
+
+
+def _take(bundle: Bundle, nodes: list[Node]) -> Node | None:
+    """Take a bundle from the node that Ray chooses, which keeps the largest share of its resources; None: none fits."""
+    node = max(filter(lambda node: node.holds(bundle), nodes), key=lambda node: node.share_left(bundle), default=None)
+    if node:
+        for kind, amount in bundle.items():
+            node.free[kind] -= amount
+    return node
+
+
+def lack(config: TrainingConfig, nodes: list[Node], engines: int) -> str:
+    """Return what the nodes lack for the learner and this number of engines, as a sentence; empty: nothing."""
+    planned, learner, actors = plan(config, nodes), config.learner, config.actors
+    if not planned.holds_learner:
+        size = planned.ranks[0]
+        need = (
+            f"learner.ranks = {learner.ranks} (learner.cpus = {learner.cpus:g} each) need {len(planned.ranks)} nodes, "
+            f"with {size} GPUs and {size * learner.cpus:g} CPUs on each but perhaps the last: {planned.learner} fit"
+        )
+    elif planned.engines < engines:
+        need = (
+            f"actors.count = {actors.count} engines of {actors.engine.tensor_parallel_size} GPUs (actors.cpus = "
+            f"{actors.cpus:g} each): {planned.engines} fit beside learner.ranks = {learner.ranks}"
+        )
+    else:
+        return ""
+    left = [str(node) for node in planned.nodes if node.free.get("GPU")] or ["no node has a GPU free"]
+    more = [f"and {len(left) - 4} more nodes have GPUs free"] if len(left) > 4 else []
+    return f"{need}; {', '.join(left[:4] + more)}"
+
+
+class Placement:
+    """The placement groups of one run on a cluster of several nodes with GPUs."""
+
+    def __init__(self, config: TrainingConfig) -> None:
+        self._config = config
+        self._ranks = plan(config, cluster_nodes()).ranks
+        self._groups: set[PlacementGroup] = set()
+        self._learner: PlacementGroup | None = None
+        self.learner_runs = asyncio.Event()
+        self.learner_waits = asyncio.Event()
+
+    def of_rank(self, created: int) -> Any:
+        """Return Ray's scheduling strategy for the rank that is created after `created` others."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        if self._learner is None:
+            bundles = [rank_bundle(self._config.learner, ranks) for ranks in self._ranks]
+            self._learner = self.reserve(bundles, "STRICT_SPREAD")
+        return PlacementGroupSchedulingStrategy(self._learner, created // self._ranks[0])
+
+    @contextlib.contextmanager
+    def learner_first(self) -> Iterator[None]:
+        """Give no engine that waits a GPU within the block, in which all ranks get theirs.
+
+        After an error in the block that lasts until the block is entered again, for the ranks that come next.
+        """
+        self.learner_runs.clear()
+        self.learner_waits.set()
+        yield
+        self.learner_waits.clear()
+        self.learner_runs.set()
+
+    def engine(self) -> EngineReservation:
+        """Return the reservation for an engine that is to be created."""
+        return EngineReservation(self, engine_bundle(self._config.actors))
+
+    def reserve(self, bundles: list[Bundle], strategy: str) -> PlacementGroup:
+        """Return a new placement group, for whose resources Ray waits."""
+        from ray.util import placement_group
+
+        group = placement_group(bundles, strategy)
+        self._groups.add(group)
+        return group
+
+    def release(self, group: PlacementGroup) -> None:
+        """Remove a placement group; its resources are free for others."""
+        from ray.util import remove_placement_group
+
+        self._groups.discard(group)
+        remove_placement_group(group)
+
+    def shutdown(self) -> None:
+        """Remove all placement groups."""
+        for group in list(self._groups):
+            self.release(group)
+
+
+class EngineReservation:
+    """The GPUs and CPUs of one engine: a placement group, which is requested when `granted` is called."""
+
+    def __init__(self, placement: Placement, bundle: Bundle) -> None:
+        self._placement = placement
+        self._bundle = bundle
+        self._group: PlacementGroup | None = None
+
+    async def granted(self) -> None:
+        """Wait until the resources are reserved; while the learner waits for its own, the request is withdrawn."""
+        while True:
+            await self._placement.learner_runs.wait()
+            self._group = self._placement.reserve([self._bundle], "STRICT_PACK")
+            ready = asyncio.ensure_future(self._group.ready())
+            learner_waits = asyncio.ensure_future(self._placement.learner_waits.wait())
+            try:
+                await asyncio.wait([ready, learner_waits], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                ready.cancel()
+                learner_waits.cancel()
+            if not self._placement.learner_waits.is_set():
+                ready.result()
+                return
+            self.release()
+
+    @property
+    def strategy(self) -> Any:
+        """Ray's scheduling strategy for the actor of the engine."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        return PlacementGroupSchedulingStrategy(self._group, 0)
+
+    def release(self) -> None:
+        """Give the resources back, or withdraw the request for them."""
+        if self._group is not None:
+            self._placement.release(self._group)
+            self._group = None

@@ -1,0 +1,315 @@
+"""Ranks and engines on the nodes of a cluster: bundles by hand, and in Ray with GPUs that are pretended."""
+
+import asyncio
+import random
+import time
+from collections import Counter
+
+import pytest
+
+from tasks.config import load_yaml
+from tasks.inputs.files import Recipe
+from tasks.training.cluster.placement import Node, Placement, engine_bundle, lack, plan, rank_bundle
+from tasks.training.cluster.processes import ResourceError, RunProcesses, check_resources
+from tasks.training.config import TrainingConfig
+from tests.paths import ROOT
+
+NODES, GPUS, CPUS = 10, 8, 16
+
+
+def config(*, ranks, count, span, **options):
+    return TrainingConfig.model_validate(
+        {
+            "learner": {"ranks": ranks, "cpus": 1, **options},
+            "actors": {"count": count, "engine": {"tensor_parallel_size": span}},
+        }
+    )
+
+
+def nodes(*gpus, cpus=64.0):
+    """A head without GPUs, and nodes `n0`, `n1`, ... with these numbers of them."""
+    return [Node("head", {"CPU": 4.0}), *(Node(f"n{i}", {"CPU": cpus, "GPU": float(n)}) for i, n in enumerate(gpus))]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "num_nodes", "ranks", "engine", "engines"),
+    [
+        ("olmo3_think_32b", 28, [8] * 8, {"GPU": 8, "CPU": 1}, 20),
+        ("dapo_qwen25_32b", 32, [8] * 16, {"GPU": 4, "CPU": 1}, 32),
+    ],
+)
+def test_bundles_of_the_shipped_recipes(recipe, num_nodes, ranks, engine, engines):
+    training = load_yaml(Recipe, ROOT / "workflows" / "recipes" / f"{recipe}.yaml")
+    planned = plan(training, nodes(*[8] * num_nodes))
+    assert planned.ranks == ranks
+    assert planned.engines == engines
+    assert rank_bundle(training.learner, 8) == {"GPU": 8, "CPU": 8}
+    assert engine_bundle(training.actors) == engine
+    assert {node.free["GPU"] for node in planned.nodes if "GPU" in node.free} == {0.0}
+    assert lack(training, nodes(*[8] * num_nodes), engines) == ""
+
+
+def test_a_node_that_is_too_small_for_an_engine_is_named():
+    run = config(ranks=64, count=20, span=8)
+    need = lack(run, nodes(*[8] * 27, 4), 20)
+    assert need == (
+        "actors.count = 20 engines of 8 GPUs (actors.cpus = 1 each): 19 fit beside learner.ranks = 64; node n27 has 4 "
+        "GPUs and 64 CPUs free"
+    )
+    assert lack(run, nodes(*[8] * 27, 4), 19) == ""
+
+
+def test_totals_that_suffice_do_not_hide_that_no_node_holds_an_engine():
+    assert ": 0 fit beside" in lack(config(ranks=8, count=1, span=8), nodes(8, 4, 4), 1)
+
+
+def test_a_learner_that_does_not_fit_is_named_with_its_nodes():
+    need = lack(config(ranks=24, count=1, span=1), nodes(8, 8, 4), 1)
+    assert "learner.ranks = 24 (learner.cpus = 1 each) need 3 nodes, with 8 GPUs and 8 CPUs on each" in need
+    assert need.endswith(": 2 fit; node n2 has 4 GPUs and 64 CPUs free")
+    assert ": 0 fit" in lack(config(ranks=8, count=1, span=1, cpus=16), nodes(8, 8), 1)  # 128 CPUs on a node of 64
+
+
+@pytest.mark.parametrize(
+    ("ranks", "gpus", "expected"),
+    [
+        (12, (8, 8, 8), [8, 4]),
+        (3, (8, 8), [3]),
+        (16, (8, 4, 4, 4, 4), [4, 4, 4, 4]),  # there is one node of 8 alone
+        (16, (8, 8, 4, 4), [8, 8]),
+    ],
+)
+def test_ranks_fill_whole_nodes(ranks, gpus, expected):
+    assert plan(config(ranks=ranks, count=1, span=1), nodes(*gpus)).ranks == expected
+
+
+def test_a_cluster_is_checked_by_node_and_a_run_that_goes_on_needs_one_engine(monkeypatch, caplog):
+    described = [
+        {"Alive": True, "NodeManagerAddress": name, "Resources": {"CPU": 16.0, "GPU": gpus}}
+        for name, gpus in (("n0", 8.0), ("n1", 8.0), ("n2", 4.0), ("n3", 4.0))
+    ]
+    monkeypatch.setattr("ray.nodes", lambda: described)
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 64.0, "GPU": 24.0})
+    run = config(ranks=8, count=2, span=8)
+    with pytest.raises(ResourceError, match=r"1 fit beside .* node n2 has 4 GPUs and 16 CPUs free, node n3 has 4"):
+        check_resources(run)
+    check_resources(run, resuming=True)
+    assert "the run goes on with the actors that find room" in caplog.text
+    check_resources(config(ranks=8, count=4, span=4))
+
+
+# In Ray
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A Ray cluster of a head without GPUs and `NODES` nodes, whose GPUs are pretended."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "num_gpus": 0})
+    try:
+        for _ in range(NODES):
+            add_node(cluster)
+        ray.init(address=cluster.address, log_to_driver=False)
+        cluster.wait_for_nodes()
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def until(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def bundles(group):
+    """The node of every bundle of a placement group."""
+    from ray.util import placement_group_table
+
+    return list(placement_group_table(group)["bundles_to_node_id"].values())
+
+
+@pytest.mark.complete
+@pytest.mark.long
+@pytest.mark.engine
+def test_every_order_of_the_engines_fills_the_cluster(cluster):
+    import ray
+
+    began, orders = time.monotonic(), 0
+    for seed in range(50):
+        if time.monotonic() - began > 60:
+            break
+        choose = random.Random(seed)
+        span = choose.choice([2, 4, 8])
+        ranks = GPUS * choose.randint(1, NODES - 1)
+        placement = Placement(config(ranks=ranks, count=(NODES * GPUS - ranks) // span, span=span))
+        placement.of_rank(0)
+        engines = [placement.engine() for _ in range((NODES * GPUS - ranks) // span)]
+
+        async def reserve(placement=placement, engines=engines, choose=choose):
+            with placement.learner_first():
+                await placement._learner.ready()
+            await asyncio.gather(*(engine.granted() for engine in choose.sample(engines, len(engines))))
+
+        try:
+            asyncio.run(asyncio.wait_for(reserve(), 30))
+            of_learner = bundles(placement._learner)
+            of_engines = [bundles(engine._group) for engine in engines]
+            assert len(set(of_learner)) == len(of_learner) == ranks // GPUS
+            assert all(len(of_one) == 1 for of_one in of_engines)
+            assert not set(of_learner) & {node for [node] in of_engines}
+            assert set(Counter(node for [node] in of_engines).values()) == {GPUS // span}
+        finally:
+            placement.shutdown()
+        until(lambda: ray.available_resources().get("GPU") == NODES * GPUS)
+        orders += 1
+    print(f"{orders} orders, {time.monotonic() - began:.0f} s")
+    assert orders >= 5
+
+
+def rank_stand_in():
+    """A class that stands for `LearnerRank`; a local one, which Ray sends by value."""
+
+    class Rank:
+        def __init__(self, *_):
+            import ray
+
+            context = ray.get_runtime_context()
+            self._where = context.get_node_id(), "".join(context.get_accelerator_ids()["GPU"])
+            self._number = None
+
+        def location(self):
+            return self._where
+
+        def address(self):
+            return "", 0
+
+        def once(self, _number, _method, *arguments):
+            self._number = arguments[0]
+
+        def report(self):
+            return self._number, *self._where
+
+    return Rank
+
+
+def engine_stand_in():
+    """A class that stands for `ActorProcess`."""
+
+    class EngineActor:
+        def __init__(self, *_):
+            pass
+
+        async def placed(self):
+            pass
+
+        async def start(self, _placed):
+            pass
+
+        def stop(self):
+            pass
+
+        def report(self):
+            import ray
+
+            context = ray.get_runtime_context()
+            return context.get_node_id(), context.get_accelerator_ids()["GPU"]
+
+    return EngineActor
+
+
+@pytest.mark.complete
+@pytest.mark.long
+@pytest.mark.engine
+def test_ranks_lie_on_whole_nodes_and_the_learner_gets_the_next_node_before_engines(cluster, tmp_path, monkeypatch):
+    import ray
+
+    from tasks.training.cluster import processes
+
+    monkeypatch.setattr(processes, "LearnerRank", rank_stand_in())
+    monkeypatch.setattr(processes, "ActorProcess", engine_stand_in())
+    # The cluster is full with 8 engines of 8 GPUs; the ninth has waited since before the node was lost.
+    run = config(ranks=2 * GPUS, count=NODES - 1, span=GPUS)
+    with pytest.raises(ResourceError, match=r"9 engines of 8 GPUs .* 8 fit beside .*; no node has a GPU free"):
+        check_resources(run)
+    check_resources(run, resuming=True)
+    of_run = RunProcesses(run, tmp_path, 0, None)
+
+    async def begin_and_lose_a_node():
+        learner = of_run.make_learner()
+        of_run.start_actors()
+        actors = [of_run.make_actor(index, 0) for index in range(NODES - 1)]
+        await learner.start()
+        waits = [asyncio.create_task(actor.placed()) for actor in actors]
+        async with asyncio.timeout(120):
+            while sum(task.done() for task in waits) < NODES - 2:
+                await asyncio.sleep(0.1)
+        [last] = [actor for actor, task in zip(actors, waits, strict=True) if not task.done()]
+        first, second = check_ranks(learner)
+        running = [actor._handle for actor in actors if actor is not last]
+        engines = reports(running)
+        assert len({node for node, _ in engines} - {first, second}) == NODES - 2
+        assert all(len(gpus) == GPUS for _, gpus in engines)
+        await lose_a_node_of_the_learner(cluster, learner, second, last)
+        assert reports(running) == engines  # they were not touched
+        add_node(cluster)  # Ray makes nodes in the main thread alone
+        async with asyncio.timeout(60):
+            await asyncio.gather(*waits)
+        assert reports([last._handle])[0][0] not in check_ranks(learner)
+        await last.kill()
+        assert last._reservation._group is None
+
+    try:
+        asyncio.run(begin_and_lose_a_node())
+    finally:
+        of_run.shutdown()
+    until(lambda: ray.available_resources().get("GPU") == (NODES + 1) * GPUS)
+
+
+async def lose_a_node_of_the_learner(cluster, learner, lost, waiting):
+    """Kill a node with ranks, and add one, which the new ranks get although the actor `waiting` waited before."""
+    [kept_node] = set(check_ranks(learner)) - {lost}
+    await asyncio.to_thread(lose, cluster, lost)
+    restart = asyncio.create_task(learner.restart())
+    await asyncio.sleep(3)
+    assert not restart.done()
+    assert waiting._reservation._group is None  # the request is withdrawn
+    add_node(cluster)  # Ray makes nodes in the main thread alone
+    await asyncio.wait_for(restart, 120)
+    now = check_ranks(learner)
+    assert kept_node in now
+    assert lost not in now
+    assert waiting._handle is None
+
+
+def reports(handles):
+    import ray
+
+    return ray.get([handle.report.remote() for handle in handles])
+
+
+def check_ranks(learner):
+    """Check that ranks 0 to 7 are GPUs 0 to 7 of one node, and 8 to 15 those of another; return the nodes."""
+    numbers, where, gpus = zip(*reports(learner._ranks), strict=True)
+    assert numbers == tuple(range(2 * GPUS))
+    assert gpus == tuple(str(gpu) for gpu in range(GPUS)) * 2
+    assert where == (where[0],) * GPUS + (where[GPUS],) * GPUS
+    assert where[0] != where[GPUS]
+    return where[0], where[GPUS]
+
+
+def add_node(cluster):
+    return cluster.add_node(num_cpus=CPUS, num_gpus=GPUS, object_store_memory=80_000_000)
+
+
+def lose(cluster, node_id):
+    """Kill a node's processes, and wait until Ray counts it as dead."""
+    import ray
+
+    [node] = [node for node in cluster.list_all_nodes() if node.node_id == node_id]
+    cluster.remove_node(node, allow_graceful=False)
+    until(lambda: not next(known["Alive"] for known in ray.nodes() if known["NodeID"] == node_id))
