@@ -33,7 +33,32 @@ RECIPES = ROOT / "workflows" / "recipes"
             },
             r"overlong penalises from 16384 tokens on, which sampling.max_tokens \(512\) never exceeds",
         ),
-        ({"sampling": {"repetition_penalty": 1.1}}, "repetition_penalty is not offered: .* every importance weight"),
+        ({"sampling": {"repetition_penalty": 1.1}}, "repetition_penalty is an .*training refuses .* every importance"),
+        (
+            {"sampling": {"vllm": {"repetition_penalty": 1.1}}},
+            "sampling.vllm.repetition_penalty: training refuses it: .* every importance weight would be wrong",
+        ),
+        ({"sampling": {"vllm": {"top_k": 3}}}, "top_k is not passed to vLLM: `sampling.top_k` sets it"),
+        (
+            {"actors": {"engine": {"vllm": {"speculative_config": {"method": "ngram"}}}}},
+            "actors.engine.vllm.speculative_config: training refuses it: vLLM drafts tokens",
+        ),
+        (
+            {"actors": {"engine": {"vllm": {"quantisation": "fp8"}}}},
+            r"actors.engine.vllm\n.* no engine argument 'quantisation' \(did you mean 'quantization'\?\)",
+        ),
+        (
+            {"actors": {"engine": {"vllm": {"quantization": "fp8"}}}},
+            "actors.engine.vllm.quantization: .* set model_check: false",
+        ),
+        (
+            {
+                "actors": {"engine": {"vllm": {"kv_cache_dtype": "fp8"}}},
+                "model_check": False,
+                "objective": {"correction": {"kind": "none"}},
+            },
+            "actors.engine.vllm.kv_cache_dtype: .* objective.correction weighs",
+        ),
         (
             {"sampling": {"guided_regex": "[ab]"}, "objective": {"correction": {"kind": "none"}}},
             "guided_regex: .* which is not the policy; objective.correction weighs .* kind = none does not",
