@@ -49,7 +49,7 @@ class EngineConfig(Config):
     `{max_num_batched_tokens: 16384}`. A name that vLLM does not have is refused when the file is read, and so is one
     that the pipeline sets itself. Training also refuses what would falsify importance weights or miss a weight update
     (speculative decoding, `logits_processors`, offloading). vLLM checks the values when an engine starts. Its defaults
-    apply to all others; on GPUs `max_num_batched_tokens` is 8192, and 16384 from 70 GiB of memory on."""
+    apply to all others; on GPUs `max_num_batched_tokens` is 8192, or 16384 from 70 GiB of memory on (A100: 8192)."""
 
     @field_validator("vllm")
     @classmethod
