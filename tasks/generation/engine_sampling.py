@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
+from vllm.exceptions import VLLMClientError
 from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
 from tasks.generation.config import SamplingConfig
@@ -42,7 +43,7 @@ def sampling_parameters(sampling: SamplingConfig, *, seed: int | None, with_logp
             output_kind=RequestOutputKind.FINAL_ONLY,
             **_typed(sampling.vllm),
         )
-    except ValueError as error:
+    except (ValueError, VLLMClientError) as error:
         raise EngineOptionsError(f"sampling.vllm = {sampling.vllm}: {error}") from error
 
 
