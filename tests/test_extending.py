@@ -37,6 +37,25 @@ def test_the_lines_behind_a_change_run(changed, name):
     assert done.stdout.strip() == PRINTED[name], done.stderr[-2000:]
 
 
+def test_the_arguments_that_pass_through_are_read(tmp_path):
+    from tasks.config import load_yaml
+    from tasks.inputs.files import Recipe
+
+    (text,) = re.findall(r"^```yaml\n(# fp8.yaml\n.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    (tmp_path / "fp8.yaml").write_text(text)
+    recipe = load_yaml(Recipe, tmp_path / "fp8.yaml")
+    assert recipe.actors.engine.vllm == {
+        "quantization": "fp8",
+        "kv_cache_dtype": "fp8",
+        "max_num_batched_tokens": 16384,
+    }
+    assert (
+        recipe.actors.engine.max_model_len
+        == load_yaml(Recipe, Recipe.folder / "olmo3_think_7b.yaml").actors.engine.max_model_len
+    )
+    assert recipe.learner.deepspeed["zero_optimization"]["offload_optimizer"] == {"device": "cpu"}
+
+
 def test_the_recipe_is_read():
     from tasks.config import parse
     from tasks.inputs.files import Recipe

@@ -108,7 +108,8 @@ FLOORS = (
     *("failures", "docstrings", "config_fields", "config", "pods", "machine", "charts", "tables", "lineage", "storage"),
     "flyte",
     *("verifiers", "generation", "sourcing", "cleaning", "difficulty", "mixing", "evaluation"),
-    *("training.metric", "training.objective", "training.learner.config", "training.prompt_options", "training.config"),
+    *("training.metric", "training.objective", "training.learner.deepspeed_keys", "training.learner.config"),
+    *("training.prompt_options", "training.config"),
     *(
         "training.timeouts",
         "training.restart_budget",

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from tasks.config import Config, RunTime
-
-FALSIFYING = {
-    *("repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "bad_words", "allowed_token_ids"),
-    *("min_tokens", "ignore_eos"),
-}
-"""Options of vLLM that change the distribution of a token by rules that the learner does not know."""
+from tasks.generation.vllm_arguments import (
+    COMPILED,
+    FALSIFIED,
+    PARALLEL_SIZES,
+    SAMPLING_REFUSED_IN_TRAINING,
+    Arguments,
+    check_engine_arguments,
+    check_sampling_arguments,
+)
 
 
 class EngineConfig(Config):
@@ -25,9 +29,11 @@ class EngineConfig(Config):
     max_model_len: int = Field(1024, gt=0)
     """Most tokens of a prompt and its response together."""
     max_num_seqs: RunTime[int] = Field(128, gt=0)
-    """Most sequences that the engine decodes at one time; it queues further ones."""
+    """Most sequences that the engine decodes at one time; it queues further ones. With `data_parallel_size` in `vllm`,
+    those of each of its replicas."""
     tensor_parallel_size: RunTime[int] = Field(1, gt=0)
-    """Number of GPUs of one engine, over which each layer is split."""
+    """Number of GPUs over which each layer of the model is split. An engine has as many, times the pipeline, prefill
+    context and data parallel sizes in `vllm`."""
     gpu_memory_utilization: RunTime[float] = Field(0.9, gt=0, le=1)
     """Share of a GPU's memory for weights and KV cache."""
     cpu_kv_cache_gib: RunTime[int] = Field(1, gt=0)
@@ -38,6 +44,57 @@ class EngineConfig(Config):
     """Run without compiled graphs: the engine starts faster, and decodes slower on a GPU."""
     seed: int = 0
     """Seed of the engine's sampler, for requests without a seed of their own."""
+    vllm: Arguments = Field({})
+    """Further arguments of vLLM's `AsyncEngineArgs`, such as `{quantization: fp8, kv_cache_dtype: fp8}` or
+    `{max_num_batched_tokens: 16384}`. A name that vLLM does not have is refused when the file is read, and so is one
+    that the pipeline sets itself. Training also refuses what would falsify importance weights or miss a weight update
+    (speculative decoding, `logits_processors`, offloading). vLLM checks the values when an engine starts. Its defaults
+    apply to all others; on GPUs `max_num_batched_tokens` is 8192, or 16384 from 70 GiB of memory on (A100: 8192)."""
+
+    @field_validator("vllm")
+    @classmethod
+    def _are_arguments_of_an_engine(cls, value: dict[str, Any]) -> dict[str, Any]:
+        check_engine_arguments(value)
+        return value
+
+    @model_validator(mode="after")
+    def _compiles_if_it_says_how(self) -> Self:
+        for name in COMPILED:
+            if self.enforce_eager and name in self.vllm:
+                raise ValueError(f"vllm.{name}: with enforce_eager = true nothing is compiled; set it to false")
+        return self
+
+    @property
+    def gpus_of_replica(self) -> int:
+        """Number of GPUs that hold the weights once: all of an engine's, unless it is data parallel."""
+        return self.gpus // self.replicas
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs of an engine: the product of its parallel sizes. Experts are spread over the same GPUs."""
+        return self.tensor_parallel_size * math.prod(self.vllm.get(name, 1) for name in PARALLEL_SIZES)
+
+    @property
+    def parallel_sizes(self) -> str:
+        """The sizes that `gpus` is the product of, by name, for a message."""
+        sizes = {f"vllm.{name}": self.vllm[name] for name in PARALLEL_SIZES if name in self.vllm}
+        return ", ".join(
+            f"{name} ({size})" for name, size in {"tensor_parallel_size": self.tensor_parallel_size, **sizes}.items()
+        )
+
+    @property
+    def replicas(self) -> int:
+        """Number of data parallel replicas in an engine, each with `max_num_seqs` sequences."""
+        return int(self.vllm.get("data_parallel_size", 1))
+
+    @property
+    def coarse(self) -> list[str]:
+        """Names of the arguments in `vllm` that compute in fewer bits than the type of the weights has."""
+        return [
+            name
+            for name in ("quantization", "quantization_config", "kv_cache_dtype")
+            if self.vllm.get(name) not in (None, "auto")
+        ]
 
 
 class SamplingConfig(Config):
@@ -72,15 +129,27 @@ class SamplingConfig(Config):
     """Seed from which the seed of every sample of a prompt is derived, so that it is the same whatever else is in
     flight. None: samples are drawn from the engine's own stream, and depend on that."""
 
+    vllm: Arguments = Field({})
+    """Further arguments of vLLM's `SamplingParams`, such as `{repetition_penalty: 1.1}`. A name that vLLM does not have
+    is refused when the file is read, and so is one that the pipeline sets itself. Training also refuses those that
+    change the distribution of tokens (penalties, `logit_bias`, `min_tokens` and others), as every importance weight
+    would be wrong; in difficulty and evaluation they work. vLLM checks the values when an engine has started."""
+
     @model_validator(mode="before")
     @classmethod
-    def _refuse_what_falsifies(cls, options: object) -> object:
-        for name in sorted(FALSIFYING & set(options if isinstance(options, dict) else ())):
+    def _show_where_arguments_of_vllm_go(cls, options: object) -> object:
+        for name in sorted(SAMPLING_REFUSED_IN_TRAINING.keys() & set(options if isinstance(options, dict) else ())):
             raise ValueError(
-                f"{name} is not offered: tokens would be drawn from another distribution than the one that the learner "
-                "computes, and every importance weight would be wrong; leave it out"
+                f"{name} is an argument of vLLM: give vllm.{name} in difficulty and evaluation; training refuses it: "
+                f"{FALSIFIED}"
             )
         return options
+
+    @field_validator("vllm")
+    @classmethod
+    def _are_arguments_of_sampling(cls, value: dict[str, Any]) -> dict[str, Any]:
+        check_sampling_arguments(value)
+        return value
 
     @field_validator("guided_regex")
     @classmethod

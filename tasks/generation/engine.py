@@ -118,28 +118,14 @@ class Engine:
 
         Raises:
             RequestRefusedError: vLLM does not accept the request, such as a prompt that is longer than the context.
+            EngineOptionsError: vLLM does not accept a value in `sampling.vllm`.
             EngineError: the engine died.
         """
         from vllm.inputs import TokensPrompt
-        from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
-        parameters = SamplingParams(
-            n=1,
-            temperature=sampling.temperature,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-            min_p=sampling.min_p,
-            max_tokens=sampling.max_tokens,
-            stop=sampling.stop,
-            stop_token_ids=sampling.stop_token_ids,
-            include_stop_str_in_output=True,  # the text is that of the tokens
-            skip_special_tokens=False,  # in some models `</think>` is one
-            spaces_between_special_tokens=False,
-            structured_outputs=StructuredOutputsParams(regex=sampling.guided_regex) if sampling.guided_regex else None,
-            seed=seed,
-            logprobs=0 if with_logprobs else None,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
+        from tasks.generation.engine_sampling import sampling_parameters
+
+        parameters = sampling_parameters(sampling, seed=seed, with_logprobs=with_logprobs)
         # With the version as salt, a prompt's cached prefix serves no request that begins under newer weights; requests
         # that wait during an update are salted anew by `scheduler`.
         prompt = TokensPrompt(prompt_token_ids=list(prompt_ids), cache_salt=str(self._version))

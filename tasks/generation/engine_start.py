@@ -15,6 +15,11 @@ from tasks.machine.resources import has_gpu
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
+REFUSALS = (RuntimeError, ValueError, OSError)
+"""Kinds of errors that vLLM raises where it does not start."""
+REFUSALS_OF_ARGUMENTS = (*REFUSALS, TypeError, AttributeError, KeyError, AssertionError)
+"""The same, and those that it raises where an argument that is passed through has a value of a wrong type."""
+
 
 def load(
     model: str, config: EngineConfig, output: EngineOutput, *, updatable: bool, adapter_rank: int | None
@@ -25,16 +30,22 @@ def load(
         EngineError: it could not start, with the reason that its process printed.
         EngineOptionsError: it does not accept the model or the options.
     """
+    if not has_gpu() and config.vllm.get("enable_chunked_prefill"):
+        raise EngineOptionsError(
+            "engine.vllm.enable_chunked_prefill: without a GPU prompts are computed whole, as vLLM cannot rewind a "
+            "request's seed after a part of its prompt; leave it out"
+        )
     with large_imports():
         from vllm.config import WeightTransferConfig
         from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.usage.usage_lib import UsageContext
         from vllm.v1.engine.async_llm import AsyncLLM
 
     from tasks.generation.engine_stats import Recorder
 
     options: dict[str, Any] = {}
     recorder = Recorder()
-    if config.tensor_parallel_size == 1:
+    if config.gpus_of_replica == 1:
         from tasks.generation.executor import InProcessExecutor
 
         options["distributed_executor_backend"] = InProcessExecutor
@@ -58,6 +69,7 @@ def load(
 
         options["weight_transfer_config"] = WeightTransferConfig(backend=weight_transfer.BACKEND)
         options["worker_extension_cls"] = weight_transfer.WORKER_EXTENSION
+    refusals = REFUSALS_OF_ARGUMENTS if config.vllm else REFUSALS
     try:
         llm = AsyncLLM.from_engine_args(
             AsyncEngineArgs(
@@ -72,13 +84,15 @@ def load(
                 logprobs_mode="processed_logprobs",
                 disable_log_stats=False,
                 use_tqdm_on_load=False,
-                **options,
+                **options | config.vllm,
             ),
+            usage_context=UsageContext.LLM_CLASS,  # vLLM's largest defaults: 8,192 to 16,384 tokens of a batch on GPUs
             stat_loggers=[lambda *_: recorder],
         )
-    except (RuntimeError, ValueError, OSError) as error:
+    except refusals as error:
         # The process of the engine raises its error in itself alone; this one sees that it has ended.
         is_mistake = not isinstance(error, RuntimeError) or output.names_mistake
         kind = EngineOptionsError if is_mistake else EngineError
-        raise kind(with_cause(f"vLLM does not start on {model}: {output.reason_or(error)}")) from error
+        given = f" with engine.vllm = {config.vllm}" if config.vllm else ""
+        raise kind(with_cause(f"vLLM does not start on {model}{given}: {output.reason_or(error)}")) from error
     return llm, recorder.statistics

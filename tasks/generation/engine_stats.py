@@ -14,10 +14,15 @@ if TYPE_CHECKING:
 
 
 class Recorder(StatLoggerBase):
-    """A stat logger that updates its `statistics` in every iteration of the engine."""
+    """A stat logger that updates its `statistics` in every iteration of the engine.
+
+    The replicas of a data parallel engine record one by one: their requests are summed, and the fullest KV cache
+    counts.
+    """
 
     def __init__(self, vllm_config: VllmConfig | None = None, engine_index: int = 0) -> None:
         self.statistics = EngineStatistics()
+        self._newest: dict[int, SchedulerStats] = {}
 
     def record(
         self,
@@ -26,14 +31,16 @@ class Recorder(StatLoggerBase):
         mm_cache_stats: object = None,
         engine_idx: int = 0,
     ) -> None:
-        """Take the figures of one iteration; vLLM calls this."""
+        """Take the figures of one iteration of replica `engine_idx`; vLLM calls this."""
         if iteration_stats is not None:
             self.statistics.generated_tokens += iteration_stats.num_generation_tokens
             self.statistics.preemptions += iteration_stats.num_preempted_reqs
         if scheduler_stats is not None:
-            self.statistics.running = scheduler_stats.num_running_reqs
-            self.statistics.queued = scheduler_stats.num_waiting_reqs
-            self.statistics.kv_cache_usage = scheduler_stats.kv_cache_usage
+            self._newest[engine_idx] = scheduler_stats
+            replicas = self._newest.values()
+            self.statistics.running = sum(newest.num_running_reqs for newest in replicas)
+            self.statistics.queued = sum(newest.num_waiting_reqs for newest in replicas)
+            self.statistics.kv_cache_usage = max(newest.kv_cache_usage for newest in replicas)
 
     def log_engine_initialized(self) -> None:
         """Log nothing at the start."""

@@ -186,7 +186,7 @@ class _Generation:
         self._cache = cache
         self._on_judged = on_judged
         self._functions = FunctionWatch(ends_when_away=False)  # `Judging` tries again what a service could not judge
-        self._free_jobs = asyncio.Semaphore(max(1, BACKLOG * config.max_num_seqs // sampling.samples))
+        self._free_jobs = asyncio.Semaphore(max(1, BACKLOG * config.max_num_seqs * config.replicas // sampling.samples))
 
     async def run(self, jobs: Sequence[tuple[_Job, list[int]]], judges: AbstractContextManager[VerifierPool]) -> None:
         """Sample all jobs, given with the tokens of their prompts.

@@ -103,6 +103,7 @@ class RolloutCache:
             "sampling": {name: value for name, value in result_options(sampling).items() if name != "samples"},
             "dtype": engine.dtype,
             "seed": engine.seed,
+            "vllm": engine.vllm,
         }
         ours = f"{folder}/{hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:16]}"
         return cls(

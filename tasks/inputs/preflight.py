@@ -24,12 +24,14 @@ from tasks.inputs.rewards import check_rewards
 from tasks.inputs.written import written_options
 from tasks.lineage.code_digest import LOCK, pinned_version
 from tasks.machine.local_ray import check_machine
+from tasks.machine.resources import has_gpu
 from tasks.sourcing import loaders
 from tasks.sourcing.columns import VERIFIERS_OF
 from tasks.sourcing.hub import resolve_revision
 from tasks.sourcing.spec import SourceSpec
 from tasks.tables.content_digest import file_digest
 from tasks.training.config import TrainingConfig
+from tasks.training.learner.config import check_liger
 from tasks.training.telemetry import trackers
 from tasks.verifiers import VerifiersConfig
 
@@ -47,6 +49,7 @@ SAMPLING_OF_TRAINING = (
     "stop_token_ids",
     "guided_regex",
     "chat_template_kwargs",
+    "vllm",
 )
 """Sampling options that decide a prompt's pass rate, and that difficulty and training must therefore share."""
 
@@ -98,6 +101,7 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> C
     first_rows = check(pinned, training, evaluation)
     if on_this_machine:
         trackers.check(training.trackers)
+        check_liger(training.learner, gpu=has_gpu())
         lacking = report_unjudgeable(pinned, first_rows)
     if any(source.verifiers & set(VERIFIERS_OF["chat"]) for source in pinned.sources):
         check_judge(data.verifiers, data.name, on_this_machine=on_this_machine)

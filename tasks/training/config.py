@@ -8,6 +8,11 @@ from pydantic import Field, model_validator
 
 from tasks.config import Config, RunTime
 from tasks.generation.config import EngineConfig, SamplingConfig
+from tasks.generation.vllm_arguments import (
+    ENGINE_REFUSED_IN_TRAINING,
+    SAMPLING_REFUSED_IN_TRAINING,
+    refused_in_training,
+)
 from tasks.training.learner.config import LearnerConfig, LoraConfig, OptimizerConfig, UpdatesConfig
 from tasks.training.objective.config import ObjectiveConfig
 from tasks.training.prompt_options import ActiveResampling, DynamicResampling, PromptsConfig, ReplayConfig, Resampling
@@ -17,8 +22,8 @@ class ActorsConfig(Config):
     """The actors: vLLM engines that generate independently of one another, each in a process of its own."""
 
     count: RunTime[int] = Field(1, gt=0)
-    """Number of engines, each on `engine.tensor_parallel_size` GPUs where there are GPUs. Where some of them are lost,
-    training continues with the others."""
+    """Number of engines, each on `engine.tensor_parallel_size` GPUs where there are GPUs, times the other parallel
+    sizes in `engine.vllm`. Where some of them are lost, training continues with the others."""
     engine: EngineConfig = EngineConfig()
     """Options of every engine: model length, memory, parallelism."""
     updates: Literal["in_flight", "drained", "barrier", "static"] = "in_flight"
@@ -230,6 +235,35 @@ class TrainingConfig(Config):
             raise ValueError(
                 "sampling.guided_regex: responses are drawn from the policy's tokens that can match, which is not the "
                 "policy; objective.correction weighs the one against the other, kind = none does not"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _passes_to_vllm_what_training_allows(self) -> Self:
+        engine = self.actors.engine
+        reason = refused_in_training("sampling.vllm", self.sampling.vllm, SAMPLING_REFUSED_IN_TRAINING)
+        reason = reason or refused_in_training("actors.engine.vllm", engine.vllm, ENGINE_REFUSED_IN_TRAINING)
+        if reason:
+            raise ValueError(reason)
+        for name in engine.coarse:
+            if self.objective.correction.kind == "none":
+                raise ValueError(
+                    f"actors.engine.vllm.{name}: the engine then draws from another distribution than the learner's; "
+                    "objective.correction weighs the one against the other, kind = none does not"
+                )
+            if self.model_check:
+                raise ValueError(
+                    f"actors.engine.vllm.{name}: the engine then differs from the learner by more than rounding, and "
+                    "model_check would end the run; set model_check: false"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _liger_computes_its_loss(self) -> Self:
+        if self.learner.liger is True and self.objective.entropy_coefficient > 0:
+            raise ValueError(
+                f"learner.liger = true: its kernel has no gradient of an entropy, and objective.entropy_coefficient is "
+                f"{self.objective.entropy_coefficient:g}; set liger to auto"
             )
         return self
 

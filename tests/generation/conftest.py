@@ -9,6 +9,7 @@ import pytest
 from tasks.generation.config import EngineConfig
 
 CONTEXT = 320
+BATCHED_TOKENS = 4099
 
 
 @pytest.fixture(scope="package")
@@ -29,7 +30,8 @@ def engine(tiny_model, loop, before):
     """Eight sequences at a time in float32, so that log-probabilities can be compared closely."""
     from tasks.generation.engine import Engine
 
-    options = EngineConfig(max_model_len=CONTEXT, max_num_seqs=8, dtype="float32", cpu_threads=1)
+    arguments = {"max_num_batched_tokens": BATCHED_TOKENS}
+    options = EngineConfig(max_model_len=CONTEXT, max_num_seqs=8, dtype="float32", cpu_threads=1, vllm=arguments)
     environment = dict(os.environ)
     engine = loop.run(Engine.start(tiny_model, options, updatable=True))
     assert dict(os.environ) == environment, "what the engine needs is no business of this process's other children"

@@ -169,9 +169,37 @@ def test_variables_of_the_chat_template_reach_it(tokenizer):
 
 
 @pytest.mark.parametrize("name", ["repetition_penalty", "logit_bias", "min_tokens"])
-def test_an_option_that_falsifies_importance_weights_is_refused_with_the_reason(name):
-    with pytest.raises(ValidationError, match=f"{name} is not offered: .* every importance weight would be wrong"):
+def test_an_argument_of_vllm_beside_our_options_is_refused_with_the_way_and_the_reason(name):
+    message = f"give vllm.{name} in difficulty and evaluation; training .* every importance weight would be wrong"
+    with pytest.raises(ValidationError, match=message):
         SamplingConfig.model_validate({name: 1})
+
+
+@pytest.mark.engine
+def test_outside_of_training_the_distribution_may_be_cut(engine, loop, policy):
+    greedy = loop.run(engine.generate(PROMPT, SamplingConfig(max_tokens=8, temperature=0.0)))
+    likeliest = [int(row.argmax()) for row in policy(greedy.token_ids)]
+    assert greedy.token_ids.tolist() == likeliest
+    for cut in ({"top_k": 1}, {"min_p": 1.0}):
+        responses = loop.run(drawn(engine, 5, SamplingConfig(max_tokens=8, **cut)))
+        assert {tuple(response.token_ids.tolist()) for response in responses} == {tuple(likeliest)}
+
+
+@pytest.mark.engine
+def test_arguments_of_vllm_reach_it(engine, loop):
+    from tasks.generation.interface import EngineOptionsError
+
+    few = [40, 41, 42]
+    responses = loop.run(drawn(engine, 20, SamplingConfig(max_tokens=8, vllm={"allowed_token_ids": few})))
+    assert {int(token) for response in responses for token in response.token_ids} == set(few)
+    biased = SamplingConfig(max_tokens=8, vllm={"logit_bias": {41: 100.0}})
+    assert biased == SamplingConfig.model_validate_json(biased.model_dump_json())
+    responses = loop.run(drawn(engine, 5, biased))
+    assert {int(token) for response in responses for token in response.token_ids} == {41}
+    with pytest.raises(EngineOptionsError, match=r"sampling.vllm = .*min_tokens: .*valid integer"):
+        loop.run(drawn(engine, 1, SamplingConfig(max_tokens=8, vllm={"min_tokens": "few"})))
+    with pytest.raises(EngineOptionsError, match=r"sampling.vllm = .*repetition_penalty"):
+        loop.run(drawn(engine, 1, SamplingConfig(max_tokens=8, vllm={"repetition_penalty": -1.0})))
 
 
 def test_what_is_no_regular_expression_is_refused_before_anything_starts():

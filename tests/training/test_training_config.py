@@ -6,9 +6,10 @@ import pytest
 from pydantic import ValidationError
 
 from tasks.config import SpecError, load_yaml
+from tasks.failures import MistakeError
 from tasks.inputs.files import Recipe
 from tasks.training.config import TrainingConfig
-from tasks.training.learner.config import OptimizerConfig, learning_rate
+from tasks.training.learner.config import LearnerConfig, OptimizerConfig, check_liger, learning_rate
 from tests.paths import ROOT
 
 RECIPES = ROOT / "workflows" / "recipes"
@@ -33,7 +34,32 @@ RECIPES = ROOT / "workflows" / "recipes"
             },
             r"overlong penalises from 16384 tokens on, which sampling.max_tokens \(512\) never exceeds",
         ),
-        ({"sampling": {"repetition_penalty": 1.1}}, "repetition_penalty is not offered: .* every importance weight"),
+        ({"sampling": {"repetition_penalty": 1.1}}, "repetition_penalty is an .*training refuses .* every importance"),
+        (
+            {"sampling": {"vllm": {"repetition_penalty": 1.1}}},
+            "sampling.vllm.repetition_penalty: training refuses it: .* every importance weight would be wrong",
+        ),
+        ({"sampling": {"vllm": {"top_k": 3}}}, "top_k is not passed to vLLM: `sampling.top_k` sets it"),
+        (
+            {"actors": {"engine": {"vllm": {"speculative_config": {"method": "ngram"}}}}},
+            "actors.engine.vllm.speculative_config: training refuses it: vLLM drafts tokens",
+        ),
+        (
+            {"actors": {"engine": {"vllm": {"quantisation": "fp8"}}}},
+            r"actors.engine.vllm\n.* no engine argument 'quantisation' \(did you mean 'quantization'\?\)",
+        ),
+        (
+            {"actors": {"engine": {"vllm": {"quantization": "fp8"}}}},
+            "actors.engine.vllm.quantization: .* set model_check: false",
+        ),
+        (
+            {
+                "actors": {"engine": {"vllm": {"kv_cache_dtype": "fp8"}}},
+                "model_check": False,
+                "objective": {"correction": {"kind": "none"}},
+            },
+            "actors.engine.vllm.kv_cache_dtype: .* objective.correction weighs",
+        ),
         (
             {"sampling": {"guided_regex": "[ab]"}, "objective": {"correction": {"kind": "none"}}},
             "guided_regex: .* which is not the policy; objective.correction weighs .* kind = none does not",
@@ -59,6 +85,10 @@ RECIPES = ROOT / "workflows" / "recipes"
         ),
         ({"lora": {"rank": 4, "alpha": 8, "target_modules": ["q_proj", "lm_head"]}}, "lora.target_modules = lm_head"),
         ({"lora": {"rank": 513, "alpha": 8}}, "lora.rank"),
+        (
+            {"learner": {"liger": True}, "objective": {"entropy_coefficient": 0.1}},
+            "learner.liger = true: its kernel has no gradient of an entropy",
+        ),
         ({"steps": 0}, "steps"),
         ({"learner": {"zero_stage": 4}}, "learner.zero_stage"),
     ],
@@ -101,3 +131,19 @@ def test_every_recipe_that_ships_can_be_read(path):
 def test_learning_rates_of_six_steps_by_hand(schedule, warmup, expected):
     options = OptimizerConfig(learning_rate=8, schedule=schedule, warmup_steps=warmup)
     assert [learning_rate(step, options, 6) for step in range(6)] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("gpu", "message"), [(False, "needs a GPU"), (True, "install the extra `liger`")])
+def test_ligers_kernel_is_refused_where_it_cannot_run(monkeypatch, gpu, message):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    for option in ("auto", False):
+        check_liger(LearnerConfig(liger=option), gpu=gpu)
+    with pytest.raises(MistakeError, match=f"learner.liger = true: .*{message}"):
+        check_liger(LearnerConfig(liger=True), gpu=gpu)
+
+
+def test_an_engine_in_fewer_bits_trains_where_its_difference_is_weighed_and_accepted():
+    arguments = {"quantization": "fp8", "kv_cache_dtype": "fp8"}
+    config = TrainingConfig.model_validate({"model_check": False, "actors": {"engine": {"vllm": arguments}}})
+    assert config.actors.engine.coarse == ["quantization", "kv_cache_dtype"]
+    assert config.objective.correction.kind != "none"

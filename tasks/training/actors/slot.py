@@ -90,7 +90,7 @@ class ActorSlot:
         self.idle.set()
         self.reserved = False
         self.suspect: Group | None = None
-        self.concurrency = Concurrency(actors.engine.max_num_seqs, actors.min_num_seqs)
+        self.concurrency = Concurrency(actors.engine.max_num_seqs * actors.engine.replicas, actors.min_num_seqs)
         self.statistics = EngineStatistics()
         self.preemptions = 0
         self.idle_seconds = 0.0

@@ -30,7 +30,7 @@ class ClusterConfig(Config):
 
     def gpus_of(self, engine: EngineConfig) -> int:
         """Return the number of GPUs that one engine takes on these machines; 0 where they have none."""
-        return engine.tensor_parallel_size if self.gpus_per_node else 0
+        return engine.gpus if self.gpus_per_node else 0
 
 
 def check_cluster(config: TrainingConfig, cluster: ClusterConfig) -> None:
@@ -39,10 +39,10 @@ def check_cluster(config: TrainingConfig, cluster: ClusterConfig) -> None:
     Raises:
         ValueError: one would wait for ever; names the option and the GPUs or cores that are needed.
     """
-    per_node, span = cluster.gpus_per_node, config.actors.engine.tensor_parallel_size
+    per_node, span = cluster.gpus_per_node, config.actors.engine.gpus
     if per_node and span > per_node:
         raise MistakeError(
-            f"actors.engine.tensor_parallel_size ({span}): an engine lies on one machine, and one has "
+            f"actors.engine.{config.actors.engine.parallel_sizes}: an engine lies on one machine, and one has "
             f"cluster.gpus_per_node ({per_node}) GPUs"
         )
     if _in_one_pod(config, cluster):
@@ -71,7 +71,7 @@ def ray_job(config: TrainingConfig, cluster: ClusterConfig) -> RayJobConfig:
 
     groups = []
     if not _in_one_pod(config, cluster):
-        engines_per_node = cluster.gpus_per_node // config.actors.engine.tensor_parallel_size
+        engines_per_node = cluster.gpus_per_node // config.actors.engine.gpus
         node = resources(cluster.node.with_gpus(cluster.gpus_per_node))
         groups = [
             WorkerNodeConfig("learner", ceil(config.learner.ranks / cluster.gpus_per_node), node),
@@ -83,7 +83,7 @@ def ray_job(config: TrainingConfig, cluster: ClusterConfig) -> RayJobConfig:
 
 
 def _gpus(config: TrainingConfig) -> int:
-    return config.learner.ranks + config.actors.count * config.actors.engine.tensor_parallel_size
+    return config.learner.ranks + config.actors.count * config.actors.engine.gpus
 
 
 def _in_one_pod(config: TrainingConfig, cluster: ClusterConfig) -> bool:

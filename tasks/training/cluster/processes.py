@@ -17,7 +17,7 @@ from tasks.training.cluster.placement import Placement, cluster_nodes, lack
 from tasks.training.config import TrainingConfig
 from tasks.training.groups.group import Prompt
 from tasks.training.learner.client import RayLearner
-from tasks.training.learner.config import check_dense_attention
+from tasks.training.learner.config import check_dense_attention, check_liger
 from tasks.training.learner.rank import LearnerRank
 from tasks.training.rewards import RayJudge, RewardProcess
 from tasks.verifiers import VerifiersConfig, verifiers_of
@@ -37,14 +37,16 @@ def check_resources(config: TrainingConfig, *, resuming: bool = False) -> None:
     Raises:
         ResourceError: it cannot; names the options and what the cluster has, by node where there are several with GPUs.
         DenseAttentionError: rows are too long for the attention that GPUs have for the learner's type.
+        MistakeError: `learner.liger` is true, and its kernel cannot run.
     """
     import ray
 
     available = ray.cluster_resources()
     learner, actors = config.learner, config.actors
-    gpus, per_engine = available.get("GPU", 0), actors.engine.tensor_parallel_size
+    gpus, per_engine = available.get("GPU", 0), actors.engine.gpus
     if per_engine > 1 and not gpus:
-        raise ResourceError(f"actors.engine.tensor_parallel_size is {per_engine}, and the cluster has no GPU")
+        raise ResourceError(f"actors.engine.{actors.engine.parallel_sizes}: the cluster has no GPU")
+    check_liger(learner, gpu=bool(gpus))
     if gpus and learner.dtype == "float32":
         check_dense_attention(learner)
     nodes = cluster_nodes() if gpus else []
@@ -121,7 +123,7 @@ class RunProcesses:
         def create() -> Any:
             remote = self._ray.remote(ActorProcess).options(
                 num_cpus=options.cpus,
-                num_gpus=options.engine.tensor_parallel_size if self._gpus else 0,
+                num_gpus=options.engine.gpus if self._gpus else 0,
                 max_concurrency=10_000,
                 max_task_retries=-1,  # a network that is away for seconds is no loss, as long as Ray finds it alive
                 enable_task_events=False,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, StrictBool, model_validator
 
 from tasks.config import Config, RunTime
 from tasks.failures import MistakeError
+from tasks.generation.vllm_arguments import Arguments
+from tasks.training.learner.deepspeed_keys import check_keys
 
 DENSE_TOKENS = 4096
 """Tokens of a row beyond which attention with a dense mask is refused on a GPU: a mask holds their square."""
@@ -81,6 +84,13 @@ class LearnerConfig(Config):
     """
     gradient_checkpointing: RunTime[bool] = False
     """Recompute activations in the backward pass in place of storing them: less memory, more time."""
+    liger: RunTime[StrictBool | Literal["auto"]] = "auto"
+    """Use of the loss's kernel of `liger-kernel` (arXiv:2410.10989), which saves memory on a GPU. `auto`: where it is
+    installed and has a GPU. true: always; a run on a machine without either is refused. false: never."""
+    deepspeed: Arguments = Field({})
+    """Further keys of DeepSpeed's configuration, which are merged into the learner's, such as `{zero_optimization:
+    {overlap_comm: true, offload_optimizer: {device: cpu}}}`. A key that DeepSpeed does not know, which it would itself
+    ignore, is refused when the file is read; so is one that an option of ours sets, or that has no effect here."""
     cpus: RunTime[float] = Field(1.0, ge=0)
     """CPU cores that a rank reserves in Ray."""
     cpu_threads: RunTime[int | None] = Field(None, gt=0)
@@ -93,6 +103,14 @@ class LearnerConfig(Config):
     steps since then again."""
     restart_window_seconds: RunTime[float] = Field(3600, gt=0)
     """Seconds after which a restart of the learner no longer counts against `max_restarts`."""
+
+    @model_validator(mode="after")
+    def _passes_to_deepspeed_what_it_uses(self) -> Self:
+        try:
+            check_keys(self.deepspeed, self.zero_stage)
+        except ValueError as error:
+            raise ValueError(f"learner.deepspeed: {error}") from None
+        return self
 
 
 class UpdatesConfig(Config):
@@ -120,6 +138,26 @@ def check_dense_attention(config: LearnerConfig) -> None:
             f"learner.dtype = {config.dtype} but one with a mask of {config.micro_batch_tokens:,} x "
             f"{config.micro_batch_tokens:,}, which is refused beyond {DENSE_TOKENS:,} tokens; give learner.dtype = "
             "bfloat16 (on NVIDIA's Ampere or later), or shorter rows"
+        )
+
+
+def check_liger(config: LearnerConfig, *, gpu: bool) -> None:
+    """Check that Liger's kernel can run on this machine where `learner.liger` is true.
+
+    Args:
+        config: options of the learner.
+        gpu: whether the learner has GPUs.
+
+    Raises:
+        MistakeError: there is no GPU, or `liger-kernel` is not installed.
+    """
+    if config.liger is not True:
+        return
+    if not gpu:
+        raise MistakeError("learner.liger = true: its kernel needs a GPU, and the learner has none; set it to auto")
+    if importlib.util.find_spec("liger_kernel") is None:
+        raise MistakeError(
+            "learner.liger = true: liger-kernel is not installed; install the extra `liger`, or set it to auto"
         )
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tasks.training.config import TrainingConfig
 
 
-def deepspeed_config(config: TrainingConfig, dtype: str) -> dict[str, object]:
+def deepspeed_config(config: TrainingConfig, dtype: str) -> dict[str, Any]:
     """Return DeepSpeed's configuration: `dtype` with float32 master weights, ZeRO, AdamW, gradient clipping.
+
+    The keys of `learner.deepspeed` are merged into it.
 
     The trainer itself ends a step's gradient accumulation (`managed_gradient_accumulation` is off), because the number
     of micro-batches differs from step to step. Their gradients are summed in float32: bfloat16 would round away what
@@ -17,7 +21,7 @@ def deepspeed_config(config: TrainingConfig, dtype: str) -> dict[str, object]:
         dtype: `bfloat16` or `float32`, the type of weights and activations.
     """
     optimizer = config.optimizer
-    return {
+    ours = {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "managed_gradient_accumulation": False,
@@ -43,3 +47,12 @@ def deepspeed_config(config: TrainingConfig, dtype: str) -> dict[str, object]:
             },
         },
     }
+    return _merged(ours, config.learner.deepspeed)
+
+
+def _merged(ours: dict[str, Any], further: dict[str, Any]) -> dict[str, Any]:
+    both = {
+        key: _merged(ours[key], value) if isinstance(value, dict) and isinstance(ours.get(key), dict) else value
+        for key, value in further.items()
+    }
+    return ours | both

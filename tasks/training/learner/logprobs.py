@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         shape: _Shape
         chunk: int
         entropy_gradient: bool
+        fused: bool
         saved_tensors: tuple[Tensor, Tensor, Tensor, Tensor | None]
         needs_input_grad: tuple[bool, ...]
 
@@ -41,6 +42,7 @@ def token_logprobs(
     chunk: int = DEFAULT_CHUNK,
     with_entropy: bool = True,
     entropy_gradient: bool = False,
+    fused: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute `log_softmax(logits / temperature)` at the targets, and that distribution's entropy.
 
@@ -60,6 +62,7 @@ def token_logprobs(
         chunk: tokens whose logits `[chunk, V]` exist at a time. Changes memory and speed, not values.
         with_entropy: also compute the entropy.
         entropy_gradient: make it differentiable too, which costs the backward pass another pass over each `[chunk, V]`.
+        fused: compute the backward pass with Liger's kernel where that can run (`liger`).
 
     Returns:
         Log-probabilities `[T]`, nats, differentiable in `hidden`, `lm_head_weight` and `bias`; and entropy `[T]`, nats,
@@ -77,9 +80,14 @@ def token_logprobs(
         raise ValueError(f"temperature must be above 0 and chunk at least 1, got {temperature} and {chunk}")
     shape = _Shape(scale, cap, temperature)
     logprobs, entropy = _TokenLogprobs.apply(
-        hidden, lm_head_weight, bias, targets, shape, chunk, with_entropy, entropy_gradient
+        hidden, lm_head_weight, bias, targets, shape, chunk, with_entropy, entropy_gradient, fused
     )
     return logprobs, entropy if with_entropy else None
+
+
+def can_be_fused(cap: float | None, bias: Tensor | None, entropy_gradient: bool) -> bool:
+    """Return whether Liger's kernel computes a head's gradient: one without cap, bias and entropy in the loss."""
+    return not (entropy_gradient or cap or bias is not None)
 
 
 class _Shape(NamedTuple):
@@ -113,6 +121,7 @@ class _TokenLogprobs(torch.autograd.Function):
         chunk: int,
         with_entropy: bool,
         entropy_gradient: bool,
+        fused: bool,
     ) -> tuple[Tensor, Tensor]:
         blocks = _Blocks(hidden, len(weight), chunk)
         chosen, entropy = (hidden.new_zeros(len(hidden), dtype=blocks.wide) for _ in range(2))
@@ -126,6 +135,7 @@ class _TokenLogprobs(torch.autograd.Function):
                 entropy[rows] = -torch.exp(logprobs, out=logits).mul_(logprobs).sum(dim=-1)
         ctx.save_for_backward(hidden, weight, targets, bias)  # type: ignore[arg-type]  # None is taken, too
         ctx.shape, ctx.chunk, ctx.entropy_gradient = shape, chunk, entropy_gradient
+        ctx.fused = fused and can_be_fused(shape.cap, bias, entropy_gradient)
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropy)
         return chosen, entropy
@@ -141,7 +151,7 @@ class _TokenLogprobs(torch.autograd.Function):
         for start in range(0, len(hidden), ctx.chunk):
             rows = slice(start, start + ctx.chunk)
             upstream = -shape.factor * grad_logprobs[rows, None]  # [chunk, 1]
-            if not (ctx.entropy_gradient or shape.cap or bias is not None) and liger.serves(hidden):
+            if ctx.fused and liger.serves(hidden):
                 logits = _narrow_logits(hidden[rows], weight, shape, blocks)
                 slope = liger.softmax_minus_onehot_(logits, targets[rows])
             else:
@@ -164,7 +174,7 @@ class _TokenLogprobs(torch.autograd.Function):
             grad_weight = torch.zeros_like(weight) if grad_weight is None else grad_weight.to(weight.dtype)
         if grad_bias is not None:
             grad_bias = grad_bias[:, 0].to(hidden.dtype)
-        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None, None, None
 
 
 def _slope(

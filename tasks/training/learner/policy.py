@@ -17,7 +17,7 @@ from tasks.training.learner import attention, varlen
 from tasks.training.learner.adapter import adapter_parameters, add_adapter, base_parameters, switched_off
 from tasks.training.learner.architecture import LogitsShape, carries_state, fix_rope, without_randomness
 from tasks.training.learner.config import LoraConfig
-from tasks.training.learner.logprobs import DEFAULT_CHUNK, token_logprobs
+from tasks.training.learner.logprobs import DEFAULT_CHUNK, can_be_fused, token_logprobs
 from tasks.training.learner.packing import RowOptions
 
 DENSE = "sdpa"
@@ -54,9 +54,10 @@ class Policy(nn.Module):
     Its parameters are those of the Hugging Face model under `model`, so that weights go out by their checkpoint names.
     """
 
-    def __init__(self, model: PreTrainedModel, chunk: int) -> None:
-        """`chunk`: tokens whose logits exist at a time."""
+    def __init__(self, model: PreTrainedModel, chunk: int, fused: bool = True) -> None:
+        """Wrap `model`; `chunk` (tokens whose logits exist at a time) and `fused` are those of `token_logprobs`."""
         super().__init__()
+        self._fused = fused
         self.model = model
         self._chunk = chunk
         self._logits = LogitsShape.of(model.config)
@@ -71,11 +72,12 @@ class Policy(nn.Module):
         chunk: int = DEFAULT_CHUNK,
         lora: LoraConfig | None = None,
         longest: int | None = None,
+        fused: bool = True,
     ) -> Policy:
         """Load a Hugging Face model folder, with a new adapter where `lora` is given.
 
         Its attention is that of `attention_for`, or transformers' plain one on a GPU where scores are capped. Nothing
-        in it is random. `longest` is that of `fix_rope`.
+        in it is random. `longest` is that of `fix_rope`, and `fused` that of `token_logprobs`.
 
         Raises:
             ModelError: the folder cannot be loaded, or RoPE depends on the length of a sequence in a way that packed
@@ -94,7 +96,13 @@ class Policy(nn.Module):
             # ZeRO-3 frees parameters between forward and backward, which non-reentrant checkpointing does not survive.
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
             model.enable_input_require_grads()
-        return cls(model, chunk)
+        return cls(model, chunk, fused)
+
+    @property
+    def can_be_fused(self) -> bool:
+        """True if Liger's kernel computes the gradient of its head, where the entropy is not in the loss."""
+        bias = getattr(self.model.get_output_embeddings(), "bias", None)
+        return can_be_fused(self._logits.cap, bias, entropy_gradient=False)
 
     @property
     def shares_prompts(self) -> bool:
@@ -147,6 +155,7 @@ class Policy(nn.Module):
             temperature=temperature,
             chunk=self._chunk,
             entropy_gradient=entropy_gradient,
+            fused=self._fused,
         )
         assert entropy is not None
         return _scatter(logprobs, mask), _scatter(entropy, mask)

@@ -17,6 +17,7 @@ from deepspeed.runtime.engine import DeepSpeedEngine
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from tasks.failures import MistakeError
 from tasks.machine import precision
 from tasks.storage.durable import whole, writing
 from tasks.training.config import TrainingConfig
@@ -57,6 +58,7 @@ class Trainer:
         Raises:
             ModelError: the model is one that the learner cannot compute rightly.
             DenseAttentionError: rows are too long for the attention that this GPU has for the learner's type.
+            MistakeError: `learner.liger` is true, and its kernel cannot compute the model's head.
         """
         options = config.learner
         self._config = config
@@ -73,7 +75,13 @@ class Trainer:
             chunk=options.logprob_chunk_tokens,
             lora=config.lora,
             longest=config.actors.engine.max_model_len,
+            fused=options.liger is not False,
         )
+        if options.liger is True and not self.policy.can_be_fused:
+            raise MistakeError(
+                "learner.liger = true: the model's head has a bias, or its logits a cap, which the kernel lacks; set "
+                "it to auto"
+            )
         if self.policy.attends_densely:
             check_dense_attention(options)
         self.policy.train()

@@ -121,7 +121,7 @@ class Plan:
     @property
     def gpus(self) -> int:
         """GPUs of the learner and of all engines."""
-        return self.config.learner.ranks + self.config.actors.count * self.config.actors.engine.tensor_parallel_size
+        return self.config.learner.ranks + self.config.actors.count * self.config.actors.engine.gpus
 
     @property
     def bottleneck(self) -> str:
@@ -145,7 +145,7 @@ def plan(config: TrainingConfig, model: Architecture, machines: Machines, prompt
     publish = 0.0 if config.lora else weights / machines.storage  # an adapter is a few MB
     simulated = _simulated(config, clock, ClockLearner(rate, publish_seconds=publish), prompts)
     seconds = config.steps * simulated.step_seconds
-    learner, actors = config.learner.ranks, config.actors.count * config.actors.engine.tensor_parallel_size
+    learner, actors = config.learner.ranks, config.actors.count * config.actors.engine.gpus
     return Plan(
         config=config,
         nodes=_nodes(learner, actors, machines.gpus_per_node),
@@ -172,7 +172,7 @@ def _engine(
 ) -> tuple[float, EngineClock]:
     """Return the bytes for an engine's KV cache, and its speed."""
     engine = config.actors.engine
-    gpus, context = engine.tensor_parallel_size, prompts.context(config.sampling.max_tokens)
+    gpus, context = engine.gpus_of_replica, prompts.context(config.sampling.max_tokens)
     cache = roofline.kv_room(model, machines.gpu, gpus=gpus, utilization=engine.gpu_memory_utilization)
     weights = roofline.WEIGHT * model.parameters
     longest = model.kv_cache(engine.max_model_len)
@@ -188,7 +188,10 @@ def _engine(
     base += model.layers * machines.layer_seconds[0 if engine.enforce_eager else 1]
     fitting = max(1, min(engine.max_num_seqs, int(cache / model.kv_cache(context))))
     return cache, EngineClock(
-        base, per_sequence, fitting, update_seconds=0.0 if config.lora else weights / machines.storage
+        base,
+        per_sequence / engine.replicas,
+        fitting * engine.replicas,
+        update_seconds=0.0 if config.lora else weights / machines.storage,
     )
 
 
@@ -235,7 +238,7 @@ def best_split(
 
 def _split(config: TrainingConfig, machines: Machines, learner_nodes: int, actor_nodes: int) -> TrainingConfig:
     per_node = machines.gpus_per_node
-    per_engine = config.actors.engine.tensor_parallel_size
+    per_engine = config.actors.engine.gpus
     count = actor_nodes * per_node // per_engine
     if count == 0:
         raise PlanError(f"an engine needs {per_engine} GPUs, and {actor_nodes} nodes have {actor_nodes * per_node}")
@@ -289,7 +292,11 @@ def _learner_memory(config: TrainingConfig, model: Architecture, machines: Machi
 
 def _simulated(config: TrainingConfig, engine: EngineClock, learner: ClockLearner, prompts: Prompts) -> Simulated:
     actors = config.actors.model_copy(
-        update={"engine": config.actors.engine.model_copy(update={"max_num_seqs": engine.max_num_seqs})}
+        update={
+            "engine": config.actors.engine.model_copy(
+                update={"max_num_seqs": engine.max_num_seqs // config.actors.engine.replicas}
+            )
+        }
     )
     fewest, most = STEPS
     steps = min(most, max(fewest, RESPONSES // (config.groups_per_step * config.sampling.samples)))

@@ -28,6 +28,18 @@ class RankProcess:
         reference = self._rank.trainer.reference
         return reference.passes if reference else 0
 
+    def deepspeed_keys(self):
+        """Values that DeepSpeed's engine has of keys that pass through."""
+        engine = self._rank.trainer.engine
+        zero = engine._config.zero_config
+        offload = zero.offload_optimizer
+        return {
+            "overlap_comm": engine.optimizer.overlap_comm,
+            "reduce_bucket_size": engine.optimizer.reduce_bucket_size,
+            "offload": None if offload is None else offload.device,
+            "steps_per_print": engine.steps_per_print(),
+        }
+
     def whole_state(self):
         """What all ranks hold together, as float32 arrays: parameters, moments, step, learning rate. Collective."""
         from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state

@@ -570,3 +570,24 @@ def test_a_call_that_failed_fails_when_it_is_repeated_as_well(learner, tmp_path)
     trainer._ranks = [AnswersLost(handle) for handle in trainer._ranks]
     with pytest.raises(RuntimeError, match="holds no checkpoint"):
         asyncio.run(trainer.load(tmp_path / "empty"))
+
+
+OVERLAPPED = {"zero_optimization": {"overlap_comm": True, "reduce_bucket_size": 50_000}, "steps_per_print": 7}
+OFFLOADED = {"zero_optimization": {"offload_optimizer": {"device": "cpu", "pin_memory": False}}}
+
+
+@pytest.mark.parametrize(
+    ("keys", "values"),
+    [
+        (OVERLAPPED, {"overlap_comm": True, "reduce_bucket_size": 50_000, "steps_per_print": 7, "offload": None}),
+        pytest.param(OFFLOADED, {"overlap_comm": False, "offload": "cpu"}, marks=pytest.mark.complete),
+    ],
+)
+def test_keys_of_deepspeed_reach_it_and_the_step_is_the_same(learner, ray, tmp_path, keys, values):
+    plain = learner()
+    step(plain)
+    passed = learner(deepspeed=keys, fresh=True)
+    reached = ray.get(passed._ranks[0].deepspeed_keys.remote())
+    assert reached == reached | values
+    step(passed)
+    assert largest_change(weights(plain, tmp_path / "a"), weights(passed, tmp_path / "b")) < 1e-6

@@ -173,6 +173,32 @@ def test_a_later_pass_does_not_disturb_the_backward_pass_of_an_earlier_one():
     torch.testing.assert_close(gradients(logprobs, *first[:2]), gradients(expected, *first[:2]))
 
 
+@pytest.mark.parametrize(("options", "calls"), [({}, 1), ({"fused": False}, 0), ({"entropy_gradient": True}, 0)])
+def test_ligers_kernel_runs_where_it_is_wanted_and_can_serve(monkeypatch, options, calls):
+    from tasks.training.learner import liger
+
+    made = []
+
+    def kernel(logits, targets):
+        made.append(len(logits))
+        slope = logits.softmax(-1)
+        return slope.scatter_add_(1, targets[:, None], slope.new_full((len(slope), 1), -1.0))
+
+    monkeypatch.setattr(liger, "serves", lambda tensor: True)
+    monkeypatch.setattr(liger, "softmax_minus_onehot_", kernel)
+    hidden, weight = torch.randn(6, 4, requires_grad=True), torch.randn(9, 4, requires_grad=True)
+    targets = torch.arange(6)
+    logprobs, _ = token_logprobs(hidden, weight, targets, **options)
+    expected = (hidden @ weight.T).log_softmax(-1).gather(1, targets[:, None])[:, 0]
+    for ours, theirs in zip(
+        torch.autograd.grad(logprobs.sum(), (hidden, weight)),
+        torch.autograd.grad(expected.sum(), (hidden, weight)),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
+    assert len(made) == calls
+
+
 THROUGH_LIGER = """
 import torch
 from tasks.training.learner import liger

@@ -1,0 +1,71 @@
+"""Makes vLLM's sampling parameters of the options of sampling."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from vllm.exceptions import VLLMClientError
+from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
+
+from tasks.generation.config import SamplingConfig
+from tasks.generation.interface import EngineOptionsError
+
+
+def sampling_parameters(sampling: SamplingConfig, *, seed: int | None, with_logprobs: bool) -> SamplingParams:
+    """Return vLLM's parameters of one request that draws one sample.
+
+    Args:
+        sampling: options of sampling, but for `samples` and `seed`.
+        seed: seed of the request; None draws from the engine's stream.
+        with_logprobs: true if log-probabilities of the sampled tokens are returned, too.
+
+    Raises:
+        EngineOptionsError: vLLM does not accept a value in `sampling.vllm`.
+    """
+    try:
+        return SamplingParams(
+            n=1,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            max_tokens=sampling.max_tokens,
+            stop=sampling.stop,
+            stop_token_ids=sampling.stop_token_ids,
+            include_stop_str_in_output=True,  # the text is that of the tokens
+            skip_special_tokens=False,  # in some models `</think>` is one
+            spaces_between_special_tokens=False,
+            structured_outputs=StructuredOutputsParams(regex=sampling.guided_regex) if sampling.guided_regex else None,
+            seed=seed,
+            logprobs=0 if with_logprobs else None,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            **_typed(sampling.vllm),
+        )
+    except (ValueError, VLLMClientError) as error:
+        raise EngineOptionsError(f"sampling.vllm = {sampling.vllm}: {error}") from error
+
+
+def _typed(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments with the types that vLLM declares: ids of tokens, say, where JSON has texts as keys.
+
+    Raises:
+        ValueError: one has another type.
+    """
+    if not arguments:
+        return {}
+    try:
+        parameters = _adapter().validate_python(arguments)
+    except ValidationError as error:
+        problem = error.errors()[-1]  # those before it come of vLLM's union with its own class
+        path = [str(step) for step in problem["loc"]]
+        while len(path) > 1 and path[0] not in arguments:
+            path.pop(0)
+        raise ValueError(f"{'.'.join(path)}: {problem['msg']}") from None
+    return {name: getattr(parameters, name) for name in arguments}
+
+
+@cache
+def _adapter() -> TypeAdapter[SamplingParams]:
+    return TypeAdapter(SamplingParams)

@@ -1,0 +1,96 @@
+"""Keys of DeepSpeed's configuration: their names are those of the installed DeepSpeed, and none is ignored."""
+
+import ast
+import importlib.util
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from tasks.training.config import TrainingConfig
+from tasks.training.learner import deepspeed_keys
+from tasks.training.learner.deepspeed_config import deepspeed_config
+
+PACKAGE = Path(importlib.util.find_spec("deepspeed").origin).parent
+
+
+def fields(module, name):
+    """The keys of a pydantic model of DeepSpeed's, its aliases included, from its source."""
+    body = next(
+        node.body
+        for node in ast.walk(ast.parse((PACKAGE / module).read_text()))
+        if isinstance(node, ast.ClassDef) and node.name == name
+    )
+    lines = [line for line in body if isinstance(line, ast.AnnAssign)]
+    aliases = {
+        keyword.value.value
+        for line in lines
+        if isinstance(line.value, ast.Call)
+        for keyword in line.value.keywords
+        if keyword.arg == "alias"
+    }
+    return {line.target.id for line in lines} | aliases
+
+
+@pytest.mark.parametrize(
+    ("path", "module", "name"),
+    [
+        ("zero_optimization", "runtime/zero/config.py", "DeepSpeedZeroConfig"),
+        (
+            "zero_optimization.offload_optimizer",
+            "runtime/zero/offload_config.py",
+            "DeepSpeedZeroOffloadOptimizerConfig",
+        ),
+        ("zero_optimization.offload_param", "runtime/zero/offload_config.py", "DeepSpeedZeroOffloadParamConfig"),
+        ("zero_optimization.leaf_module", "runtime/zero/leaf_module_config.py", "DeepSpeedZeroLeafModuleConfig"),
+        ("comms_logger", "comm/config.py", "CommsLoggerConfig"),
+        ("timers.throughput", "utils/config.py", "DeepSpeedThroughputTimerConfig"),
+    ],
+)
+def test_keys_are_those_of_the_installed_deepspeed(path, module, name):
+    assert version("deepspeed") == deepspeed_keys.VERSION
+    refused = {key.rpartition(".")[2] for key in deepspeed_keys.REFUSED if key.rpartition(".")[0] == path}
+    removed = {"mics_shard_size", "mics_hierarchical_params_gather", "zeropp_loco_param"}
+    assert deepspeed_keys.INNER_KEYS[path] | refused - removed == fields(module, name)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"deepspeed": {"zero_optimisation": {}}}, "no key 'zero_optimisation' .*did you mean 'zero_optimization'"),
+        (
+            {"deepspeed": {"zero_optimization": {"overlap_com": True}}},
+            "no key 'zero_optimization.overlap_com' .*did you mean 'overlap_comm'",
+        ),
+        (
+            {"deepspeed": {"zero_optimization": {"offload_optimizer": {"devise": "cpu"}}}},
+            "no key 'zero_optimization.offload_optimizer.devise' .*'device'",
+        ),
+        ({"deepspeed": {"gradient_clipping": 1.0}}, "gradient_clipping is not .*`optimizer.max_grad_norm` sets it"),
+        ({"deepspeed": {"zero_optimization": {"stage": 3}}}, "`learner.zero_stage` sets it"),
+        ({"deepspeed": {"bf16": {"enabled": True}}}, "`learner.dtype` sets it"),
+        ({"deepspeed": {"zero_optimization": 3}}, "zero_optimization = 3: must be a mapping"),
+        (
+            {"deepspeed": {"zero_optimization": {"stage3_max_live_parameters": 10}}},
+            "stages 3 of ZeRO alone, and learner.zero_stage is 2",
+        ),
+        ({"deepspeed": {"zero_optimization": {"offload_optimizer": {"device": "nvme"}}}}, "device = 'nvme': only main"),
+        ({"deepspeed": {"communication_data_type": "bf16"}, "zero_stage": 1}, "zero_stage = 1 .* must not be rounded"),
+        ({"liger": "yes"}, r"learner\.liger"),
+    ],
+)
+def test_a_key_that_cannot_be_passed_is_refused(options, message):
+    with pytest.raises(ValidationError, match=message):
+        TrainingConfig.model_validate({"learner": options})
+
+
+def test_keys_are_merged_into_those_of_the_learner():
+    zero = {"overlap_comm": True, "offload_optimizer": {"device": "cpu", "pin_memory": False}}
+    config = TrainingConfig.model_validate(
+        {"learner": {"deepspeed": {"zero_optimization": zero, "steps_per_print": 7}}}
+    )
+    plain = deepspeed_config(TrainingConfig(), "float32")
+    merged = deepspeed_config(config, "float32")
+    assert merged["zero_optimization"] == plain["zero_optimization"] | zero
+    assert merged == plain | {"zero_optimization": merged["zero_optimization"], "steps_per_print": 7}
