@@ -20,7 +20,8 @@ from tasks.flyte import backend, executions
 from tasks.inputs.files import DataFile, Recipe
 from tasks.machine.error_report import run_command
 from tasks.reporting.index import write_index
-from tasks.reporting.publication import new_run, outputs_folder
+from tasks.reporting.publication import new_run
+from tasks.storage.locations import outputs_folder
 
 if TYPE_CHECKING:
     from flytekit.remote import FlyteRemote

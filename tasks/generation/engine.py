@@ -20,6 +20,7 @@ from tasks.generation.engine_start import load
 from tasks.generation.interface import (
     Completion,
     EngineError,
+    EngineOptionsError,
     EngineStatistics,
     RequestRefusedError,
     UpdateTiming,
@@ -71,6 +72,7 @@ class Engine:
         self._adapted = adapted
         self._adapter: LoRARequest | None = None
         self._requests = 0
+        self._has_answered = False
         self._version = 0
         self._arrivals_checked = False
         self._updating = asyncio.Lock()
@@ -120,6 +122,7 @@ class Engine:
             RequestRefusedError: vLLM does not accept the request, such as a prompt that is longer than the context.
             EngineOptionsError: vLLM does not accept a value in `sampling.vllm`.
             EngineError: the engine died.
+            EngineOptionsError: the engine died of its first request, because it does not serve the model.
         """
         from vllm.inputs import TokensPrompt
 
@@ -146,6 +149,7 @@ class Engine:
         Raises:
             RequestRefusedError: vLLM does not accept the request.
             EngineError: the engine died.
+            EngineOptionsError: the engine died of its first request, because it does not serve the model.
         """
         from vllm.inputs import TokensPrompt
         from vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -190,10 +194,13 @@ class Engine:
         except VLLMClientError as error:
             raise RequestRefusedError(f"the engine refuses the request: {error}") from error
         except Exception as error:  # vLLM raises many kinds; all of them mean the engine, not the response
-            reason = self._output.reason_or(error)
+            reason = await self._output.awaited_reason_or(error)
+            if not self._has_answered and self._output.names_refusal:
+                raise EngineOptionsError(with_cause(f"vLLM does not serve the model: {reason}")) from error
             raise EngineError(with_cause(f"generation failed: {reason}")) from error
         if final is None or not final.finished or final.outputs[0].finish_reason not in ("stop", "length"):
             raise EngineError("generation ended without a finished response")
+        self._has_answered = True
         return final
 
     def _without_end(self, text: str, end: int, reason: int | str | None) -> str:

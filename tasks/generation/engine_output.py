@@ -6,10 +6,12 @@ the reason is the last error which the process printed.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,8 +24,18 @@ ERROR = re.compile(r"(?:^|\s)((?:[\w.]+\.)?(\w*(?:Error|Exception|Interrupt))): 
 WITHOUT_REASON = "EngineCore|EngineDead|Engine core|root cause"
 """Texts of errors that point at another error."""
 
+REASON_SECONDS = 5.0
+"""Seconds within which a process that has ended unexpectedly prints why; its parent can see the end before that."""
+
 MISTAKES = frozenset({"ValueError", "ValidationError", "NotImplementedError", "OSError", "FileNotFoundError"})
 """Kinds of errors by which vLLM refuses a model or an option."""
+
+
+REFUSALS = MISTAKES | {"AssertionError", "RuntimeError"}
+"""Kinds of errors by which vLLM's kernels refuse a model at an engine's first request."""
+
+OF_DEVICE = re.compile("CUDA|NCCL")
+"""Texts of errors that can be a fault of the machine."""
 
 
 class EngineOutput:
@@ -58,6 +70,19 @@ class EngineOutput:
         """Return the last error that the processes printed, in one line; that of `error` where they printed none."""
         named = self._last_error()
         return f"{named[0]}: {named[1]}" if named else " ".join(str(error).split())
+
+    async def awaited_reason_or(self, error: Exception) -> str:
+        """Return `reason_or` of an error; where that points at another, once the processes have printed the other."""
+        deadline = time.monotonic() + REASON_SECONDS
+        while re.search(WITHOUT_REASON, self.reason_or(error)) and self._path.exists() and time.monotonic() < deadline:
+            await asyncio.sleep(0.1)
+        return self.reason_or(error)
+
+    @property
+    def names_refusal(self) -> bool:
+        """True where the last error is of a kind by which vLLM refuses a model at an engine's first request."""
+        named = self._last_error()
+        return named is not None and named[0] in REFUSALS and not OF_DEVICE.search(named[1])
 
     @property
     def names_mistake(self) -> bool:

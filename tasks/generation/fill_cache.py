@@ -17,7 +17,7 @@ import pyarrow as pa
 from tasks.generation import chat_template
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.engine import Engine, running_engine
-from tasks.generation.interface import EngineError, sample_seed
+from tasks.generation.interface import EngineError, EngineOptionsError, sample_seed
 from tasks.generation.judging import Judged, call_of, fill_verdicts, verifiers_for
 from tasks.generation.rollout_cache import RolloutCache, Verdict, known_scores, responses, verdict_row
 from tasks.machine import precision
@@ -25,7 +25,7 @@ from tasks.machine.resources import has_gpu
 from tasks.tables.schemas import messages_key
 from tasks.verifiers import VerifierPool, VerifiersConfig, open_pool
 from tasks.verifiers.config import DEFAULTS
-from tasks.verifiers.function_watch import FunctionWatch, RewardFunctionError
+from tasks.verifiers.function_watch import FunctionWatch, LoggedFunctions, RewardFunctionError
 
 BACKLOG = 4
 """Most responses that are being generated and judged at one time, in multiples of `max_num_seqs`."""
@@ -73,6 +73,7 @@ def sample(
     verifier_workers: int = 1,
     remaining: Remaining | None = None,
     on_judged: Judged = lambda _: None,
+    logged: LoggedFunctions | None = None,
 ) -> Sampled:
     """Fill the cache up to `sampling.samples` responses to each prompt; no engine starts where it has them already.
 
@@ -84,22 +85,24 @@ def sample(
             prompt fits the context.
         cache: responses and verdicts that exist, to which new ones are added.
         remaining: ends the sampling of a prompt before it has all of its samples, cached ones included.
+        logged: reward functions that the log of the stage names already, to which new ones are added.
 
     Raises:
         EngineError, EngineOptionsError: as `Engine` raises them.
         RewardFunctionError: a reward function of the user's fails on every response.
             In each case, responses that were generated until then are cached.
     """
+    logged = logged or LoggedFunctions()
     rows = prompts.to_pylist()
     keys = [messages_key(row["messages"]) for row in rows]
     cache.responses.find(keys)
     if remaining is not None:  # it decides by the scores of cached responses, too
         cached = responses(prompts, [sampling.samples] * len(keys), cache)
-        fill_verdicts(prompts, cached, cache, verifiers, verifier_workers, on_judged)
+        fill_verdicts(prompts, cached, cache, verifiers, verifier_workers, on_judged, logged)
     jobs = [_Job.of(row, key, sampling.samples, remaining, cache) for row, key in zip(rows, keys, strict=True)]
     reused = sum(len(job.present) for job in jobs)
     lacking = [job for job in jobs if job.missing]
-    generation = _Generation(model, engine, sampling, cache, on_judged)
+    generation = _Generation(model, engine, sampling, cache, on_judged, logged)
     if lacking:
         ordered = [lacking[index] for index in interleaved([job.row["verifier"] for job in lacking])]
         token_ids = tokenise([job.row for job in ordered], model, sampling)
@@ -175,7 +178,13 @@ class _Generation:
     """One engine and one pool of verifiers that work off jobs; its attributes are the figures of `Sampled`."""
 
     def __init__(
-        self, model: Path, config: EngineConfig, sampling: SamplingConfig, cache: RolloutCache, on_judged: Judged
+        self,
+        model: Path,
+        config: EngineConfig,
+        sampling: SamplingConfig,
+        cache: RolloutCache,
+        on_judged: Judged,
+        logged: LoggedFunctions,
     ) -> None:
         self.responses = self.output_tokens = 0
         self.start_seconds = self.seconds = 0.0
@@ -185,7 +194,8 @@ class _Generation:
         self._sampling = sampling
         self._cache = cache
         self._on_judged = on_judged
-        self._functions = FunctionWatch(ends_when_away=False)  # `Judging` tries again what a service could not judge
+        # `Judging` tries again what a service could not judge.
+        self._functions = FunctionWatch(ends_when_away=False, logged=logged)
         self._free_jobs = asyncio.Semaphore(max(1, BACKLOG * config.max_num_seqs * config.replicas // sampling.samples))
 
     async def run(self, jobs: Sequence[tuple[_Job, list[int]]], judges: AbstractContextManager[VerifierPool]) -> None:
@@ -193,6 +203,7 @@ class _Generation:
 
         Raises:
             EngineError: the engine fails.
+            EngineOptionsError: the engine does not serve the model, or not with its options.
             RewardFunctionError: a reward function of the user's fails on every response.
         """
         config = self._config
@@ -206,7 +217,7 @@ class _Generation:
                     for job, ids in jobs:
                         await self._free_jobs.acquire()
                         group.create_task(self._finish(engine, pool, job, ids))
-            except* (EngineError, RewardFunctionError) as failed:
+            except* (EngineError, EngineOptionsError, RewardFunctionError) as failed:
                 raise failed.exceptions[0] from None
             finally:
                 self.start_seconds, self.seconds = ready - began, time.perf_counter() - ready

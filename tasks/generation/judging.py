@@ -26,7 +26,7 @@ from tasks.verifiers import (
 )
 from tasks.verifiers.calls import Call
 from tasks.verifiers.config import DEFAULTS
-from tasks.verifiers.function_watch import FunctionWatch, RewardFunctionError
+from tasks.verifiers.function_watch import FunctionWatch, LoggedFunctions, RewardFunctionError
 
 Judged = Callable[[Mapping[str, str | float | None]], None]
 """A callback for every response that is judged now, given its `prompt_id` and `score`; None: it could not be judged."""
@@ -110,6 +110,7 @@ class Judging:
         cache: verdicts that exist, to which new ones are added; a response that could not be judged gets none.
         verifiers, verifier_workers, on_judged: as for `sample_and_score`.
         on_cached: called with the number of responses whose verdicts came from the cache.
+        logged: reward functions that the log of the stage names already, to which new ones are added.
 
     Attributes:
         judged: number of responses that were judged now.
@@ -128,6 +129,7 @@ class Judging:
         *,
         on_judged: Judged = lambda _: None,
         on_cached: Callable[[int], object] = lambda _: None,
+        logged: LoggedFunctions | None = None,
     ) -> None:
         self.judged = self.responses = self.unjudged = 0
         self.figures: dict[str, float] = {}
@@ -136,7 +138,7 @@ class Judging:
         self._open_pool = partial(open_pool, verifier_workers, verifiers, verifiers_for(prompts))
         self._on_judged = on_judged
         self._on_cached = on_cached
-        self._functions = FunctionWatch()
+        self._functions = FunctionWatch(logged=logged)
         self._may_pass = False
         self._errors: Counter[str] = Counter()
         self._pool: VerifierPool | None = None
@@ -235,14 +237,15 @@ def fill_verdicts(
     verifiers: VerifiersConfig,
     verifier_workers: int,
     on_judged: Judged,
+    logged: LoggedFunctions,
 ) -> None:
     """Judge the responses of `parts` that have no verdict in the cache, and add their verdicts to it.
 
     Args:
-        prompts, cache, verifiers, verifier_workers, on_judged: as for `Judging`.
+        prompts, cache, verifiers, verifier_workers, on_judged, logged: as for `Judging`.
         parts: tables of `RESPONSES`.
     """
-    with Judging(prompts, cache, verifiers, verifier_workers, on_judged=on_judged) as judging:
+    with Judging(prompts, cache, verifiers, verifier_workers, on_judged=on_judged, logged=logged) as judging:
         for part in parts:
             judging.verdicts(part)
 

@@ -28,6 +28,7 @@ from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import ROLLOUTS, SET_ASIDE, Stage, set_aside_row
 from tasks.verifiers import VerifiersConfig
 from tasks.verifiers.config import DEFAULTS
+from tasks.verifiers.function_watch import LoggedFunctions
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def sample_and_score(
     fits, set_aside = fitting(prompts, model, sampling, room, beside, stage)
     if not fits.num_rows:
         raise RolloutError(f"none of {prompts.num_rows} prompts fits the context of {engine.max_model_len} tokens")
-    tried = Counter[str]()
+    tried, logged = Counter[str](), LoggedFunctions()
 
     def first(row: Mapping[str, Any]) -> None:
         tried[row["prompt_id"]] += row["score"] is None
@@ -140,8 +141,9 @@ def sample_and_score(
         verifiers=verifiers,
         verifier_workers=verifier_workers,
         on_judged=first,
+        logged=logged,
     )
-    with Judging(fits, cache, verifiers, verifier_workers, on_judged=again) as judging:
+    with Judging(fits, cache, verifiers, verifier_workers, on_judged=again, logged=logged) as judging:
         parts = [judging.rollouts(part, policy) for part in responses(fits, sampled.counts, cache)]
         judging.check_share(max_unjudged)
     return Rollouts(pa.concat_tables([ROLLOUTS.empty_table(), *parts]), set_aside, sampled)

@@ -18,6 +18,7 @@ from tasks.flyte.stages import show, uncached_stage
 from tasks.generation.config import SamplingConfig
 from tasks.generation.models import HubModel, ModelError, ModelSpec, PackagedGguf
 from tasks.inputs.files import DataFile, Recipe
+from tasks.inputs.heldout import check_heldout
 from tasks.inputs.judges import check_judge, report_unjudgeable
 from tasks.inputs.memory_needs import check_memory
 from tasks.inputs.rewards import check_rewards
@@ -29,6 +30,7 @@ from tasks.sourcing import loaders
 from tasks.sourcing.columns import VERIFIERS_OF
 from tasks.sourcing.hub import resolve_revision
 from tasks.sourcing.spec import SourceSpec
+from tasks.storage.locations import check_folders
 from tasks.tables.content_digest import file_digest
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.config import check_liger
@@ -86,6 +88,7 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> C
     on_this_machine, lacking = _runs_on_this_machine(), dict[str, int]()
     if on_this_machine:
         check_machine()
+        check_folders()
     check_memory(data, training, on_this_machine=on_this_machine)
     pinned = data.model_copy(
         update={
@@ -99,6 +102,7 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> C
         }
     )
     first_rows = check(pinned, training, evaluation)
+    check_heldout(pinned, first_rows)
     if on_this_machine:
         trackers.check(training.trackers)
         check_liger(training.learner, gpu=has_gpu())

@@ -6,8 +6,8 @@ another user's cluster would compute, or that waits for one that is gone, is nev
 
 from __future__ import annotations
 
-import os
 import signal
+import socket
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,10 @@ RAYS_PART = "/ray/session_2026-01-01_00-00-00_000000_0000000/sockets/plasma_stor
 """The path of Ray's longest socket in the folder of temporary files."""
 
 
+CONNECT_SECONDS = 10
+"""Seconds within which a cluster has to take a connection."""
+
+
 class MachineError(MistakeError):
     """The machine, or the environment of the process, lacks what engines and Ray need; the message names it."""
 
@@ -33,7 +37,7 @@ def check_machine() -> None:
         MachineError: the home cannot be written, or the path of the folder of temporary files is too long or not ASCII.
     """
     home = Path.home()
-    if not os.access(home, os.W_OK):
+    if not can_be_written(home):
         why = "cannot be written" if home.exists() else "does not exist"
         raise MachineError(
             f"the home folder {home} {why}, and Ray, vLLM and Hugging Face keep files there: set HOME to a folder that "
@@ -52,6 +56,15 @@ def check_machine() -> None:
         )
 
 
+def can_be_written(folder: Path) -> bool:
+    """Return whether a file can be made in a folder; the permissions alone do not decide that, as in `/proc`."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
 def start_ray(address: str = "local", **options: Any) -> None:
     """Start Ray on this machine, or join the cluster at `address`, and let SIGTERM end the process as Ctrl-C does.
 
@@ -60,17 +73,32 @@ def start_ray(address: str = "local", **options: Any) -> None:
         options: further options of `ray.init`.
 
     Raises:
-        MachineError: see `check_machine`.
-        ConnectionError: there is no cluster at `address`.
+        MachineError: see `check_machine`; nothing answers at `address`.
+        ConnectionError: what answers at `address` is no cluster.
     """
     import ray
 
     if address == "local":
         check_machine()
+    else:
+        _check_answers(address)
     silence_retries()
     ray.init(address=address, include_dashboard=False, **options)
     # Ray's own handler, which it sets meanwhile, aborts the process and prints a stack.
     signal.signal(signal.SIGTERM, _interrupt)
+
+
+def _check_answers(address: str) -> None:
+    """Raise `MachineError` where nothing answers at a cluster's `HOST:PORT`, which Ray would try for many minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise MachineError(
+            f"no Ray cluster answers at {address}: {getattr(error, 'strerror', None) or error}"
+        ) from error
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -22,9 +22,10 @@ from rich.text import Text
 from tasks.inputs.written import written_options
 from tasks.reporting.formats import aware, count, duration
 from tasks.reporting.index import write_index
-from tasks.reporting.publication import new_run, outputs_folder
+from tasks.reporting.publication import new_run
 from tasks.reporting.sections import with_policy_names
 from tasks.reporting.terminal import print_gain, print_responses, print_stages, stages_json, summary_json
+from tasks.storage.locations import outputs_folder
 from tasks.tables.parquet import read_table
 from tasks.tables.schemas import EVALUATION
 

@@ -11,14 +11,6 @@ from pathlib import Path
 
 LATEST = "latest"
 
-OUTPUTS = "RLVR_OUTPUTS"
-"""Environment variable that names the folder in which every local run gets a folder of its own."""
-
-
-def outputs_folder() -> Path:
-    """Return the folder of all local runs: `outputs` in the working directory, unless `RLVR_OUTPUTS` names another."""
-    return Path(os.environ.get(OUTPUTS, "outputs")).absolute()
-
 
 @contextmanager
 def new_run(outputs: Path, began: datetime, suffix: str) -> Iterator[tuple[Path, Path]]:

@@ -72,8 +72,9 @@ def report(
     from tasks.reporting.formats import aware
     from tasks.reporting.index import write_index
     from tasks.reporting.page import render
-    from tasks.reporting.publication import new_run, outputs_folder
+    from tasks.reporting.publication import new_run
     from tasks.reporting.terminal import headline, print_summary, summary_json
+    from tasks.storage.locations import outputs_folder
 
     run, context = run_id(), current_context()
     summaries = sections.with_policy_names(summaries)

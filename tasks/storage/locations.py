@@ -12,9 +12,10 @@ checkpoints of the attempt before it.
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
-from tasks.failures import MistakeError
+from tasks.failures import PASSING, MistakeError
 
 RUNS = "RLVR_RUNS"
 """Name of the environment variable with the location of all runs: an address on blob storage, or a folder that every
@@ -22,6 +23,34 @@ attempt sees."""
 
 RUNS_HERE = "outputs/runs"
 """The folder of run folders on this machine, unless `RLVR_RUNS` is a folder."""
+
+OUTPUTS = "RLVR_OUTPUTS"
+"""Name of the environment variable with the folder in which every local run gets a folder of its own."""
+
+
+def outputs_folder() -> Path:
+    """Return the folder of all local runs: `outputs` in the working directory, unless `RLVR_OUTPUTS` names another."""
+    return Path(os.environ.get(OUTPUTS, "outputs")).absolute()
+
+
+def check_folders() -> None:
+    """Make the folders of run folders and of local results on this machine, and write a file in them and remove it.
+
+    Raises:
+        MistakeError: `RLVR_RUNS` begins with `file:`, or the system refuses to make or write a folder.
+        OSError: a fault that may pass, such as a full disk.
+    """
+    for variable, folder in ((RUNS, folder_of("")), (OUTPUTS, outputs_folder())):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            if error.errno in PASSING:
+                raise
+            raise MistakeError(
+                f"the folder {folder} cannot be written ({error.strerror}); {variable} names another"
+            ) from error
 
 
 def folder_of(name: str) -> Path:
@@ -37,7 +66,7 @@ def address_of(name: str, raw_output_prefix: str) -> str | None:
     the attempt, and another execution with the same inputs must find it.
 
     Raises:
-        ValueError: `RLVR_RUNS` begins with `file:`.
+        MistakeError: `RLVR_RUNS` begins with `file:`.
     """
     runs = os.environ.get(RUNS)
     if runs is None and not raw_output_prefix.startswith("file:") and _is_address(raw_output_prefix):

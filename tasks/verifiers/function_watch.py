@@ -60,19 +60,32 @@ class _Streak:
         return self.alike >= FAILURES and len(self.prompts) >= PROMPTS
 
 
+@dataclass
+class LoggedFunctions:
+    """The reward functions that the log of one stage names already; every `FunctionWatch` of the stage shares it.
+
+    Attributes:
+        slow: names of the functions that are logged as slow.
+        failing: names of the functions of which one failure is logged.
+    """
+
+    slow: set[str] = field(default_factory=set)
+    failing: set[str] = field(default_factory=set)
+
+
 class FunctionWatch:
     """The successes and failures of the reward functions of one stage.
 
     Args:
         ends_when_away: False: a function whose service is away does not end the stage, which has other work to do.
+        logged: functions that are not logged again; None: none are logged yet.
     """
 
-    def __init__(self, *, ends_when_away: bool = True) -> None:
+    def __init__(self, *, ends_when_away: bool = True, logged: LoggedFunctions | None = None) -> None:
         self._ends_when_away = ends_when_away
+        self._logged = logged or LoggedFunctions()
         self._streaks: dict[str, _Streak] = {}
         self._succeeded: set[str] = set()
-        self._slow: set[str] = set()
-        self._failing: set[str] = set()
 
     def judged(self, prompt_id: str, score: Score) -> None:
         """Count the score of a response to a prompt.
@@ -89,8 +102,8 @@ class FunctionWatch:
                 self._streaks.pop(part.name, None)
             return
         error = score.error or ""
-        if failure.function not in self._failing:
-            self._failing.add(failure.function)
+        if failure.function not in self._logged.failing:
+            self._logged.failing.add(failure.function)
             logger.warning("%s; the response counts as unjudged, and others like it are not logged", error)
         streak = self._streaks.setdefault(failure.function, _Streak(failure))
         streak.add(prompt_id, failure, error)
@@ -116,8 +129,8 @@ class FunctionWatch:
             raise RewardServiceError(sentence)
 
     def _name_slow(self, score: Score) -> None:
-        if score.slow is not None and score.slow.function not in self._slow:
-            self._slow.add(score.slow.function)
+        if score.slow is not None and score.slow.function not in self._logged.slow:
+            self._logged.slow.add(score.slow.function)
             logger.warning(
                 "reward function %s is slow: one response took %.1f s; more processes judge more responses at a time "
                 "(difficulty.verifier_workers, rewards.workers in training, verifier_workers in evaluation)",

@@ -25,8 +25,11 @@ PROGRAMS = {
 MOST_LINES = 3
 """Lines that a mistake or fault may take on the terminal."""
 
-ROUTINE = re.compile(r"╭|Running Execution on local\.|this processor computes bfloat16|\w+: [\w ]+: [\d,]+/[\d,]+, ")
-"""Beginnings of lines that a command prints whatever happens, those of its progress included."""
+ROUTINE = re.compile(
+    r"╭|Running Execution on local\.|this processor computes bfloat16|\w+: [\w ]+: [\d,]+/[\d,]+, "
+    r"|.*\b(engine loads|loads its engine), since \d+ s$"
+)
+"""Beginnings of lines that a command prints whatever happens: of its progress, and of an engine that loads slowly."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from tasks.verifiers.function_watch import (
     FAILURES,
     PROMPTS,
     FunctionWatch,
+    LoggedFunctions,
     RewardFunctionError,
     RewardServiceError,
 )
@@ -73,3 +74,11 @@ def test_slow_and_failing_functions_are_named_once(caplog):
     first, second = caplog.messages
     assert first.startswith("reward function mine.f is slow: one response took 30.2 s")
     assert second.startswith("reward function mine.f raised KeyError: 'x' (mine.py, line 3)")
+
+
+def test_two_watches_of_one_stage_name_a_slow_and_a_failing_function_once(caplog):
+    logged = LoggedFunctions()
+    slow = Score(1.0, True, "", rewards=(Reward("mine.f", 1.0, 1.0),), slow=SlowCall("mine.f", 30.25))
+    for ends_when_away in (False, True):
+        count(FunctionWatch(ends_when_away=ends_when_away, logged=logged), [slow, failed()])
+    assert len(caplog.messages) == 2

@@ -84,6 +84,7 @@ class Fleet:
         self._engine_check = engine_check
         self._closing = False
         self._options_work = False  # an engine has started with them
+        self._has_answered = False  # an engine has generated a response
         self._changed = asyncio.Event()
         actors = config.actors
         self._update_limit = Limit.of(config, "actors.update_timeout_seconds")
@@ -169,6 +170,7 @@ class Fleet:
             slot.fail(actor, error)
             return
         else:
+            self._has_answered = True
             self._end(slot, sample)
             self._receiver.on_generated(sample, completion)
         self._dispatch_among([slot])
@@ -260,7 +262,7 @@ class Fleet:
 
         Raises:
             ActorLostError: every slot has lost more actors than `actors.max_restarts` allows within the window.
-            EngineOptionsError: the first engines do not start, because of their options.
+            EngineOptionsError: the first engines do not start, because of their options, or do not serve the model.
             ModelCheckError, WeightsNotTakenError: an engine does not have the learner's policy after its first update.
         """
         await until_the_first(self._fill(slot) for slot in self.slots)
@@ -275,7 +277,7 @@ class Fleet:
             except ActorLostError as error:
                 lost = error
             except EngineOptionsError as error:
-                if not self._options_work:
+                if not (self._options_work if slot.actor is None else self._has_answered):
                     raise
                 lost = error  # an engine has run with these options: the cause is a disk, or storage that is away
             except asyncio.CancelledError:

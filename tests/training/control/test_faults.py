@@ -142,6 +142,31 @@ def test_options_with_which_no_engine_ever_started_end_the_run_at_once(tmp_path)
     assert len(run.actors) == 1
 
 
+def test_engines_that_refuse_their_first_request_end_the_run_at_once(tmp_path):
+    async def refuses(actor, prompt):
+        await settle()
+        raise EngineOptionsError("vLLM does not serve the model")
+
+    run = Run(tmp_path, config(), prompts(50), make_actor=lambda _: ScriptedActor(refuses))
+    with pytest.raises(EngineOptionsError, match="does not serve"):
+        run.play()
+    assert len(run.actors) == 1
+
+
+def test_an_engine_that_refuses_its_first_request_after_another_has_answered_is_a_loss(tmp_path):
+    async def the_second_refuses(actor, prompt):
+        await settle()
+        if actor is run.actors[0] and prompt == 3:
+            raise ActorLostError("gone")
+        if actor in run.actors[1:2]:
+            raise EngineOptionsError("vLLM does not serve the model")
+        return ["right", "wrong"]
+
+    run = Run(tmp_path, config(), prompts(50), make_actor=lambda _: ScriptedActor(the_second_refuses))
+    run.play()
+    assert run.attempts == [(0, 0), (0, 1), (0, 2)]
+
+
 def test_a_run_with_one_place_at_its_limit_goes_on_while_the_others_are_only_being_replaced(tmp_path):
     dying = {1: 20.0}
 

@@ -1,0 +1,41 @@
+"""The reason why an engine ended, read from what its processes printed."""
+
+import asyncio
+
+import pytest
+
+from tasks.generation.engine_output import EngineOutput
+
+DEAD = RuntimeError("EngineCore encountered an issue. See stack trace (above) for the root cause.")
+
+
+def test_the_reason_is_awaited_where_the_engine_has_ended_before_it_is_printed(tmp_path):
+    path = tmp_path / "output.txt"
+    path.touch()
+
+    async def printed_later():
+        waiting = asyncio.create_task(EngineOutput(path).awaited_reason_or(DEAD))
+        await asyncio.sleep(0.3)
+        path.write_text("(EngineCore pid=1) RuntimeError: head_dim=16 is not supported\n")
+        return await waiting
+
+    assert asyncio.run(printed_later()) == "RuntimeError: head_dim=16 is not supported"
+
+
+def test_nothing_is_awaited_where_the_error_names_itself(tmp_path):
+    assert asyncio.run(EngineOutput(tmp_path / "none.txt").awaited_reason_or(ValueError("no room"))) == "no room"
+
+
+@pytest.mark.parametrize(
+    ("line", "refused"),
+    [
+        ("RuntimeError: head_dim=16 is not supported", True),
+        ("ValueError: no such dtype", True),
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", False),
+        ("torch.OutOfMemoryError: tried to allocate 2 GiB", False),
+    ],
+)
+def test_a_refused_model_is_told_from_a_fault_of_the_machine(tmp_path, line, refused):
+    path = tmp_path / "output.txt"
+    path.write_text(f"{line}\n")
+    assert EngineOutput(path).names_refusal is refused
