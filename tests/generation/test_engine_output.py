@@ -16,7 +16,7 @@ def test_the_reason_is_awaited_where_the_engine_has_ended_before_it_is_printed(t
     async def printed_later():
         waiting = asyncio.create_task(EngineOutput(path).awaited_reason_or(DEAD))
         await asyncio.sleep(0.3)
-        path.write_text("(EngineCore pid=1) RuntimeError: head_dim=16 is not supported\n")
+        path.write_text("RuntimeError: head_dim=16 is not supported\n")
         return await waiting
 
     assert asyncio.run(printed_later()) == "RuntimeError: head_dim=16 is not supported"
