@@ -91,7 +91,7 @@ def rank_bundle(learner: LearnerConfig, ranks: int) -> Bundle:
 
 def engine_bundle(actors: ActorsConfig) -> Bundle:
     """Return the bundle of one engine."""
-    return _bundle(actors.engine.tensor_parallel_size, actors.cpus)
+    return _bundle(actors.engine.gpus, actors.cpus)
 
 
 def _bundle(gpus: float, cpus: float) -> Bundle:
@@ -144,7 +144,7 @@ def lack(config: TrainingConfig, nodes: list[Node], engines: int) -> str:
         )
     elif planned.engines < engines:
         need = (
-            f"actors.count = {actors.count} engines of {actors.engine.tensor_parallel_size} GPUs (actors.cpus = "
+            f"actors.count = {actors.count} engines of {actors.engine.gpus} GPUs (actors.cpus = "
             f"{actors.cpus:g} each): {planned.engines} fit beside learner.ranks = {learner.ranks}"
         )
     else:

@@ -65,7 +65,7 @@ def _lack_in_total(config: TrainingConfig, available: dict[str, float], count: i
     learner, actors = config.learner, config.actors
     needed = {"CPU": learner.ranks * learner.cpus + count * actors.cpus}
     if available.get("GPU"):
-        needed["GPU"] = learner.ranks + count * actors.engine.tensor_parallel_size
+        needed["GPU"] = learner.ranks + count * actors.engine.gpus
     for kind, amount in needed.items():
         if amount > available.get(kind, 0):
             return (
