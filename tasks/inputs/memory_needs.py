@@ -2,15 +2,17 @@
 
 Every process is a constant plus what grows with the model and the options:
 
-    learner rank     1.0 GiB + weights, gradients, optimizer, activations and logits (`roofline.learner_memory`)
+    learner rank     1.4 GiB + weights, gradients, optimizer (`roofline.learner_memory`) + the larger of what a step
+                     adds (activations, logits) and of a checkpoint, which is copied before it is written
     engine           1.1 GiB + weights + `cpu_kv_cache_gib`
     judge's engine   1.1 GiB + weights + KV cache, where a stage serves the judge
     driver and Ray   2.5 GiB
     the rest         1.0 GiB: the reward process, workers of verifiers, the judge's HTTP server
 
 Weights and activations have 2 bytes a number in bfloat16 and 4 in float32. The constants are of the quickstart in
-float32, measured on a Flyte backend: learner rank 6.1 GiB, engine 2.7, judge's engine 1.9; 14 GiB were too few for all
-of it, and 16 sufficed. The formula is within 10% of each.
+float32, measured on a Flyte backend, with rows of 1,536 tokens: learner rank 6.1 GiB, engine 2.7, judge's engine 1.9;
+14 GiB were too few for all of it, and 16 sufficed. With rows of 512 tokens the rank's peak was 6.3 on a machine of two
+cores, while a checkpoint was written, and 13.9 that of all processes. The formula is within 10% of each.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from tasks.sourcing.columns import VERIFIERS_OF
 from tasks.training.simulation import roofline
 from tasks.verifiers.chat.config import INITIAL, JudgeConfig
 
-LEARNER, ENGINE, DRIVER, REST = 1.0, 1.1, 2.5, 1.0
+LEARNER, ENGINE, DRIVER, REST = 1.4, 1.1, 2.5, 1.0
 """GiB of the processes of training that do not depend on the model and the options."""
 
 ON_THIS_MACHINE = 0.75
@@ -64,11 +66,14 @@ def training_needs(data: DataFile, training: Recipe, *, dtype: str) -> dict[str,
         frozen=training.lora is not None,
     )
     wider = _bytes(learner.dtype, dtype) / roofline.WEIGHT - 1
-    rank = memory.total + wider * (memory.weights + memory.reference + memory.activations)
-    weights = model.parameters * _bytes(engine.dtype, dtype) / GIB
+    weights, activations = ((1 + wider) * stored for stored in (memory.weights, memory.activations))
+    states = weights + memory.gradients + memory.optimizer + (1 + wider) * memory.reference
+    checkpoint = memory.optimizer + (0 if training.lora else weights)
+    rank = states + max(activations + memory.logits, checkpoint)
+    of_engine = model.parameters * _bytes(engine.dtype, dtype) / GIB
     needs = {
         "learner rank": learner.ranks * (LEARNER + rank / GIB),
-        "engine": training.actors.count * (ENGINE + weights + engine.cpu_kv_cache_gib),
+        "engine": training.actors.count * (ENGINE + of_engine + engine.cpu_kv_cache_gib),
         "driver and Ray": DRIVER,
         "the rest": REST,
     }
