@@ -14,7 +14,11 @@ from tests.tiny_model import build
 os.environ.setdefault("VLLM_CACHE_ROOT", str(Path("~/.cache/vllm").expanduser()))
 
 WITH_ONE_ENGINE = (
-    ("tests/generation/test_sampling_options.py", "tests/generation/test_engine.py"),
+    (
+        "tests/generation/test_sampling_options.py",
+        "tests/generation/test_vllm_arguments.py",
+        "tests/generation/test_engine.py",
+    ),
     ("tests/training/learner/test_universal.py", "tests/training/learner/test_learner.py"),
 )
 """Files that share the processes of their folder's conftest.py, in the order in which they run."""

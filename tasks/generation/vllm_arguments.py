@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, GetPydanticSchema
 
 from tasks.config import close_match
 from tasks.generation.vllm_names import ENGINE_ARGUMENTS, SAMPLING_ARGUMENTS, VERSION
@@ -43,8 +43,10 @@ def _as_json(value: Any) -> Any:
     raise ValueError(f"{value!r} is no text, number, boolean, list or mapping")
 
 
-Arguments = Annotated[dict[str, Any], BeforeValidator(_as_json)]
-"""The type of an option that holds a library's own arguments by name; their values are those that JSON has."""
+Arguments = Annotated[dict, GetPydanticSchema(lambda _, handler: handler(dict[str, Any])), BeforeValidator(_as_json)]
+"""The type of an option that holds a library's own arguments by name; their values are those that JSON has.
+
+For flytekit it is a plain `dict`, as `Where` of a source is."""
 
 
 def _for_each(reason: str, names: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ def test_training_curves_name_what_no_step_recorded():
     assert fragment.count("<svg") == 1
     assert "all domains: from 0.1 at 1 to 0.4 at 2" in fragment
     assert "math: from 0.2 at 1 to 0.2 at 1" in fragment
-    assert "Not recorded: rewards by name, validation, response length," in fragment
+    assert "Not recorded: rewards by name, validation, validation: rewards by name, response length," in fragment
 
 
 def test_rewards_have_a_curve_each_by_name_and_none_for_their_spread():

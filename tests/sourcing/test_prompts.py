@@ -300,9 +300,9 @@ def test_the_quickstart_has_prompts_of_all_domains_and_cleaning_takes_none_of_th
     prompts, set_aside = merged(tmp_path, tables, [each.name for each in spec.sources])
     domains = prompts.column("domain").to_pylist()
     assert domains.count("precise_if") == sum(each.loader.size for each in spec.sources if each.domain == "precise_if")
-    assert 60 <= domains.count("math") <= 88
-    assert domains.count("code") == 24
-    assert domains.count("chat") == 10
+    assert 18 <= domains.count("math") <= 24
+    assert domains.count("code") == 12
+    assert domains.count("chat") == 4
     assert len(set_aside) == 0
 
 

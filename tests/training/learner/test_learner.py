@@ -414,6 +414,7 @@ def exported(learner, folder):
     return load_file(folder / "model.safetensors")
 
 
+@pytest.mark.complete
 def test_an_adapter_moves_the_linear_layers_alone_and_teaches_what_all_weights_would(learner, tiny_model, tmp_path):
     from safetensors.torch import load_file
 
@@ -576,6 +577,7 @@ OVERLAPPED = {"zero_optimization": {"overlap_comm": True, "reduce_bucket_size": 
 OFFLOADED = {"zero_optimization": {"offload_optimizer": {"device": "cpu", "pin_memory": False}}}
 
 
+@pytest.mark.complete
 @pytest.mark.parametrize(
     ("keys", "values"),
     [
