@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from tasks.failures import MistakeError
 from tasks.machine import precision
+from tasks.storage.durable import whole
 
 FORMAT = 5
 """Version of the layout of a checkpoint; it changes when this code cannot read what other code has written."""
@@ -114,7 +115,8 @@ class RunState(RunSetup):
 
     def write(self, checkpoint: Path) -> None:
         """Write the state into the folder `checkpoint`."""
-        (checkpoint / "state.json").write_text(self.model_dump_json())
+        with whole(checkpoint / "state.json") as partial:  # names the path where the disk is full
+            partial.write_text(self.model_dump_json())
 
 
 class _WithFormat(BaseModel):
