@@ -80,12 +80,20 @@ def start_ray(address: str = "local", **options: Any) -> None:
 
     if address == "local":
         check_machine()
+        options = {"num_gpus": _usable_gpus()} | options
     else:
         _check_answers(address)
     silence_retries()
     ray.init(address=address, include_dashboard=False, **options)
     # Ray's own handler, which it sets meanwhile, aborts the process and prints a stack.
     signal.signal(signal.SIGTERM, _interrupt)
+
+
+def _usable_gpus() -> int:
+    """Return the number of GPUs that torch can use; Ray would count those that the driver has."""
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def _check_answers(address: str) -> None:

@@ -43,11 +43,15 @@ def process_resources() -> Machine:
 
 
 def ray_resources() -> Machine:
-    """Return the CPU cores and GPUs of the Ray cluster, all nodes together."""
+    """Return the CPU cores and GPUs of the Ray cluster, all nodes together; 0 GPUs where torch cannot use them.
+
+    Ray counts GPUs by their driver. On a workstation with torch's CPU build they are there, and of no use to training.
+    """
     import ray
+    import torch
 
     resources = ray.cluster_resources()
-    return Machine(resources.get("CPU", 0.0), resources.get("GPU", 0.0))
+    return Machine(resources.get("CPU", 0.0), resources.get("GPU", 0.0) if torch.backends.cuda.is_built() else 0.0)
 
 
 async def free_resources() -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from tasks.failures import PASSING, MistakeError
 from tasks.generation.sample_and_score import check_prompts
 from tasks.machine import memory_limit, precision
+from tasks.machine.resources import ray_resources
 from tasks.storage.durable import whole_in_threads
 from tasks.storage.lease import Lease
 from tasks.storage.model_folder import loading
@@ -168,10 +169,8 @@ def load_prompts(
 
 
 async def _train(inputs: RunInputs, prompts: list[Prompt], lease: Lease) -> TrainingResult:
-    import ray
-
     asyncio.get_running_loop().set_default_executor(PatientThreads())
-    gpu = ray.cluster_resources().get("GPU", 0) > 0
+    gpu = ray_resources().gpus > 0
     widening = 2 if precision.resolve(inputs.config.learner.dtype, gpu=gpu) == "float32" else 1  # of 16-bit weights
     node, folder, memory = only_node(), inputs.folder, memory_limit.watch()
     with contextlib.ExitStack() as stack:

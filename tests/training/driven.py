@@ -61,7 +61,8 @@ def drive(recipe, model, prompts, folder, kills, kill_driver_after, watch):
         if checkpoint.name == f"step_{kill_driver_after:08d}":
             os.kill(os.getpid(), signal.SIGKILL)
 
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
+    # A GPU as a workstation has it whose torch is built for CPUs: Ray counts it, and the run trains without it.
+    ray.init(address="local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False)
     result = train(RunInputs(recipe, model, prompts, folder, on_step=on_step, on_saved=on_saved))
     (folder / "resumed_from").write_text(str(result.resumed_from))
 

@@ -300,6 +300,7 @@ def test_a_run_that_goes_on_needs_one_actor_to_begin_with(caplog):
 
 def test_rows_that_would_have_a_dense_mask_on_gpus_are_an_error(monkeypatch):
     resources = {"CPU": 8.0, "GPU": 8.0}
+    monkeypatch.setattr("torch.backends.cuda.is_built", lambda: True)
     monkeypatch.setattr("ray.cluster_resources", lambda: resources)
     monkeypatch.setattr("ray.nodes", lambda: [{"Alive": True, "NodeManagerAddress": "a", "Resources": resources}])
     for dtype, tokens, refused in (("float32", 4097, True), ("float32", 4096, False), ("auto", 35_840, False)):

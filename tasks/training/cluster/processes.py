@@ -12,6 +12,7 @@ from typing import Any
 from tasks.failures import MistakeError
 from tasks.generation.interface import sample_seed
 from tasks.machine import cpu_environment
+from tasks.machine.resources import Machine, ray_resources
 from tasks.training.actors.process import ActorProcess, RayActor
 from tasks.training.cluster.placement import Placement, cluster_nodes, lack
 from tasks.training.config import TrainingConfig
@@ -39,11 +40,9 @@ def check_resources(config: TrainingConfig, *, resuming: bool = False) -> None:
         DenseAttentionError: rows are too long for the attention that GPUs have for the learner's type.
         MistakeError: `learner.liger` is true, and its kernel cannot run.
     """
-    import ray
-
-    available = ray.cluster_resources()
+    available = ray_resources()
     learner, actors = config.learner, config.actors
-    gpus, per_engine = available.get("GPU", 0), actors.engine.gpus
+    gpus, per_engine = available.gpus, actors.engine.gpus
     if per_engine > 1 and not gpus:
         raise ResourceError(f"actors.engine.{actors.engine.parallel_sizes}: the cluster has no GPU")
     check_liger(learner, gpu=bool(gpus))
@@ -60,18 +59,17 @@ def check_resources(config: TrainingConfig, *, resuming: bool = False) -> None:
         logger.warning("%s: the run goes on with the actors that find room", need)
 
 
-def _lack_in_total(config: TrainingConfig, available: dict[str, float], count: int) -> str:
+def _lack_in_total(config: TrainingConfig, available: Machine, count: int) -> str:
     """Return which resource the learner and `count` actors need more of than is available; empty: none."""
     learner, actors = config.learner, config.actors
-    needed = {"CPU": learner.ranks * learner.cpus + count * actors.cpus}
-    if available.get("GPU"):
-        needed["GPU"] = learner.ranks + count * actors.engine.gpus
-    for kind, amount in needed.items():
-        if amount > available.get(kind, 0):
+    cores = learner.ranks * learner.cpus + count * actors.cpus
+    gpus = learner.ranks + count * actors.engine.gpus if available.gpus else 0
+    for kind, needed, total in (("CPU", cores, available.cores), ("GPU", gpus, available.gpus)):
+        if needed > total:
             return (
                 f"learner.ranks = {learner.ranks} (learner.cpus = {learner.cpus:g} each) and actors.count = "
-                f"{actors.count} (actors.cpus = {actors.cpus:g} each) need {amount:g} {kind}s, and the cluster has "
-                f"{available.get(kind, 0):g}"
+                f"{actors.count} (actors.cpus = {actors.cpus:g} each) need {needed:g} {kind}s, and the cluster has "
+                f"{total:g}"
             )
     return ""
 
@@ -98,7 +96,7 @@ class RunProcesses:
         self._config = config
         self._model = str(model)
         self._begins_at = begins_at
-        self._gpus = ray.cluster_resources().get("GPU", 0) > 0
+        self._gpus = ray_resources().gpus > 0
         self._placement = Placement(config) if self._gpus and node is None else None
         own = ray.get_runtime_context().get_node_id() if self._placement else None
         self._judge_where = NodeAffinitySchedulingStrategy(own, soft=False) if own else self._where

@@ -89,6 +89,7 @@ def test_a_cluster_is_checked_by_node_and_a_run_that_goes_on_needs_one_engine(mo
         for name, gpus in (("n0", 8.0), ("n1", 8.0), ("n2", 4.0), ("n3", 4.0))
     ]
     monkeypatch.setattr("ray.nodes", lambda: described)
+    monkeypatch.setattr("torch.backends.cuda.is_built", lambda: True)
     monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 64.0, "GPU": 24.0})
     run = config(ranks=8, count=2, span=8)
     with pytest.raises(ResourceError, match=r"1 fit beside .* node n2 has 4 GPUs and 16 CPUs free, node n3 has 4"):
