@@ -19,6 +19,9 @@ from tasks.generation.vllm_arguments import (
     check_sampling_arguments,
 )
 
+GPU_SHARE = 0.9
+"""Share of a GPU's memory that an engine takes by default, where it has the GPU to itself."""
+
 
 class EngineConfig(Config):
     """One vLLM engine: its type, its memory and its batches."""
@@ -34,8 +37,9 @@ class EngineConfig(Config):
     tensor_parallel_size: RunTime[int] = Field(1, gt=0)
     """Number of GPUs over which each layer of the model is split. An engine has as many, times the pipeline, prefill
     context and data parallel sizes in `vllm`."""
-    gpu_memory_utilization: RunTime[float] = Field(0.9, gt=0, le=1)
-    """Share of a GPU's memory for weights and KV cache."""
+    gpu_memory_utilization: RunTime[float | None] = Field(None, gt=0, le=1)
+    """Share of a GPU's memory for weights, KV cache and what a batch needs. null: 0.9, or 0.4 where training has a
+    learner rank on the same GPU (`placement`)."""
     cpu_kv_cache_gib: RunTime[int] = Field(1, gt=0)
     """Size of the KV cache on a machine without a GPU, GiB."""
     cpu_threads: RunTime[int] = Field(0, ge=0)
@@ -63,6 +67,11 @@ class EngineConfig(Config):
             if self.enforce_eager and name in self.vllm:
                 raise ValueError(f"vllm.{name}: with enforce_eager = true nothing is compiled; set it to false")
         return self
+
+    @property
+    def share_of_gpu(self) -> float:
+        """Share of a GPU's memory for an engine that has the GPU to itself, unless the option names one."""
+        return self.gpu_memory_utilization or GPU_SHARE
 
     @property
     def gpus_of_replica(self) -> int:

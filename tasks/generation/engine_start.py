@@ -78,7 +78,7 @@ def load(
                 max_model_len=config.max_model_len,
                 max_num_seqs=config.max_num_seqs,
                 tensor_parallel_size=config.tensor_parallel_size,
-                gpu_memory_utilization=config.gpu_memory_utilization,
+                gpu_memory_utilization=config.share_of_gpu,
                 enforce_eager=config.enforce_eager,
                 seed=config.seed,
                 logprobs_mode="processed_logprobs",

@@ -17,6 +17,15 @@ from tasks.training.learner.config import LearnerConfig, LoraConfig, OptimizerCo
 from tasks.training.objective.config import ObjectiveConfig
 from tasks.training.prompt_options import ActiveResampling, DynamicResampling, PromptsConfig, ReplayConfig, Resampling
 
+SHARED_ENGINE = 0.4
+"""Share of a GPU's memory that an engine takes by default beside a learner rank."""
+
+LIBRARIES = 0.05
+"""Share of a GPU's memory that neither the engine nor the learner rank on it may fill: both load CUDA's libraries."""
+
+SMALLEST_LEARNER = 0.15
+"""Smallest share of a GPU's memory that an engine may leave to the learner rank beside it."""
+
 
 class ActorsConfig(Config):
     """The actors: vLLM engines that generate independently of one another, each in a process of its own."""
@@ -170,6 +179,10 @@ class TrainingConfig(Config):
     """Number, memory and fault tolerance of the learner ranks."""
     actors: ActorsConfig = ActorsConfig()
     """Number, updates and fault tolerance of the inference engines."""
+    placement: RunTime[Literal["auto", "apart", "shared"]] = "auto"
+    """GPUs of learner ranks and engines. `apart`: each has GPUs of its own. `shared`: every GPU has one rank and one
+    engine, both in its memory at the same time; there are as many engines as ranks, each on one GPU. `auto`: shared
+    where the machines have too few GPUs for apart. Without GPUs it has no meaning."""
     rewards: RewardsConfig = RewardsConfig()
     """Verifier processes that judge responses while training."""
     validation: ValidationConfig | None = None
@@ -200,6 +213,28 @@ class TrainingConfig(Config):
     seed: int = 0
     """Seed of the order of prompts after the first epoch, of the learner, of the choice of validation prompts, and of
     `deterministic` responses."""
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs that learner ranks and engines take together; `auto` counts as apart."""
+        apart = self.learner.ranks + self.actors.count * self.actors.engine.gpus
+        return self.learner.ranks if self.placement == "shared" else apart
+
+    @property
+    def as_many_engines_as_ranks(self) -> bool:
+        """Return whether every learner rank can have an engine beside it on its GPU."""
+        return self.actors.count == self.learner.ranks and self.actors.engine.gpus == 1
+
+    @property
+    def shares_of_shared_gpu(self) -> tuple[float, float]:
+        """Shares of a GPU's memory of an engine and of the learner rank beside it, with `placement: shared`."""
+        engine = self.actors.engine.gpu_memory_utilization or SHARED_ENGINE
+        return engine, 1 - engine - LIBRARIES
+
+    @property
+    def shares_of_gpu(self) -> tuple[float, float]:
+        """Shares of a GPU's memory that an engine takes, and that a learner rank may take."""
+        return self.shares_of_shared_gpu if self.placement == "shared" else (self.actors.engine.share_of_gpu, 1.0)
 
     @property
     def is_synchronous(self) -> bool:
@@ -256,6 +291,24 @@ class TrainingConfig(Config):
                     f"actors.engine.vllm.{name}: the engine then differs from the learner by more than rounding, and "
                     "model_check would end the run; set model_check: false"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _shares_gpus_one_to_one(self) -> Self:
+        if self.placement != "shared":
+            return self
+        engine, rank = self.shares_of_shared_gpu
+        if not self.as_many_engines_as_ranks:
+            raise ValueError(
+                f"placement = shared: every GPU has one rank and one engine, so that actors.count "
+                f"({self.actors.count}) must be learner.ranks ({self.learner.ranks}), and an engine lie on one GPU "
+                f"({self.actors.engine.parallel_sizes})"
+            )
+        if rank < SMALLEST_LEARNER:
+            raise ValueError(
+                f"placement = shared: actors.engine.gpu_memory_utilization = {engine:g} leaves {max(rank, 0):.0%} of a "
+                f"GPU to the learner rank on it; without the option it is {SHARED_ENGINE:g}"
+            )
         return self
 
     @model_validator(mode="after")

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from tasks.training.actors.engine_check import EngineCheck
 from tasks.training.actors.weights import WeightStore, weights_folder
 from tasks.training.cluster.memory import killed_again
 from tasks.training.cluster.nodes import only_node, this_node_lives
+from tasks.training.cluster.placement import decided
 from tasks.training.cluster.processes import RunProcesses, check_resources
 from tasks.training.cluster.watchdog import watch
 from tasks.training.config import TrainingConfig
@@ -111,7 +112,7 @@ def train(inputs: RunInputs) -> TrainingResult:
         MemoryLimitError: the kernel killed processes of the run for memory, more than once.
         ModelCheckError, WeightsNotTakenError: an engine does not have the learner's policy after its first update.
     """
-    config, folder = inputs.config, inputs.folder
+    config, folder = decided(inputs.config, ray_resources().gpus), inputs.folder
     check_resources(config, resuming=Checkpoints.newest_in(folder / "checkpoints") is not None)
     trackers.check(config.trackers)
     make_run_folder(folder)
@@ -119,7 +120,7 @@ def train(inputs: RunInputs) -> TrainingResult:
     watch()
     with contextlib.ExitStack() as stack:
         lease = inputs.lease or stack.enter_context(Lease.of_folder(folder))
-        return asyncio.run(_train(inputs, prompts, lease))
+        return asyncio.run(_train(replace(inputs, config=config), prompts, lease))
 
 
 def make_run_folder(folder: Path) -> None:
@@ -201,6 +202,7 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], lease: Lease) -> Trai
         stack.enter_context(trackers.following(config.trackers, folder, config.model_dump(mode="json")))
         controller = Controller(config, PromptStream(trained, config.seed, config.prompts, config.steps), collaborators)
         processes.start_actors()
+        await processes.engines_loaded()
         await collaborators.learner.start()
         if checkpoint is not None:
             await controller.resume(checkpoint, journal.rows())

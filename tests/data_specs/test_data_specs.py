@@ -38,6 +38,7 @@ COUNTS = {
     "gsm8k": {"gsm8k": 7_473},
     "axolotl_gsm8k": {"gsm8k": 7_473},
     "gsm8k_math": {"gsm8k": 7_473, "math": 12_000},
+    "one_gpu": {"gsm8k": 1_500},
     "math_12k": {"math-12k": 12_000},
     "mbpp": {"mbpp": 374},
     "open_math_instruct_2": {"open-math-instruct-2": 100_000},

@@ -26,6 +26,7 @@ OLMO_3 = {
     "tie_word_embeddings": False,
 }
 FAMILIES: dict[str, tuple[str, dict]] = {
+    "Qwen/Qwen2.5-0.5B-Instruct": ("qwen2", {"tie_word_embeddings": True}),
     "Qwen/Qwen2.5-1.5B": ("qwen2", {"tie_word_embeddings": True}),
     "Qwen/Qwen2.5-1.5B-Instruct": ("qwen2", {"tie_word_embeddings": True}),
     "Qwen/Qwen2.5-Math-1.5B": ("qwen2", {"tie_word_embeddings": True}),

@@ -29,6 +29,7 @@ def prompts_of(source):
     [
         ("gsm8k", "gsm8k", 12),
         ("axolotl_gsm8k", "gsm8k", 12),
+        ("one_gpu", "gsm8k", 12),
         ("gsm8k_math", "gsm8k", 12),
         ("dapo_math_17k", "dapo-math-17k", 10),
         ("dolci_think_rl_7b", "dolci-think-rl-7b", 24),

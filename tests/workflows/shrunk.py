@@ -30,6 +30,12 @@ ENGINE = {
 }
 
 
+def one_held_out(shipped: DataFile) -> dict[str, object]:
+    """Return the options with which one prompt of every domain is held out; the hub's stand-in has few rows."""
+    named = [domain for domain, share in shipped.mixture.domains.items() if share.heldout is not None]
+    return {"mixture.heldout": 1} | {f"mixture.domains.{domain}.heldout": 1 for domain in named}
+
+
 def shrunk_data(name: str, judge: str = "", *, filtered: bool = True) -> dict:
     """Return a data file that extends `data_specs/<name>.yaml`: few prompts made up or held out, short rollouts.
 
@@ -39,10 +45,7 @@ def shrunk_data(name: str, judge: str = "", *, filtered: bool = True) -> dict:
         filtered: whether a difficulty filter stays; without, nothing is sampled.
     """
     shipped = load_yaml(DataFile, DATA_SPECS / f"{name}.yaml")
-    smaller: dict = {"extends": name, "mixture.heldout": 1}
-    for domain, share in shipped.mixture.domains.items():
-        if share.heldout is not None:
-            smaller[f"mixture.domains.{domain}.heldout"] = 1
+    smaller = {"extends": name} | one_held_out(shipped)
     sources = shipped.model_dump(exclude_unset=True, mode="json")["sources"]
     if any("size" in source["loader"] for source in sources):
         for source in sources:

@@ -31,7 +31,7 @@ from tests.hub.mathematics import gsm8k_rows
 from tests.hub.server import serving
 from tests.paths import ROOT
 from tests.verifiers.chat.fake_endpoint import FakeEndpoint, graded
-from tests.workflows.shrunk import shrunk, shrunk_data
+from tests.workflows.shrunk import one_held_out, shrunk, shrunk_data
 from workflows.data import data as curate
 from workflows.rlvr import rlvr
 
@@ -47,6 +47,8 @@ FAMILY = {
     "olmo3_instruct_7b": "olmo3",
     "olmo3_think_32b": "olmo3",
     "olmo3_think_7b": "olmo3",
+    "one_gpu": "qwen2",
+    "one_gpu_lora": "qwen2",
     "prorl_v2": "qwen2",
     "prorl_v2_1_moe": "qwen2",  # the configuration that it follows leaves the model to the user
     "quickstart": "llama",
@@ -115,7 +117,8 @@ def test_a_data_file_passes_the_checks_as_it_ships(tmp_path, judge, name):
     path = tmp_path / "data.yaml"
     shipped = load_yaml(DataFile, DATA_SPECS / f"{name}.yaml")
     remote = getattr(shipped.verifiers.judge, "url", None) is not None
-    path.write_text(yaml.safe_dump({"extends": name} | ({"verifiers.judge.url": judge} if remote else {})))
+    few_rows = one_held_out(shipped)
+    path.write_text(yaml.safe_dump({"extends": name} | few_rows | ({"verifiers.judge.url": judge} if remote else {})))
     owners = [one for one in NAMES_OF_RECIPES if load_yaml(Recipe, RECIPES / f"{one}.yaml").data == name]
     _, training, evaluation = with_companions(owners[0] if owners else OF_NO_RECIPE[name])
     checked = preflight(data=load_yaml(DataFile, path), training=training, evaluation=evaluation)

@@ -10,6 +10,8 @@
 A bundle is an amount of GPUs and CPUs of one node. The learner has one group, with a bundle for the ranks of each node.
 Every engine has a group of its own, so that a lost node costs the engines on it and no other.
 
+Where ranks and engines share GPUs (`placement: shared`), bundle i of one group holds a GPU for rank i and engine i.
+
 The learner goes first, at the start and after a lost node: engines are given nothing until every rank runs. Of the
 learner's group Ray replaces the bundles that were on the lost node, and the others stay reserved.
 """
@@ -23,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tasks.training.cluster.nodes import living_nodes
-from tasks.training.config import ActorsConfig, TrainingConfig
+from tasks.training.config import SMALLEST_LEARNER, ActorsConfig, TrainingConfig
 from tasks.training.learner.config import LearnerConfig
 
 if TYPE_CHECKING:
@@ -94,8 +96,27 @@ def engine_bundle(actors: ActorsConfig) -> Bundle:
     return _bundle(actors.engine.gpus, actors.cpus)
 
 
+def shared_bundle(config: TrainingConfig) -> Bundle:
+    """Return the bundle of one learner rank and the engine beside it on its GPU."""
+    return _bundle(1, config.learner.cpus + config.actors.cpus)
+
+
 def _bundle(gpus: float, cpus: float) -> Bundle:
     return {"GPU": gpus, "CPU": cpus} if cpus else {"GPU": gpus}
+
+
+def decided(config: TrainingConfig, gpus: float) -> TrainingConfig:
+    """Return `config` with a placement that is not `auto`, and the share of a GPU's memory that an engine takes there.
+
+    Args:
+        config: the run's.
+        gpus: number of GPUs that the cluster has; without any, nothing is shared.
+    """
+    can_share = config.as_many_engines_as_ranks and config.shares_of_shared_gpu[1] >= SMALLEST_LEARNER
+    shared = config.placement == "shared" or (config.placement == "auto" and gpus < config.gpus and can_share)
+    config = config.model_copy(update={"placement": "shared" if gpus and shared else "apart"})
+    engine = config.actors.engine.model_copy(update={"gpu_memory_utilization": config.shares_of_gpu[0]})
+    return config.model_copy(update={"actors": config.actors.model_copy(update={"engine": engine})})
 
 
 def plan(config: TrainingConfig, nodes: list[Node]) -> Plan:
@@ -152,6 +173,47 @@ def lack(config: TrainingConfig, nodes: list[Node], engines: int) -> str:
     left = [str(node) for node in planned.nodes if node.free.get("GPU")] or ["no node has a GPU free"]
     more = [f"and {len(left) - 4} more nodes have GPUs free"] if len(left) > 4 else []
     return f"{need}; {', '.join(left[:4] + more)}"
+
+
+def lack_of_shared(config: TrainingConfig, nodes: list[Node]) -> str:
+    """Return what the nodes lack for ranks and engines that share GPUs, as a sentence; empty: nothing."""
+    bundle, fitting, ranks = shared_bundle(config), 0, config.learner.ranks
+    while fitting < ranks and _take(bundle, nodes):
+        fitting += 1
+    if fitting == ranks:
+        return ""
+    return (
+        f"placement = shared: learner.ranks = {ranks} (learner.cpus = {config.learner.cpus:g} each), with an engine "
+        f"beside each (actors.cpus = {config.actors.cpus:g}), need {ranks} GPUs with {bundle.get('CPU', 0):g} CPUs "
+        f"each: {fitting} fit"
+    )
+
+
+class SharedPlacement:
+    """The placement group of one run whose ranks and engines share GPUs, on one node or on several.
+
+    Attributes:
+        gpus: the amount of a GPU that a rank or an engine asks Ray for.
+    """
+
+    gpus = 0.5
+
+    def __init__(self, config: TrainingConfig) -> None:
+        from ray.util import placement_group
+
+        self._group = placement_group([shared_bundle(config)] * config.learner.ranks, "PACK")
+
+    def of(self, index: int) -> Any:
+        """Return Ray's scheduling strategy for engine `index` and for the rank that is created after `index` others."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        return PlacementGroupSchedulingStrategy(self._group, index)
+
+    def shutdown(self) -> None:
+        """Remove the placement group."""
+        from ray.util import remove_placement_group
+
+        remove_placement_group(self._group)
 
 
 class Placement:

@@ -57,7 +57,7 @@ def check_cluster(config: TrainingConfig, cluster: ClusterConfig) -> None:
 def controller_pod(config: TrainingConfig, cluster: ClusterConfig) -> PodConfig:
     """Return the pod of the task itself, which holds the learner and the actors, too, where they fit on one machine."""
     if _in_one_pod(config, cluster):
-        return cluster.node.with_gpus(_gpus(config) if cluster.gpus_per_node else 0)
+        return cluster.node.with_gpus(config.gpus if cluster.gpus_per_node else 0)
     return cluster.head.with_gpus(0)
 
 
@@ -73,18 +73,13 @@ def ray_job(config: TrainingConfig, cluster: ClusterConfig) -> RayJobConfig:
     if not _in_one_pod(config, cluster):
         engines_per_node = cluster.gpus_per_node // config.actors.engine.gpus
         node = resources(cluster.node.with_gpus(cluster.gpus_per_node))
-        groups = [
-            WorkerNodeConfig("learner", ceil(config.learner.ranks / cluster.gpus_per_node), node),
-            WorkerNodeConfig("actors", ceil(config.actors.count / engines_per_node), node),
-        ]
+        groups = [WorkerNodeConfig("learner", ceil(config.learner.ranks / cluster.gpus_per_node), node)]
+        if config.placement != "shared":
+            groups.append(WorkerNodeConfig("actors", ceil(config.actors.count / engines_per_node), node))
     return RayJobConfig(
         HeadNodeConfig(resources(controller_pod(config, cluster))), groups, shutdown_after_job_finishes=True
     )
 
 
-def _gpus(config: TrainingConfig) -> int:
-    return config.learner.ranks + config.actors.count * config.actors.engine.gpus
-
-
 def _in_one_pod(config: TrainingConfig, cluster: ClusterConfig) -> bool:
-    return not cluster.gpus_per_node or _gpus(config) <= cluster.gpus_per_node
+    return not cluster.gpus_per_node or config.gpus <= cluster.gpus_per_node

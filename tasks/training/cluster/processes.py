@@ -13,8 +13,8 @@ from tasks.failures import MistakeError
 from tasks.generation.interface import sample_seed
 from tasks.machine import cpu_environment
 from tasks.machine.resources import Machine, ray_resources
-from tasks.training.actors.process import ActorProcess, RayActor
-from tasks.training.cluster.placement import Placement, cluster_nodes, lack
+from tasks.training.actors.process import ActorLostError, ActorProcess, RayActor
+from tasks.training.cluster.placement import Placement, SharedPlacement, cluster_nodes, lack, lack_of_shared
 from tasks.training.config import TrainingConfig
 from tasks.training.groups.group import Prompt
 from tasks.training.learner.client import RayLearner
@@ -51,6 +51,8 @@ def check_resources(config: TrainingConfig, *, resuming: bool = False) -> None:
     nodes = cluster_nodes() if gpus else []
 
     def lacking(count: int) -> str:
+        if config.placement == "shared":
+            return lack_of_shared(config, nodes)
         return lack(config, nodes, count) if len(nodes) > 1 else _lack_in_total(config, available, count)
 
     if need := lacking(actors.count):
@@ -63,7 +65,7 @@ def _lack_in_total(config: TrainingConfig, available: Machine, count: int) -> st
     """Return which resource the learner and `count` actors need more of than is available; empty: none."""
     learner, actors = config.learner, config.actors
     cores = learner.ranks * learner.cpus + count * actors.cpus
-    gpus = learner.ranks + count * actors.engine.gpus if available.gpus else 0
+    gpus = learner.ranks + count * actors.engine.gpus if available.gpus else 0  # they are apart
     for kind, needed, total in (("CPU", cores, available.cores), ("GPU", gpus, available.gpus)):
         if needed > total:
             return (
@@ -78,7 +80,7 @@ class RunProcesses:
     """The Ray actors of one run: learner ranks, engines and the reward process.
 
     On one node all are pinned to it. On several with GPUs a `Placement` gives ranks and engines their nodes, and the
-    reward process is on the controller's.
+    reward process is on the controller's. Ranks and engines that share GPUs are given them by a `SharedPlacement`.
 
     Ray's record of the calls to them is switched off, as its store would hold 100,000 of them.
     """
@@ -97,7 +99,9 @@ class RunProcesses:
         self._model = str(model)
         self._begins_at = begins_at
         self._gpus = ray_resources().gpus > 0
-        self._placement = Placement(config) if self._gpus and node is None else None
+        shared = config.placement == "shared"
+        self._shared = SharedPlacement(config) if shared else None
+        self._placement = Placement(config) if self._gpus and node is None and not shared else None
         own = ray.get_runtime_context().get_node_id() if self._placement else None
         self._judge_where = NodeAffinitySchedulingStrategy(own, soft=False) if own else self._where
         self._handles: list[Any] = []
@@ -106,6 +110,17 @@ class RunProcesses:
     def start_actors(self) -> None:
         """Create the first actors, so that engines load while the learner does; `make_actor` returns these first."""
         self._loading = {index: self._new_actor(index, 0) for index in range(self._config.actors.count)}
+
+    async def engines_loaded(self) -> None:
+        """Wait for the first engines where each shares its GPU with a learner rank, which is to start after it.
+
+        While it loads, vLLM measures the GPU's free memory, and what a rank takes or gives back would be in the result.
+        A lost engine is no error here: the fleet asks for it again, and replaces it.
+        """
+        for actor in list(self._loading.values()) if self._shared else ():
+            with contextlib.suppress(ActorLostError):
+                await actor.placed()
+                await actor.start()
 
     def make_actor(self, index: int, attempt: int) -> RayActor:
         """Return an unused actor for slot `index`; the one that it replaces has been killed."""
@@ -121,11 +136,11 @@ class RunProcesses:
         def create() -> Any:
             remote = self._ray.remote(ActorProcess).options(
                 num_cpus=options.cpus,
-                num_gpus=options.engine.gpus if self._gpus else 0,
+                num_gpus=self._share(options.engine.gpus),
                 max_concurrency=10_000,
                 max_task_retries=-1,  # a network that is away for seconds is no loss, as long as Ray finds it alive
                 enable_task_events=False,
-                scheduling_strategy=reservation.strategy if reservation else self._where,
+                scheduling_strategy=reservation.strategy if reservation else self._beside(index),
             )
             return self._keep(remote.remote(self._model, options, self._config.lora))
 
@@ -141,11 +156,11 @@ class RunProcesses:
         def create(rank: int) -> Any:
             remote = self._ray.remote(LearnerRank).options(
                 num_cpus=self._config.learner.cpus,
-                num_gpus=1 if self._gpus else 0,
+                num_gpus=self._share(1),
                 runtime_env={} if self._gpus else {"env_vars": cpu_environment.LEARNER},
                 max_task_retries=-1,  # as for engines; a step is not taken twice
                 enable_task_events=False,
-                scheduling_strategy=placement.of_rank(rank) if placement else self._where,
+                scheduling_strategy=placement.of_rank(rank) if placement else self._beside(rank),
             )
             return self._keep(remote.remote(self._config, self._model))
 
@@ -164,6 +179,14 @@ class RunProcesses:
         )
         return RayJudge(self._keep(remote.remote(self._config.rewards, verifiers, sorted(names))), self._config.rewards)
 
+    def _share(self, gpus: int) -> float:
+        """Return the number of GPUs that a process on `gpus` of them asks Ray for."""
+        return self._shared.gpus if self._shared else gpus * self._gpus
+
+    def _beside(self, index: int) -> Any:
+        """Return the scheduling strategy of rank `index` and of engine `index` where no `Placement` has one."""
+        return self._shared.of(index) if self._shared else self._where
+
     def _keep(self, handle: Any) -> Any:
         self._handles.append(handle)
         return handle
@@ -172,5 +195,6 @@ class RunProcesses:
         """Kill every actor, and free what was reserved for them."""
         for handle in self._handles:
             self._ray.kill(handle)
-        if self._placement:
-            self._placement.shutdown()
+        for placement in (self._placement, self._shared):
+            if placement:
+                placement.shutdown()

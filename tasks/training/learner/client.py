@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tasks.failures import InfrastructureError, one_line
+from tasks.failures import InfrastructureError, MistakeError, one_line
 from tasks.machine.memory_limit import with_cause
 from tasks.machine.resources import free_resources
 from tasks.training.config import TrainingConfig
@@ -36,6 +36,10 @@ _SUMS = frozenset({"num_tokens", "num_sequences", "learn_seconds"})
 
 class LearnerLostError(InfrastructureError):
     """A learner rank died or hangs, or the ranks could not start; `RestartingLearner` answers it with new ranks."""
+
+
+class GpuMemoryError(MistakeError):
+    """The memory of a learner rank's GPU does not suffice for the recipe; every new rank would meet the same."""
 
 
 @dataclass(frozen=True)
@@ -269,10 +273,26 @@ class RayLearner:
                 raise LearnerLostError(f"a learner rank lost the others: {_message(error)}") from error
             if is_of_device(error):
                 raise LearnerLostError(f"a learner rank lost its GPU: {_message(error)}") from error
+            if is_of_memory(error):
+                message = f"a learner rank's GPU is full: {_message(error)}; {self._less_memory()}"
+                raise GpuMemoryError(message) from error
             raise
         finally:
             for task in calls:
                 task.cancel()
+
+    def _less_memory(self) -> str:
+        """Return the options with which a rank takes less of its GPU's memory, but those that the recipe has."""
+        learner, engine = self._config.learner, self._config.actors.engine
+        ways = [
+            *([] if learner.gradient_checkpointing else ["learner.gradient_checkpointing = true"]),
+            f"fewer learner.micro_batch_tokens than {learner.micro_batch_tokens:,}",
+            *([] if learner.zero_stage == 3 else ["learner.zero_stage = 3 with more learner.ranks"]),
+            *([] if self._config.lora else ["lora"]),
+        ]
+        if self._config.placement == "shared":
+            ways.append(f"a smaller actors.engine.gpu_memory_utilization than {engine.gpu_memory_utilization}")
+        return f"it takes less with {', or '.join(ways)}"
 
     async def _await(self, reference: ObjectRef) -> Any:
         import ray
@@ -306,6 +326,12 @@ def is_of_device(error: BaseException) -> bool:
     """
     cause = str(getattr(error, "cause", None) or error)
     return "CUDA error" in cause and not any(name in cause for name in ("device-side assert", "out of memory"))
+
+
+def is_of_memory(error: BaseException) -> bool:
+    """Return whether a rank's exception means that its GPU has too little memory for the recipe."""
+    cause = str(getattr(error, "cause", None) or error)
+    return "CUDA" in cause and "out of memory" in cause
 
 
 def _message(error: BaseException) -> str:

@@ -111,6 +111,8 @@ class LearnerRank:
         # DeepSpeed would compile its own collectives for CPUs here and now, with a C++ compiler; gloo's need none.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         store = self._store(*address) if self._listening else None
+        if torch.cuda.is_available():
+            torch.cuda.set_per_process_memory_fraction(self._config.shares_of_gpu[1])  # an engine may have the rest
         deepspeed.init_distributed(dist_backend="nccl" if torch.cuda.is_available() else "gloo", verbose=False)
         del store  # torch holds it by now
 

@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import ceil
 
 from tasks.failures import InfrastructureError, MistakeError
 from tasks.training.config import TrainingConfig
@@ -28,6 +29,8 @@ MEAN_SHARE = 14_628 / 32_768
 """Mean length of Olmo 3's responses over their limit."""
 RESERVED = 0.1
 """Share of a GPU's memory that a learner rank leaves to libraries, buffers and fragments."""
+SHARED_PACE = 0.5
+"""Share of its pace alone at which a learner rank, or an engine, computes while the other computes on the same GPU."""
 SPLITS = 3
 """Number of splits of the nodes that are simulated, the best by the roofline."""
 
@@ -121,7 +124,7 @@ class Plan:
     @property
     def gpus(self) -> int:
         """GPUs of the learner and of all engines."""
-        return self.config.learner.ranks + self.config.actors.count * self.config.actors.engine.gpus
+        return self.config.gpus
 
     @property
     def bottleneck(self) -> str:
@@ -145,10 +148,9 @@ def plan(config: TrainingConfig, model: Architecture, machines: Machines, prompt
     publish = 0.0 if config.lora else weights / machines.storage  # an adapter is a few MB
     simulated = _simulated(config, clock, ClockLearner(rate, publish_seconds=publish), prompts)
     seconds = config.steps * simulated.step_seconds
-    learner, actors = config.learner.ranks, config.actors.count * config.actors.engine.gpus
     return Plan(
         config=config,
-        nodes=_nodes(learner, actors, machines.gpus_per_node),
+        nodes=_nodes(config, machines.gpus_per_node),
         learner=memory,
         learner_room=room,
         weights=weights,
@@ -158,13 +160,21 @@ def plan(config: TrainingConfig, model: Architecture, machines: Machines, prompt
         learner_rate=rate,
         simulated=simulated,
         days=seconds / 86_400,
-        gpu_hours=seconds / 3600 * (learner + actors),
+        gpu_hours=seconds / 3600 * config.gpus,
     )
 
 
-def _nodes(learner: int, actors: int, per_node: int) -> int:
+def _nodes(config: TrainingConfig, per_node: int) -> int:
     """Return the number of machines: one where all GPUs are on it, else learner and actors have their own."""
-    return 1 if learner + actors <= per_node else -(-learner // per_node) + -(-actors // per_node)
+    learner = ceil(config.learner.ranks / per_node)
+    if config.placement == "shared" or config.gpus <= per_node:
+        return learner
+    return learner + ceil((config.gpus - config.learner.ranks) / per_node)
+
+
+def _pace(config: TrainingConfig) -> float:
+    """Return the share of its own pace that a process has on a GPU: half, where an engine and a rank compute on it."""
+    return SHARED_PACE if config.placement == "shared" else 1.0
 
 
 def _engine(
@@ -173,17 +183,18 @@ def _engine(
     """Return the bytes for an engine's KV cache, and its speed."""
     engine = config.actors.engine
     gpus, context = engine.gpus_of_replica, prompts.context(config.sampling.max_tokens)
-    cache = roofline.kv_room(model, machines.gpu, gpus=gpus, utilization=engine.gpu_memory_utilization)
+    cache = roofline.kv_room(model, machines.gpu, gpus=gpus, utilization=config.shares_of_gpu[0])
     weights = roofline.WEIGHT * model.parameters
     longest = model.kv_cache(engine.max_model_len)
     if cache < longest:
         raise PlanError(
             f"an engine on {gpus} GPUs has {max(cache, 0) / GB:,.1f} GB beside the weights of {weights / GB:,.0f} GB, "
             f"and one sequence of actors.engine.max_model_len = {engine.max_model_len:,} needs {longest / GB:,.1f}: "
-            "raise actors.engine.tensor_parallel_size"
+            "raise actors.engine."
+            + ("gpu_memory_utilization" if config.placement == "shared" else "tensor_parallel_size")
         )
     base, per_sequence = roofline.decode_seconds(
-        model, machines.gpu, gpus=gpus, context=context, efficiency=machines.mbu
+        model, machines.gpu, gpus=gpus, context=context, efficiency=machines.mbu * _pace(config)
     )
     base += model.layers * machines.layer_seconds[0 if engine.enforce_eager else 1]
     fitting = max(1, min(engine.max_num_seqs, int(cache / model.kv_cache(context))))
@@ -202,7 +213,7 @@ def _learner_rate(config: TrainingConfig, model: Architecture, machines: Machine
         ranks=config.learner.ranks,
         context=prompts.context(config.sampling.max_tokens),
         checkpointing=config.learner.gradient_checkpointing,
-        mfu=machines.mfu,
+        mfu=machines.mfu * _pace(config),
         reference=config.objective.kl.in_loss,
     )
 
@@ -217,6 +228,8 @@ def best_split(
     Raises:
         PlanError: no split works; the reason of the last.
     """
+    if config.placement == "shared":
+        raise PlanError("placement = shared: learner and actors are on the same GPUs, and there is nothing to split")
     reasons, rated = [], []
     for learner_nodes in range(1, nodes):
         try:
@@ -272,13 +285,13 @@ def _learner_memory(config: TrainingConfig, model: Architecture, machines: Machi
         reference=config.objective.kl.beta > 0 and config.lora is None,
         frozen=config.lora is not None,
     )
-    room = (1 - RESERVED) * machines.gpu.memory
+    room = (1 - RESERVED) * config.shares_of_gpu[1] * machines.gpu.memory
     if memory.total > room:
         largest = max(vars(memory), key=lambda name: vars(memory)[name])
         remedy = {
             "weights": "learner.zero_stage = 3, or more learner.ranks",
             "gradients": "learner.zero_stage = 2 or 3, or more learner.ranks",
-            "optimizer": "more learner.ranks",
+            "optimizer": "lora, or more learner.ranks",
             "reference": "objective.kl.beta = 0, or lora",
             "activations": "learner.gradient_checkpointing = true, or fewer learner.micro_batch_tokens",
             "logits": "fewer learner.logprob_chunk_tokens",

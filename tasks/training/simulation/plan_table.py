@@ -52,7 +52,11 @@ def table(recipe: str, gpu: str, model: Architecture, plan: Plan) -> str:
         (
             "machines",
             f"{_count(plan.nodes, 'node')} of {gpu}: {_count(config.learner.ranks, 'learner rank')}, "
-            f"{_count(config.actors.count, 'engine')} of {_count(engine.gpus, 'GPU')} each",
+            + (
+                "with an engine beside each"
+                if config.placement == "shared"
+                else f"{_count(config.actors.count, 'engine')} of {_count(engine.gpus, 'GPU')} each"
+            ),
         ),
         ("learner rank", f"{memory.total / GB:.1f} of {plan.learner_room / GB:.0f} GB ({parts})"),
         (

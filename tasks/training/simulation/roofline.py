@@ -52,6 +52,7 @@ GPUS: Mapping[str, Gpu] = {
     "H200": Gpu(141 * GB, 4800 * GB, 989e12),
     "B200": Gpu(180 * GB, 8000 * GB, 2250e12),
     "L40S": Gpu(48 * GB, 864 * GB, 362e12),
+    "L4": Gpu(24 * GB, 300 * GB, 121e12),
 }
 """NVIDIA's datasheets, of the SXM form where there are several."""
 
@@ -139,6 +140,7 @@ KNOWN: Mapping[str, Architecture] = {
     "Olmo-3-32B": Architecture(64, 5120, 27648, 40, 8, 128, 100278, window=4096, full_layers=16),
     "Qwen2.5-7B": Architecture(28, 3584, 18944, 28, 4, 128, 152064, attention_bias=True),
     "Qwen2.5-32B": Architecture(64, 5120, 27648, 40, 8, 128, 152064, attention_bias=True),
+    "Qwen2.5-0.5B": Architecture(24, 896, 4864, 14, 2, 64, 151936, tied=True, attention_bias=True),
     "Qwen2.5-1.5B": Architecture(28, 1536, 8960, 12, 2, 128, 151936, tied=True, attention_bias=True),
     "Qwen2.5-Math-1.5B": Architecture(28, 1536, 8960, 12, 2, 128, 151936, tied=True, attention_bias=True),
     "deepseek-math-7b": Architecture(30, 4096, 11008, 32, 32, 128, 102400),

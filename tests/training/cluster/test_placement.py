@@ -8,8 +8,20 @@ from collections import Counter
 import pytest
 
 from tasks.config import load_yaml
+from tasks.generation.config import EngineConfig
 from tasks.inputs.files import Recipe
-from tasks.training.cluster.placement import Node, Placement, engine_bundle, lack, plan, rank_bundle
+from tasks.training.cluster.placement import (
+    Node,
+    Placement,
+    decided,
+    engine_bundle,
+    lack,
+    lack_of_shared,
+    plan,
+    rank_bundle,
+    shared_bundle,
+)
+from tasks.training.cluster.pods import controller_pod, ray_job
 from tasks.training.cluster.processes import ResourceError, RunProcesses, check_resources
 from tasks.training.config import TrainingConfig
 from tests.paths import ROOT
@@ -233,6 +245,7 @@ def test_ranks_lie_on_whole_nodes_and_the_learner_gets_the_next_node_before_engi
 
     monkeypatch.setattr(processes, "LearnerRank", rank_stand_in())
     monkeypatch.setattr(processes, "ActorProcess", engine_stand_in())
+    monkeypatch.setattr("torch.backends.cuda.is_built", lambda: True)
     # The cluster is full with 8 engines of 8 GPUs; the ninth has waited since before the node was lost.
     run = config(ranks=2 * GPUS, count=NODES - 1, span=GPUS)
     with pytest.raises(ResourceError, match=r"9 engines of 8 GPUs .* 8 fit beside .*; no node has a GPU free"):
@@ -314,3 +327,95 @@ def lose(cluster, node_id):
     [node] = [node for node in cluster.list_all_nodes() if node.node_id == node_id]
     cluster.remove_node(node, allow_graceful=False)
     until(lambda: not next(known["Alive"] for known in ray.nodes() if known["NodeID"] == node_id))
+
+
+# On shared GPUs
+
+
+def test_one_gpu_is_shared_where_both_would_need_two():
+    run = config(ranks=1, count=1, span=1)
+    assert run.gpus == 2
+    shared = decided(run, gpus=1)
+    assert (shared.placement, shared.gpus) == ("shared", 1)
+    assert shared.actors.engine.gpu_memory_utilization == 0.4
+    assert shared.shares_of_gpu == (0.4, pytest.approx(0.55))
+    for gpus in (0, 2):  # none that could be shared, and enough
+        apart = decided(run, gpus)
+        assert apart.placement == "apart"
+        assert apart.actors.engine.gpu_memory_utilization == 0.9
+        assert apart.shares_of_gpu == (0.9, 1.0)
+    full = config(ranks=1, count=1, span=1)
+    full = full.model_copy(
+        update={"actors": full.actors.model_copy(update={"engine": EngineConfig(gpu_memory_utilization=0.9)})}
+    )
+    assert decided(full, gpus=1).placement == "apart"
+    assert decided(config(ranks=1, count=2, span=1), gpus=2).placement == "apart"
+
+
+@pytest.mark.parametrize(
+    ("ranks", "count", "engine", "message"),
+    [
+        (1, 2, {}, r"actors.count \(2\) must be learner.ranks \(1\)"),
+        (1, 1, {"tensor_parallel_size": 2}, r"an engine lie on one GPU \(tensor_parallel_size \(2\)\)"),
+        (1, 1, {"gpu_memory_utilization": 0.9}, "leaves 5% of a GPU to the learner rank on it; .* it is 0.4"),
+    ],
+)
+def test_gpus_that_cannot_be_shared_are_refused(ranks, count, engine, message):
+    options = {"learner": {"ranks": ranks}, "actors": {"count": count, "engine": engine}}
+    with pytest.raises(ValueError, match=message):
+        TrainingConfig.model_validate(options | {"placement": "shared"})
+
+
+def test_the_pod_of_shared_gpus_has_one_for_every_rank():
+    recipe = load_yaml(Recipe, ROOT / "workflows" / "recipes" / "one_gpu.yaml")
+    assert controller_pod(recipe, recipe.cluster).gpus == 1
+    several = recipe.model_copy(
+        update={
+            "learner": recipe.learner.model_copy(update={"ranks": 16}),
+            "actors": recipe.actors.model_copy(update={"count": 16}),
+        }
+    )
+    job = ray_job(several, recipe.cluster.model_copy(update={"gpus_per_node": 8}))
+    assert [(group.group_name, group.replicas) for group in job.worker_node_config] == [("learner", 2)]
+
+
+def test_a_node_with_too_few_cores_for_a_rank_and_its_engine_is_no_place_for_both():
+    run = decided(config(ranks=3, count=3, span=1), gpus=3)
+    assert shared_bundle(run) == {"GPU": 1, "CPU": 2}
+    assert lack_of_shared(run, nodes(2, 1, cpus=4.0)) == ""
+    assert lack_of_shared(run, nodes(2, 1, cpus=3.0)).endswith("need 3 GPUs with 2 CPUs each: 2 fit")
+
+
+@pytest.mark.complete
+@pytest.mark.long
+@pytest.mark.engine
+def test_every_shared_gpu_has_one_rank_and_one_engine(cluster, tmp_path, monkeypatch):
+    import ray
+
+    from tasks.training.cluster import processes
+
+    monkeypatch.setattr("torch.backends.cuda.is_built", lambda: True)
+    monkeypatch.setattr(processes, "LearnerRank", rank_stand_in())
+    monkeypatch.setattr(processes, "ActorProcess", engine_stand_in())
+    ranks = 2 * GPUS
+    run = decided(config(ranks=ranks, count=ranks, span=1).model_copy(update={"placement": "shared"}), NODES * GPUS)
+    check_resources(run)
+    of_run = RunProcesses(run, tmp_path, 0, None)
+
+    async def begin():
+        of_run.start_actors()
+        await of_run.engines_loaded()
+        actors = [of_run.make_actor(index, 0) for index in range(ranks)]
+        learner = of_run.make_learner()
+        await learner.start()
+        engines = [(node, gpu) for node, [gpu] in reports([actor._handle for actor in actors])]
+        of_ranks = [(node, gpu) for _, node, gpu in reports(learner._ranks)]
+        assert sorted(engines) == of_ranks
+        assert len(set(of_ranks)) == ranks
+        assert len({node for node, _ in of_ranks}) == 2
+
+    try:
+        asyncio.run(begin())
+    finally:
+        of_run.shutdown()
+    until(lambda: ray.available_resources().get("GPU") == ray.cluster_resources()["GPU"])

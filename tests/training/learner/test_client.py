@@ -7,7 +7,7 @@ import pytest
 import ray
 
 from tasks.training.config import TrainingConfig
-from tasks.training.learner.client import LearnerLostError, RayLearner
+from tasks.training.learner.client import GpuMemoryError, LearnerLostError, RayLearner
 from tests.training.stand_ins import never, run_in_virtual_time
 
 
@@ -51,7 +51,6 @@ LOST = {
 }
 DEFECTS = {
     "a mistake": ValueError("micro_batch_tokens"),
-    "no memory": RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"),
     "an assertion": RuntimeError("CUDA error: device-side assert triggered"),
 }
 
@@ -116,3 +115,17 @@ def test_ranks_are_numbered_by_node_and_gpu():
     of_ranks = RayLearner(lambda rank: Located(locations[rank]), TrainingConfig(learner={"ranks": 4}))
     run_in_virtual_time(of_ranks.start())
     assert numbers == {("a", "2"): 0, ("a", "10"): 1, ("b", "0"): 2, ("b", "9"): 3}
+
+
+def test_a_full_gpu_is_a_mistake_with_the_sizes_and_the_options_that_help():
+    sizes = ("2.00 GiB", "23.69 GiB")
+    full = RuntimeError("CUDA out of memory. Tried to allocate {}. GPU 0 has a total capacity of {}".format(*sizes))
+    ranks = learner(raising(in_a_rank(full)))
+    ranks._ranks = [Rank(raising(in_a_rank(full)))]
+    ranks._config = TrainingConfig.model_validate(
+        {"placement": "shared", "actors": {"engine": {"gpu_memory_utilization": 0.4}}}
+    )
+    with pytest.raises(GpuMemoryError) as error:
+        run_in_virtual_time(ranks.export(Path("policy")))
+    options = ("learner.micro_batch_tokens", "lora", "actors.engine.gpu_memory_utilization than 0.4")
+    assert all(fact in str(error.value) for fact in (*sizes, *options))
