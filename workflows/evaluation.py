@@ -8,7 +8,7 @@ from typing import NamedTuple
 from flytekit import Resources
 
 from images import DATA
-from tasks.evaluation.spec import EvaluationSpec
+from tasks.evaluation.spec import EvaluationSpec, check_of_two
 from tasks.evaluation.task import compare_policies, evaluate_policy
 from tasks.flyte.stages import Folder, Parquet, composed
 from tasks.inputs.files import DataFile, Recipe, quickstart
@@ -50,6 +50,7 @@ def evaluation(
         training: the recipe, whose `cluster` decides whether pods have GPUs.
         evaluation: how the policies are sampled.
     """
+    check_of_two(evaluation)
     pod = overrides(evaluation.pod.with_gpus(training.cluster.gpus_of(evaluation.engine)))
     verifiers = fingerprinted(data.verifiers)
     before, after = (

@@ -74,6 +74,16 @@ class DifficultySpec(Config):
             raise ValueError(f"min_mean_score ({low:g}) must be below max_mean_score ({high:g}): nothing would be kept")
         return self
 
+    @model_validator(mode="after")
+    def _has_a_server_of_all_checkpoints(self) -> Self:
+        others = [name for name, variant in self.compared.items() if variant.model is not None]
+        if self.engine.server is not None and others:
+            raise ValueError(
+                f"compared.{others[0]}.model: another checkpoint, and engine.server serves "
+                f"{self.engine.server.model!r} alone; leave one of the two out"
+            )
+        return self
+
     @property
     def bounds(self) -> Bounds:
         """The mean scores that are kept."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from tasks.config import Extendable, RunTime
+from tasks.config import Extendable, RunTime, SpecError
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.pods import PodConfig
 
@@ -31,3 +31,17 @@ class EvaluationSpec(Extendable):
     rest."""
     pod: RunTime[PodConfig] = PodConfig()
     """Pod in which a policy is evaluated on a cluster."""
+
+
+def check_of_two(spec: EvaluationSpec) -> None:
+    """Check that two policies can be evaluated as `spec` says; a server serves only one.
+
+    Raises:
+        SpecError: they cannot.
+    """
+    if spec.engine.server is not None:
+        raise SpecError(
+            f"evaluation: engine.server serves {spec.engine.server.model!r} alone, and two policies are compared: "
+            "leave it out, or evaluate each by itself with a file of its own (pyflyte run tasks/evaluation/task.py "
+            "evaluate_policy), and compare the two tables (compare_policies)"
+        )

@@ -18,13 +18,44 @@ from tasks.generation.vllm_arguments import (
     check_engine_arguments,
     check_sampling_arguments,
 )
+from tasks.verifiers.connection import VARIABLE, plain_url
 
 GPU_SHARE = 0.9
 """Share of a GPU's memory that an engine takes by default, where it has the GPU to itself."""
 
 
+class EndpointConfig(Config):
+    """A server of the policy with OpenAI's completions interface, such as `vllm serve`, in place of an engine.
+
+    It is sent the tokens of prompts, and everything that `sampling` asks for beyond OpenAI's fields by vLLM's names.
+    """
+
+    url: RunTime[str]
+    """Base URL of the server (`http://host:8000/v1`)."""
+    model: str = Field(min_length=1)
+    """Name of the policy at the server. It is not compared with the checkpoint that the stage is given: that the server
+    serves the same is up to you."""
+    api_key_env: RunTime[str | None] = Field(None, pattern=VARIABLE)
+    """NAME of the environment variable that holds the server's key; null: no key is sent."""
+    timeout_seconds: RunTime[float] = Field(1800.0, gt=0)
+    """Seconds that one response may take, its wait in the server's queue included."""
+    retries: RunTime[int] = Field(5, ge=0)
+    """Repetitions of a request after a failure that may pass: HTTP 408, 409, 429 or 5xx, a broken connection, a
+    timeout. Waits between them grow to 8 s."""
+
+    @field_validator("url")
+    @classmethod
+    def _is_plain(cls, url: str) -> str:
+        return plain_url(url, "the base URL of an OpenAI-compatible server, as in http://host:8000/v1", "api_key_env")
+
+
 class EngineConfig(Config):
     """One vLLM engine: its type, its memory and its batches."""
+
+    server: EndpointConfig | None = None
+    """A server that someone else runs, in place of an engine of the stage's own: difficulty can have its rollouts from
+    there, and so can the evaluation of a single policy (`evaluate_policy`). Of the options beside it only
+    `max_model_len` and `max_num_seqs` apply, the latter to requests in flight. null: the stage starts an engine."""
 
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     """Type of weights and activations; `auto`: bfloat16, or float32 on a processor that computes bfloat16 slowly
@@ -62,6 +93,14 @@ class EngineConfig(Config):
         return value
 
     @model_validator(mode="after")
+    def _leaves_a_server_its_own_options(self) -> Self:
+        given = sorted(self.model_fields_set - {"server", "max_model_len", "max_num_seqs"})
+        others = [name for name in given if getattr(self, name) != type(self).model_fields[name].default]
+        if self.server is not None and others:
+            raise ValueError(f"{others[0]}: an option of an engine of the stage's own, and server names another's")
+        return self
+
+    @model_validator(mode="after")
     def _compiles_if_it_says_how(self) -> Self:
         for name in COMPILED:
             if self.enforce_eager and name in self.vllm:
@@ -81,6 +120,8 @@ class EngineConfig(Config):
     @property
     def gpus(self) -> int:
         """Number of GPUs of an engine: the product of its parallel sizes. Experts are spread over the same GPUs."""
+        if self.server is not None:
+            return 0
         return self.tensor_parallel_size * math.prod(self.vllm.get(name, 1) for name in PARALLEL_SIZES)
 
     @property

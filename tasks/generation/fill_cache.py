@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -16,9 +16,10 @@ import pyarrow as pa
 
 from tasks.generation import chat_template
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.engine import Engine, running_engine
-from tasks.generation.interface import EngineError, EngineOptionsError, sample_seed
+from tasks.generation.engine import running_engine
+from tasks.generation.interface import EngineError, EngineOptionsError, Sampler, sample_seed
 from tasks.generation.judging import Judged, call_of, fill_verdicts, verifiers_for
+from tasks.generation.policy_server import open_server
 from tasks.generation.rollout_cache import RolloutCache, Verdict, known_scores, responses, verdict_row
 from tasks.machine import precision
 from tasks.machine.resources import has_gpu
@@ -175,7 +176,7 @@ class _Job:
 
 
 class _Generation:
-    """One engine and one pool of verifiers that work off jobs; its attributes are the figures of `Sampled`."""
+    """One sampler and one pool of verifiers that work off jobs; its attributes are the figures of `Sampled`."""
 
     def __init__(
         self,
@@ -207,43 +208,42 @@ class _Generation:
             RewardFunctionError: a reward function of the user's fails on every response.
         """
         config = self._config
-        precision.report_float32(config.dtype, precision.resolve(config.dtype, gpu=has_gpu()))
         began = time.perf_counter()
-        async with _opened(judges) as opening, running_engine(self._model, config) as engine:
+        async with _opened(judges) as opening, _sampler(self._model, config) as sampler:
             pool = await opening
             ready = time.perf_counter()
             try:
                 async with asyncio.TaskGroup() as group:
                     for job, ids in jobs:
                         await self._free_jobs.acquire()
-                        group.create_task(self._finish(engine, pool, job, ids))
+                        group.create_task(self._finish(sampler, pool, job, ids))
             except* (EngineError, EngineOptionsError, RewardFunctionError) as failed:
                 raise failed.exceptions[0] from None
             finally:
                 self.start_seconds, self.seconds = ready - began, time.perf_counter() - ready
             self.verifiers = pool.figures()
 
-    async def _finish(self, engine: Engine, pool: VerifierPool, job: _Job, ids: list[int]) -> None:
+    async def _finish(self, sampler: Sampler, pool: VerifierPool, job: _Job, ids: list[int]) -> None:
         """Draw responses to one prompt until it has enough."""
         try:
             while missing := job.missing:
-                await asyncio.gather(*(self._draw(engine, pool, job, ids, number) for number in missing))
+                await asyncio.gather(*(self._draw(sampler, pool, job, ids, number) for number in missing))
                 job.take_present()
         finally:
             self._free_jobs.release()
 
-    async def _draw(self, engine: Engine, pool: VerifierPool, job: _Job, ids: list[int], number: int) -> None:
+    async def _draw(self, sampler: Sampler, pool: VerifierPool, job: _Job, ids: list[int], number: int) -> None:
         """Generate and judge one response, and add both to the cache."""
         seed = None if self._sampling.seed is None else sample_seed(self._sampling.seed, job.key, number)
-        completion = await engine.generate(ids, self._sampling, seed=seed, with_logprobs=False)
+        completion = await sampler.generate(ids, self._sampling, seed=seed, with_logprobs=False)
         self.responses += 1
-        self.output_tokens += len(completion.token_ids)
+        self.output_tokens += completion.num_tokens
         self._cache.responses.append(
             {
                 "key": job.key,
                 "sample": number,
                 "response": completion.text,
-                "num_tokens": len(completion.token_ids),
+                "num_tokens": completion.num_tokens,
                 "finish_reason": completion.finish_reason,
             }
         )
@@ -258,6 +258,14 @@ class _Generation:
         for store in (self._cache.responses, self._cache.verdicts):
             if store.due:
                 await asyncio.to_thread(store.flush)
+
+
+def _sampler(model: Path, config: EngineConfig) -> AbstractAsyncContextManager[Sampler]:
+    """Return a context manager of the engine of `model`, or of the client of the server in its place."""
+    if config.server is not None:
+        return open_server(config.server, model, config)
+    precision.report_float32(config.dtype, precision.resolve(config.dtype, gpu=has_gpu()))
+    return running_engine(model, config)
 
 
 @asynccontextmanager

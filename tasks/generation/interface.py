@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tasks.failures import InfrastructureError, MistakeError
+from tasks.generation.config import SamplingConfig
 
 
 class EngineError(InfrastructureError):
@@ -56,9 +59,38 @@ class Completion:
     versions: list[VersionSpan]
 
     @property
+    def num_tokens(self) -> int:
+        """Number of sampled tokens."""
+        return len(self.token_ids)
+
+    @property
     def truncated(self) -> bool:
         """True if the response was cut at the limit of its length."""
         return self.finish_reason == "length"
+
+
+@dataclass(frozen=True)
+class Response:
+    """One sampled response where no token of it is needed.
+
+    Attributes:
+        text: the response, as in `Completion`.
+        num_tokens: number of sampled tokens.
+        finish_reason: `stop` or `length`, as in `Completion`.
+    """
+
+    text: str
+    num_tokens: int
+    finish_reason: str
+
+
+class Sampler(Protocol):
+    """A policy that responses are drawn from: an engine, or a server that someone else runs."""
+
+    async def generate(
+        self, prompt_ids: Sequence[int], sampling: SamplingConfig, *, seed: int | None, with_logprobs: Literal[False]
+    ) -> Response | Completion:
+        """Sample one response to a tokenised prompt; `seed` is that of this one request."""
 
 
 @dataclass(frozen=True)

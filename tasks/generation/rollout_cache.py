@@ -104,6 +104,7 @@ class RolloutCache:
             "dtype": engine.dtype,
             "seed": engine.seed,
             "vllm": engine.vllm,
+            "server": engine.server and engine.server.model,
         }
         ours = f"{folder}/{hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:16]}"
         return cls(

@@ -1,4 +1,4 @@
-"""Checks, before anything is paid for, whether responses can be judged: the judge's endpoint, and checkers' data."""
+"""Checks, before anything is paid for, whether servers answer, and whether checkers have their data."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections import Counter
 from urllib.parse import urlsplit
 
 from tasks.config import SpecError
+from tasks.generation.config import EngineConfig
 from tasks.inputs.files import DataFile
 from tasks.sourcing import ground_truths, loaders
 from tasks.sourcing.files import Malformed
@@ -45,17 +46,40 @@ def check_judge(verifiers: VerifiersConfig, where: str, *, on_this_machine: bool
     url, judge = getattr(verifiers.judge, "url", None), verifiers.judge
     if judge is None or url is None:
         return
+    option = f"{where}: verifiers.judge.url"
+    _check_answers(url, option, "judge", _WAYS_OUT.format(model=judge.model), on_this_machine=on_this_machine)
+
+
+def check_policy_server(engine: EngineConfig, where: str, *, on_this_machine: bool) -> None:
+    """Connect to the server that `engine.server` names; do nothing where there is none.
+
+    Args:
+        engine: the options of difficulty's engine.
+        where: the name of the data file, which begins the message.
+        on_this_machine: whether rollouts are requested from this machine, and not from pods.
+
+    Raises:
+        SpecError: as `check_judge` raises it.
+    """
+    if (server := engine.server) is not None:
+        ways_out = f"start an OpenAI-compatible server of {server.model} there, or leave engine.server out"
+        option = f"{where}: difficulty.engine.server.url"
+        _check_answers(server.url, option, "server", ways_out, on_this_machine=on_this_machine)
+
+
+def _check_answers(url: str, option: str, what: str, ways_out: str, *, on_this_machine: bool) -> None:
+    """Raise `SpecError` where nothing accepts a connection at `url`, or where a pod would reach only itself."""
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
-    begin, ways_out = f"{where}: verifiers.judge.url = {url!r}", _WAYS_OUT.format(model=judge.model)
+    begin = f"{option} = {url!r}"
     if not on_this_machine and _is_loopback(host):
-        raise SpecError(f"{begin}: on a cluster this is the pod itself, where no judge runs; {ways_out}")
+        raise SpecError(f"{begin}: on a cluster this is the pod itself, where no {what} runs; {ways_out}")
     if parts.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(host):
         return  # a proxy makes the connection, which this machine cannot make itself
     try:
         socket.create_connection((host, port), TIMEOUT).close()
     except OSError as error:
-        raise SpecError(f"{begin}: no judge answers ({error}); {ways_out}") from error
+        raise SpecError(f"{begin}: no {what} answers ({error}); {ways_out}") from error
 
 
 def _is_loopback(host: str) -> bool:

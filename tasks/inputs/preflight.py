@@ -13,13 +13,13 @@ from flytekit import FlyteContextManager, Resources
 from images import DATA
 from tasks.config import SpecError, must_be_one_of
 from tasks.difficulty.spec import DifficultySpec
-from tasks.evaluation.spec import EvaluationSpec
+from tasks.evaluation.spec import EvaluationSpec, check_of_two
 from tasks.flyte.stages import show, uncached_stage
 from tasks.generation.config import SamplingConfig
 from tasks.generation.models import HubModel, ModelError, ModelSpec, PackagedGguf
 from tasks.inputs.files import DataFile, Recipe
 from tasks.inputs.heldout import check_heldout
-from tasks.inputs.judges import check_judge, report_unjudgeable
+from tasks.inputs.judges import check_judge, check_policy_server, report_unjudgeable
 from tasks.inputs.memory_needs import check_memory
 from tasks.inputs.rewards import check_rewards
 from tasks.inputs.written import written_options
@@ -109,6 +109,8 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> C
         lacking = report_unjudgeable(pinned, first_rows)
     if any(source.verifiers & set(VERIFIERS_OF["chat"]) for source in pinned.sources):
         check_judge(data.verifiers, data.name, on_this_machine=on_this_machine)
+    if data.difficulty is not None:
+        check_policy_server(data.difficulty.engine, data.name, on_this_machine=on_this_machine)
     for name in data.leave_out:
         logger.warning("%s: source %r is left out (leave_out): none of its rows is read", data.name, name)
     model = fingerprinted_model(training.model)
@@ -203,6 +205,7 @@ def check_together(data: DataFile, training: Recipe, evaluation: EvaluationSpec)
                 f"{where}: sampling.max_tokens ({spec.sampling.max_tokens}) leaves no room for a prompt in "
                 f"engine.max_model_len ({spec.engine.max_model_len})"
             )
+    check_of_two(evaluation)
     if data.difficulty is not None:
         _check_alike(data.name, data.difficulty, training)
     elif training.prompts.curriculum is not None:

@@ -276,6 +276,11 @@ class TrainingConfig(Config):
     @model_validator(mode="after")
     def _passes_to_vllm_what_training_allows(self) -> Self:
         engine = self.actors.engine
+        if engine.server is not None:
+            raise ValueError(
+                "actors.engine.server: training needs engines of its own, which take new weights in the middle of "
+                "responses and return the log-probability of every token that they drew; a server does neither"
+            )
         reason = refused_in_training("sampling.vllm", self.sampling.vllm, SAMPLING_REFUSED_IN_TRAINING)
         reason = reason or refused_in_training("actors.engine.vllm", engine.vllm, ENGINE_REFUSED_IN_TRAINING)
         if reason:

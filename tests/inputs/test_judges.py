@@ -7,8 +7,9 @@ import nltk
 import pytest
 
 from tasks.config import SpecError
+from tasks.generation.config import EngineConfig
 from tasks.inputs.files import DataFile
-from tasks.inputs.judges import check_judge, report_unjudgeable
+from tasks.inputs.judges import check_judge, check_policy_server, report_unjudgeable
 from tasks.sourcing.loaders import check
 from tasks.verifiers import VerifiersConfig
 
@@ -70,3 +71,15 @@ def test_rows_that_need_nothing_more_are_not_mentioned(tmp_path, monkeypatch, ca
     monkeypatch.setattr(nltk.data, "path", [])
     assert reported(constraints(tmp_path, NO_COMMA)) == {"ifs": 0}
     assert not caplog.messages
+
+
+def test_a_server_of_the_policy_that_does_not_answer_is_named_before_anything_starts():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))  # taken, and nothing listens
+        url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+        engine = EngineConfig.model_validate({"server": {"url": url, "model": "policy"}})
+        with pytest.raises(SpecError, match=f"mine: difficulty.engine.server.url = '{url}': no server answers"):
+            check_policy_server(engine, "mine", on_this_machine=True)
+        with pytest.raises(SpecError, match="on a cluster this is the pod itself, where no server runs"):
+            check_policy_server(engine, "mine", on_this_machine=False)
+    check_policy_server(EngineConfig(), "mine", on_this_machine=False)

@@ -73,6 +73,8 @@ class FakeEndpoint:
             def do_POST(self):
                 endpoint._handle(self)
 
+            do_GET = do_POST  # noqa: N815 a name of http.server
+
             def log_message(self, *arguments):
                 pass
 
@@ -96,7 +98,7 @@ class FakeEndpoint:
         self._server.server_close()
 
     def _handle(self, handler):
-        request = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
+        request = json.loads(handler.rfile.read(int(handler.headers.get("Content-Length", 0))) or "{}")
         with self._lock:
             if handler.path == self.path:
                 self.requests.append((dict(handler.headers), request))
