@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tasks.config import Config
+from tasks.config_fields import Arguments
+from tasks.pod_templates import check_template, mounts_shared_memory, pod_spec
+
+if TYPE_CHECKING:
+    from flytekit import PodTemplate
 
 
 class PodConfig(Config):
@@ -19,8 +24,10 @@ class PodConfig(Config):
     """Memory in GiB."""
     gpus: int | None = Field(None, ge=0)
     """Number of GPUs. null: those that the stage's engine spans where the recipe's `cluster` has GPUs, otherwise 0."""
-    accelerator: str | None = None
-    """Name of the GPU as the cluster labels its nodes, such as `nvidia-h100`. null: any."""
+    accelerator: str | None = Field(None, pattern=r"^[^=\s]+(=[^=\s]+)?$")
+    """GPU that the pod needs: its name as the nodes are labelled, such as `nvidia-h100`, for the label that Flyte's
+    configuration knows; or LABEL=NAME, such as `cloud.google.com/gke-accelerator=nvidia-h100-80gb`. The machines of a
+    Ray cluster need the second, as Flyte gives its label to a task's own pod alone. null: any."""
     disk_gib: int | None = Field(None, gt=0)
     """Ephemeral storage in GiB. null: the cluster's default."""
     shared_memory_gib: int | None = Field(None, gt=0)
@@ -30,6 +37,28 @@ class PodConfig(Config):
     """Minutes after which an attempt is ended and counts as failed. null: no limit."""
     interruptible: bool = False
     """Allow machines that the cloud may take away; Flyte then retries the stage elsewhere."""
+    template: str | Arguments | None = None
+    """Kubernetes pod template of the pod: the name of one in the cluster, or a pod spec with Kubernetes' own names
+    (`volumes`, `nodeSelector`, `tolerations`, `serviceAccountName`), beside which `metadata` has `labels` and
+    `annotations`. The stage runs in its container `primary`, which takes `env`, `volumeMounts` and further `resources`,
+    such as RDMA devices (`docs/clusters.md`). null: the cluster's default."""
+
+    @model_validator(mode="after")
+    def _template_is_known_to_kubernetes(self) -> Self:
+        if isinstance(self.template, dict):
+            try:
+                check_template(self.template)
+            except ValueError as error:
+                raise ValueError(f"template: {error}") from None
+            if self.shared_memory_gib is not None and mounts_shared_memory(self.template):
+                raise ValueError("template mounts a volume on /dev/shm, and shared_memory_gib another: leave one out")
+        return self
+
+    @property
+    def node_label(self) -> tuple[str, str] | None:
+        """The label that a machine must have, and its value, where `accelerator` gives both."""
+        label, given, value = (self.accelerator or "").partition("=")
+        return (label, value) if given else None
 
     def with_gpus(self, gpus: int) -> PodConfig:
         """Return the pod with `gpus` GPUs, or unchanged where its own option sets their number."""
@@ -48,16 +77,43 @@ def resources(pod: PodConfig) -> Any:
     )
 
 
-def overrides(pod: PodConfig) -> dict[str, Any]:
-    """Return the arguments of flytekit's `with_overrides` that give a node this pod."""
+def pod_template(pod: PodConfig, *, shared_memory: bool = False) -> PodTemplate | None:
+    """Return what `pod` asks of Kubernetes beside amounts, as an inline template of flytekit's; None: nothing.
+
+    Its pod spec is a mapping (`tasks.flyte.patches` writes it into Flyte's message). With `shared_memory` the volume on
+    `/dev/shm` is part of it, where Flyte itself adds none.
+    """
+    from flytekit import PodTemplate
+
+    template = pod.template if isinstance(pod.template, dict) else {}
+    size = pod.shared_memory_gib if shared_memory else None
+    if not template and pod.node_label is None and size is None:
+        return None
+    metadata = template.get("metadata", {})
+    return PodTemplate(
+        pod_spec=pod_spec(template, node_label=pod.node_label, shared_memory_gib=size),
+        labels=metadata.get("labels"),
+        annotations=metadata.get("annotations"),
+    )
+
+
+def overrides(pod: PodConfig, *, inline: bool = True) -> dict[str, Any]:
+    """Return the arguments of flytekit's `with_overrides` that give a node this pod.
+
+    Without `inline` those are left out that a Ray cluster has in its own message (`RayJobConfig`).
+    """
     from flytekit.extras.accelerators import GPUAccelerator
 
     asked = resources(pod)
+    is_named = pod.accelerator is not None and pod.node_label is None
+    has_shared_memory = inline and pod.shared_memory_gib is not None
     return {
         "requests": asked,
         "limits": asked,
-        "accelerator": GPUAccelerator(pod.accelerator) if pod.accelerator else None,
-        "shared_memory": f"{pod.shared_memory_gib}Gi" if pod.shared_memory_gib else None,
+        "accelerator": GPUAccelerator(pod.accelerator) if is_named else None,
+        "shared_memory": f"{pod.shared_memory_gib}Gi" if has_shared_memory else None,
         "timeout": timedelta(minutes=pod.timeout_minutes) if pod.timeout_minutes else None,
         "interruptible": pod.interruptible,
+        "pod_template": pod_template(pod) if inline else None,
+        "pod_template_name": pod.template if isinstance(pod.template, str) else None,
     }

@@ -9,8 +9,7 @@ from images import DATA
 from tasks.flyte.stages import Folder, Parquet, composed
 from tasks.inputs.files import DataFile, Recipe, quickstart
 from tasks.inputs.preflight import fingerprinted
-from tasks.pods import overrides
-from tasks.training.cluster.pods import controller_pod, ray_job
+from tasks.training.cluster.pods import controller_overrides, ray_job
 from tasks.training.task import Trained, train_policy
 
 FILES = quickstart()
@@ -31,5 +30,5 @@ def train(model: Folder, mixture: Parquet, data: DataFile = FILES[0], training: 
     ).with_overrides(
         node_name="learn",
         task_config=ray_job(training, training.cluster),
-        **overrides(controller_pod(training, training.cluster)),
+        **controller_overrides(training, training.cluster),
     )

@@ -11,6 +11,7 @@ from google.protobuf.json_format import MessageToDict
 
 from tasks.config import load_yaml
 from tasks.inputs.files import RECIPES, DataFile, Recipe, quickstart
+from tasks.pod_templates import SHARED_MEMORY
 from tasks.training.task import train_policy
 from tasks.verifiers.chat.config import JudgeConfig
 from workflows.checking import checking
@@ -203,3 +204,138 @@ def test_no_rollout_is_sampled_before_it_is_known_that_the_mixture_can_be_filled
 def test_a_cluster_on_which_a_process_would_wait_for_ever_is_refused(changes, problem):
     with pytest.raises(ValueError, match=problem):
         Recipe.model_validate(changes)
+
+
+TEMPLATE = {
+    "metadata": {"labels": {"team": "rl"}, "annotations": {"k8s.v1.cni.cncf.io/networks": "rdma"}},
+    "serviceAccountName": "trainer",
+    "nodeSelector": {"pool": "gpus"},
+    "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+    "volumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],
+    "containers": [
+        {
+            "name": "primary",
+            "env": [{"name": "NCCL_IB_HCA", "value": "mlx5"}],
+            "resources": {"limits": {"rdma/ib": 1}},
+            "volumeMounts": [{"name": "models", "mountPath": "/models"}],
+        }
+    ],
+}
+LABEL = "cloud.google.com/gke-accelerator"
+
+
+def overridden(node):
+    """The pod template that a node gives its task: metadata and pod spec."""
+    node = node.array_node.node if node.HasField("array_node") else node
+    pod = MessageToDict(node.task_node.overrides.pod_template)
+    return pod["metadata"], pod["podSpec"]
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "name", "task"),
+    [
+        (curate, "source-0", "source_prompts"),
+        (curate, "roll-out", "pyflyte-map-execute"),
+        (evaluate, "after", "evaluate_policy"),
+        (checking, "check", "check_model"),
+        (train, "learn", "train_policy"),
+    ],
+)
+def test_an_inline_template_reaches_the_pod_of_every_stage(nodes, dynamic, name, task):
+    data, recipe, evaluation = (
+        type(spec).model_validate(spec.model_dump(exclude_unset=True) | changes)
+        for spec, changes in zip(
+            quickstart(),
+            (
+                {"pod": {"template": TEMPLATE}, "difficulty": {"pod": {"template": TEMPLATE}}},
+                {"cluster": {"gpus_per_node": 0, "node": {"template": TEMPLATE}}},
+                {"pod": {"template": TEMPLATE}},
+            ),
+            strict=True,
+        )
+    )
+    metadata, spec = overridden(nodes(dynamic, data=data, training=recipe, evaluation=evaluation)[0][name])
+    assert metadata == TEMPLATE["metadata"]
+    [container] = spec.pop("containers")
+    assert spec == {key: TEMPLATE[key] for key in ("serviceAccountName", "nodeSelector", "tolerations", "volumes")}
+    assert container["volumeMounts"] == TEMPLATE["containers"][0]["volumeMounts"]
+    assert container["env"][-1] == {"name": "NCCL_IB_HCA", "value": "mlx5"}
+    assert container["resources"]["limits"]["rdma/ib"] == "1"
+    assert {"cpu", "memory"} <= set(container["resources"]["requests"])
+    assert container["image"].startswith("registry.example/")
+    assert task in container["args"]
+
+
+def test_a_template_by_name_is_that_of_the_task(nodes):
+    data, recipe, _ = quickstart()
+    named = type(data).model_validate(data.model_dump(exclude_unset=True) | {"pod": {"template": "data-pods"}})
+    found, _ = nodes(curate, data=named)
+    assert not found["mix"].task_node.overrides.HasField("pod_template")
+    _, training = nodes(train, training=Recipe.model_validate({"cluster": {"node": {"template": "gpu-pods"}}}))
+    assert training[0].metadata.pod_template_name == "gpu-pods"
+    _, training = nodes(train, training=recipe)
+    assert training[0].metadata.pod_template_name == ""
+
+
+MACHINES = {"learner": {"ranks": 16}, "actors": {"count": 8}}
+"""Options of a training on three machines of 8 GPUs."""
+
+
+def test_all_that_a_machine_is_given_reaches_the_workers_of_a_ray_cluster(nodes):
+    node = NODE | {"accelerator": f"{LABEL}=nvidia-h100", "timeout_minutes": 90, "interruptible": True}
+    head = {"cpu": 3, "memory_gib": 50, "interruptible": True, "timeout_minutes": 200}
+    cluster = {"node": node | {"template": TEMPLATE}, "head": head}
+    found, [training] = nodes(train, training=Recipe.model_validate(MACHINES | {"cluster": cluster}))
+    message = MessageToDict(training.custom)["rayCluster"]
+    assert message["headGroupSpec"]["k8sPod"]["podSpec"] == {
+        "containers": [
+            {
+                "name": "ray-head",
+                "resources": {
+                    "limits": {"cpu": "3", "memory": "50Gi"},
+                    "requests": {"cpu": "3", "memory": "50Gi"},
+                },
+            }
+        ]
+    }
+    assert [group["groupName"] for group in message["workerGroupSpec"]] == ["learner", "actors"]
+    for group in message["workerGroupSpec"]:
+        pod = group["k8sPod"]
+        assert pod["metadata"] == TEMPLATE["metadata"]
+        spec = pod["podSpec"]
+        assert spec["serviceAccountName"] == "trainer"
+        assert spec["nodeSelector"] == {"pool": "gpus", LABEL: "nvidia-h100"}
+        assert [toleration["key"] for toleration in spec["tolerations"]] == ["nvidia.com/gpu", LABEL]
+        memory = {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "10Gi"}}
+        assert spec["volumes"] == [*TEMPLATE["volumes"], memory]
+        [container] = spec["containers"]
+        assert container["name"] == "ray-worker"
+        assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/models", SHARED_MEMORY]
+        assert container["resources"]["limits"] == {
+            "rdma/ib": "1",
+            "cpu": "8",
+            "memory": "100Gi",
+            "nvidia.com/gpu": "8",
+            "ephemeral-storage": "200Gi",
+        }
+        assert "command" not in container
+    learn = found["learn"]
+    assert learn.metadata.timeout.seconds == 5400, "the shorter of the two"
+    assert learn.metadata.interruptible
+    assert not learn.task_node.overrides.HasField("pod_template"), "Flyte would join it with those of the nodes"
+    assert not learn.task_node.overrides.extended_resources.HasField("shared_memory")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "problem"),
+    [
+        ({"node": {"template": "gpu-pods"}}, r"head\.template \(None\) and cluster\.node\.template \(gpu-pods\)"),
+        ({"node": {"interruptible": True}}, r"head\.interruptible \(False\) and cluster\.node\.interruptible \(True\)"),
+        ({"node": {"accelerator": "nvidia-h100"}}, r"write LABEL=nvidia-h100 with the label that your nodes have"),
+        ({"node": {"template": {"containers": [{"name": "proxy"}]}}}, r"container 'proxy': Flyte adds no containers"),
+    ],
+)
+def test_what_the_pods_of_a_ray_cluster_would_not_get_is_refused(cluster, problem):
+    with pytest.raises(ValueError, match=problem):
+        Recipe.model_validate(MACHINES | {"cluster": cluster})
+    Recipe.model_validate({"cluster": cluster})  # one machine gets all of it

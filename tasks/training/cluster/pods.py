@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from tasks.config import Config
 from tasks.failures import MistakeError
 from tasks.generation.config import EngineConfig
-from tasks.pods import PodConfig, resources
+from tasks.pod_templates import others
+from tasks.pods import PodConfig, overrides, pod_template, resources
 
 if TYPE_CHECKING:
     from tasks.flyte.ray_job import RayJobConfig
@@ -45,13 +46,64 @@ def check_cluster(config: TrainingConfig, cluster: ClusterConfig) -> None:
             f"actors.engine.{config.actors.engine.parallel_sizes}: an engine lies on one machine, and one has "
             f"cluster.gpus_per_node ({per_node}) GPUs"
         )
-    if _in_one_pod(config, cluster):
+    if not _in_one_pod(config, cluster):
+        _check_ray_cluster(cluster)
+    else:
         needed = ceil(config.learner.ranks * config.learner.cpus + config.actors.count * config.actors.cpus)
         if cluster.node.cpu < needed:
             raise MistakeError(
                 f"cluster.node.cpu ({cluster.node.cpu}): learner ranks and actors reserve {needed} cores (their number "
                 "times learner.cpus and actors.cpus)"
             )
+
+
+def _check_ray_cluster(cluster: ClusterConfig) -> None:
+    """Check that a Ray cluster's pods can have what `cluster` gives them.
+
+    Flyte makes one pod for the task, copies it for head and workers, and lays the inline part of each over its copy. A
+    template by name and `interruptible` are of that one pod.
+
+    Raises:
+        ValueError: an option would not reach the pods that it is of, or reach others.
+    """
+    head, node = cluster.head, cluster.node
+    names = [pod.template if isinstance(pod.template, str) else None for pod in (head, node)]
+    if names[0] != names[1]:
+        raise MistakeError(
+            f"cluster.head.template ({names[0]}) and cluster.node.template ({names[1]}): by name, all pods of a Ray "
+            "cluster have the same template: give both that name, or one of them inline"
+        )
+    if head.interruptible != node.interruptible:
+        raise MistakeError(
+            f"cluster.head.interruptible ({head.interruptible}) and cluster.node.interruptible ({node.interruptible}): "
+            "all pods of a Ray cluster are of one kind: set both, or give the workers' tolerations in "
+            "cluster.node.template"
+        )
+    for name, pod in (("head", head), ("node", node)):
+        if pod.accelerator is not None and pod.node_label is None:
+            raise MistakeError(
+                f"cluster.{name}.accelerator = {pod.accelerator!r}: Flyte gives its label to no machine of a Ray "
+                f"cluster: write LABEL={pod.accelerator} with the label that your nodes have (kubectl get nodes "
+                "--show-labels), such as cloud.google.com/gke-accelerator"
+            )
+        if isinstance(pod.template, dict) and (extra := others(pod.template)):
+            raise MistakeError(
+                f"cluster.{name}.template: container {extra[0]!r}: Flyte adds no containers to the machines of a Ray "
+                "cluster; give them in a template by name"
+            )
+
+
+def controller_overrides(config: TrainingConfig, cluster: ClusterConfig) -> dict[str, Any]:
+    """Return the arguments of flytekit's `with_overrides` for the task's own pod.
+
+    Of a Ray cluster, `ray_job` has what its pods are given inline. It is one attempt, which ends after the shorter of
+    the two time limits.
+    """
+    pod, is_one = controller_pod(config, cluster), _in_one_pod(config, cluster)
+    if not is_one:
+        limits = [given.timeout_minutes for given in (cluster.head, cluster.node) if given.timeout_minutes]
+        pod = pod.model_copy(update={"timeout_minutes": min(limits, default=None)})
+    return overrides(pod, inline=is_one)
 
 
 def controller_pod(config: TrainingConfig, cluster: ClusterConfig) -> PodConfig:
@@ -69,17 +121,18 @@ def ray_job(config: TrainingConfig, cluster: ClusterConfig) -> RayJobConfig:
     """
     from tasks.flyte.ray_job import HeadNodeConfig, RayJobConfig, WorkerNodeConfig
 
-    groups = []
-    if not _in_one_pod(config, cluster):
+    if _in_one_pod(config, cluster):
+        head, groups = HeadNodeConfig(resources(controller_pod(config, cluster))), []
+    else:
         engines_per_node = cluster.gpus_per_node // config.actors.engine.gpus
-        node = resources(cluster.node.with_gpus(cluster.gpus_per_node))
+        controller, pod = controller_pod(config, cluster), cluster.node.with_gpus(cluster.gpus_per_node)
+        node, template = resources(pod), pod_template(pod, shared_memory=True)
+        head = HeadNodeConfig(resources(controller), pod_template(controller, shared_memory=True))
         groups = [
-            WorkerNodeConfig("learner", ceil(config.learner.ranks / cluster.gpus_per_node), node),
-            WorkerNodeConfig("actors", ceil(config.actors.count / engines_per_node), node),
+            WorkerNodeConfig("learner", ceil(config.learner.ranks / cluster.gpus_per_node), node, template),
+            WorkerNodeConfig("actors", ceil(config.actors.count / engines_per_node), node, template),
         ]
-    return RayJobConfig(
-        HeadNodeConfig(resources(controller_pod(config, cluster))), groups, shutdown_after_job_finishes=True
-    )
+    return RayJobConfig(head, groups, shutdown_after_job_finishes=True)
 
 
 def _gpus(config: TrainingConfig) -> int:
