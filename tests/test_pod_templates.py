@@ -3,11 +3,14 @@
 import re
 
 import pytest
+import yaml
 from kubernetes import client
 
+from tasks.inputs.files import Recipe
 from tasks.kubernetes_fields import ROOT, fields
 from tasks.pod_templates import SHARED_MEMORY
 from tasks.pods import PodConfig
+from tests.paths import ROOT as ROOT_FOLDER
 
 
 def container(**changes):
@@ -61,3 +64,10 @@ def test_the_fields_are_those_of_the_kubernetes_client():
                 assert ours == re.sub(r"^(CoreV1|V1)", "", inner)
                 todo += [(inner, ours)] if ours not in seen else []
     assert seen == set(known)
+
+
+def test_the_example_in_the_documentation_is_a_recipe():
+    page = (ROOT_FOLDER / "docs" / "clusters.md").read_text()
+    [example] = re.findall(r"```yaml\n(.+?)```", page, re.DOTALL)
+    recipe = Recipe.model_validate(yaml.safe_load(example))
+    assert recipe.cluster.node.node_label == ("cloud.google.com/gke-accelerator", "nvidia-h100-80gb")

@@ -12,6 +12,7 @@ from google.protobuf.json_format import MessageToDict
 from tasks.config import load_yaml
 from tasks.inputs.files import RECIPES, DataFile, Recipe, quickstart
 from tasks.pod_templates import SHARED_MEMORY
+from tasks.pods import PodConfig
 from tasks.training.task import train_policy
 from tasks.verifiers.chat.config import JudgeConfig
 from workflows.checking import checking
@@ -22,6 +23,13 @@ from workflows.training import train
 IMAGES = {name: Image(name, f"registry.example/{name}", "v1") for name in ("data", "generation", "training")}
 SETTINGS = SerializationSettings(image_config=ImageConfig(IMAGES["data"], list(IMAGES.values())))
 NODE = {"cpu": 8, "memory_gib": 100, "accelerator": "nvidia-h100", "shared_memory_gib": 10, "disk_gib": 200}
+
+
+def judged_elsewhere():
+    """The quickstart's data file with a judge at an address, which needs no GPU of ours."""
+    data, _, _ = quickstart()
+    judge = JudgeConfig(model="m", url="https://judge.example/v1")
+    return data.model_copy(update={"verifiers": data.verifiers.model_copy(update={"judge": judge})})
 
 
 def recipe(name):
@@ -80,24 +88,53 @@ def test_a_model_is_checked_on_a_machine_of_the_cluster_with_the_gpus_of_one_eng
     found, _ = nodes(checking)
     assert asked(found["check"]) == {"CPU": "2", "MEMORY": "16Gi"}
     found, _ = nodes(checking, training=recipe("olmo3_think_32b"))
-    assert asked(found["check"]) == {"CPU": "64", "MEMORY": "512Gi", "GPU": "8"}
+    assert asked(found["check"]) == {"CPU": "64", "MEMORY": "512Gi", "GPU": "8", "EPHEMERAL_STORAGE": "201Gi"}
 
 
 def test_olmo_3_32b_has_8_learner_and_20_inference_nodes_of_8_gpus(nodes):
-    _, training = nodes(train, training=recipe("olmo3_think_32b"))
-    node = {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "8"}
+    _, training = nodes(train, data=judged_elsewhere(), training=recipe("olmo3_think_32b"))
+    node = {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "8", "ephemeral-storage": "201Gi"}
     assert groups(training) == {
-        "head": (None, {"cpu": "4", "memory": "32Gi"}),
+        "head": (None, {"cpu": "16", "memory": "32Gi", "ephemeral-storage": "201Gi"}),
         "learner": (8, node),
         "actors": (20, node),
     }
+
+
+def test_a_machine_has_8_cores_and_64_gib_for_each_gpu_that_it_holds(nodes):
+    found, _ = nodes(train, data=judged_elsewhere(), training=recipe("axolotl_lora"))
+    assert asked(found["learn"]) == {"CPU": "16", "MEMORY": "128Gi", "GPU": "2", "EPHEMERAL_STORAGE": "29Gi"}
+    assert found["learn"].task_node.overrides.extended_resources.shared_memory.size_limit == "16Gi"
+    _, training = nodes(train, training=recipe("dapo_qwen25_32b"))
+    [memory] = training[0].custom["rayCluster"]["workerGroupSpec"][0]["k8sPod"]["podSpec"]["volumes"]
+    assert memory["emptyDir"]["sizeLimit"] == "131Gi", "two versions of 61 GiB of weights, and 1 GiB for each GPU"
+    assert groups(training)["head"][1]["memory"] == "48Gi", "25 steps of 8,192 responses between two checkpoints"
+
+
+def test_the_judge_that_a_run_serves_has_gpus_beside_ranks_and_engines(nodes):
+    data, _, _ = quickstart()
+
+    def judged(gpus, **changes):
+        server = {"tensor_parallel_size": gpus}
+        verifiers = {"judge": {"model": "initial", "server": server}}
+        options = data.model_dump(mode="json", exclude_unset=True) | {"verifiers": verifiers}
+        return {"data": DataFile.model_validate(options), "training": Recipe.model_validate(changes)}
+
+    found, _ = nodes(train, **judged(2, learner={"ranks": 4}))
+    assert asked(found["learn"])["GPU"] == "7", "4 ranks, 1 engine, 2 of the judge"
+    replicas = {}
+    for gpus, count, span in ((2, 8, 1), (2, 7, 1), (1, 7, 1), (2, 1, 4)):
+        actors = {"count": count, "engine": {"tensor_parallel_size": span}}
+        _, training = nodes(train, **judged(gpus, learner={"ranks": 8}, actors=actors))
+        replicas[gpus, count, span] = groups(training)["actors"][0]
+    assert replicas == {(2, 8, 1): 2, (2, 7, 1): 2, (1, 7, 1): 1, (2, 1, 4): 1}
 
 
 def test_what_finds_room_on_one_machine_is_one_pod_with_all_that_it_was_given(nodes):
     changes = {"learner": {"ranks": 2}, "actors": {"count": 3, "engine": {"tensor_parallel_size": 2}}}
     node = NODE | {"timeout_minutes": 90, "interruptible": True}
     small = Recipe.model_validate(changes | {"cluster": {"node": node}})
-    found, training = nodes(train, training=small)
+    found, training = nodes(train, data=judged_elsewhere(), training=small)
     assert asked(found["learn"]) == {"CPU": "8", "GPU": "8", "MEMORY": "100Gi", "EPHEMERAL_STORAGE": "200Gi"}
     assert set(groups(training)) == {"head"}
     extended = found["learn"].task_node.overrides.extended_resources
@@ -110,18 +147,25 @@ def test_what_finds_room_on_one_machine_is_one_pod_with_all_that_it_was_given(no
 @pytest.mark.long
 def test_where_training_has_gpus_difficulty_and_evaluation_have_one_for_each_that_an_engine_spans(nodes):
     data, _, evaluation = quickstart()
+    assert data.difficulty.early_stopping
     wide = evaluation.model_copy(update={"engine": evaluation.engine.model_copy(update={"tensor_parallel_size": 4})})
     with_gpus = {"data": data, "training": recipe("grpo")}
-    assert asked(nodes(curate, **with_gpus)[0]["roll-out"])["GPU"] == "1"
-    assert asked(nodes(evaluate, **with_gpus, evaluation=wide)[0]["after"])["GPU"] == "4"
+    alone = {"data": judged_elsewhere(), "training": with_gpus["training"]}
+    assert asked(nodes(curate, **alone)[0]["roll-out"])["GPU"] == "1"
+    assert asked(nodes(curate, **with_gpus)[0]["roll-out"])["GPU"] == "2", "early stopping judges at once"
+    after = nodes(evaluate, **with_gpus, evaluation=wide)[0]["after"]
+    # 4 of the engine, and 1 of the judge, which judges while it generates
+    assert asked(after) == {"CPU": "40", "MEMORY": "320Gi", "GPU": "5", "EPHEMERAL_STORAGE": "59Gi"}
+    assert after.task_node.overrides.extended_resources.shared_memory.size_limit == "6Gi"
+    small = wide.model_copy(update={"pod": PodConfig(cpu=3, memory_gib=50, disk_gib=9, shared_memory_gib=2)})
+    after = nodes(evaluate, **with_gpus, evaluation=small)[0]["after"]
+    assert asked(after) == {"CPU": "3", "MEMORY": "50Gi", "GPU": "5", "EPHEMERAL_STORAGE": "9Gi"}
     assert "GPU" not in asked(nodes(curate)[0]["roll-out"])
 
 
 @pytest.mark.long
 def test_judging_has_a_gpu_only_where_it_serves_the_judge(nodes):
-    data, _, _ = quickstart()
-    elsewhere = data.verifiers.model_copy(update={"judge": JudgeConfig(model="m", url="https://judge.example/v1")})
-    by_url = data.model_copy(update={"verifiers": elsewhere})
+    by_url = judged_elsewhere()
     assert asked(nodes(curate, training=recipe("grpo"))[0]["judge"])["GPU"] == "1"
     assert "GPU" not in asked(nodes(curate, data=by_url, training=recipe("grpo"))[0]["judge"])
 
@@ -287,14 +331,12 @@ def test_all_that_a_machine_is_given_reaches_the_workers_of_a_ray_cluster(nodes)
     cluster = {"node": node | {"template": TEMPLATE}, "head": head}
     found, [training] = nodes(train, training=Recipe.model_validate(MACHINES | {"cluster": cluster}))
     message = MessageToDict(training.custom)["rayCluster"]
+    amounts = {"cpu": "3", "memory": "50Gi", "ephemeral-storage": "21Gi"}
     assert message["headGroupSpec"]["k8sPod"]["podSpec"] == {
         "containers": [
             {
                 "name": "ray-head",
-                "resources": {
-                    "limits": {"cpu": "3", "memory": "50Gi"},
-                    "requests": {"cpu": "3", "memory": "50Gi"},
-                },
+                "resources": {"limits": amounts, "requests": amounts},
             }
         ]
     }

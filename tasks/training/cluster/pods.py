@@ -11,7 +11,9 @@ from tasks.config import Config
 from tasks.failures import MistakeError
 from tasks.generation.config import EngineConfig
 from tasks.pod_templates import others
-from tasks.pods import PodConfig, overrides, pod_template, resources
+from tasks.pods import CORES_A_GPU, PodConfig, disk_gib, overrides, pod_template, resources
+from tasks.training.cluster.placement import Node, lack
+from tasks.training.cluster.sizes import HEAD_CORES, head_memory_gib, shared_memory_gib
 
 if TYPE_CHECKING:
     from tasks.flyte.ray_job import RayJobConfig
@@ -23,11 +25,13 @@ class ClusterConfig(Config):
 
     gpus_per_node: int = Field(8, ge=0)
     """GPUs of a machine; 0: training without GPUs, in one pod."""
-    node: PodConfig = PodConfig(cpu=64, memory_gib=512, shared_memory_gib=64)
+    node: PodConfig = PodConfig()
     """The pod of each machine with learner ranks, and of each with actors. Where all of them find room on one machine,
-    it is the only one, and the cluster needs no Ray operator."""
-    head: PodConfig = PodConfig(cpu=4, memory_gib=32)
-    """The pod of the controller where there are several machines."""
+    it is the only one, and the cluster needs no Ray operator. By default it has 8 cores and 64 GiB for each GPU that it
+    holds; without GPUs, the cores that ranks and actors reserve, and 8 GiB for each of them."""
+    head: PodConfig = PodConfig()
+    """The pod of the controller where there are several machines; responses are judged on it, by as many processes as
+    it has cores. By default it has 16, and the memory for the steps between two checkpoints that `plan` prints."""
 
     def gpus_of(self, engine: EngineConfig) -> int:
         """Return the number of GPUs that one engine takes on these machines; 0 where they have none."""
@@ -46,11 +50,11 @@ def check_cluster(config: TrainingConfig, cluster: ClusterConfig) -> None:
             f"actors.engine.{config.actors.engine.parallel_sizes}: an engine lies on one machine, and one has "
             f"cluster.gpus_per_node ({per_node}) GPUs"
         )
-    if not _in_one_pod(config, cluster):
+    if not is_in_one_pod(config, cluster):
         _check_ray_cluster(cluster)
     else:
-        needed = ceil(config.learner.ranks * config.learner.cpus + config.actors.count * config.actors.cpus)
-        if cluster.node.cpu < needed:
+        needed = _reserved(config)
+        if cluster.node.cpu is not None and cluster.node.cpu < needed:
             raise MistakeError(
                 f"cluster.node.cpu ({cluster.node.cpu}): learner ranks and actors reserve {needed} cores (their number "
                 "times learner.cpus and actors.cpus)"
@@ -93,51 +97,129 @@ def _check_ray_cluster(cluster: ClusterConfig) -> None:
             )
 
 
-def controller_overrides(config: TrainingConfig, cluster: ClusterConfig) -> dict[str, Any]:
+def controller_overrides(
+    config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int = 0, weights_gib: float | None = None
+) -> dict[str, Any]:
     """Return the arguments of flytekit's `with_overrides` for the task's own pod.
 
     Of a Ray cluster, `ray_job` has what its pods are given inline. It is one attempt, which ends after the shorter of
     the two time limits.
     """
-    pod, is_one = controller_pod(config, cluster), _in_one_pod(config, cluster)
+    pod = controller_pod(config, cluster, judge_gpus, weights_gib)
+    is_one = is_in_one_pod(config, cluster, judge_gpus)
     if not is_one:
         limits = [given.timeout_minutes for given in (cluster.head, cluster.node) if given.timeout_minutes]
         pod = pod.model_copy(update={"timeout_minutes": min(limits, default=None)})
     return overrides(pod, inline=is_one)
 
 
-def controller_pod(config: TrainingConfig, cluster: ClusterConfig) -> PodConfig:
-    """Return the pod of the task itself, which holds the learner and the actors, too, where they fit on one machine."""
-    if _in_one_pod(config, cluster):
-        return cluster.node.with_gpus(_gpus(config) if cluster.gpus_per_node else 0)
-    return cluster.head.with_gpus(0)
+def controller_pod(
+    config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int = 0, weights_gib: float | None = None
+) -> PodConfig:
+    """Return the pod of the task itself, which holds the learner and the actors, too, where they fit on one machine.
+
+    Args:
+        config: the recipe's training options.
+        cluster: the recipe's machines.
+        judge_gpus: GPUs of the judge or reward model that the run serves itself.
+        weights_gib: size of the policy's weights; None: it is not known.
+    """
+    if not is_in_one_pod(config, cluster, judge_gpus):
+        memory = head_memory_gib(config, cluster.head.cpu or HEAD_CORES)
+        disk = {} if weights_gib is None else {"disk_gib": disk_gib(weights_gib)}
+        return cluster.head.sized(0, cpu=HEAD_CORES, memory_gib=memory, **disk)
+    processes = config.learner.ranks + config.actors.count
+    if not cluster.gpus_per_node:
+        return cluster.node.sized(0, cpu=max(2, _reserved(config)), memory_gib=8 * processes)
+    gpus = _gpus(config) + judge_gpus
+    return _machine(config, cluster, gpus, weights_gib, cores=_reserved(config))
 
 
-def ray_job(config: TrainingConfig, cluster: ClusterConfig) -> RayJobConfig:
+def checking_pod(config: TrainingConfig, cluster: ClusterConfig, weights_gib: float | None = None) -> PodConfig:
+    """Return the pod in which the model is checked: a machine of `cluster` with the GPUs of one engine."""
+    gpus = cluster.gpus_of(config.actors.engine)
+    if not gpus:
+        return controller_pod(config, cluster)
+    return _machine(config, cluster, gpus, weights_gib)
+
+
+def _machine(
+    config: TrainingConfig, cluster: ClusterConfig, gpus: int, weights_gib: float | None, cores: int = 0
+) -> PodConfig:
+    """Return the pod of a machine of `gpus` GPUs, and at least `cores` cores."""
+    gpus = gpus if cluster.node.gpus is None else cluster.node.gpus
+    moved = None if config.lora else weights_gib
+    return cluster.node.sized(
+        gpus,
+        weights_gib=weights_gib,
+        cpu=max(CORES_A_GPU * gpus, cores),
+        shared_memory_gib=shared_memory_gib(gpus, moved),
+    )
+
+
+def _reserved(config: TrainingConfig) -> int:
+    """Return the cores that learner ranks and actors reserve in Ray."""
+    return ceil(config.learner.ranks * config.learner.cpus + config.actors.count * config.actors.cpus)
+
+
+def ray_job(
+    config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int = 0, weights_gib: float | None = None
+) -> RayJobConfig:
     """Return the Ray cluster of a run: machines with learner ranks, machines with actors, and the head.
 
-    A machine holds `gpus_per_node` ranks, or as many engines as fit on it whole. Where everything fits on one machine
-    the head is the only one.
+    A machine holds `gpus_per_node` ranks, or as many engines as fit on it whole; the judge lies on GPUs that these
+    leave, or on a machine more. Where everything fits on one machine the head is the only one.
     """
     from tasks.flyte.ray_job import HeadNodeConfig, RayJobConfig, WorkerNodeConfig
 
-    if _in_one_pod(config, cluster):
-        head, groups = HeadNodeConfig(resources(controller_pod(config, cluster))), []
-    else:
-        engines_per_node = cluster.gpus_per_node // config.actors.engine.gpus
-        controller, pod = controller_pod(config, cluster), cluster.node.with_gpus(cluster.gpus_per_node)
-        node, template = resources(pod), pod_template(pod, shared_memory=True)
-        head = HeadNodeConfig(resources(controller), pod_template(controller, shared_memory=True))
-        groups = [
-            WorkerNodeConfig("learner", ceil(config.learner.ranks / cluster.gpus_per_node), node, template),
-            WorkerNodeConfig("actors", ceil(config.actors.count / engines_per_node), node, template),
-        ]
-    return RayJobConfig(head, groups, shutdown_after_job_finishes=True)
+    controller = controller_pod(config, cluster, judge_gpus, weights_gib)
+    if is_in_one_pod(config, cluster, judge_gpus):
+        return RayJobConfig(HeadNodeConfig(resources(controller)), [], shutdown_after_job_finishes=True)
+    pod = _machine(config, cluster, cluster.gpus_per_node, weights_gib)
+    node, template = resources(pod), pod_template(pod, shared_memory=True)
+    learner, actors = _machines(config, cluster, judge_gpus)
+    return RayJobConfig(
+        HeadNodeConfig(resources(controller), pod_template(controller, shared_memory=True)),
+        [WorkerNodeConfig("learner", learner, node, template), WorkerNodeConfig("actors", actors, node, template)],
+        shutdown_after_job_finishes=True,
+    )
+
+
+def _machines(config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int) -> tuple[int, int]:
+    """Return the number of machines with learner ranks, and with actors and, where these leave it no room, a judge.
+
+    Ray gives the judge a machine that is empty where there is one: one more is needed where the rest of that is too
+    small for the engines that then lie there.
+    """
+    per_node = cluster.gpus_per_node
+    learner, actors = (
+        ceil(config.learner.ranks / per_node),
+        ceil(config.actors.count / (per_node // config.actors.engine.gpus)),
+    )
+    cores = float(_machine(config, cluster, per_node, None).cpu or 0)
+    nodes = [Node(f"machine {index}", {"GPU": float(per_node), "CPU": cores}) for index in range(learner + actors)]
+    return learner, actors + bool(judge_gpus and lack(config, nodes, config.actors.count, judge_gpus))
 
 
 def _gpus(config: TrainingConfig) -> int:
     return config.learner.ranks + config.actors.count * config.actors.engine.gpus
 
 
-def _in_one_pod(config: TrainingConfig, cluster: ClusterConfig) -> bool:
-    return not cluster.gpus_per_node or _gpus(config) <= cluster.gpus_per_node
+def is_in_one_pod(config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int = 0) -> bool:
+    """Return whether learner, actors and a judge of `judge_gpus` GPUs find room on one machine."""
+    return not cluster.gpus_per_node or _gpus(config) + judge_gpus <= cluster.gpus_per_node
+
+
+def check_judge_gpus(config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int) -> None:
+    """Check that the judge or reward model that a run serves itself fits on one machine, and that its pods can be had.
+
+    Raises:
+        ValueError: it does not fit, or makes a Ray cluster of what one pod would hold, without an option of its pods.
+    """
+    per_node = cluster.gpus_per_node
+    if per_node and judge_gpus > per_node:
+        raise MistakeError(
+            f"verifiers.judge: its model needs {judge_gpus} GPUs, and a machine has cluster.gpus_per_node ({per_node})"
+        )
+    if not is_in_one_pod(config, cluster, judge_gpus):
+        _check_ray_cluster(cluster)
