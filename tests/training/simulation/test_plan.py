@@ -264,7 +264,7 @@ def test_the_command_prints_what_one_would_ask():
     assert "days on 224 GPUs for 2,300 steps" in done.output
     assert "computed" in done.output.splitlines()[0]
     assert "75%" in done.output.splitlines()[-2]  # published, beside the time
-    assert done.output.count("\n") == 12
+    assert done.output.count("\n") == 14
 
 
 def test_the_datasheets_memory_is_in_bytes():
