@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, BeforeValidator, GetPydanticSchema
 from pydantic.fields import FieldInfo
 
 Value = TypeVar("Value")
@@ -33,6 +33,27 @@ NameOrFile = Annotated[Value, _InFile(lambda value, _: value.endswith(YAML))]
 
 HubOrFolder = Annotated[Value, _InFile(lambda value, folder: (folder / value).is_dir())]
 """The type of an option that holds a model's id on the hub, or the path of a folder as `InFile` does."""
+
+
+def _as_json(value: Any) -> Any:
+    """Return a value of a YAML file as JSON has it: keys of mappings are texts.
+
+    Raises:
+        ValueError: JSON has no such value, such as a date.
+    """
+    if isinstance(value, dict):
+        return {str(key): _as_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(item) for item in value]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise ValueError(f"{value!r} is no text, number, boolean, list or mapping")
+
+
+Arguments = Annotated[dict, GetPydanticSchema(lambda _, handler: handler(dict[str, Any])), BeforeValidator(_as_json)]
+"""The type of an option that holds a library's own arguments by name; their values are those that JSON has.
+
+For flytekit it is a plain `dict`, as `Where` of a source is."""
 
 
 def models_in(annotations: Iterable[Any]) -> list[type[BaseModel]]:

@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from math import ceil
+from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tasks.config import Config
+from tasks.config_fields import Arguments
+from tasks.pod_templates import check_template, mounts_shared_memory, pod_spec
+
+if TYPE_CHECKING:
+    from flytekit import PodTemplate
+
+
+CORES_A_GPU, GIB_A_GPU = 8, 64
+"""Cores and memory of a pod by default, for each of its GPUs."""
+
+DISK_GIB = 20
+"""GiB of disk of a pod with GPUs by default, beside those for the model: caches, logs and tables."""
 
 
 class PodConfig(Config):
     """The resources of a pod on a cluster, both request and limit. Local runs ignore them."""
 
-    cpu: int = Field(2, gt=0)
-    """CPU cores."""
-    memory_gib: int = Field(8, gt=0)
-    """Memory in GiB."""
+    cpu: int | None = Field(None, gt=0)
+    """CPU cores. null: 8 for each GPU of the pod, 2 without GPUs."""
+    memory_gib: int | None = Field(None, gt=0)
+    """Memory in GiB. null: 64 for each GPU of the pod, 8 without GPUs."""
     gpus: int | None = Field(None, ge=0)
     """Number of GPUs. null: those that the stage's engine spans where the recipe's `cluster` has GPUs, otherwise 0."""
-    accelerator: str | None = None
-    """Name of the GPU as the cluster labels its nodes, such as `nvidia-h100`. null: any."""
+    accelerator: str | None = Field(None, pattern=r"^[^=\s]+(=[^=\s]+)?$")
+    """GPU that the pod needs: its name as the nodes are labelled, such as `nvidia-h100`, for the label that Flyte's
+    configuration knows; or LABEL=NAME, such as `cloud.google.com/gke-accelerator=nvidia-h100-80gb`. The machines of a
+    Ray cluster need the second, as Flyte gives its label to a task's own pod alone. null: any."""
     disk_gib: int | None = Field(None, gt=0)
-    """Ephemeral storage in GiB. null: the cluster's default."""
+    """Ephemeral storage in GiB. null: on a pod with GPUs, and on the head of a Ray cluster, three times the model's
+    weights and 20 more, where their size is known; otherwise the cluster's default."""
     shared_memory_gib: int | None = Field(None, gt=0)
     """Size of `/dev/shm`, through which the processes of an engine or a learner exchange tensors. null: the cluster's
     default, often 64 MiB."""
@@ -30,15 +46,59 @@ class PodConfig(Config):
     """Minutes after which an attempt is ended and counts as failed. null: no limit."""
     interruptible: bool = False
     """Allow machines that the cloud may take away; Flyte then retries the stage elsewhere."""
+    template: str | Arguments | None = None
+    """Kubernetes pod template of the pod: the name of one in the cluster, or a pod spec with Kubernetes' own names
+    (`volumes`, `nodeSelector`, `tolerations`, `serviceAccountName`), beside which `metadata` has `labels` and
+    `annotations`. The stage runs in its container `primary`, which takes `env`, `volumeMounts` and further `resources`,
+    such as RDMA devices (`docs/clusters.md`). null: the cluster's default."""
 
-    def with_gpus(self, gpus: int) -> PodConfig:
-        """Return the pod with `gpus` GPUs, or unchanged where its own option sets their number."""
-        return self if self.gpus is not None else self.model_copy(update={"gpus": gpus})
+    @model_validator(mode="after")
+    def _template_is_known_to_kubernetes(self) -> Self:
+        if isinstance(self.template, dict):
+            try:
+                check_template(self.template)
+            except ValueError as error:
+                raise ValueError(f"template: {error}") from None
+            if self.shared_memory_gib is not None and mounts_shared_memory(self.template):
+                raise ValueError("template mounts a volume on /dev/shm, and shared_memory_gib another: leave one out")
+        return self
+
+    @property
+    def node_label(self) -> tuple[str, str] | None:
+        """The label that a machine must have, and its value, where `accelerator` gives both."""
+        label, given, value = (self.accelerator or "").partition("=")
+        return (label, value) if given else None
+
+    def sized(self, gpus: int, *, weights_gib: float | None = None, **defaults: int) -> PodConfig:
+        """Return the pod with the amounts that its options leave open, by what it holds.
+
+        Args:
+            gpus: number of GPUs where the option gives none.
+            weights_gib: size of the model's weights, for the disk; None: it is not known.
+            defaults: other defaults than those of the options, by name, where a stage knows better.
+        """
+        gpus = gpus if self.gpus is None else self.gpus
+        amounts: dict[str, int] = {"gpus": gpus, "cpu": CORES_A_GPU * gpus or 2, "memory_gib": GIB_A_GPU * gpus or 8}
+        if gpus and weights_gib is not None:
+            amounts["disk_gib"] = disk_gib(weights_gib)
+        if gpus:
+            amounts["shared_memory_gib"] = 1 + gpus
+        amounts |= defaults
+        if isinstance(self.template, str) or (self.template and mounts_shared_memory(self.template)):
+            amounts.pop("shared_memory_gib", None)  # the template's own volume would be in its way
+        return self.model_copy(update={name: amount for name, amount in amounts.items() if getattr(self, name) is None})
+
+
+def disk_gib(weights_gib: float) -> int:
+    """Return the disk of a pod by default, GiB, where a model of this size is downloaded, copied and written once."""
+    return DISK_GIB + ceil(3 * weights_gib)
 
 
 def resources(pod: PodConfig) -> Any:
-    """Return the pod's request as flytekit's `Resources`."""
+    """Return the pod's request as flytekit's `Resources`; what its options leave open is that of a pod without GPUs."""
     from flytekit import Resources
+
+    pod = pod.sized(0)
 
     return Resources(
         cpu=str(pod.cpu),
@@ -48,16 +108,43 @@ def resources(pod: PodConfig) -> Any:
     )
 
 
-def overrides(pod: PodConfig) -> dict[str, Any]:
-    """Return the arguments of flytekit's `with_overrides` that give a node this pod."""
+def pod_template(pod: PodConfig, *, shared_memory: bool = False) -> PodTemplate | None:
+    """Return what `pod` asks of Kubernetes beside amounts, as an inline template of flytekit's; None: nothing.
+
+    Its pod spec is a mapping (`tasks.flyte.patches` writes it into Flyte's message). With `shared_memory` the volume on
+    `/dev/shm` is part of it, where Flyte itself adds none.
+    """
+    from flytekit import PodTemplate
+
+    template = pod.template if isinstance(pod.template, dict) else {}
+    size = pod.shared_memory_gib if shared_memory else None
+    if not template and pod.node_label is None and size is None:
+        return None
+    metadata = template.get("metadata", {})
+    return PodTemplate(
+        pod_spec=pod_spec(template, node_label=pod.node_label, shared_memory_gib=size),
+        labels=metadata.get("labels"),
+        annotations=metadata.get("annotations"),
+    )
+
+
+def overrides(pod: PodConfig, *, inline: bool = True) -> dict[str, Any]:
+    """Return the arguments of flytekit's `with_overrides` that give a node this pod.
+
+    Without `inline` those are left out that a Ray cluster has in its own message (`RayJobConfig`).
+    """
     from flytekit.extras.accelerators import GPUAccelerator
 
     asked = resources(pod)
+    is_named = pod.accelerator is not None and pod.node_label is None
+    has_shared_memory = inline and pod.shared_memory_gib is not None
     return {
         "requests": asked,
         "limits": asked,
-        "accelerator": GPUAccelerator(pod.accelerator) if pod.accelerator else None,
-        "shared_memory": f"{pod.shared_memory_gib}Gi" if pod.shared_memory_gib else None,
+        "accelerator": GPUAccelerator(pod.accelerator) if is_named else None,
+        "shared_memory": f"{pod.shared_memory_gib}Gi" if has_shared_memory else None,
         "timeout": timedelta(minutes=pod.timeout_minutes) if pod.timeout_minutes else None,
         "interruptible": pod.interruptible,
+        "pod_template": pod_template(pod) if inline else None,
+        "pod_template_name": pod.template if isinstance(pod.template, str) else None,
     }

@@ -105,8 +105,8 @@ def test_plain_modules_know_nothing_of_flyte():
 
 
 FLOORS = (
-    *("failures", "docstrings", "config_fields", "config", "pods", "machine", "charts", "tables", "lineage", "storage"),
-    "flyte",
+    *("failures", "docstrings", "config_fields", "config", "kubernetes_fields", "pod_templates", "pods"),
+    *("machine", "charts", "tables", "lineage", "storage", "flyte"),
     *("verifiers", "generation", "sourcing", "cleaning", "difficulty", "mixing", "evaluation"),
     *("training.metric", "training.objective", "training.learner.deepspeed_keys", "training.learner.config"),
     *("training.prompt_options", "training.config"),

@@ -8,8 +8,10 @@ from flytekit import Resources
 from images import DATA
 from tasks.flyte.stages import Folder, Stopwatch, composed
 from tasks.inputs.files import Recipe, quickstart
+from tasks.inputs.memory_needs import weights_gib
 from tasks.pods import overrides
 from tasks.tables.schemas import StageSummary
+from tasks.training.cluster.pods import checking_pod
 from tasks.training.model_check.options import CheckedOptions
 from tasks.training.model_check.task import STAGE, check_model
 
@@ -27,7 +29,7 @@ def checking(model: Folder, training: Recipe = RECIPE) -> StageSummary:
     if not training.model_check:
         return Stopwatch(STAGE).summary("not checked: model_check is false")
     cluster = training.cluster
-    pod = cluster.node.with_gpus(cluster.gpus_of(training.actors.engine))
+    pod = checking_pod(training, cluster, weights_gib(training.model))
     return check_model(model=model, options=CheckedOptions.of(training)).with_overrides(
         node_name="check", **overrides(pod)
     )

@@ -18,6 +18,7 @@ from tasks.flyte.stages import Folder, Parquet, composed, read_members
 from tasks.generation.rollout_cache import judging_digest
 from tasks.generation.task import prepare_model
 from tasks.inputs.files import DataFile, Recipe, quickstart
+from tasks.inputs.memory_needs import judge_gpus, weights_gib
 from tasks.inputs.preflight import fingerprinted, longest_prompt, sampled_as_trained, unfiltered
 from tasks.mixing.spec import Limit, Limits
 from tasks.mixing.task import check_mixture, mix_prompts
@@ -100,14 +101,18 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
         """Add the nodes that sample and judge `spec`; return the shards of prompts, and the judged rollouts of all."""
         split = split_by_length(suffix, checkpoint, spec)
         judging = judging_digest(verifiers, "initial") if spec.stop_at is not None else ""
-        sampling_pod = overrides(difficulty.pod.with_gpus(training.cluster.gpus_of(difficulty.engine)))
+        gpus = training.cluster.gpus_of(difficulty.engine)
+        weights, judge = weights_gib(training.model), judge_gpus(data) if training.cluster.gpus_per_node else 0
+        beside = judge if spec.stop_at is not None else 0  # the judge of what is being sampled
+        sampling_pod = overrides(difficulty.pod.sized(gpus + beside, weights_gib=weights))
+        judging_pod = overrides(difficulty.pod.sized(judge, weights_gib=weights)) if verifiers.serves else pod
         sampled = map_task(
             partial(roll_out, model=checkpoint, spec=spec, judging=judging, initial=model, verifiers=verifiers),
             concurrency=difficulty.shards_at_once,
         )(prompts=split.shards).with_overrides(node_name=f"roll-out{suffix}", **sampling_pod)
         judged = map_task(partial(judge_rollouts, model=checkpoint, spec=spec, initial=model, verifiers=verifiers))(
             prompts=split.shards, responses=sampled
-        ).with_overrides(node_name=f"judge{suffix}", **(sampling_pod if verifiers.serves else pod))
+        ).with_overrides(node_name=f"judge{suffix}", **judging_pod)
         collected = collect_rollouts(responses=sampled, rollouts=judged, spec=spec, verifiers=verifiers).with_overrides(
             node_name=f"collect{suffix}", **pod
         )

@@ -12,6 +12,7 @@ from tasks.evaluation.spec import EvaluationSpec, check_of_two
 from tasks.evaluation.task import compare_policies, evaluate_policy
 from tasks.flyte.stages import Folder, Parquet, composed
 from tasks.inputs.files import DataFile, Recipe, quickstart
+from tasks.inputs.memory_needs import judge_gpus, weights_gib
 from tasks.inputs.preflight import fingerprinted
 from tasks.pods import overrides
 from tasks.tables.schemas import StageSummary
@@ -51,8 +52,10 @@ def evaluation(
         evaluation: how the policies are sampled.
     """
     check_of_two(evaluation)
-    pod = overrides(evaluation.pod.with_gpus(training.cluster.gpus_of(evaluation.engine)))
     verifiers = fingerprinted(data.verifiers)
+    gpus = training.cluster.gpus_of(evaluation.engine)
+    gpus += judge_gpus(data) if training.cluster.gpus_per_node else 0  # responses are judged while others are sampled
+    pod = overrides(evaluation.pod.sized(gpus, weights_gib=weights_gib(training.model)))
     before, after = (
         evaluate_policy(
             policy=checkpoint, prompts=heldout, config=evaluation, initial=model, verifiers=verifiers

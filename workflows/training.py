@@ -8,9 +8,9 @@ from flytekit import Resources
 from images import DATA
 from tasks.flyte.stages import Folder, Parquet, composed
 from tasks.inputs.files import DataFile, Recipe, quickstart
+from tasks.inputs.memory_needs import judge_gpus, weights_gib
 from tasks.inputs.preflight import fingerprinted
-from tasks.pods import overrides
-from tasks.training.cluster.pods import controller_pod, ray_job
+from tasks.training.cluster.pods import controller_overrides, ray_job
 from tasks.training.task import Trained, train_policy
 
 FILES = quickstart()
@@ -26,10 +26,7 @@ def train(model: Folder, mixture: Parquet, data: DataFile = FILES[0], training: 
         data: the data file, for how responses are judged.
         training: the recipe, with its machines.
     """
+    holding = training, training.cluster, judge_gpus(data), weights_gib(training.model)
     return train_policy(
         model=model, mixture=mixture, config=training.run, verifiers=fingerprinted(data.verifiers)
-    ).with_overrides(
-        node_name="learn",
-        task_config=ray_job(training, training.cluster),
-        **overrides(controller_pod(training, training.cluster)),
-    )
+    ).with_overrides(node_name="learn", task_config=ray_job(*holding), **controller_overrides(*holding))

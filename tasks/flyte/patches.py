@@ -11,14 +11,18 @@ import os
 import pkgutil
 from collections.abc import Callable, Iterator
 from copy import copy
+from dataclasses import replace
 from functools import cache, partial, wraps
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from flytekit import FlyteContextManager
+from flytekit import FlyteContextManager, PodTemplate
+from flytekit.configuration import SerializationSettings
+from flytekit.core.node import Node
 from flytekit.core.type_engine import TypeTransformerFailedError
 from flytekit.models.literals import Literal, LiteralMap
+from flytekit.models.task import Container, Resources
 from flytekit.models.types import LiteralType
 from pydantic import BaseModel
 
@@ -26,12 +30,22 @@ from tasks.flyte import backend, command_line_options
 from tasks.flyte.errors import in_the_console, on_the_terminal
 from tasks.flyte.literals import input_error, json_values
 from tasks.flyte.local_run import published_results
+from tasks.pod_templates import with_resources
 
 CHECKED_VERSION = "1.16.31"
 """The release of flytekit that the table was checked against."""
 
 SANDBOX = "FLYTE_SDK_LOCAL_SANDBOX"
 """Flytekit's environment variable that names the folder of all that local runs write."""
+
+
+RESOURCES = {
+    Resources.ResourceName.CPU: "cpu",
+    Resources.ResourceName.MEMORY: "memory",
+    Resources.ResourceName.GPU: "nvidia.com/gpu",
+    Resources.ResourceName.EPHEMERAL_STORAGE: "ephemeral-storage",
+}
+"""Kubernetes' names of the resources in Flyte's messages."""
 
 
 class PatchError(RuntimeError):
@@ -142,6 +156,57 @@ def _whole_description(long_description: property) -> property:
     return property(text)
 
 
+def _templates_by_name(with_overrides: Callable[..., Node]) -> Callable[..., Node]:
+    """Let a node be given a pod template by name: that of its task, as this process serializes it, is replaced."""
+
+    @wraps(with_overrides)
+    def overriding(self: Node, *args: Any, **kwargs: Any) -> Node:
+        if "pod_template_name" in kwargs:
+            name = kwargs.pop("pod_template_name")
+            entity = self.run_entity
+            entity._metadata = replace(entity.metadata, pod_template_name=name)
+        return with_overrides(self, *args, **kwargs)
+
+    return overriding
+
+
+def _templates_as_mappings(serialize: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """Write an inline pod template whose spec is a mapping into Flyte's message, without Kubernetes' client.
+
+    The primary container has the image, command and environment of the task's, and its resources beside its own.
+    """
+
+    @wraps(serialize)
+    def spec(template: PodTemplate, container: Container, settings: SerializationSettings) -> dict[str, Any]:
+        if not isinstance(template.pod_spec, dict):
+            return serialize(template, container, settings)
+        return {
+            **template.pod_spec,
+            "containers": [
+                _of_the_task(own, container) if own["name"] == template.primary_container_name else own
+                for own in template.pod_spec["containers"]
+            ],
+        }
+
+    return spec
+
+
+def _of_the_task(own: dict[str, Any], container: Container) -> dict[str, Any]:
+    """Return a template's primary container as that of the task."""
+    amounts = container.resources
+    requests, limits = (
+        {RESOURCES[entry.name]: entry.value for entry in entries} for entries in (amounts.requests, amounts.limits)
+    )
+    environment = [{"name": name, "value": value} for name, value in (container.env or {}).items()]
+    return {
+        "image": container.image,
+        **with_resources(own, requests, limits),
+        "command": container.command,
+        "args": container.args,
+        "env": [*environment, *own.get("env", [])],
+    }
+
+
 def _cache_of_this_project(_: str) -> str:
     """Return the folder of the local cache: beside the outputs that it points at."""
     return str(Path(os.environ.get(SANDBOX, "outputs/flyte")).absolute() / "cache")
@@ -233,6 +298,18 @@ PATCHES = (
         "flytekit.extras.pydantic_transformer.transformer:PydanticTransformer.to_python_value",
         _whole_numbers_of_forms,
         "nothing could be launched from Flyte's console, which sends 24 as 24.0",
+        NONE_KNOWN,
+    ),
+    Patch(
+        "flytekit.core.node:Node.with_overrides",
+        _templates_by_name,
+        "a pod template could be given by name to a task, and not by the files that a run is launched with",
+        NONE_KNOWN,
+    ),
+    Patch(
+        "flytekit.tools.translator:_serialize_pod_spec",
+        _templates_as_mappings,
+        "an inline pod template would lose the resources in it, and need Kubernetes' client, which loads for seconds",
         NONE_KNOWN,
     ),
     Patch(

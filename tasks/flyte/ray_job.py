@@ -16,7 +16,7 @@ from typing import Any
 
 from flyteidl.core.tasks_pb2 import K8sPod
 from flyteidl.plugins import ray_pb2
-from flytekit import FlyteContextManager, Resources
+from flytekit import FlyteContextManager, PodTemplate, Resources
 from flytekit.configuration import SerializationSettings
 from flytekit.core.context_manager import ExecutionParameters
 from flytekit.core.python_function_task import PythonFunctionTask
@@ -24,6 +24,7 @@ from flytekit.extend import TaskPlugins
 from google.protobuf.json_format import MessageToDict, ParseDict
 
 from tasks.machine.local_ray import start_ray
+from tasks.pod_templates import primary, with_resources
 
 KUBERNETES = {"cpu": "cpu", "mem": "memory", "gpu": "nvidia.com/gpu", "ephemeral_storage": "ephemeral-storage"}
 """Names that Kubernetes has for the fields of `Resources`."""
@@ -34,18 +35,26 @@ NOT_CODE = shutil.ignore_patterns("__pycache__", ".*")
 
 @dataclass
 class HeadNodeConfig:
-    """The node where the task's own process runs; its request is also its limit."""
+    """The node where the task's own process runs; its request is also its limit.
+
+    Its `pod_template` is laid over the pod that Flyte makes for the task; the pod spec in it is a mapping.
+    """
 
     requests: Resources
+    pod_template: PodTemplate | None = None
 
 
 @dataclass
 class WorkerNodeConfig:
-    """A group of equal nodes: its name, its number of nodes, and the resources of one, both request and limit."""
+    """A group of equal nodes: its name, its number of nodes, and the resources of one, both request and limit.
+
+    Its `pod_template` is laid over the pod that Flyte makes for the task; the pod spec in it is a mapping.
+    """
 
     group_name: str
     replicas: int
     requests: Resources
+    pod_template: PodTemplate | None = None
 
 
 @dataclass
@@ -92,14 +101,15 @@ class RayJobTask(PythonFunctionTask[RayJobConfig]):
                 replicas=group.replicas,
                 min_replicas=group.replicas,
                 max_replicas=group.replicas,
-                k8s_pod=_pod("ray-worker", group.requests),
+                k8s_pod=_pod("ray-worker", group.requests, group.pod_template),
             )
             for group in job.worker_node_config
         ]
-        head = ray_pb2.HeadGroupSpec(k8s_pod=_pod("ray-head", job.head_node_config.requests))
+        head = job.head_node_config
+        head_group = ray_pb2.HeadGroupSpec(k8s_pod=_pod("ray-head", head.requests, head.pod_template))
         return MessageToDict(
             ray_pb2.RayJob(
-                ray_cluster=ray_pb2.RayCluster(head_group_spec=head, worker_group_spec=workers),
+                ray_cluster=ray_pb2.RayCluster(head_group_spec=head_group, worker_group_spec=workers),
                 shutdown_after_job_finishes=job.shutdown_after_job_finishes,
             )
         )
@@ -121,12 +131,16 @@ def copy_code(source: Path, target: Path) -> int:
     return sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
 
 
-def _pod(container: str, resources: Resources) -> K8sPod:
+def _pod(container: str, resources: Resources, template: PodTemplate | None) -> K8sPod:
+    """Return a node's pod as Flyte lays it over that of the task: containers merge by name, lists are joined."""
     asked = {KUBERNETES[field.name]: getattr(resources, field.name) for field in fields(resources)}
     given = {name: amount for name, amount in asked.items() if amount is not None}
     assert not any(isinstance(amount, (list, tuple)) for amount in given.values()), "a node has one amount of each"
-    spec = {"containers": [{"name": container, "resources": {"limits": given, "requests": given}}]}
-    return ParseDict({"metadata": {}, "podSpec": spec, "primaryContainerName": "primary"}, K8sPod())
+    spec = dict(template.pod_spec) if template else {}
+    node = with_resources({**primary(spec), "name": container}, given, given)
+    labels = {"labels": template.labels or {}, "annotations": template.annotations or {}} if template else {}
+    pod = {"metadata": labels, "podSpec": {**spec, "containers": [node]}, "primaryContainerName": "primary"}
+    return ParseDict(pod, K8sPod())
 
 
 TaskPlugins.register_pythontask_plugin(RayJobConfig, RayJobTask)

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from tasks.config import Config, RunTime
+from tasks.config_fields import Arguments
 from tasks.generation.vllm_arguments import (
     COMPILED,
     FALSIFIED,
     PARALLEL_SIZES,
     SAMPLING_REFUSED_IN_TRAINING,
-    Arguments,
     check_engine_arguments,
     check_sampling_arguments,
 )

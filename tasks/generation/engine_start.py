@@ -45,13 +45,11 @@ def load(
 
     options: dict[str, Any] = {}
     recorder = Recorder()
-    if config.gpus_of_replica == 1:
-        from tasks.generation.executor import InProcessExecutor
+    from tasks.generation.executor import InProcessExecutor, WatchedMultiprocExecutor
 
-        options["distributed_executor_backend"] = InProcessExecutor
-    else:
-        # Inside a placement group vLLM would choose Ray by itself, and ask it for GPUs that this process holds.
-        options["distributed_executor_backend"] = "mp"
+    # Inside a placement group vLLM would choose Ray by itself, and ask it for GPUs that this process holds.
+    is_one = config.gpus_of_replica == 1
+    options["distributed_executor_backend"] = InProcessExecutor if is_one else WatchedMultiprocExecutor
     if not has_gpu():
         # vLLM cannot rewind a request's own CPU generator after a partial prefill: seeds need whole prefills.
         options |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(config.max_model_len, 4096)}

@@ -1,8 +1,9 @@
-"""A vLLM executor that runs the worker inside the engine core's process: one process fewer, and none that polls.
+"""vLLM executors whose engine ends with the process that started it, however that ended.
 
-By default vLLM on a CPU puts the worker into a process of its own, which it binds to cores, and reserves one more core
-for the engine core: the two poll shared memory while they wait for each other. On a machine of few cores that polling
-takes CPU time from the model, and from a learner beside it. Here the engine core calls the worker.
+One runs the worker inside the engine core's process: one process fewer, and none that polls. By default vLLM on a CPU
+puts the worker into a process of its own, which it binds to cores, and reserves one more core for the engine core: the
+two poll shared memory while they wait for each other. On a machine of few cores that polling takes CPU time from the
+model, and from a learner beside it. Here the engine core calls the worker. The other is for engines of several workers.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 
+from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
 from tasks.machine.orphans import when_abandoned, when_orphaned
@@ -21,6 +23,18 @@ if multiprocessing.current_process().name != "MainProcess":
 
 class InProcessExecutor(UniProcExecutor):
     """The worker in the engine core's process, which ends when the process that started it is gone."""
+
+    def _init_executor(self) -> None:
+        when_orphaned(os.getppid(), lambda: os._exit(1))
+        super()._init_executor()
+
+
+class WatchedMultiprocExecutor(MultiprocExecutor):
+    """A worker process for each GPU of an engine, all of which end when the process that started the engine is gone.
+
+    vLLM's workers end with the engine core, whose end of a pipe they watch; its engine core watches nothing, and would
+    hold the memory of all its GPUs until the machine is restarted.
+    """
 
     def _init_executor(self) -> None:
         when_orphaned(os.getppid(), lambda: os._exit(1))

@@ -8,9 +8,7 @@ learner computes, and what a weight update in flight does not reach.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any
-
-from pydantic import BeforeValidator, GetPydanticSchema
+from typing import Any
 
 from tasks.config import close_match
 from tasks.generation.vllm_names import ENGINE_ARGUMENTS, SAMPLING_ARGUMENTS, VERSION
@@ -26,27 +24,6 @@ PARALLEL_SIZES = ("pipeline_parallel_size", "prefill_context_parallel_size", "da
 
 COMPILED = ("compilation_config", "cudagraph_capture_sizes", "max_cudagraph_capture_size", "optimization_level")
 """Engine arguments that vLLM ignores where it runs without compiled graphs."""
-
-
-def _as_json(value: Any) -> Any:
-    """Return a value of a YAML file as JSON has it: keys of mappings are texts.
-
-    Raises:
-        ValueError: JSON has no such value, such as a date.
-    """
-    if isinstance(value, dict):
-        return {str(key): _as_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_as_json(item) for item in value]
-    if value is None or isinstance(value, str | int | float):
-        return value
-    raise ValueError(f"{value!r} is no text, number, boolean, list or mapping")
-
-
-Arguments = Annotated[dict, GetPydanticSchema(lambda _, handler: handler(dict[str, Any])), BeforeValidator(_as_json)]
-"""The type of an option that holds a library's own arguments by name; their values are those that JSON has.
-
-For flytekit it is a plain `dict`, as `Where` of a source is."""
 
 
 def _for_each(reason: str, names: str) -> dict[str, str]:

@@ -13,6 +13,9 @@ Weights and activations have 2 bytes a number in bfloat16 and 4 in float32. The 
 float32, measured on a Flyte backend, with rows of 1,536 tokens: learner rank 6.1 GiB, engine 2.7, judge's engine 1.9;
 14 GiB were too few for all of it, and 16 sufficed. With rows of 512 tokens the rank's peak was 6.3 on a machine of two
 cores, while a checkpoint was written, and 13.9 that of all processes. The formula is within 10% of each.
+
+Of training with GPUs the head of a Ray cluster is checked alone, by what the controller holds in it
+(`tasks.training.cluster.sizes`).
 """
 
 from __future__ import annotations
@@ -22,10 +25,13 @@ from pathlib import Path
 from typing import Any
 
 from tasks.config import SpecError
+from tasks.generation.models import ModelSpec
 from tasks.inputs.files import DataFile, Recipe
 from tasks.machine import precision
 from tasks.machine.memory_limit import GIB, MemoryLimit
 from tasks.sourcing.columns import VERIFIERS_OF
+from tasks.training.cluster.pods import controller_pod, is_in_one_pod
+from tasks.training.cluster.sizes import HEAD_CORES, head_needs
 from tasks.training.simulation import roofline
 from tasks.verifiers.chat.config import INITIAL, JudgeConfig
 
@@ -87,7 +93,8 @@ def check_memory(
 ) -> None:
     """Check that training without GPUs fits into its pod, or on this machine where all stages run on it.
 
-    Nothing is checked where the recipe has GPUs, or where the model's shape is not known before it is downloaded.
+    Where the recipe has GPUs, the head of a Ray cluster is checked alone, as the controller holds steps in it. Nothing
+    is checked where the model's shape is not known before it is downloaded.
 
     Args:
         data: the data file.
@@ -100,6 +107,7 @@ def check_memory(
         SpecError: it does not fit; with the processes and the options that make the largest of them smaller.
     """
     if training.cluster.gpus_per_node:
+        _check_head(data, training)
         return
     dtype = dtype or ("bfloat16" if precision.has_bfloat16() else "float32")
     try:
@@ -113,7 +121,7 @@ def check_memory(
         has, way_out = f"this machine has {available:.1f}", "train on a larger one"
         enough *= ON_THIS_MACHINE
     else:
-        available = training.cluster.node.memory_gib
+        available = controller_pod(training, training.cluster).memory_gib or 0
         has, way_out = f"cluster.node.memory_gib is {available}", "raise it"
     if available < enough:
         parts = ", ".join(f"{name} {gib:.1f}" for name, gib in sorted(needs.items(), key=lambda need: -need[1]))
@@ -121,6 +129,40 @@ def check_memory(
             f"training: its processes need about {needed:.1f} GiB of memory in {_in(training, dtype)}: {parts}; but "
             f"{has}: {way_out}, or lower learner.micro_batch_tokens or actors.engine.cpu_kv_cache_gib"
         )
+
+
+def _check_head(data: DataFile, training: Recipe) -> None:
+    """Check that the head of a Ray cluster has the memory for what the controller holds; of one pod nothing.
+
+    Raises:
+        SpecError: it has not; with the parts, and the options that make the largest of them smaller.
+    """
+    cluster = training.cluster
+    if is_in_one_pod(training, cluster, judge_gpus(data)):
+        return
+    pod = controller_pod(training, cluster, judge_gpus(data))
+    needs = head_needs(training, pod.cpu or HEAD_CORES)
+    if pod.memory_gib is not None and pod.memory_gib < sum(needs.values()):
+        parts = ", ".join(f"{name} {gib:.1f}" for name, gib in sorted(needs.items(), key=lambda need: -need[1]))
+        raise SpecError(
+            f"training: the head needs about {sum(needs.values()):.1f} GiB of memory: {parts}; but "
+            f"cluster.head.memory_gib is {pod.memory_gib}: raise it, or lower checkpoint_every"
+        )
+
+
+def judge_gpus(data: DataFile) -> int:
+    """Return the GPUs of the judge or reward model that training serves itself, if its machines have GPUs."""
+    is_needed = any(source.verifiers & set(VERIFIERS_OF["chat"]) for source in data.used_sources)
+    return data.verifiers.judge_gpus if is_needed else 0
+
+
+def weights_gib(model: ModelSpec) -> float | None:
+    """Return the size of a model's weights in 16 bits, GiB; None: its shape is not known before it is downloaded."""
+    try:
+        shape = roofline.architecture(model.source.model_dump(), None)
+    except roofline.ShapeError:
+        return None
+    return float(roofline.WEIGHT * shape.parameters) / GIB
 
 
 def _in(training: Recipe, auto: str) -> str:

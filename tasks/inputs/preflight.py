@@ -14,13 +14,14 @@ from images import DATA
 from tasks.config import SpecError, must_be_one_of
 from tasks.difficulty.spec import DifficultySpec
 from tasks.evaluation.spec import EvaluationSpec, check_of_two
+from tasks.failures import MistakeError
 from tasks.flyte.stages import show, uncached_stage
 from tasks.generation.config import SamplingConfig
 from tasks.generation.models import HubModel, ModelError, ModelSpec, PackagedGguf
 from tasks.inputs.files import DataFile, Recipe
 from tasks.inputs.heldout import check_heldout
 from tasks.inputs.judges import check_judge, check_policy_server, report_unjudgeable
-from tasks.inputs.memory_needs import check_memory
+from tasks.inputs.memory_needs import check_memory, judge_gpus
 from tasks.inputs.rewards import check_rewards
 from tasks.inputs.written import written_options
 from tasks.lineage.code_digest import LOCK, pinned_version
@@ -32,6 +33,7 @@ from tasks.sourcing.hub import resolve_revision
 from tasks.sourcing.spec import SourceSpec
 from tasks.storage.locations import check_folders
 from tasks.tables.content_digest import file_digest
+from tasks.training.cluster.pods import check_judge_gpus
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.config import check_liger
 from tasks.training.telemetry import trackers
@@ -198,6 +200,7 @@ def check_together(data: DataFile, training: Recipe, evaluation: EvaluationSpec)
     domains = {domain for source in data.used_sources for domain in source.domains}
     for domain in data.mixture.domains:
         must_be_one_of(domain, domains, f"{data.name}: mixture.domains", "domain of a source")
+    _check_judge_pods(data, training)
     sampled = {"difficulty": data.difficulty, "evaluation": evaluation}
     for where, spec in sampled.items():
         if spec is not None and spec.sampling.max_tokens >= spec.engine.max_model_len:
@@ -213,6 +216,13 @@ def check_together(data: DataFile, training: Recipe, evaluation: EvaluationSpec)
             f"{data.name}: difficulty is null, so that prompts have no pass rates, which prompts.curriculum of the "
             "training recipe orders them by; give difficulty, or leave the curriculum out"
         )
+
+
+def _check_judge_pods(data: DataFile, training: Recipe) -> None:
+    try:
+        check_judge_gpus(training, training.cluster, judge_gpus(data))
+    except MistakeError as error:
+        raise SpecError(f"{data.name}: {error}") from None
 
 
 def _check_alike(name_of_data: str, difficulty: DifficultySpec, training: Recipe) -> None:

@@ -145,7 +145,7 @@ def plan(
         result = best_split(config.run, model, machines, nodes, prompts)
     else:
         result = planned(config.run, model, machines, prompts)
-    click.echo(table(recipe, gpu, model, result))
+    click.echo(table(recipe, gpu, model, result, config.cluster))
 
 
 @main.command()

@@ -71,8 +71,9 @@ class ActorsConfig(Config):
 class RewardsConfig(Config):
     """The reward workers, which judge responses while training."""
 
-    workers: RunTime[int] = Field(1, gt=0)
-    """Number of verifier processes."""
+    workers: RunTime[int | None] = Field(None, gt=0)
+    """Number of verifier processes. They are on the controller's machine, or beside the judge where the run serves one
+    on GPUs. null: the cores of the machine that ranks and actors leave, or 8 for each GPU of the judge."""
     retries: RunTime[int] = Field(1, ge=0)
     """Number of times that a judgement which failed with an error is repeated while others of its verifier succeed;
     then the response leaves its group. A score of 0 is no error. An exception of a reward function of yours is not

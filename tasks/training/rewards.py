@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from tasks.failures import one_line
 from tasks.generation.interface import Completion
 from tasks.machine.memory_limit import with_cause
+from tasks.machine.resources import process_cores
 from tasks.tables.schemas import Message
 from tasks.training.config import RewardsConfig
 from tasks.training.groups.group import Prompt
@@ -66,11 +67,22 @@ async def judge_response(judge: RewardClient, prompt: Prompt, completion: Comple
 class RewardProcess:
     """The part of the reward workers that runs inside a Ray process: a pool of verifier processes."""
 
-    def __init__(self, config: RewardsConfig, verifiers: VerifiersConfig, names: list[str]) -> None:
-        """Open the pool; `names` are the verifiers that the prompts ask for."""
+    def __init__(
+        self, config: RewardsConfig, verifiers: VerifiersConfig, names: list[str], reserved: float = 0.0
+    ) -> None:
+        """Open the pool.
+
+        Args:
+            config: the number of verifier processes.
+            verifiers: options of the verifiers.
+            names: the verifiers that the prompts ask for.
+            reserved: cores of this machine that other processes of the run reserve; where `config` gives no number,
+                there is a verifier process on each of the others.
+        """
         self._names = names
         self._open = ExitStack()
-        self._pool = self._open.enter_context(open_pool(config.workers, verifiers, names))
+        workers = config.workers or max(1, int(process_cores().cores - reserved))
+        self._pool = self._open.enter_context(open_pool(workers, verifiers, names))
 
     def wait_ready(self) -> None:
         """Wait until every verifier process has loaded its verifiers."""

@@ -26,7 +26,7 @@ from tasks.training.actors.weights import WeightStore, weights_folder
 from tasks.training.cluster.memory import killed_again
 from tasks.training.cluster.nodes import only_node, this_node_lives
 from tasks.training.cluster.placement import decided
-from tasks.training.cluster.processes import RunProcesses, check_resources
+from tasks.training.cluster.processes import RunProcesses, check_resources, needed_judge_gpus, verifiers_of_prompts
 from tasks.training.cluster.watchdog import watch
 from tasks.training.config import TrainingConfig
 from tasks.training.control.collaborators import Collaborators
@@ -113,10 +113,13 @@ def train(inputs: RunInputs) -> TrainingResult:
         ModelCheckError, WeightsNotTakenError: an engine does not have the learner's policy after its first update.
     """
     config, folder = decided(inputs.config, ray_resources().gpus), inputs.folder
-    check_resources(config, resuming=Checkpoints.newest_in(folder / "checkpoints") is not None)
+    resuming = Checkpoints.newest_in(folder / "checkpoints") is not None
+    check_resources(config, resuming=resuming)
     trackers.check(config.trackers)
     make_run_folder(folder)
     prompts = load_prompts(config, inputs.model, inputs.mixture, inputs.verifiers)
+    if judge_gpus := needed_judge_gpus(inputs.verifiers, verifiers_of_prompts(prompts)):
+        check_resources(config, resuming=resuming, judge_gpus=judge_gpus)
     watch()
     with contextlib.ExitStack() as stack:
         lease = inputs.lease or stack.enter_context(Lease.of_folder(folder))

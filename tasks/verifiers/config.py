@@ -46,6 +46,11 @@ class VerifiersConfig(Config):
         """True if the judge is a model that runs on this machine, and needs its GPU if there is one."""
         return self.judge is not None and getattr(self.judge, "url", None) is None
 
+    @property
+    def judge_gpus(self) -> int:
+        """GPUs of the judge or reward model that runs on this machine, if there are GPUs; 0: none runs here."""
+        return self.judge.gpus if self.judge is not None and self.serves else 0
+
     def with_initial(self, checkpoint: Path) -> Self:
         """Return a copy in which a judge of `model: initial` has the path of that checkpoint as its model."""
         if self.judge is None or self.judge.model != INITIAL or getattr(self.judge, "url", None) is not None:

@@ -192,7 +192,7 @@ def trl(seconds: float, turn: int) -> dict[str, float]:
             disable_tqdm=True,
         ),
     )
-    with open_pool(recipe.rewards.workers, VerifiersConfig(), sorted({row["verifier"] for row in rows})) as pool:
+    with open_pool(recipe.rewards.workers or 1, VerifiersConfig(), sorted({row["verifier"] for row in rows})) as pool:
         trainer.train()
     return policies
 

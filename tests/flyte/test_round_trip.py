@@ -21,7 +21,12 @@ from tasks.mixing.spec import MixtureSpec
 from tasks.sourcing.loaders import batches
 from tasks.verifiers import VerifiersConfig
 
-CLUSTER = {"gpus_per_node": 4, "node": {"cpu": 9, "accelerator": "nvidia-h100"}, "head": {"interruptible": True}}
+TEMPLATE = {
+    "nodeSelector": {"a.b/c": "d"},
+    "containers": [{"name": "primary", "resources": {"limits": {"rdma/ib": 1}}}],
+}
+NODE = {"cpu": 9, "accelerator": "nvidia-h100", "template": TEMPLATE}
+CLUSTER = {"gpus_per_node": 4, "node": NODE, "head": {"interruptible": True, "template": "heads"}}
 ROUNDS = {"kind": "dynamic"}
 FILES = [
     *((DataFile, read_yaml(path)) for path in sorted(DATA_SPECS.glob("*.yaml"))),

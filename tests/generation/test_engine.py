@@ -276,7 +276,8 @@ def test_shutdown_leaves_no_process(engine, before):
 
 
 @pytest.mark.complete
-def test_an_engine_whose_parent_is_killed_ends_too(tiny_model, tmp_path):
+@pytest.mark.parametrize(("gpus", "workers"), [(1, 0), (2, 2)])
+def test_an_engine_whose_parent_is_killed_ends_too_with_all_its_workers(tiny_model, tmp_path, gpus, workers):
     script = tmp_path / "parent.py"
     script.write_text(f"""
 import asyncio
@@ -285,7 +286,7 @@ from tasks.generation.config import EngineConfig
 from tasks.generation.engine import Engine
 
 async def main():
-    options = EngineConfig(max_model_len={CONTEXT}, max_num_seqs=8, cpu_threads=1)
+    options = EngineConfig(max_model_len={CONTEXT}, max_num_seqs=8, cpu_threads=1, tensor_parallel_size={gpus})
     engine = await Engine.start({str(tiny_model)!r}, options)
     print("ready", flush=True)
     await asyncio.sleep(600)
@@ -296,6 +297,8 @@ if __name__ == "__main__":
     with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as parent:
         assert any(line.strip() == "ready" for line in parent.stdout)
         children = psutil.Process(parent.pid).children(recursive=True)
-        assert any("EngineCore" in " ".join(child.cmdline()) for child in children)
+        names = [" ".join(child.cmdline()) for child in children]
+        assert any("EngineCore" in name for name in names)
+        assert sum("Worker" in name for name in names) == workers
         parent.kill()
-        assert psutil.wait_procs(children, timeout=30)[1] == []
+        assert psutil.wait_procs(children, timeout=10)[1] == []

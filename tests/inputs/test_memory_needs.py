@@ -4,10 +4,11 @@ import json
 
 import pytest
 
-from tasks.config import SpecError, parse
-from tasks.inputs.files import DataFile, Recipe, quickstart
+from tasks.config import SpecError, load_yaml, parse
+from tasks.inputs.files import RECIPES, DataFile, Recipe, quickstart
 from tasks.inputs.memory_needs import check_memory, training_needs
 from tasks.machine import precision
+from tasks.pods import PodConfig
 from tests.machine.test_memory_limit import GIB, Group
 
 MEASURED = {"learner rank": 6.3, "engine": 2.7, "judge's engine": 1.9, "driver and Ray": 2.5, "the rest": 1.0}
@@ -120,3 +121,15 @@ def test_the_processors_type_is_read_without_torch(tmp_path, flags, fast):
     (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
     assert precision.has_bfloat16(tmp_path / "cpuinfo") is fast
     assert precision.has_bfloat16(tmp_path / "nothing") is False
+
+
+def test_a_head_that_cannot_hold_the_steps_between_two_checkpoints_is_refused():
+    data = quickstart()[0]
+    recipe = load_yaml(Recipe, RECIPES / "dapo_qwen25_32b.yaml")
+    check_memory(data, recipe, on_this_machine=False)
+    head = recipe.cluster.model_copy(update={"head": PodConfig(memory_gib=32)})
+    with pytest.raises(
+        SpecError, match=r"steps since a checkpoint 23\.0, .* cluster\.head\.memory_gib is 32: raise it"
+    ):
+        check_memory(data, recipe.model_copy(update={"cluster": head}), on_this_machine=False)
+    check_memory(data, recipe.model_copy(update={"cluster": head, "checkpoint_every": 5}), on_this_machine=False)

@@ -11,6 +11,8 @@ from google.protobuf.json_format import MessageToDict
 
 from tasks.config import load_yaml
 from tasks.inputs.files import RECIPES, DataFile, Recipe, quickstart
+from tasks.pod_templates import SHARED_MEMORY
+from tasks.pods import PodConfig
 from tasks.training.task import train_policy
 from tasks.verifiers.chat.config import JudgeConfig
 from workflows.checking import checking
@@ -21,6 +23,13 @@ from workflows.training import train
 IMAGES = {name: Image(name, f"registry.example/{name}", "v1") for name in ("data", "generation", "training")}
 SETTINGS = SerializationSettings(image_config=ImageConfig(IMAGES["data"], list(IMAGES.values())))
 NODE = {"cpu": 8, "memory_gib": 100, "accelerator": "nvidia-h100", "shared_memory_gib": 10, "disk_gib": 200}
+
+
+def judged_elsewhere():
+    """The quickstart's data file with a judge at an address, which needs no GPU of ours."""
+    data, _, _ = quickstart()
+    judge = JudgeConfig(model="m", url="https://judge.example/v1")
+    return data.model_copy(update={"verifiers": data.verifiers.model_copy(update={"judge": judge})})
 
 
 def recipe(name):
@@ -79,24 +88,53 @@ def test_a_model_is_checked_on_a_machine_of_the_cluster_with_the_gpus_of_one_eng
     found, _ = nodes(checking)
     assert asked(found["check"]) == {"CPU": "2", "MEMORY": "16Gi"}
     found, _ = nodes(checking, training=recipe("olmo3_think_32b"))
-    assert asked(found["check"]) == {"CPU": "64", "MEMORY": "512Gi", "GPU": "8"}
+    assert asked(found["check"]) == {"CPU": "64", "MEMORY": "512Gi", "GPU": "8", "EPHEMERAL_STORAGE": "201Gi"}
 
 
 def test_olmo_3_32b_has_8_learner_and_20_inference_nodes_of_8_gpus(nodes):
-    _, training = nodes(train, training=recipe("olmo3_think_32b"))
-    node = {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "8"}
+    _, training = nodes(train, data=judged_elsewhere(), training=recipe("olmo3_think_32b"))
+    node = {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "8", "ephemeral-storage": "201Gi"}
     assert groups(training) == {
-        "head": (None, {"cpu": "4", "memory": "32Gi"}),
+        "head": (None, {"cpu": "16", "memory": "32Gi", "ephemeral-storage": "201Gi"}),
         "learner": (8, node),
         "actors": (20, node),
     }
+
+
+def test_a_machine_has_8_cores_and_64_gib_for_each_gpu_that_it_holds(nodes):
+    found, _ = nodes(train, data=judged_elsewhere(), training=recipe("axolotl_lora"))
+    assert asked(found["learn"]) == {"CPU": "16", "MEMORY": "128Gi", "GPU": "2", "EPHEMERAL_STORAGE": "29Gi"}
+    assert found["learn"].task_node.overrides.extended_resources.shared_memory.size_limit == "16Gi"
+    _, training = nodes(train, training=recipe("dapo_qwen25_32b"))
+    [memory] = training[0].custom["rayCluster"]["workerGroupSpec"][0]["k8sPod"]["podSpec"]["volumes"]
+    assert memory["emptyDir"]["sizeLimit"] == "131Gi", "two versions of 61 GiB of weights, and 1 GiB for each GPU"
+    assert groups(training)["head"][1]["memory"] == "48Gi", "25 steps of 8,192 responses between two checkpoints"
+
+
+def test_the_judge_that_a_run_serves_has_gpus_beside_ranks_and_engines(nodes):
+    data, _, _ = quickstart()
+
+    def judged(gpus, **changes):
+        server = {"tensor_parallel_size": gpus}
+        verifiers = {"judge": {"model": "initial", "server": server}}
+        options = data.model_dump(mode="json", exclude_unset=True) | {"verifiers": verifiers}
+        return {"data": DataFile.model_validate(options), "training": Recipe.model_validate(changes)}
+
+    found, _ = nodes(train, **judged(2, learner={"ranks": 4}))
+    assert asked(found["learn"])["GPU"] == "7", "4 ranks, 1 engine, 2 of the judge"
+    replicas = {}
+    for gpus, count, span in ((2, 8, 1), (2, 7, 1), (1, 7, 1), (2, 1, 4)):
+        actors = {"count": count, "engine": {"tensor_parallel_size": span}}
+        _, training = nodes(train, **judged(gpus, learner={"ranks": 8}, actors=actors))
+        replicas[gpus, count, span] = groups(training)["actors"][0]
+    assert replicas == {(2, 8, 1): 2, (2, 7, 1): 2, (1, 7, 1): 1, (2, 1, 4): 1}
 
 
 def test_what_finds_room_on_one_machine_is_one_pod_with_all_that_it_was_given(nodes):
     changes = {"learner": {"ranks": 2}, "actors": {"count": 3, "engine": {"tensor_parallel_size": 2}}}
     node = NODE | {"timeout_minutes": 90, "interruptible": True}
     small = Recipe.model_validate(changes | {"cluster": {"node": node}})
-    found, training = nodes(train, training=small)
+    found, training = nodes(train, data=judged_elsewhere(), training=small)
     assert asked(found["learn"]) == {"CPU": "8", "GPU": "8", "MEMORY": "100Gi", "EPHEMERAL_STORAGE": "200Gi"}
     assert set(groups(training)) == {"head"}
     extended = found["learn"].task_node.overrides.extended_resources
@@ -109,18 +147,25 @@ def test_what_finds_room_on_one_machine_is_one_pod_with_all_that_it_was_given(no
 @pytest.mark.long
 def test_where_training_has_gpus_difficulty_and_evaluation_have_one_for_each_that_an_engine_spans(nodes):
     data, _, evaluation = quickstart()
+    assert data.difficulty.early_stopping
     wide = evaluation.model_copy(update={"engine": evaluation.engine.model_copy(update={"tensor_parallel_size": 4})})
     with_gpus = {"data": data, "training": recipe("grpo")}
-    assert asked(nodes(curate, **with_gpus)[0]["roll-out"])["GPU"] == "1"
-    assert asked(nodes(evaluate, **with_gpus, evaluation=wide)[0]["after"])["GPU"] == "4"
+    alone = {"data": judged_elsewhere(), "training": with_gpus["training"]}
+    assert asked(nodes(curate, **alone)[0]["roll-out"])["GPU"] == "1"
+    assert asked(nodes(curate, **with_gpus)[0]["roll-out"])["GPU"] == "2", "early stopping judges at once"
+    after = nodes(evaluate, **with_gpus, evaluation=wide)[0]["after"]
+    # 4 of the engine, and 1 of the judge, which judges while it generates
+    assert asked(after) == {"CPU": "40", "MEMORY": "320Gi", "GPU": "5", "EPHEMERAL_STORAGE": "59Gi"}
+    assert after.task_node.overrides.extended_resources.shared_memory.size_limit == "6Gi"
+    small = wide.model_copy(update={"pod": PodConfig(cpu=3, memory_gib=50, disk_gib=9, shared_memory_gib=2)})
+    after = nodes(evaluate, **with_gpus, evaluation=small)[0]["after"]
+    assert asked(after) == {"CPU": "3", "MEMORY": "50Gi", "GPU": "5", "EPHEMERAL_STORAGE": "9Gi"}
     assert "GPU" not in asked(nodes(curate)[0]["roll-out"])
 
 
 @pytest.mark.long
 def test_judging_has_a_gpu_only_where_it_serves_the_judge(nodes):
-    data, _, _ = quickstart()
-    elsewhere = data.verifiers.model_copy(update={"judge": JudgeConfig(model="m", url="https://judge.example/v1")})
-    by_url = data.model_copy(update={"verifiers": elsewhere})
+    by_url = judged_elsewhere()
     assert asked(nodes(curate, training=recipe("grpo"))[0]["judge"])["GPU"] == "1"
     assert "GPU" not in asked(nodes(curate, data=by_url, training=recipe("grpo"))[0]["judge"])
 
@@ -203,3 +248,136 @@ def test_no_rollout_is_sampled_before_it_is_known_that_the_mixture_can_be_filled
 def test_a_cluster_on_which_a_process_would_wait_for_ever_is_refused(changes, problem):
     with pytest.raises(ValueError, match=problem):
         Recipe.model_validate(changes)
+
+
+TEMPLATE = {
+    "metadata": {"labels": {"team": "rl"}, "annotations": {"k8s.v1.cni.cncf.io/networks": "rdma"}},
+    "serviceAccountName": "trainer",
+    "nodeSelector": {"pool": "gpus"},
+    "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+    "volumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],
+    "containers": [
+        {
+            "name": "primary",
+            "env": [{"name": "NCCL_IB_HCA", "value": "mlx5"}],
+            "resources": {"limits": {"rdma/ib": 1}},
+            "volumeMounts": [{"name": "models", "mountPath": "/models"}],
+        }
+    ],
+}
+LABEL = "cloud.google.com/gke-accelerator"
+
+
+def overridden(node):
+    """The pod template that a node gives its task: metadata and pod spec."""
+    node = node.array_node.node if node.HasField("array_node") else node
+    pod = MessageToDict(node.task_node.overrides.pod_template)
+    return pod["metadata"], pod["podSpec"]
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "name", "task"),
+    [
+        (curate, "source-0", "source_prompts"),
+        (curate, "roll-out", "pyflyte-map-execute"),
+        (evaluate, "after", "evaluate_policy"),
+        (checking, "check", "check_model"),
+        (train, "learn", "train_policy"),
+    ],
+)
+def test_an_inline_template_reaches_the_pod_of_every_stage(nodes, dynamic, name, task):
+    data, recipe, evaluation = (
+        type(spec).model_validate(spec.model_dump(exclude_unset=True) | changes)
+        for spec, changes in zip(
+            quickstart(),
+            (
+                {"pod": {"template": TEMPLATE}, "difficulty": {"pod": {"template": TEMPLATE}}},
+                {"cluster": {"gpus_per_node": 0, "node": {"template": TEMPLATE}}},
+                {"pod": {"template": TEMPLATE}},
+            ),
+            strict=True,
+        )
+    )
+    metadata, spec = overridden(nodes(dynamic, data=data, training=recipe, evaluation=evaluation)[0][name])
+    assert metadata == TEMPLATE["metadata"]
+    [container] = spec.pop("containers")
+    assert spec == {key: TEMPLATE[key] for key in ("serviceAccountName", "nodeSelector", "tolerations", "volumes")}
+    assert container["volumeMounts"] == TEMPLATE["containers"][0]["volumeMounts"]
+    assert container["env"][-1] == {"name": "NCCL_IB_HCA", "value": "mlx5"}
+    assert container["resources"]["limits"]["rdma/ib"] == "1"
+    assert {"cpu", "memory"} <= set(container["resources"]["requests"])
+    assert container["image"].startswith("registry.example/")
+    assert task in container["args"]
+
+
+def test_a_template_by_name_is_that_of_the_task(nodes):
+    data, recipe, _ = quickstart()
+    named = type(data).model_validate(data.model_dump(exclude_unset=True) | {"pod": {"template": "data-pods"}})
+    found, _ = nodes(curate, data=named)
+    assert not found["mix"].task_node.overrides.HasField("pod_template")
+    _, training = nodes(train, training=Recipe.model_validate({"cluster": {"node": {"template": "gpu-pods"}}}))
+    assert training[0].metadata.pod_template_name == "gpu-pods"
+    _, training = nodes(train, training=recipe)
+    assert training[0].metadata.pod_template_name == ""
+
+
+MACHINES = {"learner": {"ranks": 16}, "actors": {"count": 8}}
+"""Options of a training on three machines of 8 GPUs."""
+
+
+def test_all_that_a_machine_is_given_reaches_the_workers_of_a_ray_cluster(nodes):
+    node = NODE | {"accelerator": f"{LABEL}=nvidia-h100", "timeout_minutes": 90, "interruptible": True}
+    head = {"cpu": 3, "memory_gib": 50, "interruptible": True, "timeout_minutes": 200}
+    cluster = {"node": node | {"template": TEMPLATE}, "head": head}
+    found, [training] = nodes(train, training=Recipe.model_validate(MACHINES | {"cluster": cluster}))
+    message = MessageToDict(training.custom)["rayCluster"]
+    amounts = {"cpu": "3", "memory": "50Gi", "ephemeral-storage": "21Gi"}
+    assert message["headGroupSpec"]["k8sPod"]["podSpec"] == {
+        "containers": [
+            {
+                "name": "ray-head",
+                "resources": {"limits": amounts, "requests": amounts},
+            }
+        ]
+    }
+    assert [group["groupName"] for group in message["workerGroupSpec"]] == ["learner", "actors"]
+    for group in message["workerGroupSpec"]:
+        pod = group["k8sPod"]
+        assert pod["metadata"] == TEMPLATE["metadata"]
+        spec = pod["podSpec"]
+        assert spec["serviceAccountName"] == "trainer"
+        assert spec["nodeSelector"] == {"pool": "gpus", LABEL: "nvidia-h100"}
+        assert [toleration["key"] for toleration in spec["tolerations"]] == ["nvidia.com/gpu", LABEL]
+        memory = {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": "10Gi"}}
+        assert spec["volumes"] == [*TEMPLATE["volumes"], memory]
+        [container] = spec["containers"]
+        assert container["name"] == "ray-worker"
+        assert [mount["mountPath"] for mount in container["volumeMounts"]] == ["/models", SHARED_MEMORY]
+        assert container["resources"]["limits"] == {
+            "rdma/ib": "1",
+            "cpu": "8",
+            "memory": "100Gi",
+            "nvidia.com/gpu": "8",
+            "ephemeral-storage": "200Gi",
+        }
+        assert "command" not in container
+    learn = found["learn"]
+    assert learn.metadata.timeout.seconds == 5400, "the shorter of the two"
+    assert learn.metadata.interruptible
+    assert not learn.task_node.overrides.HasField("pod_template"), "Flyte would join it with those of the nodes"
+    assert not learn.task_node.overrides.extended_resources.HasField("shared_memory")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "problem"),
+    [
+        ({"node": {"template": "gpu-pods"}}, r"head\.template \(None\) and cluster\.node\.template \(gpu-pods\)"),
+        ({"node": {"interruptible": True}}, r"head\.interruptible \(False\) and cluster\.node\.interruptible \(True\)"),
+        ({"node": {"accelerator": "nvidia-h100"}}, r"write LABEL=nvidia-h100 with the label that your nodes have"),
+        ({"node": {"template": {"containers": [{"name": "proxy"}]}}}, r"container 'proxy': Flyte adds no containers"),
+    ],
+)
+def test_what_the_pods_of_a_ray_cluster_would_not_get_is_refused(cluster, problem):
+    with pytest.raises(ValueError, match=problem):
+        Recipe.model_validate(MACHINES | {"cluster": cluster})
+    Recipe.model_validate({"cluster": cluster})  # one machine gets all of it

@@ -12,6 +12,8 @@ Every engine has a group of its own, so that a lost node costs the engines on it
 
 Where ranks and engines share GPUs (`placement: shared`), bundle i of one group holds a GPU for rank i and engine i.
 
+A judge or reward model that the run serves itself has a group of one bundle, too, with its GPUs.
+
 The learner goes first, at the start and after a lost node: engines are given nothing until every rank runs. Of the
 learner's group Ray replaces the bundles that were on the lost node, and the others stay reserved.
 """
@@ -66,12 +68,14 @@ class Plan:
     Attributes:
         ranks: number of ranks in each bundle of the learner.
         learner: number of these bundles that fit.
-        engines: number of engines that fit beside them; 0 where the learner does not fit.
+        judge: whether the judge that the run serves fits beside them, or it serves none.
+        engines: number of engines that fit beside these; 0 where the learner does not fit.
         nodes: the nodes, with what is then free.
     """
 
     ranks: list[int]
     learner: int = 0
+    judge: bool = True
     engines: int = 0
     nodes: list[Node] = field(default_factory=list)
 
@@ -101,6 +105,11 @@ def shared_bundle(config: TrainingConfig) -> Bundle:
     return _bundle(1, config.learner.cpus + config.actors.cpus)
 
 
+def judge_bundle(gpus: int) -> Bundle:
+    """Return the bundle of a judge on this number of GPUs."""
+    return _bundle(gpus, 0)
+
+
 def _bundle(gpus: float, cpus: float) -> Bundle:
     return {"GPU": gpus, "CPU": cpus} if cpus else {"GPU": gpus}
 
@@ -119,18 +128,18 @@ def decided(config: TrainingConfig, gpus: float) -> TrainingConfig:
     return config.model_copy(update={"actors": config.actors.model_copy(update={"engine": engine})})
 
 
-def plan(config: TrainingConfig, nodes: list[Node]) -> Plan:
+def plan(config: TrainingConfig, nodes: list[Node], judge_gpus: int = 0) -> Plan:
     """Return the bundles of a run, on as few nodes for the learner as it fits on, and as many engines as fit.
 
     A bundle of the learner takes all GPUs of a node, and the last one the rest of the ranks. Where nodes differ, the
     size is that of the largest, or of smaller ones if the learner fits on those alone.
     """
     sizes = sorted({int(node.free.get("GPU", 0)) for node in nodes} - {0}, reverse=True)
-    plans = [_plan_with(config, nodes, size) for size in sizes]
+    plans = [_plan_with(config, nodes, size, judge_gpus) for size in sizes]
     return next((fitting for fitting in plans if fitting.holds_learner), plans[0])
 
 
-def _plan_with(config: TrainingConfig, nodes: list[Node], ranks_per_node: int) -> Plan:
+def _plan_with(config: TrainingConfig, nodes: list[Node], ranks_per_node: int, judge_gpus: int) -> Plan:
     whole, rest = divmod(config.learner.ranks, ranks_per_node)
     planned = Plan([ranks_per_node] * whole + [rest] * bool(rest))
     planned.nodes = [Node(node.name, dict(node.free)) for node in nodes]
@@ -140,6 +149,8 @@ def _plan_with(config: TrainingConfig, nodes: list[Node], ranks_per_node: int) -
             return planned
         others.remove(node)
         planned.learner += 1
+    if judge_gpus:
+        planned.judge = _take(judge_bundle(judge_gpus), planned.nodes) is not None
     while planned.engines < config.actors.count and _take(engine_bundle(config.actors), planned.nodes):
         planned.engines += 1
     return planned
@@ -154,14 +165,18 @@ def _take(bundle: Bundle, nodes: list[Node]) -> Node | None:
     return node
 
 
-def lack(config: TrainingConfig, nodes: list[Node], engines: int) -> str:
-    """Return what the nodes lack for the learner and this number of engines, as a sentence; empty: nothing."""
-    planned, learner, actors = plan(config, nodes), config.learner, config.actors
+def lack(config: TrainingConfig, nodes: list[Node], engines: int, judge_gpus: int = 0) -> str:
+    """Return what the nodes lack for learner, judge and this number of engines, as a sentence; empty: nothing."""
+    planned, learner, actors = plan(config, nodes, judge_gpus), config.learner, config.actors
     if not planned.holds_learner:
         size = planned.ranks[0]
         need = (
             f"learner.ranks = {learner.ranks} (learner.cpus = {learner.cpus:g} each) need {len(planned.ranks)} nodes, "
             f"with {size} GPUs and {size * learner.cpus:g} CPUs on each but perhaps the last: {planned.learner} fit"
+        )
+    elif not planned.judge:
+        need = (
+            f"the judge that the run serves needs {judge_gpus} GPUs of one node beside learner.ranks = {learner.ranks}"
         )
     elif planned.engines < engines:
         need = (
@@ -175,12 +190,18 @@ def lack(config: TrainingConfig, nodes: list[Node], engines: int) -> str:
     return f"{need}; {', '.join(left[:4] + more)}"
 
 
-def lack_of_shared(config: TrainingConfig, nodes: list[Node]) -> str:
-    """Return what the nodes lack for ranks and engines that share GPUs, as a sentence; empty: nothing."""
+def lack_of_shared(config: TrainingConfig, nodes: list[Node], judge_gpus: int = 0) -> str:
+    """Return what the nodes lack for ranks and engines that share GPUs, and for a judge; empty: nothing."""
     bundle, fitting, ranks = shared_bundle(config), 0, config.learner.ranks
-    while fitting < ranks and _take(bundle, nodes):
+    left = [Node(node.name, dict(node.free)) for node in nodes]
+    while fitting < ranks and _take(bundle, left):
         fitting += 1
     if fitting == ranks:
+        if judge_gpus and not _take(judge_bundle(judge_gpus), left):
+            return (
+                f"the judge that the run serves needs {judge_gpus} GPUs of one node beside the {ranks} GPUs that "
+                "learner.ranks and engines share"
+            )
         return ""
     return (
         f"placement = shared: learner.ranks = {ranks} (learner.cpus = {config.learner.cpus:g} each), with an engine "
@@ -231,10 +252,20 @@ class Placement:
         """Return Ray's scheduling strategy for the rank that is created after `created` others."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+        return PlacementGroupSchedulingStrategy(self._learner_group(), created // self._ranks[0])
+
+    def _learner_group(self) -> PlacementGroup:
         if self._learner is None:
             bundles = [rank_bundle(self._config.learner, ranks) for ranks in self._ranks]
             self._learner = self.reserve(bundles, "STRICT_SPREAD")
-        return PlacementGroupSchedulingStrategy(self._learner, created // self._ranks[0])
+        return self._learner
+
+    def of_judge(self, gpus: int) -> Any:
+        """Return Ray's scheduling strategy for the process of a judge, which is given its GPUs after the learner."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        self._learner_group()
+        return PlacementGroupSchedulingStrategy(self.reserve([judge_bundle(gpus)], "STRICT_PACK"), 0)
 
     @contextlib.contextmanager
     def learner_first(self) -> Iterator[None]:

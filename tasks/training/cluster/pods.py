@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
 from tasks.config import Config
 from tasks.failures import MistakeError
 from tasks.generation.config import EngineConfig
-from tasks.pods import PodConfig, resources
+from tasks.pod_templates import others
+from tasks.pods import CORES_A_GPU, PodConfig, disk_gib, overrides, pod_template, resources
+from tasks.training.cluster.placement import Node, lack, lack_of_shared
+from tasks.training.cluster.sizes import HEAD_CORES, head_memory_gib, shared_memory_gib
 
 if TYPE_CHECKING:
     from tasks.flyte.ray_job import RayJobConfig
@@ -22,11 +25,13 @@ class ClusterConfig(Config):
 
     gpus_per_node: int = Field(8, ge=0)
     """GPUs of a machine; 0: training without GPUs, in one pod."""
-    node: PodConfig = PodConfig(cpu=64, memory_gib=512, shared_memory_gib=64)
+    node: PodConfig = PodConfig()
     """The pod of each machine with learner ranks, and of each with actors. Where all of them find room on one machine,
-    it is the only one, and the cluster needs no Ray operator."""
-    head: PodConfig = PodConfig(cpu=4, memory_gib=32)
-    """The pod of the controller where there are several machines."""
+    it is the only one, and the cluster needs no Ray operator. By default it has 8 cores and 64 GiB for each GPU that it
+    holds; without GPUs, the cores that ranks and actors reserve, and 8 GiB for each of them."""
+    head: PodConfig = PodConfig()
+    """The pod of the controller where there are several machines; responses are judged on it, by as many processes as
+    it has cores. By default it has 16, and the memory for the steps between two checkpoints that `plan` prints."""
 
     def gpus_of(self, engine: EngineConfig) -> int:
         """Return the number of GPUs that one engine takes on these machines; 0 where they have none."""
@@ -45,41 +50,177 @@ def check_cluster(config: TrainingConfig, cluster: ClusterConfig) -> None:
             f"actors.engine.{config.actors.engine.parallel_sizes}: an engine lies on one machine, and one has "
             f"cluster.gpus_per_node ({per_node}) GPUs"
         )
-    if _in_one_pod(config, cluster):
-        needed = ceil(config.learner.ranks * config.learner.cpus + config.actors.count * config.actors.cpus)
-        if cluster.node.cpu < needed:
+    if not is_in_one_pod(config, cluster):
+        _check_ray_cluster(cluster)
+    else:
+        needed = _reserved(config)
+        if cluster.node.cpu is not None and cluster.node.cpu < needed:
             raise MistakeError(
                 f"cluster.node.cpu ({cluster.node.cpu}): learner ranks and actors reserve {needed} cores (their number "
                 "times learner.cpus and actors.cpus)"
             )
 
 
-def controller_pod(config: TrainingConfig, cluster: ClusterConfig) -> PodConfig:
-    """Return the pod of the task itself, which holds the learner and the actors, too, where they fit on one machine."""
-    if _in_one_pod(config, cluster):
-        return cluster.node.with_gpus(config.gpus if cluster.gpus_per_node else 0)
-    return cluster.head.with_gpus(0)
+def _check_ray_cluster(cluster: ClusterConfig) -> None:
+    """Check that a Ray cluster's pods can have what `cluster` gives them.
 
+    Flyte makes one pod for the task, copies it for head and workers, and lays the inline part of each over its copy. A
+    template by name and `interruptible` are of that one pod.
 
-def ray_job(config: TrainingConfig, cluster: ClusterConfig) -> RayJobConfig:
-    """Return the Ray cluster of a run: machines with learner ranks, machines with actors, and the head.
-
-    A machine holds `gpus_per_node` ranks, or as many engines as fit on it whole. Where everything fits on one machine
-    the head is the only one.
+    Raises:
+        ValueError: an option would not reach the pods that it is of, or reach others.
     """
-    from tasks.flyte.ray_job import HeadNodeConfig, RayJobConfig, WorkerNodeConfig
+    head, node = cluster.head, cluster.node
+    names = [pod.template if isinstance(pod.template, str) else None for pod in (head, node)]
+    if names[0] != names[1]:
+        raise MistakeError(
+            f"cluster.head.template ({names[0]}) and cluster.node.template ({names[1]}): by name, all pods of a Ray "
+            "cluster have the same template: give both that name, or one of them inline"
+        )
+    if head.interruptible != node.interruptible:
+        raise MistakeError(
+            f"cluster.head.interruptible ({head.interruptible}) and cluster.node.interruptible ({node.interruptible}): "
+            "all pods of a Ray cluster are of one kind: set both, or give the workers' tolerations in "
+            "cluster.node.template"
+        )
+    for name, pod in (("head", head), ("node", node)):
+        if pod.accelerator is not None and pod.node_label is None:
+            raise MistakeError(
+                f"cluster.{name}.accelerator = {pod.accelerator!r}: Flyte gives its label to no machine of a Ray "
+                f"cluster: write LABEL={pod.accelerator} with the label that your nodes have (kubectl get nodes "
+                "--show-labels), such as cloud.google.com/gke-accelerator"
+            )
+        if isinstance(pod.template, dict) and (extra := others(pod.template)):
+            raise MistakeError(
+                f"cluster.{name}.template: container {extra[0]!r}: Flyte adds no containers to the machines of a Ray "
+                "cluster; give them in a template by name"
+            )
 
-    groups = []
-    if not _in_one_pod(config, cluster):
-        engines_per_node = cluster.gpus_per_node // config.actors.engine.gpus
-        node = resources(cluster.node.with_gpus(cluster.gpus_per_node))
-        groups = [WorkerNodeConfig("learner", ceil(config.learner.ranks / cluster.gpus_per_node), node)]
-        if config.placement != "shared":
-            groups.append(WorkerNodeConfig("actors", ceil(config.actors.count / engines_per_node), node))
-    return RayJobConfig(
-        HeadNodeConfig(resources(controller_pod(config, cluster))), groups, shutdown_after_job_finishes=True
+
+def controller_overrides(
+    config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int = 0, weights_gib: float | None = None
+) -> dict[str, Any]:
+    """Return the arguments of flytekit's `with_overrides` for the task's own pod.
+
+    Of a Ray cluster, `ray_job` has what its pods are given inline. It is one attempt, which ends after the shorter of
+    the two time limits.
+    """
+    pod = controller_pod(config, cluster, judge_gpus, weights_gib)
+    is_one = is_in_one_pod(config, cluster, judge_gpus)
+    if not is_one:
+        limits = [given.timeout_minutes for given in (cluster.head, cluster.node) if given.timeout_minutes]
+        pod = pod.model_copy(update={"timeout_minutes": min(limits, default=None)})
+    return overrides(pod, inline=is_one)
+
+
+def controller_pod(
+    config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int = 0, weights_gib: float | None = None
+) -> PodConfig:
+    """Return the pod of the task itself, which holds the learner and the actors, too, where they fit on one machine.
+
+    Args:
+        config: the recipe's training options.
+        cluster: the recipe's machines.
+        judge_gpus: GPUs of the judge or reward model that the run serves itself.
+        weights_gib: size of the policy's weights; None: it is not known.
+    """
+    if not is_in_one_pod(config, cluster, judge_gpus):
+        memory = head_memory_gib(config, cluster.head.cpu or HEAD_CORES)
+        disk = {} if weights_gib is None else {"disk_gib": disk_gib(weights_gib)}
+        return cluster.head.sized(0, cpu=HEAD_CORES, memory_gib=memory, **disk)
+    processes = config.learner.ranks + config.actors.count
+    if not cluster.gpus_per_node:
+        return cluster.node.sized(0, cpu=max(2, _reserved(config)), memory_gib=8 * processes)
+    gpus = config.gpus + judge_gpus
+    return _machine(config, cluster, gpus, weights_gib, cores=_reserved(config))
+
+
+def checking_pod(config: TrainingConfig, cluster: ClusterConfig, weights_gib: float | None = None) -> PodConfig:
+    """Return the pod in which the model is checked: a machine of `cluster` with the GPUs of one engine."""
+    gpus = cluster.gpus_of(config.actors.engine)
+    if not gpus:
+        return controller_pod(config, cluster)
+    return _machine(config, cluster, gpus, weights_gib)
+
+
+def _machine(
+    config: TrainingConfig, cluster: ClusterConfig, gpus: int, weights_gib: float | None, cores: int = 0
+) -> PodConfig:
+    """Return the pod of a machine of `gpus` GPUs, and at least `cores` cores."""
+    gpus = gpus if cluster.node.gpus is None else cluster.node.gpus
+    moved = None if config.lora else weights_gib
+    return cluster.node.sized(
+        gpus,
+        weights_gib=weights_gib,
+        cpu=max(CORES_A_GPU * gpus, cores),
+        shared_memory_gib=shared_memory_gib(gpus, moved),
     )
 
 
-def _in_one_pod(config: TrainingConfig, cluster: ClusterConfig) -> bool:
-    return not cluster.gpus_per_node or config.gpus <= cluster.gpus_per_node
+def _reserved(config: TrainingConfig) -> int:
+    """Return the cores that learner ranks and actors reserve in Ray."""
+    return ceil(config.learner.ranks * config.learner.cpus + config.actors.count * config.actors.cpus)
+
+
+def ray_job(
+    config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int = 0, weights_gib: float | None = None
+) -> RayJobConfig:
+    """Return the Ray cluster of a run: machines with learner ranks, machines with actors, and the head.
+
+    A machine holds `gpus_per_node` ranks, or as many engines as fit on it whole; the judge lies on GPUs that these
+    leave, or on a machine more. Where everything fits on one machine the head is the only one.
+    """
+    from tasks.flyte.ray_job import HeadNodeConfig, RayJobConfig, WorkerNodeConfig
+
+    controller = controller_pod(config, cluster, judge_gpus, weights_gib)
+    if is_in_one_pod(config, cluster, judge_gpus):
+        return RayJobConfig(HeadNodeConfig(resources(controller)), [], shutdown_after_job_finishes=True)
+    pod = _machine(config, cluster, cluster.gpus_per_node, weights_gib)
+    node, template = resources(pod), pod_template(pod, shared_memory=True)
+    learner, actors = _machines(config, cluster, judge_gpus)
+    return RayJobConfig(
+        HeadNodeConfig(resources(controller), pod_template(controller, shared_memory=True)),
+        [
+            WorkerNodeConfig(name, replicas, node, template)
+            for name, replicas in (("learner", learner), ("actors", actors))
+            if replicas
+        ],
+        shutdown_after_job_finishes=True,
+    )
+
+
+def _machines(config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int) -> tuple[int, int]:
+    """Return the number of machines with learner ranks, and with actors and, where these leave it no room, a judge.
+
+    Actors that share the learner's GPUs need no machines of their own.
+
+    Ray gives the judge a machine that is empty where there is one: one more is needed where the rest of that is too
+    small for the engines that then lie there.
+    """
+    per_node, shared = cluster.gpus_per_node, config.placement == "shared"
+    learner = ceil(config.learner.ranks / per_node)
+    actors = 0 if shared else ceil(config.actors.count / (per_node // config.actors.engine.gpus))
+    cores = float(_machine(config, cluster, per_node, None).cpu or 0)
+    nodes = [Node(f"machine {index}", {"GPU": float(per_node), "CPU": cores}) for index in range(learner + actors)]
+    need = lack_of_shared(config, nodes, judge_gpus) if shared else lack(config, nodes, config.actors.count, judge_gpus)
+    return learner, actors + bool(judge_gpus and need)
+
+
+def is_in_one_pod(config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int = 0) -> bool:
+    """Return whether learner, actors and a judge of `judge_gpus` GPUs find room on one machine."""
+    return not cluster.gpus_per_node or config.gpus + judge_gpus <= cluster.gpus_per_node
+
+
+def check_judge_gpus(config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int) -> None:
+    """Check that the judge or reward model that a run serves itself fits on one machine, and that its pods can be had.
+
+    Raises:
+        ValueError: it does not fit, or makes a Ray cluster of what one pod would hold, without an option of its pods.
+    """
+    per_node = cluster.gpus_per_node
+    if per_node and judge_gpus > per_node:
+        raise MistakeError(
+            f"verifiers.judge: its model needs {judge_gpus} GPUs, and a machine has cluster.gpus_per_node ({per_node})"
+        )
+    if not is_in_one_pod(config, cluster, judge_gpus):
+        _check_ray_cluster(cluster)

@@ -13,6 +13,7 @@ from tasks.failures import MistakeError
 from tasks.generation.interface import sample_seed
 from tasks.machine import cpu_environment
 from tasks.machine.resources import Machine, ray_resources
+from tasks.pods import CORES_A_GPU
 from tasks.training.actors.process import ActorLostError, ActorProcess, RayActor
 from tasks.training.cluster.placement import Placement, SharedPlacement, cluster_nodes, lack, lack_of_shared
 from tasks.training.config import TrainingConfig
@@ -22,6 +23,7 @@ from tasks.training.learner.config import check_dense_attention, check_liger
 from tasks.training.learner.rank import LearnerRank
 from tasks.training.rewards import RayJudge, RewardProcess
 from tasks.verifiers import VerifiersConfig, verifiers_of
+from tasks.verifiers.registry import CHAT
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +32,8 @@ class ResourceError(MistakeError):
     """The cluster cannot hold what the configuration asks for."""
 
 
-def check_resources(config: TrainingConfig, *, resuming: bool = False) -> None:
-    """Check that the Ray cluster as it stands can hold learner and actors.
+def check_resources(config: TrainingConfig, *, resuming: bool = False, judge_gpus: int = 0) -> None:
+    """Check that the Ray cluster as it stands can hold learner and actors, and a judge on `judge_gpus` GPUs.
 
     With `resuming` one actor is enough to begin with, and a warning is logged where not all fit.
 
@@ -52,8 +54,10 @@ def check_resources(config: TrainingConfig, *, resuming: bool = False) -> None:
 
     def lacking(count: int) -> str:
         if config.placement == "shared":
-            return lack_of_shared(config, nodes)
-        return lack(config, nodes, count) if len(nodes) > 1 else _lack_in_total(config, available, count)
+            return lack_of_shared(config, nodes, judge_gpus)
+        if len(nodes) > 1:
+            return lack(config, nodes, count, judge_gpus)
+        return _lack_in_total(config, available, count, judge_gpus)
 
     if need := lacking(actors.count):
         if not resuming or lacking(1):
@@ -61,26 +65,39 @@ def check_resources(config: TrainingConfig, *, resuming: bool = False) -> None:
         logger.warning("%s: the run goes on with the actors that find room", need)
 
 
-def _lack_in_total(config: TrainingConfig, available: Machine, count: int) -> str:
-    """Return which resource the learner and `count` actors need more of than is available; empty: none."""
+def _lack_in_total(config: TrainingConfig, available: Machine, count: int, judge_gpus: int) -> str:
+    """Return which resource the learner, a judge and `count` actors need more of than is available; empty: none."""
     learner, actors = config.learner, config.actors
     cores = learner.ranks * learner.cpus + count * actors.cpus
-    gpus = learner.ranks + count * actors.engine.gpus if available.gpus else 0  # they are apart
+    gpus = learner.ranks + count * actors.engine.gpus + judge_gpus if available.gpus else 0  # they are apart
+    judge = f" and a judge that the run serves on {judge_gpus} GPUs" if judge_gpus and available.gpus else ""
     for kind, needed, total in (("CPU", cores, available.cores), ("GPU", gpus, available.gpus)):
         if needed > total:
             return (
                 f"learner.ranks = {learner.ranks} (learner.cpus = {learner.cpus:g} each) and actors.count = "
-                f"{actors.count} (actors.cpus = {actors.cpus:g} each) need {needed:g} {kind}s, and the cluster has "
-                f"{total:g}"
+                f"{actors.count} (actors.cpus = {actors.cpus:g} each){judge} need {needed:g} {kind}s, and the cluster "
+                f"has {total:g}"
             )
     return ""
+
+
+def verifiers_of_prompts(prompts: list[Prompt]) -> set[str]:
+    """Return the names of the verifiers that judge responses to these prompts."""
+    return {name for prompt in prompts for name in verifiers_of(prompt.verifier, prompt.ground_truth)}
+
+
+def needed_judge_gpus(verifiers: VerifiersConfig, names: set[str]) -> int:
+    """Return the GPUs of the judge that a run serves itself, if its nodes have GPUs; 0: these verifiers need none."""
+    return verifiers.judge_gpus if names & set(CHAT) else 0
 
 
 class RunProcesses:
     """The Ray actors of one run: learner ranks, engines and the reward process.
 
     On one node all are pinned to it. On several with GPUs a `Placement` gives ranks and engines their nodes, and the
-    reward process is on the controller's. Ranks and engines that share GPUs are given them by a `SharedPlacement`.
+    reward process is on the controller's. Where it serves a judge on GPUs, Ray reserves these for it, and the placement
+    gives it a node that has them. Ranks and engines that share GPUs are given them by a
+    `SharedPlacement`.
 
     Ray's record of the calls to them is switched off, as its store would hold 100,000 of them.
     """
@@ -168,16 +185,24 @@ class RunProcesses:
 
     def make_judge(self, verifiers: VerifiersConfig, prompts: list[Prompt]) -> RayJudge:
         """Return the client of a reward process; Ray replaces it when it dies, and repeats lost calls."""
-        names = {name for prompt in prompts for name in verifiers_of(prompt.verifier, prompt.ground_truth)}
+        config, names = self._config, verifiers_of_prompts(prompts)
+        gpus = needed_judge_gpus(verifiers, names) if self._gpus else 0
+        rewards, where, reserved = config.rewards, self._judge_where, 0.0
+        if self._placement and gpus:
+            where = self._placement.of_judge(gpus)
+            rewards = rewards.model_copy(update={"workers": rewards.workers or CORES_A_GPU * gpus})
+        elif not self._placement:
+            reserved = config.learner.ranks * config.learner.cpus + config.actors.count * config.actors.cpus
         remote = self._ray.remote(RewardProcess).options(
             num_cpus=0,
+            num_gpus=gpus,
             max_concurrency=10_000,
             max_restarts=-1,
             max_task_retries=3,
             enable_task_events=False,
-            scheduling_strategy=self._judge_where,
+            scheduling_strategy=where,
         )
-        return RayJudge(self._keep(remote.remote(self._config.rewards, verifiers, sorted(names))), self._config.rewards)
+        return RayJudge(self._keep(remote.remote(rewards, verifiers, sorted(names), reserved)), rewards)
 
     def _share(self, gpus: int) -> float:
         """Return the number of GPUs that a process on `gpus` of them asks Ray for."""

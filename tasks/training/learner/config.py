@@ -9,8 +9,8 @@ from typing import Literal, Self
 from pydantic import Field, StrictBool, model_validator
 
 from tasks.config import Config, RunTime
+from tasks.config_fields import Arguments
 from tasks.failures import MistakeError
-from tasks.generation.vllm_arguments import Arguments
 from tasks.training.learner.deepspeed_keys import check_keys
 
 DENSE_TOKENS = 4096

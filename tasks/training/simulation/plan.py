@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from tasks.failures import InfrastructureError, MistakeError
+from tasks.training.cluster.sizes import MEAN_SHARE
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.config import check_dense_attention
 from tasks.training.simulation import roofline
@@ -25,8 +26,6 @@ RESPONSES = 40_000
 """Approximate number of responses that are simulated, within a minute; the second half is measured."""
 STEPS = (4, 24)
 """Smallest and largest number of optimizer steps that are simulated."""
-MEAN_SHARE = 14_628 / 32_768
-"""Mean length of Olmo 3's responses over their limit."""
 RESERVED = 0.1
 """Share of a GPU's memory that a learner rank leaves to libraries, buffers and fragments."""
 SHARED_PACE = 0.5
@@ -105,6 +104,7 @@ class Plan:
         engine: its clock.
         learner_rate: tokens/s of the learner while it computes.
         simulated: throughput, idle shares and staleness of the run in virtual time.
+        judgements: responses/s that are judged.
         days, gpu_hours: of all steps.
     """
 
@@ -118,6 +118,7 @@ class Plan:
     engine: EngineClock
     learner_rate: float
     simulated: Simulated
+    judgements: float
     days: float
     gpu_hours: float
 
@@ -159,6 +160,7 @@ def plan(config: TrainingConfig, model: Architecture, machines: Machines, prompt
         engine=clock,
         learner_rate=rate,
         simulated=simulated,
+        judgements=simulated.tokens_per_second / prompts.mean(config.sampling.max_tokens),
         days=seconds / 86_400,
         gpu_hours=seconds / 3600 * config.gpus,
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tasks.training.cluster.pods import ClusterConfig, controller_pod
+from tasks.training.cluster.sizes import head_needs
 from tasks.training.simulation.plan import Plan
 from tasks.training.simulation.roofline import GB, Architecture
 
@@ -30,7 +32,26 @@ def _duration(days: float) -> str:
     return f"{_figure(hours)} hours" if hours >= 1 else f"{_figure(60 * hours)} minutes"
 
 
-def table(recipe: str, gpu: str, model: Architecture, plan: Plan) -> str:
+def _controller(plan: Plan, cluster: ClusterConfig) -> list[tuple[str, str]]:
+    """Return the rows on the controller's pod: its memory where it is a head, and the time that it has to judge."""
+    pod = controller_pod(plan.config, cluster)
+    cores = pod.cpu or 1
+    workers = plan.config.rewards.workers or cores
+    seconds = workers / plan.judgements
+    judging = (
+        f"{_figure(plan.judgements)} responses/s, {_figure(seconds)} s of a core each with rewards.workers {workers}"
+    )
+    if plan.nodes == 1:
+        return [("judging", judging)]
+    needs = head_needs(plan.config, cores)
+    parts = ", ".join(f"{name} {gib:.1f}" for name, gib in needs.items() if gib >= 0.05)
+    return [
+        ("head", f"{sum(needs.values()):.1f} of {pod.memory_gib} GiB ({parts})"),
+        ("judging", f"{judging}, on the head"),
+    ]
+
+
+def table(recipe: str, gpu: str, model: Architecture, plan: Plan, cluster: ClusterConfig) -> str:
     """Return the plan as lines of text, and beside it what is published about the recipe's run.
 
     Args:
@@ -38,6 +59,7 @@ def table(recipe: str, gpu: str, model: Architecture, plan: Plan) -> str:
         gpu: name of the GPU, of `roofline.GPUS`.
         model: the policy's shape.
         plan: what was computed for them.
+        cluster: the recipe's machines, for the pod in which responses are judged.
     """
     config, simulated, memory = plan.config, plan.simulated, plan.learner
     engine = config.actors.engine
@@ -71,6 +93,7 @@ def table(recipe: str, gpu: str, model: Architecture, plan: Plan) -> str:
             f"learner could take {plan.learner_rate:,.0f}",
         ),
         ("idle", f"learner {simulated.learner_idle:.0%}, actors {simulated.actors_idle:.0%}"),
+        *_controller(plan, cluster),
         ("staleness", f"{simulated.staleness:.1f} versions, {simulated.staleness_max:.0f} at most"),
         (
             "time",

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
@@ -69,6 +70,13 @@ class ServerConfig(Config):
     """Seconds that the server may take to load the model and accept the first request."""
     extra_args: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
     """Further options of `vllm serve`, as on its command line, e.g. `["--quantization", "fp8"]`."""
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs of the server: the product of its parallel sizes, those in `extra_args` included."""
+        line = " ".join(self.extra_args).replace("_", "-")
+        sizes = [int(size) for size in re.findall(r"--(?:pipeline|data)-parallel-size[= ](\d+)", line)]
+        return self.tensor_parallel_size * math.prod(sizes)
 
     @field_validator("extra_args")
     @classmethod
@@ -161,6 +169,11 @@ class JudgeConfig(_Judged, ConnectionConfig):
     """Further fields of the request, e.g. `{chat_template_kwargs: {enable_thinking: false}}`; stored as JSON text,
     because Flyte's types cannot hold any JSON value."""
 
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs of the server that is started where `url` is None."""
+        return self.server.gpus
+
     @field_validator("url")
     @classmethod
     def _plain_url(cls, url: str | None) -> str | None:
@@ -235,6 +248,11 @@ class RewardModelConfig(_Judged):
     """Tokens of conversation and answer at most; the middle of a longer answer is left out."""
     bounds: list[float] | None = Field(None, min_length=2, max_length=2)
     """The two logits that map to 0 and 1, linearly and clipped; None: the logistic function."""
+
+    @property
+    def gpus(self) -> int:
+        """Number of GPUs of the model: 1, or 0 on the device `cpu`."""
+        return int(self.device == "auto")
 
     @field_validator("bounds")
     @classmethod

@@ -70,8 +70,10 @@ class RewardModel:
             raise ValueError(f"reward model {config.model!r}: the tokenizer has no chat template")
         if self._tokenizer.pad_token_id is None or self._model.config.pad_token_id is None:
             raise ValueError(f"reward model {config.model!r} names no padding token")
-        accelerated = config.device == "auto" and torch.accelerator.is_available()
-        self._device = torch.accelerator.current_accelerator() if accelerated else torch.device("cpu")
+        self._device = torch.device("cpu")
+        if config.device == "auto" and (accelerator := torch.accelerator.current_accelerator(check_available=True)):
+            # An engine of the same pod has the first GPUs.
+            self._device = torch.device(accelerator.type, torch.accelerator.device_count() - 1)
         self._model.to(self._device).eval()
 
     def tokenise(self, conversation: Sequence[tuple[str, str]], answer: str) -> list[int]:

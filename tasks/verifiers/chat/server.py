@@ -29,6 +29,8 @@ LAUNCHER = "tasks.verifiers.chat.launcher"
 """Module that the server's process runs."""
 EXECUTOR = "tasks.generation.executor.InProcessExecutor"
 """vLLM executor of a server on one device: the engine computes in its own process."""
+EXECUTOR_OF_SEVERAL = "tasks.generation.executor.WatchedMultiprocExecutor"
+"""vLLM executor of a server on several devices: a process for each, which end with the server."""
 KEY_PREFIX = "RLVR_JUDGE_KEY_"
 """Prefix of the environment variables that hold the keys of such servers."""
 HOST = "127.0.0.1"
@@ -134,8 +136,7 @@ def _options(config: JudgeConfig) -> list[str]:
     }
     if config.revision is not None:
         options["revision"] = config.revision
-    if server.tensor_parallel_size == 1:
-        options["distributed-executor-backend"] = EXECUTOR
+    options["distributed-executor-backend"] = EXECUTOR if server.tensor_parallel_size == 1 else EXECUTOR_OF_SEVERAL
     flags = ["--disable-uvicorn-access-log"]
     if _eager(server):
         flags.append("--enforce-eager")
@@ -160,8 +161,18 @@ def _environment(config: JudgeConfig, key: str) -> dict[str, str]:
         }
         if _eager(server):
             settings["TORCHDYNAMO_DISABLE"] = "1"  # as for a policy's engine: no compiler is needed
+    settings |= gpus_in_sight(server.gpus)
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(KEY_PREFIX)}
     return inherited | settings
+
+
+def gpus_in_sight(gpus: int) -> dict[str, str]:
+    """Return the environment in which a server sees the last `gpus` of this process's GPUs; an engine has the first."""
+    import torch
+
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    devices = given.split(",") if given else [str(index) for index in range(torch.cuda.device_count())]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(devices[-gpus:])} if torch.cuda.device_count() else {}
 
 
 def _eager(server: ServerConfig) -> bool:

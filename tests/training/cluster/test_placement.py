@@ -24,6 +24,8 @@ from tasks.training.cluster.placement import (
 from tasks.training.cluster.pods import controller_pod, ray_job
 from tasks.training.cluster.processes import ResourceError, RunProcesses, check_resources
 from tasks.training.config import TrainingConfig
+from tasks.verifiers.chat.config import JudgeConfig
+from tasks.verifiers.config import VerifiersConfig
 from tests.paths import ROOT
 
 NODES, GPUS, CPUS = 10, 8, 16
@@ -80,6 +82,43 @@ def test_a_learner_that_does_not_fit_is_named_with_its_nodes():
     assert "learner.ranks = 24 (learner.cpus = 1 each) need 3 nodes, with 8 GPUs and 8 CPUs on each" in need
     assert need.endswith(": 2 fit; node n2 has 4 GPUs and 64 CPUs free")
     assert ": 0 fit" in lack(config(ranks=8, count=1, span=1, cpus=16), nodes(8, 8), 1)  # 128 CPUs on a node of 64
+
+
+def test_a_judge_that_the_run_serves_takes_its_gpus_from_one_node_before_engines_do():
+    run = config(ranks=8, count=4, span=4)
+    assert lack(run, nodes(8, 8, 8), 4) == ""
+    assert ": 3 fit beside learner.ranks = 8" in lack(run, nodes(8, 8, 8), 4, judge_gpus=2)
+    assert lack(run, nodes(8, 8, 8, 8), 4, judge_gpus=2) == ""
+    assert lack(run, nodes(8, 4, 4), 1, judge_gpus=8).startswith("the judge that the run serves needs 8 GPUs of one")
+
+
+@pytest.mark.parametrize(("node", "workers"), [("a" * 56, None), (None, 16)])
+def test_the_process_of_a_judge_that_the_run_serves_reserves_its_gpus(monkeypatch, tmp_path, node, workers):
+    """On one machine it has the cores that ranks and actors leave; elsewhere 8 for each GPU of the judge."""
+    from types import SimpleNamespace
+
+    import ray
+
+    from tasks.training.cluster import processes
+
+    given = {}
+    handle = SimpleNamespace(remote=lambda *arguments: given.update(arguments=arguments))
+    actor = SimpleNamespace(options=lambda **options: given.update(options) or handle)
+    where = SimpleNamespace(of_judge=lambda gpus: f"bundle of {gpus}")
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"GPU": 24.0})
+    monkeypatch.setattr(ray, "remote", lambda _: actor)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "b" * 56))
+    monkeypatch.setattr(processes, "Placement", lambda _: where)
+    of_run = RunProcesses(config(ranks=4, count=3, span=1), tmp_path, 0, node)
+    judge = JudgeConfig(model="m", revision="r", server={"tensor_parallel_size": 2})
+    prompts = [SimpleNamespace(verifier="chat_open", ground_truth=None)]
+    of_run.make_judge(VerifiersConfig(judge=judge), prompts)
+    assert given["num_gpus"] == 2
+    rewards, _, names, reserved = given["arguments"]
+    assert (rewards.workers, names, reserved) == (workers, ["chat_open"], 7 if node else 0)
+    assert given["scheduling_strategy"] == "bundle of 2" or node
+    of_run.make_judge(VerifiersConfig(judge=judge), [SimpleNamespace(verifier="math", ground_truth="1")])
+    assert given["num_gpus"] == 0
 
 
 @pytest.mark.parametrize(

@@ -255,13 +255,23 @@ def test_a_mean_beyond_the_limit_is_refused():
 def test_the_command_prints_what_one_would_ask():
     done = CliRunner().invoke(main, ["plan", "olmo3_think_32b", "groups_per_step=8", "async_steps=4"])
     assert done.exit_code == 0, done.output
-    for name in ("learner rank", "engine", "tokens/s", "idle", "staleness", "GPU hours", "bottleneck"):
+    for name in (
+        "learner rank",
+        "engine",
+        "tokens/s",
+        "idle",
+        "staleness",
+        "GPU hours",
+        "bottleneck",
+        "head",
+        "judging",
+    ):
         assert name in done.output
     assert "28 nodes of H100: 64 learner ranks, 20 engines of 8 GPUs each" in done.output
     assert "days on 224 GPUs for 2,300 steps" in done.output
     assert "computed" in done.output.splitlines()[0]
     assert "75%" in done.output.splitlines()[-2]  # published, beside the time
-    assert done.output.count("\n") == 12
+    assert done.output.count("\n") == 14
 
 
 def test_the_datasheets_memory_is_in_bytes():

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from tasks.verifiers.chat import JudgeConfig, ServerConfig, make_judge, serving
-from tasks.verifiers.chat.server import KEY_PREFIX, ServerError
+from tasks.verifiers.chat.server import KEY_PREFIX, ServerError, gpus_in_sight
 from tasks.verifiers.scores import Score
 from tests.paths import ROOT
 
@@ -62,6 +62,18 @@ async def grade(config, answers):
         return await asyncio.gather(*calls), judge.usage()
     finally:
         await judge.close()
+
+
+def test_a_server_has_the_last_gpus_since_an_engine_beside_it_has_the_first(monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 6)
+    sizes = ServerConfig(tensor_parallel_size=2, extra_args=["--data-parallel-size=2"])
+    assert sizes.gpus == 4
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert gpus_in_sight(sizes.gpus) == {"CUDA_VISIBLE_DEVICES": "2,3,4,5"}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b,GPU-c")
+    assert gpus_in_sight(1) == {"CUDA_VISIBLE_DEVICES": "GPU-c"}
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    assert gpus_in_sight(1) == {}
 
 
 @pytest.mark.complete

@@ -1,0 +1,147 @@
+"""Kubernetes pod templates that a user gives inline: their check, and the pod spec that they become.
+
+A template is a pod spec with Kubernetes' own names, and `metadata` with labels and annotations beside its fields. The
+container `primary` in it is the one in which the stage runs, whatever name that has in the pod.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any
+
+from tasks.config import close_match
+from tasks.kubernetes_fields import ROOT, fields
+
+PRIMARY = "primary"
+"""Name in a template of the container in which the stage runs."""
+
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 (where Linux has it)
+"""Folder through which the processes of an engine or a learner exchange tensors."""
+
+OPTIONS = {"cpu": "cpu", "memory": "memory_gib", "ephemeral-storage": "disk_gib", "nvidia.com/gpu": "gpus"}
+"""Options of a pod by the Kubernetes resource that each requests; a template has only resources beside them."""
+
+OF_THE_STAGE = ("command", "args")
+"""Fields of the primary container that the stage itself sets."""
+
+SCALARS: dict[str, tuple[tuple[type, ...], str]] = {
+    "str": ((str,), "a text; a number or true in quotes"),
+    "int": ((int,), "a whole number"),
+    "bool": ((bool,), "true or false"),
+    "quantity": ((str, int, float), "a number, or a text such as 64Gi"),
+    "any": ((object,), "any value"),
+}
+"""Types of Python that a scalar field takes, and a description of them, by its type in `kubernetes_fields`."""
+
+METADATA = {"labels": "{str}", "annotations": "{str}"}
+"""Fields of a template's metadata."""
+
+
+def check_template(template: dict[str, Any]) -> None:
+    """Check that Kubernetes knows every field of a template, and that none is one that the stage or an option sets.
+
+    Raises:
+        ValueError: names the field by its path in the template, and what it takes.
+    """
+    _check_fields(template, {**fields()[ROOT], "metadata": "METADATA"}, "")
+    for index, container in enumerate(template.get("containers", [])):
+        if "name" not in container:
+            raise ValueError(f"containers[{index}]: name is missing; the stage's own is {PRIMARY!r}")
+    container = primary(template)
+    for name in OF_THE_STAGE:
+        if name in container:
+            raise ValueError(f"containers: {name} of {PRIMARY!r} is set by the stage")
+    for amounts in container.get("resources", {}).values():
+        for name in OPTIONS.keys() & (amounts if isinstance(amounts, dict) else {}):
+            raise ValueError(
+                f"containers: {name} among the resources of {PRIMARY!r}: the option {OPTIONS[name]} sets it"
+            )
+
+
+def primary(template: dict[str, Any]) -> dict[str, Any]:
+    """Return the container of a template in which the stage runs; empty where the template has none."""
+    return next((item for item in template.get("containers", []) if item.get("name") == PRIMARY), {})
+
+
+def mounts_shared_memory(template: dict[str, Any]) -> bool:
+    """Return whether a template mounts a volume of its own on `/dev/shm`."""
+    return any(mount.get("mountPath") == SHARED_MEMORY for mount in primary(template).get("volumeMounts", []))
+
+
+def others(template: dict[str, Any]) -> list[str]:
+    """Return the names of a template's containers beside the primary one, those that run before it included."""
+    containers = [*template.get("containers", []), *template.get("initContainers", [])]
+    return [item.get("name", "") for item in containers if item.get("name") != PRIMARY]
+
+
+def pod_spec(
+    template: dict[str, Any], *, node_label: tuple[str, str] | None = None, shared_memory_gib: int | None = None
+) -> dict[str, Any]:
+    """Return the pod spec of a template, without its metadata.
+
+    Args:
+        template: the template; an empty one has nothing but what follows.
+        node_label: a label and its value that a node must have; a taint of the same name and value is tolerated.
+        shared_memory_gib: size of a volume in memory that is mounted on `/dev/shm`; None: no such volume.
+    """
+    spec = deepcopy({name: value for name, value in template.items() if name != "metadata"})
+    containers = spec.setdefault("containers", [])
+    if not primary(spec):
+        containers.append({"name": PRIMARY})
+    if node_label is not None:
+        label, value = node_label
+        spec["nodeSelector"] = {**spec.get("nodeSelector", {}), label: value}
+        tolerated = {"key": label, "operator": "Equal", "value": value, "effect": "NoSchedule"}
+        spec["tolerations"] = [*spec.get("tolerations", []), tolerated]
+    if shared_memory_gib is not None:
+        memory = {"medium": "Memory", "sizeLimit": f"{shared_memory_gib}Gi"}
+        spec["volumes"] = [*spec.get("volumes", []), {"name": "shared-memory", "emptyDir": memory}]
+        container = primary(spec)
+        mount = {"name": "shared-memory", "mountPath": SHARED_MEMORY}
+        container["volumeMounts"] = [*container.get("volumeMounts", []), mount]
+    return spec
+
+
+def with_resources(container: dict[str, Any], requests: dict[str, str], limits: dict[str, str]) -> dict[str, Any]:
+    """Return a container of a pod spec with these amounts added to the resources that it has already."""
+    own = container.get("resources", {})
+    added = {
+        name: {**{key: str(amount) for key, amount in own.get(name, {}).items()}, **amounts}
+        for name, amounts in (("limits", limits), ("requests", requests))
+    }
+    return {**container, "resources": {**own, **added}}
+
+
+def _check_fields(value: Any, known: dict[str, str], path: str) -> None:
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} = {value!r}: must be a mapping")
+    for name, item in value.items():
+        below = f"{path}.{name}" if path else name
+        if name not in known:
+            hint = close_match(name, known) or f"; there are: {', '.join(sorted(known))}"
+            raise ValueError(f"{below}: Kubernetes has no such field{hint}")
+        _check_value(item, known[name], below)
+
+
+def _check_value(value: Any, kind: str, path: str) -> None:
+    objects = {**fields(), "METADATA": METADATA}
+    if kind in objects:
+        _check_fields(value, objects[kind], path)
+    elif kind[0] in "[{":
+        if not isinstance(value, list if kind[0] == "[" else dict):
+            raise ValueError(f"{path} = {value!r}: must be a {'list' if kind[0] == '[' else 'mapping'}")
+        for below, item in _items(value, path):
+            _check_value(item, kind[1:-1], below)
+    else:
+        types, description = SCALARS[kind]
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types and object not in types):
+            raise ValueError(f"{path} = {value!r}: must be {description}")
+
+
+def _items(value: list[Any] | dict[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the items of a list or a mapping, each with its path."""
+    if isinstance(value, dict):
+        yield from ((f"{path}[{name!r}]", item) for name, item in value.items())
+    else:
+        yield from ((f"{path}[{index}]", item) for index, item in enumerate(value))
