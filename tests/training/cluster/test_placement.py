@@ -197,6 +197,16 @@ def rank_stand_in():
     return Rank
 
 
+class RelaysAtHome:
+    """Stands for `RelayNodes` where every node has the model."""
+
+    async def prepare(self, _node):
+        pass
+
+    async def prepare_learner(self, _nodes, run_folder):
+        pass
+
+
 def engine_stand_in():
     """A class that stands for `ActorProcess`."""
 
@@ -237,7 +247,7 @@ def test_ranks_lie_on_whole_nodes_and_the_learner_gets_the_next_node_before_engi
     with pytest.raises(ResourceError, match=r"9 engines of 8 GPUs .* 8 fit beside .*; no node has a GPU free"):
         check_resources(run)
     check_resources(run, resuming=True)
-    of_run = RunProcesses(run, tmp_path, 0, None)
+    of_run = RunProcesses(run, tmp_path, tmp_path, 0, RelaysAtHome())
 
     async def begin_and_lose_a_node():
         learner = of_run.make_learner()
