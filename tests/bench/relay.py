@@ -14,11 +14,11 @@ from tests.training.hosts import Host, Hosts
 from tests.training.relayed_hosts import RelayedHosts
 
 MB = 1_000_000
-LINK = 40
-"""MB/s of every host's link, in either direction."""
-SIZE = 160 * MB
-PIECE = 8 * MB
-"""Bytes of a piece: the hosts' object stores have 100 MB."""
+LINK = 20
+"""MB/s of every host's link, in either direction: two cores carry the traffic of six hosts."""
+SIZE = 80 * MB
+PIECE = 2 * MB
+"""Bytes of a piece: as many of them as 2.5 GB have in a run."""
 ROUNDS = 2
 PORT = 9000
 COUNTS = (1, 2, 4)

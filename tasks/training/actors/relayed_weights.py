@@ -96,10 +96,11 @@ class RelayedWeights(Weights):
                 try:
                     await spread.bring(node)
                 except RelayError as error:
-                    if not await self._relays(node).is_alive():
-                        logger.warning("node %s has left: no weights are brought there any more", node)
+                    relay = self._relays(node)
+                    if not await relay.is_alive():
+                        logger.warning("node %s has left: no weights are brought there any more", relay.name)
                         break
-                    logger.warning("version %d is not on node %s yet: %s", version, node, error)
+                    logger.warning("version %d is not on node %s yet: %s", version, relay.name, error)
                     await asyncio.sleep(RETRY_SECONDS)
                     continue
                 self._versions[node].add(version)
@@ -130,7 +131,7 @@ class RelayedWeights(Weights):
             try:
                 await removal
             except RelayError as error:
-                logger.warning("old weights stay on node %s: %s", node, error)
+                logger.warning("old weights stay on node %s: %s", self._relays(node).name, error)
 
         task = asyncio.create_task(remove())
         self._removals.add(task)

@@ -38,7 +38,7 @@ ANSWER_SECONDS = 60.0
 FIRST_PIECE_SECONDS = 60.0
 """Seconds after which the first piece that a node fetches is fetched from another node instead."""
 PATIENCE_SECONDS, PATIENCE = 5.0, 4.0
-"""Limit of a later piece: these seconds, and for every piece that is being sent a multiple of its node's slowest."""
+"""Limit of a later piece: these seconds, and for every piece that its sender is sending a multiple of the slowest."""
 
 Contents: TypeAlias = list[tuple[str, int]]
 """Files of a folder by relative name, with their bytes; of a file one with an empty name. Empty: neither is there."""
@@ -73,7 +73,12 @@ class NodeRelay(Protocol):
     """The files of one node, as the controller works with them. Every method may raise `RelayError`.
 
     A method that is called again, because an answer was lost, has no second effect.
+
+    Attributes:
+        name: address of the node.
     """
+
+    name: str
 
     async def contents(self, path: str) -> Contents:
         """Return what is complete at `path` on the node."""
@@ -122,7 +127,7 @@ class Spread:
         self._copies: Counter[int] = Counter()  # nodes that have a piece, or that it is on its way to
         self._uploads: Counter[str] = Counter()  # pieces that a node is sending
         self._avoided: defaultdict[str, set[str]] = defaultdict(set)  # nodes that did not send to this one
-        self._slowest: dict[str, float] = {}  # seconds that a piece has taken to a node
+        self._slowest: dict[str, float] = {}  # seconds that a piece to a node takes alone
 
     async def bring(self, node: str) -> None:
         """Return when the node has the file; a second call goes on where the first has failed.
@@ -150,7 +155,8 @@ class Spread:
                 if not await relay.begin(self.path, self._contents) or node not in self._held:
                     self._held[node] = set()
         except TimeoutError as error:
-            raise RelayError(f"node {self.origin} or {node} does not answer for {ANSWER_SECONDS:g} s") from error
+            origin = self._relays(self.origin).name
+            raise RelayError(f"node {origin} or {relay.name} does not answer for {ANSWER_SECONDS:g} s") from error
         self._avoided[node].clear()
         lanes = [asyncio.create_task(self._fetch_all(node, relay)) for _ in range(LANES)]
         try:
@@ -166,7 +172,7 @@ class Spread:
                 return
             self._contents = await self._relays(self.origin).contents(self.path)
             if not self._contents:
-                raise RelayError(f"node {self.origin} has no {self.path} to copy from")
+                raise RelayError(f"node {self._relays(self.origin).name} has no {self.path} to copy from")
             self._pieces = pieces_of(self._contents, self._piece_bytes)
             self._all = set(range(len(self._pieces)))
             self._held[self.origin] = self._all
@@ -188,24 +194,27 @@ class Spread:
             if offered := lacked & self._held[holder]:
                 return holder, min(offered, key=lambda index: (self._copies[index], index))
         missing = len(self._all - self._held[node])
-        raise RelayError(f"no node sends {self.path} to node {node}: {missing} pieces are missing")
+        raise RelayError(f"no node sends {self.path} to node {self._relays(node).name}: {missing} pieces are missing")
 
     async def _fetch(self, node: str, relay: NodeRelay, holder: str, index: int) -> None:
         piece, loop = self._pieces[index], asyncio.get_running_loop()
         self._coming[node].add(index)
         self._copies[index] += 1
         self._uploads[holder] += 1
-        patience, began = self._patience(node, holder), loop.time()
+        began, uploads, sender = loop.time(), self._uploads[holder], self._relays(holder)
+        patience = self._patience(node, uploads)
         try:
             async with asyncio.timeout(patience):
-                written = await relay.fetch(self._relays(holder), self.path, piece)
+                written = await relay.fetch(sender, self.path, piece)
             if written != piece.size:
-                raise RelayError(f"{written} of {piece.size} bytes came from node {holder}")
+                raise RelayError(f"{written} of {piece.size} bytes came")
         except (TimeoutError, RelayError) as error:
-            logger.warning("a piece of %s is fetched from another node than %s: %s", self.path, holder, error)
+            reason = str(error) or f"nothing came for {patience:.0f} s"
+            logger.warning("%s: %s asks another node than %s: %s", self.path, relay.name, sender.name, reason)
             self._avoided[node].add(holder)
         else:
-            self._slowest[node] = max(self._slowest.get(node, 0.0), loop.time() - began)
+            alone = (loop.time() - began) / max(uploads, self._uploads[holder])  # the sender's link was divided
+            self._slowest[node] = max(self._slowest.get(node, 0.0), alone)
             self._held[node].add(index)
         finally:
             self._uploads[holder] -= 1
@@ -213,8 +222,8 @@ class Spread:
             if index not in self._held[node]:
                 self._copies[index] -= 1
 
-    def _patience(self, node: str, holder: str) -> float:
-        """Return the seconds after which a piece that `holder` sends to `node` is given up."""
+    def _patience(self, node: str, uploads: int) -> float:
+        """Return the seconds after which a node gives up a piece of a sender with this number of uploads."""
         if node not in self._slowest:
             return FIRST_PIECE_SECONDS
-        return PATIENCE_SECONDS + PATIENCE * self._slowest[node] * self._uploads[holder]
+        return PATIENCE_SECONDS + PATIENCE * self._slowest[node] * uploads

@@ -3,7 +3,8 @@
 A piece is an object of Ray's store: the relay of one node reads it from a file, Ray transfers it to another node, whose
 relay writes it, and it is freed when the controller has the answer. The controller sees names and numbers, never the
 bytes. Of several nodes that have an object Ray takes one by lot, at first always the sender; `Spread` chooses, so that
-the sender's link is not divided by the number of nodes.
+the sender's link is not divided by the number of nodes. vLLM's own transfer of this kind, `sharded_rdt`, needs NIXL,
+which neither set of pinned packages has, and its receivers are GPUs.
 """
 
 from __future__ import annotations
@@ -124,13 +125,13 @@ class RayRelay:
     Attributes:
         handle: of the Ray actor.
         node: id of its node.
-        address: IP address of the node, as messages name it.
+        name: address of the node.
     """
 
-    def __init__(self, handle: Any, node: str, address: str) -> None:
+    def __init__(self, handle: Any, node: str, name: str) -> None:
         self.handle = handle
         self.node = node
-        self.address = address
+        self.name = name
 
     async def free(self) -> int:
         """Return the bytes of shared memory that were free on the node at the start."""
@@ -169,10 +170,10 @@ class RayRelay:
             raise
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, OSError | ray.exceptions.RayError):  # the second: of what it was to write
-                raise RelayError(f"node {self.address}: {one_line(error.cause)}") from error
+                raise RelayError(f"node {self.name}: {one_line(error.cause)}") from error
             raise
         except ray.exceptions.RayError as error:
-            raise RelayError(f"the relay of node {self.address} does not answer: {one_line(error)}") from error
+            raise RelayError(f"the relay of node {self.name} does not answer: {one_line(error)}") from error
 
 
 class RelayNodes:
@@ -231,7 +232,7 @@ class RelayNodes:
         free = await relay.free()
         if free < self._needed:
             raise SharedMemoryError(
-                f"node {relay.address} has {free / 2**30:.1f} GiB of shared memory free, and three versions of the "
+                f"node {relay.name} has {free / 2**30:.1f} GiB of shared memory free, and three versions of the "
                 f"weights take {self._needed / 2**30:.1f} GiB: cluster.node.shared_memory_gib sets it for pods"
             )
         if not await relay.contents(self._model.path):
@@ -266,7 +267,7 @@ async def check_seen(run_folder: Path, relays: Sequence[RayRelay]) -> None:
     """
     with _witness(run_folder) as witness:
         seen = await asyncio.gather(*(relay.exists(str(witness)) for relay in relays))
-    if blind := sorted(relay.address for relay, sees in zip(relays, seen, strict=True) if not sees):
+    if blind := sorted(relay.name for relay, sees in zip(relays, seen, strict=True) if not sees):
         raise NotSharedError(
             f"learner ranks and controller are on several nodes, of which {', '.join(blind)} do not see {run_folder}: "
             "RLVR_RUNS has to be a folder on storage that they share, and is "

@@ -15,6 +15,7 @@ class FileRelay:
     """The relay of a node: the code of the real one, on a folder, with a link that pieces share in either direction.
 
     Attributes:
+        name: that of its folder.
         received: pieces that it wrote, by name and offset.
         sent: number of pieces that it read.
         seconds: that a piece takes on its link alone.
@@ -23,6 +24,7 @@ class FileRelay:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.name = root.name
         root.mkdir()
         self.received = Counter()
         self.sent = 0

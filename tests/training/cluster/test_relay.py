@@ -81,8 +81,8 @@ def test_each_version_crosses_into_each_host_once_and_a_host_that_dies_delays_no
 class Sees:
     """The relay of a node, which sees the run folder or does not."""
 
-    def __init__(self, address, sees):
-        self.address = address
+    def __init__(self, name, sees):
+        self.name = name
         self._sees = sees
 
     async def exists(self, path):
