@@ -1,8 +1,8 @@
-"""A weight-transfer engine for vLLM: new weights come from a safetensors file on shared storage or in shared memory.
+"""A weight-transfer engine for vLLM: new weights come from a safetensors file, in the shared memory of the node.
 
-vLLM has `nccl` and `ipc` transfers for GPUs. This one serves machines without a GPU, and clusters whose learner and
-actors share storage: the learner writes one safetensors file, which every actor loads when it is ready to. Importing
-this module registers it, in vLLM's workers too: they import `WorkerExtension` by its path.
+vLLM has `nccl` and `ipc` transfers for GPUs. This one serves machines with and without: the learner writes one file,
+which every node gets a copy of, and every actor loads it when it is ready to. Importing this module registers it, in
+vLLM's workers too: they import `WorkerExtension` by its path.
 """
 
 from __future__ import annotations

@@ -22,11 +22,13 @@ from tasks.storage.threads import PatientThreads
 from tasks.tables.parquet import read_table, write_table
 from tasks.tables.schemas import LEDGER, MIXTURE
 from tasks.training.actors.engine_check import EngineCheck
-from tasks.training.actors.weights import WeightStore, weights_folder
+from tasks.training.actors.relayed_weights import RelayedWeights
+from tasks.training.actors.weights import Weights, WeightStore, needed_memory, weights_folder
 from tasks.training.cluster.memory import killed_again
 from tasks.training.cluster.nodes import only_node, this_node_lives
 from tasks.training.cluster.placement import decided
 from tasks.training.cluster.processes import RunProcesses, check_resources, needed_judge_gpus, verifiers_of_prompts
+from tasks.training.cluster.relay import RelayNodes
 from tasks.training.cluster.watchdog import watch
 from tasks.training.config import TrainingConfig
 from tasks.training.control.collaborators import Collaborators
@@ -76,12 +78,12 @@ class RunInputs:
     config: TrainingConfig
     """The recipe's training options."""
     model: Path
-    """Hugging Face folder of the initial model, which every node of the cluster sees."""
+    """Hugging Face folder of the initial model on this node, from which other nodes are brought it."""
     mixture: Path
     """Parquet file of `schemas.MIXTURE`: the prompts."""
     folder: Path
-    """The run folder: checkpoints, ledger, metrics, policy. On storage that outlives the run and that every node of the
-    cluster sees."""
+    """The run folder: checkpoints, ledger, metrics, policy. On storage that outlives the run and that every node with
+    learner ranks sees."""
     verifiers: VerifiersConfig = DEFAULTS
     """Options by which responses are judged."""
     lease: Lease | None = None
@@ -107,6 +109,8 @@ def train(inputs: RunInputs) -> TrainingResult:
         OtherRunError: the run folder holds a run that these inputs cannot resume.
         RunInUseError, LeaseLostError: another process works on this run, or has taken it over.
         RewardFunctionError, RewardServiceError: a reward function of the user's fails on every response.
+        NotSharedError: a node with learner ranks does not see the run folder.
+        SharedMemoryError: a node has too little shared memory for weights.
         NoSignalError, LostGroupsError, StalledError, ActorLostError, LearnerLostError, NodeLostError,
             DivergedError: training cannot continue; each class names the cause.
         MemoryLimitError: the kernel killed processes of the run for memory, more than once.
@@ -176,24 +180,22 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], lease: Lease) -> Trai
     asyncio.get_running_loop().set_default_executor(PatientThreads())
     gpu = ray_resources().gpus > 0
     widening = 2 if precision.resolve(inputs.config.learner.dtype, gpu=gpu) == "float32" else 1  # of 16-bit weights
-    node, folder, memory = only_node(), inputs.folder, memory_limit.watch()
+    folder, memory = inputs.folder, memory_limit.watch()
     with contextlib.ExitStack() as stack:
-        exchange = stack.enter_context(
-            weights_folder(folder, inputs.model, one_node=node is not None, widening=widening)
-        )
+        weights, where = _weights(stack, inputs, widening)
         checkpoints = Checkpoints(folder / "checkpoints", inputs.on_saved, lease.check)
         checkpoint = checkpoints.newest()
         state = await _state_of(checkpoint, inputs.config)
         config = with_types(inputs.config, learner=state.dtype, gpu=gpu)
         ledger, journal = _open_records(stack, folder, state, lease, keep_rollouts=config.keep_rollouts)
-        processes = RunProcesses(config, inputs.model, begins_at=state.version, node=node)
+        processes = RunProcesses(config, inputs.model, folder, state.version, where)
         stack.callback(processes.shutdown)
         trained, validated = split_validation(prompts, config)
         collaborators = Collaborators(
             make_actor=processes.make_actor,
             judge=processes.make_judge(inputs.verifiers, prompts),
             learner=RestartingLearner(processes.make_learner(), config),
-            weights=WeightStore(exchange),
+            weights=weights,
             ledger=ledger,
             journal=journal,
             checkpoints=checkpoints,
@@ -220,6 +222,21 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], lease: Lease) -> Trai
         tensorboard=folder / "tensorboard",
         resumed_from=state.version,
     )
+
+
+def _weights(stack: contextlib.ExitStack, inputs: RunInputs, widening: int) -> tuple[Weights, str | RelayNodes]:
+    """Return the exchange of weights, and the cluster's only node, by its id, or the relays of several.
+
+    Both end with `stack`. `widening` is the size of a file of weights as a multiple of the initial checkpoint's.
+    """
+    if node := only_node():
+        return WeightStore(stack.enter_context(weights_folder(inputs.folder, inputs.model, widening=widening))), node
+    needed = 0 if inputs.config.lora else needed_memory(inputs.model, widening)
+    relays = RelayNodes(inputs.model, needed)
+    stack.callback(relays.shutdown)
+    weights = RelayedWeights(relays.folder, relays.of)
+    stack.callback(weights.close)
+    return weights, relays
 
 
 async def _state_of(checkpoint: Path | None, config: TrainingConfig) -> RunState:

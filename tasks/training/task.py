@@ -73,7 +73,6 @@ def train_policy(
     """
     from tasks import charts
     from tasks.training.attempt import reported
-    from tasks.training.cluster.nodes import seen_by_all
     from tasks.training.run import RunInputs, train
     from tasks.training.telemetry.step_metrics import note
 
@@ -81,7 +80,7 @@ def train_policy(
     inputs = {"model": content_digest(model), "mixture": content_digest(mixture)}
     folder = folder_of(run_name(inputs["model"], inputs["mixture"], config, verifiers))
     lineage = made_from(__name__, inputs=inputs, seed=config.seed, training=config, verifiers=verifiers)
-    initial = seen_by_all(local(model), folder)
+    initial = local(model)
     judged_by = verifiers.with_initial(initial)
     drawn_at = 0.0
 

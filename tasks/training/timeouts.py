@@ -49,6 +49,10 @@ class Limit:
         return cls(attrgetter(option)(config), option)
 
 
+NO_LIMIT = Limit(math.inf, "no limit")
+"""A time limit that never ends a wait."""
+
+
 async def within(
     awaitable: Awaitable[T],
     status: Status,
@@ -74,7 +78,7 @@ async def within(
 
 async def watched(awaitable: Awaitable[T], status: Status) -> T:
     """Return the result of `awaitable`, however long it takes; log `status` every minute until then."""
-    return await _wait(awaitable, status, Limit(math.inf, "no limit"), StalledError, lambda: 0)
+    return await _wait(awaitable, status, NO_LIMIT, StalledError, lambda: 0)
 
 
 async def _wait(

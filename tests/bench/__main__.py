@@ -14,8 +14,10 @@ from tasks.machine import cpu_environment
 from tasks.training.simulation.ladder import PUBLISHED
 from tasks.verifiers import VerifiersConfig
 from tests.bench.figures import Figure, publish
+from tests.bench.relay import COUNTS
 from tests.bench.simulation import SHARES
 from tests.bench.verifiers_chat import ALL
+from tests.training.hosts import missing
 
 FOLDER = Path("outputs/bench")
 STAGES = ("fork", "load", "tests", "end")
@@ -288,6 +290,25 @@ def updates() -> list[Figure]:
     ]
 
 
+def relay() -> list[Figure]:
+    """What the relay reaches of a link's rate, to several hosts at once."""
+    if reason := missing():
+        raise MeasureError(f"the relay was not measured: {reason}")
+    found = measure("relay", "links")
+    rates = {name: found["megabytes"] / found[name] for name in found if name.startswith(("relay", "copy"))}
+    unit = "MB/s to each host"
+    return [
+        figure
+        for count in COUNTS
+        for figure in (
+            Figure.at_least(f"relay, hosts: {count}", rates[f"relay {count}"], unit, "the link", found["link"], 0.5),
+            Figure.stated(
+                f"relay, hosts: {count}", rates[f"relay {count}"], unit, "a plain copy to all", rates[f"copy {count}"]
+            ),
+        )
+    ]
+
+
 def commands() -> list[Figure]:
     """What a user waits for before anything is computed."""
     run = [str(Path(sys.executable).with_name("pyflyte")), "run", "workflows/rlvr.py", "rlvr"]
@@ -311,7 +332,7 @@ def mistakes() -> list[Figure]:
 
 PARTS = (
     *(verifiers, chat, cleaning, mixing, simulation, controller, ladder),
-    *(training, checkpoints, logits, updates, commands, mistakes),
+    *(training, checkpoints, logits, updates, relay, commands, mistakes),
 )
 
 

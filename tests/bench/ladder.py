@@ -79,9 +79,10 @@ class WritingLearner(ClockLearner):
         super().__init__(LEARNER_TOKENS_PER_SECOND)
         self._weights = weights
 
-    async def write_weights(self, path: Path) -> None:
+    async def write_weights(self, path: Path) -> str:
         """See `Learner`."""
         await asyncio.to_thread(shutil.copyfile, self._weights, path)
+        return ""
 
 
 class Rows:

@@ -12,7 +12,7 @@ from tasks.difficulty.stopping import Bounds
 from tasks.evaluation.spec import EvaluationSpec
 from tasks.evaluation.task import evaluate_policy
 from tasks.flyte.stages import config_digest
-from tasks.generation.config import EngineConfig, SamplingConfig
+from tasks.generation.config import EndpointConfig, EngineConfig, SamplingConfig
 from tasks.inputs.options_reference import sections
 from tasks.training.config import ActorsConfig, RewardsConfig, TrainingConfig
 from tasks.training.learner.config import LearnerConfig
@@ -28,6 +28,7 @@ from tasks.verifiers.config import VerifiersConfig
 
 CONFIGS_OF_STAGES = [
     EngineConfig(),
+    EndpointConfig(url="http://host:8000/v1", model="m"),
     RolloutSpec(sampling=SamplingConfig(), engine=EngineConfig(), verifier_workers=1),
     EvaluationSpec(),
     TrainingConfig(),

@@ -79,8 +79,12 @@ class Switch(Namespaces):
 
     def ip(self, *arguments: str) -> None:
         """`ip` with these arguments, in the switch's network."""
-        command = ("nsenter", "--target", str(self.first.pid), "--net", "ip", *arguments)
-        subprocess.run(command, check=True)
+        self.run("ip", *arguments)
+
+    def run(self, *command: str) -> None:
+        """A command in the switch's network."""
+        entered = ("nsenter", "--target", str(self.first.pid), "--net")
+        subprocess.run((*entered, *command), check=True)
 
 
 class Host(Namespaces):
@@ -134,6 +138,19 @@ class Host(Namespaces):
             *("--num-cpus", str(cpus), "--disable-usage-stats", "--object-store-memory", str(OBJECT_STORE_BYTES)),
             *(() if head else ("--include-dashboard", "false")),
         )
+
+    def limit(self, megabytes_per_second: int) -> None:
+        """Its link carries this many MB/s in either direction from now on, and no more."""
+        rate = f"{8 * megabytes_per_second}mbit"
+        shaped = ("root", "tbf", "rate", rate, "burst", "256kb", "latency", "100ms")
+        self.run("tc", "qdisc", "replace", "dev", "eth0", *shaped)
+        self._switch.run("tc", "qdisc", "replace", "dev", self._port, *shaped)
+
+    def traffic(self) -> tuple[int, int]:
+        """Bytes that its link has carried: to it, and from it."""
+        [line] = [line for line in Path(f"/proc/{self.first.pid}/net/dev").read_text().splitlines() if "eth0:" in line]
+        numbers = line.split(":")[1].split()
+        return int(numbers[0]), int(numbers[8])
 
     def cut(self) -> None:
         """From now on nothing reaches it, and nothing of it reaches others."""

@@ -14,6 +14,7 @@ ROLES = (
     ("ray::ActorProcess", "engine's actor"),
     ("ray::LearnerRank", "learner rank"),
     ("ray::RewardProcess", "judge"),
+    ("ray::RelayProcess", "relay"),
     ("tasks.verifiers.code", "code sandbox"),
     ("tasks.verifiers", "verifier worker"),
     ("gcs_server", "ray's gcs"),

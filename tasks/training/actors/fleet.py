@@ -27,7 +27,7 @@ from tasks.training.actors.engine_check import EngineCheck
 from tasks.training.actors.process import Actor, ActorLostError
 from tasks.training.actors.receiver import Receiver
 from tasks.training.actors.slot import ActorSlot, SlotState
-from tasks.training.actors.weights import WeightStore
+from tasks.training.actors.weights import Weights
 from tasks.training.config import TrainingConfig
 from tasks.training.groups.group import Group, Sample, Stage
 from tasks.training.groups.window import Window
@@ -38,7 +38,6 @@ logger = logging.getLogger(__name__)
 
 STATISTICS_SECONDS = 10.0
 """Longest time between two readings of an engine's statistics, seconds: its KV cache can fill within seconds."""
-
 
 ENGINES = (
     Metric("actors_idle", "share of the time", "time in which an actor had nothing to generate, mean over actors"),
@@ -61,7 +60,7 @@ class Fleet:
         config: TrainingConfig,
         window: Window,
         make_actor: Callable[[int, int], Actor],
-        weights: WeightStore,
+        weights: Weights,
         receiver: Receiver,
         engine_check: EngineCheck | None = None,
     ) -> None:
@@ -304,7 +303,7 @@ class Fleet:
 
     async def _serve(self, slot: ActorSlot, actor: Actor) -> None:
         """Bring an actor from its creation to service, and keep it current until it is lost; never returns."""
-        await actor.placed()
+        self._weights.follow(node := await actor.placed())
         slot.load()
         await actor.start()
         self._options_work = True
@@ -312,19 +311,20 @@ class Fleet:
         # with the initial checkpoint, and without an adapter.
         if self._weights.version > 0 or self._config.lora:
             slot.start(actor, None)
-            slot.serve(await self._update(slot, actor))
+            await self._weights.newer_than(-1, node, self._update_limit)
+            slot.serve(await self._update(slot, actor, node))
         else:
             slot.start(actor, 0)
         self.dispatch()
-        await until_the_first([self._keep_current(slot, actor), self._watch(slot, actor), slot.failure()])
+        await until_the_first([self._keep_current(slot, actor, node), self._watch(slot, actor), slot.failure()])
 
-    async def _keep_current(self, slot: ActorSlot, actor: Actor) -> None:
+    async def _keep_current(self, slot: ActorSlot, actor: Actor, node: str) -> None:
         while True:
             assert slot.version is not None
-            await self._weights.newer_than(slot.version)
+            await self._weights.newer_than(slot.version, node, self._update_limit)
             await self._until_it_may_update(slot)
             slot.update()
-            slot.serve(await self._update(slot, actor))
+            slot.serve(await self._update(slot, actor, node))
             self.dispatch()
 
     async def _until_it_may_update(self, slot: ActorSlot) -> None:
@@ -339,9 +339,9 @@ class Fleet:
             if slot.unpinned.is_set():  # still, after the wait for idle actors
                 return
 
-    async def _update(self, slot: ActorSlot, actor: Actor) -> int:
-        """Let the actor of `slot` take the newest weights, and return their version."""
-        with self._weights.open() as (version, path):
+    async def _update(self, slot: ActorSlot, actor: Actor, node: str) -> int:
+        """Let the actor of `slot` take the newest weights on its node, and return their version."""
+        with self._weights.open(node) as (version, path):
             timing = await within(
                 actor.update(str(path), version, keep_cache=self._config.actors.keep_cache),
                 f"an actor takes the weights of version {version}",

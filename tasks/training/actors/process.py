@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from tasks.failures import InfrastructureError, one_line
@@ -20,6 +20,7 @@ from tasks.generation.interface import (
 )
 from tasks.machine.memory_limit import with_cause
 from tasks.machine.resources import free_resources
+from tasks.training.actors.spread import RelayError
 from tasks.training.config import ActorsConfig
 from tasks.training.learner.config import LoraConfig
 from tasks.training.learner.packing import Floats
@@ -36,8 +37,8 @@ class ActorLostError(InfrastructureError):
 class Actor(Protocol):
     """An actor as the fleet calls it: one engine. All methods but `kill` raise `ActorLostError` if it is lost."""
 
-    async def placed(self) -> None:
-        """Wait until the cluster has resources for the actor, however long that takes."""
+    async def placed(self) -> str:
+        """Wait until the cluster has resources for the actor, however long that takes; return the id of its node."""
 
     async def start(self) -> None:
         """Wait until the engine takes requests, with the weights of the initial checkpoint; called after `placed`."""
@@ -80,10 +81,13 @@ class ActorProcess:
         self._rank = lora.rank if lora else None
         self._engine: Engine | None = None
 
-    async def placed(self) -> None:
-        """Do nothing; Ray answers the call once the process has its resources in the cluster."""
+    async def placed(self) -> str:
+        """Return the id of the node; Ray answers the call once the process has its resources in the cluster."""
+        import ray
 
-    async def start(self, placed: None) -> int:
+        return ray.get_runtime_context().get_node_id()
+
+    async def start(self, placed: str) -> int:
         """Start the engine, unless it runs, and return the id of this process.
 
         `placed` is the result of the method `placed`, for which Ray waits first. No other call is answered while the
@@ -132,19 +136,29 @@ class Reservation(Protocol):
 class RayActor:
     """The fleet's client of one `ActorProcess`: turns Ray's errors into `ActorLostError`."""
 
-    def __init__(self, create: Callable[[], Any], config: ActorsConfig, reservation: Reservation | None = None) -> None:
+    def __init__(
+        self,
+        create: Callable[[], Any],
+        config: ActorsConfig,
+        reservation: Reservation | None = None,
+        prepare: Callable[[str], Awaitable[None]] | None = None,
+    ) -> None:
         """Create the Ray actor, whose engine starts to load at once.
 
         Args:
             create: returns the handle of a new Ray actor of `ActorProcess`.
             config: the options of the actor.
             reservation: resources that the actor is created in, once they are granted; None: Ray finds some for it.
+            prepare: brings the model to the node with an id, before the engine loads there, or raises `RelayError`;
+                None: the model is there.
         """
         self._create = create
         self._config = config
         self._reservation = reservation
+        self._prepare = prepare
         self._handle: Any = None
         self._creation: asyncio.Task[None] | None = None
+        self._preparation: asyncio.Task[Any] | None = None
         if reservation is None:
             self._begin()
         else:
@@ -153,21 +167,33 @@ class RayActor:
     def _begin(self) -> None:
         self._handle = self._create()
         self._placed = self._handle.placed.remote()
-        self._started = self._handle.start.remote(self._placed)
+        if self._prepare is None:
+            self._started = self._handle.start.remote(self._placed)
+        else:
+            self._preparation = asyncio.create_task(self._start_prepared(self._prepare))
+
+    async def _start_prepared(self, prepare: Callable[[str], Awaitable[None]]) -> None:
+        """Have the engine loaded once its node is prepared for it."""
+        node = await self._call(self._placed)
+        try:
+            await prepare(node)
+        except RelayError as error:
+            raise ActorLostError(str(error)) from error
+        self._started = self._handle.start.remote(node)
 
     async def _begin_with(self, reservation: Reservation) -> None:
         await reservation.granted()
         self._begin()
 
-    async def placed(self) -> None:
+    async def placed(self) -> str:
         need = f"{self._config.cpus:g} CPUs and, where there are any, {self._config.engine.gpus} GPUs"
 
         async def status() -> str:
             return f"an actor waits for resources of the cluster: {need}; {await free_resources()}"
 
-        await watched(self._until_placed(), status)
+        return await watched(self._until_placed(), status)
 
-    async def _until_placed(self) -> None:
+    async def _until_placed(self) -> str:
         import ray
 
         if self._creation:
@@ -175,15 +201,20 @@ class RayActor:
                 await self._creation
             except ray.exceptions.RayError as error:
                 raise ActorLostError(f"no resources were reserved for an actor: {one_line(error)}") from error
-        await self._call(self._placed)
+        return await self._call(self._placed)
 
     async def start(self) -> None:
         await within(
-            self._call(self._started),
+            self._until_started(),
             "an actor's engine loads",
             Limit(self._config.start_timeout_seconds, "actors.start_timeout_seconds"),
             error=ActorLostError,
         )
+
+    async def _until_started(self) -> None:
+        if self._preparation:
+            await self._preparation
+        await self._call(self._started)
 
     async def generate(self, prompt_ids: list[int], sampling: SamplingConfig, seed: int | None) -> Completion:
         return await self._call(self._handle.generate.remote(prompt_ids, sampling, seed))
@@ -199,8 +230,9 @@ class RayActor:
 
     async def kill(self) -> None:
         """Kill the process; an engine that still answers ends its processes first, and frees their shared memory."""
-        if self._creation:
-            self._creation.cancel()
+        for task in (self._creation, self._preparation):
+            if task:
+                task.cancel()
         await asyncio.to_thread(self._kill)
 
     def _kill(self) -> None:

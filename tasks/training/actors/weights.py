@@ -1,4 +1,4 @@
-"""The files through which the learner's new weights reach the actors, in shared memory or on shared storage."""
+"""The files through which the learner's new weights reach the actors: on one node, one in its shared memory for all."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import logging
 import os
 import shutil
 import uuid
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 from tasks.storage.lease import RunInUseError
 from tasks.storage.model_folder import weight_bytes
+from tasks.training.actors.process import ActorLostError
+from tasks.training.timeouts import NO_LIMIT, Limit, within
 
 logger = logging.getLogger(__name__)
 
@@ -23,18 +26,28 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 a folder per run, removed by the 
 """Folder of the machine's shared memory."""
 
 
-def weights_folder(
-    run_folder: Path, model: Path, *, one_node: bool, widening: int = 1, root: Path = SHARED_MEMORY
-) -> contextlib.AbstractContextManager[Path]:
-    """Return a context manager of the folder in which learner and actors exchange weights.
+def needed_memory(model: Path, widening: int) -> int:
+    """Return the bytes of shared memory that weights take at most on one node.
 
-    It lies in shared memory if one node runs everything and has enough of it; else below the run folder, which every
-    node sees. The folder exists for the length of the block.
+    Three versions of them are there at a time: one that is being read, the newest, and the next.
+
+    Args:
+        model: Hugging Face folder of the initial checkpoint.
+        widening: size of a file of weights as a multiple of the checkpoint's.
+    """
+    return 3 * widening * weight_bytes(model)
+
+
+def weights_folder(
+    run_folder: Path, model: Path, *, widening: int = 1, root: Path = SHARED_MEMORY
+) -> contextlib.AbstractContextManager[Path]:
+    """Return a context manager of the folder in which learner and actors of one node exchange weights.
+
+    It lies in shared memory if there is enough of it, else below the run folder; it exists for the length of the block.
 
     Args:
         run_folder: the run folder.
         model: Hugging Face folder of the initial checkpoint, from which the needed memory is computed.
-        one_node: whether all processes run on this node.
         widening: size of a file of weights as a multiple of the checkpoint's.
         root: folder of shared memory.
 
@@ -42,11 +55,10 @@ def weights_folder(
         RunInUseError: another process exchanges weights for this run folder.
     """
     storage = run_folder / "weights"
-    if not one_node or not os.access(root, os.W_OK):
+    if not os.access(root, os.W_OK):
         return _attempts_folder(storage)
-    _remove_abandoned(root)
-    # one file that is being read, the newest, and the next; a container's shared memory is often 64 MB in all
-    needed = 3 * widening * weight_bytes(model)
+    remove_abandoned(root)
+    needed = needed_memory(model, widening)  # a container's shared memory is often 64 MB in all
     free = shutil.disk_usage(root).free
     if free < needed:
         logger.warning("%s has %d of %d MB free: weights go through %s", root, free >> 20, needed >> 20, storage)
@@ -76,8 +88,20 @@ def shared_memory_folder(name: str, root: Path) -> Iterator[Path]:
     Raises:
         RunInUseError: another process has a folder of this name.
     """
-    _remove_abandoned(root)
-    folder = root / f"rlvr-{name}"
+    remove_abandoned(root)
+    with held_folder(root / f"rlvr-{name}") as folder:
+        yield folder
+
+
+@contextlib.contextmanager
+def held_folder(folder: Path) -> Iterator[Path]:
+    """Yield `folder`, which is made where there is none and locked by this process; it is removed after the block.
+
+    A process that is killed leaves it, and the next to hold it finds its content.
+
+    Raises:
+        RunInUseError: another process holds it.
+    """
     folder.mkdir(exist_ok=True)
     with _locked(folder):
         try:
@@ -86,7 +110,7 @@ def shared_memory_folder(name: str, root: Path) -> Iterator[Path]:
             shutil.rmtree(folder)
 
 
-def _remove_abandoned(root: Path) -> None:
+def remove_abandoned(root: Path) -> None:
     """Remove the folders of runs that no process has locked.
 
     A run that is killed removes nothing, and its folder occupies memory. The kernel releases its lock, though.
@@ -110,23 +134,21 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-class WeightStore:
-    """The published weights of every policy version: a file, or a folder where an adapter is trained.
+class Weights(ABC):
+    """The published weights of every policy version, as learner and actors find them: a path for each on every node.
 
-    A version is removed when a newer one is published and no actor is reading it. Version 0 is the initial checkpoint
-    and has no file, unless an adapter is trained.
+    Version 0 is the initial checkpoint and has no file, unless an adapter is trained. A version is a file, or a folder
+    where an adapter is trained.
 
     Args:
-        folder: an empty folder for this run alone.
+        folder: a folder for this run alone.
 
     Attributes:
         version: the newest published version.
     """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._readers: Counter[int] = Counter()
         self._changed = asyncio.Condition()
         self.version = 0
 
@@ -134,20 +156,81 @@ class WeightStore:
         """Return the path of the weights of `version`, whether they are written or not."""
         return self._folder / f"v{version:08d}"
 
-    async def publish(self, version: int) -> None:
-        """Make `version`, whose file is complete, the newest version, which actors take from now on."""
-        self.version = version
-        self._drop_old()
-        async with self._changed:
-            self._changed.notify_all()
+    async def newer_than(self, version: int, node: str = "", limit: Limit = NO_LIMIT) -> None:
+        """Wait until a version above `version` is published, and then until one is on the node.
 
-    async def newer_than(self, version: int) -> None:
-        """Wait until a version above `version` is published."""
+        Raises:
+            ActorLostError: it is not on the node after `limit`.
+        """
+        await self._published_above(version)
+        if self.newest_on(node) <= version:
+            waiting = f"an actor waits until its node has weights above version {version}"
+            await within(self._arrival(version, node), waiting, limit, error=ActorLostError)
+
+    async def _published_above(self, version: int) -> None:
         async with self._changed:
             await self._changed.wait_for(lambda: self.version > version)
 
+    async def _arrival(self, version: int, node: str) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: self.newest_on(node) > version)
+
+    async def _make_newest(self, version: int) -> None:
+        self.version = version
+        await self._announce()
+
+    async def _announce(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    @abstractmethod
+    async def publish(self, version: int, node: str) -> None:
+        """Make `version` the newest version, which actors take from now on; its file is complete on the node `node`."""
+
+    @abstractmethod
+    def follow(self, node: str) -> None:
+        """Bring the newest version to the node with this id from now on: an actor has its place there."""
+
+    @abstractmethod
+    def newest_on(self, node: str) -> int:
+        """Return the newest version that is on the node; -1: none is."""
+
+    @abstractmethod
+    def open(self, node: str) -> contextlib.AbstractContextManager[tuple[int, Path]]:
+        """Return a context manager of the newest version on the node and the path of its weights.
+
+        They are not removed within the block.
+        """
+
+
+class WeightStore(Weights):
+    """The published weights where all processes are on one node: files that the learner writes and every actor reads.
+
+    A version is removed when a newer one is published and no actor is reading it.
+
+    Args:
+        folder: an empty folder for this run alone.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._readers: Counter[int] = Counter()
+
+    async def publish(self, version: int, node: str = "") -> None:
+        """Make `version`, whose file is complete, the newest version, which actors take from now on."""
+        await self._make_newest(version)
+        self._drop_old()
+
+    def follow(self, node: str) -> None:
+        """Do nothing: the only node has every version."""
+
+    def newest_on(self, node: str) -> int:
+        """Return the newest published version."""
+        return self.version
+
     @contextlib.contextmanager
-    def open(self) -> Iterator[tuple[int, Path]]:
+    def open(self, node: str = "") -> Iterator[tuple[int, Path]]:
         """Yield the newest version and the path of its weights, which are not removed within the block."""
         version = self.version
         self._readers[version] += 1

@@ -1,20 +1,14 @@
-"""The nodes of a Ray cluster: a watch over the controller's own, and the files that all of them must see."""
+"""The nodes of a Ray cluster, and a watch over the controller's own."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import os
-import shutil
 import threading
-import uuid
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from tasks.failures import InfrastructureError, MistakeError
-from tasks.storage.durable import whole
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +17,7 @@ LOOK_SECONDS = 5.0
 
 
 class NotSharedError(MistakeError):
-    """A node does not see the run folder, through which checkpoints and weights pass."""
+    """A node with learner ranks does not see the run folder, into which each of them writes its part of checkpoints."""
 
 
 class NodeLostError(InfrastructureError):
@@ -82,54 +76,3 @@ def living_nodes() -> list[dict[str, Any]]:
     import ray
 
     return [node for node in ray.nodes() if node["Alive"]]
-
-
-def nodes_that_lack(path: Path) -> list[str]:
-    """Return the addresses of the cluster's nodes on which `path` does not exist."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    nodes = living_nodes()
-    if len(nodes) == 1:  # this one, and no process has to be started for it
-        return [] if path.exists() else [nodes[0]["NodeManagerAddress"]]
-    look = ray.remote(num_cpus=0)(os.path.exists)
-    seen = ray.get(
-        [
-            look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(path)
-            for node in nodes
-        ]
-    )
-    return [node["NodeManagerAddress"] for node, sees in zip(nodes, seen, strict=True) if not sees]
-
-
-def seen_by_all(model: Path, folder: Path, lacking: Callable[[Path], list[str]] = nodes_that_lack) -> Path:
-    """Return a path of the initial model that every node sees: `model`, or a copy of it in the run folder.
-
-    Args:
-        model: folder of the initial model, on this node.
-        folder: the run folder.
-        lacking: returns the addresses of the nodes that do not see a path.
-
-    Raises:
-        NotSharedError: a node does not see the run folder; names the node and the option.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    witness = folder / f"seen.{uuid.uuid4().hex[:8]}"
-    witness.touch()
-    try:
-        blind = lacking(witness)
-    finally:
-        witness.unlink()
-    if blind:
-        raise NotSharedError(
-            f"learner, actors and controller are on several nodes, of which {', '.join(sorted(blind))} do not see "
-            f"{folder}: RLVR_RUNS has to be a folder on storage that all of them share, and is "
-            f"{os.environ.get('RLVR_RUNS', 'not set')}"
-        )
-    if not lacking(model / "config.json"):
-        return model
-    copy = folder / "model"
-    if not copy.exists():
-        with whole(copy) as partial:
-            shutil.copytree(model, partial)
-    return copy

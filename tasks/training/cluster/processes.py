@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tasks.machine.resources import Machine, ray_resources
 from tasks.pods import CORES_A_GPU
 from tasks.training.actors.process import ActorLostError, ActorProcess, RayActor
 from tasks.training.cluster.placement import Placement, SharedPlacement, cluster_nodes, lack, lack_of_shared
+from tasks.training.cluster.relay import RelayNodes
 from tasks.training.config import TrainingConfig
 from tasks.training.groups.group import Prompt
 from tasks.training.learner.client import RayLearner
@@ -94,32 +96,42 @@ def needed_judge_gpus(verifiers: VerifiersConfig, names: set[str]) -> int:
 class RunProcesses:
     """The Ray actors of one run: learner ranks, engines and the reward process.
 
-    On one node all are pinned to it. On several with GPUs a `Placement` gives ranks and engines their nodes, and the
-    reward process is on the controller's. Where it serves a judge on GPUs, Ray reserves these for it, and the placement
-    gives it a node that has them. Ranks and engines that share GPUs are given them by a
-    `SharedPlacement`.
+    On one node all are pinned to it. On several the reward process is on the controller's, a `Placement` gives ranks
+    and engines their nodes where there are GPUs, and relays bring the model there. Where the reward process serves a
+    judge on GPUs, Ray reserves these for it, and the placement gives it a node that has them. Ranks and engines that
+    share GPUs are given them by a `SharedPlacement`.
 
     Ray's record of the calls to them is switched off, as its store would hold 100,000 of them.
     """
 
-    def __init__(self, config: TrainingConfig, model: Path, begins_at: int, node: str | None) -> None:
-        """Prepare to create actors; `node` is the id of the node that all are pinned to, None: Ray chooses.
+    def __init__(
+        self, config: TrainingConfig, model: Path, folder: Path, begins_at: int, where: str | RelayNodes
+    ) -> None:
+        """Prepare to create actors.
 
-        A node that joins the cluster later might see neither the weights nor the run folder.
+        Args:
+            config: the options of the run.
+            model: folder of the initial model, on this node.
+            folder: the run folder.
+            begins_at: version of the policy that the run begins with.
+            where: id of the node that all are pinned to, which has the model and the weights; or the relays of several
+                nodes, of which Ray chooses.
         """
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         self._ray = ray
-        self._where = NodeAffinitySchedulingStrategy(node, soft=False) if node else "DEFAULT"
+        self._relays = None if isinstance(where, str) else where
+        self._where = NodeAffinitySchedulingStrategy(where, soft=False) if isinstance(where, str) else "DEFAULT"
         self._config = config
-        self._model = str(model)
+        self._model = str(model.absolute())
+        self._folder = folder
         self._begins_at = begins_at
         self._gpus = ray_resources().gpus > 0
         shared = config.placement == "shared"
         self._shared = SharedPlacement(config) if shared else None
-        self._placement = Placement(config) if self._gpus and node is None and not shared else None
-        own = ray.get_runtime_context().get_node_id() if self._placement else None
+        self._placement = Placement(config) if self._gpus and self._relays and not shared else None
+        own = ray.get_runtime_context().get_node_id() if self._relays else None
         self._judge_where = NodeAffinitySchedulingStrategy(own, soft=False) if own else self._where
         self._handles: list[Any] = []
         self._loading: dict[int, RayActor] = {}
@@ -161,11 +173,11 @@ class RunProcesses:
             )
             return self._keep(remote.remote(self._model, options, self._config.lora))
 
-        return RayActor(create, options, reservation)
+        return RayActor(create, options, reservation, self._relays.prepare if self._relays else None)
 
     def make_learner(self) -> RayLearner:
         """Return the learner, whose ranks are not started."""
-        placement = self._placement
+        placement, relays = self._placement, self._relays
         first: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         if placement:
             first = placement.learner_first
@@ -181,7 +193,8 @@ class RunProcesses:
             )
             return self._keep(remote.remote(self._config, self._model))
 
-        return RayLearner(create, self._config, first)
+        prepare = partial(relays.prepare_learner, run_folder=self._folder) if relays else None
+        return RayLearner(create, self._config, first, prepare)
 
     def make_judge(self, verifiers: VerifiersConfig, prompts: list[Prompt]) -> RayJudge:
         """Return the client of a reward process; Ray replaces it when it dies, and repeats lost calls."""

@@ -62,10 +62,10 @@ def head_memory_gib(config: TrainingConfig, cores: int) -> int:
 
 
 def shared_memory_gib(gpus: int, weights_gib: float | None) -> int:
-    """Return the size of `/dev/shm` of a machine with ranks or engines: 8 GiB a GPU, and two versions of the weights.
+    """Return the size of `/dev/shm` of a machine with ranks or engines: 8 GiB a GPU, and three versions of the weights.
 
     Args:
         gpus: GPUs of the machine.
         weights_gib: size of the policy's weights; None: it is not known, or only an adapter is trained.
     """
-    return max(8 * gpus, gpus + ceil(2 * (weights_gib or 0)))
+    return max(8 * gpus, gpus + ceil(3 * (weights_gib or 0)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tasks.training.actors.engine_check import EngineCheck
 from tasks.training.actors.process import Actor
-from tasks.training.actors.weights import WeightStore
+from tasks.training.actors.weights import Weights
 from tasks.training.control.batch import Advantages, advantages
 from tasks.training.groups.group import Prompt
 from tasks.training.learner.restartable import RestartingLearner
@@ -40,7 +40,7 @@ class Collaborators:
     make_actor: Callable[[int, int], Actor]
     judge: RewardClient
     learner: RestartingLearner
-    weights: WeightStore
+    weights: Weights
     ledger: Ledger
     journal: Metrics
     checkpoints: Checkpoints

@@ -289,11 +289,11 @@ class Controller:
 
     async def _publish(self) -> None:
         await self._within("no actor takes the policy that is to be validated", self.validation.begun())
-        if self.version > 0 or self._config.lora:
-            await self._learner.write_weights(self._weights.path(self.version))
+        has_file = self.version > 0 or bool(self._config.lora)
+        node = await self._learner.write_weights(self._weights.path(self.version)) if has_file else ""
         if self._engine_check:
             await self._engine_check.expect(self.version, self._learner)
-        await self._weights.publish(self.version)
+        await self._weights.publish(self.version, node)
         if self.validation.is_due(self.version):
             await self._validated(self.validation.begin(self.version))
 

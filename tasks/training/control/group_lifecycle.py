@@ -21,7 +21,7 @@ from tasks.generation.interface import Completion, UpdateTiming
 from tasks.training.actors.engine_check import EngineCheck
 from tasks.training.actors.fleet import Fleet
 from tasks.training.actors.process import Actor
-from tasks.training.actors.weights import WeightStore
+from tasks.training.actors.weights import Weights
 from tasks.training.config import TrainingConfig
 from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.groups.group import Group, JudgedGroup, Sample, describe_unjudged
@@ -55,7 +55,7 @@ class GroupLifecycle:
         prompts: PromptStream,
         make_actor: Callable[[int, int], Actor],
         judge: RewardClient,
-        weights: WeightStore,
+        weights: Weights,
         ledger: Ledger,
         clock: Callable[[], float],
         engine_check: EngineCheck | None = None,

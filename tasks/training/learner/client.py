@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import operator
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,10 +110,10 @@ class Learner(Protocol):
     async def reference_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
         """Return log-probabilities under the reference policy, which exists where `objective.kl.beta > 0`."""
 
-    async def write_weights(self, path: Path) -> None:
+    async def write_weights(self, path: Path) -> str:
         """Write the weights that actors load at `path`, which appears when they are complete.
 
-        They are one safetensors file or, with `lora`, an adapter's folder.
+        They are one safetensors file or, with `lora`, an adapter's folder. Return the id of the node that has them.
         """
 
     async def export(self, folder: Path) -> None:
@@ -144,6 +144,7 @@ class RayLearner:
         create: Callable[[int], ActorHandle],
         config: TrainingConfig,
         first: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+        prepare: Callable[[set[str]], Awaitable[None]] | None = None,
     ) -> None:
         """Create the ranks' actors.
 
@@ -151,9 +152,13 @@ class RayLearner:
             create: returns the handle of a new `LearnerRank`; its argument counts those before it.
             config: the run's.
             first: returns a context in which the ranks wait for resources, and no engine is given any.
+            prepare: brings the model to the nodes with these ids, before the ranks load it there, or raises
+                `InfrastructureError`; None: the model is there.
         """
         self._create = create
         self._first = first
+        self._prepare = prepare
+        self._node = ""  # that of rank 0
         self._ranks = [create(rank) for rank in range(config.learner.ranks)]
         self._config = config
         self._numbers = itertools.count()
@@ -180,10 +185,19 @@ class RayLearner:
         # Ranks of one node have successive numbers, so that NCCL's rings go through one node after the other.
         order = sorted(range(len(locations)), key=lambda rank: _numeric(*locations[rank]))
         self._ranks = [self._ranks[rank] for rank in order]
+        self._node = locations[order[0]][0]
+        if self._prepare:
+            await self._prepare_nodes(self._prepare, {node for node, _ in locations})
         address = await self._await(self._ranks[0].address.remote())
         ranks = len(self._ranks)
         rows: list[RowOptions] = await self._once("setup", lambda rank: (rank, ranks, address))
         return rows[0]  # all have the same model
+
+    async def _prepare_nodes(self, prepare: Callable[[set[str]], Awaitable[None]], nodes: set[str]) -> None:
+        try:
+            await prepare(nodes)
+        except InfrastructureError as error:
+            raise LearnerLostError(f"the node of a learner rank cannot be prepared: {error}") from error
 
     async def restart(self) -> None:
         import ray
@@ -230,8 +244,9 @@ class RayLearner:
             **self._rows,
         )
 
-    async def write_weights(self, path: Path) -> None:
+    async def write_weights(self, path: Path) -> str:
         await self._once("write_weights", lambda _: (str(path),))
+        return self._node
 
     async def export(self, folder: Path) -> None:
         await self._once("export", lambda _: (str(folder),))

@@ -104,8 +104,8 @@ class RestartingLearner:
     async def reference_logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
         return await self._computing("takes reference log-probabilities", methodcaller("reference_logprobs", sequences))
 
-    async def write_weights(self, path: Path) -> None:
-        await self._until_it_succeeds("writes its weights", methodcaller("write_weights", path))
+    async def write_weights(self, path: Path) -> str:
+        return await self._until_it_succeeds("writes its weights", methodcaller("write_weights", path))
 
     async def export(self, folder: Path) -> None:
         await self._until_it_succeeds("writes its policy", methodcaller("export", folder))

@@ -81,8 +81,9 @@ class ClockActor:
         self.generated_tokens = 0.0
         self.busy_seconds = 0.0
 
-    async def placed(self) -> None:
+    async def placed(self) -> str:
         """Return at once: a simulated actor needs no machine."""
+        return ""
 
     async def start(self) -> None:
         """Wait for `start_seconds` of virtual time."""
@@ -213,9 +214,10 @@ class ClockLearner:
         """Take the time of a forward pass; return zeros."""
         return await self.logprobs(sequences)
 
-    async def write_weights(self, path: Path) -> None:
+    async def write_weights(self, path: Path) -> str:
         """Take `publish_seconds`, and write nothing."""
         await asyncio.sleep(self.publish_seconds)
+        return ""
 
     async def export(self, folder: Path) -> None:
         """Make an empty folder, and take `publish_seconds`."""

@@ -47,7 +47,8 @@ class Machines:
         gpus_per_node: GPUs of a machine.
         mfu: share of a GPU's operations that the learner reaches.
         mbu: share of a GPU's bandwidth that an engine reaches while it decodes.
-        storage: bytes/s at which weights go to shared storage and come from there.
+        storage: bytes/s at which the learner writes weights into its node's shared memory, and at which an engine loads
+            them from that of its own node; neither waits for the way between nodes.
         layer_seconds: of each layer in a decoding step, for launching kernels and joining GPUs: eagerly, and as graphs.
             Orders of magnitude, not measurements: an engine's own step time is better.
     """

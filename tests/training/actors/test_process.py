@@ -2,10 +2,12 @@
 
 import asyncio
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from tasks.training.actors.process import ActorLostError, ActorProcess, RayActor
+from tasks.training.actors.spread import RelayError
 from tasks.training.config import ActorsConfig, TrainingConfig
 
 pytestmark = pytest.mark.engine
@@ -42,8 +44,38 @@ def test_no_two_engines_of_a_run_draw_from_the_same_seed(monkeypatch, tmp_path):
     monkeypatch.setattr(ray, "cluster_resources", dict)
     monkeypatch.setattr(processes, "RayActor", lambda _create, options, *_: seeds.append(options.engine.seed))
     for begins_at in (0, 7):
-        of_a_run = processes.RunProcesses(TrainingConfig(), tmp_path, begins_at, node=None)
+        of_a_run = processes.RunProcesses(TrainingConfig(), tmp_path, tmp_path, begins_at, "node")
         for index in range(4):
             for attempt in range(3):
                 of_a_run.make_actor(index, attempt)
     assert len(set(seeds)) == len(seeds) == 2 * 4 * 3
+
+
+def test_an_engine_loads_when_its_node_is_prepared_and_is_lost_where_it_cannot_be():
+    calls = []
+
+    class Handle:
+        """A handle of an actor on the node `a`, whose methods answer at once."""
+
+        def __getattr__(self, name):
+            async def answer(*arguments):
+                calls.append((name, *arguments))
+                return "a"
+
+            return SimpleNamespace(remote=answer)
+
+    async def prepare(node):
+        await asyncio.sleep(0.01)
+        calls.append(("prepared", node))
+
+    async def fails(node):
+        raise RelayError(f"node {node}: no space left")
+
+    async def scenario():
+        actor = RayActor(Handle, ActorsConfig(), prepare=prepare)
+        await actor.start()
+        assert calls == [("placed",), ("prepared", "a"), ("start", "a")]
+        with pytest.raises(ActorLostError, match="node a: no space left"):
+            await RayActor(Handle, ActorsConfig(), prepare=fails).start()
+
+    asyncio.run(scenario())

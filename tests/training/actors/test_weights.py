@@ -100,14 +100,14 @@ def test_weights_that_do_not_fit_into_shared_memory_go_through_the_run_folder(tm
         folder.mkdir()
     weights = model / "model.safetensors"
     weights.touch()
-    with weights_folder(run, model, one_node=True, root=memory) as folder:
+    with weights_folder(run, model, root=memory) as folder:
         assert folder.parent == memory
-    with weights_folder(run, model, one_node=False, root=memory) as folder:
+    with weights_folder(run, model, root=tmp_path / "nothing") as folder:
         assert folder.parent == run / "weights"
     assert caplog.text == ""
     with weights.open("wb") as file:
         file.truncate(8 << 40)  # a sparse file: 8 TB by its size, and nothing on the disk
-    with weights_folder(run, model, one_node=True, root=memory) as folder:
+    with weights_folder(run, model, root=memory) as folder:
         assert folder.parent == run / "weights"
     assert f"weights go through {run / 'weights'}" in caplog.text
 
@@ -120,7 +120,7 @@ def test_what_killed_runs_left_makes_room_and_what_is_another_users_is_left_alon
     (left / "v00000001").write_text("weights")
     usage = shutil.disk_usage(memory)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=0 if left.exists() else usage.free))
-    with weights_folder(run, model, one_node=True, root=memory) as folder:
+    with weights_folder(run, model, root=memory) as folder:
         assert folder.parent == memory
 
     left.mkdir()
@@ -137,9 +137,9 @@ def test_what_killed_runs_left_makes_room_and_what_is_another_users_is_left_alon
 
 
 def test_an_attempt_that_was_taken_over_from_leaves_the_weights_of_the_next(tmp_path):
-    with weights_folder(tmp_path, tmp_path, one_node=False) as cut_off:
+    with weights_folder(tmp_path, tmp_path, root=tmp_path / "nothing") as cut_off:
         before = WeightStore(cut_off)
-        with weights_folder(tmp_path, tmp_path, one_node=False) as folder:
+        with weights_folder(tmp_path, tmp_path, root=tmp_path / "nothing") as folder:
             after = WeightStore(folder)
             after.path(1).write_text("of the attempt that has taken over")
             with pytest.raises(FileNotFoundError):

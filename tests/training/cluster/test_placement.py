@@ -105,11 +105,12 @@ def test_the_process_of_a_judge_that_the_run_serves_reserves_its_gpus(monkeypatc
     handle = SimpleNamespace(remote=lambda *arguments: given.update(arguments=arguments))
     actor = SimpleNamespace(options=lambda **options: given.update(options) or handle)
     where = SimpleNamespace(of_judge=lambda gpus: f"bundle of {gpus}")
+    monkeypatch.setattr("torch.backends.cuda.is_built", lambda: True)
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"GPU": 24.0})
     monkeypatch.setattr(ray, "remote", lambda _: actor)
     monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "b" * 56))
     monkeypatch.setattr(processes, "Placement", lambda _: where)
-    of_run = RunProcesses(config(ranks=4, count=3, span=1), tmp_path, 0, node)
+    of_run = RunProcesses(config(ranks=4, count=3, span=1), tmp_path, tmp_path, 0, node or RelaysAtHome())
     judge = JudgeConfig(model="m", revision="r", server={"tensor_parallel_size": 2})
     prompts = [SimpleNamespace(verifier="chat_open", ground_truth=None)]
     of_run.make_judge(VerifiersConfig(judge=judge), prompts)
@@ -249,6 +250,16 @@ def rank_stand_in():
     return Rank
 
 
+class RelaysAtHome:
+    """Stands for `RelayNodes` where every node has the model."""
+
+    async def prepare(self, _node):
+        pass
+
+    async def prepare_learner(self, _nodes, run_folder):
+        pass
+
+
 def engine_stand_in():
     """A class that stands for `ActorProcess`."""
 
@@ -290,7 +301,7 @@ def test_ranks_lie_on_whole_nodes_and_the_learner_gets_the_next_node_before_engi
     with pytest.raises(ResourceError, match=r"9 engines of 8 GPUs .* 8 fit beside .*; no node has a GPU free"):
         check_resources(run)
     check_resources(run, resuming=True)
-    of_run = RunProcesses(run, tmp_path, 0, None)
+    of_run = RunProcesses(run, tmp_path, tmp_path, 0, RelaysAtHome())
 
     async def begin_and_lose_a_node():
         learner = of_run.make_learner()
@@ -439,7 +450,7 @@ def test_every_shared_gpu_has_one_rank_and_one_engine(cluster, tmp_path, monkeyp
     ranks = 2 * GPUS
     run = decided(config(ranks=ranks, count=ranks, span=1).model_copy(update={"placement": "shared"}), NODES * GPUS)
     check_resources(run)
-    of_run = RunProcesses(run, tmp_path, 0, None)
+    of_run = RunProcesses(run, tmp_path, tmp_path, 0, RelaysAtHome())
 
     async def begin():
         of_run.start_actors()

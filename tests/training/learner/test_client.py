@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import ray
 
+from tasks.training.actors.spread import RelayError
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.client import GpuMemoryError, LearnerLostError, RayLearner
 from tests.training.stand_ins import never, run_in_virtual_time
@@ -96,8 +97,8 @@ def test_a_checkpoint_of_ranks_that_were_replaced_meanwhile_is_not_written():
     assert run_in_virtual_time(main()) is False
 
 
-def test_ranks_are_numbered_by_node_and_gpu():
-    numbers = {}
+def test_ranks_are_numbered_by_node_and_gpu_when_their_nodes_have_the_model():
+    numbers, prepared = {}, []
 
     class Located:
         """A handle of a rank on a node and a GPU, which answers with its location and notes the number it is given."""
@@ -108,11 +109,18 @@ def test_ranks_are_numbered_by_node_and_gpu():
 
         async def remote(self, *arguments):
             if arguments:
+                assert prepared == [{"a", "b"}]
                 numbers[self._location] = arguments[2]
             return self._location
 
     locations = [("b", "9"), ("a", "10"), ("b", "0"), ("a", "2")]
-    of_ranks = RayLearner(lambda rank: Located(locations[rank]), TrainingConfig(learner={"ranks": 4}))
+
+    async def prepare(nodes):
+        await asyncio.sleep(1)
+        prepared.append(nodes)
+
+    config = TrainingConfig(learner={"ranks": 4})
+    of_ranks = RayLearner(lambda rank: Located(locations[rank]), config, prepare=prepare)
     run_in_virtual_time(of_ranks.start())
     assert numbers == {("a", "2"): 0, ("a", "10"): 1, ("b", "0"): 2, ("b", "9"): 3}
 
@@ -129,3 +137,15 @@ def test_a_full_gpu_is_a_mistake_with_the_sizes_and_the_options_that_help():
         run_in_virtual_time(ranks.export(Path("policy")))
     options = ("learner.micro_batch_tokens", "lora", "actors.engine.gpu_memory_utilization than 0.4")
     assert all(fact in str(error.value) for fact in (*sizes, *options))
+
+
+def test_a_node_that_cannot_be_prepared_loses_its_rank():
+    async def prepare(_nodes):
+        raise RelayError("node 10.0.0.2: no space left")
+
+    async def location():
+        return "a", "0"
+
+    of_ranks = RayLearner(lambda _: Rank(location), TrainingConfig(), prepare=prepare)
+    with pytest.raises(LearnerLostError, match=r"cannot be prepared: node 10\.0\.0\.2: no space left"):
+        run_in_virtual_time(of_ranks.start())
