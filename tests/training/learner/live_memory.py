@@ -1,7 +1,5 @@
 """Memory of the tensors that are alive, counted as torch makes them."""
 
-from pathlib import Path
-
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -9,7 +7,7 @@ from torch.utils._pytree import tree_iter
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of all tensors that come to be within it; files in the address space take no memory.
+    """Counts the bytes of all tensors that operations make within it; files in the address space take no memory.
 
     Attributes:
         peak: the most that were alive at a time.
@@ -21,23 +19,22 @@ class LiveBytes(TorchDispatchMode):
         self._alive = {}
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        given = {storage._cdata for storage in _storages((args, kwargs))}
         result = function(*args, **(kwargs or {}))
-        for tensor in tree_iter(result):
-            if isinstance(tensor, torch.Tensor) and tensor.device.type != "meta":
-                self._count(tensor.untyped_storage())
+        for storage in _storages(result):
+            if storage._cdata not in given | self._alive.keys():
+                self._count(storage)
         return result
 
     def _count(self, storage):
-        if storage._cdata in self._alive or _is_file(storage.data_ptr()):
-            return
         self._alive = {key: entry for key, entry in self._alive.items() if not entry[0].expired()}
         self._alive[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
         self.peak = max(self.peak, sum(size for _, size in self._alive.values()))
 
 
-def _is_file(address):
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        start, _, stop = line.partition(" ")[0].partition("-")
-        if int(start, 16) <= address < int(stop, 16):
-            return line.endswith(".safetensors")
-    return False
+def _storages(tree):
+    return [
+        leaf.untyped_storage()
+        for leaf in tree_iter(tree)
+        if isinstance(leaf, torch.Tensor) and leaf.device.type != "meta"
+    ]

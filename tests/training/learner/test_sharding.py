@@ -51,7 +51,7 @@ def test_no_rank_ever_holds_the_model_whole(learner, family):
     for size, whole, sharded, part, differ in on_all(learner(**SHARDED), "loads", str(folder), "float32"):
         assert differ == []
         assert part == pytest.approx(size / 2, rel=0.01)
-        assert whole > 0.8 * size  # experts are joined in memory; other tensors stay files
+        assert whole > 0.7 * size  # experts are joined in memory; other tensors stay files
         assert sharded < size / 2 + 4 * size / 12  # its part, and copies of one layer of twelve
 
 
