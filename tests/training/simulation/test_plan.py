@@ -212,7 +212,7 @@ def test_validation_takes_its_tokens_from_training_and_the_learner_never_waits_f
     [
         (
             ["learner.ranks=8"],
-            r"a learner rank needs 115 GB and has 72: .* for optimizer\. Way out: more learner",
+            r"a learner rank needs 117 GB and has 72: .* for optimizer\. Way out: more learner",
         ),
         (["learner.zero_stage=1"], r"for (weights|gradients)\. Way out: "),
         (
