@@ -69,11 +69,13 @@ def training_needs(data: DataFile, training: Recipe, *, dtype: str) -> dict[str,
         logprob_chunk_tokens=learner.logprob_chunk_tokens,
         checkpointing=learner.gradient_checkpointing,
         reference=training.objective.kl.beta > 0 and training.lora is None,
+        following=(training.objective.kl.sync_alpha or 1) < 1,
         frozen=training.lora is not None,
     )
     wider = _bytes(learner.dtype, dtype) / roofline.WEIGHT - 1
     weights, activations = ((1 + wider) * stored for stored in (memory.weights, memory.activations))
-    states = weights + memory.gradients + memory.optimizer + (1 + wider) * memory.reference
+    reference = (1 + wider) * memory.reference + (0 if wider else memory.mixed)  # float32 weights are exact as they are
+    states = weights + memory.gradients + memory.optimizer + reference + (1 + wider) * memory.gathered
     checkpoint = memory.optimizer + (0 if training.lora else weights)
     rank = states + max(activations + memory.logits, checkpoint)
     of_engine = model.parameters * _bytes(engine.dtype, dtype) / GIB

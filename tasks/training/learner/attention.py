@@ -182,7 +182,8 @@ def packed_attention(
     Args:
         module: the attention module; not used.
         query: `[1, Hq, T, D]`.
-        key, value: `[1, Hk, T, D]`; query head h reads key head h // (Hq / Hk).
+        key: `[1, Hk, T, D]`; query head h reads key head h // (Hq / Hk).
+        value: `[1, Hk, T, Dv]`; Dv is D but in multi-head latent attention (DeepSeek-V2, arXiv:2405.04434).
         attention_mask: None; the layout takes its part.
         layout: of the row, given to the model's forward as a keyword.
         scaling: factor on the scores.
@@ -193,7 +194,7 @@ def packed_attention(
         model_inputs: further arguments that transformers passes to every attention, such as `position_ids`; not used.
 
     Returns:
-        `[1, T, Hq, D]`, and None in place of the attention weights.
+        `[1, T, Hq, Dv]`, and None in place of the attention weights.
 
     Raises:
         ValueError: an attention mask, dropout, or a variant, which would be ignored.
@@ -209,8 +210,8 @@ def packed_attention(
         slots = slice(block.start, block.start + block.slots)
         window = sliding_window if sliding_window and sliding_window < block.length else None
         parts.append(_attend(q[:, slots], k[:, slots], v[:, slots], block, scaling, window, softcap))
-    out = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)  # [Hk, slots, Hq / Hk, D]
-    return _Collect.apply(out, layout).transpose(0, 1).reshape(1, tokens, heads, width), None
+    out = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)  # [Hk, slots, Hq / Hk, Dv]
+    return _Collect.apply(out, layout).transpose(0, 1).reshape(1, tokens, heads, value.shape[-1]), None
 
 
 def refuse_variants(**variants: object) -> None:
@@ -223,13 +224,16 @@ def refuse_variants(**variants: object) -> None:
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, block: Block, scaling: float, window: int | None, softcap: float | None
 ) -> Tensor:
-    """Attention in one block: q `[Hk, slots, Hq / Hk, D]`, k and v `[Hk, slots, D]`; returns the shape of q."""
+    """Attention in one block: q `[Hk, slots, Hq / Hk, D]`, k `[Hk, slots, D]`, v `[Hk, slots, Dv]`.
+
+    Returns `[Hk, slots, Hq / Hk, Dv]`.
+    """
     groups, _, per_group, width = q.shape
     if block.length >= LONG and softcap is None:  # torch's own attention knows no cap
         out = _attend_alone(q.transpose(1, 2).flatten(0, 1)[None], k[None], v[None], scaling, window)
-        return out.view(groups, per_group, -1, width).transpose(1, 2)
+        return out.view(groups, per_group, -1, v.shape[-1]).transpose(1, 2)
     q = q.reshape(groups * block.count, block.length * per_group, width)
-    k, v = (x.reshape(groups * block.count, block.length, width) for x in (k, v))
+    k, v = (x.reshape(groups * block.count, block.length, x.shape[-1]) for x in (k, v))
     bias = q.new_full((block.length, block.length), float("-inf")).triu_(1)
     if window:
         bias += torch.full_like(bias, float("-inf")).tril_(-window)
@@ -238,11 +242,14 @@ def _attend(
         scores = torch.baddbmm(bias, q, k, alpha=scaling)
     else:
         scores = torch.tanh(torch.bmm(q, k) * (scaling / softcap)) * softcap + bias
-    return torch.bmm(scores.softmax(dim=-1), v).view(groups, block.slots, per_group, width)
+    return torch.bmm(scores.softmax(dim=-1), v).view(groups, block.slots, per_group, v.shape[-1])
 
 
 def _attend_alone(q: Tensor, k: Tensor, v: Tensor, scaling: float, window: int | None) -> Tensor:
-    """Attention of one long sequence: q `[1, Hq, L, D]`, k and v `[1, Hk, L, D]`; returns the shape of q."""
+    """Attention of one long sequence: q `[1, Hq, L, D]`, k `[1, Hk, L, D]`, v `[1, Hk, L, Dv]`.
+
+    Returns `[1, Hq, L, Dv]`.
+    """
     if window is None:
         return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=True)
     parts = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from tasks.training.learner.architecture import LogitsShape, carries_state, fix_
 from tasks.training.learner.config import LoraConfig
 from tasks.training.learner.logprobs import DEFAULT_CHUNK, can_be_fused, token_logprobs
 from tasks.training.learner.packing import RowOptions
+from tasks.training.learner.sharding import gather_experts_together, restore_buffers, sharded_loading
 
 DENSE = "sdpa"
 """Name of torch's own attention, to which transformers gives a mask `[T, T]` of a packed row."""
@@ -73,22 +74,27 @@ class Policy(nn.Module):
         lora: LoraConfig | None = None,
         longest: int | None = None,
         fused: bool = True,
+        sharding: Mapping[str, Any] | None = None,
     ) -> Policy:
         """Load a Hugging Face model folder, with a new adapter where `lora` is given.
 
         Its attention is that of `attention_for`, or transformers' plain one on a GPU where scores are capped. Nothing
-        in it is random. `longest` is that of `fix_rope`, and `fused` that of `token_logprobs`.
+        in it is random. `longest` is that of `fix_rope`, and `fused` that of `token_logprobs`. With `sharding`, which
+        is DeepSpeed's configuration with ZeRO 3, every rank loads its part of each parameter; the call is collective.
 
         Raises:
             ModelError: the folder cannot be loaded, or RoPE depends on the length of a sequence in a way that packed
                 rows cannot follow.
         """
-        with loading(folder):
+        with loading(folder), sharded_loading(sharding):
             config = without_randomness(AutoConfig.from_pretrained(folder))
             model = AutoModelForCausalLM.from_pretrained(
                 folder, config=config, dtype=dtype, attn_implementation=_attention_of(config, dtype)
             )
         model.config.use_cache = False
+        if sharding:
+            restore_buffers(model, dtype)
+            gather_experts_together(model)
         fix_rope(model, longest)
         if lora:
             add_adapter(model, lora)

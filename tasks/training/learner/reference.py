@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
+import deepspeed
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tasks.training.learner.policy import Policy, Row
+from tasks.training.learner.sharding import drop_copies, own_part, own_range
 
-FILE = "reference.safetensors"
-"""Name of the saved reference policy below a checkpoint's folder."""
+FILES = "reference-{rank:05}-of-{ranks:05}.safetensors"
+"""Names of the files of a saved reference policy below a checkpoint's folder: one of each rank that holds a part."""
 
 
 class WithoutAdapter:
@@ -36,60 +39,112 @@ class WithoutAdapter:
 
 
 class Reference:
-    """A reference policy with weights of its own, whole on every rank, whatever the ZeRO stage.
+    """A reference policy with weights of its own: whole on every rank, or sharded over them under ZeRO 3.
 
     Attributes:
         passes: number of forward passes so far.
     """
 
-    def __init__(
-        self, folder: str, device: torch.device, chunk: int, dtype: torch.dtype, longest: int | None = None
-    ) -> None:
-        """Load the checkpoint in `folder`; `chunk`, `dtype` and `longest` are the policy's (`Policy.load`)."""
-        policy = Policy.load(folder, dtype=dtype, chunk=chunk, longest=longest)
-        self._policy = policy.to(device).eval().requires_grad_(False)
+    def __init__(self, policy: Policy, device: torch.device, sharding: Mapping[str, Any] | None = None) -> None:
+        """Freeze `policy`, the initial checkpoint, which becomes the reference.
+
+        Args:
+            policy: as `Policy.load` returns it.
+            device: that it is computed on.
+            sharding: DeepSpeed's configuration with which the policy was loaded sharded; None: it is whole.
+        """
+        self._policy = policy.eval().requires_grad_(False)
+        self._forward: nn.Module = self._policy
+        self._rank, self._ranks = 0, 1
+        if sharding is None:
+            self._policy.to(device)
+        else:
+            # without an optimizer, DeepSpeed gathers parameters for forward passes and does nothing else
+            frozen = {name: value for name, value in sharding.items() if name != "optimizer"}
+            self._forward = deepspeed.initialize(model=self._policy, config=frozen)[0]
+            self._forward.eval()
+            self._rank, self._ranks = torch.distributed.get_rank(), torch.distributed.get_world_size()
         self._exact: dict[str, Tensor] = {}
         self.passes = 0
 
     @torch.no_grad()
     def logprobs(self, **row: Unpack[Row]) -> Tensor:
-        """Return log-probabilities `[1, N]`, nats, of one packed row."""
+        """Return log-probabilities `[1, N]`, nats, of one packed row. Collective where the reference is sharded."""
         self.passes += 1
-        logprobs: Tensor = self._policy(**row)[0]
+        logprobs: Tensor = self._forward(**row)[0]
         return logprobs
 
     @torch.no_grad()
-    def follow(self, policy: Policy, alpha: float, gathered: Callable[[torch.nn.Parameter], Tensor]) -> None:
-        """Set the weights to `alpha policy + (1 - alpha) self`.
+    def follow(self, policy: Policy, alpha: float) -> None:
+        """Set the weights to `alpha policy + (1 - alpha) self`, each rank those that it holds. Collective.
 
         Mixed weights are stored in float32: in 16 bits a share of a small difference would be rounded away each time.
 
         Args:
-            policy: the current policy.
+            policy: the current policy, sharded as the reference is.
             alpha: share of the policy; 1 replaces the reference by it.
-            gathered: returns the whole of a parameter that may be sharded over ranks.
         """
-        ours = dict(self._policy.checkpoint_parameters())
+        ours = self._parts()
         for name, parameter in policy.checkpoint_parameters():
-            mixed = self._exact.get(name, ours[name].float()).lerp(gathered(parameter).float(), alpha)
-            if alpha < 1 and ours[name].dtype != torch.float32:
+            own = ours[name]
+            mixed = self._exact.get(name, own.float()).lerp(own_part(parameter).to(own.device).float(), alpha)
+            if alpha < 1 and own.dtype != torch.float32:
                 self._exact[name] = mixed
-            ours[name].copy_(mixed)
+            own.copy_(mixed)
+        drop_copies(self._policy)
+
+    def file(self, rank: int) -> str | None:
+        """Return the name of the file to which learner rank `rank` saves `tensors`; None: rank 0 saves everything."""
+        return FILES.format(rank=self._rank, ranks=self._ranks) if rank == self._rank else None
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return a copy of the weights in main memory, under the checkpoint's names."""
-        parameters = self._policy.checkpoint_parameters()
-        return {name: self._exact.get(name, own).to("cpu", copy=True).contiguous() for name, own in parameters}
+        """Return a copy of this rank's weights in main memory: `[n]`, in the order of memory, by the model's names."""
+        return {name: self._exact.get(name, own).to("cpu", copy=True) for name, own in self._parts().items()}
 
+    @torch.no_grad()
     def load(self, folder: str) -> None:
-        """Take the weights in `FILE` below `folder`; raises `RuntimeError` where there is no such file."""
-        from safetensors.torch import load_file
+        """Take the weights that any number of ranks have saved below `folder`. Collective where it is sharded.
 
-        path = Path(folder) / FILE
-        if not path.is_file():
-            raise RuntimeError(f"{folder} holds no reference policy")
-        ours = dict(self._policy.checkpoint_parameters())
-        for name, tensor in load_file(path).items():
-            if tensor.dtype != ours[name].dtype:
-                self._exact[name] = tensor.to(ours[name].device)
-            ours[name].copy_(tensor)
+        Raises:
+            RuntimeError: a rank's file is missing.
+        """
+        from safetensors import safe_open
+
+        paths = _files_in(Path(folder))
+        parameters = dict(self._policy.checkpoint_parameters())
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context(safe_open(path, framework="pt")) for path in paths]
+            for name, own in self._parts().items():
+                saved = _numbers([file.get_slice(name) for file in files], *own_range(parameters[name]))
+                if saved.dtype != own.dtype:
+                    self._exact[name] = saved.to(own.device)
+                own.copy_(saved)
+        drop_copies(self._policy)
+
+    def _parts(self) -> dict[str, Tensor]:
+        return {name: own_part(parameter) for name, parameter in self._policy.checkpoint_parameters()}
+
+
+def _files_in(folder: Path) -> list[Path]:
+    """Return the files of a saved reference policy, by rank.
+
+    Raises:
+        RuntimeError: one is missing.
+    """
+    paths = sorted(folder.glob(FILES.format(rank=0, ranks=0).replace("00000", "*")))
+    ranks = int(paths[0].stem.rpartition("-")[2]) if paths else 0
+    if not paths or len(paths) != ranks:
+        raise RuntimeError(f"{folder} holds no reference policy: it has {len(paths)} of {ranks} files")
+    return paths
+
+
+def _numbers(parts: list[Any], start: int, stop: int) -> Tensor:
+    """Return the numbers from `start` to before `stop` of a parameter that lies in `parts`, one after the other."""
+    taken, offset = [parts[0][0:0]], 0
+    for part in parts:
+        [length] = part.get_shape()
+        first, end = max(start - offset, 0), min(stop - offset, length)
+        if first < end:
+            taken.append(part[first:end])
+        offset += length
+    return torch.cat(taken)

@@ -27,7 +27,6 @@ from tasks.training.learner.config import check_dense_attention
 from tasks.training.learner.deepspeed_config import deepspeed_config
 from tasks.training.learner.packing import Floats, MicroBatch
 from tasks.training.learner.policy import Policy, Row
-from tasks.training.learner.reference import FILE as REFERENCE_FILE
 from tasks.training.learner.reference import Reference, WithoutAdapter
 from tasks.training.learner.universal import TAG, universal_in
 from tasks.training.learner.weight_files import as_readable_as_others, copy_all_but_weights
@@ -67,15 +66,19 @@ class Trainer:
         self._ranks = torch.distributed.get_world_size()
         self._dtype = precision.resolve(options.dtype, gpu=torch.cuda.is_available())
         dtype: torch.dtype = getattr(torch, self._dtype)
-        torch.manual_seed(config.seed)
-        self.policy = Policy.load(
+        engine_config = deepspeed_config(config, self._dtype)
+        sharding = engine_config if options.zero_stage == 3 else None
+        load = partial(
+            Policy.load,
             model_folder,
             dtype=dtype,
-            gradient_checkpointing=options.gradient_checkpointing,
             chunk=options.logprob_chunk_tokens,
-            lora=config.lora,
             longest=config.actors.engine.max_model_len,
-            fused=options.liger is not False,
+            sharding=sharding,
+        )
+        torch.manual_seed(config.seed)
+        self.policy = load(
+            gradient_checkpointing=options.gradient_checkpointing, lora=config.lora, fused=options.liger is not False
         )
         if options.liger is True and not self.policy.can_be_fused:
             raise MistakeError(
@@ -88,24 +91,14 @@ class Trainer:
         self.engine: DeepSpeedEngine = deepspeed.initialize(
             model=self.policy,
             model_parameters=[parameter for parameter in self.policy.parameters() if parameter.requires_grad],
-            config=deepspeed_config(config, self._dtype),
+            config=engine_config,
         )[0]
         self._device: torch.device = self.engine.device
         self._files = BackgroundCheckpointEngine(self.engine._config)
         self.engine.checkpoint_engine = self._files
         self.reference: Reference | WithoutAdapter | None = None
         if config.objective.kl.beta > 0:
-            self.reference = (
-                WithoutAdapter(self.policy)
-                if config.lora
-                else Reference(
-                    model_folder,
-                    self._device,
-                    options.logprob_chunk_tokens,
-                    dtype,
-                    config.actors.engine.max_model_len,
-                )
-            )
+            self.reference = WithoutAdapter(self.policy) if config.lora else Reference(load(), self._device, sharding)
 
     def step(self, micro_batches: Sequence[MicroBatch], denominator: float, learning_rate: float) -> RankReport:
         """Take one optimizer step on this rank's micro-batches. Collective.
@@ -122,7 +115,7 @@ class Trainer:
         self.engine.step()
         kl, moving = self._config.objective.kl, self._moving_reference()
         if moving and kl.sync_every and kl.sync_alpha and self.engine.global_steps % kl.sync_every == 0:
-            moving.follow(self.policy, kl.sync_alpha, self._gathered)
+            moving.follow(self.policy, kl.sync_alpha)
         return RankReport(
             parts=[part for part, _ in reports],
             entropy_sum=sum(entropy for _, entropy in reports),
@@ -166,7 +159,7 @@ class Trainer:
             return [self._forward(row)[0][0].cpu().numpy() for row in rows]
 
     def reference_logprobs(self, micro_batches: Sequence[MicroBatch]) -> list[Floats]:
-        """Return log-probabilities under the reference policy, nats, `[N]` for each micro-batch."""
+        """Return log-probabilities under the reference policy, nats, `[N]` for each micro-batch. Collective."""
         assert self.reference is not None
         return [self.reference.logprobs(**self.row(batch))[0].cpu().numpy() for batch in micro_batches]
 
@@ -285,10 +278,10 @@ class Trainer:
         frozen = self._config.lora is not None  # frozen weights are in the initial checkpoint
         self.engine.save_checkpoint(folder, tag=TAG, save_latest=False, exclude_frozen_parameters=frozen)
         moving = self._moving_reference()
-        if moving and self._rank == 0:
+        if moving and (name := moving.file(self._rank)):
             from safetensors.torch import save_file
 
-            self._files.write(partial(save_file, moving.tensors()), Path(folder) / REFERENCE_FILE)
+            self._files.write(partial(save_file, moving.tensors()), Path(folder) / name)
 
     def is_written(self) -> bool:
         """Return whether this rank's part of the last `save` is on the disk; raises the error of a failed write."""

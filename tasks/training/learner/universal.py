@@ -1,8 +1,9 @@
 """Learner state for another number of ranks: DeepSpeed's universal checkpoint (Lian et al. 2024, arXiv:2406.18820).
 
 Each rank saves its part of the optimizer's state. The universal form holds every parameter whole, with its moments,
-and any number of ranks takes its parts from that. A rank has no other state of its own: the reference policy is whole
-on every rank, nothing is drawn at random once the policy is built, and the order of the data is the controller's.
+and any number of ranks takes its parts from that. A rank has no other state of its own: any number of ranks reads the
+files of a reference policy, nothing is drawn at random once the policy is built, and the order of the data is the
+controller's.
 """
 
 from __future__ import annotations

@@ -85,7 +85,8 @@ def varlen_attention(
     Args:
         module: the attention module; not used.
         query: `[1, Hq, T, D]`, 16 bits.
-        key, value: `[1, Hk, T, D]`; query head h reads key head h // (Hq / Hk).
+        key: `[1, Hk, T, D]`; query head h reads key head h // (Hq / Hk).
+        value: `[1, Hk, T, Dv]`; Dv is D but in multi-head latent attention, where it is smaller.
         attention_mask: None; the layout takes its part.
         layout: of the row, given to the model's forward as a keyword.
         scaling: factor on the scores.
@@ -95,12 +96,15 @@ def varlen_attention(
         model_inputs: further arguments that transformers passes to every attention, such as `position_ids`; not used.
 
     Returns:
-        `[1, T, Hq, D]`, and None in place of the attention weights.
+        `[1, T, Hq, Dv]`, and None in place of the attention weights.
 
     Raises:
         ValueError: an attention mask, dropout, or a variant, which would be ignored.
     """
     refuse_variants(attention_mask=attention_mask, softcap=softcap, s_aux=s_aux, dropout=dropout or None)
+    narrower = query.shape[-1] - value.shape[-1]
+    if narrower:  # the kernels take heads of one size alone
+        value = nn.functional.pad(value, (0, narrower))
     q, k, v = (heads[0].transpose(0, 1) for heads in (query, key, value))  # [T, H, D]
     out = varlen_attn(
         q,
@@ -115,4 +119,4 @@ def varlen_attention(
         **_GROUPED,
     )
     assert isinstance(out, Tensor)
-    return out[None], None
+    return out[None, ..., : out.shape[-1] - narrower], None

@@ -98,8 +98,8 @@ class KLConfig(Config):
 
     beta: float = Field(default=0.0, ge=0)
     """Weight of the penalty; 0, as in OlmoRL, DAPO and Dr GRPO, needs no reference policy at all. Above 0 every learner
-    rank holds the initial checkpoint once more, whole, and runs it forward on every token; with `lora` it is the policy
-    without its adapter, at no memory."""
+    rank holds the initial checkpoint once more, whole or (with `learner.zero_stage` 3) its part of it, and runs it
+    forward on every token; with `lora` it is the policy without its adapter, at no memory."""
     estimator: KLEstimator = "k3"
     """Estimator of the KL per token (Schulman 2020, "Approximating KL divergence"): `k1`, unbiased, of high
     variance; `k2`, biased, never negative; `k3`, unbiased and never negative, GRPO's choice."""

@@ -286,6 +286,7 @@ def _learner_memory(config: TrainingConfig, model: Architecture, machines: Machi
         logprob_chunk_tokens=learner.logprob_chunk_tokens,
         checkpointing=learner.gradient_checkpointing,
         reference=config.objective.kl.beta > 0 and config.lora is None,
+        following=(config.objective.kl.sync_alpha or 1) < 1,
         frozen=config.lora is not None,
     )
     room = (1 - RESERVED) * config.shares_of_gpu[1] * machines.gpu.memory
@@ -295,7 +296,9 @@ def _learner_memory(config: TrainingConfig, model: Architecture, machines: Machi
             "weights": "learner.zero_stage = 3, or more learner.ranks",
             "gradients": "learner.zero_stage = 2 or 3, or more learner.ranks",
             "optimizer": "lora, or more learner.ranks",
-            "reference": "objective.kl.beta = 0, or lora",
+            "gathered": "learner.deepspeed = {zero_optimization: {stage3_max_live_parameters: ...}}",
+            "reference": "objective.kl.beta = 0, or lora, or learner.zero_stage = 3",
+            "mixed": "objective.kl.sync_alpha = 1 or none, or learner.zero_stage = 3",
             "activations": "learner.gradient_checkpointing = true, or fewer learner.micro_batch_tokens",
             "logits": "fewer learner.logprob_chunk_tokens",
         }[largest]

@@ -20,6 +20,10 @@ OPTIMIZER = 12
 """Bytes a parameter: float32 master weight, and AdamW's two moments (ZeRO, Rajbhandari et al. 2020, section 3.1)."""
 GRADIENT = 4
 """Bytes a parameter: gradients are summed in float32 (`learner.deepspeed_config`); 2 in the ZeRO paper."""
+MIXED = 4
+"""Bytes a parameter of a reference policy that follows the policy: its exact weights, in float32 (`reference`)."""
+LIVE_PARAMETERS = 1e9
+"""Parameters of which DeepSpeed's ZeRO 3 holds the whole at a time, at most (`stage3_max_live_parameters`)."""
 STORED = (22, 8)
 """Bytes a token and a layer that wait for the backward pass: for a hidden unit, and for a unit of the gated MLP.
 
@@ -171,12 +175,23 @@ def architecture(source: Mapping[str, Any], config: Path | None) -> Architecture
 
 @dataclass(frozen=True)
 class LearnerMemory:
-    """Memory of one learner rank, bytes, by its use."""
+    """Memory of one learner rank, bytes, by its use.
+
+    Attributes:
+        weights, gradients, optimizer: of the policy, as far as they are this rank's.
+        gathered: whole parameters under ZeRO 3, for the modules that compute or will next.
+        reference: weights of the reference policy, as far as they are this rank's.
+        mixed: float32 copies of these, of a reference policy that follows the policy.
+        activations: what waits for the backward pass, and what that needs besides for a layer.
+        logits: what they need beyond the room of a layer's backward pass.
+    """
 
     weights: float
     gradients: float
     optimizer: float
+    gathered: float
     reference: float
+    mixed: float
     activations: float
     logits: float
 
@@ -195,16 +210,27 @@ def learner_memory(
     logprob_chunk_tokens: int,
     checkpointing: bool,
     reference: bool,
+    following: bool = False,
     frozen: bool = False,
 ) -> LearnerMemory:
     """Return the memory of a rank under ZeRO.
 
-    Stage 1 shards the optimizer's state, 2 the gradients too, 3 the weights too.
+    Stage 1 shards the optimizer's state, 2 the gradients too, 3 the weights of policy and reference too, and gathers
+    them for the modules that compute. Loading needs no more than that: it comes before gradients and activations.
 
     With `checkpointing`, activations are the inputs of all layers and everything of the one that is recomputed; logits
-    count as far as they exceed what a layer needs for its backward pass, which begins when they are gone. A `reference`
-    policy is whole on every rank. Of a `frozen` model an adapter is trained, whose own state is left out.
+    count as far as they exceed what a layer needs for its backward pass, which begins when they are gone. Of a `frozen`
+    model an adapter is trained, whose own state is left out.
+
+    Args:
+        model: the shape of policy and reference.
+        ranks: of the learner.
+        zero_stage, micro_batch_tokens, logprob_chunk_tokens, checkpointing: options of the learner.
+        reference: whether there is a reference policy with weights of its own.
+        following: whether that follows the policy by a share of less than 1.
+        frozen: whether an adapter is trained in place of the weights.
     """
+    referred = model.parameters if reference else 0
     share = {stage: 1 / ranks if zero_stage >= stage else 1.0 for stage in (1, 2, 3)}
     trained = 0 if frozen else model.parameters
     stored, backward = (
@@ -216,7 +242,9 @@ def learner_memory(
         weights=WEIGHT * model.parameters * share[3],
         gradients=GRADIENT * trained * share[2],
         optimizer=OPTIMIZER * trained * share[1],
-        reference=WEIGHT * model.parameters if reference else 0,
+        gathered=WEIGHT * min(model.parameters, LIVE_PARAMETERS) if zero_stage == 3 and ranks > 1 else 0,
+        reference=WEIGHT * referred * share[3],
+        mixed=MIXED * referred * share[3] if following else 0,
         activations=layer + (inputs if checkpointing else stored * model.layers),
         logits=max(0, LOGITS * min(logprob_chunk_tokens, micro_batch_tokens) * model.vocabulary - layer),
     )

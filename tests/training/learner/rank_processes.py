@@ -40,6 +40,72 @@ class RankProcess:
             "steps_per_print": engine.steps_per_print(),
         }
 
+    def loads(self, folder, dtype):
+        """Load a model whole and in parts: its size, both peaks, the rank's part, and tensors that differ. Collective.
+
+        Sizes are bytes.
+        """
+        import deepspeed
+        import torch
+
+        from tasks.training.learner.deepspeed_config import deepspeed_config
+        from tasks.training.learner.policy import Policy
+        from tests.training.learner.live_memory import LiveBytes
+
+        config = self._rank.trainer._config
+        policies, peaks = [], []
+        for sharding in (None, deepspeed_config(config, dtype)):
+            with LiveBytes() as memory:
+                policies.append(Policy.load(folder, dtype=getattr(torch, dtype), sharding=sharding))
+            peaks.append(memory.peak)
+            del memory
+        whole, sharded = policies
+        ours = dict(sharded.named_parameters())
+        differ = [] if whole.state_dict().keys() == sharded.state_dict().keys() else ["names"]
+        for name, parameter in whole.named_parameters():
+            with deepspeed.zero.GatheredParameters([ours[name]]):
+                if not torch.equal(ours[name].data, parameter.data):
+                    differ.append(name)
+        buffers = dict(sharded.named_buffers())
+        for name, buffer in whole.named_buffers():
+            if buffers[name].dtype != buffer.dtype or not torch.equal(buffers[name], buffer):
+                differ.append(name)
+        size = sum(parameter.nbytes for parameter in whole.parameters())
+        part = sum(parameter.ds_tensor.nbytes for parameter in sharded.parameters())
+        return size, *peaks, part, differ
+
+    def trains_its_own_expert(self):
+        """Take a gradient of experts that are modules, of which this rank's row chooses another. Collective.
+
+        Returns each expert's gradient, summed over ranks.
+        """
+        import deepspeed
+        import torch
+        from torch import nn
+
+        from tasks.training.learner.sharding import gather_experts_together
+
+        class Block(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.experts = nn.ModuleList(nn.Linear(4, 4, bias=False) for _ in range(3))
+
+            def forward(self, row):
+                return self.experts[torch.distributed.get_rank()](row)
+
+        config = {
+            "train_micro_batch_size_per_gpu": 1,
+            "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0},
+            "optimizer": {"type": "AdamW", "params": {"torch_adam": True}},
+        }
+        model = nn.Sequential(Block())
+        gather_experts_together(model)
+        engine = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)[0]
+        row = torch.ones(1, 4, requires_grad=True)  # as that of any block within a model
+        engine.backward(engine(row).sum() * torch.distributed.get_world_size())
+        full = deepspeed.utils.safe_get_full_grad
+        return [full(expert.weight).sum().item() for expert in model[0].experts]
+
     def whole_state(self):
         """What all ranks hold together, as float32 arrays: parameters, moments, step, learning rate. Collective."""
         from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state

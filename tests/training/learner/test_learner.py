@@ -37,12 +37,12 @@ def learner(processes, tiny_model):
     """A function that starts a `RayLearner` with the given options; all end with the test that started them."""
     from tasks.training.learner.client import RayLearner
 
-    def start(objective=(), lora=None, fresh=False, **options):
+    def start(objective=(), lora=None, fresh=False, folder=tiny_model, **options):
         learner = {"cpu_threads": 1, "cpus": 0, **options}
         config = TrainingConfig.model_validate({"learner": learner, "objective": dict(objective), "lora": lora})
 
         def create(rank):
-            return processes.take(config.learner.ranks, rank, config, str(tiny_model), fresh=fresh)
+            return processes.take(config.learner.ranks, rank, config, str(folder), fresh=fresh)
 
         learner = RayLearner(create, config)
         asyncio.run(learner.start())
@@ -332,23 +332,25 @@ def test_a_reference_in_16_bits_follows_what_each_step_changes_by_less_than_they
     import torch
 
     from tasks.training.learner.policy import Policy
-    from tasks.training.learner.reference import FILE, Reference
+    from tasks.training.learner.reference import Reference
 
-    policy = Policy.load(str(tiny_model), dtype=torch.bfloat16, chunk=64)
-    reference = Reference(str(tiny_model), torch.device("cpu"), 64, torch.bfloat16)
+    def load():
+        return Policy.load(str(tiny_model), dtype=torch.bfloat16, chunk=64)
+
+    policy, reference = load(), Reference(load(), torch.device("cpu"))
     goal = {}
     with torch.no_grad():
         for name, parameter in policy.checkpoint_parameters():
             parameter.copy_(parameter.float() * (1 + 2**-7))  # the next number that there is
             goal[name] = parameter.clone()
     for _ in range(60):
-        reference.follow(policy, 0.1, lambda parameter: parameter)
+        reference.follow(policy, 0.1)
     followed = dict(reference._policy.checkpoint_parameters())
     assert all(torch.equal(followed[name], goal[name]) for name in goal)
     from safetensors.torch import save_file
 
-    save_file(reference.tensors(), tmp_path / FILE)
-    again = Reference(str(tiny_model), torch.device("cpu"), 64, torch.bfloat16)
+    save_file(reference.tensors(), tmp_path / reference.file(0))
+    again = Reference(load(), torch.device("cpu"))
     again.load(str(tmp_path))
     assert all(torch.equal(tensor, again.tensors()[name]) for name, tensor in reference.tensors().items())
 

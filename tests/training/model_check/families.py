@@ -35,6 +35,8 @@ QWEN3_NEXT = {
     "shared_expert_intermediate_size": 32,
 }
 MAMBA2 = {"num_heads": 4, "head_dim": 16, "state_size": 8, "n_groups": 1, "expand": 2, "chunk_size": 8}
+LATENT = {"kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16, "head_dim": 8}
+DEEPSEEK = {"n_routed_experts": 4, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "n_shared_experts": 1}
 GLM4_MOE = {"n_routed_experts": 4, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1}
 LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 32, **FACTORS}
 FAMILIES = {
@@ -57,6 +59,8 @@ FAMILIES = {
     "qwen3_next": {**EXPERTS, **QWEN3_NEXT},
     "mamba2": MAMBA2,
     "glm4_moe": {**EXPERTS, **GLM4_MOE},
+    "deepseek_v2": {**EXPERTS, **DEEPSEEK, **LATENT, "q_lora_rank": None, "num_key_value_heads": 2},
+    "deepseek_v3": {**EXPERTS, **DEEPSEEK, **LATENT, "q_lora_rank": 16, "num_key_value_heads": 2},
     "mixtral": {"num_local_experts": 4},
     "qwen3_moe": EXPERTS,
     "olmoe": {**EXPERTS, "num_experts": 4},

@@ -84,7 +84,16 @@ def test_activations_logits_and_reference_by_hand():
     assert memory().logits == 12 * 50 * 152_064 - 100 * (stored + backward)
     assert memory(logprob_chunk_tokens=1).logits == 0
     assert memory(reference=True).total - memory().total == 2 * model.parameters
+    assert memory(reference=True, following=True).mixed == 4 * model.parameters
     assert memory(frozen=True).optimizer == memory(frozen=True).gradients == 0
+
+
+def test_under_zero_3_the_reference_is_sharded_and_parameters_are_gathered():
+    model = KNOWN["Qwen2.5-7B"]
+    sharded = memory(zero_stage=3, reference=True, following=True)
+    assert (sharded.reference, sharded.mixed) == (2 * model.parameters / 4, 4 * model.parameters / 4)
+    assert sharded.gathered == 2e9
+    assert memory(zero_stage=3, ranks=1).gathered == memory(zero_stage=2).gathered == 0
 
 
 @pytest.mark.parametrize(
@@ -210,7 +219,7 @@ def test_validation_takes_its_tokens_from_training_and_the_learner_never_waits_f
     [
         (
             ["learner.ranks=8"],
-            r"a learner rank needs 115 GB and has 72: .* for optimizer\. Way out: lora, or more learner",
+            r"a learner rank needs 117 GB and has 72: .* for optimizer\. Way out: lora, or more learner",
         ),
         (["learner.zero_stage=1"], r"for (weights|gradients)\. Way out: "),
         (

@@ -1,0 +1,151 @@
+"""Models of which every rank holds a part from the first byte on: ZeRO 3 (Rajbhandari et al. 2020, arXiv:1910.02054).
+
+DeepSpeed's `zero.Init` makes each parameter, keeps this rank's part and frees the rest. transformers then gathers the
+parameters of one module at a time, and fills them from the checkpoint.
+
+    parameter [6, 3]: 18 numbers in a row     rank 0: 0 ... 8      rank 1: 9 ... 17
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, modeling_utils
+from transformers.integrations.deepspeed import HfDeepSpeedConfig
+
+_Load = Callable[[PreTrainedModel, dict[str, Tensor], Any], tuple[list[str], set[str]]]
+_LOADER = "_load_state_dict_into_zero3_model"
+"""Name of transformers' function that fills a sharded model from all tensors of a checkpoint."""
+_LAYER = re.compile(r".*?\.\d+\.")
+"""Beginning of the names of a layer's tensors, such as `model.layers.3.`."""
+
+
+@contextlib.contextmanager
+def sharded_loading(config: Mapping[str, Any] | None) -> Iterator[None]:
+    """Let transformers load models sharded over all ranks for the length of a block. Collective.
+
+    A rank's memory never holds more than its part of the model, the tensors of one layer, and those of one module.
+
+    Args:
+        config: DeepSpeed's, with ZeRO 3; None: models are loaded whole.
+    """
+    if config is None:
+        yield
+        return
+    load: _Load = getattr(modeling_utils, _LOADER)
+    alive = HfDeepSpeedConfig(dict(config))  # transformers has a weak reference to it
+    setattr(modeling_utils, _LOADER, _by_layer(load))
+    try:
+        yield
+    finally:
+        setattr(modeling_utils, _LOADER, load)
+        del alive
+
+
+def _by_layer(load: _Load) -> _Load:
+    """Return a `load` that is given a layer at a time: it joins the experts of all that it is given before it shards.
+
+    The tensors of the checkpoint are files in the address space, which take no memory until they are joined or copied.
+    """
+
+    def load_in_parts(
+        model: PreTrainedModel, tensors: dict[str, Tensor], options: Any = None
+    ) -> tuple[list[str], set[str]]:
+        layers: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            layer = _LAYER.match(name)
+            layers.setdefault(layer[0] if layer else name, {})[name] = tensor
+        errors: list[str] = []
+        missing = set(model.state_dict())
+        for layer_tensors in layers.values():
+            wrong, others = load(model, layer_tensors, options)
+            errors += wrong
+            missing &= others
+        return errors, missing
+
+    return load_in_parts
+
+
+def restore_buffers(model: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Compute the buffers anew that no checkpoint has, such as RoPE's frequencies, in the types that they should have.
+
+    `zero.Init` rounds every number that a model makes for itself to the type of its weights.
+
+    Args:
+        model: loaded under `sharded_loading`; changed in place.
+        dtype: of its weights.
+    """
+    with torch.device("meta"):
+        right = type(model)._from_config(model.config, dtype=dtype)
+    for name, module in model.named_modules():
+        rounded = False
+        for buffer in module._non_persistent_buffers_set:
+            ours, theirs = module._buffers[buffer], right.get_submodule(name)._buffers[buffer]
+            if ours is not None and theirs is not None and ours.dtype != theirs.dtype:
+                module._buffers[buffer] = torch.empty_like(ours, dtype=theirs.dtype)
+                rounded = True
+        if rounded:
+            model._init_weights(module)
+
+
+def is_sharded(parameter: nn.Parameter) -> bool:
+    """Return whether DeepSpeed has made the parameter one of which a rank holds a part."""
+    return hasattr(parameter, "ds_tensor")
+
+
+def own_part(parameter: nn.Parameter) -> Tensor:
+    """Return this rank's part of a parameter, `[n]` in the order of memory; all of it where it is not sharded.
+
+    What is written to the part is written to the parameter, but for a copy of the whole that DeepSpeed may hold
+    (`drop_copies`).
+    """
+    if not is_sharded(parameter):
+        return parameter.data.view(-1)
+    start, stop = own_range(parameter)
+    part: Tensor = parameter.ds_tensor.data[: stop - start]  # type: ignore[attr-defined]
+    return part
+
+
+def own_range(parameter: nn.Parameter) -> tuple[int, int]:
+    """Return the first number of this rank's part in the order of memory, and the one after its last."""
+    if not is_sharded(parameter):
+        return 0, parameter.numel()
+    size, numbers = parameter.ds_tensor.ds_numel, parameter.ds_numel  # type: ignore[attr-defined]
+    start = min(torch.distributed.get_rank() * size, numbers)  # the last parts are padded
+    return start, min(start + size, numbers)
+
+
+def drop_copies(model: nn.Module) -> None:
+    """Make DeepSpeed forget the whole parameters that it holds, after parts were written. Collective.
+
+    Small parameters, which stay whole on every rank, are gathered anew.
+    """
+    from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
+
+    whole: list[Any] = [
+        parameter
+        for parameter in model.parameters()
+        if is_sharded(parameter) and parameter.ds_status == ZeroParamStatus.AVAILABLE  # type: ignore[attr-defined]
+    ]
+    if whole:
+        whole[0].partition(whole)
+    if staying := [parameter for parameter in whole if parameter.ds_persist]:
+        staying[0].all_gather(staying)
+
+
+def gather_experts_together(model: nn.Module) -> None:
+    """Let ZeRO 3 gather a block of experts as one where every expert is a module of its own.
+
+    Ranks choose different experts, and a collective call for an expert that one rank alone has chosen would never end.
+    Experts that are one tensor, which transformers makes of most, are gathered at once as it is.
+    """
+    from deepspeed.utils import set_z3_leaf_module
+
+    for block in model.modules():
+        if any(isinstance(child, nn.ModuleList) and "experts" in name for name, child in block.named_children()):
+            set_z3_leaf_module(block, True)
