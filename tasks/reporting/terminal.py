@@ -99,7 +99,7 @@ def print_stages(console: Console, summary: Mapping[str, Any], stages: Sequence[
 def print_responses(console: Console, stages: Sequence[StageSummary]) -> None:
     """Print the folder with every response that training sampled, where it keeps them."""
     for stage in stages:
-        if stage.facts.get("rollouts"):
+        if stage.stage == "training" and stage.facts.get("rollouts"):
             console.print(Text(f"{'responses':12}{stage.facts['rollouts']}"), soft_wrap=True)
 
 

@@ -107,7 +107,7 @@ def test_a_machine_has_8_cores_and_64_gib_for_each_gpu_that_it_holds(nodes):
     assert found["learn"].task_node.overrides.extended_resources.shared_memory.size_limit == "16Gi"
     _, training = nodes(train, training=recipe("dapo_qwen25_32b"))
     [memory] = training[0].custom["rayCluster"]["workerGroupSpec"][0]["k8sPod"]["podSpec"]["volumes"]
-    assert memory["emptyDir"]["sizeLimit"] == "131Gi", "two versions of 61 GiB of weights, and 1 GiB for each GPU"
+    assert memory["emptyDir"]["sizeLimit"] == "192Gi", "three versions of 61 GiB of weights, and 1 GiB for each GPU"
     assert groups(training)["head"][1]["memory"] == "48Gi", "25 steps of 8,192 responses between two checkpoints"
 
 
