@@ -171,6 +171,8 @@ def test_the_job_is_the_one_that_flytekits_plugin_registers(monkeypatch):
 
     recipe = load_yaml(Recipe, RECIPES / "olmo3_think_32b.yaml")
     job = ray_job(recipe, recipe.cluster)
+    for node in (job.head_node_config, *job.worker_node_config):
+        node.pod_template = None  # the plugin's own has no volumes and labels without Kubernetes' client
     groups = [
         WorkerNodeConfig(group_name=each.group_name, replicas=each.replicas, requests=own(each.requests))
         for each in job.worker_node_config

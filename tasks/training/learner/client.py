@@ -210,7 +210,7 @@ class RayLearner:
     async def step(self, sequences: list[TokenSequence], denominator: float, learning_rate: float) -> StepReport:
         from tasks.training.objective import summarize
 
-        micro_batches = self._packed(sequences)
+        micro_batches = await self._packed(sequences)
         reports = await self._once("step", lambda rank: (micro_batches[rank], denominator, learning_rate))
         metrics = summarize(itertools.chain.from_iterable(report.parts for report in reports))
         entropy = sum(report.entropy_sum for report in reports) / max(metrics["num_tokens"], 1)
@@ -228,7 +228,7 @@ class RayLearner:
 
     async def _by_sequence(self, sequences: list[TokenSequence], method: str) -> list[Floats]:
         """Call a method of each rank that gives one number per predicted token; return them by sequence."""
-        micro_batches = self._packed(sequences)
+        micro_batches = await self._packed(sequences)
         by_rank = await self._once(method, lambda rank: (micro_batches[rank],))
         result: list[Floats] = [np.zeros(0, np.float32) for _ in sequences]
         for batch, values in zip(itertools.chain(*micro_batches), itertools.chain(*by_rank), strict=True):
@@ -236,12 +236,10 @@ class RayLearner:
                 result[index] = values[batch.sequence_ids[0] == index]
         return result
 
-    def _packed(self, sequences: list[TokenSequence]) -> list[list[MicroBatch]]:
-        return pack(
-            sequences,
-            self._config.learner.micro_batch_tokens,
-            ranks=len(self._ranks),
-            **self._rows,
+    async def _packed(self, sequences: list[TokenSequence]) -> list[list[MicroBatch]]:
+        # Packing 100 million tokens takes 20 seconds, in which the controller must answer engines and judges.
+        return await asyncio.to_thread(
+            pack, sequences, self._config.learner.micro_batch_tokens, ranks=len(self._ranks), **self._rows
         )
 
     async def write_weights(self, path: Path) -> str:

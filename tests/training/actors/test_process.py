@@ -44,7 +44,7 @@ def test_no_two_engines_of_a_run_draw_from_the_same_seed(monkeypatch, tmp_path):
     monkeypatch.setattr(ray, "cluster_resources", dict)
     monkeypatch.setattr(processes, "RayActor", lambda _create, options, *_: seeds.append(options.engine.seed))
     for begins_at in (0, 7):
-        of_a_run = processes.RunProcesses(TrainingConfig(), tmp_path, tmp_path, begins_at, "node")
+        of_a_run = processes.RunProcesses(TrainingConfig(), tmp_path, tmp_path, begins_at, "a" * 56)
         for index in range(4):
             for attempt in range(3):
                 of_a_run.make_actor(index, attempt)
