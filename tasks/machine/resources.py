@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import importlib.util
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -29,7 +30,9 @@ def process_cores() -> Machine:
 
 
 def has_gpu() -> bool:
-    """Return whether torch sees an accelerator."""
+    """Return whether torch sees an accelerator; False where torch is not installed, as in the base install."""
+    if importlib.util.find_spec("torch") is None:
+        return False
     import torch
 
     return torch.accelerator.is_available()
