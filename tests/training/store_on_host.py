@@ -15,7 +15,7 @@ from tasks.storage.durable import whole
 from tests.object_store import BUCKET, KEYS, ObjectStore
 
 PORT = 5000
-LIST_SECONDS = 0.5
+LIST_SECONDS = 1.0
 
 
 def main(file: Path) -> None:

@@ -17,9 +17,9 @@ from tasks.training.config import TrainingConfig
 from tests.object_store import BUCKET, KEYS
 from tests.training.hosts import TEMPORARY, Hosts, missing
 from tests.training.mixtures import mixture
-from tests.training.store_on_host import PORT
+from tests.training.store_on_host import LIST_SECONDS, PORT
 
-STEPS = 24
+STEPS = 60
 EVERY = 4
 RECIPE = TrainingConfig.model_validate(
     {
@@ -143,6 +143,7 @@ def test_a_rank_goes_on_on_another_host_and_the_run_on_other_hosts(tmp_path, tin
         for host in (run.head, run.engine, run.first, room):
             host.kill()
 
+        time.sleep(3 * LIST_SECONDS)
         newest = saved()[-1]
         again = Attempt(hosts, storage, tiny_model, prompts, tmp_path)
         again.until(lambda: again.steps > newest)
