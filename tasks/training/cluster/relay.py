@@ -318,9 +318,18 @@ class RelayNodes:
     def keep_only(self, folder: Path, names: Collection[str]) -> None:
         """Begin to remove everything from a folder but these names, on every node that has a relay."""
         for relay in self._relays.values():
-            removal = asyncio.create_task(_logged(relay.keep_only(str(folder), list(names))))
+            removal = asyncio.create_task(self._keep_only(relay, str(folder), list(names)))
             self._removals.add(removal)
             removal.add_done_callback(self._removals.discard)
+
+    async def _keep_only(self, relay: RayRelay, folder: str, names: Collection[str]) -> None:
+        try:
+            await relay.keep_only(folder, names)
+        except RelayError as error:
+            if await relay.is_alive():
+                logger.warning("old files of the learner stay: %s", error)
+            else:  # the node has left with them
+                self._relays.pop(relay.node, None)
 
     def shutdown(self) -> None:
         """End all relays; the weights go with them."""
