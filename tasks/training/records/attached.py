@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Attached:
-    """What a run is given while it holds its folder and address, for `RunInputs`."""
+    """The lease, the upload and the address of a run that holds its folder, to be put into `RunInputs`."""
 
     lease: Lease
     """The right to work on the run."""
