@@ -119,7 +119,6 @@ class Host(Namespaces):
                 env=ENVIRONMENT
                 | {"PYTHONPATH": str(ROOT), "TMPDIR": TEMPORARY, "RAY_TMPDIR": TEMPORARY}
                 | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
-                | {"RAY_raylet_start_wait_time_s": "120"}  # a machine that is busy takes longer than Ray's 30
                 | {"GLOO_SOCKET_IFNAME": "eth0"},  # hosts have one name, by which gloo would look for its address
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -74,11 +74,11 @@ class Attempt:
         return Path(f"/proc/{host.first.pid}/root{path}")
 
     def add(self, *cpus):
-        """Hosts of as many CPUs, when all are nodes of the cluster."""
-        added = [self._hosts.add() for _ in cpus]
-        starting = [host.start_ray(self.head, cpus=number) for host, number in zip(added, cpus, strict=True)]
-        for host, process in zip(added, starting, strict=True):
-            assert process.wait() == 0, host.log.read_text()
+        """Hosts of as many CPUs, nodes of the cluster; one after the other, as Ray gives each 30 seconds to start."""
+        added = []
+        for number in cpus:
+            added.append(self._hosts.add())
+            assert added[-1].start_ray(self.head, cpus=number).wait() == 0, added[-1].log.read_text()
         return added
 
     @property
