@@ -1,4 +1,4 @@
-"""The environment that a task is registered with: the digest of its code, and the secrets of its pods."""
+"""The environment that a task is registered with: the digest of its code, the address of runs, and secrets."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from tasks.failures import MistakeError
 from tasks.lineage.code_digest import code_digest
+from tasks.storage.locations import RUNS
 
 CODE = "RLVR_CODE"
 """Environment variable of a pod that holds the digest of the code its task was registered with."""
@@ -31,6 +32,8 @@ def options(module: str) -> dict[str, Any]:
     from flytekit import Secret
 
     environment, secrets = {CODE: code_digest(module)}, []
+    if "://" in (runs := os.environ.get(RUNS, "")):  # a folder of this machine is none in a pod
+        environment[RUNS] = runs
     if given := os.environ.get(SECRETS):
         # A dynamic task declares in its pod what it starts, and gives it the same secrets.
         environment[SECRETS] = given

@@ -148,7 +148,7 @@ def _check_head(data: DataFile, training: Recipe) -> None:
         parts = ", ".join(f"{name} {gib:.1f}" for name, gib in sorted(needs.items(), key=lambda need: -need[1]))
         raise SpecError(
             f"training: the head needs about {sum(needs.values()):.1f} GiB of memory: {parts}; but "
-            f"cluster.head.memory_gib is {pod.memory_gib}: raise it, or lower checkpoint_every"
+            f"cluster.head.memory_gib is {pod.memory_gib}: raise it, or lower recover_every"
         )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import yaml
@@ -20,7 +21,7 @@ from tasks.machine.local_ray import start_ray
 from tasks.machine.progress import track_progress
 from tasks.machine.quiet import silence_libraries
 from tasks.storage.durable import PARTIAL
-from tasks.storage.locations import folder_of
+from tasks.storage.locations import address_of, folder_of
 from tasks.storage.model_folder import check_model_folder
 from tasks.tables.content_digest import file_digest
 from tasks.tables.schemas import canonical_json
@@ -30,6 +31,9 @@ from tasks.training.simulation.plan import Machines
 from tasks.training.simulation.plan_table import table
 from tasks.training.telemetry.alarms import as_markdown
 from tasks.training.telemetry.step_metrics import note
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 silence_libraries()
 
@@ -73,6 +77,7 @@ def run(
     """
     from tasks.inputs.preflight import fingerprinted
     from tasks.training.attempt import reported
+    from tasks.training.records.attached import attached
     from tasks.training.run import RunInputs, make_run_folder, train
 
     config = with_overrides(recipe, overrides)
@@ -93,8 +98,12 @@ def run(
         )
         judged_by = verifiers.with_initial(model)
         inputs_of_run = RunInputs(config.run, model, mixture, folder, judged_by, lineage=lineage, on_step=on_step)
-        with reported(folder, config.run, advance):
-            result = train(inputs_of_run)
+        address = address_of(folder.name, "")
+        with (
+            attached(folder, address, filesystem_of, config.checkpoint_every) as held,
+            reported(folder, config.run, advance),
+        ):
+            result = train(replace(inputs_of_run, lease=held.lease, on_saved=held.on_saved, parts=held.parts))
     click.echo(f"policy      {result.policy}\nledger      {result.ledger}\nmetrics     {result.metrics}")
     if config.keep_rollouts:
         click.echo(f"responses   {folder / 'rollouts'}")
@@ -191,6 +200,13 @@ def prepared(spec: ModelSpec) -> Path:
         partial.mkdir(parents=True, exist_ok=True)
         prepare_model(spec, partial).rename(folder)
     return folder
+
+
+def filesystem_of(address: str) -> AbstractFileSystem:
+    """Return the fsspec file system of an address on blob storage, with the credentials of the environment."""
+    from fsspec.core import url_to_fs
+
+    return url_to_fs(address)[0]
 
 
 def with_overrides(recipe: str, overrides: tuple[str, ...]) -> Recipe:

@@ -46,8 +46,10 @@ def what_is_left(folder: Path, config: TrainingConfig) -> str:
             f"training: interrupted; {done} of {config.steps} steps are in the checkpoint in {folder}: the same "
             "command resumes there"
         )
+    every = config.steps_between_checkpoints
+    option = "checkpoint_every" if every == config.checkpoint_every else "recover_every"
     return (
-        f"training: interrupted before the first checkpoint (checkpoint_every is {config.checkpoint_every}): the same "
+        f"training: interrupted before the first checkpoint ({option} is {every}): the same "
         "command begins training anew, and takes finished stages from the cache"
     )
 

@@ -19,10 +19,8 @@ from tasks.training.prompt_options import ActiveResampling, DynamicResampling, P
 
 SHARED_ENGINE = 0.4
 """Share of a GPU's memory that an engine takes by default beside a learner rank."""
-
 LIBRARIES = 0.05
 """Share of a GPU's memory that neither the engine nor the learner rank on it may fill: both load CUDA's libraries."""
-
 SMALLEST_LEARNER = 0.15
 """Smallest share of a GPU's memory that an engine may leave to the learner rank beside it."""
 
@@ -195,8 +193,11 @@ class TrainingConfig(Config):
     alarms: RunTime[AlarmsConfig] = AlarmsConfig()
     """Thresholds of the metrics beyond which a run logs an alarm."""
     checkpoint_every: RunTime[int] = Field(10, ge=1)
-    """Steps between two checkpoints; the last step is always saved. The tokens of the steps since the newest checkpoint
-    are held in memory, to repeat these steps when the learner is lost."""
+    """Steps between two checkpoints that can be gone back to: the newest of them stays until the next one is complete,
+    beside the newest two checkpoints of either kind. The last step is always saved."""
+    recover_every: RunTime[int | None] = Field(10, ge=1)
+    """Steps without a checkpoint after which another is taken, for recovery alone: it stays until two newer ones are
+    complete. The tokens of these steps are held in memory, to repeat them when the learner is lost. null: none is."""
     export_every: RunTime[int | None] = Field(None, ge=1)
     """Steps between two policies that are exported during the run, as Hugging Face folders `policies/step_<n>` of the
     run folder, each as large as the model. null: only the last policy is exported, as `policy`."""
@@ -214,6 +215,11 @@ class TrainingConfig(Config):
     seed: int = 0
     """Seed of the order of prompts after the first epoch, of the learner, of the choice of validation prompts, and of
     `deterministic` responses."""
+
+    @property
+    def steps_between_checkpoints(self) -> int:
+        """Largest number of steps between two checkpoints."""
+        return min(self.checkpoint_every, self.recover_every or self.checkpoint_every)
 
     @property
     def gpus(self) -> int:
@@ -384,8 +390,10 @@ class TrainingConfig(Config):
                 raise ValueError(
                     f"deterministic: what is sampled depends on timing with {name} = {value}; set {needed}"
                 )
-        if self.checkpoint_every % self.actors.sync_every:
-            raise ValueError(
-                f"deterministic: a run that resumes from a checkpoint gives its weights to engines; checkpoint_every = "
-                f"{self.checkpoint_every} must be a multiple of actors.sync_every = {self.actors.sync_every}"
-            )
+        steps = {"checkpoint_every": self.checkpoint_every, "recover_every": self.steps_between_checkpoints}
+        for name, every in steps.items():
+            if every % self.actors.sync_every:
+                raise ValueError(
+                    f"deterministic: a run that resumes gives the weights of its checkpoint to engines; {name} = "
+                    f"{every} must be a multiple of actors.sync_every = {self.actors.sync_every}"
+                )

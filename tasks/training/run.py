@@ -26,7 +26,7 @@ from tasks.training.actors.relayed_weights import RelayedWeights
 from tasks.training.actors.weights import Weights, WeightStore, needed_memory, weights_folder
 from tasks.training.cluster.memory import killed_again
 from tasks.training.cluster.nodes import only_node, this_node_lives
-from tasks.training.cluster.placement import decided
+from tasks.training.cluster.placement import decided, rank_resources
 from tasks.training.cluster.processes import RunProcesses, check_resources, needed_judge_gpus, verifiers_of_prompts
 from tasks.training.cluster.relay import RelayNodes
 from tasks.training.cluster.watchdog import watch
@@ -36,6 +36,7 @@ from tasks.training.control.controller import Controller
 from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.control.validation import split_validation, validated_policy
 from tasks.training.groups.group import Prompt, read_prompts
+from tasks.training.learner.parts import PartStorage, fetch_whole
 from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.learner.universal import convert
 from tasks.training.records.checkpoint import Checkpoints
@@ -82,8 +83,8 @@ class RunInputs:
     mixture: Path
     """Parquet file of `schemas.MIXTURE`: the prompts."""
     folder: Path
-    """The run folder: checkpoints, ledger, metrics, policy. On storage that outlives the run and that every node with
-    learner ranks sees."""
+    """The run folder: checkpoints, ledger, metrics, policy. On storage that outlives the run, unless `on_saved` and
+    `parts` take the checkpoints to one."""
     verifiers: VerifiersConfig = DEFAULTS
     """Options by which responses are judged."""
     lease: Lease | None = None
@@ -95,6 +96,9 @@ class RunInputs:
     """Called with the metrics of each step."""
     on_saved: Callable[[Path], None] = lambda _: None
     """Called with the folder of each complete checkpoint."""
+    parts: PartStorage | None = None
+    """The run's address on blob storage, to which ranks upload their files of checkpoints where their nodes do not see
+    the run folder; None: it has none, and these nodes must see the folder."""
 
 
 def train(inputs: RunInputs) -> TrainingResult:
@@ -109,7 +113,8 @@ def train(inputs: RunInputs) -> TrainingResult:
         OtherRunError: the run folder holds a run that these inputs cannot resume.
         RunInUseError, LeaseLostError: another process works on this run, or has taken it over.
         RewardFunctionError, RewardServiceError: a reward function of the user's fails on every response.
-        NotSharedError: a node with learner ranks does not see the run folder.
+        NotSharedError: a node with learner ranks does not see the run folder, and `parts` is None.
+        StoreError: the files of a checkpoint on blob storage are damaged, or cannot be read.
         SharedMemoryError: a node has too little shared memory for weights.
         NoSignalError, LostGroupsError, StalledError, ActorLostError, LearnerLostError, NodeLostError,
             DivergedError: training cannot continue; each class names the cause.
@@ -183,12 +188,15 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], lease: Lease) -> Trai
     folder, memory = inputs.folder, memory_limit.watch()
     with contextlib.ExitStack() as stack:
         weights, where = _weights(stack, inputs, widening)
-        checkpoints = Checkpoints(folder / "checkpoints", inputs.on_saved, lease.check)
+        if isinstance(where, RelayNodes) and inputs.parts is None:
+            await where.check_run_folder(folder, rank_resources(inputs.config, gpu=gpu))
+        every = inputs.config.checkpoint_every
+        checkpoints = Checkpoints(folder / "checkpoints", inputs.on_saved, lease.check, every)
         checkpoint = checkpoints.newest()
-        state = await _state_of(checkpoint, inputs.config)
+        state = await _state_of(checkpoint, inputs.config, inputs.parts)
         config = with_types(inputs.config, learner=state.dtype, gpu=gpu)
         ledger, journal = _open_records(stack, folder, state, lease, keep_rollouts=config.keep_rollouts)
-        processes = RunProcesses(config, inputs.model, folder, state.version, where)
+        processes = RunProcesses(config, inputs.model, folder, state.version, where, inputs.parts)
         stack.callback(processes.shutdown)
         trained, validated = split_validation(prompts, config)
         collaborators = Collaborators(
@@ -239,10 +247,11 @@ def _weights(stack: contextlib.ExitStack, inputs: RunInputs, widening: int) -> t
     return weights, relays
 
 
-async def _state_of(checkpoint: Path | None, config: TrainingConfig) -> RunState:
+async def _state_of(checkpoint: Path | None, config: TrainingConfig, storage: PartStorage | None) -> RunState:
     """Return the state in `checkpoint`, checked against `config`; without one, that of a run at its beginning.
 
-    Where other learner ranks wrote the checkpoint, the learner's part of it is converted for those of `config`.
+    Where other learner ranks wrote the checkpoint, the learner's part of it is converted for those of `config`, on this
+    node: its disk has to hold the files of all ranks, fetched and converted.
     """
     if checkpoint is None:
         return RunState.beginning(await asyncio.to_thread(run_setup, config))
@@ -257,7 +266,9 @@ async def _state_of(checkpoint: Path | None, config: TrainingConfig) -> RunState
             config.learner.ranks,
             config.learner.zero_stage,
         )
-        await asyncio.to_thread(convert, Checkpoints.learner_in(checkpoint))
+        learner = Checkpoints.learner_in(checkpoint)
+        await asyncio.to_thread(fetch_whole, learner, storage)
+        await asyncio.to_thread(convert, learner)
     return state
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated, NamedTuple
 
 from flytekit import FlyteContextManager, Resources
 from flytekit.exceptions.user import FlyteRecoverableException
@@ -39,9 +37,6 @@ from tasks.training.config import TrainingConfig
 from tasks.training.records.identity import run_name
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
-if TYPE_CHECKING:
-    from tasks.storage.lease import Lease
-
 CLUSTER = RayJobConfig(HeadNodeConfig(Resources(cpu="4", mem="32Gi")), [], shutdown_after_job_finishes=True)
 """The machine of the task by itself; in the pipeline the recipe sets the machines (`workflows/training.py`)."""
 
@@ -73,12 +68,15 @@ def train_policy(
     """
     from tasks import charts
     from tasks.training.attempt import reported
+    from tasks.training.records.attached import attached
     from tasks.training.run import RunInputs, train
     from tasks.training.telemetry.step_metrics import note
 
     watch = Stopwatch("training")
     inputs = {"model": content_digest(model), "mixture": content_digest(mixture)}
     folder = folder_of(run_name(inputs["model"], inputs["mixture"], config, verifiers))
+    access = FlyteContextManager.current_context().file_access
+    address = address_of(folder.name, access.raw_output_prefix)
     lineage = made_from(__name__, inputs=inputs, seed=config.seed, training=config, verifiers=verifiers)
     initial = local(model)
     judged_by = verifiers.with_initial(initial)
@@ -94,7 +92,10 @@ def train_policy(
                 show("training", charts.deck(charts.training_curves(read_json_lines(folder / "metrics.jsonl"))))
 
         try:
-            with remote_run(folder) as (lease, on_saved), reported(folder, config, advance):
+            with (
+                attached(folder, address, access.get_filesystem_for_path, config.checkpoint_every) as held,
+                reported(folder, config, advance),
+            ):
                 result = train(
                     RunInputs(
                         config,
@@ -102,10 +103,11 @@ def train_policy(
                         local(mixture),
                         folder,
                         judged_by,
-                        lease=lease,
+                        lease=held.lease,
                         lineage=lineage,
                         on_step=on_step,
-                        on_saved=on_saved,
+                        on_saved=held.on_saved,
+                        parts=held.parts,
                     )
                 )
         except InfrastructureError as error:
@@ -145,33 +147,3 @@ def _summary(
         run_folder=folder.name,
         rollouts=f"{address_of(folder.name, prefix) or folder}/rollouts" if config.keep_rollouts else "",
     )
-
-
-@contextlib.contextmanager
-def remote_run(folder: Path) -> Iterator[tuple[Lease, Callable[[Path], None]]]:
-    """Hold the lease of the run in `folder`, and synchronise the run with blob storage if it has an address there.
-
-    Before the block the newest checkpoint is downloaded; after it, at the run's end, the last one is kept there.
-
-    Yields:
-        The lease, and the function to call with each complete checkpoint, which uploads it.
-
-    Raises:
-        AccessError: a run cannot be stored at this address, or with these credentials.
-        StoreError: the storage does not answer.
-        RunInUseError: another process works on it.
-    """
-    from tasks.storage.lease import Lease
-    from tasks.training.records.remote_store import RunStore
-
-    access = FlyteContextManager.current_context().file_access
-    address = address_of(folder.name, access.raw_output_prefix)
-    folder.mkdir(parents=True, exist_ok=True)
-    if address is None:
-        with Lease.of_folder(folder) as lease:
-            yield lease, lambda _: None
-        return
-    with RunStore(access.get_filesystem_for_path(address), address, folder) as store:
-        store.restore()
-        yield store.lease, store.save
-        store.finish()

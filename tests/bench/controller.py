@@ -83,6 +83,7 @@ def measure(in_flight: int, actors: int = ACTORS, clock: Callable[[], float] = t
             "groups_per_step": groups_per_step,
             "async_steps": STEPS_AHEAD,
             "checkpoint_every": STEPS,
+            "recover_every": None,
             "max_staleness": 100,
             "sampling": {"samples": SAMPLES, "max_tokens": LONGEST},
             "actors": {

@@ -110,6 +110,7 @@ def config_of(options: dict[str, Any]) -> TrainingConfig:
         "sampling": {"samples": SAMPLES, "max_tokens": LONGEST // SCALE},
         "max_staleness": 100,
         "checkpoint_every": 10_000,
+        "recover_every": None,
         "keep_rollouts": False,
         "alarms": {"max_truncated": None},
     }

@@ -40,6 +40,7 @@ def _generated(share: float, name: str) -> float:
             "resampling": {"kind": "dynamic", "batch_multiplier": 3} if name == "dynamic" else {"kind": "active"},
             "actors": {"count": 4, "engine": {"max_model_len": 4096, "max_num_seqs": 16}},
             "checkpoint_every": 1000,
+            "recover_every": None,
             **how[name],
         }
     )

@@ -6,6 +6,7 @@ from flytekit import Secret
 from tasks.cleaning.task import merge_sources
 from tasks.flyte.registration import CODE, SECRETS, OtherCodeError, check_code, options
 from tasks.lineage.code_digest import code_digest
+from tasks.storage.locations import RUNS
 from workflows.data import data
 
 MODULE = "tasks.cleaning.task"
@@ -33,6 +34,13 @@ def test_secrets_are_given_to_pods_as_environment_variables_by_name(monkeypatch)
     ]
     # A dynamic task declares in its pod what it starts, and so needs to know them there.
     assert options(MODULE)["environment"][SECRETS] == "HF_TOKEN=rlvr/hub JUDGE_KEY=rlvr/judge"
+
+
+def test_the_address_of_runs_reaches_pods_and_a_folder_of_this_machine_does_not(monkeypatch):
+    monkeypatch.setenv(RUNS, "s3://bucket/runs")
+    assert options(MODULE)["environment"][RUNS] == "s3://bucket/runs"
+    monkeypatch.setenv(RUNS, "/data/runs")
+    assert RUNS not in options(MODULE)["environment"]
 
 
 def test_a_malformed_secret_is_named(monkeypatch):

@@ -131,5 +131,5 @@ def test_a_head_that_cannot_hold_the_steps_between_two_checkpoints_is_refused():
     with pytest.raises(
         SpecError, match=r"steps since a checkpoint 23\.0, .* cluster\.head\.memory_gib is 32: raise it"
     ):
-        check_memory(data, recipe.model_copy(update={"cluster": head}), on_this_machine=False)
-    check_memory(data, recipe.model_copy(update={"cluster": head, "checkpoint_every": 5}), on_this_machine=False)
+        check_memory(data, recipe.model_copy(update={"cluster": head, "recover_every": None}), on_this_machine=False)
+    check_memory(data, recipe.model_copy(update={"cluster": head, "recover_every": 5}), on_this_machine=False)

@@ -118,7 +118,8 @@ class Host(Namespaces):
                 [*entered, *command],
                 env=ENVIRONMENT
                 | {"PYTHONPATH": str(ROOT), "TMPDIR": TEMPORARY, "RAY_TMPDIR": TEMPORARY}
-                | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN},
+                | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
+                | {"GLOO_SOCKET_IFNAME": "eth0"},  # hosts have one name, by which gloo would look for its address
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -17,7 +17,7 @@ LOOK_SECONDS = 5.0
 
 
 class NotSharedError(MistakeError):
-    """A node with learner ranks does not see the run folder, into which each of them writes its part of checkpoints."""
+    """A node with learner ranks does not see the run folder, and the run has no address on blob storage either."""
 
 
 class NodeLostError(InfrastructureError):

@@ -95,6 +95,11 @@ def rank_bundle(learner: LearnerConfig, ranks: int) -> Bundle:
     return _bundle(ranks, ranks * learner.cpus)
 
 
+def rank_resources(config: TrainingConfig, *, gpu: bool) -> Bundle:
+    """Return what one learner rank reserves on a node, with GPUs or without."""
+    return rank_bundle(config.learner, 1) if gpu else {"CPU": config.learner.cpus}
+
+
 def engine_bundle(actors: ActorsConfig) -> Bundle:
     """Return the bundle of one engine."""
     return _bundle(actors.engine.gpus, actors.cpus)

@@ -6,7 +6,6 @@ import contextlib
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,9 @@ from tasks.training.config import TrainingConfig
 from tasks.training.groups.group import Prompt
 from tasks.training.learner.client import RayLearner
 from tasks.training.learner.config import check_dense_attention, check_liger
+from tasks.training.learner.parts import PartStorage
 from tasks.training.learner.rank import LearnerRank
+from tasks.training.learner.rank_files import RankFiles
 from tasks.training.rewards import RayJudge, RewardProcess
 from tasks.verifiers import VerifiersConfig, verifiers_of
 from tasks.verifiers.registry import CHAT
@@ -105,7 +106,13 @@ class RunProcesses:
     """
 
     def __init__(
-        self, config: TrainingConfig, model: Path, folder: Path, begins_at: int, where: str | RelayNodes
+        self,
+        config: TrainingConfig,
+        model: Path,
+        folder: Path,
+        begins_at: int,
+        where: str | RelayNodes,
+        storage: PartStorage | None = None,
     ) -> None:
         """Prepare to create actors.
 
@@ -116,6 +123,8 @@ class RunProcesses:
             begins_at: version of the policy that the run begins with.
             where: id of the node that all are pinned to, which has the model and the weights; or the relays of several
                 nodes, of which Ray chooses.
+            storage: where ranks upload their files of checkpoints, on nodes that do not see the run folder; None: the
+                run has no address on blob storage.
         """
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -125,7 +134,7 @@ class RunProcesses:
         self._where = NodeAffinitySchedulingStrategy(where, soft=False) if isinstance(where, str) else "DEFAULT"
         self._config = config
         self._model = str(model.absolute())
-        self._folder = folder
+        self._files = RankFiles(folder, storage, self._relays)
         self._begins_at = begins_at
         self._gpus = ray_resources().gpus > 0
         shared = config.placement == "shared"
@@ -177,7 +186,7 @@ class RunProcesses:
 
     def make_learner(self) -> RayLearner:
         """Return the learner, whose ranks are not started."""
-        placement, relays = self._placement, self._relays
+        placement = self._placement
         first: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         if placement:
             first = placement.learner_first
@@ -193,8 +202,7 @@ class RunProcesses:
             )
             return self._keep(remote.remote(self._config, self._model))
 
-        prepare = partial(relays.prepare_learner, run_folder=self._folder) if relays else None
-        return RayLearner(create, self._config, first, prepare)
+        return RayLearner(create, self._config, first, self._files)
 
     def make_judge(self, verifiers: VerifiersConfig, prompts: list[Prompt]) -> RayJudge:
         """Return the client of a reward process; Ray replaces it when it dies, and repeats lost calls."""

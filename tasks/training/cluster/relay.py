@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ from tasks.training.cluster.nodes import NotSharedError, living_nodes
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from ray import ObjectRef
+
+logger = logging.getLogger(__name__)
 
 CALLS = 16
 """Number of calls that a relay answers at a time."""
@@ -114,6 +117,12 @@ class RelayProcess:
             else:
                 item.unlink(missing_ok=True)
 
+    def keep_only(self, folder: str, names: Collection[str]) -> None:
+        """Remove every file and folder from a folder but those with these names."""
+        for item in Path(folder).glob("*"):
+            if item.name not in names:
+                self.remove(str(item))
+
     def close(self) -> None:
         """Remove the folder of the weights."""
         self._held.close()
@@ -157,6 +166,10 @@ class RayRelay:
     async def remove(self, path: str) -> None:
         await self._call(self.handle.remove.remote(path))
 
+    async def keep_only(self, folder: str, names: Collection[str]) -> None:
+        """Remove every file and folder from a folder of the node but those with these names."""
+        await self._call(self.handle.keep_only.remote(folder, names))
+
     async def is_alive(self) -> bool:
         return any(node["NodeID"] == self.node for node in await asyncio.to_thread(living_nodes))
 
@@ -196,6 +209,8 @@ class RelayNodes:
         self._relays: dict[str, RayRelay] = {}
         self._prepared: dict[str, asyncio.Task[None]] = {}
         self._own = ray.get_runtime_context().get_node_id()
+        self._piece_bytes = piece_bytes
+        self._removals: set[asyncio.Task[None]] = set()
         self._model = Spread(str(model.absolute()), self._own, self.of, piece_bytes)
 
     def of(self, node: str) -> RayRelay:
@@ -238,15 +253,83 @@ class RelayNodes:
         if not await relay.contents(self._model.path):
             await self._model.bring(node)
 
-    async def prepare_learner(self, nodes: set[str], run_folder: Path) -> None:
-        """Prepare the nodes of the learner's ranks, which write checkpoints into the run folder.
+    async def prepare_learner(self, nodes: set[str], run_folder: Path, *, needs_folder: bool) -> set[str]:
+        """Prepare the nodes of the learner's ranks; return the ids of those that do not see the run folder.
+
+        Args:
+            nodes: ids of the nodes.
+            run_folder: the run folder, on this node.
+            needs_folder: True: ranks write checkpoints into it, as the run has no address on blob storage.
 
         Raises:
-            NotSharedError: one of them does not see the run folder; names the node and the option.
+            NotSharedError: one of them does not see the run folder, with `needs_folder`; names the node and the option.
             RelayError, SharedMemoryError: a node cannot be prepared.
         """
         await asyncio.gather(*(self.prepare(node) for node in nodes))
-        await check_seen(run_folder, [self.of(node) for node in nodes])
+        blind = await blind_to(run_folder, [self.of(node) for node in nodes])
+        if blind and needs_folder:
+            raise not_shared(run_folder, blind)
+        return {relay.node for relay in blind}
+
+    async def check_run_folder(self, run_folder: Path, rank: Mapping[str, float]) -> None:
+        """Check that a node which can hold a learner rank sees the run folder, before anything is started.
+
+        Args:
+            run_folder: the run folder, on this node.
+            rank: resources of a rank, by Ray's names.
+
+        Raises:
+            NotSharedError: none does.
+            RelayError: a node does not answer.
+        """
+        nodes = await asyncio.to_thread(living_nodes)
+        able = [
+            node["NodeID"]
+            for node in nodes
+            if all(node["Resources"].get(kind, 0) >= amount for kind, amount in rank.items())
+        ]
+        blind = await blind_to(run_folder, [self.of(node) for node in able])
+        if blind and len(blind) == len(able):
+            raise not_shared(run_folder, blind)
+
+    async def bring(self, path: Path, nodes: set[str]) -> None:
+        """Copy a file or folder of this node to the same path on other nodes, in place of what is there.
+
+        Raises:
+            RelayError: a node does not get it.
+        """
+        await self.remove(path, nodes)
+        spread = Spread(str(path), self._own, self.of, self._piece_bytes)
+        await asyncio.gather(*(spread.bring(node) for node in nodes))
+
+    async def collect(self, path: Path, node: str) -> None:
+        """Move a file or folder of a node to the same path on this one, where nothing is.
+
+        Raises:
+            RelayError: it does not arrive.
+        """
+        await Spread(str(path), node, self.of, self._piece_bytes).bring(self._own)
+        await self.remove(path, {node})
+
+    async def remove(self, path: Path, nodes: set[str]) -> None:
+        """Remove a file or folder from nodes; one that does not answer keeps it, and that is logged."""
+        await asyncio.gather(*(_logged(self.of(node).remove(str(path))) for node in nodes))
+
+    def keep_only(self, folder: Path, names: Collection[str]) -> None:
+        """Begin to remove everything from a folder but these names, on every node that has a relay."""
+        for relay in self._relays.values():
+            removal = asyncio.create_task(self._keep_only(relay, str(folder), list(names)))
+            self._removals.add(removal)
+            removal.add_done_callback(self._removals.discard)
+
+    async def _keep_only(self, relay: RayRelay, folder: str, names: Collection[str]) -> None:
+        try:
+            await relay.keep_only(folder, names)
+        except RelayError as error:
+            if await relay.is_alive():
+                logger.warning("old files of the learner stay: %s", error)
+            else:  # the node has left with them
+                self._relays.pop(relay.node, None)
 
     def shutdown(self) -> None:
         """End all relays; the weights go with them."""
@@ -259,20 +342,28 @@ class RelayNodes:
             ray.kill(relay.handle)
 
 
-async def check_seen(run_folder: Path, relays: Sequence[RayRelay]) -> None:
-    """Check that the nodes of learner ranks see the run folder.
+async def _logged(removal: Coroutine[Any, Any, None]) -> None:
+    try:
+        await removal
+    except RelayError as error:
+        logger.warning("old files of the learner stay: %s", error)
 
-    Raises:
-        NotSharedError: one does not; names the node and the option.
-    """
+
+async def blind_to(run_folder: Path, relays: Sequence[RayRelay]) -> list[RayRelay]:
+    """Return the relays of nodes that do not see the run folder of this one."""
     with _witness(run_folder) as witness:
         seen = await asyncio.gather(*(relay.exists(str(witness)) for relay in relays))
-    if blind := sorted(relay.name for relay, sees in zip(relays, seen, strict=True) if not sees):
-        raise NotSharedError(
-            f"learner ranks and controller are on several nodes, of which {', '.join(blind)} do not see {run_folder}: "
-            "RLVR_RUNS has to be a folder on storage that they share, and is "
-            f"{os.environ.get('RLVR_RUNS', 'not set')}"
-        )
+    return [relay for relay, sees in zip(relays, seen, strict=True) if not sees]
+
+
+def not_shared(run_folder: Path, blind: Sequence[RayRelay]) -> NotSharedError:
+    """Return the error about nodes of learner ranks that do not see the run folder, with both ways out."""
+    names = ", ".join(sorted(relay.name for relay in blind))
+    return NotSharedError(
+        f"learner ranks and controller are on several nodes, of which {names} do not see {run_folder}: RLVR_RUNS has "
+        "to be an address on blob storage (s3://bucket/runs), to which each rank uploads its part of checkpoints, or a "
+        f"folder on storage that these nodes share, and is {os.environ.get('RLVR_RUNS', 'not set')}"
+    )
 
 
 @contextlib.contextmanager

@@ -46,10 +46,11 @@ def head_needs(config: TrainingConfig, cores: int, mean_tokens: float | None = N
     """
     mean = mean_tokens or MEAN_SHARE * config.actors.engine.max_model_len
     batch = config.groups_per_step * config.sampling.samples * mean
+    updates = config.steps_between_checkpoints * config.updates.epochs
     rounds = config.resampling.batch_multiplier if isinstance(config.resampling, DynamicResampling) else 1
     return {
         "controller and Ray": CONTROLLER_GIB,
-        "steps since a checkpoint": config.checkpoint_every * config.updates.epochs * batch * TOKEN_BYTES / GIB,
+        "steps since a checkpoint": updates * batch * TOKEN_BYTES / GIB,
         "groups in flight": max(config.async_steps, 1) * rounds * batch * TOKEN_BYTES / GIB,
         "object store": batch * OBJECT_BYTES / GIB,
         "verifiers": (config.rewards.workers or cores) * VERIFIER_GIB,

@@ -23,7 +23,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import shutil
 import statistics
 from collections.abc import Awaitable, Iterable, Mapping
 from pathlib import Path
@@ -39,9 +38,10 @@ from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.control.validation import Validation, superseded_policies, validated_policy
 from tasks.training.groups.group import JudgedGroup
 from tasks.training.learner.config import learning_rate
+from tasks.training.learner.parts import PartsError
 from tasks.training.learner.restartable import NotFiniteError
 from tasks.training.prompt_options import ActiveResampling, DynamicResampling, NoResampling
-from tasks.training.records.checkpoint import Checkpoints
+from tasks.training.records.checkpoint import Checkpoints, is_due
 from tasks.training.records.identity import run_setup
 from tasks.training.records.response_files import print_responses
 from tasks.training.records.run_state import RunState
@@ -103,7 +103,7 @@ class Controller:
         self._watch = Watch(config.alarms)
         self._setup = run_setup(config)  # reads all of the code, for which a running loop has no time
         self._saving: asyncio.Task[None] | None = None
-        self._saved: int | None = None
+        self._begun: int | None = None  # version of the newest checkpoint
         self._lacks_checkpoint = False
         self.version = 0
 
@@ -124,7 +124,7 @@ class Controller:
         self.validation.restore(state.validated)
         self._watch.recall(earlier)
         self._elapsed_before = self._recorded_at = state.elapsed
-        self.version = self._saved = state.version
+        self.version = self._begun = state.version
         await self._learner.load(Checkpoints.learner_in(checkpoint))
 
     async def run(self) -> None:
@@ -190,7 +190,7 @@ class Controller:
             await self._export()
             await self._save_if_due()
         await self._saving_ended()
-        while self._saved != self.version:
+        while self._begun != self.version or self._lacks_checkpoint:
             await self._save()
             await self._saving_ended()
 
@@ -320,7 +320,7 @@ class Controller:
     async def _save_if_due(self) -> None:
         if self._saving and self._saving.done():
             self._saving.result()  # a disk that is full ends the run here
-        if self.version % self._config.checkpoint_every == 0 or self._lacks_checkpoint:
+        if self._lacks_checkpoint or is_due(self._config, self.version, self._begun or 0):
             await self._save()
         elif self._ledger.rollouts.is_due:
             await self._ledger.rollouts.flush()
@@ -328,7 +328,7 @@ class Controller:
     async def _save(self) -> None:
         """Begin a checkpoint of this moment, which is written while training continues; one at a time."""
         await self._saving_ended()
-        self._lacks_checkpoint = False
+        self._lacks_checkpoint, self._begun = False, self.version
         window, replayable = self.lifecycle.window, self.lifecycle.replay.groups
         state = RunState(
             **self._setup.model_dump(),
@@ -344,26 +344,25 @@ class Controller:
             rollout_files=0,
             journal_bytes=self._journal.sync(),
         )
-        groups = groups_table(
-            [*window.ready, *window.in_flight.values(), *replayable.values()]
-        )  # of this moment, as all the rest
+        # of this moment, as all the rest
+        groups = groups_table([*window.ready, *window.in_flight.values(), *replayable.values()])
         superseded = superseded_policies(self._policies, self.validation.needed)
         state = state.model_copy(update={"rollout_files": await self._ledger.rollouts.flush()})
         partial = await self._checkpoints.begin(state, groups, self._learner)
         self._saving = asyncio.create_task(self._complete(partial, self.version, superseded))
 
     async def _complete(self, partial: Path, version: int, superseded: list[Path]) -> None:
-        if not await self._learner.written():
-            self._lacks_checkpoint = True
+        try:
+            self._lacks_checkpoint = not await self._learner.written()
+        except PartsError:  # it is not taken again at every step while the storage is away
+            return
+        if self._lacks_checkpoint:
             return
         completing = self._checkpoints.complete(partial)
         checkpoint = await self._within(f"the checkpoint of version {version} is put on the disk", completing)
         self._learner.saved(Checkpoints.learner_in(checkpoint))
-        self._saved = version
-        settling = self._checkpoints.settle(checkpoint)
+        settling = self._checkpoints.settle(checkpoint, superseded)
         await watched(settling, f"checkpoints older than {version} are being uploaded")
-        for folder in superseded:  # a resumed attempt needs none of them now
-            await asyncio.to_thread(shutil.rmtree, folder)
 
     async def _saving_ended(self) -> None:
         """Wait until the checkpoint in progress is complete, or its ranks were lost; raise the error that ended it."""

@@ -7,7 +7,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
@@ -16,6 +16,9 @@ from tasks.storage.durable import sync, writing
 
 if TYPE_CHECKING:
     from deepspeed.runtime.config import DeepSpeedConfig
+
+
+Result = TypeVar("Result")
 
 
 class BackgroundCheckpointEngine(TorchCheckpointEngine):
@@ -29,7 +32,13 @@ class BackgroundCheckpointEngine(TorchCheckpointEngine):
         super().__init__(config)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._writing: deque[Future[None]] = deque()
+        self._paths: list[Path] = []  # of the files since `begin`
         self._memory = CopyMemory()
+
+    def begin(self) -> None:
+        """Begin another checkpoint, to which errors of the one before it are nothing."""
+        self._writing.clear()
+        self._paths = []
 
     def save(self, state_dict: object, path: str) -> None:
         """Copy `state_dict` as it is now, and write the copy to `path` in the background."""
@@ -46,7 +55,22 @@ class BackgroundCheckpointEngine(TorchCheckpointEngine):
 
     def write(self, write: Callable[[str], None], path: Path) -> None:
         """Call `write(path)` in the background; the data that it writes must not change meanwhile."""
+        self._paths.append(path)
         self._writing.append(self._thread.submit(_write, write, path))
+
+    def after_writing(self, call: Callable[[list[Path]], Result]) -> Future[Result]:
+        """Call `call` in the background with the files since `begin`, once all are on the disk.
+
+        Where one could not be written, its error is the result.
+        """
+        writing, paths = list(self._writing), list(self._paths)
+
+        def after() -> Result:
+            for file in writing:
+                file.result()
+            return call(paths)
+
+        return self._thread.submit(after)
 
     def is_written(self) -> bool:
         """Return whether every file is on the disk; raises the error of the first that could not be written."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import operator
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +17,12 @@ import numpy as np
 from tasks.failures import InfrastructureError, MistakeError, one_line
 from tasks.machine.memory_limit import with_cause
 from tasks.machine.resources import free_resources
+from tasks.storage.stored_files import DamagedError, StoreError
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.packing import Floats, MicroBatch, RowOptions, pack
 from tasks.training.learner.packing import Sequence as TokenSequence
+from tasks.training.learner.parts import PartsError
+from tasks.training.learner.rank_files import RankFiles, Source
 from tasks.training.timeouts import Limit, within
 
 if TYPE_CHECKING:
@@ -135,6 +138,15 @@ class RestartableLearner(Learner, Protocol):
     async def restart(self) -> None:
         """Kill every rank, and return when new ones hold the initial checkpoint."""
 
+    async def uploaded(self) -> bool:
+        """Wait until every rank has uploaded what it wrote, and return True; False if one never will.
+
+        Without an upload it returns at once.
+
+        Raises:
+            PartsError: the storage does not take it.
+        """
+
 
 class RayLearner:
     """A `RestartableLearner` of Ray actors, one `LearnerRank` each, called together: their methods are collective."""
@@ -144,7 +156,7 @@ class RayLearner:
         create: Callable[[int], ActorHandle],
         config: TrainingConfig,
         first: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
-        prepare: Callable[[set[str]], Awaitable[None]] | None = None,
+        files: RankFiles | None = None,
     ) -> None:
         """Create the ranks' actors.
 
@@ -152,12 +164,12 @@ class RayLearner:
             create: returns the handle of a new `LearnerRank`; its argument counts those before it.
             config: the run's.
             first: returns a context in which the ranks wait for resources, and no engine is given any.
-            prepare: brings the model to the nodes with these ids, before the ranks load it there, or raises
-                `InfrastructureError`; None: the model is there.
+            files: the ranks' files in checkpoints, and their nodes, to which it brings the model before the ranks load
+                it there; None: the run folder holds them, and every node has the model.
         """
         self._create = create
         self._first = first
-        self._prepare = prepare
+        self._files = files or RankFiles()
         self._node = ""  # that of rank 0
         self._ranks = [create(rank) for rank in range(config.learner.ranks)]
         self._config = config
@@ -186,18 +198,12 @@ class RayLearner:
         order = sorted(range(len(locations)), key=lambda rank: _numeric(*locations[rank]))
         self._ranks = [self._ranks[rank] for rank in order]
         self._node = locations[order[0]][0]
-        if self._prepare:
-            await self._prepare_nodes(self._prepare, {node for node, _ in locations})
+        with _losing_a_rank("the node of a learner rank cannot be prepared"):
+            await self._files.prepare([locations[rank][0] for rank in order])
         address = await self._await(self._ranks[0].address.remote())
         ranks = len(self._ranks)
         rows: list[RowOptions] = await self._once("setup", lambda rank: (rank, ranks, address))
         return rows[0]  # all have the same model
-
-    async def _prepare_nodes(self, prepare: Callable[[set[str]], Awaitable[None]], nodes: set[str]) -> None:
-        try:
-            await prepare(nodes)
-        except InfrastructureError as error:
-            raise LearnerLostError(f"the node of a learner rank cannot be prepared: {error}") from error
 
     async def restart(self) -> None:
         import ray
@@ -247,10 +253,13 @@ class RayLearner:
         return self._node
 
     async def export(self, folder: Path) -> None:
-        await self._once("export", lambda _: (str(folder),))
+        await self._once("export", lambda _: (str(folder.absolute()),))
+        with _losing_a_rank("the policy does not arrive from the node of learner rank 0"):
+            await self._files.exported(folder)
 
     async def save(self, folder: Path) -> None:
-        await self._once("save", lambda _: (str(folder),))
+        target, upload = self._files.begin(folder)
+        await self._once("save", lambda _: (target, upload))
 
     async def written(self) -> bool:
         ranks = self._ranks
@@ -261,8 +270,35 @@ class RayLearner:
             await asyncio.sleep(WRITTEN_SECONDS)
         return False
 
+    async def uploaded(self) -> bool:
+        ranks = self._ranks
+        while self._ranks is ranks and self._files.is_uploading:
+            files = await self._all(lambda handle, _: handle.uploaded.remote())
+            if None not in files and self._ranks is ranks:
+                await asyncio.to_thread(self._files.complete, files)
+            else:
+                await asyncio.sleep(WRITTEN_SECONDS)
+        return self._ranks is ranks
+
     async def load(self, folder: Path) -> None:
-        await self._once("load", lambda _: (str(folder),))
+        with _losing_a_rank("the node of a learner rank does not get its checkpoint"):
+            source = await self._files.source(folder)
+        target = str(source.folder)
+        if source.fetched:
+            await self._fetch(folder, source)
+        await self._once("load", lambda _: (target,))
+        await self._files.loaded(source)
+
+    async def _fetch(self, folder: Path, source: Source) -> None:
+        """Have the ranks fetch what their nodes lack of the checkpoint `folder`, which is removed if it is damaged."""
+        upload, target = self._files.upload(source), str(source.folder)
+        try:
+            await self._once("fetch", lambda rank: (upload, target, source.fetched[rank]))
+        except StoreError as error:
+            raise LearnerLostError(f"a learner rank does not get its part of a checkpoint: {error}") from error
+        except DamagedError as error:
+            await asyncio.to_thread(self._files.reject, folder, source)
+            raise StoreError(f"{error}; the next attempt goes on from the checkpoint before it") from error
 
     async def _once(self, method: str, arguments: Callable[[int], tuple[object, ...]]) -> list[Any]:
         """Call `LearnerRank.once` on every rank; return the results by rank. `arguments(rank)` are the method's."""
@@ -313,11 +349,20 @@ class RayLearner:
         try:
             return await reference
         except ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, LearnerLostError):
+            if isinstance(error.cause, LearnerLostError | PartsError | StoreError | DamagedError):
                 raise error.cause from error
             raise  # the rank's own exception, with its traceback
         except ray.exceptions.RayError as error:
             raise LearnerLostError(with_cause(f"a learner rank was lost: {_message(error)}", error)) from error
+
+
+@contextlib.contextmanager
+def _losing_a_rank(doing: str) -> Iterator[None]:
+    """Turn an error of the infrastructure in the block into that of a lost rank; `doing` is what failed."""
+    try:
+        yield
+    except InfrastructureError as error:
+        raise LearnerLostError(f"{doing}: {error}") from error
 
 
 def _numeric(node: str, gpu: str) -> tuple[str, int, str]:

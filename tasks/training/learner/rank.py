@@ -13,6 +13,7 @@ from tasks.training.config import TrainingConfig
 if TYPE_CHECKING:
     from torch.distributed import TCPStore
 
+    from tasks.storage.stored_files import StoredFile
     from tasks.training.learner.packing import RowOptions
     from tasks.training.learner.trainer import Trainer
 
@@ -57,6 +58,10 @@ class LearnerRank:
     def is_written(self) -> bool:
         """Return `Trainer.is_written`; a repeated call has no effect, so that it needs no `once`."""
         return self.trainer.is_written()
+
+    def uploaded(self) -> dict[str, StoredFile] | None:
+        """Return `Trainer.uploaded`; a repeated call has no effect, so that it needs no `once`."""
+        return self.trainer.uploaded()
 
     def location(self) -> tuple[str, str]:
         """Return this process's node, by Ray's id, and the number or name of its GPU there; empty: it has none."""

@@ -23,8 +23,9 @@ from tasks.training.config import TrainingConfig
 from tasks.training.learner.client import Learner, LearnerLostError, RestartableLearner, StepReport
 from tasks.training.learner.packing import Floats
 from tasks.training.learner.packing import Sequence as TokenSequence
+from tasks.training.learner.parts import PartsError
 from tasks.training.restart_budget import RestartBudget
-from tasks.training.timeouts import Limit, within
+from tasks.training.timeouts import Limit, watched, within
 
 logger = logging.getLogger(__name__)
 
@@ -119,19 +120,31 @@ class RestartingLearner:
         self._saved_steps, self._saving_generation = len(self._steps), self._generation
 
     async def written(self) -> bool:
-        """Wait until the checkpoint is written; return False where ranks were lost or replaced before it was.
+        """Wait until the checkpoint is written, and uploaded where ranks do that themselves.
 
-        This call does not replace ranks: others, which run beside it, do.
+        Return False where ranks were lost or replaced before it was. This call does not replace ranks: others, which
+        run beside it, do.
 
         Raises:
-            StalledError: it takes longer than `stall_seconds`, and files that are still being written forbid a retry.
+            StalledError: writing takes longer than `stall_seconds`, and files that are still being written forbid a
+                retry.
+            PartsError: the storage does not take it.
         """
         writing = "the learner writes its checkpoint"
         try:
             written = await within(self._learner.written(), writing, self._limit)
+            if written:
+                written = await watched(self._learner.uploaded(), "the learner's ranks upload their checkpoint")
         except LearnerLostError as error:
             logger.warning("the learner did not write its checkpoint: %s", error)
             return False
+        except PartsError as error:
+            logger.warning(
+                "a checkpoint is lost: %s. Training goes on until another is due; killed before, it resumes from an "
+                "older one",
+                error,
+            )
+            raise
         return written and self._saving_generation == self._generation
 
     def saved(self, folder: Path) -> None:

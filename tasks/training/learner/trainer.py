@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 
@@ -20,12 +21,14 @@ from torch import Tensor, nn
 from tasks.failures import MistakeError
 from tasks.machine import precision
 from tasks.storage.durable import whole, writing
+from tasks.storage.stored_files import StoredFile
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.background import BackgroundCheckpointEngine
 from tasks.training.learner.client import LearnerLostError, RankReport
 from tasks.training.learner.config import check_dense_attention
 from tasks.training.learner.deepspeed_config import deepspeed_config
 from tasks.training.learner.packing import Floats, MicroBatch
+from tasks.training.learner.parts import Upload
 from tasks.training.learner.policy import Policy, Row
 from tasks.training.learner.reference import Reference, WithoutAdapter
 from tasks.training.learner.universal import TAG, universal_in
@@ -96,6 +99,7 @@ class Trainer:
         self._device: torch.device = self.engine.device
         self._files = BackgroundCheckpointEngine(self.engine._config)
         self.engine.checkpoint_engine = self._files
+        self._upload: Future[dict[str, StoredFile]] | None = None
         self.reference: Reference | WithoutAdapter | None = None
         if config.objective.kl.beta > 0:
             self.reference = WithoutAdapter(self.policy) if config.lora else Reference(load(), self._device, sharding)
@@ -273,8 +277,12 @@ class Trainer:
         with deepspeed.zero.GatheredParameters([parameter]):
             return parameter.data.clone()
 
-    def save(self, folder: str) -> None:
-        """Write model, optimizer and reference below `folder`, as they are now, in the background. Collective."""
+    def save(self, folder: str, upload: Upload | None = None) -> None:
+        """Write model, optimizer and reference below `folder`, as they are now, in the background. Collective.
+
+        With `upload`, the files that this rank has written are uploaded then.
+        """
+        self._files.begin()
         frozen = self._config.lora is not None  # frozen weights are in the initial checkpoint
         self.engine.save_checkpoint(folder, tag=TAG, save_latest=False, exclude_frozen_parameters=frozen)
         moving = self._moving_reference()
@@ -282,10 +290,30 @@ class Trainer:
             from safetensors.torch import save_file
 
             self._files.write(partial(save_file, moving.tensors()), Path(folder) / name)
+        if upload:
+            self._upload = self._files.after_writing(partial(upload.put, Path(folder)))
 
     def is_written(self) -> bool:
         """Return whether this rank's part of the last `save` is on the disk; raises the error of a failed write."""
         return self._files.is_written()
+
+    def uploaded(self) -> dict[str, StoredFile] | None:
+        """Return the files of this rank that the last `save` has uploaded, by their paths; None: not all are there yet.
+
+        Raises:
+            PartsError: the storage does not take one of them.
+        """
+        assert self._upload is not None
+        return self._upload.result() if self._upload.done() else None
+
+    def fetch(self, upload: Upload, folder: str, files: dict[str, StoredFile]) -> None:
+        """Bring files of an upload into a folder of this node, for `load`.
+
+        Raises:
+            DamagedError: one is missing on the storage, or is not what was uploaded.
+            StoreError: the storage does not answer.
+        """
+        upload.storage.fetch(upload.name, Path(folder), files)
 
     def load(self, folder: str) -> None:
         """Restore what `save` wrote. Collective.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -20,11 +20,22 @@ import pyarrow as pa
 
 from tasks.storage.durable import PARTIAL, sync
 from tasks.tables.parquet import write_table
+from tasks.training.config import TrainingConfig
+from tasks.training.learner.parts import KEEP
 from tasks.training.records.run_state import RunState
 from tasks.training.records.saved_groups import SAVED_GROUPS
 
-KEEP = 2
-"""Number of complete checkpoints that are kept, in the run folder and on blob storage."""
+
+def is_due(config: TrainingConfig, version: int, newest: int) -> bool:
+    """Return whether a checkpoint is taken at a version, by `checkpoint_every` and `recover_every`.
+
+    Args:
+        config: the run's.
+        version: number of steps taken.
+        newest: version of the newest checkpoint that was begun; 0: there is none.
+    """
+    recover = config.recover_every
+    return version % config.checkpoint_every == 0 or (recover is not None and version - newest >= recover)
 
 
 class Writer(Protocol):
@@ -43,6 +54,7 @@ class Checkpoints:
         folder: the folder that holds them, on storage that outlives the machines of the run.
         on_saved: called with the folder of each complete checkpoint, which stays until two newer ones are complete.
         may_replace: called before anything is deleted; raises where another attempt has taken over the run.
+        every: the newest checkpoint whose version is a multiple of it stays as well, besides the newest two.
     """
 
     def __init__(
@@ -50,11 +62,13 @@ class Checkpoints:
         folder: Path,
         on_saved: Callable[[Path], None] = lambda _: None,
         may_replace: Callable[[], None] = lambda: None,
+        every: int = 1,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._on_saved = on_saved
         self._may_replace = may_replace
+        self._every = every
         self._clear()
 
     async def begin(self, state: RunState, groups: pa.Table, learner: Writer) -> Path:
@@ -82,11 +96,25 @@ class Checkpoints:
         partial.rename(final)
         return final
 
-    async def settle(self, checkpoint: Path) -> None:
-        """Call `on_saved`, which may wait for an upload, and delete the complete checkpoints but the newest `KEEP`."""
+    async def settle(self, checkpoint: Path, superseded: Iterable[Path] = ()) -> None:
+        """Call `on_saved`, which may wait for an upload, and delete the older complete checkpoints.
+
+        The newest `KEEP` stay, and the newest of `every` steps.
+
+        Args:
+            checkpoint: the newest one.
+            superseded: folders of policies that it does not need; those that no other needs are deleted as well.
+        """
         await asyncio.to_thread(self._on_saved, checkpoint)
-        for old in _complete(self._folder)[:-KEEP]:
-            await asyncio.to_thread(shutil.rmtree, old)
+        complete = _complete(self._folder)
+        of_every = [path for path in complete if int(path.name.removeprefix("step_")) % self._every == 0]
+        for old in complete[:-KEEP]:
+            if old not in of_every[-1:]:
+                await asyncio.to_thread(shutil.rmtree, old)
+        needed = {name for path in _complete(self._folder) for name in RunState.read(path).policies}
+        for policy in superseded:
+            if policy.name not in needed:
+                await asyncio.to_thread(shutil.rmtree, policy)
 
     def _clear(self) -> None:
         """Remove checkpoints that were never completed."""

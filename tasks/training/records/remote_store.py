@@ -4,6 +4,7 @@
                                     /ledger.jsonl, metrics.jsonl     cut to their lengths at the checkpoint
                                     /tensorboard/...
                                     /policies/validated_00000002/... the best policy that was validated
+                                    /parts/...                       files that ranks uploaded (`learner.parts`)
                                     /manifest.json                   names, sizes and digests of the other files
               rollouts/00000000.parquet, ...                         each uploaded once; resuming needs none of them
               policies/step_00000002/...                             the same, exported by `export_every`
@@ -22,26 +23,27 @@ that save the same step never write to the same object.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import os
 import shutil
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from tasks.failures import InfrastructureError
 from tasks.storage.access import AccessError, check_access
 from tasks.storage.durable import PARTIAL
 from tasks.storage.lease import LEASE_SECONDS, Lease
 from tasks.storage.retries import WAITS, retrying
+from tasks.storage.stored_files import DamagedError, StoredFiles, StoreError, digest, fetch_file
 from tasks.storage.threads import in_thread
-from tasks.training.records.checkpoint import KEEP, Checkpoints
+from tasks.training.learner.parts import KEEP, MANIFEST, LearnerParts, PartStorage
+from tasks.training.records.checkpoint import Checkpoints
 from tasks.training.records.run_state import RunState
 from tasks.training.timeouts import Limit, StalledError, within
 
@@ -50,29 +52,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MANIFEST = "manifest.json"
-"""Name of the file that makes an upload complete; it is written last."""
 HANG_SECONDS = 3600.0
 """Seconds that a run that has ended waits for the next file of its last upload."""
 
 Result = TypeVar("Result")
-
-
-class StoreError(InfrastructureError):
-    """The blob storage does not answer, so that it is unknown whether it holds a checkpoint."""
-
-
-class DamagedError(ValueError):
-    """An upload is incomplete, or its content is not what was uploaded."""
-
-
-class StoredFile(BaseModel):
-    """The size of an uploaded file, bytes, and its SHA-256, hex digits."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    size: int
-    sha256: str
 
 
 class Manifest(BaseModel):
@@ -81,15 +64,7 @@ class Manifest(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     version: int
-    files: dict[str, StoredFile]
-
-    @field_validator("files")
-    @classmethod
-    def _inside(cls, files: dict[str, StoredFile]) -> dict[str, StoredFile]:
-        for name in files:
-            if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-                raise ValueError(f"{name} is not below the run folder")
-        return files
+    files: StoredFiles
 
 
 class RunStore:
@@ -104,6 +79,7 @@ class RunStore:
         folder: the run folder, on this machine.
         retry_seconds: pauses before each further attempt of a call that failed.
         lease_seconds: time without a heartbeat after which the run may be taken over.
+        every: the newest checkpoint whose version is a multiple of it stays as well, besides the newest two.
 
     Raises:
         AccessError: on entering; the address or the credentials are wrong.
@@ -118,15 +94,22 @@ class RunStore:
         folder: Path,
         retry_seconds: tuple[float, ...] = WAITS,
         lease_seconds: float = LEASE_SECONDS,
+        every: int = 1,
     ) -> None:
         self._fs = filesystem
         self._address = address
         self._folder = folder
         self._retry_seconds = retry_seconds
+        self._every = every
         self._upload: Future[None] | None = None
         self._files_put = 0
         self._put_once: set[Path] = set()
         self.lease = Lease(filesystem, f"{address}/lease.json", lease_seconds)
+
+    @property
+    def parts(self) -> PartStorage:
+        """The same address, as learner ranks are given it."""
+        return PartStorage(self._fs, self._address, self._retry_seconds)
 
     def __enter__(self) -> RunStore:
         try:
@@ -165,12 +148,12 @@ class RunStore:
         """
         try:
             uploads = self._persistently(self._complete)
+            newest_here = self._newest_here()
         except Exception as error:  # fsspec's file systems share no kind of error
             raise StoreError(f"{self._address} cannot be read: {error}") from error
-        local = Checkpoints.newest_in(self._folder / "checkpoints")
         for upload in reversed(uploads):
             version = _version(upload)
-            if local is not None and version <= _version(local.name):
+            if newest_here is not None and version <= newest_here:
                 return None
             try:
                 self._persistently(partial(self._download, upload))
@@ -195,7 +178,7 @@ class RunStore:
     def _finish(self) -> None:
         self._put_beside("the last responses", self._responses)
         self._put_beside("policies on the way", self._policies)
-        self._tidy(1)
+        self._tidy(1, sys.maxsize)
 
     def _wait_for_upload(self) -> bool:
         """Wait for the running upload, logging every minute; return False where it hangs and is abandoned."""
@@ -229,12 +212,12 @@ class RunStore:
             )
             return
         self._put_beside("policies on the way", self._policies)
-        self._tidy(KEEP)
+        self._tidy(KEEP, _version(checkpoint.name))
 
-    def _tidy(self, keep: int) -> None:
+    def _tidy(self, keep: int, up_to: int) -> None:
         try:
             self.lease.check()
-            self._delete_old(keep)
+            self._delete_old(keep, up_to)
         except Exception as error:  # they cost space alone, and are deleted after the next upload
             logger.warning("older checkpoints in %s were not deleted: %s", self._address, error)
 
@@ -260,10 +243,11 @@ class RunStore:
 
     def _put(self, checkpoint: Path) -> None:
         self._put_each_once(self._responses())
-        upload = f"{checkpoint.name}.{uuid.uuid4().hex[:8]}"
+        parts = LearnerParts.read(Checkpoints.learner_in(checkpoint))  # which ranks have uploaded under that name
+        upload = parts.upload if parts else f"{checkpoint.name}.{uuid.uuid4().hex[:8]}"
         files = {}
         for name, path, length in self._files(checkpoint):
-            files[name] = _digest(path, length)
+            files[name] = digest(path, length)
             self._put_file(f"{self._address}/{upload}/{name}", path, length)
             self._files_put += 1
         manifest = Manifest(version=_version(checkpoint.name), files=files)
@@ -302,12 +286,19 @@ class RunStore:
     def _complete(self) -> list[str]:
         return [upload for upload, is_complete in self._uploads().items() if is_complete]
 
-    def _delete_old(self, keep: int) -> None:
-        """Delete all uploads but the newest `keep` complete ones, and those that are newer than these."""
+    def _delete_old(self, keep: int, up_to: int) -> None:
+        """Delete all uploads but the newest `keep` complete ones, and those that are newer than these.
+
+        Where several are kept, the newest of `every` steps stays as well. Versions beyond `up_to` stay: ranks may be
+        uploading their parts of one.
+        """
         uploads = self._uploads()
-        newest = [upload for upload, is_complete in uploads.items() if is_complete][-keep:]
+        complete = [upload for upload, is_complete in uploads.items() if is_complete]
+        newest = complete[-keep:]
+        if keep > 1:
+            newest = [*[upload for upload in complete if _version(upload) % self._every == 0][-1:], *newest]
         for upload in uploads:
-            if newest and upload not in newest and _version(upload) <= _version(newest[-1]):
+            if newest and upload not in newest and _version(upload) <= min(up_to, _version(newest[-1])):
                 if uploads[upload]:  # first, so that a kill in the middle leaves nothing that looks complete
                     self._fs.rm_file(f"{self._address}/{upload}/{MANIFEST}")
                 for path in self._fs.find(f"{self._address}/{upload}"):
@@ -323,15 +314,32 @@ class RunStore:
         arriving = self._folder / f"restored{PARTIAL}"
         shutil.rmtree(arriving, ignore_errors=True)
         for name, expected in manifest.files.items():
-            path = arriving / name
-            path.parent.mkdir(parents=True, exist_ok=True)
+            fetch_file(self._fs, f"{address}/{name}", arriving / name, expected)
+        checkpoint = f"step_{manifest.version:08d}"
+        self._check_parts(arriving / "checkpoints" / checkpoint)
+        self._move_in(arriving, checkpoint)
+
+    def _check_parts(self, checkpoint: Path) -> None:
+        """Check that the storage holds the ranks' files of a checkpoint, which ranks fetch by themselves.
+
+        Raises:
+            DamagedError: one is missing, or short.
+        """
+        parts = LearnerParts.read(Checkpoints.learner_in(checkpoint))
+        if parts and (name := self.parts.lack(parts)):
+            raise DamagedError(f"{name}, a part of the learner's, is missing there or not whole")
+
+    def _newest_here(self) -> int | None:
+        """Return the version of the newest checkpoint in the run folder; remove those whose parts are not stored."""
+        while local := Checkpoints.newest_in(self._folder / "checkpoints"):
             try:
-                self._fs.get_file(f"{address}/{name}", str(path))
-            except FileNotFoundError:
-                raise DamagedError(f"it lacks {name}") from None
-            if _digest(path, path.stat().st_size) != expected:
-                raise DamagedError(f"{name} is not what was uploaded")
-        self._move_in(arriving, f"step_{manifest.version:08d}")
+                self._persistently(partial(self._check_parts, local))
+            except DamagedError as error:
+                logger.warning("%s is of no use: %s", local, error)
+                shutil.rmtree(local)
+            else:
+                return _version(local.name)
+        return None
 
     def _move_in(self, arriving: Path, checkpoint: str) -> None:
         """Move the downloaded files into the run folder; the checkpoint last, as it needs the others."""
@@ -369,14 +377,3 @@ def _is_upload(name: str) -> bool:
 
 def _version(name: str) -> int:
     return int(name.removeprefix("step_").partition(".")[0])
-
-
-def _digest(path: Path, length: int) -> StoredFile:
-    """Return size and SHA-256 of the first `length` bytes of the file `path`."""
-    digest: Any = hashlib.sha256()
-    left = length
-    with path.open("rb") as file:
-        while left and (block := file.read(min(left, 1 << 20))):
-            digest.update(block)
-            left -= len(block)
-    return StoredFile(size=length - left, sha256=digest.hexdigest())

@@ -91,6 +91,7 @@ def _rung(name: str, options: dict[str, Any], steps: int, seed: int) -> Rung:
             "sampling": {"samples": 8, "max_tokens": LONGEST},
             "max_staleness": 100,
             "checkpoint_every": 10_000,
+            "recover_every": None,
             **options,
             "actors": actors,
         }

@@ -324,6 +324,7 @@ def _simulated(config: TrainingConfig, engine: EngineClock, learner: ClockLearne
             "steps": max(steps, 3 * config.async_steps),
             "actors": actors,
             "checkpoint_every": 10**9,
+            "recover_every": None,
             "stall_seconds": 10**9,
         }
     )

@@ -256,8 +256,8 @@ class RelaysAtHome:
     async def prepare(self, _node):
         pass
 
-    async def prepare_learner(self, _nodes, run_folder):
-        pass
+    async def prepare_learner(self, _nodes, _folder, *, needs_folder):
+        return set()
 
 
 def engine_stand_in():

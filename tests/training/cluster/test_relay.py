@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.training.cluster.nodes import NotSharedError
-from tasks.training.cluster.relay import RelayProcess, check_seen
+from tasks.training.cluster.relay import RelayProcess, blind_to, not_shared
 from tests.training.hosts import Hosts, missing
 from tests.training.processes import SHARED
 from tests.training.relayed_hosts import PATIENCE_SECONDS, RelayedHosts
@@ -89,15 +88,25 @@ class Sees:
         return self._sees and Path(path).exists()
 
 
-def test_a_run_folder_that_a_node_with_ranks_does_not_see_is_an_error_that_names_the_option(tmp_path, monkeypatch):
+def test_a_run_folder_that_a_node_with_ranks_does_not_see_is_an_error_that_names_both_ways_out(tmp_path, monkeypatch):
     monkeypatch.delenv("RLVR_RUNS", raising=False)
     here, blind, blind_too = Sees("10.0.0.1", True), Sees("10.0.0.3", False), Sees("10.0.0.2", False)
-    asyncio.run(check_seen(tmp_path, [here]))
-    with pytest.raises(
-        NotSharedError, match=rf"of which 10\.0\.0\.2, 10\.0\.0\.3 do not see {tmp_path}: RLVR_RUNS has to"
-    ):
-        asyncio.run(check_seen(tmp_path, [blind, here, blind_too]))
+    assert asyncio.run(blind_to(tmp_path, [here])) == []
+    assert asyncio.run(blind_to(tmp_path, [blind, here, blind_too])) == [blind, blind_too]
     assert list(tmp_path.iterdir()) == []
+    message = str(not_shared(tmp_path, [blind, blind_too]))
+    for fact in (f"of which 10.0.0.2, 10.0.0.3 do not see {tmp_path}", "RLVR_RUNS", "s3://", "a folder", "not set"):
+        assert fact in message
+
+
+def test_a_node_keeps_the_parts_of_the_newest_checkpoints_alone(tmp_path):
+    relay = RelayProcess(str(tmp_path / "rlvr-run"))
+    for name in ("step_1.a", "step_2.b", "step_3.c"):
+        (tmp_path / "parts" / name / "rlvr").mkdir(parents=True)
+    relay.keep_only(str(tmp_path / "parts"), ["step_2.b", "step_3.c", "step_4.d"])
+    assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == ["step_2.b", "step_3.c"]
+    relay.keep_only(str(tmp_path / "none"), [])
+    relay.close()
 
 
 @pytest.mark.long

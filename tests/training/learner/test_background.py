@@ -55,6 +55,29 @@ def test_files_hold_what_was_when_each_was_asked_for(engine, disk, tmp_path):
         assert restored["step"] == 3
 
 
+def test_files_are_uploaded_when_all_of_a_checkpoint_are_on_the_disk(engine, disk, tmp_path):
+    engine.begin()
+    for name in ("first", "second"):
+        engine.save({"step": 3}, str(tmp_path / name))
+    upload = engine.after_writing(lambda paths: [(path.name, path.exists()) for path in paths])
+    assert not upload.done()
+    disk.set()
+    assert upload.result() == [("first", True), ("second", True)]
+
+
+def test_a_checkpoint_that_could_not_be_written_is_not_uploaded_and_is_nothing_to_the_next(engine, disk, tmp_path):
+    disk.set()
+    engine.begin()
+    engine.save({"step": 3}, str(tmp_path / "no folder" / "file"))
+    upload = engine.after_writing(len)
+    with pytest.raises((OSError, RuntimeError), match="no folder"):
+        upload.result()
+    engine.begin()
+    engine.save({"step": 4}, str(tmp_path / "file"))
+    assert engine.after_writing(len).result() == 1
+    written(engine)
+
+
 def test_copies_take_memory_that_was_given_back():
     memory = CopyMemory()
     tensor = torch.ones(3, 4)

@@ -9,6 +9,7 @@ import ray
 from tasks.training.actors.spread import RelayError
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.client import GpuMemoryError, LearnerLostError, RayLearner
+from tasks.training.learner.rank_files import RankFiles
 from tests.training.stand_ins import never, run_in_virtual_time
 
 
@@ -115,12 +116,14 @@ def test_ranks_are_numbered_by_node_and_gpu_when_their_nodes_have_the_model():
 
     locations = [("b", "9"), ("a", "10"), ("b", "0"), ("a", "2")]
 
-    async def prepare(nodes):
-        await asyncio.sleep(1)
-        prepared.append(nodes)
+    class Nodes:
+        async def prepare_learner(self, nodes, _folder, *, needs_folder):
+            await asyncio.sleep(1)
+            prepared.append(nodes)
+            return set()
 
     config = TrainingConfig(learner={"ranks": 4})
-    of_ranks = RayLearner(lambda rank: Located(locations[rank]), config, prepare=prepare)
+    of_ranks = RayLearner(lambda rank: Located(locations[rank]), config, files=RankFiles(nodes=Nodes()))
     run_in_virtual_time(of_ranks.start())
     assert numbers == {("a", "2"): 0, ("a", "10"): 1, ("b", "0"): 2, ("b", "9"): 3}
 
@@ -140,12 +143,13 @@ def test_a_full_gpu_is_a_mistake_with_the_sizes_and_the_options_that_help():
 
 
 def test_a_node_that_cannot_be_prepared_loses_its_rank():
-    async def prepare(_nodes):
-        raise RelayError("node 10.0.0.2: no space left")
+    class Nodes:
+        async def prepare_learner(self, _nodes, _folder, *, needs_folder):
+            raise RelayError("node 10.0.0.2: no space left")
 
     async def location():
         return "a", "0"
 
-    of_ranks = RayLearner(lambda _: Rank(location), TrainingConfig(), prepare=prepare)
+    of_ranks = RayLearner(lambda _: Rank(location), TrainingConfig(), files=RankFiles(nodes=Nodes()))
     with pytest.raises(LearnerLostError, match=r"cannot be prepared: node 10\.0\.0\.2: no space left"):
         run_in_virtual_time(of_ranks.start())

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from tasks.training.learner.client import LearnerLostError
+from tasks.training.learner.parts import PartsError
 from tests.training.stand_ins import RecordingLearner, Run, config, prompts, until
 
 
@@ -106,6 +107,28 @@ def test_a_checkpoint_that_is_lost_with_a_rank_is_taken_at_the_next_step(tmp_pat
     played.play()
     assert played.learner.saved == 3
     assert checkpoints(tmp_path) == ["step_00000004", "step_00000006"]
+
+
+def test_one_that_the_storage_does_not_take_is_left_out_until_the_next_is_due(tmp_path):
+    async def away(number):
+        if number < 2:
+            raise PartsError("s3://bucket/run was not uploaded: Connection refused")
+        return True
+
+    played = run(tmp_path, away, checkpoint_every=100, recover_every=2)
+    played.play()
+    assert played.learner.saved == 3
+    assert checkpoints(tmp_path) == ["step_00000006"]
+
+
+def test_a_run_whose_last_checkpoint_the_storage_does_not_take_ends_without_it(tmp_path):
+    async def away(_number):
+        raise PartsError("s3://bucket/run was not uploaded: Connection refused")
+
+    played = run(tmp_path, away, checkpoint_every=100)
+    played.play()
+    assert played.learner.version == 6
+    assert checkpoints(tmp_path) == ["step_00000006.partial"]
 
 
 def test_the_last_checkpoint_is_taken_again_where_it_is_lost(tmp_path):

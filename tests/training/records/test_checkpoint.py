@@ -6,7 +6,7 @@ import json
 import pytest
 
 from tasks.training.config import TrainingConfig
-from tasks.training.records.checkpoint import Checkpoints
+from tasks.training.records.checkpoint import Checkpoints, is_due
 from tasks.training.records.identity import run_setup
 from tasks.training.records.run_state import FORMAT, RunState
 from tasks.training.records.saved_groups import groups_table
@@ -55,6 +55,34 @@ def test_only_the_newest_two_stay(tmp_path):
         save(checkpoints, version)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00000009", "step_00000010"]
     assert checkpoints.newest().name == "step_00000010"
+
+
+def test_the_newest_of_those_that_can_be_gone_back_to_stays_until_the_next_one(tmp_path):
+    checkpoints = Checkpoints(tmp_path, every=4)
+    stay = []
+    for version in (2, 4, 6, 7, 8, 9, 11):
+        save(checkpoints, version)
+        stay.append([int(path.name[5:]) for path in sorted(tmp_path.iterdir())])
+    assert stay == [[2], [2, 4], [4, 6], [4, 6, 7], [7, 8], [8, 9], [8, 9, 11]]
+
+
+@pytest.mark.parametrize(
+    ("every", "recover", "expected"),
+    [
+        (100, 10, [*range(10, 101, 10)]),
+        (16, 10, [10, 16, 26, 32, 42, 48, 58, 64, 74, 80, 90, 96]),
+        (40, None, [40, 80]),
+        (20, 20, [20, 40, 60, 80, 100]),
+        (20, 30, [20, 40, 60, 80, 100]),
+    ],
+)
+def test_checkpoints_are_due_by_their_interval_and_for_recovery_after_steps_without_one(every, recover, expected):
+    config = TrainingConfig(checkpoint_every=every, recover_every=recover)
+    taken = [0]
+    for version in range(1, 101):
+        if is_due(config, version, taken[-1]):
+            taken.append(version)
+    assert taken[1:] == expected
 
 
 def test_an_attempt_that_has_lost_the_run_deletes_nothing_of_the_next(tmp_path):

@@ -1,0 +1,77 @@
+"""Files on blob storage that are known by size and digest, so that one that is damaged or cut short is never used."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import uuid
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+from tasks.failures import InfrastructureError
+from tasks.storage.durable import PARTIAL
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+
+class StoreError(InfrastructureError):
+    """The blob storage does not answer, or what it holds of a checkpoint turned out to be damaged."""
+
+
+class DamagedError(ValueError):
+    """Uploaded files are incomplete, or their content is not what was uploaded."""
+
+
+class StoredFile(BaseModel):
+    """The size of an uploaded file, bytes, and its SHA-256, hex digits."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size: int
+    sha256: str
+
+
+def _inside(files: dict[str, StoredFile]) -> dict[str, StoredFile]:
+    for name in files:
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise ValueError(f"{name} is not below its folder")
+    return files
+
+
+StoredFiles = Annotated[dict[str, StoredFile], AfterValidator(_inside)]
+"""Uploaded files by their paths relative to a folder; a path that leads out of the folder is refused."""
+
+
+def digest(path: Path, length: int) -> StoredFile:
+    """Return size and SHA-256 of the first `length` bytes of the file `path`."""
+    sha: Any = hashlib.sha256()
+    left = length
+    with path.open("rb") as file:
+        while left and (block := file.read(min(left, 1 << 20))):
+            sha.update(block)
+            left -= len(block)
+    return StoredFile(size=length - left, sha256=sha.hexdigest())
+
+
+def fetch_file(filesystem: AbstractFileSystem, address: str, path: Path, expected: StoredFile) -> None:
+    """Download the file at `address` to `path`, whole or not at all; several processes may do so at once.
+
+    Raises:
+        DamagedError: the file is not there, or is not the expected one.
+        Exception: the file system's own, where the storage does not answer.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arriving = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{PARTIAL}")
+    try:
+        try:
+            filesystem.get_file(address, str(arriving))
+        except FileNotFoundError:
+            raise DamagedError(f"{address} is missing") from None
+        if digest(arriving, arriving.stat().st_size) != expected:
+            raise DamagedError(f"{address} is not what was uploaded")
+        os.replace(arriving, path)
+    finally:
+        arriving.unlink(missing_ok=True)

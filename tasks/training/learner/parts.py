@@ -1,0 +1,244 @@
+"""The learner's part of a checkpoint where nodes share no disk: each rank's files, on its own node and on blob storage.
+
+    controller's node  <run folder>/checkpoints/step_00000004/learner/parts.json   names the upload and its files
+    node of rank 1     <run folder>/parts/step_00000004.1a2b3c4d/rlvr/zero_pp_rank_1_...      its own files
+    blob storage       <address>/step_00000004.1a2b3c4d/parts/rlvr/zero_pp_rank_0_..., zero_pp_rank_1_..., ...
+
+A rank writes its files to the disk of its node, and uploads them by itself, beside training. When all have, the
+controller writes `parts.json`, and the checkpoint is complete; the run's store uploads the controller's own files and
+the manifest, without which an upload does not count (`records/remote_store.py`). A rank loads from its node's disk what
+is there, and fetches the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from tasks.failures import InfrastructureError, MistakeError, one_line
+from tasks.storage.durable import whole
+from tasks.storage.retries import WAITS, retrying
+from tasks.storage.stored_files import DamagedError, StoredFile, StoredFiles, StoreError, digest, fetch_file
+from tasks.training.learner.universal import universal_in
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+logger = logging.getLogger(__name__)
+
+KEEP = 2
+"""Number of complete checkpoints that are kept: in the run folder, on the nodes of ranks, and on blob storage."""
+MANIFEST = "manifest.json"
+"""Name of the file that makes an upload to blob storage complete; it is written last."""
+PARTS = "parts"
+"""Name of the folder with the files of ranks, in the run folder and in an upload."""
+
+_OF_ONE_RANK = re.compile(r"(?:^|/)(?:bf16_)?zero_pp_rank_(\d+)_")
+"""DeepSpeed's names of the files that one rank alone writes and reads; other files are read by every rank."""
+
+Result = TypeVar("Result")
+
+
+class PartsError(InfrastructureError):
+    """A rank could not upload its files of a checkpoint, which therefore is none; training goes on."""
+
+
+class LearnerParts(BaseModel):
+    """The names of the files that the ranks have uploaded for one checkpoint, as `parts.json` holds them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    address: str
+    """Address of the run on blob storage."""
+    upload: str
+    """Name of the upload below that address, which is drawn anew for each checkpoint."""
+    files: StoredFiles
+    """The files of all ranks, by their paths below the learner's folder."""
+
+    @classmethod
+    def read(cls, learner: Path) -> LearnerParts | None:
+        """Return the parts of the checkpoint with this learner's folder; None: the folder itself holds the files.
+
+        Raises:
+            DamagedError: the file cannot be read.
+        """
+        try:
+            return cls.model_validate_json((learner / f"{PARTS}.json").read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValidationError as error:
+            raise DamagedError(f"{learner}/{PARTS}.json cannot be read: {one_line(error)}") from None
+
+    def write(self, learner: Path) -> None:
+        """Write `parts.json` into the learner's folder, which is made where there is none."""
+        learner.mkdir(parents=True, exist_ok=True)
+        with whole(learner / f"{PARTS}.json") as unfinished:
+            unfinished.write_text(self.model_dump_json())
+
+    def by_rank(self, nodes: Sequence[str]) -> list[dict[str, StoredFile]]:
+        """Return the files that each rank has to fetch: its own, and the first rank of a node those that all read.
+
+        Args:
+            nodes: the ids of the ranks' nodes, by rank.
+        """
+        common = {name: file for name, file in self.files.items() if _owner(name) is None}
+        return [
+            {
+                **{name: file for name, file in self.files.items() if _owner(name) == rank},
+                **(common if nodes.index(node) == rank else {}),
+            }
+            for rank, node in enumerate(nodes)
+        ]
+
+
+def _owner(name: str) -> int | None:
+    match = _OF_ONE_RANK.search(name)
+    return int(match[1]) if match else None
+
+
+@dataclass(frozen=True)
+class PartStorage:
+    """The address of a run on blob storage, where learner ranks put and get their files of checkpoints by themselves.
+
+    It is sent to the ranks' processes.
+
+    Attributes:
+        filesystem: an fsspec file system, with its credentials.
+        address: of the run on it, without a slash at its end.
+        waits: seconds of pause before each further attempt of a call that failed.
+    """
+
+    filesystem: AbstractFileSystem
+    address: str
+    waits: tuple[float, ...] = WAITS
+
+    def put(self, upload: str, folder: Path, files: Iterable[Path]) -> dict[str, StoredFile]:
+        """Upload files that are below `folder`; return them by their paths in it.
+
+        Raises:
+            PartsError: the storage does not take one of them.
+        """
+        stored = {}
+        for path in files:
+            name = path.relative_to(folder).as_posix()
+            target = f"{self._address_of(upload)}/{name}"
+            try:
+                stored[name] = digest(path, path.stat().st_size)
+                self._persistently(partial(self.filesystem.put_file, str(path), target))
+            except Exception as error:  # fsspec's file systems share no kind of error
+                raise PartsError(f"{target} was not uploaded: {one_line(error)}") from error
+        return stored
+
+    def fetch(self, upload: str, folder: Path, files: dict[str, StoredFile]) -> None:
+        """Download files into `folder`, but those that it has in their full size.
+
+        Raises:
+            DamagedError: one is missing on the storage, or is not what was uploaded.
+            StoreError: the storage does not answer.
+        """
+        for name, file in files.items():
+            path = folder / name
+            if path.is_file() and path.stat().st_size == file.size:  # a file gets its name when it is whole
+                continue
+            address = f"{self._address_of(upload)}/{name}"
+            try:
+                self._persistently(partial(fetch_file, self.filesystem, address, path, file))
+            except DamagedError:
+                raise
+            except Exception as error:  # fsspec's file systems share no kind of error
+                raise StoreError(f"{address} cannot be read: {one_line(error)}") from error
+
+    def lack(self, parts: LearnerParts) -> str:
+        """Return the name of a file that the storage does not hold in its size; empty: all are there."""
+        root = self.filesystem._strip_protocol(self._address_of(parts.upload))
+        self.filesystem.invalidate_cache()
+        try:
+            held = self.filesystem.find(root, detail=True)
+        except FileNotFoundError:
+            held = {}
+        sizes = {path.removeprefix(f"{root}/"): about["size"] for path, about in held.items()}
+        return next((name for name, file in parts.files.items() if sizes.get(name) != file.size), "")
+
+    def reject(self, upload: str) -> None:
+        """Take the manifest from an upload that turned out to be damaged, so that no attempt resumes from it."""
+        manifest = f"{self.address}/{upload}/{MANIFEST}"
+        try:
+            self.filesystem.invalidate_cache()
+            if self.filesystem.exists(manifest):
+                self.filesystem.rm_file(manifest)
+        except Exception as error:  # the next attempt meets the damage again
+            logger.warning("%s could not be deleted: %s", manifest, one_line(error))
+
+    def _address_of(self, upload: str) -> str:
+        return f"{self.address}/{upload}/{PARTS}"
+
+    def _persistently(self, do: Callable[[], Result]) -> Result:
+        return retrying(do, self.waits, lambda error: not isinstance(error, DamagedError), self.address)
+
+
+@dataclass(frozen=True)
+class Upload:
+    """The place on blob storage to which ranks upload one checkpoint, and its name there."""
+
+    storage: PartStorage
+    name: str
+
+    def put(self, folder: Path, files: Iterable[Path]) -> dict[str, StoredFile]:
+        """Upload files below `folder`, as `PartStorage.put` does."""
+        return self.storage.put(self.name, folder, files)
+
+
+def fetch_whole(learner: Path, storage: PartStorage | None) -> None:
+    """Bring the files of all ranks into the learner's folder of a checkpoint, where they are on storage alone.
+
+    Args:
+        learner: the learner's folder.
+        storage: the run's address on blob storage.
+
+    Raises:
+        MistakeError: the files are on blob storage, and this run has no address there.
+        StoreError: the storage does not answer, or a file is damaged; the checkpoint is then removed.
+    """
+    parts = LearnerParts.read(learner)
+    if parts is None or universal_in(learner).is_dir():
+        return
+    storage = storage_of(parts, storage)
+    try:
+        storage.fetch(parts.upload, learner, parts.files)
+    except DamagedError as error:
+        reject(learner, storage, parts.upload)
+        raise StoreError(f"{error}; the next attempt goes on from the checkpoint before it") from error
+
+
+def reject(learner: Path, storage: PartStorage, upload: str) -> None:
+    """Remove a checkpoint whose parts are damaged, in the run folder and on the storage.
+
+    Args:
+        learner: the learner's folder of the checkpoint.
+        storage: the run's address on blob storage.
+        upload: name of the checkpoint's upload there.
+    """
+    storage.reject(upload)
+    shutil.rmtree(learner.parent, ignore_errors=True)
+
+
+def storage_of(parts: LearnerParts, storage: PartStorage | None) -> PartStorage:
+    """Return the storage that holds the parts.
+
+    Raises:
+        MistakeError: the run has none, although they are on blob storage.
+    """
+    if storage is None:
+        raise MistakeError(
+            f"the learner's part of checkpoint {parts.upload} is at {parts.address}, and the run is kept in a folder: "
+            "set RLVR_RUNS to the address of all runs, below which that is"
+        )
+    return storage
