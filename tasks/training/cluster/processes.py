@@ -24,6 +24,7 @@ from tasks.training.learner.client import RayLearner
 from tasks.training.learner.config import check_dense_attention, check_liger
 from tasks.training.learner.rank import LearnerRank
 from tasks.training.rewards import RayJudge, RewardProcess
+from tasks.training.simulation.roofline import known_architecture
 from tasks.verifiers import VerifiersConfig, verifiers_of
 from tasks.verifiers.registry import CHAT
 
@@ -194,7 +195,7 @@ class RunProcesses:
             return self._keep(remote.remote(self._config, self._model))
 
         prepare = partial(relays.prepare_learner, run_folder=self._folder) if relays else None
-        return RayLearner(create, self._config, first, prepare)
+        return RayLearner(create, self._config, first, prepare, known_architecture(Path(self._model)))
 
     def make_judge(self, verifiers: VerifiersConfig, prompts: list[Prompt]) -> RayJudge:
         """Return the client of a reward process; Ray replaces it when it dies, and repeats lost calls."""
