@@ -43,12 +43,9 @@ def node_facts(*, sandbox: bool) -> list[NodeFacts]:
 
     own = ray.get_runtime_context().get_node_id()
     others = [node["NodeID"] for node in living_nodes() if node["NodeID"] != own]
-    probe = ray.remote(nodes.facts)
+    probe: Any = ray.remote(max_calls=1, num_cpus=0)(nodes.facts)
     calls = [
-        probe.options(
-            num_cpus=0, max_calls=1, scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
-        ).remote()
-        for node in others
+        probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote() for node in others
     ]
     return [nodes.facts(sandbox=sandbox), *ray.get(calls, timeout=PROBE_SECONDS)]
 

@@ -378,21 +378,33 @@ def test_every_check_of_machines_and_pods_has_a_name():
     assert len(set(names)) == len(names) == 11
 
 
+TWO_NODES = """
+import json, ray
+from dataclasses import asdict
+from ray.cluster_utils import Cluster
+from tasks.cluster_check.checks import node_facts
+from tasks.cluster_check.network import reduction
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+cluster.add_node(num_cpus=1)
+ray.init(address=cluster.address, log_to_driver=False)
+measured = reduction(2, gpus=False)
+print(json.dumps([asdict(measured), *(node.code for node in node_facts(sandbox=False))]))
+ray.shutdown()
+cluster.shutdown()
+"""
+
+
 @pytest.mark.engine
 @pytest.mark.complete
-def test_an_all_reduce_of_two_ranks_on_this_machine():
-    code = (
-        "import json, ray\n"
-        "from dataclasses import asdict\n"
-        "from tasks.machine.local_ray import start_ray\n"
-        "from tasks.cluster_check.network import reduction\n"
-        "start_ray(num_cpus=2)\n"
-        "print(json.dumps(asdict(reduction(2, gpus=False))))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    measured = json.loads(done.stdout.splitlines()[-1])
-    assert (measured["ranks"], measured["nodes"], measured["library"]) == (2, 1, "gloo"), done.stderr[-2000:]
+def test_the_facts_of_two_nodes_and_an_all_reduce_between_them():
+    done = subprocess.run([sys.executable, "-c", TWO_NODES], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    measured, *codes = json.loads(done.stdout.splitlines()[-1])
+    assert (measured["ranks"], measured["nodes"], measured["library"]) == (2, 2, "gloo")
     assert 0 < measured["seconds"] < 60
+    assert len(codes) == 2
+    assert len(set(codes)) == 1
 
 
 @pytest.mark.engine
