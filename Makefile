@@ -20,7 +20,7 @@ RUN := $(BIN)/pyflyte run workflows/rlvr.py rlvr
 IMAGES := data generation  # training has the image of generation
 PUBLISHED = $(shell sed -n 's/^published = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",')
 
-.PHONY: environment demo test test-fast test-all test-recipes test-images chaos chaos-hosts soak check lock image-digests reference format bench gpu-check bench-learning images register registry-is-named config-exists code-server clean
+.PHONY: environment demo test test-fast test-all test-recipes test-images chaos chaos-hosts soak check lock image-digests reference format bench gpu-check cluster-check bench-learning images register registry-is-named config-exists code-server clean
 
 environment: $(VENV)/.ready  ## the environment alone, and how to use it
 	@echo "ready: source $(BIN)/activate; export FLYTE_SDK_LOCAL_SANDBOX=\$$PWD/outputs/flyte"
@@ -91,6 +91,11 @@ GPU_PYTHON = $(if $(DRY),$(BIN)/python,python3)
 JSON =
 gpu-check: $(if $(DRY),$(VENV)/.ready)  ## the learner on this machine's GPU, in minutes ([DRY=1: tiny, on CPUs] [JSON=file] [GPU_PYTHON=python3])
 	@$(GPU_PYTHON) -m tasks.training.gpu_check $(if $(DRY),--dry) $(if $(JSON),--json $(JSON))
+
+TRAINING = workflows/recipes/quickstart.yaml
+cluster-check: $(VENV)/.ready  ## what a run will need, here, or with ON=cluster by the registered launch plan ([TRAINING=recipe.yaml])
+	@$(if $(filter cluster,$(ON)),$(BIN)/python -m workflows --config $(CONFIG) --project $(PROJECT) --domain $(DOMAIN) \
+		launch cluster_check --training $(TRAINING),$(BIN)/pyflyte run workflows/cluster_check.py cluster_check --training $(TRAINING))
 
 RUNS = 1
 bench-learning: $(VENV)/.bench-ready  ## held-out pass rate over wall time, beside TRL's, as a chart: 12 minutes of training each (RUNS=1)

@@ -109,7 +109,7 @@ FLOORS = (
     *("machine", "charts", "tables", "lineage", "storage", "flyte"),
     *("verifiers", "generation", "sourcing", "cleaning", "difficulty", "mixing", "evaluation"),
     *("training.metric", "training.objective", "training.learner.deepspeed_keys", "training.learner.config"),
-    *("training.prompt_options", "training.config"),
+    *("training.prompt_options", "training.config", "training.simulation.roofline"),
     *(
         "training.timeouts",
         "training.restart_budget",
@@ -128,11 +128,21 @@ FLOORS = (
         "training.gpu_check",
         "training.model_check",
     ),
-    *("training.attempt", "training.run", "training.task", "inputs", "training.__main__", "reporting"),
+    *(
+        "training.attempt",
+        "training.run",
+        "training.task",
+        "inputs",
+        "cluster_check",
+        "training.recipe_table",
+        "training.__main__",
+        "reporting",
+    ),
 )
 """Packages and modules of `tasks`, each of which imports what stands before it and nothing after it.
 
-A learner's options stand below the learner: the run's options hold them, and the learner reads the run's.
+A learner's options stand below the learner: the run's options hold them, and the learner reads the run's. The roofline
+stands below the learner too, which computes its utilisation by it.
 """
 
 

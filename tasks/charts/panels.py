@@ -105,6 +105,13 @@ PANELS = (
     ),
     Panel("Where a step's time goes", "seconds", {"learn_seconds": "learning", "wait_seconds": "waiting for groups"}),
     Panel("Idle", "share of the time", {"learner_idle": "learner", "actors_idle": "actors"}),
+    Panel("Utilisation", "share of the GPUs' peak", {"learner_mfu": "learner, MFU", "engines_mbu": "engines, MBU"}),
+    Panel(
+        "Machine time",
+        "share",
+        {"generation_share": "generation", "training_share": "training", "judging_share": "judging"},
+    ),
+    Panel("Lost with static batching", "share of the engines' time", {"static_batching_waste": "would be lost"}),
     Panel("KV cache in use", "share, mean over engines", {"kv_cache_usage": "in use"}),
     Panel("Preemptions", "sequences that lost their KV cache to others", {"preemptions": "preempted"}),
     Panel("Sequences an engine is given", "mean over engines", {"sequences_limit": "limit"}),

@@ -273,7 +273,8 @@ def judge_rollouts(
     )
 
     def summary() -> dict[str, Any]:
-        made = watch.summary(f"{judging.judged:,} judged", judged=judging.judged, verifiers=judging.figures)
+        on = process_resources()
+        made = watch.summary(f"{judging.judged:,} judged", on=on, judged=judging.judged, verifiers=judging.figures)
         return {SUMMARY: made.as_json()}
 
     with progress("difficulty: judging", table.num_rows * spec.sampling.samples) as advance:

@@ -65,7 +65,8 @@ def joined(summaries: Sequence[StageSummary]) -> StageSummary:
     figures: dict[str, float] = {}
     for summary in summaries:
         for name, value in summary.facts["verifiers"].items():
-            figures[name] = max(figures.get(name, 0), value) if "seconds" in name else figures.get(name, 0) + value
+            is_latency = "seconds" in name and not name.endswith("/busy_seconds")
+            figures[name] = max(figures.get(name, 0), value) if is_latency else figures.get(name, 0) + value
     return StageSummary(
         first.stage,
         first.started_at,

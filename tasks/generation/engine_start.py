@@ -93,4 +93,8 @@ def load(
         kind = EngineOptionsError if is_mistake else EngineError
         given = f" with engine.vllm = {config.vllm}" if config.vllm else ""
         raise kind(with_cause(f"vLLM does not start on {model}{given}: {output.reason_or(error)}")) from error
+    if has_gpu():
+        from vllm.platforms import current_platform
+
+        recorder.statistics.gpu = current_platform.get_device_name()
     return llm, recorder.statistics

@@ -112,6 +112,7 @@ class EngineStatistics:
         running, queued: numbers of requests that are being decoded, and that wait for room.
         kv_cache_usage: share of the KV cache that is in use.
         preemptions: number of times since the start that a request lost its KV cache to others, to be computed again.
+        gpu: name of the engine's first GPU, as torch reports it; empty: it has none.
     """
 
     generated_tokens: int = 0
@@ -119,6 +120,7 @@ class EngineStatistics:
     queued: int = 0
     kv_cache_usage: float = 0.0
     preemptions: int = 0
+    gpu: str = ""
 
 
 def sample_seed(seed: int, key: str, sample: int) -> int:

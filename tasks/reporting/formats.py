@@ -45,11 +45,20 @@ def hours(spent: float) -> str:
 
 
 def cost(spent: Cost) -> str:
-    """Format a cost as GPU hours, where GPUs were used, and core hours."""
+    """Format a cost as GPU hours, where GPUs were used, core hours, and the total by the given prices."""
     if not spent.core_hours:
         return UNKNOWN if spent.seconds else "nothing"
     cores = f"{hours(spent.core_hours)} core hours"
-    return f"{hours(spent.gpu_hours)} GPU hours, {cores}" if spent.gpu_hours else cores
+    held = f"{hours(spent.gpu_hours)} GPU hours, {cores}" if spent.gpu_hours else cores
+    if spent.total is None:
+        return held
+    judging = f", {money(spent.judging)} of it for judging" if spent.judging else ""
+    return f"{money(spent.total)} by the given prices{judging}; {held}"
+
+
+def money(amount: float) -> str:
+    """Format an amount of money in the currency of the prices: 1,234.50, and 0.0042 below 0.01."""
+    return f"{amount:,.2f}" if amount >= 0.01 or not amount else f"{amount:.2g}"
 
 
 def decimal(number: float | None) -> str:

@@ -46,6 +46,7 @@ class ReportInputs:
         run: this run's name: a stage whose summary was made in another came from the cache.
         outputs: what the run made (`tasks.reporting.lineage.rows`).
         lineage: what was run: versions, seeds; `model` also stands in the header.
+        price_per_gpu_hour: price of a GPU for an hour, in the currency of the judge's prices; None: it is not given.
     """
 
     title: str
@@ -67,6 +68,7 @@ class ReportInputs:
     lineage: dict[str, str] = field(default_factory=dict)
     evaluation_yaml: str = ""
     min_mean_score: float | None = None
+    price_per_gpu_hour: float | None = None
 
 
 def render(inputs: ReportInputs) -> str:
@@ -107,8 +109,8 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "model": inputs.lineage.get("model"),
         "stages": sections.stages(inputs.summaries, inputs.run),
         "stage_facts": sections.stage_facts(inputs.summaries),
-        "cost": sections.cost(inputs.summaries),
-        "paid_here": sections.cost(inputs.summaries, inputs.run),
+        "cost": sections.cost(inputs.summaries, None, inputs.price_per_gpu_hour),
+        "paid_here": sections.cost(inputs.summaries, inputs.run, inputs.price_per_gpu_hour),
         "some_cached": any(summary.run != inputs.run for summary in inputs.summaries),
         "spec_yaml": inputs.spec_yaml,
         "training_yaml": inputs.training_yaml,

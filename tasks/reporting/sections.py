@@ -243,20 +243,32 @@ def stages(summaries: Sequence[StageSummary], run: str) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of stages: wall time in seconds, and the hours of the cores and GPUs that they held."""
+    """The cost of stages: wall time in seconds, the hours of the cores and GPUs that they held, and their price.
+
+    Attributes:
+        judging: price of the judge's tokens, in the currency of its prices.
+        total: that and the price of the GPU hours; None: GPUs were held, and no price of them is given.
+    """
 
     seconds: float
     core_hours: float
     gpu_hours: float
+    judging: float = 0.0
+    total: float | None = None
 
 
-def cost(summaries: Sequence[StageSummary], run: str | None = None) -> Cost:
+def cost(summaries: Sequence[StageSummary], run: str | None = None, price_per_gpu_hour: float | None = None) -> Cost:
     """Return the cost of all stages, or with `run` of those that ran in that run and not in an earlier one."""
     counted = [summary for summary in summaries if run is None or summary.run == run]
+    gpu_hours = sum(summary.seconds * summary.gpus for summary in counted) / 3600
+    judging = sum(summary.facts.get("verifiers", {}).get("judge/cost", 0.0) for summary in counted)
+    has_total = price_per_gpu_hour is not None or (judging and not gpu_hours)
     return Cost(
         sum(summary.seconds for summary in counted),
         sum(summary.seconds * summary.cores for summary in counted) / 3600,
-        sum(summary.seconds * summary.gpus for summary in counted) / 3600,
+        gpu_hours,
+        judging,
+        gpu_hours * (price_per_gpu_hour or 0.0) + judging if has_total else None,
     )
 
 

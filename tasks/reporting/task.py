@@ -158,6 +158,7 @@ def _report_inputs(
         summaries=summaries,
         run=run,
         outputs=lineage.rows(outputs),
+        price_per_gpu_hour=training.cluster.price_per_gpu_hour,
         lineage={
             "model": training.model.name,
             "image": lineage.images(summaries),

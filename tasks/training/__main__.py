@@ -190,6 +190,19 @@ def metrics() -> None:
     click.echo(metrics_page(), nl=False)
 
 
+@main.command()
+@click.option("--gpu", type=click.Choice(list(roofline.GPUS)), default="H100", show_default=True)
+@click.argument("names", nargs=-1, metavar="[RECIPE]...")
+def recipes(gpu: str, names: tuple[str, ...]) -> None:
+    """Print the table of the recipes that ship, or of some: their pods, and their memory and hours as plan has them."""
+    from tasks.inputs.files import RECIPES
+    from tasks.training.recipe_table import HEAD, recipe_row
+
+    click.echo("\n".join(HEAD))
+    for name in names or sorted(path.stem for path in RECIPES.glob("*.yaml")):
+        click.echo(recipe_row(name, parse(Recipe, name), gpu))
+
+
 def prepared(spec: ModelSpec) -> Path:
     """Return the folder of the model that a recipe names, beside the run folders; prepared once."""
     digest = hashlib.sha256(canonical_json(result_options(spec.fingerprinted())).encode()).hexdigest()[:16]

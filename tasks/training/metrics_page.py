@@ -11,6 +11,7 @@ from tasks.training.actors.fleet import ENGINES
 from tasks.training.control.validation import VALIDATION
 from tasks.training.metric import Metric
 from tasks.training.objective.metrics import LOSS_METRICS
+from tasks.training.telemetry.machine_use import MACHINES
 from tasks.training.telemetry.step_metrics import SAMPLED, TRAINED
 
 STEP = (
@@ -49,6 +50,12 @@ VERIFIERS = (
     Metric("verifiers/<name>/retried", "calls", "calls that were repeated after the loss of the reward process"),
     Metric("verifiers/<name>/timeouts", "calls", "calls that took longer than their limit"),
     Metric("verifiers/<name>/errors", "calls", "calls without a judgement"),
+    Metric(
+        "verifiers/<name>/busy_seconds",
+        "s",
+        "time in which the verifier's processes had calls, summed over the processes; of chat, time in which a request "
+        "was under way",
+    ),
     Metric("verifiers/<name>/mean_seconds", "s", "mean latency"),
     Metric("verifiers/<name>/p50_seconds", "s", "median of the recent latencies"),
     Metric("verifiers/<name>/p99_seconds", "s", "99th percentile of the recent latencies"),
@@ -63,6 +70,7 @@ SECTIONS: dict[str, Sequence[Metric]] = {
     "The loss": LOSS_METRICS,
     "The learner": LEARNER,
     "Engines": ENGINES,
+    "The use of machines": MACHINES,
     "Prompts": PROMPTS,
     "Validation": VALIDATION,
     "Verifiers": VERIFIERS,

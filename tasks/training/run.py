@@ -45,7 +45,9 @@ from tasks.training.records.journal import Journal
 from tasks.training.records.ledger import Ledger, cut_back
 from tasks.training.records.response_files import RolloutFiles
 from tasks.training.records.run_state import RunState
+from tasks.training.simulation.roofline import known_architecture
 from tasks.training.telemetry import trackers
+from tasks.training.telemetry.machine_use import MachineUse
 from tasks.training.timeouts import until_the_first
 from tasks.verifiers import VerifiersConfig
 from tasks.verifiers.config import DEFAULTS
@@ -211,6 +213,11 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], lease: Lease) -> Trai
             on_step=inputs.on_step,
             validation_prompts=validated,
             engine_check=EngineCheck.of(config, inputs.model) if config.model_check else None,
+            machine_use=MachineUse(
+                known_architecture(inputs.model),
+                gpu,
+                needed_judge_gpus(inputs.verifiers, verifiers_of_prompts(prompts)),
+            ),
         )
         stack.enter_context(trackers.following(config.trackers, folder, config.model_dump(mode="json")))
         controller = Controller(config, PromptStream(trained, config.seed, config.prompts, config.steps), collaborators)

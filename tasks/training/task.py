@@ -129,6 +129,8 @@ def _summary(
     watch: Stopwatch, config: TrainingConfig, rows: list[dict[str, float]], resumed_from: int, folder: Path
 ) -> StageSummary:
     """Return the summary of the run over all its attempts; this one was resumed from step `resumed_from`."""
+    from tasks.training.telemetry.machine_use import judging_cost, use_of_machines
+
     seconds = sum(row["step_seconds"] for row in rows)
     trained = sum(row["trained_tokens_per_second"] * row["step_seconds"] for row in rows)
     generated = sum(row["generated_tokens"] for row in rows)
@@ -144,6 +146,8 @@ def _summary(
         trained_tokens=trained,
         generated_tokens=generated,
         tokens_per_second=rate,
+        verifiers={"judge/cost": cost} if (cost := judging_cost(rows)) else {},
+        use_of_machines=use_of_machines(rows),
         run_folder=folder.name,
         rollouts=f"{address_of(folder.name, prefix) or folder}/rollouts" if config.keep_rollouts else "",
     )

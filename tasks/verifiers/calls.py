@@ -61,6 +61,8 @@ class VerifierStats:
         calls: judgements made, errors among them; `repeated` ones, which the cache answered, are not.
         timeouts, errors: calls that ran out of time, or could not be judged.
         total_latency_s, max_latency_s: seconds over all calls; `latencies_s` holds the last 10,000.
+        busy_s: seconds in which its processes had calls, summed over at most as many processes as it has.
+        in_flight: calls that are being judged now.
     """
 
     calls: int = 0
@@ -70,6 +72,18 @@ class VerifierStats:
     total_latency_s: float = 0.0
     max_latency_s: float = 0.0
     latencies_s: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_LATENCIES), repr=False)
+    busy_s: float = 0.0
+    in_flight: int = 0
+    _since: float = field(default=0.0, repr=False)
+
+    def advance(self, now: float, processes: int, calls: int = 0) -> None:
+        """Bring `busy_s` up to the moment `now`, at which `calls` begin, or as many end where it is negative.
+
+        Until then each of its `processes` was busy, or as many of them as there were calls.
+        """
+        self.busy_s += (now - self._since) * min(self.in_flight, processes)
+        self._since = now
+        self.in_flight += calls
 
     def add(self, latency_s: float, timed_out: bool, failed: bool) -> None:
         """Count one judgement."""
@@ -89,6 +103,7 @@ class VerifierStats:
             "repeated": self.repeated,
             "timeouts": self.timeouts,
             "errors": self.errors,
+            "busy_seconds": self.busy_s,
             "mean_seconds": self.total_latency_s / max(self.calls, 1),
             "p50_seconds": cuts[49],
             "p99_seconds": cuts[98],

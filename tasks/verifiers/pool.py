@@ -169,9 +169,13 @@ class VerifierPool:
 
     def stats(self) -> dict[str, VerifierStats]:
         """Return copies of the counters so far, by verifier."""
-        return self._on_loop(
-            lambda: {name: replace(each, latencies_s=each.latencies_s.copy()) for name, each in self._stats.items()}
-        )
+
+        def copies() -> dict[str, VerifierStats]:
+            for name, stats in self._stats.items():
+                stats.advance(time.monotonic(), self._processes(name))
+            return {name: replace(stats, latencies_s=stats.latencies_s.copy()) for name, stats in self._stats.items()}
+
+        return self._on_loop(copies)
 
     def figures(self) -> dict[str, float]:
         """Return all counters by name: `math/calls`, `math/p99_seconds`, `math/workers/died`, `judge/requests`, ..."""
@@ -269,7 +273,8 @@ class VerifierPool:
 
     async def _judge(self, call: Call, key: bytes | None) -> Score:
         """Judge a call, count it, and cache its score under `key` unless a limit of time or an error decided it."""
-        began = time.monotonic()
+        began, stats, processes = time.monotonic(), self._stats[call.verifier], self._processes(call.verifier)
+        stats.advance(began, processes, calls=1)
         try:
             score = await (
                 self._parts(call) if call.verifier == registry.WEIGHTED else self._verifier(call).judge(*call)
@@ -279,16 +284,23 @@ class VerifierPool:
         except Exception as failure:  # a judge's own bug must reach the caller as an error, not vanish in the loop
             score = Score.unjudged(f"{call.verifier} failed: {type(failure).__name__}: {failure}")
         finally:
+            stats.advance(time.monotonic(), processes, calls=-1)
             if key is not None:
                 del self._in_flight[key]
         if call.verifier == "function":
             score = functions.attributed(score, call.ground_truth)
-        self._stats[call.verifier].add(time.monotonic() - began, score.timed_out, score.error is not None)
+        stats.add(time.monotonic() - began, score.timed_out, score.error is not None)
         if key is not None and score.error is None and not score.timed_out:
             self._scores[key] = score
             if len(self._scores) > self.config.cache_entries:
                 self._scores.popitem(last=False)
         return score
+
+    def _processes(self, verifier: str) -> int:
+        """Return how many processes can be busy for a verifier: one server of chat, none for the sum of other calls."""
+        if verifier == registry.WEIGHTED:
+            return 0
+        return 1 if verifier in registry.CHAT else self.workers
 
     def _verifier(self, call: Call) -> Verifier:
         if not isinstance(call.response, str):

@@ -1,10 +1,12 @@
 """The figures of all rollouts of difficulty: passes, points, and the mean of each reward by name."""
 
+from datetime import UTC, datetime
+
 import pytest
 
-from tasks.difficulty.summaries import Totals
+from tasks.difficulty.summaries import Totals, joined
 from tasks.tables.parquet import table_from_rows
-from tasks.tables.schemas import ROLLOUTS
+from tasks.tables.schemas import ROLLOUTS, StageSummary
 
 
 def named(**values):
@@ -34,3 +36,23 @@ def test_totals_count_passes_points_and_each_reward_over_the_responses_to_which_
 
 def test_without_rollouts_all_figures_are_0():
     assert Totals().facts() == {"pass_rate": 0.0, "mean_score": 0.0, "rewards": {}}
+
+
+def test_of_all_shards_calls_busy_time_and_cost_are_summed_and_the_longest_latency_counts():
+    def shard(calls, latency, busy, cost):
+        figures = {
+            "math/calls": calls,
+            "math/p99_seconds": latency,
+            "math/busy_seconds": busy,
+            "judge/cost": cost,
+        }
+        return StageSummary("judging", datetime.now(UTC), 60.0, "", {"verifiers": figures}, gpus=2.0)
+
+    whole = joined([shard(2, 0.5, 10.0, 0.25), shard(3, 0.25, 20.0, 0.5)])
+    assert whole.facts["verifiers"] == {
+        "math/calls": 5,
+        "math/p99_seconds": 0.5,
+        "math/busy_seconds": 30.0,
+        "judge/cost": 0.75,
+    }
+    assert (whole.seconds, whole.gpus) == (120.0, 2.0)

@@ -44,8 +44,10 @@ OF_OTHER_OPTIONS = {
     "recovered_groups",
     "replayed_groups",
     "sampling_rounds",
+    "learner_mfu",
+    "engines_mbu",
 }
-"""Metrics of options that the runs of this file do not use."""
+"""Metrics of options that the runs of this file do not use, and of GPUs."""
 CONTENTS = [
     f"Write a sentence about the {word}" for word in ("sea", "river", "rain", "dog", "fox", "sum", "word", "answer")
 ]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.verifiers import Call, Score, VerifierPool, VerifiersConfig, verify
+from tasks.verifiers import Call, Score, VerifierPool, VerifiersConfig, VerifierStats, verify
 from tasks.verifiers.pool import CLOSED
 from tests.verifiers.processes import (
     GUARD_S,
@@ -345,3 +345,12 @@ def test_pools_that_come_and_go_leave_nothing():
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         first, *later = process.submit(held_after_pools, 3).result()
     assert later == [first] * 2
+
+
+def test_busy_time_counts_at_most_as_many_processes_as_a_verifier_has():
+    """One call for 2 s, two for 1 s, three for 2 s, on two processes: 2 + 2 + 4 s."""
+    stats = VerifierStats()
+    for now, calls in ((10.0, 1), (12.0, 1), (13.0, 1), (15.0, -3), (99.0, 0)):
+        stats.advance(now, 2, calls)
+    assert (stats.busy_s, stats.in_flight) == (8.0, 0)
+    assert stats.figures()["busy_seconds"] == 8.0

@@ -9,6 +9,7 @@ from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 from google.protobuf.json_format import MessageToDict
 
+from tasks.cluster_check.task import check_machines
 from tasks.config import load_yaml
 from tasks.inputs.files import RECIPES, DataFile, Recipe, quickstart
 from tasks.pod_templates import SHARED_MEMORY
@@ -16,6 +17,7 @@ from tasks.pods import PodConfig
 from tasks.training.task import train_policy
 from tasks.verifiers.chat.config import JudgeConfig
 from workflows.checking import checking
+from workflows.cluster_check import check_for
 from workflows.data import data as curate
 from workflows.evaluation import evaluation as evaluate
 from workflows.training import train
@@ -39,7 +41,8 @@ def recipe(name):
 @pytest.fixture
 def nodes(monkeypatch, tmp_path):
     """What a dynamic task gives Flyte to run: its nodes by name, and the training task as it is then."""
-    monkeypatch.setattr(train_policy, "_task_config", train_policy.task_config)  # an override outlives its node
+    for task in (train_policy, check_machines):
+        monkeypatch.setattr(task, "_task_config", task.task_config)  # an override outlives its node
     (tmp_path / "file").touch()
 
     def compiled(dynamic, **inputs):
@@ -54,7 +57,7 @@ def nodes(monkeypatch, tmp_path):
         with FlyteContextManager.with_context(builder) as context:
             literals = TypeEngine.dict_to_literal_map(context, {name: given[name] for name in types}, types)
             job = dynamic.dispatch_execute(context, literals).to_flyte_idl()
-        training = [task for task in job.tasks if task.id.name.endswith("train_policy")]
+        training = [task for task in job.tasks if task.id.name.endswith(("train_policy", "check_machines"))]
         return {node.id: node for node in job.nodes}, training
 
     return compiled
@@ -99,6 +102,14 @@ def test_olmo_3_32b_has_8_learner_and_20_inference_nodes_of_8_gpus(nodes):
         "learner": (8, node),
         "actors": (20, node),
     }
+
+
+def test_a_cluster_is_checked_on_the_machines_of_training_and_a_pod_of_the_data_stages(nodes):
+    files = {"data": judged_elsewhere(), "training": recipe("olmo3_think_32b")}
+    found, checked = nodes(check_for, **files)
+    assert set(found) == {"machines", "pod", "conclude"}
+    assert groups(checked) == groups(nodes(train, **files)[1])
+    assert asked(found["pod"]) == {"CPU": "1", "MEMORY": "4Gi"}
 
 
 def test_a_machine_has_8_cores_and_64_gib_for_each_gpu_that_it_holds(nodes):

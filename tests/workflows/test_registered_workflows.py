@@ -26,7 +26,8 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 LABEL = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 """What Kubernetes takes for the value of a label."""
 
-UNCACHED = {"preflight", "checking", "data", "train", "evaluation", "report"}
+CLUSTER_CHECK = {"check_for", "check_machines", "check_pod", "conclude"}
+UNCACHED = {"preflight", "checking", "data", "train", "evaluation", "report", *CLUSTER_CHECK}
 ENGINES = {"check_model", "roll_out", "evaluate_policy", "train_policy"}
 IMAGES = {
     "preflight": "data",
@@ -52,6 +53,10 @@ IMAGES = {
     "train": "data",
     "evaluation": "data",
     "report": "data",
+    "check_for": "data",
+    "check_machines": "training",
+    "check_pod": "data",
+    "conclude": "data",
 }
 
 
@@ -132,6 +137,12 @@ def test_each_recipe_has_a_launch_plan(registered):
         assert {"data", "training", "evaluation"} == set(inputs)
     dapo = registered["launch plan/rlvr_dapo_qwen25_32b"].spec.default_inputs.parameters
     assert b"dapo-math-17k" in dapo["data"].SerializeToString()
+
+
+def test_the_check_of_a_cluster_has_a_launch_plan_that_takes_a_recipes_files(registered):
+    plan = registered["launch plan/cluster_check"]
+    assert plan.spec.workflow_id.name == "workflows.cluster_check.cluster_check"
+    assert set(plan.spec.default_inputs.parameters) == {"data", "training", "evaluation"}
 
 
 def test_executions_of_a_launch_plan_are_found_by_the_names_of_their_files(registered):

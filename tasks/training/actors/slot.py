@@ -21,6 +21,7 @@ from enum import Enum
 
 from tasks.generation.interface import Completion, EngineStatistics
 from tasks.training.actors.concurrency import Concurrency
+from tasks.training.actors.decoding import Decoding
 from tasks.training.actors.process import Actor
 from tasks.training.config import ActorsConfig
 from tasks.training.groups.group import Group, Sample
@@ -99,8 +100,10 @@ class ActorSlot:
         self._loss = ""  # why the last actor was lost; empty again once an engine of its successor runs
         self._failure: Exception | None = None
         self._failed = asyncio.Event()
+        self._decoding = Decoding()
         self._loop = asyncio.get_running_loop()
-        self._idle_since = self._loop.time()
+        self._idle_since = self._observed_at = self._loop.time()
+        self._unobserved_idle = 0.0  # seconds of idleness since `_observed_at`
 
     # Transitions, in the order of an actor's life
 
@@ -118,6 +121,8 @@ class ActorSlot:
         """Record that the engine of `actor` runs: it serves policy `version`; None: it takes its first weights now."""
         self._move({SlotState.LOADING}, SlotState.UPDATING if version is None else SlotState.SERVING)
         self.actor, self.version = actor, version
+        self.count_idle()
+        self._observed_at, self._unobserved_idle = self._loop.time(), 0.0
         self._loss = ""
         self._failure = None
         self._failed.clear()
@@ -258,14 +263,24 @@ class ActorSlot:
         now = self._loop.time()
         if self.idle.is_set():
             self.idle_seconds += now - self._idle_since
+            self._unobserved_idle += now - self._idle_since
         self._idle_since = now
 
     def observe(self, statistics: EngineStatistics) -> None:
         """Take in new figures of the engine; those of an actor that replaced another count from 0."""
+        self.count_idle()
+        now = self._loop.time()
+        self._decoding.add(self.statistics, statistics, now - self._observed_at - self._unobserved_idle)
+        self._observed_at, self._unobserved_idle = now, 0.0
         preempted = max(statistics.preemptions - self.statistics.preemptions, 0)
         self.preemptions += preempted
         self.concurrency.observe(statistics.running, statistics.kv_cache_usage, preempted)
         self.statistics = statistics
+
+    def take_decoding(self) -> Decoding:
+        """Return what the slot's engines decoded between readings of their statistics, since the last call."""
+        taken, self._decoding = self._decoding, Decoding(gpu=self.statistics.gpu)
+        return taken
 
     # Reservation for a suspect group
 

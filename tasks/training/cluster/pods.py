@@ -32,6 +32,9 @@ class ClusterConfig(Config):
     head: PodConfig = PodConfig()
     """The pod of the controller where there are several machines; responses are judged on it, by as many processes as
     it has cores. By default it has 16, and the memory for the steps between two checkpoints that `plan` prints."""
+    price_per_gpu_hour: float | None = Field(None, ge=0)
+    """Price of a GPU for an hour, in any currency, by which `plan` and the report compute what a run costs; the judge's
+    prices (`verifiers.judge.input_price`, `output_price`) are to be in the same. null: they print GPU hours alone."""
 
     def gpus_of(self, engine: EngineConfig) -> int:
         """Return the number of GPUs that one engine takes on these machines; 0 where they have none."""

@@ -25,6 +25,7 @@ from tasks.training.learner.parts import PartStorage
 from tasks.training.learner.rank import LearnerRank
 from tasks.training.learner.rank_files import RankFiles
 from tasks.training.rewards import RayJudge, RewardProcess
+from tasks.training.simulation.roofline import known_architecture
 from tasks.verifiers import VerifiersConfig, verifiers_of
 from tasks.verifiers.registry import CHAT
 
@@ -202,7 +203,7 @@ class RunProcesses:
             )
             return self._keep(remote.remote(self._config, self._model))
 
-        return RayLearner(create, self._config, first, self._files)
+        return RayLearner(create, self._config, first, self._files, known_architecture(Path(self._model)))
 
     def make_judge(self, verifiers: VerifiersConfig, prompts: list[Prompt]) -> RayJudge:
         """Return the client of a reward process; Ray replaces it when it dies, and repeats lost calls."""

@@ -16,6 +16,7 @@ from tasks.training.records.checkpoint import Checkpoints
 from tasks.training.records.journal import Metrics
 from tasks.training.records.ledger import Ledger
 from tasks.training.rewards import RewardClient
+from tasks.training.telemetry.machine_use import MachineUse
 
 
 @dataclass
@@ -35,6 +36,7 @@ class Collaborators:
         validation_prompts: prompts that are never trained on; empty without validation.
         advantages: computes the advantages of a batch.
         engine_check: checks each engine after its first update; None: engines are not checked.
+        machine_use: measures how well the run uses its machines.
     """
 
     make_actor: Callable[[int, int], Actor]
@@ -49,3 +51,4 @@ class Collaborators:
     validation_prompts: Sequence[Prompt] = ()
     advantages: Advantages = advantages
     engine_check: EngineCheck | None = None
+    machine_use: MachineUse = field(default_factory=MachineUse)

@@ -80,7 +80,7 @@ class Controller:
         self._config = config
         self._prompts = prompts
         self._judge, self._learner, self._weights = collaborators.judge, collaborators.learner, collaborators.weights
-        self._advantages = collaborators.advantages
+        self._advantages, self._machine_use = collaborators.advantages, collaborators.machine_use
         self._ledger, self._journal = collaborators.ledger, collaborators.journal
         self._checkpoints, self._policies = collaborators.checkpoints, collaborators.policies
         self._on_step, self._engine_check = collaborators.on_step, collaborators.engine_check
@@ -370,8 +370,7 @@ class Controller:
             await asyncio.shield(self._saving)  # it has limits of its own
 
     async def _record(self, step: int, batch: list[JudgedGroup], learned: dict[str, float]) -> None:
-        now = self._elapsed()
-        seconds = now - self._recorded_at
+        seconds = (now := self._elapsed()) - self._recorded_at
         self._recorded_at = now
         trained = learned.pop("num_tokens")
         metrics = {
@@ -388,6 +387,7 @@ class Controller:
             **self.lifecycle.fleet.take_figures(seconds),
             **learned,
         }
+        metrics |= self._machine_use.metrics(self._config, batch, metrics, self.lifecycle.fleet.slots)
         metrics |= self._watch.observe(metrics)
         self._journal.record(metrics)
         print_responses(batch, step, self._config.log_completions)

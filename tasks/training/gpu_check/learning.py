@@ -237,8 +237,7 @@ def gpu_here() -> Gpu | None:
     """Return the datasheet of this machine's first GPU, by its name; None where it is not known."""
     if not torch.cuda.is_available():
         return None
-    name = torch.cuda.get_device_name()
-    return next((gpu for key, gpu in roofline.GPUS.items() if key in name), None)
+    return roofline.gpu_called(torch.cuda.get_device_name())
 
 
 def _trained(rows: list[MicroBatch]) -> int:

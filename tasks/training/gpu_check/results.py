@@ -24,10 +24,12 @@ class Findings:
     Attributes:
         figures: values by a name that holds the unit.
         faults: one sentence for each thing that is wrong.
+        note: one sentence on what the check found, for where nothing is wrong; empty: the figures are enough.
     """
 
     figures: dict[str, Number] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
+    note: str = ""
 
     def require(self, holds: bool, fault: str) -> None:
         """Note the fault unless the condition holds."""
@@ -44,7 +46,7 @@ class Result:
         status: `passed`; `failed`, where it found a fault or raised an error; `skipped`, where it cannot run here.
         seconds: that it took.
         figures: as in `Findings`.
-        reason: the faults, the error or the reason for which it was skipped; empty where it passed.
+        reason: the faults, the error or the reason for which it was skipped; the check's note where it passed.
     """
 
     name: str
@@ -60,7 +62,7 @@ def carry_out(name: str, check: Callable[[Findings], None]) -> Result:
     status: Status = "failed"
     try:
         check(findings)
-        reason = " ".join(findings.faults)
+        reason = " ".join(findings.faults) or findings.note
         status = "failed" if findings.faults else "passed"
     except SkippedError as skipped:
         status, reason = "skipped", str(skipped)

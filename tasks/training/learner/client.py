@@ -23,6 +23,12 @@ from tasks.training.learner.packing import Floats, MicroBatch, RowOptions, pack
 from tasks.training.learner.packing import Sequence as TokenSequence
 from tasks.training.learner.parts import PartsError
 from tasks.training.learner.rank_files import RankFiles, Source
+from tasks.training.simulation.roofline import (
+    Architecture,
+    gpu_called,
+    model_flops_utilization,
+    tokens_before,
+)
 from tasks.training.timeouts import Limit, within
 
 if TYPE_CHECKING:
@@ -54,12 +60,14 @@ class RankReport:
         entropy_sum: entropy in nats, summed over the rank's trained tokens.
         grad_norm: global gradient norm before clipping.
         seconds: wall time of the step on this rank.
+        gpu: name of the rank's GPU, as torch reports it; empty: it computes on a CPU, or in float32.
     """
 
     parts: list[dict[str, float]]
     entropy_sum: float
     grad_norm: float
     seconds: float
+    gpu: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,8 +80,8 @@ class StepReport:
     def of(cls, updates: list[StepReport]) -> StepReport:
         """Join the reports of several updates on one batch.
 
-        Counts and seconds are summed, and maxima are those of all. Losses and gradient norms are means over updates;
-        every other metric is a mean over tokens, and is weighted by each update's.
+        Counts and seconds are summed, and maxima are those of all. Losses and gradient norms are means over updates,
+        and the MFU is a mean over time; every other metric is a mean over tokens, and is weighted by each update's.
         """
         from tasks.training.objective.metrics import MAXIMA, TOTALS
 
@@ -87,7 +95,8 @@ class StepReport:
                 return sum(values)
             if name in TOTALS or name == "grad_norm":
                 return sum(values) / len(values)
-            return sum(map(operator.mul, values, tokens)) / sum(tokens)
+            weights = joined["learn_seconds"] if name == "learner_mfu" else tokens
+            return sum(map(operator.mul, values, weights)) / sum(weights)
 
         return cls({name: join(name, values) for name, values in joined.items()})
 
@@ -157,6 +166,7 @@ class RayLearner:
         config: TrainingConfig,
         first: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
         files: RankFiles | None = None,
+        shape: Architecture | None = None,
     ) -> None:
         """Create the ranks' actors.
 
@@ -166,8 +176,10 @@ class RayLearner:
             first: returns a context in which the ranks wait for resources, and no engine is given any.
             files: the ranks' files in checkpoints, and their nodes, to which it brings the model before the ranks load
                 it there; None: the run folder holds them, and every node has the model.
+            shape: the model's, for the MFU; None: it is not known.
         """
         self._create = create
+        self._shape = shape
         self._first = first
         self._files = files or RankFiles()
         self._node = ""  # that of rank 0
@@ -221,7 +233,28 @@ class RayLearner:
         metrics = summarize(itertools.chain.from_iterable(report.parts for report in reports))
         entropy = sum(report.entropy_sum for report in reports) / max(metrics["num_tokens"], 1)
         seconds = max(report.seconds for report in reports)
-        return StepReport({**metrics, "entropy": entropy, "grad_norm": reports[0].grad_norm, "learn_seconds": seconds})
+        mfu = self._mfu(sequences, metrics["num_tokens"] / seconds, {report.gpu for report in reports})
+        return StepReport(
+            {**metrics, "entropy": entropy, "grad_norm": reports[0].grad_norm, "learn_seconds": seconds, **mfu}
+        )
+
+    def _mfu(self, sequences: list[TokenSequence], tokens_per_second: float, gpus: set[str]) -> dict[str, float]:
+        """Return the metric `learner_mfu`; nothing where the model's shape or the peak of the GPUs is not known."""
+        gpu = gpu_called(gpus.pop()) if len(gpus) == 1 else None
+        if gpu is None or self._shape is None or not tokens_per_second:
+            return {}
+        context = tokens_before((len(s.prompt_ids), len(s.response_ids)) for s in sequences)
+        return {
+            "learner_mfu": model_flops_utilization(
+                tokens_per_second,
+                self._shape,
+                gpu,
+                gpus=len(self._ranks),
+                context=context,
+                training=True,
+                frozen=self._config.lora is not None,
+            )
+        }
 
     async def logprobs(self, sequences: list[TokenSequence]) -> list[Floats]:
         return await self._by_sequence(sequences, "logprobs")

@@ -125,6 +125,15 @@ class Trainer:
             entropy_sum=sum(entropy for _, entropy in reports),
             grad_norm=float(self.engine.get_global_grad_norm() or 0.0),
             seconds=time.perf_counter() - started,
+            gpu=self._gpu(),
+        )
+
+    def _gpu(self) -> str:
+        """Return the name of this rank's GPU; empty without one, and in float32, whose peak is another."""
+        return (
+            ""
+            if self.policy.model.dtype == torch.float32 or not torch.cuda.is_available()
+            else torch.cuda.get_device_name()
         )
 
     def _accumulate(self, batch: MicroBatch, denominator: float) -> tuple[dict[str, float], float]:

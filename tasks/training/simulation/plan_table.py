@@ -20,7 +20,8 @@ def _count(number: int, unit: str) -> str:
     return f"{number:,} {unit}{'' if number == 1 else 's'}"
 
 
-def _figure(number: float) -> str:
+def figure(number: float) -> str:
+    """Format a number in two significant digits below ten, and as a whole number from there on."""
     return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
 
 
@@ -29,7 +30,13 @@ def _duration(days: float) -> str:
     hours = 24 * days
     if days >= 1:
         return f"{days:,.1f} days"
-    return f"{_figure(hours)} hours" if hours >= 1 else f"{_figure(60 * hours)} minutes"
+    return f"{figure(hours)} hours" if hours >= 1 else f"{figure(60 * hours)} minutes"
+
+
+def _price(plan: Plan, cluster: ClusterConfig) -> str:
+    """Return the price of the GPU hours as the end of a sentence; empty without `cluster.price_per_gpu_hour`."""
+    price = cluster.price_per_gpu_hour
+    return "" if price is None else f", {price * plan.gpu_hours:,.2f} at {price:g} an hour"
 
 
 def _controller(plan: Plan, cluster: ClusterConfig) -> list[tuple[str, str]]:
@@ -39,7 +46,7 @@ def _controller(plan: Plan, cluster: ClusterConfig) -> list[tuple[str, str]]:
     workers = plan.config.rewards.workers or cores
     seconds = workers / plan.judgements
     judging = (
-        f"{_figure(plan.judgements)} responses/s, {_figure(seconds)} s of a core each with rewards.workers {workers}"
+        f"{figure(plan.judgements)} responses/s, {figure(seconds)} s of a core each with rewards.workers {workers}"
     )
     if plan.nodes == 1:
         return [("judging", judging)]
@@ -97,8 +104,8 @@ def table(recipe: str, gpu: str, model: Architecture, plan: Plan, cluster: Clust
         ("staleness", f"{simulated.staleness:.1f} versions, {simulated.staleness_max:.0f} at most"),
         (
             "time",
-            f"{_figure(simulated.step_seconds)} s a step, {_duration(plan.days)} on {_count(plan.gpus, 'GPU')} for "
-            f"{_count(config.steps, 'step')}, {_figure(plan.gpu_hours)} GPU hours",
+            f"{figure(simulated.step_seconds)} s a step, {_duration(plan.days)} on {_count(plan.gpus, 'GPU')} for "
+            f"{_count(config.steps, 'step')}, {figure(plan.gpu_hours)} GPU hours{_price(plan, cluster)}",
         ),
         *([("published", PUBLISHED[name])] if (name := Path(recipe).stem) in PUBLISHED else []),
         ("bottleneck", plan.bottleneck),

@@ -6,7 +6,8 @@ Sizes are bytes, rates per second. `P` is the number of parameters, bfloat16 wei
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,15 @@ GPUS: Mapping[str, Gpu] = {
     "L4": Gpu(24 * GB, 300 * GB, 121e12),
 }
 """NVIDIA's datasheets, of the SXM form where there are several."""
+
+OTHER_FORMS = frozenset({"PCIe", "PCIE", "NVL", "MIG", "40GB"})
+"""Words in a GPU's name by which its memory or its clocks are other ones than those in `GPUS`."""
+
+
+def gpu_called(name: str) -> Gpu | None:
+    """Return the datasheet of the GPU that torch calls `name`, such as "NVIDIA H100 80GB HBM3"; None: not known."""
+    words = set(re.split(r"[\s-]+", name))
+    return None if words & OTHER_FORMS else next((gpu for known, gpu in GPUS.items() if known in words), None)
 
 
 @dataclass(frozen=True)
@@ -173,6 +183,14 @@ def architecture(source: Mapping[str, Any], config: Path | None) -> Architecture
     raise ShapeError(f"the shape of {name or 'this model'} is not known: give its config.json by --config")
 
 
+def known_architecture(folder: Path) -> Architecture | None:
+    """Return the shape of the model in a folder; None: it is not that of a dense decoder."""
+    try:
+        return architecture({"kind": "folder", "path": folder}, None)
+    except ShapeError:
+        return None
+
+
 @dataclass(frozen=True)
 class LearnerMemory:
     """Memory of one learner rank, bytes, by its use.
@@ -250,6 +268,19 @@ def learner_memory(
     )
 
 
+def tokens_before(lengths: Iterable[tuple[int, int]]) -> float:
+    """Return the mean number of tokens before a token of a response, in prompt and response.
+
+    Args:
+        lengths: tokens of the prompt and of the response, of each response; at least one has a token.
+    """
+    before = total = 0
+    for prompt, response in lengths:
+        before += response * prompt + response * (response - 1) // 2
+        total += response
+    return before / total
+
+
 def kv_room(model: Architecture, gpu: Gpu, *, gpus: int, utilization: float) -> float:
     """Return the bytes for the KV cache of one engine on `gpus`; below 0 where not even the weights fit."""
     return gpus * gpu.memory * utilization - WEIGHT * model.parameters
@@ -289,16 +320,24 @@ def learner_tokens_per_second(
 
 
 def model_flops_utilization(
-    tokens_per_second: float, model: Architecture, gpu: Gpu, *, gpus: int, context: float, training: bool = False
+    tokens_per_second: float,
+    model: Architecture,
+    gpu: Gpu,
+    *,
+    gpus: int,
+    context: float,
+    training: bool = False,
+    frozen: bool = False,
 ) -> float:
     """Return the MFU: operations that the tokens need over those that the GPUs could do.
 
-    The definition is PaLM's (Chowdhery et al. 2022, appendix B).
+    The definition is PaLM's (Chowdhery et al. 2022, appendix B). Training takes three forward passes; with `frozen`
+    weights, of which an adapter is trained, it takes two, since no gradient of them is computed.
 
     What is computed again does not count. `context` is the mean number of tokens before one.
     """
-    needed = (3 if training else 1) * model.forward_flops(context) * tokens_per_second
-    return needed / (gpus * gpu.flops)
+    passes = (2 if frozen else 3) if training else 1
+    return passes * model.forward_flops(context) * tokens_per_second / (gpus * gpu.flops)
 
 
 def model_bandwidth_utilization(

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from tasks.generation.interface import EngineStatistics
 from tasks.training.actors.slot import MAX_BACK_OFF, ActorSlot, SlotState
 from tasks.training.config import ActorsConfig
 from tasks.training.groups.group import Group
@@ -160,3 +161,28 @@ def test_the_description_of_a_slot_names_the_last_loss_until_an_engine_runs_agai
         assert slot.description == "generates 0 samples"
 
     in_a_loop(claim)
+
+
+def test_the_time_in_which_an_engine_decodes_is_that_without_idleness():
+    """It generates from second 10 to 25 and from 40 on; readings are taken at 30 and 50."""
+
+    async def lives(slot):
+        slot.create()
+        slot.load()
+        slot.start(ACTOR, 0)
+        await asyncio.sleep(10)
+        slot.begin_request()
+        await asyncio.sleep(15)
+        slot.finish_training()
+        await asyncio.sleep(5)
+        slot.observe(EngineStatistics(generated_tokens=300, running=0, gpu="NVIDIA L4"))
+        await asyncio.sleep(10)
+        slot.begin_request()
+        await asyncio.sleep(10)
+        slot.observe(EngineStatistics(generated_tokens=400, running=6, gpu="NVIDIA L4"))
+        return slot.take_decoding(), slot.take_decoding()
+
+    taken, rest = in_a_loop(lives)
+    assert (taken.tokens, taken.busy_seconds, taken.gpu) == (400, pytest.approx(25), "NVIDIA L4")
+    assert taken.sequence_seconds == pytest.approx(15 * 1 + 10 * 3)
+    assert (rest.tokens, rest.busy_seconds) == (0, 0)

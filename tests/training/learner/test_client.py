@@ -8,8 +8,10 @@ import ray
 
 from tasks.training.actors.spread import RelayError
 from tasks.training.config import TrainingConfig
-from tasks.training.learner.client import GpuMemoryError, LearnerLostError, RayLearner
+from tasks.training.learner.client import GpuMemoryError, LearnerLostError, RankReport, RayLearner, StepReport
+from tasks.training.learner.packing import Sequence
 from tasks.training.learner.rank_files import RankFiles
+from tasks.training.simulation.roofline import KNOWN, Architecture
 from tests.training.stand_ins import never, run_in_virtual_time
 
 
@@ -153,3 +155,47 @@ def test_a_node_that_cannot_be_prepared_loses_its_rank():
     of_ranks = RayLearner(lambda _: Rank(location), TrainingConfig(), files=RankFiles(nodes=Nodes()))
     with pytest.raises(LearnerLostError, match=r"cannot be prepared: node 10\.0\.0\.2: no space left"):
         run_in_virtual_time(of_ranks.start())
+
+
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+def mfu_of_a_step(*gpus, shape=KNOWN["Qwen2.5-7B"], **options):
+    """The metric of a step in which ranks on these GPUs trained on 2 of 2 response tokens after 3, in 4 seconds."""
+
+    async def report(gpu, tokens):
+        return RankReport([{"num_tokens": tokens}], 0.0, 1.0, 4.0, gpu)
+
+    answers = [lambda gpu=gpu, i=i: report(gpu, 2.0 * (i == 0)) for i, gpu in enumerate(gpus)]
+    ranks = learner(*answers)
+    ranks._config = TrainingConfig.model_validate({"learner": {"ranks": len(gpus)}, **options})
+    ranks._shape = shape
+    sequence = Sequence([1, 2, 3], [4, 5], [-1.0, -1.0], 1.0)
+    step = ranks.step([sequence], 1.0, 1e-6)
+    return run_in_virtual_time(step).metrics.get("learner_mfu")
+
+
+def test_the_learners_mfu_by_hand():
+    """Three forward passes of 2 tokens, 3.5 others before one on average, in 4 s, on two GPUs of 989 TFLOP/s."""
+    needed = 3 * KNOWN["Qwen2.5-7B"].forward_flops(3.5) * 2
+    assert mfu_of_a_step(H100, H100) == pytest.approx(needed / (4 * 2 * 989e12))
+    assert mfu_of_a_step(H100, H100, lora={}) == pytest.approx(2 / 3 * needed / (4 * 2 * 989e12))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "shape"),
+    [("", KNOWN["Qwen2.5-7B"]), ("NVIDIA GeForce RTX 4090", KNOWN["Qwen2.5-7B"]), (H100, None)],
+    ids=["a CPU", "a GPU without a datasheet", "a shape that is not known"],
+)
+def test_where_the_peak_is_not_known_there_is_no_mfu(gpu, shape: Architecture | None):
+    assert mfu_of_a_step(gpu, shape=shape) is None
+
+
+def test_the_mfu_of_several_updates_is_that_of_their_time():
+    """10 tokens in 1 s at half the peak, 10 in 3 s at a sixth: 20 in 4 s at a quarter."""
+    updates = [
+        {"num_tokens": 10.0, "learn_seconds": 1.0, "learner_mfu": 1 / 2},
+        {"num_tokens": 10.0, "learn_seconds": 3.0, "learner_mfu": 1 / 6},
+    ]
+    joined = StepReport.of([StepReport(metrics) for metrics in updates]).metrics
+    assert joined["learner_mfu"] == pytest.approx(1 / 4)

@@ -137,6 +137,20 @@ def test_utilisation_by_hand():
     assert found == pytest.approx(3 * (2 * 7_615_616_512 + 4_014_080_000) * 1000 / (2 * 989e12))
 
 
+def test_an_adapter_needs_no_gradient_of_frozen_weights():
+    model = KNOWN["Qwen2.5-7B"]
+    mfu = [
+        roofline.model_flops_utilization(1000, model, H100, gpus=1, context=0, training=True, frozen=frozen)
+        for frozen in (False, True)
+    ]
+    assert mfu[1] / mfu[0] == pytest.approx(2 / 3)
+
+
+def test_the_tokens_before_a_responses_token_by_hand():
+    # of 1 token after 10, and of 3 after 2: 10, 2, 3, 4
+    assert roofline.tokens_before([(10, 1), (2, 3)]) == 19 / 4
+
+
 def test_the_context_of_a_sequence_in_flight_by_hand():
     assert mean_context(itertools.cycle([8]).__next__) == 4  # halfway, on average
     # Of 1 and 3 tokens: three quarters of those in flight are the longer ones, 1.5 into them, the others 0.5

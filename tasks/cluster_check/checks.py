@@ -1,0 +1,137 @@
+"""The checks of a cluster, in their order: those of the machines of training, and those of a single pod."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from tasks.cluster_check import network, nodes, services
+from tasks.cluster_check.nodes import NodeFacts
+from tasks.failures import MistakeError
+from tasks.flyte.registration import CODE, SECRETS
+from tasks.inputs.files import DataFile, Recipe
+from tasks.inputs.memory_needs import judge_gpus, weights_gib
+from tasks.training.gpu_check.results import Findings, Result, carry_out
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+Check = Callable[[Findings], None]
+"""A check: it writes what it finds into `Findings`."""
+
+PROBE_SECONDS = 300.0
+"""Longest time that all nodes may take to give their facts, seconds."""
+
+
+class ClusterCheckError(MistakeError):
+    """A cluster lacks what a run would need; the message has the sentences of the checks that failed."""
+
+
+def node_facts(*, sandbox: bool) -> list[NodeFacts]:
+    """Return the facts of all nodes of the Ray cluster, first those of this process's own.
+
+    Args:
+        sandbox: whether to start a sandbox on this node.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    from tasks.training.cluster.nodes import living_nodes
+
+    own = ray.get_runtime_context().get_node_id()
+    others = [node["NodeID"] for node in living_nodes() if node["NodeID"] != own]
+    probe: Any = ray.remote(max_calls=1, num_cpus=0)(nodes.facts)
+    calls = [
+        probe.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote() for node in others
+    ]
+    return [nodes.facts(sandbox=sandbox), *ray.get(calls, timeout=PROBE_SECONDS)]
+
+
+def needs_sandbox(data: DataFile) -> bool:
+    """Return whether programs are run on the node that judges."""
+    return data.verifiers.code.remote is None and any("code" in source.verifiers for source in data.used_sources)
+
+
+def needed_gpus(data: DataFile, training: Recipe) -> int:
+    """Return the GPUs of learner, engines and a judge that training serves itself; 0: it has none."""
+    if not training.cluster.gpus_per_node:
+        return 0
+    as_few = training.placement == "shared" or (training.placement == "auto" and training.as_many_engines_as_ranks)
+    return (training.learner.ranks if as_few else training.gpus) + judge_gpus(data)
+
+
+def machine_checks(
+    data: DataFile,
+    training: Recipe,
+    machines: Sequence[NodeFacts],
+    storage: tuple[AbstractFileSystem, str],
+    *,
+    on_this_machine: bool,
+) -> dict[str, Check]:
+    """Return the checks of the machines of training, by name.
+
+    Args:
+        data: the data file.
+        training: the recipe.
+        machines: the facts of the machines.
+        storage: file system and folder in which the run is kept.
+        on_this_machine: True: the stages of a run are not pods.
+    """
+    working = [node for node in machines if node.gpus] or list(machines)
+    weights = None if training.lora else weights_gib(training.model)
+    gpus = needed_gpus(data, training)
+
+    def all_reduce(findings: Findings) -> None:
+        measured = network.reduction(training.learner.ranks, gpus=bool(gpus))
+        network.check_network(findings, measured, working)
+
+    return {
+        "images of training": lambda findings: nodes.check_images(findings, machines, os.environ.get(CODE)),
+        "GPUs and driver": lambda findings: nodes.check_gpus(findings, machines, gpus),
+        "shared memory": lambda findings: nodes.check_shared_memory(findings, working, weights),
+        "network": all_reduce,
+        "sandbox": lambda findings: nodes.check_sandbox(findings, machines[0], needs_sandbox(data)),
+        "storage": lambda findings: services.check_storage(findings, *storage),
+        "judge": lambda findings: services.check_endpoint(findings, data, on_this_machine=on_this_machine),
+        "KubeRay": services.check_kuberay,
+    }
+
+
+def pod_checks(data: DataFile, training: Recipe, pod: NodeFacts) -> dict[str, Check]:
+    """Return the checks of a pod of the data stages, by name."""
+    secrets = services.needed_secrets(data, training, os.environ.get(SECRETS, ""))
+    return {
+        "image of data": lambda findings: nodes.check_images(findings, [pod], os.environ.get(CODE)),
+        "hub": lambda findings: services.check_hub(findings, services.hub_names(data, training)),
+        "secrets": lambda findings: services.check_secrets(findings, secrets),
+    }
+
+
+def carried_out(checks: Mapping[str, Check]) -> str:
+    """Carry out checks one after the other, and return their results as JSON."""
+    return json.dumps([asdict(carry_out(name, check)) for name, check in checks.items()])
+
+
+def results_of(texts: Sequence[str]) -> list[Result]:
+    """Return the results in texts that `carried_out` returned."""
+    rows: list[dict[str, Any]] = [row for text in texts for row in json.loads(text)]
+    return [Result(**row) for row in rows]
+
+
+def deck_rows(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Return the rows of the deck's table: a check, its status, its seconds and its sentence."""
+    return [
+        {"check": result.name, "status": result.status, "seconds": round(result.seconds, 1), "result": result.reason}
+        for result in results
+    ]
+
+
+def require_all(results: Sequence[Result]) -> None:
+    """Raise `ClusterCheckError` where a check failed, with the names and sentences of those that did."""
+    failed = [result for result in results if result.status == "failed"]
+    if failed:
+        sentences = "; ".join(f"{result.name}: {result.reason.rstrip('.')}" for result in failed)
+        raise ClusterCheckError(f"{len(failed)} of {len(results)} checks failed: {sentences}")

@@ -1,0 +1,213 @@
+"""Facts of the nodes of a cluster, and the checks that compare them with what a run needs.
+
+each node:   facts() ──► NodeFacts ─┐
+each node:   facts() ──► NodeFacts ─┴─► check_images, check_gpus, check_shared_memory, check_sandbox
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tasks.lineage.code_digest import code_digest
+from tasks.pod_templates import SHARED_MEMORY
+from tasks.training.cluster.sizes import GIB
+from tasks.training.gpu_check.results import Findings, SkippedError
+
+LIBRARIES = ("torch", "vllm", "ray", "deepspeed", "transformers")
+"""Distributions whose versions must be the same on all nodes."""
+
+DRIVERS = {"12": 525, "13": 580}
+"""Oldest major version of NVIDIA's driver by the major version of CUDA that torch is built for (CUDA's release notes).
+"""
+
+TASK = "tasks.cluster_check.task"
+"""Module whose digest stands for the code of an image."""
+
+RDMA = Path("/sys/class/infiniband")
+"""Folder with an entry for each RDMA device that a machine, or a pod, has."""
+
+DRIVER = Path("/proc/driver/nvidia/version")
+"""File in which NVIDIA's kernel module gives its version."""
+
+
+@dataclass(frozen=True)
+class NodeFacts:
+    """What a run depends on, of one node or pod.
+
+    Attributes:
+        name: of the machine or pod.
+        code: digest of the project's code there.
+        versions: of `LIBRARIES`, those that are installed.
+        gpus: names of the GPUs that torch can use.
+        cuda: version of CUDA that torch is built for; empty: it is built for CPUs.
+        driver: version of NVIDIA's driver; empty: there is none.
+        shared_memory: size of `/dev/shm`, bytes.
+        rdma: names of the RDMA devices.
+        sandbox: why programs cannot be run there; empty: they can.
+    """
+
+    name: str
+    code: str
+    versions: dict[str, str] = field(default_factory=dict)
+    gpus: tuple[str, ...] = ()
+    cuda: str = ""
+    driver: str = ""
+    shared_memory: int = 0
+    rdma: tuple[str, ...] = ()
+    sandbox: str = ""
+
+
+def facts(*, sandbox: bool = False) -> NodeFacts:
+    """Return the facts of the machine or pod of this process; imports torch where it is installed.
+
+    Args:
+        sandbox: whether to start a sandbox for programs, which takes a second.
+    """
+    from tasks.verifiers.code import missing_resources
+
+    gpus, cuda = _gpus() if importlib.util.find_spec("torch") else ((), "")
+    return NodeFacts(
+        name=socket.gethostname(),
+        code=code_digest(TASK),
+        versions={name: version for name in LIBRARIES if (version := _version(name))},
+        gpus=gpus,
+        cuda=cuda,
+        driver=driver_version(),
+        shared_memory=shutil.disk_usage(SHARED_MEMORY).total,
+        rdma=tuple(sorted(device.name for device in RDMA.iterdir())) if RDMA.is_dir() else (),
+        sandbox=" ".join(missing_resources({})) if sandbox else "",
+    )
+
+
+def _gpus() -> tuple[tuple[str, ...], str]:
+    """Return the names of the GPUs that torch can use, and the version of CUDA that it is built for."""
+    import torch
+
+    names = tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
+    return names, torch.version.cuda or ""
+
+
+def driver_version() -> str:
+    """Return the version of NVIDIA's driver, from its kernel module or from `nvidia-smi`; empty: there is none."""
+    if DRIVER.is_file() and (version := re.search(r"Kernel Module\s.*?(\d+\.\d[\d.]*)", DRIVER.read_text())):
+        return version[1]
+    if (program := shutil.which("nvidia-smi")) is None:
+        return ""
+    query = [program, "--query-gpu=driver_version", "--format=csv,noheader"]
+    done = subprocess.run(query, check=False, capture_output=True, text=True, timeout=60)  # noqa: S603 - words of ours
+    return done.stdout.partition("\n")[0].strip() if done.returncode == 0 else ""
+
+
+def check_images(findings: Findings, nodes: Sequence[NodeFacts], registered: str | None = None) -> None:
+    """Compare code and libraries of all nodes with those of the first, and the code with the registered one.
+
+    Args:
+        findings: takes faults and note.
+        nodes: of which the first is the one of the task.
+        registered: digest of the code that the task was registered with; None: it was not registered.
+    """
+    first = nodes[0]
+    if registered is not None and registered != first.code:
+        findings.faults.append(
+            f"The image on {first.name} has code {first.code[:12]}, and {registered[:12]} is registered: register with "
+            "--copy all, or build the images anew."
+        )
+    for node in nodes[1:]:
+        if node.code != first.code:
+            findings.faults.append(
+                f"{node.name} has code {node.code[:12]}, and {first.name} has {first.code[:12]}: give all pods of the "
+                "run the same image."
+            )
+        for name in LIBRARIES:
+            own, other = first.versions.get(name, "none"), node.versions.get(name, "none")
+            if own != other:
+                findings.faults.append(f"{node.name} has {name} {other}, and {first.name} has {own}.")
+    versions = ", ".join(f"{name} {version}" for name, version in first.versions.items())
+    findings.note = f"{_count(nodes)} with code {first.code[:12]}, {versions}."
+
+
+def check_gpus(findings: Findings, nodes: Sequence[NodeFacts], needed: int) -> None:
+    """Check that torch can use as many GPUs as are needed on all nodes together, and that drivers are new enough.
+
+    Args:
+        findings: takes faults and note.
+        nodes: all of them.
+        needed: GPUs of learner, engines and judge.
+
+    Raises:
+        SkippedError: none is needed.
+    """
+    if not needed:
+        raise SkippedError("The recipe trains without GPUs (cluster.gpus_per_node is 0).")
+    for node in nodes:
+        cuda, driver = node.cuda.partition(".")[0], node.driver.partition(".")[0]
+        oldest = DRIVERS.get(cuda, 0)
+        if driver and int(driver) < oldest:
+            findings.faults.append(
+                f"{node.name} has NVIDIA's driver {node.driver}, and CUDA {node.cuda} needs {oldest} or later."
+            )
+        elif driver and not node.gpus:
+            why = f"CUDA {node.cuda}" if node.cuda else "CPUs"
+            findings.faults.append(
+                f"{node.name} has NVIDIA's driver {node.driver}, and torch, which is built for {why}, can use no GPU."
+            )
+    usable = sum(len(node.gpus) for node in nodes)
+    if usable < needed:
+        findings.faults.append(f"torch can use {usable} GPUs on {_count(nodes)}, and the recipe needs {needed}.")
+    kinds = sorted({gpu for node in nodes for gpu in node.gpus})
+    drivers = sorted({node.driver for node in nodes if node.driver})
+    findings.note = f"{usable} of {needed} GPUs ({', '.join(kinds)}) with driver {', '.join(drivers)}."
+
+
+def check_shared_memory(findings: Findings, nodes: Sequence[NodeFacts], weights_gib: float | None) -> None:
+    """Check that `/dev/shm` of each node holds three versions of the weights and 1 GiB for each GPU.
+
+    Args:
+        findings: takes faults and note.
+        nodes: those that hold learner ranks or engines.
+        weights_gib: size of the policy's weights; None: it is not known, or only an adapter is trained.
+    """
+    for node in nodes:
+        needed, size = 3 * (weights_gib or 0) + len(node.gpus), node.shared_memory / GIB
+        findings.require(
+            size >= needed,
+            f"{node.name} has {size:.2f} GiB of shared memory, and needs {needed:.2f}: three versions of the weights, "
+            "and 1 GiB for each GPU (cluster.node.shared_memory_gib).",
+        )
+    smallest = min(node.shared_memory for node in nodes) / GIB
+    findings.note = f"{_count(nodes)} with {smallest:.1f} GiB or more of shared memory."
+
+
+def check_sandbox(findings: Findings, node: NodeFacts, needed: bool) -> None:
+    """Check that programs in responses can be run on the node that judges.
+
+    Raises:
+        SkippedError: no source has programs to judge, or a server elsewhere runs them.
+    """
+    if not needed:
+        raise SkippedError(
+            "No source needs the sandbox here: none has the verifier code, or code.remote runs programs."
+        )
+    findings.require(not node.sandbox, f"{node.name} cannot run programs: {node.sandbox}.")
+    findings.note = f"{node.name} can run programs in a sandbox."
+
+
+def _count(nodes: Sequence[NodeFacts]) -> str:
+    return f"{len(nodes)} node{'' if len(nodes) == 1 else 's'}"
+
+
+def _version(distribution: str) -> str:
+    for name in (distribution, f"{distribution}-cpu"):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return ""

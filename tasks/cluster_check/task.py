@@ -1,0 +1,79 @@
+"""The check of a cluster as Flyte tasks: in the pods of training, in one of the data stages, and their verdict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flytekit import FlyteContextManager, Resources
+
+from images import DATA, TRAINING
+from tasks.cluster_check import checks
+from tasks.flyte.stages import Stopwatch, show, storage_location, uncached_stage
+from tasks.inputs.files import DataFile, Recipe
+from tasks.tables.schemas import StageSummary
+from tasks.training.gpu_check.results import table
+from tasks.training.task import CLUSTER
+
+STAGE = "cluster check"
+"""Name of the stage."""
+
+FOLDER = "cluster-check"
+"""Name, beside those of runs, of the folder that storage is checked in."""
+
+
+@uncached_stage(container_image=TRAINING, task_config=CLUSTER, requests=Resources(cpu="4", mem="32Gi"))
+def check_machines(data: DataFile, training: Recipe) -> str:
+    """Check the machines that training would have, and what they reach; return the results as JSON.
+
+    A check that fails is a result and no error, so that `conclude` has those of all pods.
+
+    Args:
+        data: the data file, for the verifiers and the judge.
+        training: the recipe, whose machines these are.
+    """
+    state = FlyteContextManager.current_context().execution_state
+    is_local = state is not None and state.is_local_execution()
+    machines = checks.node_facts(sandbox=checks.needs_sandbox(data))
+    storage = storage_location(FOLDER)
+    return checks.carried_out(checks.machine_checks(data, training, machines, storage, on_this_machine=is_local))
+
+
+@uncached_stage(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"))
+def check_pod(data: DataFile, training: Recipe) -> str:
+    """Check what a pod of the data stages has and reaches; return the results as JSON.
+
+    Args:
+        data: the data file, for what its sources and judges name.
+        training: the recipe, for its model and trackers.
+    """
+    from tasks.cluster_check.nodes import facts
+
+    return checks.carried_out(checks.pod_checks(data, training, facts()))
+
+
+@uncached_stage(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"), enable_deck=True, deck_fields=())
+def conclude(results: list[str]) -> StageSummary:
+    """Show and print the table of all checks.
+
+    Args:
+        results: what the checking tasks returned.
+
+    Raises:
+        ClusterCheckError: a check failed; the sentences are in the message.
+    """
+    from tasks import charts
+
+    watch = Stopwatch(STAGE)
+    all_results = checks.results_of(results)
+    counts: dict[str, Any] = {
+        status: sum(result.status == status for result in all_results) for status in ("passed", "failed", "skipped")
+    }
+    show(
+        STAGE,
+        charts.page(
+            {name: str(count) for name, count in counts.items()}, charts.table(checks.deck_rows(all_results), "Checks")
+        ),
+    )
+    print(table(all_results), flush=True)
+    checks.require_all(all_results)
+    return watch.summary(f"{counts['passed']} checks passed, {counts['skipped']} were skipped", **counts)

@@ -1,0 +1,56 @@
+"""The table of the recipes that ship: where each is placed, and what `plan` computes of its memory and hours."""
+
+from __future__ import annotations
+
+from tasks.inputs.files import DataFile, Recipe
+from tasks.inputs.memory_needs import judge_gpus
+from tasks.training.cluster.pods import is_in_one_pod, ray_job
+from tasks.training.simulation import roofline
+from tasks.training.simulation.plan import Machines, PlanError, plan
+from tasks.training.simulation.plan_table import figure
+from tasks.training.simulation.roofline import GB
+
+HEAD = (
+    "| recipe | pods | learner rank, GB | engine: weights, KV cache, GB | GPUs | hours | GPU hours |",
+    "|---|---|---|---|---|---|---|",
+)
+"""The first two lines of the table."""
+
+
+def recipe_row(name: str, recipe: Recipe, gpu: str = "H100") -> str:
+    """Return a recipe's row of the table, whose figures are those of `plan` without options.
+
+    Args:
+        name: of the recipe.
+        recipe: that ships under this name.
+        gpu: name of the GPU, of `roofline.GPUS`.
+    """
+    judging = judge_gpus(recipe.companion(DataFile))
+    cells = [f"`{name}`", placed(recipe, judging)]
+    if not recipe.cluster.gpus_per_node:
+        return _row([*cells, "-", "-", "none", "-", "-"])
+    machines = Machines(roofline.GPUS[gpu], recipe.cluster.gpus_per_node)
+    try:
+        model = roofline.architecture(recipe.model.source.model_dump(), None)
+        computed = plan(recipe.run, model, machines)
+    except (PlanError, roofline.ShapeError) as error:
+        return _row([*cells, f"no plan: {error}", "", f"{recipe.gpus + judging}", "", ""])
+    memory = f"{computed.learner.total / GB:.1f} of {computed.learner_room / GB:.0f}"
+    engine = f"{computed.weights / GB:.1f}, {computed.kv_room / GB:.0f}"
+    hours = figure(24 * computed.days)
+    return _row([*cells, memory, engine, f"{computed.gpus + judging}", hours, figure(computed.gpu_hours)])
+
+
+def placed(recipe: Recipe, judge_gpus: int) -> str:
+    """Return the pods of a recipe's training on a cluster, in words."""
+    beside = ", an engine beside each rank" if recipe.placement == "shared" else ""
+    if is_in_one_pod(recipe, recipe.cluster, judge_gpus):
+        gpus = recipe.gpus + judge_gpus if recipe.cluster.gpus_per_node else 0
+        return f"one, of {gpus} GPU{'' if gpus == 1 else 's'}{beside}" if gpus else "one, without GPUs"
+    groups = ray_job(recipe, recipe.cluster, judge_gpus).worker_node_config
+    machines = ", ".join(f"{group.replicas} of {group.group_name}" for group in groups)
+    return f"a head, and of {recipe.cluster.gpus_per_node} GPUs each: {machines}{beside}"
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,188 @@
+"""How well a run uses its machines: utilisation of engines, shares of generation, training and judging, waste."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+
+from tasks.pods import CORES_A_GPU
+from tasks.training.actors.decoding import Decoding
+from tasks.training.actors.slot import ActorSlot
+from tasks.training.config import TrainingConfig
+from tasks.training.groups.group import JudgedGroup
+from tasks.training.metric import Metric
+from tasks.training.simulation.roofline import (
+    Architecture,
+    gpu_called,
+    model_bandwidth_utilization,
+    tokens_before,
+)
+from tasks.verifiers.registry import CHAT
+
+MACHINES = (
+    Metric(
+        "learner_mfu",
+        "share",
+        "model FLOPs utilisation of the learner in `learn_seconds`: operations that the trained tokens need over those "
+        "that its GPUs could do in bfloat16 (PaLM, appendix B); absent where the model's shape or the GPU's peak is "
+        "not known, as on CPUs",
+    ),
+    Metric(
+        "engines_mbu",
+        "share",
+        "model bandwidth utilisation of the engines while they have something to generate: bytes of weights and KV "
+        "cache that decoding must read over those that their GPUs could (Databricks 2023), from readings of each "
+        "engine's tokens and running sequences; absent as `learner_mfu` is, and in a step without a reading",
+    ),
+    Metric(
+        "generation_share",
+        "share of the machine time",
+        "busy time of the engines, times their GPUs; without GPUs, times the cores that they reserve",
+    ),
+    Metric("training_share", "share of the machine time", "the same of the learner's ranks while they compute"),
+    Metric(
+        "judging_share",
+        "share of the machine time",
+        "busy time of the verifier processes, 8 of which count as a GPU where the run has GPUs, and of the GPUs of a "
+        "judge that the run serves; a server that somebody else runs does not count",
+    ),
+    Metric(
+        "static_batching_waste",
+        "share",
+        "share of the engines' time that would be lost had they generated the batch's responses in static batches, "
+        "each of which ends with its longest response: 1 - mean / maximum of the lengths, over all such batches",
+    ),
+)
+"""Metrics of the use of machines: the first is the learner's own (`RayLearner.step`), the others `MachineUse.metrics`.
+"""
+
+QUANTIZED = ("quantization", "kv_cache_dtype")
+"""vLLM arguments with which an engine reads other bytes of weights and cache than those of 16 bits."""
+
+
+@dataclass
+class MachineUse:
+    """The use of a run's machines, step by step.
+
+    Attributes:
+        shape: the policy's; None: it is not known.
+        gpu: True: learner and engines compute on GPUs.
+        judge_gpus: GPUs of the judge or reward model that the run serves itself.
+    """
+
+    shape: Architecture | None = None
+    gpu: bool = False
+    judge_gpus: int = 0
+    _judged: dict[str, float] = field(default_factory=dict, init=False)  # busy seconds at the step before, by metric
+
+    def metrics(
+        self,
+        config: TrainingConfig,
+        batch: Sequence[JudgedGroup],
+        step: Mapping[str, float],
+        slots: Sequence[ActorSlot],
+    ) -> dict[str, float]:
+        """Return the metrics of `MACHINES` for one step, but the learner's.
+
+        Args:
+            config: the run's, with the types of learner and engines resolved.
+            batch: the groups that the step trained on.
+            step: its other metrics, of which idle shares, seconds and the verifiers' busy seconds are read.
+            slots: the actors, whose readings since the step before are taken.
+        """
+        decoding = [slot.take_decoding() for slot in slots]
+        lengths = [(len(g.prompt.token_ids), len(c.token_ids)) for g in batch for c in g.completions]
+        mbu = self._mbu(config, decoding, lengths)
+        return {
+            **({} if mbu is None else {"engines_mbu": mbu}),
+            **self._shares(config, step),
+            "static_batching_waste": static_batching_waste([response for _, response in lengths], config),
+        }
+
+    def _mbu(
+        self, config: TrainingConfig, decoding: Sequence[Decoding], lengths: Sequence[tuple[int, int]]
+    ) -> float | None:
+        engine = config.actors.engine
+        if self.shape is None or engine.dtype == "float32" or any(name in engine.vllm for name in QUANTIZED):
+            return None
+        known = [(work, gpu_called(work.gpu)) for work in decoding if work.tokens]
+        rates = [
+            model_bandwidth_utilization(
+                work.tokens / work.busy_seconds,
+                self.shape,
+                gpu,
+                gpus=engine.gpus,
+                # each replica of a data parallel engine reads the weights for its own sequences
+                sequences=work.sequences / engine.replicas,
+                context=tokens_before(lengths),
+            )
+            for work, gpu in known
+            if gpu
+        ]
+        busy = [work.busy_seconds for work, gpu in known if gpu]
+        return statistics.fmean(rates, weights=busy) if rates else None
+
+    def _shares(self, config: TrainingConfig, step: Mapping[str, float]) -> dict[str, float]:
+        seconds, learner, actors = step["step_seconds"], config.learner, config.actors
+        engines = actors.count * (actors.engine.gpus if self.gpu else actors.cpus)
+        ranks = learner.ranks * (1 if self.gpu else learner.cpus)
+        spent = {
+            "generation_share": seconds * (1 - step["actors_idle"]) * engines,
+            "training_share": seconds * (1 - step["learner_idle"]) * ranks,
+            "judging_share": self._judging(step),
+        }
+        total = sum(spent.values())
+        return {name: time / total for name, time in spent.items()} if total else {}
+
+    def _judging(self, step: Mapping[str, float]) -> float:
+        """Return the machine time of judging since the last call: that of GPUs, or of cores where there are none."""
+        spent = 0.0
+        for metric, busy in step.items():
+            if not metric.endswith("/busy_seconds"):
+                continue
+            before, self._judged[metric] = self._judged.get(metric, 0.0), busy
+            passed = busy - before if busy >= before else busy  # a reward process that was replaced counts from 0
+            if metric.split("/")[1] in CHAT:
+                spent += passed * self.judge_gpus
+            else:
+                spent += passed / (CORES_A_GPU if self.gpu else 1)
+        return spent
+
+
+def static_batching_waste(lengths: Sequence[int], config: TrainingConfig) -> float:
+    """Return the share of engine time that static batching of these responses would lose.
+
+    They are dealt to the engines of `config` evenly and in their order, in batches of as many as an engine runs at a
+    time. A batch holds its places until its longest response ends.
+    """
+    engine = config.actors.engine
+    size = min(engine.max_num_seqs * engine.replicas, ceil(len(lengths) / config.actors.count))
+    batches = [lengths[start : start + size] for start in range(0, len(lengths), size)]
+    taken = sum(max(batch) * len(batch) for batch in batches)
+    return 1 - sum(lengths) / taken if taken else 0.0
+
+
+def judging_cost(rows: Sequence[Mapping[str, float]]) -> float:
+    """Return the price of the judge's tokens over a run's steps, in the currency of its prices.
+
+    The judge's counter begins at 0 with each attempt, and with each reward process that replaces another.
+    """
+    total = before = 0.0
+    for row in rows:
+        now = row.get("verifiers/judge/cost", before)
+        total += now - before if now >= before else now
+        before = now
+    return total
+
+
+def use_of_machines(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the means of `MACHINES` and of the idle shares over a run, weighted by the seconds of steps."""
+    names = [*(metric.name for metric in MACHINES), "learner_idle", "actors_idle"]
+    recorded = {name: [row for row in rows if row.get(name) is not None] for name in names}
+    return {
+        name: statistics.fmean((row[name] for row in having), weights=[row["step_seconds"] for row in having])
+        for name, having in recorded.items()
+        if having
+    }

@@ -1,0 +1,48 @@
+"""Check, in minutes, that a cluster has what a recipe's run will need: images, GPUs, network, storage, judge, secrets.
+
+pyflyte run workflows/cluster_check.py cluster_check [--training FILE] [--data FILE]
+"""
+
+from flytekit import Resources, workflow
+
+from images import DATA
+from tasks.cluster_check.task import check_machines, check_pod, conclude
+from tasks.evaluation.spec import EvaluationSpec
+from tasks.flyte.stages import composed
+from tasks.inputs.files import DataFile, Recipe, quickstart
+from tasks.inputs.memory_needs import judge_gpus, weights_gib
+from tasks.pods import overrides
+from tasks.tables.schemas import StageSummary
+from tasks.training.cluster.pods import controller_overrides, ray_job
+
+FILES = quickstart()
+
+
+@composed(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"))
+def check_for(data: DataFile, training: Recipe) -> StageSummary:
+    """Check the pods that the recipe's run will have: the machines of training, and one pod of the data stages.
+
+    Args:
+        data: the data file, for how responses are judged, and for its pods.
+        training: the recipe, with its machines.
+    """
+    holding = training, training.cluster, judge_gpus(data), weights_gib(training.model)
+    machines = check_machines(data=data, training=training).with_overrides(
+        node_name="machines", task_config=ray_job(*holding), **controller_overrides(*holding)
+    )
+    pod = check_pod(data=data, training=training).with_overrides(node_name="pod", **overrides(data.pod))
+    return conclude(results=[pod, machines]).with_overrides(node_name="conclude")
+
+
+@workflow
+def cluster_check(
+    data: DataFile = FILES[0], training: Recipe = FILES[1], evaluation: EvaluationSpec = FILES[2]
+) -> StageSummary:
+    """Check what the recipe's run will need, one sentence for each check; it fails where a check failed.
+
+    Args:
+        data: the data file.
+        training: the recipe, with its machines.
+        evaluation: the evaluation file, which every launch brings; nothing of it is checked.
+    """
+    return check_for(data=data, training=training)
