@@ -40,7 +40,7 @@ DRIVER = Path("/proc/driver/nvidia/version")
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What a run depends on, of one node or pod.
+    """Facts of one node or pod that a run depends on.
 
     Attributes:
         name: of the machine or pod.

@@ -1,4 +1,4 @@
-"""What an engine decoded between two optimizer steps, from readings of its statistics."""
+"""Work of an engine between two optimizer steps, from readings of its statistics."""
 
 from __future__ import annotations
 

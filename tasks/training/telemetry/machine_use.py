@@ -1,4 +1,4 @@
-"""How well a run uses its machines: utilisation of engines, shares of generation, training and judging, waste."""
+"""Use of a run's machines: utilisation of engines, shares of generation, training and judging, waste."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def mfu_of_a_step(*gpus, shape=KNOWN["Qwen2.5-7B"], **options):
     """The metric of a step in which ranks on these GPUs trained on 2 of 2 response tokens after 3, in 4 seconds."""
 
     async def report(gpu, tokens):
-        return RankReport([{"num_tokens": tokens}], 0.0, 1.0, 4.0, gpu)
+        return RankReport([{"num_tokens": tokens, "is_oob_count": 0.0}], 0.0, 1.0, 4.0, gpu)
 
     answers = [lambda gpu=gpu, i=i: report(gpu, 2.0 * (i == 0)) for i, gpu in enumerate(gpus)]
     ranks = learner(*answers)
@@ -179,7 +179,7 @@ def test_the_learners_mfu_by_hand():
     """Three forward passes of 2 tokens, 3.5 others before one on average, in 4 s, on two GPUs of 989 TFLOP/s."""
     needed = 3 * KNOWN["Qwen2.5-7B"].forward_flops(3.5) * 2
     assert mfu_of_a_step(H100, H100) == pytest.approx(needed / (4 * 2 * 989e12))
-    assert mfu_of_a_step(H100, H100, lora={}) == pytest.approx(2 / 3 * needed / (4 * 2 * 989e12))
+    assert mfu_of_a_step(H100, H100, lora={"rank": 8, "alpha": 16}) == pytest.approx(2 / 3 * needed / (4 * 2 * 989e12))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,10 @@ H100 = "NVIDIA H100 80GB HBM3"
 
 
 def of_engines(**options):
-    return TrainingConfig(actors={"count": 2, "engine": {"max_num_seqs": 4, "dtype": "bfloat16", **options}})
+    return TrainingConfig(
+        model_check=False,  # it would refuse quantized engines
+        actors={"count": 2, "engine": {"max_num_seqs": 4, "dtype": "bfloat16", **options}},
+    )
 
 
 def batch_of(*lengths, prompt=100):
