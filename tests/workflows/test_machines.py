@@ -116,9 +116,12 @@ def test_a_machine_has_8_cores_and_64_gib_for_each_gpu_that_it_holds(nodes):
     found, _ = nodes(train, data=judged_elsewhere(), training=recipe("axolotl_lora"))
     assert asked(found["learn"]) == {"CPU": "16", "MEMORY": "128Gi", "GPU": "2", "EPHEMERAL_STORAGE": "29Gi"}
     assert found["learn"].task_node.overrides.extended_resources.shared_memory.size_limit == "16Gi"
-    _, training = nodes(train, training=recipe("dapo_qwen25_32b"))
+    dapo = recipe("dapo_qwen25_32b")
+    _, training = nodes(train, training=dapo)
     [memory] = training[0].custom["rayCluster"]["workerGroupSpec"][0]["k8sPod"]["podSpec"]["volumes"]
     assert memory["emptyDir"]["sizeLimit"] == "192Gi", "three versions of 61 GiB of weights, and 1 GiB for each GPU"
+    assert groups(training)["head"][1]["memory"] == "32Gi", "10 steps of 8,192 responses between two checkpoints"
+    _, training = nodes(train, training=dapo.model_copy(update={"recover_every": None}))
     assert groups(training)["head"][1]["memory"] == "48Gi", "25 steps of 8,192 responses between two checkpoints"
 
 
