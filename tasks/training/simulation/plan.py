@@ -19,7 +19,8 @@ from tasks.training.config import TrainingConfig
 from tasks.training.learner.config import check_dense_attention
 from tasks.training.simulation import roofline
 from tasks.training.simulation.actors import ClockLearner, EngineClock, drawn_lengths, mean_context
-from tasks.training.simulation.roofline import GB, Architecture, Gpu, LearnerMemory
+from tasks.training.simulation.rank_memory import LearnerMemory, learner_memory
+from tasks.training.simulation.roofline import GB, Architecture, Gpu
 from tasks.training.simulation.run import Simulated, Workload, simulate
 
 RESPONSES = 40_000
@@ -196,11 +197,16 @@ def _engine(
             "raise actors.engine."
             + ("gpu_memory_utilization" if config.placement == "shared" else "tensor_parallel_size")
         )
+    fitting = max(1, min(engine.max_num_seqs, int(cache / model.kv_cache(context))))
     base, per_sequence = roofline.decode_seconds(
-        model, machines.gpu, gpus=gpus, context=context, efficiency=machines.mbu * _pace(config)
+        model,
+        machines.gpu,
+        gpus=gpus,
+        context=context,
+        efficiency=machines.mbu * _pace(config),
+        sequences=fitting,
     )
     base += model.layers * machines.layer_seconds[0 if engine.enforce_eager else 1]
-    fitting = max(1, min(engine.max_num_seqs, int(cache / model.kv_cache(context))))
     return cache, EngineClock(
         base,
         per_sequence / engine.replicas,
@@ -278,17 +284,7 @@ def _learner_memory(config: TrainingConfig, model: Architecture, machines: Machi
     learner = config.learner
     if learner.dtype == "float32":
         check_dense_attention(learner)
-    memory = roofline.learner_memory(
-        model,
-        ranks=learner.ranks,
-        zero_stage=learner.zero_stage,
-        micro_batch_tokens=learner.micro_batch_tokens,
-        logprob_chunk_tokens=learner.logprob_chunk_tokens,
-        checkpointing=learner.gradient_checkpointing,
-        reference=config.objective.kl.beta > 0 and config.lora is None,
-        following=(config.objective.kl.sync_alpha or 1) < 1,
-        frozen=config.lora is not None,
-    )
+    memory = learner_memory(model, config)
     room = (1 - RESERVED) * config.shares_of_gpu[1] * machines.gpu.memory
     if memory.total > room:
         largest = max(vars(memory), key=lambda name: vars(memory)[name])

@@ -76,7 +76,9 @@ def table(recipe: str, gpu: str, model: Architecture, plan: Plan, cluster: Clust
     rows = [
         (
             "model",
-            f"{model.parameters / 1e9:.1f} billion parameters, {model.kv_cache(1) / 1024:.0f} KiB of cache a token",
+            f"{model.parameters / 1e9:.1f} billion parameters, "
+            + (f"{model.active_parameters / 1e9:.1f} of which a token passes, " if model.experts else "")
+            + f"{model.kv_cache(1) / 1024:.0f} KiB of cache a token",
         ),
         (
             "machines",
