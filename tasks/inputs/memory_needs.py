@@ -62,7 +62,7 @@ def training_needs(data: DataFile, training: Recipe, *, dtype: str) -> dict[str,
     """
     model = roofline.architecture(training.model.source.model_dump(), None)
     learner, engine = training.learner, training.actors.engine
-    memory = learner_memory(model, training)
+    memory = learner_memory(model, training, gpu=False)
     wider = _bytes(learner.dtype, dtype) / roofline.WEIGHT - 1
     weights, activations = ((1 + wider) * stored for stored in (memory.weights, memory.activations))
     reference = (1 + wider) * memory.reference + (0 if wider else memory.mixed)  # float32 weights are exact as they are

@@ -175,7 +175,7 @@ class LearnerChecks:
     def _compare_memory(self, findings: Findings, trainer: Trainer, backward: int, update: int) -> None:
         computed = learner_memory(self._sizes.model, trainer._config)
         findings.figures["peak memory by plan, GB"] = computed.total / GB
-        for use, size in vars(computed).items():
+        for use, size in computed.uses.items():
             findings.figures[f"  {use}, GB"] = size / GB
         if not torch.cuda.is_available():
             return

@@ -368,6 +368,7 @@ class RayLearner:
         learner, engine = self._config.learner, self._config.actors.engine
         ways = [
             *([] if learner.gradient_checkpointing else ["learner.gradient_checkpointing = true"]),
+            *([] if learner.offload_activations else ["learner.offload_activations = true"]),
             f"fewer learner.micro_batch_tokens than {learner.micro_batch_tokens:,}",
             *([] if learner.zero_stage == 3 else ["learner.zero_stage = 3 with more learner.ranks"]),
             *([] if self._config.lora else ["lora"]),

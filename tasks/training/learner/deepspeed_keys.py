@@ -66,7 +66,8 @@ REFUSED = {
     "scheduler": "`optimizer.schedule` sets it",
     "gradient_allreduce_op": "gradients are averaged over ranks, which the loss reckons with",
     **_for_each("`trackers` of the recipe sets it", "tensorboard wandb comet csv_monitor"),
-    "activation_checkpointing": "it is for models that call DeepSpeed's own; `learner.gradient_checkpointing` is ours",
+    "activation_checkpointing": "it is for models that call DeepSpeed's own; `learner.gradient_checkpointing` and "
+    "`learner.offload_activations` are ours",
     "compile": _UNUSED,
     **_for_each(_CHECKPOINT, "checkpoint datastates_ckpt"),
     "aio": _NVME,

@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
@@ -55,10 +56,19 @@ class Policy(nn.Module):
     Its parameters are those of the Hugging Face model under `model`, so that weights go out by their checkpoint names.
     """
 
-    def __init__(self, model: PreTrainedModel, chunk: int, fused: bool = True) -> None:
-        """Wrap `model`; `chunk` (tokens whose logits exist at a time) and `fused` are those of `token_logprobs`."""
+    def __init__(
+        self, model: PreTrainedModel, chunk: int, fused: bool = True, offload_activations: bool = False
+    ) -> None:
+        """Wrap a model.
+
+        Args:
+            model: a causal language model.
+            chunk, fused: those of `token_logprobs`; `chunk` is the number of tokens whose logits exist at a time.
+            offload_activations: whether what the layers store for the backward pass waits in main memory.
+        """
         super().__init__()
         self._fused = fused
+        self._offload_activations = offload_activations
         self.model = model
         self._chunk = chunk
         self._logits = LogitsShape.of(model.config)
@@ -70,6 +80,7 @@ class Policy(nn.Module):
         *,
         dtype: torch.dtype,
         gradient_checkpointing: bool = False,
+        offload_activations: bool = False,
         chunk: int = DEFAULT_CHUNK,
         lora: LoraConfig | None = None,
         longest: int | None = None,
@@ -102,7 +113,7 @@ class Policy(nn.Module):
             # ZeRO-3 frees parameters between forward and backward, which non-reentrant checkpointing does not survive.
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
             model.enable_input_require_grads()
-        return cls(model, chunk, fused)
+        return cls(model, chunk, fused, offload_activations)
 
     @property
     def can_be_fused(self) -> bool:
@@ -146,9 +157,11 @@ class Policy(nn.Module):
         """
         layout_of = LAYOUTS.get(self.model.config._attn_implementation)
         layout = {"layout": layout_of(position_ids)} if layout_of else {}
-        hidden = self.model.base_model(  # [1, T, H]
-            input_ids=input_ids, position_ids=position_ids, use_cache=False, **layout
-        )[0]
+        # in the backward pass, when the block has ended, what a layer stores while it is recomputed stays on the device
+        with save_on_cpu(pin_memory=True) if self._offload_activations else contextlib.nullcontext():
+            hidden = self.model.base_model(  # [1, T, H]
+                input_ids=input_ids, position_ids=position_ids, use_cache=False, **layout
+            )[0]
         chosen = hidden[0].index_select(0, sources[mask])  # [trained, H]
         head = self.model.get_output_embeddings()
         logprobs, entropy = token_logprobs(

@@ -1,7 +1,8 @@
 """A capacity plan: memory, speed, idle shares and duration of a recipe on given machines, computed without them.
 
 Memory comes from ZeRO's formula, the speeds of engines and learner from the roofline (`roofline`), and how each waits
-for the other from a run in virtual time with the real controller and fleet (`run`). No figure is measured.
+for the other from a run in virtual time with the real controller and fleet (`run`). No figure is measured, and the time
+that takes to move what is offloaded to main memory is not counted.
 """
 
 from __future__ import annotations
@@ -287,20 +288,22 @@ def _learner_memory(config: TrainingConfig, model: Architecture, machines: Machi
     memory = learner_memory(model, config)
     room = (1 - RESERVED) * config.shares_of_gpu[1] * machines.gpu.memory
     if memory.total > room:
-        largest = max(vars(memory), key=lambda name: vars(memory)[name])
+        largest = max(memory.uses, key=lambda name: memory.uses[name])
         remedy = {
             "weights": "learner.zero_stage = 3, or more learner.ranks",
             "gradients": "learner.zero_stage = 2 or 3, or more learner.ranks",
-            "optimizer": "lora, or more learner.ranks",
+            "optimizer": "lora, or more learner.ranks, or learner.deepspeed = {zero_optimization: {offload_optimizer: "
+            "{device: cpu}}}",
             "gathered": "learner.deepspeed = {zero_optimization: {stage3_max_live_parameters: ...}}",
             "reference": "objective.kl.beta = 0, or lora, or learner.zero_stage = 3",
             "mixed": "objective.kl.sync_alpha = 1 or none, or learner.zero_stage = 3",
-            "activations": "learner.gradient_checkpointing = true, or fewer learner.micro_batch_tokens",
+            "activations": "learner.gradient_checkpointing = true, with learner.offload_activations = true, or "
+            "fewer learner.micro_batch_tokens",
             "logits": "fewer learner.logprob_chunk_tokens",
         }[largest]
         raise PlanError(
             f"a learner rank needs {memory.total / GB:,.0f} GB and has {room / GB:,.0f}: the most, "
-            f"{vars(memory)[largest] / GB:,.0f} GB, is for {largest}. Way out: {remedy}"
+            f"{memory.uses[largest] / GB:,.0f} GB, is for {largest}. Way out: {remedy}"
         )
     return memory, room
 

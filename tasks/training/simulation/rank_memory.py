@@ -5,12 +5,13 @@
     2       2 P                     4 P / ranks      12 P / ranks
     3       2 P / ranks             4 P / ranks      12 P / ranks     and the parameters that are gathered
 
-`P` is the number of parameters, those of all experts included.
+`P` is the number of parameters, those of all experts included. What is offloaded to main memory does not count; of the
+gradients that is so at stage 3 alone, since DeepSpeed adds them up on the GPU at the others.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from tasks.training.config import TrainingConfig
 from tasks.training.simulation.roofline import WEIGHT, Architecture
@@ -38,6 +39,8 @@ ROUTED = (4, 4)
 In 16 bits, the expert's input and output wait (measured, with the grouped kernel that transformers takes of itself),
 and the backward pass has a gradient of both.
 """
+ON_THE_WAY = 2
+"""Layers whose inputs are on the GPU at a time where they are offloaded: one that computes, and one that is copied."""
 LOGITS = 12
 """Bytes a logit: the logits, their softmax and their gradient in float32."""
 
@@ -53,6 +56,7 @@ class LearnerMemory:
         mixed: float32 copies of these, of a reference policy that follows the policy.
         activations: what waits for the backward pass, and what that needs besides for a layer.
         logits: what they need beyond the room of a layer's backward pass.
+        offloaded: what the rank keeps in main memory instead, which is no part of the total.
     """
 
     weights: float
@@ -63,21 +67,29 @@ class LearnerMemory:
     mixed: float
     activations: float
     logits: float
+    offloaded: float = 0.0
+
+    @property
+    def uses(self) -> dict[str, float]:
+        """The bytes of the rank's own memory, by their use."""
+        return {name: size for name, size in vars(self).items() if name != "offloaded"}
 
     @property
     def total(self) -> float:
         """Sum of all uses."""
-        return sum(getattr(self, use.name) for use in fields(self))
+        return sum(self.uses.values())
 
 
-def learner_memory(model: Architecture, config: TrainingConfig) -> LearnerMemory:
+def learner_memory(model: Architecture, config: TrainingConfig, *, gpu: bool = True) -> LearnerMemory:
     """Return the memory of a rank of the learner that a recipe describes.
 
     Args:
         model: the shape of policy and reference.
         config: the run's.
+        gpu: whether ranks have GPUs; without them, main memory holds what is offloaded as well.
     """
     learner, kl = config.learner, config.objective.kl
+    zero = learner.deepspeed.get("zero_optimization", {})
     return rank_memory(
         model,
         ranks=learner.ranks,
@@ -88,6 +100,9 @@ def learner_memory(model: Architecture, config: TrainingConfig) -> LearnerMemory
         reference=kl.beta > 0 and config.lora is None,
         following=(kl.sync_alpha or 1) < 1,
         frozen=config.lora is not None,
+        offload_optimizer=gpu and learner.offloads_optimizer,
+        offload_activations=gpu and learner.offload_activations,
+        live_parameters=zero.get("stage3_max_live_parameters", LIVE_PARAMETERS),
     )
 
 
@@ -102,6 +117,9 @@ def rank_memory(
     reference: bool,
     following: bool = False,
     frozen: bool = False,
+    offload_optimizer: bool = False,
+    offload_activations: bool = False,
+    live_parameters: float = LIVE_PARAMETERS,
 ) -> LearnerMemory:
     """Return the memory of a rank under ZeRO.
 
@@ -119,28 +137,40 @@ def rank_memory(
         reference: whether there is a reference policy with weights of its own.
         following: whether that follows the policy by a share of less than 1.
         frozen: whether an adapter is trained in place of the weights.
+        offload_optimizer: whether DeepSpeed keeps the optimizer's state in main memory.
+        offload_activations: whether the inputs of layers wait there, with `checkpointing`.
+        live_parameters: parameters that ZeRO 3 gathers at a time, at most; a layer's own are more where it is larger.
     """
     referred = model.parameters if reference else 0
     share = {stage: 1 / ranks if zero_stage >= stage else 1.0 for stage in (1, 2, 3)}
     trained = 0 if frozen else model.parameters
-    live = min(model.parameters, max(LIVE_PARAMETERS, model.largest_layer))
+    live = min(model.parameters, max(live_parameters, model.largest_layer))
     layers = _layers(model, micro_batch_tokens)
     backward = max(layer.backward for layer in layers)
+    inputs = 0.0  # of layers, in main memory
     if checkpointing:
         of_one = max(layer.stored + layer.backward for layer in layers)
-        activations = of_one + WEIGHT * micro_batch_tokens * model.hidden * model.layers
+        on_gpu = min(ON_THE_WAY, model.layers) if offload_activations else model.layers
+        inputs = WEIGHT * micro_batch_tokens * model.hidden * (model.layers - on_gpu)
+        activations = of_one + WEIGHT * micro_batch_tokens * model.hidden * on_gpu
     else:
         of_one = backward
         activations = backward + sum(layer.count * layer.stored for layer in layers)
+    gradients, optimizer = GRADIENT * trained * share[2], OPTIMIZER * trained * share[1]
+    offloaded = inputs
+    if offload_optimizer:
+        offloaded += gradients + optimizer  # DeepSpeed has a copy of the gradients beside the optimizer
+        gradients, optimizer = (0.0 if zero_stage == 3 else gradients), 0.0
     return LearnerMemory(
         weights=WEIGHT * model.parameters * share[3],
-        gradients=GRADIENT * trained * share[2],
-        optimizer=OPTIMIZER * trained * share[1],
+        gradients=gradients,
+        optimizer=optimizer,
         gathered=WEIGHT * live if zero_stage == 3 and ranks > 1 else 0,
         reference=WEIGHT * referred * share[3],
         mixed=MIXED * referred * share[3] if following else 0,
         activations=activations,
         logits=max(0, LOGITS * min(logprob_chunk_tokens, micro_batch_tokens) * model.vocabulary - of_one),
+        offloaded=offloaded,
     )
 
 

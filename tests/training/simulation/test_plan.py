@@ -12,11 +12,12 @@ from click.testing import CliRunner
 from tasks.config import load_yaml
 from tasks.inputs.files import RECIPES, Recipe
 from tasks.training.__main__ import main, with_overrides
+from tasks.training.config import TrainingConfig
 from tasks.training.learner.config import DenseAttentionError
 from tasks.training.simulation import roofline
 from tasks.training.simulation.actors import mean_context
 from tasks.training.simulation.plan import Machines, PlanError, Prompts, best_split, plan
-from tasks.training.simulation.rank_memory import rank_memory
+from tasks.training.simulation.rank_memory import learner_memory, rank_memory
 from tasks.training.simulation.roofline import GB, GPUS, KNOWN, Architecture, Experts, ShapeError
 from tests.paths import ROOT
 
@@ -237,6 +238,35 @@ def test_activations_of_a_mixture_by_hand():
     computed = rank_memory(MIXTURE, checkpointing=False, **options)
     assert computed.activations == 100 * (dense[0] + 2 * mixed[0] + mixed[1])
     assert computed.optimizer == 12 * MIXTURE.parameters
+
+
+def test_what_is_offloaded_leaves_the_gpu():
+    model = KNOWN["Qwen2.5-7B"]
+    here, away = memory(), memory(offload_activations=True)
+    inputs = 2 * 100 * model.hidden
+    assert here.activations - away.activations == away.offloaded == (model.layers - 2) * inputs
+    assert away.total == here.total - away.offloaded
+    away = memory(offload_optimizer=True)  # of stage 2, which adds up gradients on the GPU
+    assert (away.optimizer, away.gradients) == (0, here.gradients)
+    assert away.offloaded == here.optimizer + here.gradients
+    away = memory(offload_optimizer=True, zero_stage=3)
+    assert (away.optimizer, away.gradients, away.offloaded) == (0, 0, here.optimizer + here.gradients)
+    assert memory(zero_stage=3, live_parameters=5e8).gathered == 1e9
+    assert memory(zero_stage=3, live_parameters=1).gathered == 2 * model.largest_layer
+
+
+def test_a_recipe_offloads_by_its_own_options_and_by_deepspeeds():
+    keys = {"zero_optimization": {"offload_optimizer": {"device": "cpu"}, "stage3_max_live_parameters": 3e8}}
+    options = {"ranks": 2, "zero_stage": 3, "gradient_checkpointing": True, "offload_activations": True}
+    config = TrainingConfig(learner={**options, "deepspeed": keys})
+    model = KNOWN["Qwen2.5-1.5B"]
+    computed = learner_memory(model, config)
+    assert (computed.optimizer, computed.gathered) == (0, 6e8)
+    assert computed.offloaded > 8 * model.parameters
+    assert learner_memory(model, config, gpu=False).offloaded == 0
+    with pytest.raises(PlanError, match=r"Way out: lora, .* \{offload_optimizer: \{device: cpu\}\}"):
+        planned("learner.ranks=8")
+    assert "offloaded" not in computed.uses
 
 
 @pytest.mark.parametrize(
