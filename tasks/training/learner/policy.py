@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from tasks.storage.model_folder import loading
 from tasks.training.learner import attention, varlen
@@ -85,13 +86,15 @@ class Policy(nn.Module):
         lora: LoraConfig | None = None,
         longest: int | None = None,
         fused: bool = True,
+        compiled: bool = False,
         sharding: Mapping[str, Any] | None = None,
     ) -> Policy:
         """Load a Hugging Face model folder, with a new adapter where `lora` is given.
 
         Its attention is that of `attention_for`, or transformers' plain one on a GPU where scores are capped. Nothing
-        in it is random. `longest` is that of `fix_rope`, and `fused` that of `token_logprobs`. With `sharding`, which
-        is DeepSpeed's configuration with ZeRO 3, every rank loads its part of each parameter; the call is collective.
+        in it is random. `longest` is that of `fix_rope`, and `fused` that of `token_logprobs`. With `compiled`, layers
+        are compiled when they first run. With `sharding`, which is DeepSpeed's configuration with ZeRO 3, every rank
+        loads its part of each parameter; the call is collective.
 
         Raises:
             ModelError: the folder cannot be loaded, or RoPE depends on the length of a sequence in a way that packed
@@ -113,6 +116,10 @@ class Policy(nn.Module):
             # ZeRO-3 frees parameters between forward and backward, which non-reentrant checkpointing does not survive.
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
             model.enable_input_require_grads()
+        if compiled:
+            for layer in model.modules():
+                if isinstance(layer, GradientCheckpointingLayer):
+                    layer.compile(dynamic=True)  # once for all that are alike, and for rows of any length
         return cls(model, chunk, fused, offload_activations)
 
     @property
@@ -233,8 +240,9 @@ def attention_for(dtype: torch.dtype) -> str:
     It is `packed_attention` without a GPU, `varlen_attention` with one, and torch's own with a dense mask where the
     GPU or the type has no kernel for that.
     """
-    AttentionInterface.register(attention.NAME, attention.packed_attention)
-    AttentionInterface.register(varlen.NAME, varlen.varlen_attention)
+    for known, function in ((attention.NAME, attention.packed_attention), (varlen.NAME, varlen.varlen_attention)):
+        # in compiled layers it stays as it is: loops over the sequences of a row would be compiled for each row
+        AttentionInterface.register(known, torch.compiler.disable(function))
     if not torch.cuda.is_available():
         return attention.NAME
     return varlen.NAME if varlen.serves(dtype) else DENSE

@@ -77,6 +77,7 @@ class Trainer:
             dtype=dtype,
             chunk=options.logprob_chunk_tokens,
             longest=config.actors.engine.max_model_len,
+            compiled=options.torch_compile,
             sharding=sharding,
         )
         torch.manual_seed(config.seed)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 from torch.autograd.graph import save_on_cpu
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -184,6 +185,22 @@ def test_inputs_of_layers_that_wait_in_main_memory_change_nothing(folder, monkey
     inputs = [shape for shape in moved if shape == (1, sum(ROWS["many lengths"]), 48)]
     assert 3 <= len(inputs) <= 6  # of the layers and of the last norm; what is stored while they are recomputed stays
     torch.testing.assert_close(ours[True], ours[False], atol=0, rtol=0)
+
+
+@pytest.mark.complete
+def test_compiled_layers_compute_what_plain_ones_do_for_rows_of_any_length(folder, load):
+    """In about a minute on a CPU: four pieces around the attention of a layer, once for all layers and rows."""
+    counters.clear()
+    compiled = Policy.load(folder, dtype=torch.float32, compiled=True).train()
+    plain = load()
+    for lengths in ([7, 6], [20, 9, 4], [33]):
+        logprobs, expected = packed(compiled, tokens(lengths))[0], packed(plain, tokens(lengths))[0]
+        torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
+        ours, theirs = gradients(compiled.model, logprobs), gradients(plain.model, expected)
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+        compiled.zero_grad()
+        plain.zero_grad()
+    assert counters["stats"]["unique_graphs"] == 4
 
 
 def test_another_sequence_changes_nothing(load):
