@@ -429,6 +429,23 @@ def test_what_cannot_work_is_refused_with_the_way_out(overrides, message):
         planned(*overrides)
 
 
+def test_the_mixture_fits_the_machines_that_its_recipe_names():
+    def mixture(*overrides):
+        recipe = with_overrides("prorl_v2_1_moe", ("groups_per_step=4", *overrides))
+        model = roofline.architecture(recipe.model.source.model_dump(), None)
+        return plan(recipe.run, model, Machines(H100, recipe.cluster.gpus_per_node))
+
+    computed = mixture()
+    assert (computed.nodes, computed.gpus) == (3, 24)
+    assert computed.learner.total < computed.learner_room
+    assert computed.weights == 2 * 30_532_122_624  # all experts, on each engine
+    assert computed.kv_room > 128 * KNOWN["Qwen3-30B-A3B"].kv_cache(1024)  # as many as an engine may run
+    with pytest.raises(PlanError, match=r"a learner rank needs 82 GB and has 72: the most, 46 GB, is for optimizer"):
+        mixture("learner.ranks=8")
+    with pytest.raises(PlanError, match=r"beside the weights of 61 GB"):
+        mixture("actors.engine.tensor_parallel_size=1", "actors.engine.gpu_memory_utilization=0.76")
+
+
 def test_rows_that_would_have_a_dense_mask_on_gpus_are_refused():
     with pytest.raises(
         DenseAttentionError, match=r"learner\.micro_batch_tokens = 35,840: .* refused beyond 4,096 tokens"
