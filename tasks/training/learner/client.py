@@ -373,6 +373,8 @@ class RayLearner:
             *([] if learner.zero_stage == 3 else ["learner.zero_stage = 3 with more learner.ranks"]),
             *([] if self._config.lora else ["lora"]),
         ]
+        if not (self._config.lora or learner.offloads_optimizer):
+            ways.append("learner.deepspeed = {zero_optimization: {offload_optimizer: {device: cpu}}}")
         if self._config.placement == "shared":
             ways.append(f"a smaller actors.engine.gpu_memory_utilization than {engine.gpu_memory_utilization}")
         return f"it takes less with {', or '.join(ways)}"

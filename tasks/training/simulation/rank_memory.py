@@ -159,7 +159,7 @@ def rank_memory(
     gradients, optimizer = GRADIENT * trained * share[2], OPTIMIZER * trained * share[1]
     offloaded = inputs
     if offload_optimizer:
-        offloaded += gradients + optimizer  # DeepSpeed has a copy of the gradients beside the optimizer
+        offloaded += (GRADIENT + OPTIMIZER) * trained * share[1]  # at stages 1 and 2 the gradients are a copy
         gradients, optimizer = (0.0 if zero_stage == 3 else gradients), 0.0
     return LearnerMemory(
         weights=WEIGHT * model.parameters * share[3],

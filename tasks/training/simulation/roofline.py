@@ -72,7 +72,7 @@ class Experts:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Experts | None:
-        """From a model's `config.json`, by the names of Qwen, Mixtral and DeepSeek; None: it has no experts.
+        """Read the experts from a model's `config.json`, by the names of Qwen, Mixtral and DeepSeek; None: it has none.
 
         Raises:
             KeyError: it does not say how many are chosen.
@@ -98,13 +98,13 @@ class Experts:
 
     @property
     def width(self) -> int:
-        """Units of all MLPs that a token passes in a layer."""
+        """Sum of the widths of all MLPs that a token passes in a layer."""
         return self.chosen * self.intermediate + self.shared
 
     def read(self, sequences: float) -> float:
         """Return the number of a layer's experts that a decoding step of `sequences` reads, if each chooses at random.
 
-        A sequence leaves an expert out with a probability of 1 - chosen / count, and nobody reads one that all leave.
+        A sequence leaves an expert out with a probability of 1 - chosen / count; one that all leave out is not read.
         """
         return self.count * (1 - (1 - self.chosen / self.count) ** sequences)
 
@@ -136,7 +136,7 @@ class Architecture:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Architecture:
-        """From a model's `config.json`.
+        """Read the shape from a model's `config.json`.
 
         Raises:
             KeyError, ValueError: it is not that of such a decoder.
