@@ -2,7 +2,7 @@
 
 Every process is a constant plus what grows with the model and the options:
 
-    learner rank     1.4 GiB + weights, gradients, optimizer (`roofline.learner_memory`) + the larger of what a step
+    learner rank     1.4 GiB + weights, gradients, optimizer (`rank_memory`) + the larger of what a step
                      adds (activations, logits) and of a checkpoint, which is copied before it is written
     engine           1.1 GiB + weights + `cpu_kv_cache_gib`
     judge's engine   1.1 GiB + weights + KV cache, where a stage serves the judge
@@ -33,6 +33,7 @@ from tasks.sourcing.columns import VERIFIERS_OF
 from tasks.training.cluster.pods import controller_pod, is_in_one_pod
 from tasks.training.cluster.sizes import HEAD_CORES, head_needs
 from tasks.training.simulation import roofline
+from tasks.training.simulation.rank_memory import learner_memory
 from tasks.verifiers.chat.config import INITIAL, JudgeConfig
 
 LEARNER, ENGINE, DRIVER, REST = 1.4, 1.1, 2.5, 1.0
@@ -61,17 +62,7 @@ def training_needs(data: DataFile, training: Recipe, *, dtype: str) -> dict[str,
     """
     model = roofline.architecture(training.model.source.model_dump(), None)
     learner, engine = training.learner, training.actors.engine
-    memory = roofline.learner_memory(
-        model,
-        ranks=learner.ranks,
-        zero_stage=learner.zero_stage,
-        micro_batch_tokens=learner.micro_batch_tokens,
-        logprob_chunk_tokens=learner.logprob_chunk_tokens,
-        checkpointing=learner.gradient_checkpointing,
-        reference=training.objective.kl.beta > 0 and training.lora is None,
-        following=(training.objective.kl.sync_alpha or 1) < 1,
-        frozen=training.lora is not None,
-    )
+    memory = learner_memory(model, training, gpu=False)
     wider = _bytes(learner.dtype, dtype) / roofline.WEIGHT - 1
     weights, activations = ((1 + wider) * stored for stored in (memory.weights, memory.activations))
     reference = (1 + wider) * memory.reference + (0 if wider else memory.mixed)  # float32 weights are exact as they are

@@ -25,18 +25,32 @@ OLMO_3 = {
     "rope_parameters": YARN,
     "tie_word_embeddings": False,
 }
+QWEN3_MOE = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "head_dim": 32,
+    "tie_word_embeddings": False,
+}
 FAMILIES: dict[str, tuple[str, dict]] = {
     "Qwen/Qwen2.5-0.5B-Instruct": ("qwen2", {"tie_word_embeddings": True}),
     "Qwen/Qwen2.5-1.5B": ("qwen2", {"tie_word_embeddings": True}),
     "Qwen/Qwen2.5-1.5B-Instruct": ("qwen2", {"tie_word_embeddings": True}),
     "Qwen/Qwen2.5-Math-1.5B": ("qwen2", {"tie_word_embeddings": True}),
     "Qwen/Qwen2.5-32B": ("qwen2", {"tie_word_embeddings": False}),
+    "Qwen/Qwen3-30B-A3B": ("qwen3_moe", QWEN3_MOE),
     "deepseek-ai/deepseek-math-7b-instruct": ("llama", {"tie_word_embeddings": False}),
     "allenai/Olmo-3-7B-Think-DPO": ("olmo3", OLMO_3),
     "allenai/Olmo-3-7B-Instruct-DPO": ("olmo3", OLMO_3),
     "allenai/Olmo-3-32B-Think-DPO": ("olmo3", OLMO_3),
 }
 """Family and options of each model, by its id."""
+
+WITHOUT_THOUGHTS = (
+    "{% if add_generation_prompt and enable_thinking is defined and not enable_thinking %}"
+    "<think>\n\n</think>\n\n{% endif %}"
+)
+"""The end of Qwen3's chat templates, whose variable lets a response begin behind thoughts that are empty."""
 
 ON_A_BRANCH = {"deepseek-ai/deepseek-math-7b-instruct": "refs/pr/2"}
 """The branch that has safetensors, of models whose main branch has none."""
@@ -87,6 +101,8 @@ def build(folder: Path, family: str, **options) -> Path:
     from tests.tiny_model import tokenizer_of
 
     tokenizer = tokenizer_of(ends=True)
+    if family == "qwen3_moe":
+        tokenizer.chat_template += WITHOUT_THOUGHTS
     tokenizer.add_tokens([rf"\boxed{{{answer}}}" for answer in ANSWERS])
     config = AutoConfig.for_model(
         family,

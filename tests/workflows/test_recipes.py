@@ -208,6 +208,7 @@ SOURCES = {
     "prorl_v2": PRORL_V2,
     "prorl_v2_1_moe": PRORL_V2
     | {
+        "model.name": "Qwen/Qwen3-30B-A3B@main",  # a mixture; the source leaves it to the user
         "resampling.kind": "none",
         "resampling.batch_multiplier": None,
         "resampling.max_rounds": None,

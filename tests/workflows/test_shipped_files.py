@@ -50,7 +50,7 @@ FAMILY = {
     "one_gpu": "qwen2",
     "one_gpu_lora": "qwen2",
     "prorl_v2": "qwen2",
-    "prorl_v2_1_moe": "qwen2",  # the configuration that it follows leaves the model to the user
+    "prorl_v2_1_moe": "qwen3_moe",
     "quickstart": "llama",
 }
 """The architecture that each recipe trains; the engine serves all of them without a GPU."""

@@ -18,6 +18,7 @@ from tasks.training.gpu_check.timing import bytes_in_use, median_seconds, peak_b
 from tasks.training.learner.packing import MicroBatch, Sequence, pack
 from tasks.training.learner.rank import LearnerRank
 from tasks.training.simulation import roofline
+from tasks.training.simulation.rank_memory import learner_memory
 from tasks.training.simulation.roofline import GB, Gpu
 
 if TYPE_CHECKING:
@@ -172,19 +173,9 @@ class LearnerChecks:
         self._compare_memory(findings, trainer, backward, update)
 
     def _compare_memory(self, findings: Findings, trainer: Trainer, backward: int, update: int) -> None:
-        learner = trainer._config.learner
-        computed = roofline.learner_memory(
-            self._sizes.model,
-            ranks=1,
-            zero_stage=learner.zero_stage,
-            micro_batch_tokens=learner.micro_batch_tokens,
-            logprob_chunk_tokens=learner.logprob_chunk_tokens,
-            checkpointing=learner.gradient_checkpointing,
-            reference=False,
-            frozen=trainer._config.lora is not None,
-        )
+        computed = learner_memory(self._sizes.model, trainer._config)
         findings.figures["peak memory by plan, GB"] = computed.total / GB
-        for use, size in vars(computed).items():
+        for use, size in computed.uses.items():
             findings.figures[f"  {use}, GB"] = size / GB
         if not torch.cuda.is_available():
             return

@@ -368,10 +368,13 @@ class RayLearner:
         learner, engine = self._config.learner, self._config.actors.engine
         ways = [
             *([] if learner.gradient_checkpointing else ["learner.gradient_checkpointing = true"]),
+            *([] if learner.offload_activations else ["learner.offload_activations = true"]),
             f"fewer learner.micro_batch_tokens than {learner.micro_batch_tokens:,}",
             *([] if learner.zero_stage == 3 else ["learner.zero_stage = 3 with more learner.ranks"]),
             *([] if self._config.lora else ["lora"]),
         ]
+        if not (self._config.lora or learner.offloads_optimizer):
+            ways.append("learner.deepspeed = {zero_optimization: {offload_optimizer: {device: cpu}}}")
         if self._config.placement == "shared":
             ways.append(f"a smaller actors.engine.gpu_memory_utilization than {engine.gpu_memory_utilization}")
         return f"it takes less with {', or '.join(ways)}"

@@ -84,6 +84,13 @@ class LearnerConfig(Config):
     """
     gradient_checkpointing: RunTime[bool] = False
     """Recompute activations in the backward pass in place of storing them: less memory, more time."""
+    offload_activations: RunTime[bool] = False
+    """Keep what `gradient_checkpointing` stores, the inputs of all layers, in the main memory of the rank's machine
+    until the backward pass needs it. It changes no value, and needs `gradient_checkpointing`."""
+    torch_compile: RunTime[bool] = False
+    """Compile the layers of the model with `torch.compile`: the first steps take minutes longer, the others less time
+    on a GPU. It needs a C++ compiler on the learner's machines, and `zero_stage` 1 or 2, as stage 3 gathers parameters
+    in the midst of a layer."""
     liger: RunTime[StrictBool | Literal["auto"]] = "auto"
     """Use of the loss's kernel of `liger-kernel` (arXiv:2410.10989), which saves memory on a GPU. `auto`: where it is
     installed and has a GPU. true: always; a run on a machine without either is refused. false: never."""
@@ -111,6 +118,30 @@ class LearnerConfig(Config):
         except ValueError as error:
             raise ValueError(f"learner.deepspeed: {error}") from None
         return self
+
+    @model_validator(mode="after")
+    def _offloads_inputs_alone(self) -> Self:
+        if self.offload_activations and not self.gradient_checkpointing:
+            raise ValueError(
+                "learner.offload_activations: without gradient checkpointing, copies of weights would be moved too; "
+                "give gradient_checkpointing: true"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _compiles_whole_layers(self) -> Self:
+        if self.torch_compile and self.zero_stage == 3:
+            raise ValueError(
+                "learner.torch_compile: ZeRO 3 gathers parameters in the midst of a layer, which cannot be compiled; "
+                "give zero_stage 1 or 2"
+            )
+        return self
+
+    @property
+    def offloads_optimizer(self) -> bool:
+        """True if DeepSpeed keeps the optimizer's state in main memory (`deepspeed`)."""
+        offload = self.deepspeed.get("zero_optimization", {}).get("offload_optimizer", {})
+        return bool(offload.get("device", "none") == "cpu")
 
 
 class UpdatesConfig(Config):

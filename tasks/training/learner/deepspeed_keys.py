@@ -66,8 +66,9 @@ REFUSED = {
     "scheduler": "`optimizer.schedule` sets it",
     "gradient_allreduce_op": "gradients are averaged over ranks, which the loss reckons with",
     **_for_each("`trackers` of the recipe sets it", "tensorboard wandb comet csv_monitor"),
-    "activation_checkpointing": "it is for models that call DeepSpeed's own; `learner.gradient_checkpointing` is ours",
-    "compile": _UNUSED,
+    "activation_checkpointing": "it is for models that call DeepSpeed's own; `learner.gradient_checkpointing` and "
+    "`learner.offload_activations` are ours",
+    "compile": "`learner.torch_compile` compiles the model",
     **_for_each(_CHECKPOINT, "checkpoint datastates_ckpt"),
     "aio": _NVME,
     **_for_each(_UNUSED, "autotuning hybrid_engine pipeline data_efficiency weight_quantization tensor_parallel"),

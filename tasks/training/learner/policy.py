@@ -9,8 +9,10 @@ from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from tasks.storage.model_folder import loading
 from tasks.training.learner import attention, varlen
@@ -55,10 +57,19 @@ class Policy(nn.Module):
     Its parameters are those of the Hugging Face model under `model`, so that weights go out by their checkpoint names.
     """
 
-    def __init__(self, model: PreTrainedModel, chunk: int, fused: bool = True) -> None:
-        """Wrap `model`; `chunk` (tokens whose logits exist at a time) and `fused` are those of `token_logprobs`."""
+    def __init__(
+        self, model: PreTrainedModel, chunk: int, fused: bool = True, offload_activations: bool = False
+    ) -> None:
+        """Wrap a model.
+
+        Args:
+            model: a causal language model.
+            chunk, fused: those of `token_logprobs`; `chunk` is the number of tokens whose logits exist at a time.
+            offload_activations: whether what the layers store for the backward pass waits in main memory.
+        """
         super().__init__()
         self._fused = fused
+        self._offload_activations = offload_activations
         self.model = model
         self._chunk = chunk
         self._logits = LogitsShape.of(model.config)
@@ -70,17 +81,20 @@ class Policy(nn.Module):
         *,
         dtype: torch.dtype,
         gradient_checkpointing: bool = False,
+        offload_activations: bool = False,
         chunk: int = DEFAULT_CHUNK,
         lora: LoraConfig | None = None,
         longest: int | None = None,
         fused: bool = True,
+        compiled: bool = False,
         sharding: Mapping[str, Any] | None = None,
     ) -> Policy:
         """Load a Hugging Face model folder, with a new adapter where `lora` is given.
 
         Its attention is that of `attention_for`, or transformers' plain one on a GPU where scores are capped. Nothing
-        in it is random. `longest` is that of `fix_rope`, and `fused` that of `token_logprobs`. With `sharding`, which
-        is DeepSpeed's configuration with ZeRO 3, every rank loads its part of each parameter; the call is collective.
+        in it is random. `longest` is that of `fix_rope`, and `fused` that of `token_logprobs`. With `compiled`, layers
+        are compiled when they first run. With `sharding`, which is DeepSpeed's configuration with ZeRO 3, every rank
+        loads its part of each parameter; the call is collective.
 
         Raises:
             ModelError: the folder cannot be loaded, or RoPE depends on the length of a sequence in a way that packed
@@ -102,7 +116,11 @@ class Policy(nn.Module):
             # ZeRO-3 frees parameters between forward and backward, which non-reentrant checkpointing does not survive.
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
             model.enable_input_require_grads()
-        return cls(model, chunk, fused)
+        if compiled:
+            for layer in model.modules():
+                if isinstance(layer, GradientCheckpointingLayer):
+                    layer.compile(dynamic=True)  # once for all that are alike, and for rows of any length
+        return cls(model, chunk, fused, offload_activations)
 
     @property
     def can_be_fused(self) -> bool:
@@ -146,9 +164,11 @@ class Policy(nn.Module):
         """
         layout_of = LAYOUTS.get(self.model.config._attn_implementation)
         layout = {"layout": layout_of(position_ids)} if layout_of else {}
-        hidden = self.model.base_model(  # [1, T, H]
-            input_ids=input_ids, position_ids=position_ids, use_cache=False, **layout
-        )[0]
+        # in the backward pass, when the block has ended, what a layer stores while it is recomputed stays on the device
+        with save_on_cpu(pin_memory=True) if self._offload_activations else contextlib.nullcontext():
+            hidden = self.model.base_model(  # [1, T, H]
+                input_ids=input_ids, position_ids=position_ids, use_cache=False, **layout
+            )[0]
         chosen = hidden[0].index_select(0, sources[mask])  # [trained, H]
         head = self.model.get_output_embeddings()
         logprobs, entropy = token_logprobs(
@@ -220,8 +240,9 @@ def attention_for(dtype: torch.dtype) -> str:
     It is `packed_attention` without a GPU, `varlen_attention` with one, and torch's own with a dense mask where the
     GPU or the type has no kernel for that.
     """
-    AttentionInterface.register(attention.NAME, attention.packed_attention)
-    AttentionInterface.register(varlen.NAME, varlen.varlen_attention)
+    for known, function in ((attention.NAME, attention.packed_attention), (varlen.NAME, varlen.varlen_attention)):
+        # in compiled layers it stays as it is: loops over the sequences of a row would be compiled for each row
+        AttentionInterface.register(known, torch.compiler.disable(function))
     if not torch.cuda.is_available():
         return attention.NAME
     return varlen.NAME if varlen.serves(dtype) else DENSE

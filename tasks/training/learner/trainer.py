@@ -77,11 +77,15 @@ class Trainer:
             dtype=dtype,
             chunk=options.logprob_chunk_tokens,
             longest=config.actors.engine.max_model_len,
+            compiled=options.torch_compile,
             sharding=sharding,
         )
         torch.manual_seed(config.seed)
         self.policy = load(
-            gradient_checkpointing=options.gradient_checkpointing, lora=config.lora, fused=options.liger is not False
+            gradient_checkpointing=options.gradient_checkpointing,
+            offload_activations=options.offload_activations,
+            lora=config.lora,
+            fused=options.liger is not False,
         )
         if options.liger is True and not self.policy.can_be_fused:
             raise MistakeError(

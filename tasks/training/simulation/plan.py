@@ -1,7 +1,8 @@
 """A capacity plan: memory, speed, idle shares and duration of a recipe on given machines, computed without them.
 
 Memory comes from ZeRO's formula, the speeds of engines and learner from the roofline (`roofline`), and how each waits
-for the other from a run in virtual time with the real controller and fleet (`run`). No figure is measured.
+for the other from a run in virtual time with the real controller and fleet (`run`). No figure is measured, and the time
+that takes to move what is offloaded to main memory is not counted.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from tasks.training.config import TrainingConfig
 from tasks.training.learner.config import check_dense_attention
 from tasks.training.simulation import roofline
 from tasks.training.simulation.actors import ClockLearner, EngineClock, drawn_lengths, mean_context
-from tasks.training.simulation.roofline import GB, Architecture, Gpu, LearnerMemory
+from tasks.training.simulation.rank_memory import LearnerMemory, learner_memory
+from tasks.training.simulation.roofline import GB, Architecture, Gpu
 from tasks.training.simulation.run import Simulated, Workload, simulate
 
 RESPONSES = 40_000
@@ -196,11 +198,16 @@ def _engine(
             "raise actors.engine."
             + ("gpu_memory_utilization" if config.placement == "shared" else "tensor_parallel_size")
         )
+    fitting = max(1, min(engine.max_num_seqs, int(cache / model.kv_cache(context))))
     base, per_sequence = roofline.decode_seconds(
-        model, machines.gpu, gpus=gpus, context=context, efficiency=machines.mbu * _pace(config)
+        model,
+        machines.gpu,
+        gpus=gpus,
+        context=context,
+        efficiency=machines.mbu * _pace(config),
+        sequences=fitting,
     )
     base += model.layers * machines.layer_seconds[0 if engine.enforce_eager else 1]
-    fitting = max(1, min(engine.max_num_seqs, int(cache / model.kv_cache(context))))
     return cache, EngineClock(
         base,
         per_sequence / engine.replicas,
@@ -278,33 +285,25 @@ def _learner_memory(config: TrainingConfig, model: Architecture, machines: Machi
     learner = config.learner
     if learner.dtype == "float32":
         check_dense_attention(learner)
-    memory = roofline.learner_memory(
-        model,
-        ranks=learner.ranks,
-        zero_stage=learner.zero_stage,
-        micro_batch_tokens=learner.micro_batch_tokens,
-        logprob_chunk_tokens=learner.logprob_chunk_tokens,
-        checkpointing=learner.gradient_checkpointing,
-        reference=config.objective.kl.beta > 0 and config.lora is None,
-        following=(config.objective.kl.sync_alpha or 1) < 1,
-        frozen=config.lora is not None,
-    )
+    memory = learner_memory(model, config)
     room = (1 - RESERVED) * config.shares_of_gpu[1] * machines.gpu.memory
     if memory.total > room:
-        largest = max(vars(memory), key=lambda name: vars(memory)[name])
+        largest = max(memory.uses, key=lambda name: memory.uses[name])
         remedy = {
             "weights": "learner.zero_stage = 3, or more learner.ranks",
             "gradients": "learner.zero_stage = 2 or 3, or more learner.ranks",
-            "optimizer": "lora, or more learner.ranks",
+            "optimizer": "lora, or more learner.ranks, or learner.deepspeed = {zero_optimization: {offload_optimizer: "
+            "{device: cpu}}}",
             "gathered": "learner.deepspeed = {zero_optimization: {stage3_max_live_parameters: ...}}",
             "reference": "objective.kl.beta = 0, or lora, or learner.zero_stage = 3",
             "mixed": "objective.kl.sync_alpha = 1 or none, or learner.zero_stage = 3",
-            "activations": "learner.gradient_checkpointing = true, or fewer learner.micro_batch_tokens",
+            "activations": "learner.gradient_checkpointing = true, with learner.offload_activations = true, or "
+            "fewer learner.micro_batch_tokens",
             "logits": "fewer learner.logprob_chunk_tokens",
         }[largest]
         raise PlanError(
             f"a learner rank needs {memory.total / GB:,.0f} GB and has {room / GB:,.0f}: the most, "
-            f"{vars(memory)[largest] / GB:,.0f} GB, is for {largest}. Way out: {remedy}"
+            f"{memory.uses[largest] / GB:,.0f} GB, is for {largest}. Way out: {remedy}"
         )
     return memory, room
 

@@ -70,13 +70,16 @@ def table(recipe: str, gpu: str, model: Architecture, plan: Plan, cluster: Clust
     """
     config, simulated, memory = plan.config, plan.simulated, plan.learner
     engine = config.actors.engine
-    parts = ", ".join(f"{name} {size / GB:.1f}" for name, size in vars(memory).items() if size >= 0.05 * GB)
+    parts = ", ".join(f"{name} {size / GB:.1f}" for name, size in memory.uses.items() if size >= 0.05 * GB)
+    beside = f", and {memory.offloaded / GB:.1f} GB of main memory" if memory.offloaded else ""
     step = plan.engine.step_seconds + plan.engine.sequence_seconds * plan.sequences
     window = config.groups_per_step * max(config.async_steps, 1) * config.sampling.samples
     rows = [
         (
             "model",
-            f"{model.parameters / 1e9:.1f} billion parameters, {model.kv_cache(1) / 1024:.0f} KiB of cache a token",
+            f"{model.parameters / 1e9:.1f} billion parameters, "
+            + (f"{model.active_parameters / 1e9:.1f} of which a token passes, " if model.experts else "")
+            + f"{model.kv_cache(1) / 1024:.0f} KiB of cache a token",
         ),
         (
             "machines",
@@ -87,7 +90,7 @@ def table(recipe: str, gpu: str, model: Architecture, plan: Plan, cluster: Clust
                 else f"{_count(config.actors.count, 'engine')} of {_count(engine.gpus, 'GPU')} each"
             ),
         ),
-        ("learner rank", f"{memory.total / GB:.1f} of {plan.learner_room / GB:.0f} GB ({parts})"),
+        ("learner rank", f"{memory.total / GB:.1f} of {plan.learner_room / GB:.0f} GB ({parts}){beside}"),
         (
             "engine",
             f"{plan.weights / GB:.0f} GB of weights, {plan.kv_room / GB:.0f} GB of cache: {plan.sequences} sequences "

@@ -17,29 +17,10 @@ from tasks.failures import MistakeError
 GB = 1e9
 WEIGHT = 2
 """Bytes of a weight, and of an element of the KV cache, in bfloat16."""
-OPTIMIZER = 12
-"""Bytes a parameter: float32 master weight, and AdamW's two moments (ZeRO, Rajbhandari et al. 2020, section 3.1)."""
-GRADIENT = 4
-"""Bytes a parameter: gradients are summed in float32 (`learner.deepspeed_config`); 2 in the ZeRO paper."""
-MIXED = 4
-"""Bytes a parameter of a reference policy that follows the policy: its exact weights, in float32 (`reference`)."""
-LIVE_PARAMETERS = 1e9
-"""Parameters of which DeepSpeed's ZeRO 3 holds the whole at a time, at most (`stage3_max_live_parameters`)."""
-STORED = (22, 8)
-"""Bytes a token and a layer that wait for the backward pass: for a hidden unit, and for a unit of the gated MLP.
-
-Of the MLP, in 16 bits: gate, up projection, activation of the gate, product. Attention and norms were measured: 22 on
-an H200 with torch 2.11 (`gpu_check`). Of an MLP without gates and with dropout it is 34 for a hidden unit in all
-(Korthikanti et al. 2022, table 2).
-"""
-BACKWARD = (8, 6)
-"""Bytes a token that the backward pass of one layer needs besides: for a hidden unit, and for a unit of the MLP."""
-LOGITS = 12
-"""Bytes a logit: the logits, their softmax and their gradient in float32."""
 
 
 class ShapeError(MistakeError):
-    """The shape of a model is not known, or is not that of a dense decoder."""
+    """The shape of a model is not known, or is not that of a decoder that `Architecture` describes."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +53,71 @@ def gpu_called(name: str) -> Gpu | None:
 
 
 @dataclass(frozen=True)
-class Architecture:
-    """The shape of a dense decoder with a gated MLP.
+class Experts:
+    """The experts of a mixture: gated MLPs, of which a router chooses some for each token.
 
     Attributes:
+        layers: that have experts; the others have the MLP of a dense model.
+        count: experts of such a layer.
+        chosen: experts that a token passes.
+        intermediate: width of one.
+        shared: width of the MLP beside them that every token passes; 0: there is none.
+    """
+
+    layers: int
+    count: int
+    chosen: int
+    intermediate: int
+    shared: int = 0
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Experts | None:
+        """Read the experts from a model's `config.json`, by the names of Qwen, Mixtral and DeepSeek; None: it has none.
+
+        Raises:
+            KeyError: it does not say how many are chosen.
+            ValueError: layers with and without experts follow each other in another way than those models'.
+        """
+        names = ("num_experts", "num_local_experts", "n_routed_experts")
+        count = next((config[name] for name in names if config.get(name)), 0)
+        if count < 2:
+            return None
+        if config.get("moe_layer_freq", 1) != 1:
+            raise ValueError(f"moe_layer_freq = {config['moe_layer_freq']}")
+        step, dense = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers") or ()
+        first = config.get("first_k_dense_replace", 0)
+        layers = range(first, config["num_hidden_layers"])
+        width = config.get("moe_intermediate_size") or config["intermediate_size"]
+        return cls(
+            layers=sum(layer not in dense and (layer + 1) % step == 0 for layer in layers),
+            count=count,
+            chosen=config["num_experts_per_tok"],
+            intermediate=width,
+            shared=config.get("shared_expert_intermediate_size") or (config.get("n_shared_experts") or 0) * width,
+        )
+
+    @property
+    def width(self) -> int:
+        """Sum of the widths of all MLPs that a token passes in a layer."""
+        return self.chosen * self.intermediate + self.shared
+
+    def read(self, sequences: float) -> float:
+        """Return the number of a layer's experts that a decoding step of `sequences` reads, if each chooses at random.
+
+        A sequence leaves an expert out with a probability of 1 - chosen / count; one that all leave out is not read.
+        """
+        return self.count * (1 - (1 - self.chosen / self.count) ** sequences)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The shape of a decoder with gated MLPs, dense or with experts.
+
+    Attributes:
+        intermediate: width of the MLP in layers without experts.
         window: tokens that layers with sliding-window attention attend to; None: there are no such layers.
         full_layers: layers that attend to all; None: every one.
+        qk_norm: True: a norm over each head's queries, and one over its keys.
     """
 
     layers: int
@@ -91,20 +131,23 @@ class Architecture:
     attention_bias: bool = False
     window: int | None = None
     full_layers: int | None = None
+    qk_norm: bool = False
+    experts: Experts | None = None
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Architecture:
-        """From a model's `config.json`.
+        """Read the shape from a model's `config.json`.
 
         Raises:
             KeyError, ValueError: it is not that of such a decoder.
         """
-        for experts in ("num_experts", "num_local_experts", "n_routed_experts"):
-            if (config.get(experts) or 0) > 1:
-                raise ValueError(f"{experts} = {config[experts]}")
+        if config.get("kv_lora_rank"):  # DeepSeek's latent attention has another cache and other operations
+            raise ValueError(f"kv_lora_rank = {config['kv_lora_rank']}")
         heads = config["num_attention_heads"]
         window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
         kinds = config.get("layer_types") or ["sliding_attention"] * config["num_hidden_layers"]
+        if others := set(kinds) - {"sliding_attention", "full_attention"}:
+            raise ValueError(f"layer_types has {min(others)}")
         return cls(
             layers=config["num_hidden_layers"],
             hidden=config["hidden_size"],
@@ -114,20 +157,54 @@ class Architecture:
             head_size=config.get("head_dim") or config["hidden_size"] // heads,
             vocabulary=config["vocab_size"],
             tied=bool(config.get("tie_word_embeddings", False)),
-            attention_bias=bool(config.get("attention_bias", config.get("model_type") == "qwen2")),
+            attention_bias=bool(config.get("attention_bias", config.get("model_type") in ("qwen2", "qwen2_moe"))),
             window=window,
             full_layers=kinds.count("full_attention") if window else None,
+            qk_norm=config.get("model_type") in ("qwen3", "qwen3_moe"),
+            experts=Experts.of(config),
         )
 
     @property
     def parameters(self) -> int:
         """Number of parameters, P."""
-        queries, keys = self.heads * self.head_size, self.kv_heads * self.head_size
-        attention = 2 * self.hidden * queries + 2 * self.hidden * keys
-        attention += (queries + 2 * keys) * self.attention_bias
-        layer = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
+        return round(self._parameters(self.experts.count if self.experts else 0))
+
+    @property
+    def active_parameters(self) -> int:
+        """Number of parameters that a token passes: all, but of a layer's experts those that are chosen."""
+        return round(self._parameters(self.experts.chosen if self.experts else 0))
+
+    def read_parameters(self, sequences: float) -> float:
+        """Return the number of parameters that a decoding step of `sequences` is expected to read (`Experts.read`)."""
+        return self._parameters(self.experts.read(sequences) if self.experts else 0)
+
+    def _parameters(self, experts: float) -> float:
+        """Return the number of parameters with a number of experts in every layer that has some."""
         embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
-        return self.layers * layer + embeddings + self.hidden
+        mixed = self.experts.layers if self.experts else 0
+        dense = (self.layers - mixed) * 3 * self.hidden * self.intermediate
+        sparse = mixed * self._mixture(experts)
+        return self.layers * self._attention + dense + sparse + embeddings + self.hidden
+
+    @property
+    def _attention(self) -> int:
+        """Number of parameters of a layer's attention and norms."""
+        queries, keys = self.heads * self.head_size, self.kv_heads * self.head_size
+        projections = 2 * self.hidden * queries + 2 * self.hidden * keys + (queries + 2 * keys) * self.attention_bias
+        return projections + 2 * self.head_size * self.qk_norm + 2 * self.hidden
+
+    def _mixture(self, experts: float) -> float:
+        """Return the number of parameters of a layer's router, of a number of experts, and of the shared MLP."""
+        if self.experts is None:
+            return 0
+        return self.hidden * (self.experts.count + 3 * (experts * self.experts.intermediate + self.experts.shared))
+
+    @property
+    def largest_layer(self) -> int:
+        """Number of parameters of the largest layer."""
+        mlp = 3 * self.hidden * self.intermediate if self.experts is None or self.experts.layers < self.layers else 0
+        mixture = self._mixture(self.experts.count) if self.experts else 0
+        return self._attention + round(max(mlp, mixture))
 
     def attended(self, context: float) -> float:
         """Return how many of `context` tokens a layer attends to and has in its cache, mean over layers."""
@@ -143,10 +220,12 @@ class Architecture:
     def forward_flops(self, context: float) -> float:
         """Return the floating point operations of one token after `context` others.
 
-        They are 2 for each parameter, and for attention 4 for each layer, unit of width and position.
+        They are 2 for each parameter that it passes, and for attention 4 for each layer, unit of width and position.
         """
-        return 2 * self.parameters + 4 * self.layers * self.heads * self.head_size * self.attended(context)
+        return 2 * self.active_parameters + 4 * self.layers * self.heads * self.head_size * self.attended(context)
 
+
+_QWEN3_EXPERTS = Experts(layers=48, count=128, chosen=8, intermediate=768)
 
 KNOWN: Mapping[str, Architecture] = {
     "SmolLM2-135M": Architecture(30, 576, 1536, 9, 3, 64, 49152, tied=True),
@@ -159,6 +238,7 @@ KNOWN: Mapping[str, Architecture] = {
     "Qwen2.5-Math-1.5B": Architecture(28, 1536, 8960, 12, 2, 128, 151936, tied=True, attention_bias=True),
     "deepseek-math-7b": Architecture(30, 4096, 11008, 32, 32, 128, 102400),
     "DeepSeek-R1-Distill-Qwen-1.5B": Architecture(28, 1536, 8960, 12, 2, 128, 151936, attention_bias=True),
+    "Qwen3-30B-A3B": Architecture(48, 2048, 6144, 32, 4, 128, 151936, qk_norm=True, experts=_QWEN3_EXPERTS),
 }
 """Shapes of models, from their `config.json`, by the beginning of their name on the hub or of a package's file."""
 
@@ -175,7 +255,7 @@ def architecture(source: Mapping[str, Any], config: Path | None) -> Architecture
         try:
             return Architecture.of(json.loads(config.read_text()))
         except (OSError, ValueError, KeyError) as error:
-            raise ShapeError(f"{config} is not the config.json of a dense decoder: {error!r}") from None
+            raise ShapeError(f"{config} is not the config.json of a decoder that can be planned: {error!r}") from None
     name = str(source.get("name") or source.get("file") or "").rpartition("/")[2]
     for beginning in sorted(KNOWN, key=len, reverse=True):
         if name.startswith(beginning):
@@ -184,88 +264,11 @@ def architecture(source: Mapping[str, Any], config: Path | None) -> Architecture
 
 
 def known_architecture(folder: Path) -> Architecture | None:
-    """Return the shape of the model in a folder; None: it is not that of a dense decoder."""
+    """Return the shape of the model in a folder; None: it is not one that `Architecture` describes."""
     try:
         return architecture({"kind": "folder", "path": folder}, None)
     except ShapeError:
         return None
-
-
-@dataclass(frozen=True)
-class LearnerMemory:
-    """Memory of one learner rank, bytes, by its use.
-
-    Attributes:
-        weights, gradients, optimizer: of the policy, as far as they are this rank's.
-        gathered: whole parameters under ZeRO 3, for the modules that compute or will next.
-        reference: weights of the reference policy, as far as they are this rank's.
-        mixed: float32 copies of these, of a reference policy that follows the policy.
-        activations: what waits for the backward pass, and what that needs besides for a layer.
-        logits: what they need beyond the room of a layer's backward pass.
-    """
-
-    weights: float
-    gradients: float
-    optimizer: float
-    gathered: float
-    reference: float
-    mixed: float
-    activations: float
-    logits: float
-
-    @property
-    def total(self) -> float:
-        """Sum of all uses."""
-        return sum(vars(self).values())
-
-
-def learner_memory(
-    model: Architecture,
-    *,
-    ranks: int,
-    zero_stage: int,
-    micro_batch_tokens: int,
-    logprob_chunk_tokens: int,
-    checkpointing: bool,
-    reference: bool,
-    following: bool = False,
-    frozen: bool = False,
-) -> LearnerMemory:
-    """Return the memory of a rank under ZeRO.
-
-    Stage 1 shards the optimizer's state, 2 the gradients too, 3 the weights of policy and reference too, and gathers
-    them for the modules that compute. Loading needs no more than that: it comes before gradients and activations.
-
-    With `checkpointing`, activations are the inputs of all layers and everything of the one that is recomputed; logits
-    count as far as they exceed what a layer needs for its backward pass, which begins when they are gone. Of a `frozen`
-    model an adapter is trained, whose own state is left out.
-
-    Args:
-        model: the shape of policy and reference.
-        ranks: of the learner.
-        zero_stage, micro_batch_tokens, logprob_chunk_tokens, checkpointing: options of the learner.
-        reference: whether there is a reference policy with weights of its own.
-        following: whether that follows the policy by a share of less than 1.
-        frozen: whether an adapter is trained in place of the weights.
-    """
-    referred = model.parameters if reference else 0
-    share = {stage: 1 / ranks if zero_stage >= stage else 1.0 for stage in (1, 2, 3)}
-    trained = 0 if frozen else model.parameters
-    stored, backward = (
-        micro_batch_tokens * (hidden * model.hidden + mlp * model.intermediate) for hidden, mlp in (STORED, BACKWARD)
-    )
-    inputs = WEIGHT * micro_batch_tokens * model.hidden * model.layers
-    layer = stored + backward if checkpointing else backward
-    return LearnerMemory(
-        weights=WEIGHT * model.parameters * share[3],
-        gradients=GRADIENT * trained * share[2],
-        optimizer=OPTIMIZER * trained * share[1],
-        gathered=WEIGHT * min(model.parameters, LIVE_PARAMETERS) if zero_stage == 3 and ranks > 1 else 0,
-        reference=WEIGHT * referred * share[3],
-        mixed=MIXED * referred * share[3] if following else 0,
-        activations=layer + (inputs if checkpointing else stored * model.layers),
-        logits=max(0, LOGITS * min(logprob_chunk_tokens, micro_batch_tokens) * model.vocabulary - layer),
-    )
 
 
 def tokens_before(lengths: Iterable[tuple[int, int]]) -> float:
@@ -287,15 +290,17 @@ def kv_room(model: Architecture, gpu: Gpu, *, gpus: int, utilization: float) -> 
 
 
 def decode_seconds(
-    model: Architecture, gpu: Gpu, *, gpus: int, context: float, efficiency: float
+    model: Architecture, gpu: Gpu, *, gpus: int, context: float, efficiency: float, sequences: float
 ) -> tuple[float, float]:
     """Return the seconds of a decoding step of n sequences, a + b n, as `(a, b)`.
 
     Reading the weights takes a; each sequence reads its KV cache of `context` tokens, or computes if that takes longer.
+    Of a mixture's experts, those are read that `sequences` of them choose: fewer sequences would read fewer.
     """
     bandwidth, flops = gpus * gpu.bandwidth * efficiency, gpus * gpu.flops * efficiency
     reading = model.kv_cache(context) / bandwidth
-    return WEIGHT * model.parameters / bandwidth, max(reading, model.forward_flops(context) / flops)
+    weights = WEIGHT * model.read_parameters(sequences) / bandwidth
+    return weights, max(reading, model.forward_flops(context) / flops)
 
 
 def learner_tokens_per_second(
@@ -345,8 +350,9 @@ def model_bandwidth_utilization(
 ) -> float:
     """Return the MBU: bytes that decoding must read over those that the GPUs could (Databricks 2023).
 
-    A step makes a token of each of `sequences`, reads the weights once, and the KV cache of all of them.
+    A step makes a token of each of `sequences`, reads the weights once, of experts those that are chosen, and the KV
+    cache of all sequences.
     """
     steps = tokens_per_second / sequences
-    read = WEIGHT * model.parameters + sequences * model.kv_cache(context)
+    read = WEIGHT * model.read_parameters(sequences) + sequences * model.kv_cache(context)
     return steps * read / (gpus * gpu.bandwidth)

@@ -78,6 +78,9 @@ def test_keys_are_those_of_the_installed_deepspeed(path, module, name):
         ({"deepspeed": {"zero_optimization": {"offload_optimizer": {"device": "nvme"}}}}, "device = 'nvme': only main"),
         ({"deepspeed": {"communication_data_type": "bf16"}, "zero_stage": 1}, "zero_stage = 1 .* must not be rounded"),
         ({"liger": "yes"}, r"learner\.liger"),
+        ({"torch_compile": True, "zero_stage": 3}, "learner.torch_compile: ZeRO 3 gathers"),
+        ({"offload_activations": True}, "give gradient_checkpointing: true"),
+        ({"deepspeed": {"activation_checkpointing": {}}}, "`learner.offload_activations` are ours"),
     ],
 )
 def test_a_key_that_cannot_be_passed_is_refused(options, message):

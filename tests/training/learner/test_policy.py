@@ -2,10 +2,13 @@
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
+from torch.autograd.graph import save_on_cpu
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tasks.training.config import TrainingConfig
 from tasks.training.learner import attention, varlen
+from tasks.training.learner import policy as policy_module
 from tasks.training.learner.attention import LONG, STRETCH, Copy, Layout
 from tasks.training.learner.config import DenseAttentionError, LearnerConfig
 from tasks.training.learner.packing import Sequence, pack
@@ -156,6 +159,48 @@ def test_a_prompt_that_responses_share_equals_a_prompt_for_each(load, folder, mo
     torch.testing.assert_close(
         gradients(policy.model, logprobs), gradients(reference, alone[places]), atol=1e-5, rtol=1e-5
     )
+
+
+def test_inputs_of_layers_that_wait_in_main_memory_change_nothing(folder, monkeypatch):
+    moved = []
+
+    class Counted(save_on_cpu):
+        """Counts what is moved; torch copies it on a machine without a GPU, too."""
+
+        def __init__(self, pin_memory):
+            super().__init__(pin_memory)
+            move = self.pack_hook
+            self.pack_hook = lambda tensor: moved.append(tensor.shape) or move(tensor)
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(policy_module, "save_on_cpu", Counted)
+    sequences, ours = tokens(ROWS["many lengths"]), {}
+    for offload in (False, True):
+        policy = Policy.load(
+            folder, dtype=torch.float32, gradient_checkpointing=True, offload_activations=offload
+        ).train()
+        logprobs, _ = packed(policy, sequences)
+        ours[offload] = logprobs.detach(), gradients(policy.model, logprobs)
+        assert bool(moved) == offload
+    inputs = [shape for shape in moved if shape == (1, sum(ROWS["many lengths"]), 48)]
+    assert 3 <= len(inputs) <= 6  # of the layers and of the last norm; what is stored while they are recomputed stays
+    torch.testing.assert_close(ours[True], ours[False], atol=0, rtol=0)
+
+
+@pytest.mark.complete
+def test_compiled_layers_compute_what_plain_ones_do_for_rows_of_any_length(folder, load):
+    """In about a minute on a CPU: four pieces around the attention of a layer, once for all layers and rows."""
+    counters.clear()
+    compiled = Policy.load(folder, dtype=torch.float32, compiled=True).train()
+    plain = load()
+    for lengths in ([7, 6], [20, 9, 4], [33]):
+        logprobs, expected = packed(compiled, tokens(lengths))[0], packed(plain, tokens(lengths))[0]
+        torch.testing.assert_close(logprobs, expected, atol=1e-5, rtol=1e-5)
+        ours, theirs = gradients(compiled.model, logprobs), gradients(plain.model, expected)
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+        compiled.zero_grad()
+        plain.zero_grad()
+    assert counters["stats"]["unique_graphs"] == 4
 
 
 def test_another_sequence_changes_nothing(load):

@@ -4,6 +4,7 @@ import itertools
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -11,11 +12,13 @@ from click.testing import CliRunner
 from tasks.config import load_yaml
 from tasks.inputs.files import RECIPES, Recipe
 from tasks.training.__main__ import main, with_overrides
+from tasks.training.config import TrainingConfig
 from tasks.training.learner.config import DenseAttentionError
 from tasks.training.simulation import roofline
 from tasks.training.simulation.actors import mean_context
 from tasks.training.simulation.plan import Machines, PlanError, Prompts, best_split, plan
-from tasks.training.simulation.roofline import GB, GPUS, KNOWN, Architecture, ShapeError
+from tasks.training.simulation.rank_memory import learner_memory, rank_memory
+from tasks.training.simulation.roofline import GB, GPUS, KNOWN, Architecture, Experts, ShapeError
 from tests.paths import ROOT
 
 H100 = GPUS["H100"]
@@ -43,6 +46,137 @@ def test_parameters_are_those_of_the_published_checkpoints(name, published):
     assert KNOWN[name].parameters == published
 
 
+MIXTURE = replace(TINY, layers=3, experts=Experts(layers=2, count=6, chosen=2, intermediate=5, shared=3))
+"""A dense layer, and two with a router, six experts and an MLP that all tokens pass."""
+
+
+def test_parameters_of_a_mixture_by_hand():
+    attention = 4 * 4 + 2 * 4 * 2 + 4 * 4 + 2 * 4  # q, k and v, o, two norms
+    rest = 2 * 10 * 4 + 4 + 3 * attention + 3 * 4 * 8  # embeddings, the last norm, the dense layer's MLP
+    router, expert, shared = 4 * 6, 3 * 4 * 5, 3 * 4 * 3
+    assert MIXTURE.parameters == rest + 2 * (router + 6 * expert + shared)
+    assert MIXTURE.active_parameters == rest + 2 * (router + 2 * expert + shared)
+    assert MIXTURE.forward_flops(0) == 2 * MIXTURE.active_parameters
+    assert MIXTURE.largest_layer == attention + router + 6 * expert + shared
+    assert TINY.active_parameters == TINY.parameters
+
+
+def test_a_batch_reads_the_experts_that_its_sequences_choose_by_hand():
+    unread = MIXTURE.parameters - MIXTURE.active_parameters
+    assert MIXTURE.read_parameters(1) == pytest.approx(MIXTURE.active_parameters)
+    # of 6 experts, two sequences leave (2 / 3) ** 2 unread, where one leaves 2 / 3
+    assert MIXTURE.parameters - MIXTURE.read_parameters(2) == pytest.approx(unread * 2 / 3)
+    assert MIXTURE.read_parameters(500) == pytest.approx(MIXTURE.parameters)
+    base, _ = roofline.decode_seconds(MIXTURE, H100, gpus=1, context=0, efficiency=1.0, sequences=2)
+    assert base == pytest.approx(2 * MIXTURE.read_parameters(2) / 3350e9)
+    rate = roofline.model_bandwidth_utilization(2 / base, MIXTURE, H100, gpus=1, sequences=2, context=0)
+    assert rate == pytest.approx(1)
+
+
+QWEN3_MOE = {
+    "model_type": "qwen3_moe",
+    "num_hidden_layers": 48,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "vocab_size": 151_936,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "attention_bias": False,
+    "use_sliding_window": False,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+}
+"""The config.json of Qwen3-30B-A3B."""
+DEEPSEEK_MOE = {
+    "model_type": "deepseek",
+    "num_hidden_layers": 28,
+    "hidden_size": 2048,
+    "intermediate_size": 10_944,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "vocab_size": 102_400,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 6,
+    "moe_intermediate_size": 1408,
+    "first_k_dense_replace": 1,
+    "moe_layer_freq": 1,
+}
+"""The config.json of DeepSeek-MoE-16B."""
+QWEN15_MOE = {
+    "model_type": "qwen2_moe",
+    "num_hidden_layers": 24,
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "vocab_size": 151_936,
+    "num_experts": 60,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 1408,
+    "shared_expert_intermediate_size": 5632,
+    "decoder_sparse_step": 1,
+}
+"""The config.json of Qwen1.5-MoE-A2.7B."""
+MIXTRAL = {
+    "model_type": "mixtral",
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "intermediate_size": 14_336,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 32_000,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+}
+"""The config.json of Mixtral-8x7B."""
+
+
+@pytest.mark.parametrize(
+    ("config", "billions", "active"),
+    [(QWEN3_MOE, 30.5, 3.3), (DEEPSEEK_MOE, 16.4, 2.8), (QWEN15_MOE, 14.3, 2.7), (MIXTRAL, 46.7, 12.9)],
+    ids=["Qwen3-30B-A3B", "DeepSeek-MoE-16B", "Qwen1.5-MoE-A2.7B", "Mixtral-8x7B"],
+)
+def test_parameters_of_mixtures_are_those_of_their_cards(config, billions, active):
+    """Those of all experts, and those that are active, which some cards count without an embedding."""
+    model = Architecture.of(config)
+    assert model.parameters / 1e9 == pytest.approx(billions, abs=0.05)
+    embedding = model.vocabulary * model.hidden / 1e9
+    assert model.active_parameters / 1e9 - embedding <= active + 0.05
+    assert model.active_parameters / 1e9 >= active - 0.05
+
+
+def test_the_mixture_of_a_recipe_has_its_published_shape():
+    """The card of Qwen3-30B-A3B: 30.5 billion parameters, 29.9 without embeddings, 3.3 active."""
+    model = KNOWN["Qwen3-30B-A3B"]
+    assert model == Architecture.of(QWEN3_MOE)
+    assert model.parameters == 30_532_122_624
+    assert (model.parameters - 2 * model.vocabulary * model.hidden) / 1e9 == pytest.approx(29.9, abs=0.05)
+    assert model.active_parameters == 3_353_032_704
+
+
+def test_layers_with_and_without_experts_are_counted():
+    config = {**QWEN3_MOE, "decoder_sparse_step": 2, "mlp_only_layers": [1, 2]}
+    assert Architecture.of(config).experts.layers == 24 - 1  # of layers 1, 3, 5, ... 47
+    assert Architecture.of({**DEEPSEEK_MOE, "first_k_dense_replace": 3}).experts.layers == 25
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"kv_lora_rank": 512}, {"moe_layer_freq": 2}, {"layer_types": ["linear_attention", "full_attention"]}],
+)
+def test_other_kinds_of_models_are_refused(other, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({**DEEPSEEK_MOE, **other}))
+    with pytest.raises(ShapeError, match=next(iter(other))):
+        roofline.architecture({}, tmp_path / "config.json")
+
+
 def test_the_cache_of_a_token_by_hand():
     assert TINY.kv_cache(1) == 2 * 2 * 1 * 2 * 2  # keys and values, layers, heads, their size, bytes
 
@@ -65,7 +199,7 @@ def memory(**changes):
         "checkpointing": True,
         "reference": False,
     }
-    return roofline.learner_memory(KNOWN["Qwen2.5-7B"], **{**options, **changes})
+    return rank_memory(KNOWN["Qwen2.5-7B"], **{**options, **changes})
 
 
 def test_each_stage_of_zero_shards_what_the_last_did_and_more():
@@ -96,6 +230,45 @@ def test_under_zero_3_the_reference_is_sharded_and_parameters_are_gathered():
     assert memory(zero_stage=3, ranks=1).gathered == memory(zero_stage=2).gathered == 0
 
 
+def test_activations_of_a_mixture_by_hand():
+    options = {"ranks": 1, "zero_stage": 1, "micro_batch_tokens": 100, "logprob_chunk_tokens": 1, "reference": False}
+    dense, mixed = (22 * 4 + 8 * 8, 8 * 4 + 6 * 8), (22 * 4 + 8 * 13 + 2 * 4 * 4, 8 * 4 + 6 * 13 + 2 * 4 * 4)
+    computed = rank_memory(MIXTURE, checkpointing=True, **options)
+    assert computed.activations == 100 * (3 * 2 * 4 + sum(mixed))  # the larger layer is computed again
+    computed = rank_memory(MIXTURE, checkpointing=False, **options)
+    assert computed.activations == 100 * (dense[0] + 2 * mixed[0] + mixed[1])
+    assert computed.optimizer == 12 * MIXTURE.parameters
+
+
+def test_what_is_offloaded_leaves_the_gpu():
+    model = KNOWN["Qwen2.5-7B"]
+    here, away = memory(), memory(offload_activations=True)
+    inputs = 2 * 100 * model.hidden
+    assert here.activations - away.activations == away.offloaded == (model.layers - 2) * inputs
+    assert away.total == here.total - away.offloaded
+    away = memory(offload_optimizer=True)  # of stage 2, which adds up gradients on the GPU
+    assert (away.optimizer, away.gradients) == (0, here.gradients)
+    assert away.offloaded == here.optimizer + here.gradients
+    away = memory(offload_optimizer=True, zero_stage=3)
+    assert (away.optimizer, away.gradients, away.offloaded) == (0, 0, here.optimizer + here.gradients)
+    assert memory(zero_stage=3, live_parameters=5e8).gathered == 1e9
+    assert memory(zero_stage=3, live_parameters=1).gathered == 2 * model.largest_layer
+
+
+def test_a_recipe_offloads_by_its_own_options_and_by_deepspeeds():
+    keys = {"zero_optimization": {"offload_optimizer": {"device": "cpu"}, "stage3_max_live_parameters": 3e8}}
+    options = {"ranks": 2, "zero_stage": 3, "gradient_checkpointing": True, "offload_activations": True}
+    config = TrainingConfig(learner={**options, "deepspeed": keys})
+    model = KNOWN["Qwen2.5-1.5B"]
+    computed = learner_memory(model, config)
+    assert (computed.optimizer, computed.gathered) == (0, 6e8)
+    assert computed.offloaded > 8 * model.parameters
+    assert learner_memory(model, config, gpu=False).offloaded == 0
+    with pytest.raises(PlanError, match=r"Way out: lora, .* \{offload_optimizer: \{device: cpu\}\}"):
+        planned("learner.ranks=8")
+    assert "offloaded" not in computed.uses
+
+
 @pytest.mark.parametrize(
     ("measured", "tokens", "changes"),
     [(37.57, 35_840, {}), (53.84, 8192, {"checkpointing": False}), (12.53, 35_840, {"frozen": True})],
@@ -103,20 +276,20 @@ def test_under_zero_3_the_reference_is_sharded_and_parameters_are_gathered():
 def test_memory_is_what_one_gpu_had_at_its_peak(measured, tokens, changes):
     """Of Qwen2.5-1.5B's shape on an NVIDIA H200, torch 2.11, GB; its adapter of rank 16 is in the last one."""
     options = {"ranks": 1, "zero_stage": 2, "logprob_chunk_tokens": 1024, "checkpointing": True, "reference": False}
-    computed = roofline.learner_memory(KNOWN["Qwen2.5-1.5B"], micro_batch_tokens=tokens, **(options | changes))
+    computed = rank_memory(KNOWN["Qwen2.5-1.5B"], micro_batch_tokens=tokens, **(options | changes))
     assert computed.total / 1e9 == pytest.approx(measured, rel=0.02)
 
 
 def test_decoding_reads_the_weights_once_a_step_and_a_cache_for_each_sequence():
     model = KNOWN["Qwen2.5-7B"]
-    base, each = roofline.decode_seconds(model, H100, gpus=2, context=1000, efficiency=0.5)
+    base, each = roofline.decode_seconds(model, H100, gpus=2, context=1000, efficiency=0.5, sequences=1)
     assert base == pytest.approx(2 * model.parameters / 3350e9)
     assert each == pytest.approx(model.kv_cache(1000) / 3350e9)
 
 
 def test_utilisation_is_one_where_nothing_is_lost():
     model = KNOWN["Qwen2.5-7B"]
-    base, each = roofline.decode_seconds(model, H100, gpus=1, context=5000, efficiency=1.0)
+    base, each = roofline.decode_seconds(model, H100, gpus=1, context=5000, efficiency=1.0, sequences=16)
     rate = 16 / (base + 16 * each)
     found = roofline.model_bandwidth_utilization(rate, model, H100, gpus=1, sequences=16, context=5000)
     assert found == pytest.approx(1)
@@ -182,10 +355,10 @@ def test_a_shape_comes_from_the_models_name_or_its_config(tmp_path):
     assert (found.window, found.full_layers) == (4096, 1)
     assert Architecture.of({**olmo, "use_sliding_window": False}).window is None
     (tmp_path / "config.json").write_text(json.dumps({**config, "num_experts": 128}))
-    with pytest.raises(ShapeError, match=r"is not the config\.json of a dense decoder: .*num_experts = 128"):
+    with pytest.raises(ShapeError, match=r"is not the config\.json .*: KeyError\('num_experts_per_tok'\)"):
         roofline.architecture({}, tmp_path / "config.json")
     (tmp_path / "config.json").write_text('{"hidden_size": 8}')
-    with pytest.raises(ShapeError, match=r"is not the config\.json of a dense decoder: KeyError"):
+    with pytest.raises(ShapeError, match=r"is not the config\.json of a decoder that can be planned: KeyError"):
         roofline.architecture({}, tmp_path / "config.json")
 
 
@@ -254,6 +427,23 @@ def test_validation_takes_its_tokens_from_training_and_the_learner_never_waits_f
 def test_what_cannot_work_is_refused_with_the_way_out(overrides, message):
     with pytest.raises(PlanError, match=message):
         planned(*overrides)
+
+
+def test_the_mixture_fits_the_machines_that_its_recipe_names():
+    def mixture(*overrides):
+        recipe = with_overrides("prorl_v2_1_moe", ("groups_per_step=4", *overrides))
+        model = roofline.architecture(recipe.model.source.model_dump(), None)
+        return plan(recipe.run, model, Machines(H100, recipe.cluster.gpus_per_node))
+
+    computed = mixture()
+    assert (computed.nodes, computed.gpus) == (3, 24)
+    assert computed.learner.total < computed.learner_room
+    assert computed.weights == 2 * 30_532_122_624  # all experts, on each engine
+    assert computed.kv_room > 128 * KNOWN["Qwen3-30B-A3B"].kv_cache(1024)  # as many as an engine may run
+    with pytest.raises(PlanError, match=r"a learner rank needs 82 GB and has 72: the most, 46 GB, is for optimizer"):
+        mixture("learner.ranks=8")
+    with pytest.raises(PlanError, match=r"beside the weights of 61 GB"):
+        mixture("actors.engine.tensor_parallel_size=1", "actors.engine.gpu_memory_utilization=0.76")
 
 
 def test_rows_that_would_have_a_dense_mask_on_gpus_are_refused():

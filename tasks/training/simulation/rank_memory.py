@@ -1,0 +1,202 @@
+"""The memory of a learner rank, by its use: ZeRO's formula, and what was measured of activations.
+
+    stage   weights and reference   gradients        optimizer
+    1       2 P                     4 P              12 P / ranks
+    2       2 P                     4 P / ranks      12 P / ranks
+    3       2 P / ranks             4 P / ranks      12 P / ranks     and the parameters that are gathered
+
+`P` is the number of parameters, those of all experts included. What is offloaded to main memory does not count; of the
+gradients that is so at stage 3 alone, since DeepSpeed adds them up on the GPU at the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tasks.training.config import TrainingConfig
+from tasks.training.simulation.roofline import WEIGHT, Architecture
+
+OPTIMIZER = 12
+"""Bytes a parameter: float32 master weight, and AdamW's two moments (ZeRO, Rajbhandari et al. 2020, section 3.1)."""
+GRADIENT = 4
+"""Bytes a parameter: gradients are summed in float32 (`learner.deepspeed_config`); 2 in the ZeRO paper."""
+MIXED = 4
+"""Bytes a parameter of a reference policy that follows the policy: its exact weights, in float32 (`reference`)."""
+LIVE_PARAMETERS = 1e9
+"""Parameters of which DeepSpeed's ZeRO 3 holds the whole at a time, at most (`stage3_max_live_parameters`)."""
+STORED = (22, 8)
+"""Bytes a token and a layer that wait for the backward pass: for a hidden unit, and for a unit of the gated MLP.
+
+Of the MLP, in 16 bits: gate, up projection, activation of the gate, product. Attention and norms were measured: 22 on
+an H200 with torch 2.11 (`gpu_check`). Of an MLP without gates and with dropout it is 34 for a hidden unit in all
+(Korthikanti et al. 2022, table 2).
+"""
+BACKWARD = (8, 6)
+"""Bytes a token that the backward pass of one layer needs besides: for a hidden unit, and for a unit of the MLP."""
+ROUTED = (4, 4)
+"""Bytes for a hidden unit of a token, and for each expert that it passes: those that wait, and those besides.
+
+In 16 bits, the expert's input and output wait (measured, with the grouped kernel that transformers takes of itself),
+and the backward pass has a gradient of both.
+"""
+ON_THE_WAY = 2
+"""Layers whose inputs are on the GPU at a time where they are offloaded: one that computes, and one that is copied."""
+LOGITS = 12
+"""Bytes a logit: the logits, their softmax and their gradient in float32."""
+
+
+@dataclass(frozen=True)
+class LearnerMemory:
+    """Memory of one learner rank, bytes, by its use.
+
+    Attributes:
+        weights, gradients, optimizer: of the policy, as far as they are this rank's.
+        gathered: whole parameters under ZeRO 3, for the modules that compute or will next.
+        reference: weights of the reference policy, as far as they are this rank's.
+        mixed: float32 copies of these, of a reference policy that follows the policy.
+        activations: what waits for the backward pass, and what that needs besides for a layer.
+        logits: what they need beyond the room of a layer's backward pass.
+        offloaded: what the rank keeps in main memory instead, which is no part of the total.
+    """
+
+    weights: float
+    gradients: float
+    optimizer: float
+    gathered: float
+    reference: float
+    mixed: float
+    activations: float
+    logits: float
+    offloaded: float = 0.0
+
+    @property
+    def uses(self) -> dict[str, float]:
+        """The bytes of the rank's own memory, by their use."""
+        return {name: size for name, size in vars(self).items() if name != "offloaded"}
+
+    @property
+    def total(self) -> float:
+        """Sum of all uses."""
+        return sum(self.uses.values())
+
+
+def learner_memory(model: Architecture, config: TrainingConfig, *, gpu: bool = True) -> LearnerMemory:
+    """Return the memory of a rank of the learner that a recipe describes.
+
+    Args:
+        model: the shape of policy and reference.
+        config: the run's.
+        gpu: whether ranks have GPUs; without them, main memory holds what is offloaded as well.
+    """
+    learner, kl = config.learner, config.objective.kl
+    zero = learner.deepspeed.get("zero_optimization", {})
+    return rank_memory(
+        model,
+        ranks=learner.ranks,
+        zero_stage=learner.zero_stage,
+        micro_batch_tokens=learner.micro_batch_tokens,
+        logprob_chunk_tokens=learner.logprob_chunk_tokens,
+        checkpointing=learner.gradient_checkpointing,
+        reference=kl.beta > 0 and config.lora is None,
+        following=(kl.sync_alpha or 1) < 1,
+        frozen=config.lora is not None,
+        offload_optimizer=gpu and learner.offloads_optimizer,
+        offload_activations=gpu and learner.offload_activations,
+        live_parameters=zero.get("stage3_max_live_parameters", LIVE_PARAMETERS),
+    )
+
+
+def rank_memory(
+    model: Architecture,
+    *,
+    ranks: int,
+    zero_stage: int,
+    micro_batch_tokens: int,
+    logprob_chunk_tokens: int,
+    checkpointing: bool,
+    reference: bool,
+    following: bool = False,
+    frozen: bool = False,
+    offload_optimizer: bool = False,
+    offload_activations: bool = False,
+    live_parameters: float = LIVE_PARAMETERS,
+) -> LearnerMemory:
+    """Return the memory of a rank under ZeRO.
+
+    Stage 1 shards the optimizer's state, 2 the gradients too, 3 the weights of policy and reference too, and gathers
+    them for the modules that compute. Loading needs no more than that: it comes before gradients and activations.
+
+    With `checkpointing`, activations are the inputs of all layers and everything of the one that is recomputed; logits
+    count as far as they exceed what a layer needs for its backward pass, which begins when they are gone. Of a `frozen`
+    model an adapter is trained, whose own state is left out.
+
+    Args:
+        model: the shape of policy and reference.
+        ranks: of the learner.
+        zero_stage, micro_batch_tokens, logprob_chunk_tokens, checkpointing: options of the learner.
+        reference: whether there is a reference policy with weights of its own.
+        following: whether that follows the policy by a share of less than 1.
+        frozen: whether an adapter is trained in place of the weights.
+        offload_optimizer: whether DeepSpeed keeps the optimizer's state in main memory.
+        offload_activations: whether the inputs of layers wait there, with `checkpointing`.
+        live_parameters: parameters that ZeRO 3 gathers at a time, at most; a layer's own are more where it is larger.
+    """
+    referred = model.parameters if reference else 0
+    share = {stage: 1 / ranks if zero_stage >= stage else 1.0 for stage in (1, 2, 3)}
+    trained = 0 if frozen else model.parameters
+    live = min(model.parameters, max(live_parameters, model.largest_layer))
+    layers = _layers(model, micro_batch_tokens)
+    backward = max(layer.backward for layer in layers)
+    inputs = 0.0  # of layers, in main memory
+    if checkpointing:
+        of_one = max(layer.stored + layer.backward for layer in layers)
+        on_gpu = min(ON_THE_WAY, model.layers) if offload_activations else model.layers
+        inputs = WEIGHT * micro_batch_tokens * model.hidden * (model.layers - on_gpu)
+        activations = of_one + WEIGHT * micro_batch_tokens * model.hidden * on_gpu
+    else:
+        of_one = backward
+        activations = backward + sum(layer.count * layer.stored for layer in layers)
+    gradients, optimizer = GRADIENT * trained * share[2], OPTIMIZER * trained * share[1]
+    offloaded = inputs
+    if offload_optimizer:
+        offloaded += (GRADIENT + OPTIMIZER) * trained * share[1]  # at stages 1 and 2 the gradients are a copy
+        gradients, optimizer = (0.0 if zero_stage == 3 else gradients), 0.0
+    return LearnerMemory(
+        weights=WEIGHT * model.parameters * share[3],
+        gradients=gradients,
+        optimizer=optimizer,
+        gathered=WEIGHT * live if zero_stage == 3 and ranks > 1 else 0,
+        reference=WEIGHT * referred * share[3],
+        mixed=MIXED * referred * share[3] if following else 0,
+        activations=activations,
+        logits=max(0, LOGITS * min(logprob_chunk_tokens, micro_batch_tokens) * model.vocabulary - of_one),
+        offloaded=offloaded,
+    )
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """The activations of each of `count` layers that are alike, bytes: what waits, and what its backward pass needs."""
+
+    count: int
+    stored: float
+    backward: float
+
+
+def _layers(model: Architecture, tokens: int) -> list[_Layer]:
+    """Return the kinds of layers, without experts and with them, as far as the model has some."""
+    experts = model.experts
+    kinds = [(model.layers - (experts.layers if experts else 0), model.intermediate, 0)]
+    if experts:
+        kinds.append((experts.layers, experts.width, experts.chosen))
+    return [
+        _Layer(
+            count,
+            *(
+                tokens * ((hidden + routed * chosen) * model.hidden + mlp * width)
+                for hidden, mlp, routed in zip(STORED, BACKWARD, ROUTED, strict=True)
+            ),
+        )
+        for count, width, chosen in kinds
+        if count
+    ]
