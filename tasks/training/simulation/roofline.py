@@ -218,6 +218,11 @@ class LearnerMemory:
         """Sum of all uses."""
         return sum(vars(self).values())
 
+    @property
+    def states(self) -> float:
+        """What stays from one step to the next: weights, the optimizer's state, and the reference policy."""
+        return self.weights + self.optimizer + self.reference + self.mixed
+
 
 def learner_memory(
     model: Architecture,
