@@ -1,11 +1,11 @@
 """Actor slots: the state of one actor of the fleet, and the checked transitions between its states.
 
     EMPTY ─► WAITING_FOR_RESOURCES ─► LOADING ─► UPDATING ◄─► SERVING ─► BROKEN
-      │                ▲
-      └─► BACKING_OFF ─┘
-
-LOADING leads to SERVING at once where the initial checkpoint is the newest policy, and UPDATING may lead to BROKEN.
-Every state of an actor leads back to EMPTY, when the actor is removed.
+      │                ▲                            ▲            │▲
+      └─► BACKING_OFF ─┘                            └─ ASLEEP ◄──┘│
+                                                         └────────┘
+LOADING leads to SERVING at once where the initial checkpoint is the newest policy, and UPDATING and ASLEEP may lead to
+BROKEN. Every state of an actor leads back to EMPTY, when the actor is removed.
 
 The fleet asks for a transition by a method of the slot and never assigns a state. Three facts are kept beside the
 state because each of them is independent of it: a slot may be reserved for a suspect group, pinned to its version
@@ -46,6 +46,8 @@ class SlotState(Enum):
     """The engine is running, and is taking the newest weights: its first ones, or in place of older ones."""
     SERVING = "generates"
     """The engine takes requests under the version of the policy that the slot names."""
+    ASLEEP = "sleeps while the learner has its GPU"
+    """The engine keeps its requests, and generates nothing until it is woken (`placement: turns`)."""
     BROKEN = "has failed and is being removed"
     """A request failed because of the actor; it is given nothing more, and is removed next."""
 
@@ -130,7 +132,7 @@ class ActorSlot:
     def update(self) -> None:
         """Record that the actor begins to take new weights. A broken actor stays broken."""
         if self.state is not SlotState.BROKEN:
-            self._move({SlotState.SERVING}, SlotState.UPDATING)
+            self._move({SlotState.SERVING, SlotState.ASLEEP}, SlotState.UPDATING)
 
     def serve(self, version: int) -> None:
         """Record that the actor has taken the weights of policy `version`. A broken actor stays broken."""
@@ -138,10 +140,20 @@ class ActorSlot:
             self._move({SlotState.UPDATING}, SlotState.SERVING)
         self.version = version
 
+    def sleep(self) -> None:
+        """Record that the actor falls asleep. A broken actor stays broken."""
+        if self.state is not SlotState.BROKEN:
+            self._move({SlotState.SERVING}, SlotState.ASLEEP)
+
+    def wake(self) -> None:
+        """Record that the actor generates again, under the weights that it had. A broken actor stays broken."""
+        if self.state is not SlotState.BROKEN:
+            self._move({SlotState.ASLEEP}, SlotState.SERVING)
+
     def fail(self, actor: Actor, error: Exception) -> None:
         """Record that a request failed because of `actor`; the first failure of the current actor counts."""
         if self.actor is actor and self.state is not SlotState.BROKEN:
-            self._move({SlotState.UPDATING, SlotState.SERVING}, SlotState.BROKEN)
+            self._move({SlotState.UPDATING, SlotState.SERVING, SlotState.ASLEEP}, SlotState.BROKEN)
             self._failure = error
             self._failed.set()
 
@@ -217,7 +229,8 @@ class ActorSlot:
         """State of the slot as a predicate, for a message: "actor 3 generates 8 samples"."""
         if self._loss:
             return self._loss
-        return f"generates {self.num_requests} samples" if self.serves else self.state.value
+        generates = self.serves and self.state is not SlotState.ASLEEP
+        return f"generates {self.num_requests} samples" if generates else self.state.value
 
     # The restart budget
 

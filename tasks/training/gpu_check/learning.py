@@ -63,9 +63,9 @@ class LearnerChecks:
         if trainer.engine.device.type != "cuda":
             raise SkippedError("there is no GPU that states could leave.")
         for turn in ("first", "second"):
-            findings.figures[f"offload_states, {turn} time, s"] = seconds_of(trainer.engine.offload_states)
+            findings.figures[f"offload_states, {turn} time, s"] = seconds_of(trainer.offload_states)
             findings.figures[f"GPU memory left, {turn} time, GB"] = bytes_in_use() / GB
-            findings.figures[f"reload_states, {turn} time, s"] = seconds_of(trainer.engine.reload_states)
+            findings.figures[f"reload_states, {turn} time, s"] = seconds_of(trainer.reload_states)
         findings.figures["GPU memory before, GB"] = used / GB
         findings.figures["GPU memory afterwards, GB"] = bytes_in_use() / GB
         same = np.array_equal(before, trainer.logprobs(row)[0])

@@ -7,7 +7,7 @@ divided by the global denominator. DeepSpeed averages over ranks, so each loss i
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -200,6 +200,31 @@ class Trainer:
         """The reference where it follows the policy; one that stays the initial checkpoint need not be saved."""
         moves = self._config.objective.kl.sync_every is not None
         return self.reference if moves and isinstance(self.reference, Reference) else None
+
+    def offload_states(self) -> None:
+        """Move everything that this rank holds on its GPU to main memory, for an engine; nothing without a GPU.
+
+        DeepSpeed moves weights that are trained, their gradients and the optimizer's state; frozen weights and those of
+        a reference policy it leaves.
+        """
+        if self._device.type == "cuda":
+            self.engine.offload_states()
+            for tensor in self._untrained():
+                tensor.data = torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor)
+            torch.cuda.empty_cache()
+
+    def reload_states(self) -> None:
+        """Bring back what `offload_states` moved; nothing where it moved nothing."""
+        if self._device.type == "cuda":
+            for tensor in self._untrained():
+                tensor.data = tensor.to(self._device)
+            self.engine.reload_states()
+
+    def _untrained(self) -> Iterator[Tensor]:
+        """Weights that no optimizer changes: frozen ones, and those of a reference policy of its own."""
+        yield from (parameter for parameter in self.policy.parameters() if not parameter.requires_grad)
+        if isinstance(self.reference, Reference):
+            yield from self.reference.weights()
 
     def write_weights(self, path: str) -> None:
         """Write the weights that actors load; a file or folder appears at `path` when it is complete.
