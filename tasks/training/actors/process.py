@@ -249,7 +249,7 @@ class RayActor:
         )
 
     async def _until_started(self) -> None:
-        if not (self._preparation or self._started):
+        if self._preparation is None and self._started is None:
             self._load()
         if self._preparation:
             await self._preparation

@@ -76,7 +76,8 @@ class ActorSlot:
         concurrency: the number of sequences that the engine is given at a time; more of them wait in the engine.
         statistics: the newest figures of the engine.
         preemptions: requests that the engine preempted since the counter was last reset.
-        idle_seconds: seconds without anything to generate since the counter was last reset, up to `count_idle`.
+        idle_seconds: seconds asleep or without anything to generate since the counter was last reset, up to
+            `count_idle`.
     """
 
     def __init__(self, index: int, actors: ActorsConfig) -> None:
@@ -185,6 +186,8 @@ class ActorSlot:
     def _move(self, before: Set[SlotState], after: SlotState) -> None:
         if self.state not in before:
             raise ValueError(f"slot {self.index} is {self.state.name}: it cannot become {after.name}")
+        if SlotState.ASLEEP in (self.state, after):
+            self.count_idle()
         self.state = after
 
     # The state, as the fleet asks for it
@@ -268,13 +271,13 @@ class ActorSlot:
         if self.suspect:
             self.reserved, self.suspect = False, None
         if not self.num_requests and not self.idle.is_set():
-            self._idle_since = self._loop.time()
+            self.count_idle()
             self.idle.set()
 
     def count_idle(self) -> None:
         """Bring `idle_seconds` up to now."""
         now = self._loop.time()
-        if self.idle.is_set():
+        if self.idle.is_set() or self.state is SlotState.ASLEEP:
             self.idle_seconds += now - self._idle_since
             self._unobserved_idle += now - self._idle_since
         self._idle_since = now

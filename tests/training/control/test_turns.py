@@ -338,6 +338,35 @@ def test_a_resumed_run_begins_with_the_learners_turn(tmp_path):
     assert gpu.events[:3] == ["learner write", "learner offload", "engine load"]
 
 
+def test_sleep_is_idle_time_once(tmp_path):
+    """Of a step, the engine takes weights for 1 s and answers for 0.1; else it sleeps or has nothing to generate."""
+
+    class Slow(MovingLearner):
+        async def step(self, *arguments):
+            await asyncio.sleep(100)
+            return await super().step(*arguments)
+
+    gpu, faults = Gpu(), Faults()
+
+    async def run():
+        options = {"placement": "turns", "stall_seconds": 500, "steps": 4, "async_steps": 0}
+        options["actors"] = {"updates": "barrier"}
+        run = Run(
+            tmp_path,
+            config(**options),
+            prompts(40),
+            learner=Slow(gpu, faults),
+            make_actor=lambda _: SleepyActor(gpu, faults),
+        )
+        await asyncio.wait_for(run.run(), 10_000)
+        return run
+
+    rows = run_in_virtual_time(run()).metrics()[1:3]
+    for row in rows:
+        assert row["step_seconds"] > 100
+        assert (1 - row["actors_idle"]) * row["step_seconds"] == pytest.approx(1.1, abs=0.1)
+
+
 def test_turns_without_any_never_wait():
     async def main():
         turns = Turns()
