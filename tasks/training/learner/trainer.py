@@ -37,6 +37,8 @@ from tasks.training.objective import LossInputs, policy_loss
 
 SHARD = "5GB"
 """The largest safetensors file of an exported policy."""
+ENDING_SECONDS = 30.0
+"""Longest wait for the GPU's memory before states return to it, seconds: a killed engine gives its own back by then."""
 
 
 class Trainer:
@@ -100,6 +102,7 @@ class Trainer:
         self._files = BackgroundCheckpointEngine(self.engine._config)
         self.engine.checkpoint_engine = self._files
         self._upload: Future[dict[str, StoredFile]] | None = None
+        self._offloaded = 0  # bytes that have left the GPU
         self.reference: Reference | WithoutAdapter | None = None
         if config.objective.kl.beta > 0:
             self.reference = WithoutAdapter(self.policy) if config.lora else Reference(load(), self._device, sharding)
@@ -208,17 +211,23 @@ class Trainer:
         a reference policy it leaves.
         """
         if self._device.type == "cuda":
+            before = torch.cuda.memory_allocated()
             self.engine.offload_states()
             for tensor in self._untrained():
                 tensor.data = torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor)
             torch.cuda.empty_cache()
+            self._offloaded = before - torch.cuda.memory_allocated()
 
     def reload_states(self) -> None:
         """Bring back what `offload_states` moved; nothing where it moved nothing."""
         if self._device.type == "cuda":
+            deadline = time.monotonic() + ENDING_SECONDS
+            while torch.cuda.mem_get_info()[0] < self._offloaded and time.monotonic() < deadline:
+                time.sleep(0.1)
             for tensor in self._untrained():
                 tensor.data = tensor.to(self._device)
             self.engine.reload_states()
+            self._offloaded = 0
 
     def _untrained(self) -> Iterator[Tensor]:
         """Weights that no optimizer changes: frozen ones, and those of a reference policy of its own."""
