@@ -1,9 +1,9 @@
 """Actor slots: the state of one actor of the fleet, and the checked transitions between its states.
 
     EMPTY ─► WAITING_FOR_RESOURCES ─► LOADING ─► UPDATING ◄─► SERVING ─► BROKEN
-      │                ▲                            ▲            │▲
-      └─► BACKING_OFF ─┘                            └─ ASLEEP ◄──┘│
-                                                         └────────┘
+      │                ▲                            ▲            ▲
+      └─► BACKING_OFF ─┘                            └─── ASLEEP ◄┘
+
 LOADING leads to SERVING at once where the initial checkpoint is the newest policy, and UPDATING and ASLEEP may lead to
 BROKEN. Every state of an actor leads back to EMPTY, when the actor is removed.
 

@@ -267,7 +267,7 @@ def engine_stand_in():
     """A class that stands for `ActorProcess`."""
 
     class EngineActor:
-        def __init__(self, *_):
+        def __init__(self, *_, **__):
             pass
 
         async def placed(self):
