@@ -10,6 +10,7 @@ import pytest
 from tasks.config import load_yaml, parse
 from tasks.generation.config import EngineConfig
 from tasks.inputs.files import Recipe
+from tasks.training.actors.process import ActorLostError
 from tasks.training.cluster.placement import (
     Node,
     Placement,
@@ -482,6 +483,39 @@ def test_the_gpu_of_a_cluster_is_known_by_the_name_that_ray_has_for_it(monkeypat
     monkeypatch.setattr("ray.nodes", lambda: described)
     gpu = gpu_of_cluster()
     assert (gpu.memory if gpu else None) == memory
+
+
+def test_the_first_engines_sleep_before_the_learner_starts_and_one_that_is_lost_has_left_the_gpu():
+    class Loading:
+        def __init__(self, error=None):
+            self.error = error
+            self.calls = []
+
+        async def placed(self):
+            self.calls.append("placed")
+
+        async def start(self):
+            self.calls.append("start")
+            if self.error:
+                raise self.error
+
+        async def sleep(self):
+            self.calls.append("sleep")
+
+        async def kill(self):
+            self.calls.append("kill")
+
+    def loaded(placement, *actors):
+        of_run = RunProcesses.__new__(RunProcesses)
+        of_run._config, of_run._shared = TrainingConfig(placement=placement), object()
+        of_run._loading = dict(enumerate(actors))
+        asyncio.run(of_run.engines_loaded())
+        return [actor.calls for actor in actors], list(of_run._loading)
+
+    lost = ActorLostError("no GPU memory")
+    calls, waiting = loaded("turns", Loading(), Loading(lost))
+    assert (calls, waiting) == ([["placed", "start", "sleep"], ["placed", "start", "kill"]], [0])
+    assert loaded("shared", Loading()) == ([["placed", "start"]], [0])
 
 
 def test_the_pod_of_shared_gpus_has_one_for_every_rank():
