@@ -42,7 +42,9 @@ STATISTICS_SECONDS = 10.0
 """Longest time between two readings of an engine's statistics, seconds: its KV cache can fill within seconds."""
 
 ENGINES = (
-    Metric("actors_idle", "share of the time", "time in which an actor had nothing to generate, or slept"),
+    Metric(
+        "actors_idle", "share of the time", "time in which an actor slept or had nothing to generate, mean over actors"
+    ),
     Metric("kv_cache_usage", "share", "newest share of an engine's KV cache that is in use, mean over actors"),
     Metric("preemptions", "requests", "requests that lost their KV cache to others"),
     Metric("sequences_limit", "sequences", "sequences that an engine is given at a time, mean over actors"),
