@@ -220,7 +220,7 @@ class LearnerMemory:
 
     @property
     def states(self) -> float:
-        """What stays from one step to the next: weights, the optimizer's state, and the reference policy."""
+        """Bytes that stay from one step to the next: weights, the optimizer's state, and the reference policy."""
         return self.weights + self.optimizer + self.reference + self.mixed
 
 
