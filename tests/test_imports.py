@@ -109,10 +109,12 @@ FLOORS = (
     *("machine", "charts", "tables", "lineage", "storage", "flyte"),
     *("verifiers", "generation", "sourcing", "cleaning", "difficulty", "mixing", "evaluation"),
     *("training.metric", "training.objective", "training.learner.deepspeed_keys", "training.learner.config"),
-    *("training.prompt_options", "training.config", "training.simulation.roofline"),
+    *("training.prompt_options", "training.gpu_shares", "training.config", "training.simulation.roofline"),
+    *("training.simulation.rank_memory", "training.simulation.fit"),
     *(
         "training.timeouts",
         "training.restart_budget",
+        "training.turns",
         "training.groups",
         "training.rewards",
         "training.learner",

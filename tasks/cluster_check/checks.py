@@ -59,7 +59,7 @@ def needed_gpus(data: DataFile, training: Recipe) -> int:
     """Return the GPUs of learner, engines and a judge that training serves itself; 0: it has none."""
     if not training.cluster.gpus_per_node:
         return 0
-    as_few = training.placement == "shared" or (training.placement == "auto" and training.as_many_engines_as_ranks)
+    as_few = training.shares_gpus or (training.placement == "auto" and training.as_many_engines_as_ranks)
     return (training.learner.ranks if as_few else training.gpus) + judge_gpus(data)
 
 

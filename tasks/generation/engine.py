@@ -7,7 +7,7 @@ import contextlib
 import functools
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -76,11 +76,18 @@ class Engine:
         self._version = 0
         self._arrivals_checked = False
         self._updating = asyncio.Lock()
+        self._sleeps = False
         self.config = config
 
     @classmethod
     async def start(
-        cls, model: str | Path, config: EngineConfig, *, updatable: bool = False, adapter_rank: int | None = None
+        cls,
+        model: str | Path,
+        config: EngineConfig,
+        *,
+        updatable: bool = False,
+        adapter_rank: int | None = None,
+        can_sleep: bool = False,
     ) -> Engine:
         """Load `model` and return when the engine takes requests.
 
@@ -90,6 +97,7 @@ class Engine:
             updatable: true if `update_weights` will be called.
             adapter_rank: rank of the LoRA adapter that every request runs; `update_weights` then takes its folder, and
                 comes before the first request. None: no adapter.
+            can_sleep: true if `sleep` will be called.
 
         Raises:
             EngineError: vLLM could not start, with its own reason.
@@ -99,7 +107,9 @@ class Engine:
         files = tempfile.TemporaryDirectory(prefix="vllm-")  # of its processes; vLLM does not remove them
         output = EngineOutput(Path(files.name) / "output.txt")
         with environment(config, files.name), output.captured():
-            llm, statistics = load(str(model), config, output, updatable=updatable, adapter_rank=adapter_rank)
+            llm, statistics = load(
+                str(model), config, output, updatable=updatable, adapter_rank=adapter_rank, can_sleep=can_sleep
+            )
         return cls(llm, config, statistics, files, output, adapted=adapter_rank is not None)
 
     async def generate(
@@ -231,6 +241,9 @@ class Engine:
         updates) unless `keep_cache` is false: then it is computed again under the new weights. Those that begin later
         share no cached prefix with older ones. The scheduler resumes even when loading fails, so that no request hangs.
 
+        An engine that sleeps wakes: its weights return to the GPU first, are replaced, and its KV cache is computed
+        again under the new ones.
+
         Raises:
             EngineError: the file could not be loaded; the engine must not be used any more.
             WeightsNotTakenError: the engine has no use for one of the tensors, or lacks one.
@@ -238,7 +251,10 @@ class Engine:
         async with self._updating:
             began = time.perf_counter()
             try:
-                await self._llm.pause_generation(mode="keep", clear_cache=not keep_cache)
+                if self._sleeps:
+                    await self._llm.wake_up(["weights"])
+                else:
+                    await self._llm.pause_generation(mode="keep", clear_cache=not keep_cache)
                 paused = time.perf_counter()
                 self._version = version
                 try:
@@ -246,9 +262,9 @@ class Engine:
                 except Exception:
                     # The engine is lost, but requests that wait for it must end; an error of this adds no information.
                     with contextlib.suppress(Exception):
-                        await self._llm.resume_generation()
+                        await self._resume()
                     raise
-                await self._llm.resume_generation()
+                await self._resume()
             except Exception as error:  # vLLM raises many kinds; all of them mean the engine
                 reason = self._output.reason_or(error)
                 raise EngineError(with_cause(f"weight update {version} from {path} failed: {reason}")) from error
@@ -256,6 +272,45 @@ class Engine:
             if not self._adapted:
                 await self._check_arrivals(version)
         return UpdateTiming(pause_seconds=resumed - paused, total_seconds=resumed - began)
+
+    async def _resume(self) -> None:
+        """Go on with the requests after an update; where the engine slept, its KV cache returns to the GPU first."""
+        if self._sleeps:
+            await self._llm.wake_up(["kv_cache"])  # vLLM resumes by itself, once all of an engine is awake
+            self._sleeps = False
+        else:
+            await self._llm.resume_generation()
+
+    async def sleep(self) -> None:
+        """Leave the GPU's memory to others: the weights move to main memory, and the KV cache is dropped.
+
+        Requests in flight wait, and so do those that come meanwhile; what the KV cache held of them is computed again
+        when the engine is awake. On a machine without a GPU the engine stops, and stays in memory.
+
+        Raises:
+            EngineError: the engine died.
+        """
+        async with self._updating:
+            if not self._sleeps:
+                await self._called(self._llm.sleep(level=1, mode="keep"), "fall asleep")
+                self._sleeps = True
+
+    async def wake(self) -> None:
+        """Return to the GPU with the weights as they were, and go on with the requests; nothing if it is awake.
+
+        Raises:
+            EngineError: the engine died, or the GPU's memory is not free.
+        """
+        async with self._updating:
+            if self._sleeps:
+                await self._called(self._llm.wake_up(), "wake")
+                self._sleeps = False
+
+    async def _called(self, call: Awaitable[object], doing: str) -> None:
+        try:
+            await call
+        except Exception as error:  # vLLM raises many kinds; all of them mean the engine
+            raise EngineError(with_cause(f"the engine did not {doing}: {self._output.reason_or(error)}")) from error
 
     async def _check_arrivals(self, version: int) -> None:
         """Raise `WeightsNotTakenError` where the last update left a tensor, or a weight of the engine, aside."""

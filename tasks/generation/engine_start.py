@@ -22,7 +22,13 @@ REFUSALS_OF_ARGUMENTS = (*REFUSALS, TypeError, AttributeError, KeyError, Asserti
 
 
 def load(
-    model: str, config: EngineConfig, output: EngineOutput, *, updatable: bool, adapter_rank: int | None
+    model: str,
+    config: EngineConfig,
+    output: EngineOutput,
+    *,
+    updatable: bool,
+    adapter_rank: int | None,
+    can_sleep: bool,
 ) -> tuple[AsyncLLM, EngineStatistics]:
     """Start vLLM; returns it, with the figures that it updates.
 
@@ -53,6 +59,8 @@ def load(
     if not has_gpu():
         # vLLM cannot rewind a request's own CPU generator after a partial prefill: seeds need whole prefills.
         options |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(config.max_model_len, 4096)}
+    if can_sleep and has_gpu():  # elsewhere an engine that sleeps only stops, for which vLLM needs no option
+        options["enable_sleep_mode"] = True
     if updatable or adapter_rank is not None:
         from tasks.generation.scheduler import SCHEDULER
 

@@ -3,6 +3,9 @@
 Every request has a salt, which is part of the keys of the prefix cache: the version of the weights under which it was
 sent (`Engine.generate`). A request that still waits when an update ends begins under newer weights, and is given
 another salt. Requests that check the weights wait before all others.
+
+Nor does it count a request as preempted whose KV cache is dropped for an update or for an engine's sleep: a preemption
+is a sign that sequences have outgrown the cache (`training.actors.concurrency`).
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreEventType
 from vllm.v1.request import Request, RequestStatus
 
 if TYPE_CHECKING:
@@ -45,6 +49,14 @@ class _Salted(Scheduler):
                 request.cache_salt = f"{request.cache_salt}, waiting"
                 request.block_hashes.clear()
                 request.update_block_hashes()
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        """Drop the KV cache as vLLM does, and with `reset_running_requests` that of running requests, uncounted."""
+        running = list(self.running) if reset_running_requests else []
+        is_reset = super().reset_prefix_cache(reset_running_requests, reset_connector)
+        for request in running:
+            request.events = [event for event in request.events if event.type is not EngineCoreEventType.PREEMPTED]
+        return is_reset
 
 
 class _Asynchronous(_Salted, AsyncScheduler):

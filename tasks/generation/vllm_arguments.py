@@ -60,7 +60,8 @@ _ENGINE_OF_OURS = {
         "runner convert pooler_config skip_tokenizer_init enable_prompt_embeds tokens_only io_processor_plugin",
     ),
     **_for_each(
-        "no engine is put to sleep", "enable_sleep_mode sleep_mode_offload_cudagraph sleep_preserve_parameter_names"
+        "`placement: turns` of the recipe puts engines to sleep",
+        "enable_sleep_mode sleep_mode_offload_cudagraph sleep_preserve_parameter_names",
     ),
     **_for_each(
         _ONE_MACHINE,

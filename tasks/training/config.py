@@ -13,16 +13,10 @@ from tasks.generation.vllm_arguments import (
     SAMPLING_REFUSED_IN_TRAINING,
     refused_in_training,
 )
+from tasks.training import gpu_shares
 from tasks.training.learner.config import LearnerConfig, LoraConfig, OptimizerConfig, UpdatesConfig
 from tasks.training.objective.config import ObjectiveConfig
 from tasks.training.prompt_options import ActiveResampling, DynamicResampling, PromptsConfig, ReplayConfig, Resampling
-
-SHARED_ENGINE = 0.4
-"""Share of a GPU's memory that an engine takes by default beside a learner rank."""
-LIBRARIES = 0.05
-"""Share of a GPU's memory that neither the engine nor the learner rank on it may fill: both load CUDA's libraries."""
-SMALLEST_LEARNER = 0.15
-"""Smallest share of a GPU's memory that an engine may leave to the learner rank beside it."""
 
 
 class ActorsConfig(Config):
@@ -178,10 +172,12 @@ class TrainingConfig(Config):
     """Number, memory and fault tolerance of the learner ranks."""
     actors: ActorsConfig = ActorsConfig()
     """Number, updates and fault tolerance of the inference engines."""
-    placement: RunTime[Literal["auto", "apart", "shared"]] = "auto"
+    placement: RunTime[gpu_shares.PlacementOption] = "auto"
     """GPUs of learner ranks and engines. `apart`: each has GPUs of its own. `shared`: every GPU has one rank and one
-    engine, both in its memory at the same time; there are as many engines as ranks, each on one GPU. `auto`: shared
-    where the machines have too few GPUs for apart. Without GPUs it has no meaning."""
+    engine, both in its memory at the same time; there are as many engines as ranks, each on one GPU. `turns`: the same,
+    but the engine sleeps while the rank computes, and the rank's states are in main memory while the engine generates.
+    `auto`: where the machines have too few GPUs for apart, shared, or turns if the memory of the GPUs is known to be
+    too small for that. Without GPUs auto and shared have no meaning, and turns is refused."""
     rewards: RewardsConfig = RewardsConfig()
     """Verifier processes that judge responses while training."""
     validation: ValidationConfig | None = None
@@ -225,23 +221,27 @@ class TrainingConfig(Config):
     def gpus(self) -> int:
         """Number of GPUs that learner ranks and engines take together; `auto` counts as apart."""
         apart = self.learner.ranks + self.actors.count * self.actors.engine.gpus
-        return self.learner.ranks if self.placement == "shared" else apart
+        return self.learner.ranks if self.shares_gpus else apart
+
+    @property
+    def shares_gpus(self) -> bool:
+        """Return whether every GPU has a learner rank and an engine, at the same time or in turns."""
+        return self.placement in ("shared", "turns")
+
+    @property
+    def takes_turns(self) -> bool:
+        """Return whether learner ranks and engines are in the memory of their GPUs in turns."""
+        return self.placement == "turns"
 
     @property
     def as_many_engines_as_ranks(self) -> bool:
-        """Return whether every learner rank can have an engine beside it on its GPU."""
-        return self.actors.count == self.learner.ranks and self.actors.engine.gpus == 1
-
-    @property
-    def shares_of_shared_gpu(self) -> tuple[float, float]:
-        """Shares of a GPU's memory of an engine and of the learner rank beside it, with `placement: shared`."""
-        engine = self.actors.engine.gpu_memory_utilization or SHARED_ENGINE
-        return engine, 1 - engine - LIBRARIES
+        """Return whether every learner rank can have an engine on its GPU."""
+        return gpu_shares.can_share(self.learner.ranks, self.actors.count, self.actors.engine)
 
     @property
     def shares_of_gpu(self) -> tuple[float, float]:
         """Shares of a GPU's memory that an engine takes, and that a learner rank may take."""
-        return self.shares_of_shared_gpu if self.placement == "shared" else (self.actors.engine.share_of_gpu, 1.0)
+        return gpu_shares.shares(self.placement, self.actors.engine.gpu_memory_utilization)
 
     @property
     def is_synchronous(self) -> bool:
@@ -307,20 +307,9 @@ class TrainingConfig(Config):
 
     @model_validator(mode="after")
     def _shares_gpus_one_to_one(self) -> Self:
-        if self.placement != "shared":
-            return self
-        engine, rank = self.shares_of_shared_gpu
-        if not self.as_many_engines_as_ranks:
-            raise ValueError(
-                f"placement = shared: every GPU has one rank and one engine, so that actors.count "
-                f"({self.actors.count}) must be learner.ranks ({self.learner.ranks}), and an engine lie on one GPU "
-                f"({self.actors.engine.parallel_sizes})"
-            )
-        if rank < SMALLEST_LEARNER:
-            raise ValueError(
-                f"placement = shared: actors.engine.gpu_memory_utilization = {engine:g} leaves {max(rank, 0):.0%} of a "
-                f"GPU to the learner rank on it; without the option it is {SHARED_ENGINE:g}"
-            )
+        engines, ranks, zero_stage = self.actors.count, self.learner.ranks, self.learner.zero_stage
+        if reason := gpu_shares.refusal(self.placement, ranks, engines, self.actors.engine, zero_stage):
+            raise ValueError(reason)
         return self
 
     @model_validator(mode="after")

@@ -43,7 +43,8 @@ def recipe_row(name: str, recipe: Recipe, gpu: str = "H100") -> str:
 
 def placed(recipe: Recipe, judge_gpus: int) -> str:
     """Return the pods of a recipe's training on a cluster, in words."""
-    beside = ", an engine beside each rank" if recipe.placement == "shared" else ""
+    on_ranks = {"shared": ", an engine beside each rank", "turns": ", an engine in turns with each rank"}
+    beside = on_ranks.get(recipe.placement, "")
     if is_in_one_pod(recipe, recipe.cluster, judge_gpus):
         gpus = recipe.gpus + judge_gpus if recipe.cluster.gpus_per_node else 0
         return f"one, of {gpus} GPU{'' if gpus == 1 else 's'}{beside}" if gpus else "one, without GPUs"

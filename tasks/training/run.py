@@ -26,7 +26,7 @@ from tasks.training.actors.relayed_weights import RelayedWeights
 from tasks.training.actors.weights import Weights, WeightStore, needed_memory, weights_folder
 from tasks.training.cluster.memory import killed_again
 from tasks.training.cluster.nodes import only_node, this_node_lives
-from tasks.training.cluster.placement import decided, rank_resources
+from tasks.training.cluster.placement import decided, gpu_of_cluster, rank_resources
 from tasks.training.cluster.processes import RunProcesses, check_resources, needed_judge_gpus, verifiers_of_prompts
 from tasks.training.cluster.relay import RelayNodes
 from tasks.training.cluster.watchdog import watch
@@ -49,6 +49,7 @@ from tasks.training.simulation.roofline import known_architecture
 from tasks.training.telemetry import trackers
 from tasks.training.telemetry.machine_use import MachineUse
 from tasks.training.timeouts import until_the_first
+from tasks.training.turns import Turns
 from tasks.verifiers import VerifiersConfig
 from tasks.verifiers.config import DEFAULTS
 
@@ -123,7 +124,7 @@ def train(inputs: RunInputs) -> TrainingResult:
         MemoryLimitError: the kernel killed processes of the run for memory, more than once.
         ModelCheckError, WeightsNotTakenError: an engine does not have the learner's policy after its first update.
     """
-    config, folder = decided(inputs.config, ray_resources().gpus), inputs.folder
+    config, folder = _placed(inputs.config, inputs.model), inputs.folder
     resuming = Checkpoints.newest_in(folder / "checkpoints") is not None
     check_resources(config, resuming=resuming)
     trackers.check(config.trackers)
@@ -135,6 +136,11 @@ def train(inputs: RunInputs) -> TrainingResult:
     with contextlib.ExitStack() as stack:
         lease = inputs.lease or stack.enter_context(Lease.of_folder(folder))
         return asyncio.run(_train(replace(inputs, config=config), prompts, lease))
+
+
+def _placed(config: TrainingConfig, model: Path) -> TrainingConfig:
+    """Return `config` with the placement that fits the GPUs of the cluster, as far as they and the model are known."""
+    return decided(config, ray_resources().gpus, known_architecture(model), gpu_of_cluster())
 
 
 def make_run_folder(folder: Path) -> None:
@@ -201,10 +207,11 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], lease: Lease) -> Trai
         processes = RunProcesses(config, inputs.model, folder, state.version, where, inputs.parts)
         stack.callback(processes.shutdown)
         trained, validated = split_validation(prompts, config)
+        turns = Turns(taken=config.takes_turns)
         collaborators = Collaborators(
             make_actor=processes.make_actor,
             judge=processes.make_judge(inputs.verifiers, prompts),
-            learner=RestartingLearner(processes.make_learner(), config),
+            learner=RestartingLearner(processes.make_learner(), config, turns),
             weights=weights,
             ledger=ledger,
             journal=journal,
@@ -213,6 +220,7 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], lease: Lease) -> Trai
             on_step=inputs.on_step,
             validation_prompts=validated,
             engine_check=EngineCheck.of(config, inputs.model) if config.model_check else None,
+            turns=turns,
             machine_use=MachineUse(
                 known_architecture(inputs.model),
                 gpu,

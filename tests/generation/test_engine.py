@@ -208,6 +208,48 @@ def test_without_its_cache_a_response_goes_on_exactly_as_the_new_policy_would(en
         assert completion.logprobs[after:] == pytest.approx(expected[after:], abs=1e-4)
 
 
+def test_an_engine_that_slept_goes_on_exactly_as_the_policy_would_that_it_wakes_with(
+    engine, loop, tiny_model, other_model
+):
+    """On a CPU nothing leaves the memory; that requests wait, lose their cache and go on is the same on a GPU."""
+
+    async def sleeps_while_generating(wake):
+        long = SamplingConfig(max_tokens=100)
+        requests = [asyncio.create_task(engine.generate(PROMPTS[1], long)) for _ in range(16)]
+        await asyncio.wait(requests, return_when=asyncio.FIRST_COMPLETED)
+        await engine.sleep()
+        await engine.sleep()  # the second does nothing
+        requests.append(asyncio.create_task(engine.generate(PROMPTS[0], SAMPLING)))
+        await asyncio.sleep(0.2)
+        made = engine.statistics.generated_tokens
+        await asyncio.sleep(0.5)
+        assert engine.statistics.generated_tokens == made
+        assert not requests[-1].done()
+        await wake()
+        await engine.wake()
+        return await asyncio.gather(*requests)
+
+    preemptions = engine.statistics.preemptions
+    *completions, late = loop.run(sleeps_while_generating(engine.wake))
+    assert [span.version for span in late.versions] == [2]
+    for completion in completions:
+        assert [span.version for span in completion.versions] == [2]
+        expected = policy_logprobs(tiny_model, PROMPTS[1], completion.token_ids)
+        assert completion.logprobs == pytest.approx(expected, abs=1e-4)
+
+    file = Path(other_model) / "model.safetensors"
+    *completions, late = loop.run(sleeps_while_generating(lambda: engine.update_weights(file, 3)))
+    assert [span.version for span in late.versions] == [3]
+    both = [c for c in completions if [span.version for span in c.versions] == [2, 3]]
+    assert both
+    for completion in both:
+        after = completion.versions[1].start
+        expected = policy_logprobs(other_model, PROMPTS[1], completion.token_ids)
+        assert completion.logprobs[after:] == pytest.approx(expected[after:], abs=1e-4)
+    assert engine.statistics.preemptions == preemptions  # no sequence has outgrown the cache
+    loop.run(engine.update_weights(Path(tiny_model) / "model.safetensors", 2))
+
+
 def test_an_engine_says_how_far_it_is(engine, loop):
     before = engine.statistics.generated_tokens
     completions = loop.run(all_of(engine, 5))

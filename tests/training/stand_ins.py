@@ -37,6 +37,7 @@ from tasks.training.records.run_state import RunState
 from tasks.training.records.saved_groups import load_groups
 from tasks.training.rewards import JudgementError
 from tasks.training.simulation.clock import run_in_virtual_time
+from tasks.training.turns import Turns
 from tasks.verifiers import Score
 
 SCORES = {"right": 1.0, "half": 0.5, "wrong": 0.0}
@@ -141,6 +142,12 @@ class ScriptedActor:
         self.version = version
         return UpdateTiming(pause_seconds=0.01, total_seconds=0.02)
 
+    async def sleep(self):
+        self.diary.append(("sleep",))
+
+    async def wake(self):
+        self.diary.append(("wake",))
+
     async def kill(self):
         self.killed = True
 
@@ -238,6 +245,12 @@ class RecordingLearner:
     async def restart(self):
         self.version = 0
 
+    async def offload_states(self):
+        pass
+
+    async def reload_states(self):
+        pass
+
 
 @dataclass
 class Run:
@@ -269,7 +282,8 @@ class Run:
         rollouts = RolloutFiles(self.folder / "rollouts", state.rollout_files)
         self.ledger = Ledger(self.folder / "ledger.jsonl", rollouts)
         self.journal = Journal(self.folder)
-        learner = RestartingLearner(self.learner, self.config)
+        turns = Turns(taken=self.config.takes_turns)
+        learner = RestartingLearner(self.learner, self.config, turns)
         trained, validated = split_validation(self.prompts, self.config)
         collaborators = Collaborators(
             self._new_actor,
@@ -282,6 +296,7 @@ class Run:
             self.folder / "policies",
             validation_prompts=validated,
             engine_check=self.engine_check,
+            turns=turns,
         )
         try:
             stream = PromptStream(trained, self.config.seed, self.config.prompts, self.config.steps)

@@ -27,12 +27,14 @@ from tasks.training.actors.engine_check import EngineCheck
 from tasks.training.actors.process import Actor, ActorLostError
 from tasks.training.actors.receiver import Receiver
 from tasks.training.actors.slot import ActorSlot, SlotState
+from tasks.training.actors.updates import WeightUpdates
 from tasks.training.actors.weights import Weights
 from tasks.training.config import TrainingConfig
 from tasks.training.groups.group import Group, Sample, Stage
 from tasks.training.groups.window import Window
 from tasks.training.metric import Metric
 from tasks.training.timeouts import Limit, until_the_first, within
+from tasks.training.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +42,9 @@ STATISTICS_SECONDS = 10.0
 """Longest time between two readings of an engine's statistics, seconds: its KV cache can fill within seconds."""
 
 ENGINES = (
-    Metric("actors_idle", "share of the time", "time in which an actor had nothing to generate, mean over actors"),
+    Metric(
+        "actors_idle", "share of the time", "time in which an actor slept or had nothing to generate, mean over actors"
+    ),
     Metric("kv_cache_usage", "share", "newest share of an engine's KV cache that is in use, mean over actors"),
     Metric("preemptions", "requests", "requests that lost their KV cache to others"),
     Metric("sequences_limit", "sequences", "sequences that an engine is given at a time, mean over actors"),
@@ -63,6 +67,7 @@ class Fleet:
         weights: Weights,
         receiver: Receiver,
         engine_check: EngineCheck | None = None,
+        turns: Turns | None = None,
     ) -> None:
         """Make a fleet without actors; `run` starts them.
 
@@ -74,26 +79,25 @@ class Fleet:
             weights: the weights that actors take.
             receiver: is notified of responses, losses and updates.
             engine_check: checks each engine after its first update; None: engines are not checked.
+            turns: the turns of engines and learner on their GPUs; None: they take none.
         """
         self._config = config
         self._window = window
         self._make_actor = make_actor
         self._weights = weights
         self._receiver = receiver
-        self._engine_check = engine_check
+        self._turns = turns or Turns()
         self._closing = False
         self._options_work = False  # an engine has started with them
         self._has_answered = False  # an engine has generated a response
         self._changed = asyncio.Event()
         actors = config.actors
-        self._update_limit = Limit.of(config, "actors.update_timeout_seconds")
         self._hang_limit = Limit.of(config, "actors.hang_seconds")
-        # In a synchronous run actors are idle when weights come: the first to have them must not take all samples.
-        self._updates = "barrier" if config.is_synchronous and actors.updates == "in_flight" else actors.updates
         # A group that is spread over actors is as slow as the slowest of them. It goes to an actor with capacity for
         # all of it, as far as `prefetch` allows an actor to wait for that.
         self._min_capacity = min(max(actors.prefetch, 1), config.sampling.samples)
         self.slots = [ActorSlot(index, actors) for index in range(actors.count)]
+        self._updates = WeightUpdates(config, self.slots, weights, receiver, self._turns, engine_check)
 
     def take_figures(self, seconds: float) -> dict[str, float]:
         """Return the metrics of `ENGINES` since the last call, `seconds` ago."""
@@ -139,18 +143,17 @@ class Fleet:
     def _takes(self, slot: ActorSlot, fresh: set[ActorSlot]) -> bool:
         if slot.free_capacity < self._min_capacity or (slot.reserved and slot.running):
             return False
-        match self._updates:
+        match self._updates.mode:
             case "in_flight":
                 return True
             case "drained":
-                return not self._is_behind(slot)
+                return not self._updates.is_behind(slot)
             case "barrier":
-                return not any(self._is_behind(other) for other in self.slots)
+                return not any(self._updates.is_behind(other) for other in self.slots)
             case "static":  # every slot is given one batch at a time, which its longest response ends
-                return slot in fresh and not any(self._is_behind(other) or other.is_pending for other in self.slots)
-
-    def _is_behind(self, slot: ActorSlot) -> bool:
-        return slot.version is not None and slot.version < self._weights.version
+                return slot in fresh and not any(
+                    self._updates.is_behind(other) or other.is_pending for other in self.slots
+                )
 
     def _start(self, slot: ActorSlot, sample: Sample) -> None:
         sample.actor, sample.began_under = slot.index, slot.version
@@ -288,7 +291,10 @@ class Fleet:
                 if lost:
                     self._record_loss(slot, str(lost), suspect)
                 self.dispatch()
-                await actor.kill()
+                try:
+                    await actor.kill()
+                finally:
+                    self._turns.leave(slot.index)
 
     async def _back_off(self, slot: ActorSlot) -> None:
         """Wait before the next actor of a slot; where every slot is over its budget, end the run."""
@@ -304,65 +310,27 @@ class Fleet:
     async def _serve(self, slot: ActorSlot, actor: Actor) -> None:
         """Bring an actor from its creation to service, and keep it current until it is lost; never returns."""
         self._weights.follow(node := await actor.placed())
+        await self._turns.enter(slot.index)
         slot.load()
         await actor.start()
         self._options_work = True
         # Nothing is generated before the learner's weights are in: after a resume or a replacement the engine starts
         # with the initial checkpoint, and without an adapter.
-        if self._weights.version > 0 or self._config.lora:
-            slot.start(actor, None)
-            await self._weights.newer_than(-1, node, self._update_limit)
-            slot.serve(await self._update(slot, actor, node))
-        else:
-            slot.start(actor, 0)
+        needs_weights = self._weights.version > 0 or self._config.lora is not None
+        await self._updates.begin(slot, actor, node, needs_weights=needs_weights)
         self.dispatch()
         await until_the_first([self._keep_current(slot, actor, node), self._watch(slot, actor), slot.failure()])
 
     async def _keep_current(self, slot: ActorSlot, actor: Actor, node: str) -> None:
         while True:
-            assert slot.version is not None
-            await self._weights.newer_than(slot.version, node, self._update_limit)
-            await self._until_it_may_update(slot)
-            slot.update()
-            slot.serve(await self._update(slot, actor, node))
+            await self._updates.next(slot, actor, node)
             self.dispatch()
-
-    async def _until_it_may_update(self, slot: ActorSlot) -> None:
-        """Wait until the actor of `slot` may take new weights: `actors.updates` allows it and no validation pins it."""
-        while True:
-            await slot.unpinned.wait()
-            if self._updates in ("barrier", "static"):
-                for other in self.slots:
-                    await other.idle.wait()
-            elif self._updates == "drained":
-                await slot.idle.wait()
-            if slot.unpinned.is_set():  # still, after the wait for idle actors
-                return
-
-    async def _update(self, slot: ActorSlot, actor: Actor, node: str) -> int:
-        """Let the actor of `slot` take the newest weights on its node, and return their version."""
-        with self._weights.open(node) as (version, path):
-            timing = await within(
-                actor.update(str(path), version, keep_cache=self._config.actors.keep_cache),
-                f"an actor takes the weights of version {version}",
-                self._update_limit,
-                error=ActorLostError,
-            )
-        self._receiver.on_update(timing)
-        if self._engine_check:
-            await within(
-                self._engine_check.check(slot.index, actor, version),
-                f"actor {slot.index} computes the log-probabilities of the check",
-                self._update_limit,
-                error=ActorLostError,
-            )
-        return version
 
     async def _watch(self, slot: ActorSlot, actor: Actor) -> None:
         """Read an actor's statistics again and again, and raise `ActorLostError` when the actor hangs.
 
         It hangs when it has something to generate and makes no token, however much more waits for it. An update of its
-        weights, during which it makes no token, has a limit of its own.
+        weights, during which it makes no token, has a limit of its own; asleep, it makes none either.
         """
         loop, limit = asyncio.get_running_loop(), self._hang_limit.seconds
         since = loop.time()
@@ -378,7 +346,7 @@ class Fleet:
                 )
             )
             progress = slot.statistics.generated_tokens != before.generated_tokens
-            if progress or slot.idle.is_set() or slot.state is SlotState.UPDATING:
+            if progress or slot.idle.is_set() or slot.state in (SlotState.UPDATING, SlotState.ASLEEP):
                 since = loop.time()
             elif loop.time() - since >= limit:
                 raise ActorLostError(

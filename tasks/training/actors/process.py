@@ -51,13 +51,21 @@ class Actor(Protocol):
         """
 
     async def update(self, path: str, version: int, *, keep_cache: bool) -> UpdateTiming:
-        """Take the weights or the adapter at `path` as policy `version`, also in the middle of responses.
+        """Take the weights or the adapter at `path` as policy `version`, also in the middle of responses or asleep.
+
+        An engine that sleeps is awake afterwards.
 
         `keep_cache`: whether unfinished responses continue with the KV cache that older weights computed.
 
         Raises:
             WeightsNotTakenError: the engine has no use for one of the tensors, or lacks one.
         """
+
+    async def sleep(self) -> None:
+        """Leave the GPU: weights are in main memory afterwards, and the requests of the engine wait."""
+
+    async def wake(self) -> None:
+        """Return to the GPU and go on with the requests, under the weights as they were; nothing if it is awake."""
 
     async def prompt_logprobs(self, token_ids: list[int]) -> Floats:
         """Return the log-probabilities of all tokens of a text but the first, nats, at temperature 1."""
@@ -75,10 +83,13 @@ class ActorProcess:
     A call may come twice, because Ray repeats a call whose answer was lost with a connection.
     """
 
-    def __init__(self, model: str, config: ActorsConfig, lora: LoraConfig | None = None) -> None:
+    def __init__(
+        self, model: str, config: ActorsConfig, lora: LoraConfig | None = None, *, takes_turns: bool = False
+    ) -> None:
         self._model = model
         self._config = config
         self._rank = lora.rank if lora else None
+        self._takes_turns = takes_turns
         self._engine: Engine | None = None
 
     async def placed(self) -> str:
@@ -94,7 +105,13 @@ class ActorProcess:
         engine loads.
         """
         if self._engine is None:
-            self._engine = await Engine.start(self._model, self._config.engine, updatable=True, adapter_rank=self._rank)
+            self._engine = await Engine.start(
+                self._model,
+                self._config.engine,
+                updatable=True,
+                adapter_rank=self._rank,
+                can_sleep=self._takes_turns,
+            )
         return os.getpid()
 
     async def generate(self, prompt_ids: list[int], sampling: SamplingConfig, seed: int | None) -> Completion:
@@ -106,6 +123,16 @@ class ActorProcess:
         """Replace the weights of the engine by those at `path`."""
         assert self._engine is not None
         return await self._engine.update_weights(path, version, keep_cache=keep_cache)
+
+    async def sleep(self) -> None:
+        """Take the engine off its GPU."""
+        assert self._engine is not None
+        await self._engine.sleep()
+
+    async def wake(self) -> None:
+        """Bring the engine back to its GPU."""
+        assert self._engine is not None
+        await self._engine.wake()
 
     async def prompt_logprobs(self, token_ids: list[int]) -> Floats:
         """Return the log-probabilities of a text's tokens, without its first, under the engine's weights."""
@@ -142,8 +169,10 @@ class RayActor:
         config: ActorsConfig,
         reservation: Reservation | None = None,
         prepare: Callable[[str], Awaitable[None]] | None = None,
+        *,
+        loads_at_once: bool = True,
     ) -> None:
-        """Create the Ray actor, whose engine starts to load at once.
+        """Create the Ray actor.
 
         Args:
             create: returns the handle of a new Ray actor of `ActorProcess`.
@@ -151,12 +180,16 @@ class RayActor:
             reservation: resources that the actor is created in, once they are granted; None: Ray finds some for it.
             prepare: brings the model to the node with an id, before the engine loads there, or raises `RelayError`;
                 None: the model is there.
+            loads_at_once: whether the engine loads as soon as the actor has its resources; False: when `start` is
+                called.
         """
         self._create = create
         self._config = config
         self._reservation = reservation
         self._prepare = prepare
+        self._loads_at_once = loads_at_once
         self._handle: Any = None
+        self._started: Any = None
         self._creation: asyncio.Task[None] | None = None
         self._preparation: asyncio.Task[Any] | None = None
         if reservation is None:
@@ -167,6 +200,10 @@ class RayActor:
     def _begin(self) -> None:
         self._handle = self._create()
         self._placed = self._handle.placed.remote()
+        if self._loads_at_once:
+            self._load()
+
+    def _load(self) -> None:
         if self._prepare is None:
             self._started = self._handle.start.remote(self._placed)
         else:
@@ -212,6 +249,8 @@ class RayActor:
         )
 
     async def _until_started(self) -> None:
+        if self._preparation is None and self._started is None:
+            self._load()
         if self._preparation:
             await self._preparation
         await self._call(self._started)
@@ -221,6 +260,12 @@ class RayActor:
 
     async def update(self, path: str, version: int, *, keep_cache: bool) -> UpdateTiming:
         return await self._call(self._handle.update.remote(path, version, keep_cache))
+
+    async def sleep(self) -> None:
+        await self._call(self._handle.sleep.remote())
+
+    async def wake(self) -> None:
+        await self._call(self._handle.wake.remote())
 
     async def prompt_logprobs(self, token_ids: list[int]) -> Floats:
         return await self._call(self._handle.prompt_logprobs.remote(token_ids))

@@ -1,11 +1,11 @@
 """Actor slots: the state of one actor of the fleet, and the checked transitions between its states.
 
     EMPTY ─► WAITING_FOR_RESOURCES ─► LOADING ─► UPDATING ◄─► SERVING ─► BROKEN
-      │                ▲
-      └─► BACKING_OFF ─┘
+      │                ▲                            ▲            ▲
+      └─► BACKING_OFF ─┘                            └─── ASLEEP ◄┘
 
-LOADING leads to SERVING at once where the initial checkpoint is the newest policy, and UPDATING may lead to BROKEN.
-Every state of an actor leads back to EMPTY, when the actor is removed.
+LOADING leads to SERVING at once where the initial checkpoint is the newest policy, and UPDATING and ASLEEP may lead to
+BROKEN. Every state of an actor leads back to EMPTY, when the actor is removed.
 
 The fleet asks for a transition by a method of the slot and never assigns a state. Three facts are kept beside the
 state because each of them is independent of it: a slot may be reserved for a suspect group, pinned to its version
@@ -46,6 +46,8 @@ class SlotState(Enum):
     """The engine is running, and is taking the newest weights: its first ones, or in place of older ones."""
     SERVING = "generates"
     """The engine takes requests under the version of the policy that the slot names."""
+    ASLEEP = "sleeps while the learner has its GPU"
+    """The engine keeps its requests, and generates nothing until it is woken (`placement: turns`)."""
     BROKEN = "has failed and is being removed"
     """A request failed because of the actor; it is given nothing more, and is removed next."""
 
@@ -74,7 +76,8 @@ class ActorSlot:
         concurrency: the number of sequences that the engine is given at a time; more of them wait in the engine.
         statistics: the newest figures of the engine.
         preemptions: requests that the engine preempted since the counter was last reset.
-        idle_seconds: seconds without anything to generate since the counter was last reset, up to `count_idle`.
+        idle_seconds: seconds asleep or without anything to generate since the counter was last reset, up to
+            `count_idle`.
     """
 
     def __init__(self, index: int, actors: ActorsConfig) -> None:
@@ -130,7 +133,7 @@ class ActorSlot:
     def update(self) -> None:
         """Record that the actor begins to take new weights. A broken actor stays broken."""
         if self.state is not SlotState.BROKEN:
-            self._move({SlotState.SERVING}, SlotState.UPDATING)
+            self._move({SlotState.SERVING, SlotState.ASLEEP}, SlotState.UPDATING)
 
     def serve(self, version: int) -> None:
         """Record that the actor has taken the weights of policy `version`. A broken actor stays broken."""
@@ -138,10 +141,20 @@ class ActorSlot:
             self._move({SlotState.UPDATING}, SlotState.SERVING)
         self.version = version
 
+    def sleep(self) -> None:
+        """Record that the actor falls asleep. A broken actor stays broken."""
+        if self.state is not SlotState.BROKEN:
+            self._move({SlotState.SERVING}, SlotState.ASLEEP)
+
+    def wake(self) -> None:
+        """Record that the actor generates again, under the weights that it had. A broken actor stays broken."""
+        if self.state is not SlotState.BROKEN:
+            self._move({SlotState.ASLEEP}, SlotState.SERVING)
+
     def fail(self, actor: Actor, error: Exception) -> None:
         """Record that a request failed because of `actor`; the first failure of the current actor counts."""
         if self.actor is actor and self.state is not SlotState.BROKEN:
-            self._move({SlotState.UPDATING, SlotState.SERVING}, SlotState.BROKEN)
+            self._move({SlotState.UPDATING, SlotState.SERVING, SlotState.ASLEEP}, SlotState.BROKEN)
             self._failure = error
             self._failed.set()
 
@@ -173,6 +186,8 @@ class ActorSlot:
     def _move(self, before: Set[SlotState], after: SlotState) -> None:
         if self.state not in before:
             raise ValueError(f"slot {self.index} is {self.state.name}: it cannot become {after.name}")
+        if SlotState.ASLEEP in (self.state, after):
+            self.count_idle()
         self.state = after
 
     # The state, as the fleet asks for it
@@ -217,7 +232,8 @@ class ActorSlot:
         """State of the slot as a predicate, for a message: "actor 3 generates 8 samples"."""
         if self._loss:
             return self._loss
-        return f"generates {self.num_requests} samples" if self.serves else self.state.value
+        generates = self.serves and self.state is not SlotState.ASLEEP
+        return f"generates {self.num_requests} samples" if generates else self.state.value
 
     # The restart budget
 
@@ -255,13 +271,13 @@ class ActorSlot:
         if self.suspect:
             self.reserved, self.suspect = False, None
         if not self.num_requests and not self.idle.is_set():
-            self._idle_since = self._loop.time()
+            self.count_idle()
             self.idle.set()
 
     def count_idle(self) -> None:
         """Bring `idle_seconds` up to now."""
         now = self._loop.time()
-        if self.idle.is_set():
+        if self.idle.is_set() or self.state is SlotState.ASLEEP:
             self.idle_seconds += now - self._idle_since
             self._unobserved_idle += now - self._idle_since
         self._idle_since = now

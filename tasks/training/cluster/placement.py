@@ -10,7 +10,8 @@
 A bundle is an amount of GPUs and CPUs of one node. The learner has one group, with a bundle for the ranks of each node.
 Every engine has a group of its own, so that a lost node costs the engines on it and no other.
 
-Where ranks and engines share GPUs (`placement: shared`), bundle i of one group holds a GPU for rank i and engine i.
+Where ranks and engines share GPUs, at the same time or in turns (`placement: shared`, `turns`), bundle i of one group
+holds a GPU for rank i and engine i.
 
 A judge or reward model that the run serves itself has a group of one bundle, too, with its GPUs.
 
@@ -22,16 +23,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tasks.training.cluster.nodes import living_nodes
-from tasks.training.config import SMALLEST_LEARNER, ActorsConfig, TrainingConfig
+from tasks.training.config import ActorsConfig, TrainingConfig
+from tasks.training.gpu_shares import SMALLEST_LEARNER, PlacementOption, shares
 from tasks.training.learner.config import LearnerConfig
+from tasks.training.simulation.fit import fitting
+from tasks.training.simulation.roofline import GB, Architecture, Gpu, gpu_called
 
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
+
+logger = logging.getLogger(__name__)
+
+GPU_KIND = "accelerator_type:"
+"""Beginning of the name of Ray's resource by which a node has a kind of GPU, as in `accelerator_type:H100`."""
 
 Bundle = dict[str, float]
 """Amounts of resources on one node, by Ray's names `GPU` and `CPU`; none is 0."""
@@ -90,6 +100,12 @@ def cluster_nodes() -> list[Node]:
     return [Node(node["NodeManagerAddress"], dict(node["Resources"])) for node in living_nodes()]
 
 
+def gpu_of_cluster() -> Gpu | None:
+    """Return the datasheet of the cluster's GPUs, by the names that Ray has for them; None: not known, or several."""
+    names = {kind.partition(":")[2] for node in cluster_nodes() for kind in node.free if kind.startswith(GPU_KIND)}
+    return gpu_called(names.pop()) if len(names) == 1 else None
+
+
 def rank_bundle(learner: LearnerConfig, ranks: int) -> Bundle:
     """Return the bundle of this number of learner ranks, which lie on one node."""
     return _bundle(ranks, ranks * learner.cpus)
@@ -119,18 +135,41 @@ def _bundle(gpus: float, cpus: float) -> Bundle:
     return {"GPU": gpus, "CPU": cpus} if cpus else {"GPU": gpus}
 
 
-def decided(config: TrainingConfig, gpus: float) -> TrainingConfig:
+def decided(
+    config: TrainingConfig, gpus: float, model: Architecture | None = None, gpu: Gpu | None = None
+) -> TrainingConfig:
     """Return `config` with a placement that is not `auto`, and the share of a GPU's memory that an engine takes there.
 
     Args:
         config: the run's.
         gpus: number of GPUs that the cluster has; without any, nothing is shared.
+        model: shape of the policy; None: it is not known.
+        gpu: datasheet of the GPUs; None: it is not known.
     """
-    can_share = config.as_many_engines_as_ranks and config.shares_of_shared_gpu[1] >= SMALLEST_LEARNER
-    shared = config.placement == "shared" or (config.placement == "auto" and gpus < config.gpus and can_share)
-    config = config.model_copy(update={"placement": "shared" if gpus and shared else "apart"})
+    placement = config.placement
+    if not gpus and placement != "turns":  # which need a GPU
+        placement = "apart"
+    elif placement == "auto":
+        placement = "apart" if gpus >= config.gpus else _on_one_gpu(config, model, gpu)
+    config = config.model_copy(update={"placement": placement})
     engine = config.actors.engine.model_copy(update={"gpu_memory_utilization": config.shares_of_gpu[0]})
     return config.model_copy(update={"actors": config.actors.model_copy(update={"engine": engine})})
+
+
+def _on_one_gpu(config: TrainingConfig, model: Architecture | None, gpu: Gpu | None) -> PlacementOption:
+    """Return the placement where GPUs do not suffice for apart: shared, or turns if that alone is known to fit."""
+    engine = config.actors.engine
+    can_share = config.as_many_engines_as_ranks and shares("shared", engine.gpu_memory_utilization)[1]
+    if model and gpu and config.as_many_engines_as_ranks:
+        placements = fitting(config, model, gpu)
+        if "turns" in placements and "shared" not in placements:
+            logger.warning(
+                "placement = auto: engine and learner rank do not fit on a GPU of %.0f GB at the same time: they take "
+                "turns (placement = turns)",
+                gpu.memory / GB,
+            )
+            return "turns"
+    return "shared" if can_share >= SMALLEST_LEARNER else "apart"
 
 
 def plan(config: TrainingConfig, nodes: list[Node], judge_gpus: int = 0) -> Plan:
@@ -209,9 +248,9 @@ def lack_of_shared(config: TrainingConfig, nodes: list[Node], judge_gpus: int = 
             )
         return ""
     return (
-        f"placement = shared: learner.ranks = {ranks} (learner.cpus = {config.learner.cpus:g} each), with an engine "
-        f"beside each (actors.cpus = {config.actors.cpus:g}), need {ranks} GPUs with {bundle.get('CPU', 0):g} CPUs "
-        f"each: {fitting} fit"
+        f"placement = {config.placement}: learner.ranks = {ranks} (learner.cpus = {config.learner.cpus:g} each), with "
+        f"an engine beside each (actors.cpus = {config.actors.cpus:g}), need {ranks} GPUs with "
+        f"{bundle.get('CPU', 0):g} CPUs each: {fitting} fit"
     )
 
 

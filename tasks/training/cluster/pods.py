@@ -53,6 +53,8 @@ def check_cluster(config: TrainingConfig, cluster: ClusterConfig) -> None:
             f"actors.engine.{config.actors.engine.parallel_sizes}: an engine lies on one machine, and one has "
             f"cluster.gpus_per_node ({per_node}) GPUs"
         )
+    if config.takes_turns and not per_node:
+        raise MistakeError("placement = turns: learner and engines take turns on GPUs, and cluster.gpus_per_node is 0")
     if not is_in_one_pod(config, cluster):
         _check_ray_cluster(cluster)
     else:
@@ -200,7 +202,7 @@ def _machines(config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int) -
     Ray gives the judge a machine that is empty where there is one: one more is needed where the rest of that is too
     small for the engines that then lie there.
     """
-    per_node, shared = cluster.gpus_per_node, config.placement == "shared"
+    per_node, shared = cluster.gpus_per_node, config.shares_gpus
     learner = ceil(config.learner.ranks / per_node)
     actors = 0 if shared else ceil(config.actors.count / (per_node // config.actors.engine.gpus))
     cores = float(_machine(config, cluster, per_node, None).cpu or 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
@@ -51,13 +52,15 @@ def check_resources(config: TrainingConfig, *, resuming: bool = False, judge_gpu
     gpus, per_engine = available.gpus, actors.engine.gpus
     if per_engine > 1 and not gpus:
         raise ResourceError(f"actors.engine.{actors.engine.parallel_sizes}: the cluster has no GPU")
+    if config.takes_turns and not gpus:
+        raise ResourceError("placement = turns: the cluster has no GPU; placement = auto needs none")
     check_liger(learner, gpu=bool(gpus))
     if gpus and learner.dtype == "float32":
         check_dense_attention(learner)
     nodes = cluster_nodes() if gpus else []
 
     def lacking(count: int) -> str:
-        if config.placement == "shared":
+        if config.shares_gpus:
             return lack_of_shared(config, nodes, judge_gpus)
         if len(nodes) > 1:
             return lack(config, nodes, count, judge_gpus)
@@ -138,9 +141,9 @@ class RunProcesses:
         self._files = RankFiles(folder, storage, self._relays)
         self._begins_at = begins_at
         self._gpus = ray_resources().gpus > 0
-        shared = config.placement == "shared"
-        self._shared = SharedPlacement(config) if shared else None
-        self._placement = Placement(config) if self._gpus and self._relays and not shared else None
+        shares = config.shares_gpus
+        self._shared = SharedPlacement(config) if shares else None
+        self._placement = Placement(config) if self._gpus and self._relays and not shares else None
         own = ray.get_runtime_context().get_node_id() if self._relays else None
         self._judge_where = NodeAffinitySchedulingStrategy(own, soft=False) if own else self._where
         self._handles: list[Any] = []
@@ -154,12 +157,22 @@ class RunProcesses:
         """Wait for the first engines where each shares its GPU with a learner rank, which is to start after it.
 
         While it loads, vLLM measures the GPU's free memory, and what a rank takes or gives back would be in the result.
-        A lost engine is no error here: the fleet asks for it again, and replaces it.
+        Where both take turns, the engines sleep then. A lost engine is no error here: the fleet replaces it.
         """
-        for actor in list(self._loading.values()) if self._shared else ():
-            with contextlib.suppress(ActorLostError):
-                await actor.placed()
-                await actor.start()
+        if self._shared:
+            await asyncio.gather(*map(self._engine_loaded, list(self._loading)))
+
+    async def _engine_loaded(self, index: int) -> None:
+        actor = self._loading[index]
+        try:
+            await actor.placed()
+            await actor.start()
+            if self._config.takes_turns:
+                await actor.sleep()
+        except ActorLostError as error:
+            logger.warning("actor %d is replaced: %s", index, error)
+            del self._loading[index]
+            await actor.kill()  # it may still be on the GPU that the rank is to have
 
     def make_actor(self, index: int, attempt: int) -> RayActor:
         """Return an unused actor for slot `index`; the one that it replaces has been killed."""
@@ -181,9 +194,12 @@ class RunProcesses:
                 enable_task_events=False,
                 scheduling_strategy=reservation.strategy if reservation else self._beside(index),
             )
-            return self._keep(remote.remote(self._model, options, self._config.lora))
+            return self._keep(
+                remote.remote(self._model, options, self._config.lora, takes_turns=self._config.takes_turns)
+            )
 
-        return RayActor(create, options, reservation, self._relays.prepare if self._relays else None)
+        prepare = self._relays.prepare if self._relays else None
+        return RayActor(create, options, reservation, prepare, loads_at_once=not self._config.takes_turns)
 
     def make_learner(self) -> RayLearner:
         """Return the learner, whose ranks are not started."""

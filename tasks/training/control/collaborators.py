@@ -17,6 +17,7 @@ from tasks.training.records.journal import Metrics
 from tasks.training.records.ledger import Ledger
 from tasks.training.rewards import RewardClient
 from tasks.training.telemetry.machine_use import MachineUse
+from tasks.training.turns import Turns
 
 
 @dataclass
@@ -36,6 +37,7 @@ class Collaborators:
         validation_prompts: prompts that are never trained on; empty without validation.
         advantages: computes the advantages of a batch.
         engine_check: checks each engine after its first update; None: engines are not checked.
+        turns: the turns of engines and learner on their GPUs, which `learner` has too; None: they take none.
         machine_use: measures how well the run uses its machines.
     """
 
@@ -51,4 +53,5 @@ class Collaborators:
     validation_prompts: Sequence[Prompt] = ()
     advantages: Advantages = advantages
     engine_check: EngineCheck | None = None
+    turns: Turns | None = None
     machine_use: MachineUse = field(default_factory=MachineUse)

@@ -86,8 +86,7 @@ class Controller:
         self._on_step, self._engine_check = collaborators.on_step, collaborators.engine_check
         self._loop = asyncio.get_running_loop()
         self._started = self._loop.time()
-        self._elapsed_before = 0.0
-        self._recorded_at = 0.0
+        self._elapsed_before = self._recorded_at = 0.0
         self.lifecycle = GroupLifecycle(
             config,
             prompts,
@@ -97,15 +96,16 @@ class Controller:
             collaborators.ledger,
             clock=self._elapsed,
             engine_check=collaborators.engine_check,
+            turns=collaborators.turns,
         )
-        self.validation = Validation(config, collaborators.validation_prompts, self.lifecycle.fleet, self._judge)
+        fleet, validated, leave = self.lifecycle.fleet, collaborators.validation_prompts, self._learner.leave_gpus
+        self.validation = Validation(config, validated, fleet, self._judge, leave)
         self._stall_limit = Limit.of(config, "stall_seconds")
         self._watch = Watch(config.alarms)
         self._setup = run_setup(config)  # reads all of the code, for which a running loop has no time
         self._saving: asyncio.Task[None] | None = None
         self._begun: int | None = None  # version of the newest checkpoint
-        self._lacks_checkpoint = False
-        self.version = 0
+        self._lacks_checkpoint, self.version = False, 0
 
     async def resume(self, checkpoint: Path, earlier: Iterable[Mapping[str, float]]) -> None:
         """Restore learner, prompts and groups from `checkpoint`; called before `run`.
@@ -213,6 +213,7 @@ class Controller:
                 self._end_without_prompts()
                 return None
             self._ask({fate: count - before.get(fate, 0) for fate, count in self._ledger.fates.items()})
+            await self._learner.leave_gpus()
             await within(lifecycle.decided.wait(), self._what_is_missing, self._stall_limit)
 
     def _ask(self, dropped: dict[str, int]) -> None:

@@ -32,6 +32,7 @@ from tasks.training.records.ledger import Fate, Ledger
 from tasks.training.rewards import MIN_JUDGED, RewardClient, judge_response
 from tasks.training.telemetry.step_metrics import StepCounters
 from tasks.training.timeouts import until_the_first
+from tasks.training.turns import Turns
 from tasks.verifiers.function_watch import FunctionWatch
 
 logger = logging.getLogger(__name__)
@@ -59,6 +60,7 @@ class GroupLifecycle:
         ledger: Ledger,
         clock: Callable[[], float],
         engine_check: EngineCheck | None = None,
+        turns: Turns | None = None,
     ) -> None:
         """Make an empty life cycle; `run` starts actors and judgements.
 
@@ -71,6 +73,7 @@ class GroupLifecycle:
             ledger: records the fate of every group.
             clock: returns the seconds since the run began.
             engine_check: checks each engine after its first update; None: engines are not checked.
+            turns: the turns of engines and learner on their GPUs; None: they take none.
         """
         self._config = config
         self._prompts = prompts
@@ -79,7 +82,7 @@ class GroupLifecycle:
         self._ledger = ledger
         self._clock = clock
         self.window = Window(self._open)
-        self.fleet = Fleet(config, self.window, make_actor, weights, self, engine_check)
+        self.fleet = Fleet(config, self.window, make_actor, weights, self, engine_check, turns)
         self.replay = ReplayBuffer(config.replay)
         self._judging: dict[Sample, asyncio.Task[None]] = {}
         self._functions = FunctionWatch()

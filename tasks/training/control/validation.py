@@ -11,7 +11,7 @@ import asyncio
 import logging
 import math
 import statistics
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,13 +78,29 @@ class Validation:
         responses: number of responses generated so far, of all validations.
     """
 
-    def __init__(self, config: TrainingConfig, prompts: Sequence[Prompt], fleet: Fleet, judge: RewardClient) -> None:
-        """Make the validation of `prompts`, which are never trained on; without any, no version is validated."""
+    def __init__(
+        self,
+        config: TrainingConfig,
+        prompts: Sequence[Prompt],
+        fleet: Fleet,
+        judge: RewardClient,
+        let_engines_work: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Make the validation of prompts.
+
+        Args:
+            config: the options of the run.
+            prompts: those that are never trained on; without any, no version is validated.
+            fleet: the actors that answer them.
+            judge: judges their responses.
+            let_engines_work: is called before a wait for engines; they have their GPUs when it returns.
+        """
         self._config = config
         self._options = config.validation or ValidationConfig()
         self._prompts = list(prompts)
         self._fleet = fleet
         self._judge = judge
+        self._let_engines_work = let_engines_work
         self._scores: dict[int, float] = {}
         self._task: asyncio.Task[None] | None = None
         self._version = 0
@@ -148,6 +164,8 @@ class Validation:
     async def begun(self) -> None:
         """Wait until an actor is pinned to the version to validate, so that a newer one may be published."""
         if self._task and self._under_way:
+            if not self._begun.is_set():
+                await self._let_engines_work()
             waiting = asyncio.create_task(self._begun.wait())
             await asyncio.wait([waiting, self._task], return_when=asyncio.FIRST_COMPLETED)
             waiting.cancel()
@@ -155,6 +173,8 @@ class Validation:
     async def finish(self) -> None:
         """Wait until no validation is under way; raise the defect that ended the last one."""
         if self._task:
+            if self._under_way:
+                await self._let_engines_work()
             await self._task
 
     def take_metrics(self) -> dict[str, float]:

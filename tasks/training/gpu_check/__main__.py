@@ -1,12 +1,11 @@
 """Checks a machine's GPU without any download: `python -m tasks.training.gpu_check [--dry] [--json FILE]`.
 
-It needs torch, transformers, peft and DeepSpeed, and uses liger-kernel where that is installed; neither Ray nor vLLM.
+It needs torch, transformers, peft and DeepSpeed, and uses liger-kernel and vLLM where they are installed, but no Ray.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import json
 import sys
 import tempfile
@@ -19,8 +18,8 @@ import torch
 
 from tasks.machine import precision
 from tasks.machine.quiet import silence_libraries, silence_progress_bars
-from tasks.training.gpu_check import learning, values
-from tasks.training.gpu_check.results import Findings, Result, SkippedError, carry_out, table
+from tasks.training.gpu_check import learning, turns, values
+from tasks.training.gpu_check.results import Findings, Result, carry_out, table
 from tasks.training.gpu_check.sizes import FULL, TINY, Sizes, save_random_model
 from tasks.training.gpu_check.timing import release
 
@@ -70,7 +69,7 @@ def run_checks(sizes: Sizes) -> list[Result]:
             "offloading": learner.check_offloading,
             "training without recomputing": learner.check_without_recomputing,
             "LoRA": learner.check_lora,
-            "engine": check_engine,
+            "turns": turns.TurnsCheck(sizes, folder, learner),
         }
         results = []
         for name, check in checks.items():
@@ -81,15 +80,6 @@ def run_checks(sizes: Sizes) -> list[Result]:
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
     return results
-
-
-def check_engine(findings: Findings) -> None:
-    """Skip the inference engine, whose speed `make bench` measures."""
-    raise SkippedError(
-        "vLLM: not measured here, see make bench."
-        if importlib.util.find_spec("vllm")
-        else "vLLM: not installed, not checked."
-    )
 
 
 def machine_facts() -> dict[str, str]:

@@ -15,6 +15,7 @@ from tasks.training.config import TrainingConfig
 from tasks.training.gpu_check.results import Findings, SkippedError
 from tasks.training.gpu_check.sizes import Sizes
 from tasks.training.gpu_check.timing import bytes_in_use, median_seconds, peak_bytes, release, seconds_of
+from tasks.training.gpu_shares import PlacementOption
 from tasks.training.learner.packing import MicroBatch, Sequence, pack
 from tasks.training.learner.rank import LearnerRank
 from tasks.training.simulation import roofline
@@ -46,27 +47,27 @@ class LearnerChecks:
 
     def check_training(self, findings: Findings) -> None:
         """Train all weights on packed rows: memory beside that of `plan`, trained tokens/s, MFU."""
-        self._train(findings, self._build(findings, self._config(self._sizes.row)), self._sizes.row, mfu=True)
+        self._train(findings, self.build(findings, self.config(self._sizes.row)), self._sizes.row, mfu=True)
 
     def check_without_recomputing(self, findings: Findings) -> None:
         """Train all weights on shorter rows whose activations are all stored: memory beside that of `plan`."""
         self.close()
-        config = self._config(self._sizes.short_row, gradient_checkpointing=False)
-        self._train(findings, self._build(findings, config), self._sizes.short_row)
+        config = self.config(self._sizes.short_row, gradient_checkpointing=False)
+        self._train(findings, self.build(findings, config), self._sizes.short_row)
         self.close()
 
     def check_offloading(self, findings: Findings) -> None:
         """Move all states of the trained learner to main memory and back; the policy must be the same then."""
         if self._trainer is None:
             raise SkippedError("no learner was built: see the check before.")
-        trainer, row = self._trainer, self._rows(self._sizes.row)[:1]
+        trainer, row = self._trainer, self.rows(self._sizes.row)[:1]
         before, used = trainer.logprobs(row)[0], bytes_in_use()
         if trainer.engine.device.type != "cuda":
             raise SkippedError("there is no GPU that states could leave.")
         for turn in ("first", "second"):
-            findings.figures[f"offload_states, {turn} time, s"] = seconds_of(trainer.engine.offload_states)
+            findings.figures[f"offload_states, {turn} time, s"] = seconds_of(trainer.offload_states)
             findings.figures[f"GPU memory left, {turn} time, GB"] = bytes_in_use() / GB
-            findings.figures[f"reload_states, {turn} time, s"] = seconds_of(trainer.engine.reload_states)
+            findings.figures[f"reload_states, {turn} time, s"] = seconds_of(trainer.reload_states)
         findings.figures["GPU memory before, GB"] = used / GB
         findings.figures["GPU memory afterwards, GB"] = bytes_in_use() / GB
         same = np.array_equal(before, trainer.logprobs(row)[0])
@@ -77,7 +78,7 @@ class LearnerChecks:
     def check_lora(self, findings: Findings) -> None:
         """Train an adapter beside frozen weights: memory beside that of `plan`, trained tokens/s."""
         self.close()
-        trainer = self._build(findings, self._config(self._sizes.row, lora=LORA))
+        trainer = self.build(findings, self.config(self._sizes.row, lora=LORA))
         frozen = next(own for name, own in trainer.policy.named_parameters() if ".base_layer." in name)
         before = frozen.detach().clone()
         self._train(findings, trainer, self._sizes.row)
@@ -89,9 +90,15 @@ class LearnerChecks:
         self._trainer = None
         release()
 
-    def _config(
-        self, row: tuple[int, ...], *, gradient_checkpointing: bool = True, lora: dict[str, int] | None = None
+    def config(
+        self,
+        row: tuple[int, ...],
+        *,
+        gradient_checkpointing: bool = True,
+        lora: dict[str, int] | None = None,
+        placement: PlacementOption = "apart",
     ) -> TrainingConfig:
+        """Return the options of a run that trains on rows of sequences of these lengths."""
         tokens = sum(row)
         learner = {
             "micro_batch_tokens": tokens,
@@ -104,9 +111,11 @@ class LearnerChecks:
             "actors": {"engine": engine},
             "sampling": {"samples": 2, "max_tokens": tokens},
             "lora": lora,
+            "placement": placement,
         })  # fmt: skip
 
-    def _build(self, findings: Findings, config: TrainingConfig) -> Trainer:
+    def build(self, findings: Findings, config: TrainingConfig) -> Trainer:
+        """Return a new trainer of one rank; its kinds of optimizer, attention and type are figures."""
         self._others = bytes_in_use()
         rank = LearnerRank(config, str(self._folder))
         findings.figures["seconds to build"] = seconds_of(lambda: rank.setup(0, 1, ("127.0.0.1", _free_port())))
@@ -117,8 +126,8 @@ class LearnerChecks:
         findings.figures["dtype"] = str(next(rank.trainer.policy.parameters()).dtype).removeprefix("torch.")
         return rank.trainer
 
-    def _rows(self, lengths: tuple[int, ...]) -> list[MicroBatch]:
-        """`ROWS` rows of random tokens in sequences of these lengths, as if an engine had sampled them."""
+    def rows(self, lengths: tuple[int, ...]) -> list[MicroBatch]:
+        """Return `ROWS` rows of random tokens in sequences of these lengths, as if an engine had sampled them."""
         random = np.random.default_rng(0)
 
         def sequence(length: int) -> Sequence:
@@ -133,7 +142,7 @@ class LearnerChecks:
         return rows
 
     def _train(self, findings: Findings, trainer: Trainer, lengths: tuple[int, ...], *, mfu: bool = False) -> None:
-        rows = self._rows(lengths)
+        rows = self.rows(lengths)
         norms: list[float] = []
         before_step: list[int] = []
         take_step = trainer.engine.step

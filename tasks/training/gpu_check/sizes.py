@@ -30,6 +30,7 @@ class Sizes:
         logprobs: tokens whose log-probabilities are compared.
         chunk: tokens whose logits exist at a time (`learner.logprob_chunk_tokens`).
         steps: timed optimizer steps, after one that is not.
+        responses, response: number of responses that an engine generates at a time, and the tokens of each.
     """
 
     model: Architecture
@@ -40,6 +41,8 @@ class Sizes:
     logprobs: int
     chunk: int
     steps: int
+    responses: int
+    response: int
 
     @property
     def row_tokens(self) -> int:
@@ -61,9 +64,11 @@ FULL = Sizes(
     logprobs=4096,
     chunk=1024,
     steps=2,
+    responses=256,
+    response=256,
 )
 TINY = Sizes(
-    model=Architecture(2, 64, 128, 4, 2, 16, 128, tied=True, attention_bias=True),
+    model=Architecture(2, 128, 256, 4, 2, 32, 128, tied=True, attention_bias=True),
     row=(48, 24, 24),
     short_row=(24, 8),
     attention_row=(40, 1, 17, 6),
@@ -71,6 +76,8 @@ TINY = Sizes(
     logprobs=40,
     chunk=16,
     steps=1,
+    responses=4,
+    response=16,
 )
 
 

@@ -147,6 +147,12 @@ class RestartableLearner(Learner, Protocol):
     async def restart(self) -> None:
         """Kill every rank, and return when new ones hold the initial checkpoint."""
 
+    async def offload_states(self) -> None:
+        """Move what the ranks hold on their GPUs to main memory; `reload_states` comes before any other call."""
+
+    async def reload_states(self) -> None:
+        """Bring back to the GPUs what `offload_states` moved; nothing where it moved nothing."""
+
     async def uploaded(self) -> bool:
         """Wait until every rank has uploaded what it wrote, and return True; False if one never will.
 
@@ -281,6 +287,12 @@ class RayLearner:
             pack, sequences, self._config.learner.micro_batch_tokens, ranks=len(self._ranks), **self._rows
         )
 
+    async def offload_states(self) -> None:
+        await self._once("offload_states", lambda _: ())
+
+    async def reload_states(self) -> None:
+        await self._once("reload_states", lambda _: ())
+
     async def write_weights(self, path: Path) -> str:
         await self._once("write_weights", lambda _: (str(path),))
         return self._node
@@ -377,6 +389,7 @@ class RayLearner:
             ways.append("learner.deepspeed = {zero_optimization: {offload_optimizer: {device: cpu}}}")
         if self._config.placement == "shared":
             ways.append(f"a smaller actors.engine.gpu_memory_utilization than {engine.gpu_memory_utilization}")
+            ways.append("placement = turns")
         return f"it takes less with {', or '.join(ways)}"
 
     async def _await(self, reference: ObjectRef) -> Any:

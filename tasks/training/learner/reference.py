@@ -93,6 +93,10 @@ class Reference:
             own.copy_(mixed)
         drop_copies(self._policy)
 
+    def weights(self) -> list[Tensor]:
+        """Return all tensors of its weights, exact ones in float32 included; their `data` may be moved."""
+        return [*self._policy.parameters(), *self._exact.values()]
+
     def file(self, rank: int) -> str | None:
         """Return the name of the file to which learner rank `rank` saves `tensors`; None: rank 0 saves everything."""
         return FILES.format(rank=self._rank, ranks=self._ranks) if rank == self._rank else None

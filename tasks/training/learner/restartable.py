@@ -4,6 +4,9 @@
 
 The same steps on the same sequences lead to the same policy, up to the rounding of kernels that are not deterministic.
 So actors keep their weights, their samples and their version, and the controller sees a slow call and nothing else.
+
+Where learner and engines take turns on their GPUs, a call begins the learner's turn, and `leave_gpus` ends it. Lost
+ranks are replaced in the learner's turn, in which the GPUs hold nothing else.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from tasks.training.learner.packing import Sequence as TokenSequence
 from tasks.training.learner.parts import PartsError
 from tasks.training.restart_budget import RestartBudget
 from tasks.training.timeouts import Limit, watched, within
+from tasks.training.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -61,10 +65,12 @@ class RestartingLearner:
         learner: the learner whose ranks are replaced, not started.
         config: the run's; read are `learner.max_restarts`, `learner.restart_window_seconds` and `stall_seconds`, after
             which a call counts as hanging.
+        turns: the turns of engines and learner on their GPUs; None: they take none.
     """
 
-    def __init__(self, learner: RestartableLearner, config: TrainingConfig) -> None:
+    def __init__(self, learner: RestartableLearner, config: TrainingConfig, turns: Turns | None = None) -> None:
         self._learner = learner
+        self._turns = turns or Turns()
         self._budget = RestartBudget(config.learner.max_restarts, config.learner.restart_window_seconds)
         self._limit = Limit.of(config, "stall_seconds")
         self._checkpoint: Path | None = None
@@ -157,6 +163,18 @@ class RestartingLearner:
         self.saved(folder)
         await self._until_it_succeeds("loads its checkpoint", methodcaller("load", folder))
 
+    async def leave_gpus(self) -> None:
+        """Let engines have the GPUs until the next call that needs them, where learner and engines take turns."""
+        if self._turns.taken and self._turns.are_learners:
+            await self._until_it_succeeds("moves its states to main memory", methodcaller("offload_states"))
+            self._turns.give()
+
+    async def _take_gpus(self) -> None:
+        """Begin the learner's turn, unless it is that already."""
+        if self._turns.taken and not self._turns.are_learners:
+            await watched(self._turns.take(), "the learner waits until all engines have left its GPUs")
+            await self._watched("brings its states to its GPUs", methodcaller("reload_states"))
+
     def take_figures(self, seconds: float) -> dict[str, float]:
         """Return the metrics of the `seconds` since the last call, and begin to count anew.
 
@@ -182,6 +200,7 @@ class RestartingLearner:
         """Make a call, and after each loss of ranks restore the learner and make it again."""
         while True:
             try:
+                await self._take_gpus()
                 return await self._watched(doing, call)
             except LearnerLostError as error:
                 await self._restore(error)

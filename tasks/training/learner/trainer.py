@@ -7,7 +7,7 @@ divided by the global denominator. DeepSpeed averages over ranks, so each loss i
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,8 @@ from tasks.training.objective import LossInputs, policy_loss
 
 SHARD = "5GB"
 """The largest safetensors file of an exported policy."""
+ENDING_SECONDS = 30.0
+"""Longest wait for the GPU's memory before states return to it, seconds: a killed engine gives its own back by then."""
 
 
 class Trainer:
@@ -104,6 +106,7 @@ class Trainer:
         self._files = BackgroundCheckpointEngine(self.engine._config)
         self.engine.checkpoint_engine = self._files
         self._upload: Future[dict[str, StoredFile]] | None = None
+        self._offloaded = 0  # bytes that have left the GPU
         self.reference: Reference | WithoutAdapter | None = None
         if config.objective.kl.beta > 0:
             self.reference = WithoutAdapter(self.policy) if config.lora else Reference(load(), self._device, sharding)
@@ -204,6 +207,37 @@ class Trainer:
         """The reference where it follows the policy; one that stays the initial checkpoint need not be saved."""
         moves = self._config.objective.kl.sync_every is not None
         return self.reference if moves and isinstance(self.reference, Reference) else None
+
+    def offload_states(self) -> None:
+        """Move everything that this rank holds on its GPU to main memory, for an engine; nothing without a GPU.
+
+        DeepSpeed moves weights that are trained, their gradients and the optimizer's state; frozen weights and those of
+        a reference policy it leaves.
+        """
+        if self._device.type == "cuda":
+            before = torch.cuda.memory_allocated()
+            self.engine.offload_states()
+            for tensor in self._untrained():
+                tensor.data = torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor)
+            torch.cuda.empty_cache()
+            self._offloaded = before - torch.cuda.memory_allocated()
+
+    def reload_states(self) -> None:
+        """Bring back what `offload_states` moved; nothing where it moved nothing."""
+        if self._device.type == "cuda":
+            deadline = time.monotonic() + ENDING_SECONDS
+            while torch.cuda.mem_get_info()[0] < self._offloaded and time.monotonic() < deadline:
+                time.sleep(0.1)
+            for tensor in self._untrained():
+                tensor.data = tensor.to(self._device)
+            self.engine.reload_states()
+            self._offloaded = 0
+
+    def _untrained(self) -> Iterator[Tensor]:
+        """Weights that no optimizer changes: frozen ones, and those of a reference policy of its own."""
+        yield from (parameter for parameter in self.policy.parameters() if not parameter.requires_grad)
+        if isinstance(self.reference, Reference):
+            yield from self.reference.weights()
 
     def write_weights(self, path: str) -> None:
         """Write the weights that actors load; a file or folder appears at `path` when it is complete.

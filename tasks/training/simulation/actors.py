@@ -38,6 +38,7 @@ class EngineClock:
         update_seconds: time for which it generates nothing while it takes new weights.
         prefill_tokens_per_second: rate at which it computes a KV cache again that an update has dropped.
         start_seconds: time from its start until it takes requests.
+        sleep_seconds, wake_seconds: time in which its weights leave the GPU, and return.
     """
 
     step_seconds: float
@@ -46,6 +47,8 @@ class EngineClock:
     update_seconds: float = 0.0
     prefill_tokens_per_second: float = float("inf")
     start_seconds: float = 0.0
+    sleep_seconds: float = 0.0
+    wake_seconds: float = 0.0
 
 
 @dataclass(order=True)
@@ -75,7 +78,7 @@ class ClockActor:
         self._numbers = itertools.count()
         self._made = 0.0
         self._at = 0.0
-        self._paused = False
+        self._paused = self._sleeps = False
         self._timer: asyncio.TimerHandle | None = None
         self.version = 0
         self.generated_tokens = 0.0
@@ -110,22 +113,48 @@ class ClockActor:
         return Completion("", ids, ids, reason, request.spans)
 
     async def update(self, path: str, version: int, *, keep_cache: bool) -> UpdateTiming:
-        """Stand still for the time of an update, and of computing the cache again unless `keep_cache`."""
-        self.advance()
-        self._paused = True
-        self._go_on()
+        """Stand still for the time of an update, and of computing the cache again unless `keep_cache`.
+
+        An engine that sleeps wakes besides, and has no cache to keep.
+        """
+        self._pause()
         seconds = self._clock.update_seconds
-        if not keep_cache:
-            context = sum(self._made - request.began_at for request in self._running.values())
-            seconds += context / self._clock.prefill_tokens_per_second
+        if self._sleeps:
+            seconds += self._clock.wake_seconds
+        if self._sleeps or not keep_cache:
+            seconds += self._recompute_seconds()
         await asyncio.sleep(seconds)
         for request in self._running.values():
             self._close_span(request)
         self.version = version
-        self._at = self._loop.time()
-        self._paused = False
-        self._go_on()
+        self._resume()
         return UpdateTiming(seconds, seconds)
+
+    async def sleep(self) -> None:
+        """Stand still from now on; take the time in which the weights leave the GPU."""
+        self._pause()
+        self._sleeps = True
+        await asyncio.sleep(self._clock.sleep_seconds)
+
+    async def wake(self) -> None:
+        """Go on after the time in which weights return, and the cache is computed again."""
+        if self._sleeps:
+            await asyncio.sleep(self._clock.wake_seconds + self._recompute_seconds())
+            self._resume()
+
+    def _pause(self) -> None:
+        self.advance()
+        self._paused = True
+        self._go_on()
+
+    def _resume(self) -> None:
+        self._at = self._loop.time()
+        self._paused = self._sleeps = False
+        self._go_on()
+
+    def _recompute_seconds(self) -> float:
+        context = sum(self._made - request.began_at for request in self._running.values())
+        return context / self._clock.prefill_tokens_per_second
 
     async def prompt_logprobs(self, token_ids: list[int]) -> Floats:
         """Return zeros at once."""
@@ -182,11 +211,21 @@ class ClockActor:
 
 @dataclass
 class ClockLearner:
-    """A simulated learner (`learner.client.Learner`): a step takes `step_seconds` and a time for each token."""
+    """A simulated learner (`learner.client.Learner`): a step takes `step_seconds` and a time for each token.
+
+    Attributes:
+        tokens_per_second: trained tokens/s.
+        step_seconds: additional time of a step.
+        publish_seconds: time in which it writes its weights.
+        offload_seconds, reload_seconds: time in which its states leave its GPUs, and return.
+        busy_seconds: time in which it has computed so far.
+    """
 
     tokens_per_second: float
     step_seconds: float = 0.0
     publish_seconds: float = 0.0
+    offload_seconds: float = 0.0
+    reload_seconds: float = 0.0
     busy_seconds: float = 0.0
 
     async def start(self) -> None:
@@ -241,6 +280,14 @@ class ClockLearner:
 
     async def restart(self) -> None:
         """Return at once."""
+
+    async def offload_states(self) -> None:
+        """Take `offload_seconds`."""
+        await asyncio.sleep(self.offload_seconds)
+
+    async def reload_states(self) -> None:
+        """Take `reload_seconds`."""
+        await asyncio.sleep(self.reload_seconds)
 
 
 class ChanceJudge:

@@ -11,15 +11,15 @@ import logging
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
-from tasks.failures import InfrastructureError, MistakeError
+from tasks.failures import InfrastructureError
 from tasks.training.cluster.sizes import MEAN_SHARE
 from tasks.training.config import TrainingConfig
-from tasks.training.learner.config import check_dense_attention
 from tasks.training.simulation import roofline
 from tasks.training.simulation.actors import ClockLearner, EngineClock, drawn_lengths, mean_context
+from tasks.training.simulation.fit import PlanError, check_memory, kv_room, learner_room
 from tasks.training.simulation.rank_memory import LearnerMemory, learner_memory
 from tasks.training.simulation.roofline import GB, Architecture, Gpu
 from tasks.training.simulation.run import Simulated, Workload, simulate
@@ -28,16 +28,10 @@ RESPONSES = 40_000
 """Approximate number of responses that are simulated, within a minute; the second half is measured."""
 STEPS = (4, 24)
 """Smallest and largest number of optimizer steps that are simulated."""
-RESERVED = 0.1
-"""Share of a GPU's memory that a learner rank leaves to libraries, buffers and fragments."""
 SHARED_PACE = 0.5
 """Share of its pace alone at which a learner rank, or an engine, computes while the other computes on the same GPU."""
 SPLITS = 3
 """Number of splits of the nodes that are simulated, the best by the roofline."""
-
-
-class PlanError(MistakeError):
-    """A recipe cannot work on the given machines; the message names the reason and a way out."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +45,8 @@ class Machines:
         mbu: share of a GPU's bandwidth that an engine reaches while it decodes.
         storage: bytes/s at which the learner writes weights into its node's shared memory, and at which an engine loads
             them from that of its own node; neither waits for the way between nodes.
+        host: bytes/s at which states leave a GPU for main memory, and at which they return, where learner and engine
+            take turns. On an H200's machine 14 and 43 GB/s were measured; 20 is what PCIe 4 allows.
         layer_seconds: of each layer in a decoding step, for launching kernels and joining GPUs: eagerly, and as graphs.
             Orders of magnitude, not measurements: an engine's own step time is better.
     """
@@ -60,6 +56,7 @@ class Machines:
     mfu: float = 0.4
     mbu: float = 0.6
     storage: float = 2 * GB
+    host: tuple[float, float] = (14 * GB, 20 * GB)
     layer_seconds: tuple[float, float] = (2e-4, 3e-5)
 
 
@@ -106,6 +103,8 @@ class Plan:
         sequences: that an engine holds at a time, each as long as one in flight is on average.
         engine: its clock.
         learner_rate: tokens/s of the learner while it computes.
+        moved, turn_seconds: bytes of the learner's states that leave the GPU for the engine's turn, and the time from
+            the end of one turn to the end of the next in which neither computes; 0 where they take no turns.
         simulated: throughput, idle shares and staleness of the run in virtual time.
         judgements: responses/s that are judged.
         days, gpu_hours: of all steps.
@@ -120,6 +119,8 @@ class Plan:
     sequences: int
     engine: EngineClock
     learner_rate: float
+    moved: float
+    turn_seconds: float
     simulated: Simulated
     judgements: float
     days: float
@@ -145,23 +146,29 @@ def plan(config: TrainingConfig, model: Architecture, machines: Machines, prompt
         PlanError: it does not fit, or most of what is generated is too old when its turn comes.
         DenseAttentionError: rows are too long for the attention that GPUs have for the learner's type.
     """
-    memory, room = _learner_memory(config, model, machines)
+    check_memory(config, model, machines.gpu)
+    memory = learner_memory(model, config)
     cache, clock = _engine(config, model, machines, prompts)
     rate = _learner_rate(config, model, machines, prompts)
     weights = float(roofline.WEIGHT * model.parameters)
     publish = 0.0 if config.lora else weights / machines.storage  # an adapter is a few MB
-    simulated = _simulated(config, clock, ClockLearner(rate, publish_seconds=publish), prompts)
+    moved = memory.states if config.takes_turns else 0.0
+    offload, reload = (moved / speed for speed in machines.host)
+    learner = ClockLearner(rate, publish_seconds=publish, offload_seconds=offload, reload_seconds=reload)
+    simulated = _simulated(config, clock, learner, prompts)
     seconds = config.steps * simulated.step_seconds
     return Plan(
         config=config,
         nodes=_nodes(config, machines.gpus_per_node),
         learner=memory,
-        learner_room=room,
+        learner_room=learner_room(config, machines.gpu),
         weights=weights,
         kv_room=cache,
         sequences=clock.max_num_seqs,
         engine=clock,
         learner_rate=rate,
+        moved=moved,
+        turn_seconds=offload + reload + clock.sleep_seconds + clock.wake_seconds,
         simulated=simulated,
         judgements=simulated.tokens_per_second / prompts.mean(config.sampling.max_tokens),
         days=seconds / 86_400,
@@ -172,7 +179,7 @@ def plan(config: TrainingConfig, model: Architecture, machines: Machines, prompt
 def _nodes(config: TrainingConfig, per_node: int) -> int:
     """Return the number of machines: one where all GPUs are on it, else learner and actors have their own."""
     learner = ceil(config.learner.ranks / per_node)
-    if config.placement == "shared" or config.gpus <= per_node:
+    if config.shares_gpus or config.gpus <= per_node:
         return learner
     return learner + ceil((config.gpus - config.learner.ranks) / per_node)
 
@@ -188,16 +195,8 @@ def _engine(
     """Return the bytes for an engine's KV cache, and its speed."""
     engine = config.actors.engine
     gpus, context = engine.gpus_of_replica, prompts.context(config.sampling.max_tokens)
-    cache = roofline.kv_room(model, machines.gpu, gpus=gpus, utilization=config.shares_of_gpu[0])
+    cache = kv_room(config, model, machines.gpu)
     weights = roofline.WEIGHT * model.parameters
-    longest = model.kv_cache(engine.max_model_len)
-    if cache < longest:
-        raise PlanError(
-            f"an engine on {gpus} GPUs has {max(cache, 0) / GB:,.1f} GB beside the weights of {weights / GB:,.0f} GB, "
-            f"and one sequence of actors.engine.max_model_len = {engine.max_model_len:,} needs {longest / GB:,.1f}: "
-            "raise actors.engine."
-            + ("gpu_memory_utilization" if config.placement == "shared" else "tensor_parallel_size")
-        )
     fitting = max(1, min(engine.max_num_seqs, int(cache / model.kv_cache(context))))
     base, per_sequence = roofline.decode_seconds(
         model,
@@ -208,11 +207,19 @@ def _engine(
         sequences=fitting,
     )
     base += model.layers * machines.layer_seconds[0 if engine.enforce_eager else 1]
-    return cache, EngineClock(
+    clock = EngineClock(
         base,
         per_sequence / engine.replicas,
         fitting * engine.replicas,
         update_seconds=0.0 if config.lora else weights / machines.storage,
+    )
+    if not config.takes_turns:
+        return cache, clock
+    return cache, replace(
+        clock,
+        sleep_seconds=weights / machines.host[0],
+        wake_seconds=weights / machines.host[1],
+        prefill_tokens_per_second=machines.gpu.flops * machines.mfu / model.forward_flops(context),
     )
 
 
@@ -238,13 +245,15 @@ def best_split(
     Raises:
         PlanError: no split works; the reason of the last.
     """
-    if config.placement == "shared":
-        raise PlanError("placement = shared: learner and actors are on the same GPUs, and there is nothing to split")
+    if config.shares_gpus:
+        raise PlanError(
+            f"placement = {config.placement}: learner and actors are on the same GPUs, and there is nothing to split"
+        )
     reasons, rated = [], []
     for learner_nodes in range(1, nodes):
         try:
             candidate = _split(config, machines, learner_nodes, nodes - learner_nodes)
-            _learner_memory(candidate, model, machines)
+            check_memory(candidate, model, machines.gpu)
             rated.append((_balanced_rate(candidate, model, machines, prompts), candidate))
         except PlanError as error:
             reasons.append(error)
@@ -279,33 +288,6 @@ def _balanced_rate(config: TrainingConfig, model: Architecture, machines: Machin
     running = clock.max_num_seqs
     generated = config.actors.count * running / (clock.step_seconds + clock.sequence_seconds * running)
     return min((1 - prompts.zero_variance) * generated, _learner_rate(config, model, machines, prompts))
-
-
-def _learner_memory(config: TrainingConfig, model: Architecture, machines: Machines) -> tuple[LearnerMemory, float]:
-    learner = config.learner
-    if learner.dtype == "float32":
-        check_dense_attention(learner)
-    memory = learner_memory(model, config)
-    room = (1 - RESERVED) * config.shares_of_gpu[1] * machines.gpu.memory
-    if memory.total > room:
-        largest = max(memory.uses, key=lambda name: memory.uses[name])
-        remedy = {
-            "weights": "learner.zero_stage = 3, or more learner.ranks",
-            "gradients": "learner.zero_stage = 2 or 3, or more learner.ranks",
-            "optimizer": "lora, or more learner.ranks, or learner.deepspeed = {zero_optimization: {offload_optimizer: "
-            "{device: cpu}}}",
-            "gathered": "learner.deepspeed = {zero_optimization: {stage3_max_live_parameters: ...}}",
-            "reference": "objective.kl.beta = 0, or lora, or learner.zero_stage = 3",
-            "mixed": "objective.kl.sync_alpha = 1 or none, or learner.zero_stage = 3",
-            "activations": "learner.gradient_checkpointing = true, with learner.offload_activations = true, or "
-            "fewer learner.micro_batch_tokens",
-            "logits": "fewer learner.logprob_chunk_tokens",
-        }[largest]
-        raise PlanError(
-            f"a learner rank needs {memory.total / GB:,.0f} GB and has {room / GB:,.0f}: the most, "
-            f"{memory.uses[largest] / GB:,.0f} GB, is for {largest}. Way out: {remedy}"
-        )
-    return memory, room
 
 
 def _simulated(config: TrainingConfig, engine: EngineClock, learner: ClockLearner, prompts: Prompts) -> Simulated:

@@ -6,14 +6,18 @@ from pathlib import Path
 
 from tasks.training.cluster.pods import ClusterConfig, controller_pod
 from tasks.training.cluster.sizes import head_needs
+from tasks.training.simulation.fit import on_one_gpu
 from tasks.training.simulation.plan import Plan
-from tasks.training.simulation.roofline import GB, Architecture
+from tasks.training.simulation.roofline import GB, GPUS, Architecture
 
 PUBLISHED = {
     "olmo3_think_32b": "8 learner and 20 inference nodes of H100s, the learner waiting for 75% of its time; no days",
     "olmo3_think_7b": "no days; the recipe has as many steps as its launch script allows, not as the run took",
 }
 """Published figures of a recipe's run, to compare a plan with, by the recipe's name (OlmoRL, compute resources)."""
+
+CARDS = ("L4", "L40S", "H100")
+"""GPUs of 24, 48 and 80 GB, for which the table has the placements that fit."""
 
 
 def _count(number: int, unit: str) -> str:
@@ -58,6 +62,31 @@ def _controller(plan: Plan, cluster: ClusterConfig) -> list[tuple[str, str]]:
     ]
 
 
+def _turns(plan: Plan) -> list[tuple[str, str]]:
+    """Return the row on the moves between turns, where there are any."""
+    if not plan.config.takes_turns:
+        return []
+    return [
+        (
+            "turns",
+            f"{plan.moved / GB:.1f} GB of the rank's states, and the engine's weights, to main memory and back: "
+            f"{figure(plan.turn_seconds)} s of each turn",
+        )
+    ]
+
+
+def _placements(plan: Plan, gpu: str, model: Architecture) -> list[tuple[str, str]]:
+    """Return a row for each size of GPU, with the placements that fit, where every rank can have an engine."""
+    config = plan.config
+    if config.placement == "apart" or not config.as_many_engines_as_ranks:
+        return []
+    by_memory = {GPUS[name].memory: name for name in (*CARDS, gpu)}
+    return [
+        (f"on {memory / GB:.0f} GB", f"{on_one_gpu(config, model, GPUS[name])} ({name})")
+        for memory, name in sorted(by_memory.items())
+    ]
+
+
 def table(recipe: str, gpu: str, model: Architecture, plan: Plan, cluster: ClusterConfig) -> str:
     """Return the plan as lines of text, and beside it what is published about the recipe's run.
 
@@ -85,8 +114,8 @@ def table(recipe: str, gpu: str, model: Architecture, plan: Plan, cluster: Clust
             "machines",
             f"{_count(plan.nodes, 'node')} of {gpu}: {_count(config.learner.ranks, 'learner rank')}, "
             + (
-                "with an engine beside each"
-                if config.placement == "shared"
+                f"with an engine {'in turns with' if config.takes_turns else 'beside'} each"
+                if config.shares_gpus
                 else f"{_count(config.actors.count, 'engine')} of {_count(engine.gpus, 'GPU')} each"
             ),
         ),
@@ -96,6 +125,7 @@ def table(recipe: str, gpu: str, model: Architecture, plan: Plan, cluster: Clust
             f"{plan.weights / GB:.0f} GB of weights, {plan.kv_room / GB:.0f} GB of cache: {plan.sequences} sequences "
             f"at a time, {1000 * step:.0f} ms a step",
         ),
+        *_turns(plan),
         ("in the window", f"{window:,} responses, {window / config.actors.count:,.0f} an engine"),
         (
             "tokens/s",
@@ -112,6 +142,7 @@ def table(recipe: str, gpu: str, model: Architecture, plan: Plan, cluster: Clust
         ),
         *([("published", PUBLISHED[name])] if (name := Path(recipe).stem) in PUBLISHED else []),
         ("bottleneck", plan.bottleneck),
+        *_placements(plan, gpu, model),
     ]
     width = max(len(name) for name, _ in rows)
     return "\n".join(

@@ -79,6 +79,11 @@ class LearnerMemory:
         """Sum of all uses."""
         return sum(self.uses.values())
 
+    @property
+    def states(self) -> float:
+        """Bytes that stay from one step to the next: weights, the optimizer's state, and the reference policy."""
+        return self.weights + self.optimizer + self.reference + self.mixed
+
 
 def learner_memory(model: Architecture, config: TrainingConfig, *, gpu: bool = True) -> LearnerMemory:
     """Return the memory of a rank of the learner that a recipe describes.

@@ -27,6 +27,7 @@ from tasks.training.records.response_files import RolloutFiles
 from tasks.training.rewards import RewardClient
 from tasks.training.simulation.actors import ChanceJudge, ClockActor, ClockLearner, EngineClock
 from tasks.training.simulation.clock import run_in_virtual_time
+from tasks.training.turns import Turns
 
 
 @dataclass(frozen=True)
@@ -122,10 +123,11 @@ def play(
 
     async def run(folder: Path) -> None:
         ledger = Ledger(folder / "ledger.jsonl", RolloutFiles(folder / "rollouts", keep=keep_rollouts))
+        turns = Turns(taken=config.takes_turns)
         collaborators = Collaborators(
             make_actor,
             judge,
-            RestartingLearner(learner, config),
+            RestartingLearner(learner, config, turns),
             WeightStore(folder / "weights"),
             ledger,
             metrics,
@@ -133,6 +135,7 @@ def play(
             folder / "policies",
             validation_prompts=validated,
             advantages=centred_scores,
+            turns=turns,
         )
         with contextlib.suppress(EnoughError):
             await Controller(config, PromptStream(trained, seed), collaborators).run()

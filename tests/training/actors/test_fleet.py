@@ -97,6 +97,31 @@ def test_an_update_stops_the_clock_and_marks_the_tokens():
     assert [(span.version, span.start, span.end) for span in completion.versions] == [(0, 0, 40), (1, 40, 100)]
 
 
+def test_a_simulated_engine_that_sleeps_makes_no_token_and_computes_its_cache_again():
+    async def main():
+        clock = EngineClock(0.01, update_seconds=1.0, sleep_seconds=2.0, wake_seconds=3.0, prefill_tokens_per_second=80)
+        actor = ClockActor(clock, lambda: 100)
+        await actor.start()
+        loop = asyncio.get_running_loop()
+        request = asyncio.create_task(actor.generate([1], recipe().sampling, None))
+        await asyncio.sleep(0.4)
+        await actor.sleep()
+        await asyncio.sleep(5)
+        assert (await actor.statistics()).generated_tokens == 40
+        await actor.update("", 1, keep_cache=True)
+        woken = loop.time()
+        await asyncio.sleep(0.1)
+        await actor.sleep()
+        await actor.wake()
+        await actor.wake()  # the second does nothing
+        await request
+        return woken, loop.time()
+
+    woken, ended = run_in_virtual_time(main())
+    assert woken == pytest.approx(0.4 + 2 + 5 + 1 + 3 + 40 / 80, abs=1e-3)
+    assert ended == pytest.approx(woken + 0.1 + 2 + 3 + 50 / 80 + 0.5, abs=1e-3)
+
+
 def test_drawn_lengths_have_the_mean_and_the_limit():
     draw = drawn_lengths(chance(3), 14_628, 32_768)
     lengths = [draw() for _ in range(20_000)]

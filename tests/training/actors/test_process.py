@@ -42,7 +42,7 @@ def test_no_two_engines_of_a_run_draw_from_the_same_seed(monkeypatch, tmp_path):
 
     seeds = []
     monkeypatch.setattr(ray, "cluster_resources", dict)
-    monkeypatch.setattr(processes, "RayActor", lambda _create, options, *_: seeds.append(options.engine.seed))
+    monkeypatch.setattr(processes, "RayActor", lambda _create, options, *_, **__: seeds.append(options.engine.seed))
     for begins_at in (0, 7):
         of_a_run = processes.RunProcesses(TrainingConfig(), tmp_path, tmp_path, begins_at, "a" * 56)
         for index in range(4):
@@ -73,6 +73,12 @@ def test_an_engine_loads_when_its_node_is_prepared_and_is_lost_where_it_cannot_b
 
     async def scenario():
         actor = RayActor(Handle, ActorsConfig(), prepare=prepare)
+        await actor.start()
+        assert calls == [("placed",), ("prepared", "a"), ("start", "a")]
+        calls.clear()
+        actor = RayActor(Handle, ActorsConfig(), prepare=prepare, loads_at_once=False)
+        await asyncio.sleep(0.1)
+        assert calls == []
         await actor.start()
         assert calls == [("placed",), ("prepared", "a"), ("start", "a")]
         with pytest.raises(ActorLostError, match="node a: no space left"):

@@ -19,6 +19,7 @@ TO = {
     SlotState.LOADING: ["create", "load"],
     SlotState.UPDATING: ["create", "load", "start with weights to take"],
     SlotState.SERVING: ["create", "load", "start"],
+    SlotState.ASLEEP: ["create", "load", "start", "sleep"],
     SlotState.BROKEN: ["create", "load", "start", "fail"],
     SlotState.BACKING_OFF: ["create", "load", "start", "empty", "back_off"],
 }
@@ -28,8 +29,10 @@ LEGAL = {
     "create": {SlotState.EMPTY, SlotState.BACKING_OFF},
     "load": {SlotState.WAITING_FOR_RESOURCES},
     "start": {SlotState.LOADING},
-    "update": {SlotState.SERVING, SlotState.BROKEN},
+    "update": {SlotState.SERVING, SlotState.ASLEEP, SlotState.BROKEN},
     "serve": {SlotState.UPDATING, SlotState.BROKEN},
+    "sleep": {SlotState.SERVING, SlotState.BROKEN},
+    "wake": {SlotState.ASLEEP, SlotState.BROKEN},
     "empty": set(SlotState) - {SlotState.EMPTY, SlotState.BACKING_OFF},
     "back_off": {SlotState.EMPTY},
 }
@@ -42,6 +45,8 @@ CALLS = {
     "start with weights to take": lambda slot: slot.start(ACTOR, None),
     "update": ActorSlot.update,
     "serve": lambda slot: slot.serve(1),
+    "sleep": ActorSlot.sleep,
+    "wake": ActorSlot.wake,
     "fail": lambda slot: slot.fail(ACTOR, RuntimeError("illegal memory access")),
     "empty": ActorSlot.empty,
     "back_off": lambda slot: slot.back_off("its engine died"),
@@ -84,6 +89,10 @@ def test_an_actor_that_takes_new_weights_still_serves_and_one_that_takes_its_fir
         assert (slot.state, slot.version, slot.serves, slot.can_validate) == (SlotState.SERVING, 4, True, True)
         slot.update()
         assert (slot.state, slot.version, slot.serves, slot.can_validate) == (SlotState.UPDATING, 4, True, False)
+        slot.serve(5)
+        slot.sleep()
+        assert (slot.state, slot.version, slot.serves, slot.can_validate) == (SlotState.ASLEEP, 5, True, False)
+        assert slot.description == "sleeps while the learner has its GPU"
 
     in_a_loop(claim)
 

@@ -7,14 +7,16 @@ from collections import Counter
 
 import pytest
 
-from tasks.config import load_yaml
+from tasks.config import load_yaml, parse
 from tasks.generation.config import EngineConfig
 from tasks.inputs.files import Recipe
+from tasks.training.actors.process import ActorLostError
 from tasks.training.cluster.placement import (
     Node,
     Placement,
     decided,
     engine_bundle,
+    gpu_of_cluster,
     lack,
     lack_of_shared,
     plan,
@@ -24,6 +26,8 @@ from tasks.training.cluster.placement import (
 from tasks.training.cluster.pods import controller_pod, ray_job
 from tasks.training.cluster.processes import ResourceError, RunProcesses, check_resources
 from tasks.training.config import TrainingConfig
+from tasks.training.simulation.roofline import GPUS as DATASHEETS
+from tasks.training.simulation.roofline import KNOWN
 from tasks.verifiers.chat.config import JudgeConfig
 from tasks.verifiers.config import VerifiersConfig
 from tests.paths import ROOT
@@ -264,7 +268,7 @@ def engine_stand_in():
     """A class that stands for `ActorProcess`."""
 
     class EngineActor:
-        def __init__(self, *_):
+        def __init__(self, *_, **__):
             pass
 
         async def placed(self):
@@ -414,6 +418,104 @@ def test_gpus_that_cannot_be_shared_are_refused(ranks, count, engine, message):
     options = {"learner": {"ranks": ranks}, "actors": {"count": count, "engine": engine}}
     with pytest.raises(ValueError, match=message):
         TrainingConfig.model_validate(options | {"placement": "shared"})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"actors": {"count": 2}}, r"placement = turns: .* actors.count \(2\) must be learner.ranks \(1\)"),
+        ({"actors": {"engine": {"tensor_parallel_size": 2}}}, r"an engine lie on one GPU \(tensor_parallel_size \(2"),
+        ({"actors": {"engine": {"vllm": {"data_parallel_size": 2}}}}, "an engine lie on one GPU"),
+        ({"actors": {"engine": {"gpu_memory_utilization": 0.95}}}, "= 0.95 leaves too little .* it is 0.9"),
+        ({"learner": {"zero_stage": 3}}, "learner.zero_stage = 3, .* torch's AdamW; set zero_stage to 2"),
+        (
+            {"actors": {"engine": {"vllm": {"enable_sleep_mode": True}}}},
+            "enable_sleep_mode is not passed to vLLM: `placement: turns` of the recipe puts engines to sleep",
+        ),
+    ],
+)
+def test_turns_that_cannot_be_taken_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        TrainingConfig.model_validate(options | {"placement": "turns"})
+
+
+def test_turns_without_a_gpu_are_refused_in_the_file_and_on_a_machine(monkeypatch):
+    with pytest.raises(ValueError, match=r"placement = turns: .* and cluster\.gpus_per_node is 0"):
+        parse(Recipe, '{"extends": "quickstart", "placement": "turns", "cluster": {"gpus_per_node": 0}}')
+    run = decided(TrainingConfig(placement="turns"), gpus=0)
+    assert run.placement == "turns"
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 64.0})
+    with pytest.raises(ResourceError, match="placement = turns: the cluster has no GPU; placement = auto needs none"):
+        check_resources(run)
+
+
+def test_in_turns_engine_and_rank_have_nearly_all_of_the_gpu():
+    run = decided(TrainingConfig(placement="turns"), gpus=1)
+    assert (run.gpus, run.shares_gpus, run.takes_turns) == (1, True, True)
+    assert run.shares_of_gpu == (0.9, 0.9)
+    assert run.actors.engine.gpu_memory_utilization == 0.9
+    assert lack_of_shared(run, nodes(1)) == ""
+    assert lack_of_shared(run, nodes(0)).startswith("placement = turns: learner.ranks = 1")
+
+
+def test_auto_takes_turns_where_they_alone_are_known_to_fit_and_logs_it(caplog):
+    run, model = TrainingConfig(), KNOWN["Qwen2.5-1.5B"]
+    assert decided(run, 1, model, DATASHEETS["L40S"]).placement == "turns"
+    assert "do not fit on a GPU of 48 GB at the same time: they take turns (placement = turns)" in caplog.text
+    caplog.clear()
+    assert decided(run, 1, model, DATASHEETS["H100"]).placement == "shared"  # both fit
+    assert decided(run, 1, model, DATASHEETS["L4"]).placement == "shared"  # nothing fits
+    assert decided(run, 1, model, None).placement == "shared"
+    assert decided(run, 2, model, DATASHEETS["L40S"]).placement == "apart"
+    assert decided(config(ranks=1, count=2, span=1), 2, model, DATASHEETS["L40S"]).placement == "apart"
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    ("kinds", "memory"),
+    [(["H100"], 80e9), (["L4", "L4"], 24e9), (["L4", "H100"], None), (["MI300X"], None), ([], None)],
+)
+def test_the_gpu_of_a_cluster_is_known_by_the_name_that_ray_has_for_it(monkeypatch, kinds, memory):
+    described = [
+        {"Alive": True, "NodeManagerAddress": "n", "Resources": {"GPU": 1.0, f"accelerator_type:{kind}": 1.0}}
+        for kind in kinds
+    ]
+    monkeypatch.setattr("ray.nodes", lambda: described)
+    gpu = gpu_of_cluster()
+    assert (gpu.memory if gpu else None) == memory
+
+
+def test_the_first_engines_sleep_before_the_learner_starts_and_one_that_is_lost_has_left_the_gpu():
+    class Loading:
+        def __init__(self, error=None):
+            self.error = error
+            self.calls = []
+
+        async def placed(self):
+            self.calls.append("placed")
+
+        async def start(self):
+            self.calls.append("start")
+            if self.error:
+                raise self.error
+
+        async def sleep(self):
+            self.calls.append("sleep")
+
+        async def kill(self):
+            self.calls.append("kill")
+
+    def loaded(placement, *actors):
+        of_run = RunProcesses.__new__(RunProcesses)
+        of_run._config, of_run._shared = TrainingConfig(placement=placement), object()
+        of_run._loading = dict(enumerate(actors))
+        asyncio.run(of_run.engines_loaded())
+        return [actor.calls for actor in actors], list(of_run._loading)
+
+    lost = ActorLostError("no GPU memory")
+    calls, waiting = loaded("turns", Loading(), Loading(lost))
+    assert (calls, waiting) == ([["placed", "start", "sleep"], ["placed", "start", "kill"]], [0])
+    assert loaded("shared", Loading()) == ([["placed", "start"]], [0])
 
 
 def test_the_pod_of_shared_gpus_has_one_for_every_rank():

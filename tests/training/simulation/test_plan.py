@@ -16,7 +16,8 @@ from tasks.training.config import TrainingConfig
 from tasks.training.learner.config import DenseAttentionError
 from tasks.training.simulation import roofline
 from tasks.training.simulation.actors import mean_context
-from tasks.training.simulation.plan import Machines, PlanError, Prompts, best_split, plan
+from tasks.training.simulation.fit import PlanError, fitting, with_adapter
+from tasks.training.simulation.plan import Machines, Prompts, best_split, plan
 from tasks.training.simulation.rank_memory import learner_memory, rank_memory
 from tasks.training.simulation.roofline import GB, GPUS, KNOWN, Architecture, Experts, ShapeError
 from tests.paths import ROOT
@@ -530,7 +531,73 @@ def test_on_a_shared_gpu_both_fit_into_their_shares_at_half_their_pace():
     assert (apart.nodes, apart.gpus) == (2, 2)
     assert planned.learner_rate == apart.learner_rate / 2
     assert planned.engine.sequence_seconds == 2 * apart.engine.sequence_seconds
-    with pytest.raises(PlanError, match="a learner rank needs 29 GB and has 13"):
+    fit = r"Placements that fit on a GPU of 24 GB: all weights: none; LoRA: apart, shared, turns"
+    with pytest.raises(PlanError, match=f"a learner rank needs 29 GB and has 13: .* {fit}"):
         plan(recipe, KNOWN["Qwen2.5-1.5B"], machines)
     with pytest.raises(PlanError, match="nothing to split"):
         best_split(recipe, model, machines, nodes=4)
+
+
+def test_in_turns_both_have_nearly_all_of_the_gpu_at_their_own_pace_and_move_in_between():
+    recipe = with_overrides("one_gpu", ("placement=turns", "actors.engine.gpu_memory_utilization=null")).run
+    model, machines = KNOWN["Qwen2.5-1.5B"], Machines(roofline.GPUS["L40S"], gpus_per_node=1)
+    planned = plan(recipe, model, machines)
+    assert (planned.nodes, planned.gpus) == (1, 1)
+    assert planned.learner_room == pytest.approx(0.9 * 0.9 * 48e9)
+    assert planned.kv_room == pytest.approx(0.9 * 48e9 - 2 * model.parameters)
+    assert planned.moved == (2 + 12) * model.parameters  # weights, and the optimizer's state
+    bytes_moved = planned.moved + 2 * model.parameters  # the engine's weights
+    assert planned.turn_seconds == pytest.approx(bytes_moved / 14e9 + bytes_moved / 20e9)
+    apart = plan(recipe.model_copy(update={"placement": "apart"}), model, machines)
+    assert planned.learner_rate == apart.learner_rate
+    assert planned.engine.sequence_seconds == apart.engine.sequence_seconds
+    assert (apart.moved, apart.turn_seconds) == (0, 0)
+    # either idles while the other computes, and both while they move
+    assert planned.simulated.learner_idle + planned.simulated.actors_idle > 1
+    assert planned.simulated.staleness <= 1
+    with pytest.raises(PlanError, match="nothing to split"):
+        best_split(recipe, model, machines, nodes=4)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "lora", "placements"),
+    [
+        ("Qwen2.5-0.5B", "L4", False, ["apart", "shared", "turns"]),  # 10 GB of 21.6, 11.9 or 19.4
+        ("Qwen2.5-1.5B", "L4", False, []),  # 29 GB
+        ("Qwen2.5-1.5B", "L4", True, ["apart", "shared", "turns"]),
+        ("Qwen2.5-1.5B", "L40S", False, ["apart", "turns"]),  # 29 GB of 43.2, 23.8 or 38.9
+        ("Qwen2.5-1.5B", "H100", False, ["apart", "shared", "turns"]),  # and of 72, 39.6 or 64.8
+        ("Qwen2.5-7B", "L4", True, ["apart", "turns"]),  # 16 GB; beside its weights no sequence in 9.6 GB
+        ("Qwen2.5-7B", "H100", False, []),  # 138 GB
+        ("Qwen2.5-7B", "H100", True, ["apart", "shared", "turns"]),
+    ],
+)
+def test_placements_that_fit_by_hand(name, gpu, lora, placements):
+    recipe = with_adapter(load_yaml(Recipe, RECIPES / "one_gpu.yaml"), lora=lora)
+    apart = recipe.model_copy(update={"placement": "apart"})  # whose share of the engine is none of the others'
+    engine = apart.actors.engine.model_copy(update={"gpu_memory_utilization": None})
+    apart = apart.model_copy(update={"actors": apart.actors.model_copy(update={"engine": engine})})
+    assert fitting(apart, KNOWN[name], GPUS[gpu]) == placements
+
+
+def test_turns_do_not_fit_with_sharded_weights_nor_where_an_engine_has_several_gpus():
+    model = KNOWN["Qwen2.5-0.5B"]
+    assert fitting(with_overrides("one_gpu", ("learner.zero_stage=3",)).run, model, H100) == ["apart", "shared"]
+    several = with_overrides("one_gpu", ("placement=auto", "actors.count=2")).run
+    assert fitting(several, model, H100) == ["apart"]
+
+
+@pytest.mark.long
+def test_the_command_names_what_fits_on_one_gpu():
+    overrides = ("placement=turns", "actors.engine.gpu_memory_utilization=null")
+    done = CliRunner().invoke(main, ["plan", "one_gpu_lora", "--gpu", "L40S", *overrides])
+    assert done.exit_code == 0, done.output
+    assert "1 node of L40S: 1 learner rank, with an engine in turns with each" in done.output
+    assert "3.1 GB of the rank's states, and the engine's weights, to main memory and back: 0.75 s" in done.output
+    assert "on 24 GB       all weights: none; LoRA: apart, shared, turns (L4)" in done.output
+    assert "on 48 GB       all weights: apart, turns; LoRA: apart, shared, turns (L40S)" in done.output
+    assert "on 80 GB       all weights: apart, shared, turns; LoRA: apart, shared, turns (H100)" in done.output
+    done = CliRunner().invoke(main, ["plan", "one_gpu", "--gpu", "L4", "model.source.name=Qwen/Qwen2.5-7B-Instruct"])
+    assert isinstance(done.exception, PlanError)
+    assert "a learner rank needs 1" in str(done.exception)
+    assert "Placements that fit on a GPU of 24 GB: all weights: none; LoRA: apart, turns" in str(done.exception)

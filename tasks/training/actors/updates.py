@@ -1,0 +1,133 @@
+"""When each actor takes the newest weights, and when it sleeps, because the learner has its GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tasks.training.actors.engine_check import EngineCheck
+from tasks.training.actors.process import Actor, ActorLostError
+from tasks.training.actors.receiver import Receiver
+from tasks.training.actors.slot import ActorSlot
+from tasks.training.actors.weights import Weights
+from tasks.training.config import TrainingConfig
+from tasks.training.timeouts import Limit, until_the_first, within
+from tasks.training.turns import Turns
+
+
+class WeightUpdates:
+    """The updates of all actors of a fleet, each of which takes new weights by itself, as `actors.updates` allows.
+
+    Attributes:
+        mode: `actors.updates`; in a synchronous run `in_flight` becomes `barrier`, since actors are idle when weights
+            come, and the first to have them must not take all samples.
+        limit: time limit of an update, and of falling asleep and waking.
+    """
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        slots: Sequence[ActorSlot],
+        weights: Weights,
+        receiver: Receiver,
+        turns: Turns,
+        engine_check: EngineCheck | None = None,
+    ) -> None:
+        """Keep the actors of `slots` current.
+
+        Args:
+            config: the options of the run.
+            slots: all actor slots of the fleet.
+            weights: the weights that actors take.
+            receiver: is notified of updates.
+            turns: the turns in which engines have their GPUs.
+            engine_check: checks each engine after its first update; None: engines are not checked.
+        """
+        actors = config.actors
+        self._keep_cache = actors.keep_cache
+        self._slots = slots
+        self._weights = weights
+        self._receiver = receiver
+        self._turns = turns
+        self._engine_check = engine_check
+        self.mode = "barrier" if config.is_synchronous and actors.updates == "in_flight" else actors.updates
+        self.limit = Limit.of(config, "actors.update_timeout_seconds")
+
+    def is_behind(self, slot: ActorSlot) -> bool:
+        """Return whether the actor of `slot` has older weights than the newest published ones."""
+        return slot.version is not None and slot.version < self._weights.version
+
+    async def begin(self, slot: ActorSlot, actor: Actor, node: str, *, needs_weights: bool) -> None:
+        """Let the started engine of `actor` serve, with the newest weights where it `needs_weights`."""
+        if needs_weights:
+            slot.start(actor, None)
+            await self._weights.newer_than(-1, node, self.limit)
+            slot.serve(await self._update(slot, actor, node))
+        else:
+            if self._turns.taken:  # the first engines sleep since they were loaded
+                await self._wake(slot, actor)
+            slot.start(actor, 0)
+
+    async def next(self, slot: ActorSlot, actor: Actor, node: str) -> None:
+        """Wait for the actor's next update or sleep, and return when it generates again."""
+        if self._turns.taken:
+            await until_the_first([self._until_it_may_update(slot, node), self._turns.until_wanted()])
+            if self._turns.are_learners:
+                await self._sleep(slot, actor, node)
+                return
+        else:
+            await self._until_it_may_update(slot, node)
+        slot.update()
+        slot.serve(await self._update(slot, actor, node))
+
+    async def _sleep(self, slot: ActorSlot, actor: Actor, node: str) -> None:
+        """Let the engine sleep through the learner's turn, and wake with newer weights if it may take them now."""
+        slot.sleep()
+        falling_asleep = f"actor {slot.index} falls asleep"
+        await within(actor.sleep(), falling_asleep, self.limit, error=ActorLostError)
+        self._turns.leave(slot.index)
+        await self._turns.enter(slot.index)
+        assert slot.version is not None
+        free = slot.unpinned.is_set() and all(other.idle.is_set() for other in self._waits_for(slot))
+        if free and self._weights.newest_on(node) > slot.version:
+            slot.update()
+            slot.serve(await self._update(slot, actor, node))
+        else:
+            await self._wake(slot, actor)
+            slot.wake()
+
+    async def _wake(self, slot: ActorSlot, actor: Actor) -> None:
+        await within(actor.wake(), f"actor {slot.index} wakes", self.limit, error=ActorLostError)
+
+    def _waits_for(self, slot: ActorSlot) -> Sequence[ActorSlot]:
+        """The slots that have to be idle before the actor of `slot` may take new weights."""
+        return {"barrier": self._slots, "static": self._slots, "drained": [slot]}.get(self.mode, [])
+
+    async def _until_it_may_update(self, slot: ActorSlot, node: str) -> None:
+        """Wait until there are newer weights, which the actor may take: a validation does not pin it, nor `mode`."""
+        assert slot.version is not None
+        await self._weights.newer_than(slot.version, node, self.limit)
+        while True:
+            await slot.unpinned.wait()
+            for other in self._waits_for(slot):
+                await other.idle.wait()
+            if slot.unpinned.is_set():  # still, after the wait for idle actors
+                return
+
+    async def _update(self, slot: ActorSlot, actor: Actor, node: str) -> int:
+        """Let the actor of `slot` take the newest weights on its node, and return their version."""
+        with self._weights.open(node) as (version, path):
+            timing = await within(
+                actor.update(str(path), version, keep_cache=self._keep_cache),
+                f"an actor takes the weights of version {version}",
+                self.limit,
+                error=ActorLostError,
+            )
+        self._receiver.on_update(timing)
+        if self._engine_check:
+            await within(
+                self._engine_check.check(slot.index, actor, version),
+                f"actor {slot.index} computes the log-probabilities of the check",
+                self.limit,
+                error=ActorLostError,
+            )
+        return version

@@ -1,0 +1,151 @@
+"""Check of an engine and a learner rank that take turns on one GPU, as with `placement: turns` of a recipe."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import time
+from collections.abc import Awaitable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from tasks.generation.config import EngineConfig, SamplingConfig
+from tasks.machine import precision
+from tasks.machine.resources import has_gpu
+from tasks.training.config import TrainingConfig
+from tasks.training.gpu_check.learning import LearnerChecks
+from tasks.training.gpu_check.results import Findings, SkippedError
+from tasks.training.gpu_check.sizes import Sizes
+from tasks.training.gpu_check.timing import seconds_of
+from tasks.training.learner.packing import Floats, Sequence, pack
+from tasks.training.learner.rounding import engine_rounding
+from tasks.training.simulation.roofline import GB
+
+if TYPE_CHECKING:
+    from tasks.generation.engine import Engine
+    from tasks.training.learner.trainer import Trainer
+
+TEXT_TOKENS = 24
+"""Tokens of the text whose log-probabilities engine and learner compute."""
+END = "<end>"
+"""The token that ends a response."""
+
+
+class TurnsCheck:
+    """The check of turns: an engine sleeps in the middle of responses, and wakes with the weights of a step."""
+
+    def __init__(self, sizes: Sizes, folder: Path, learner: LearnerChecks) -> None:
+        """Make the check.
+
+        Args:
+            sizes: of model, rows and responses.
+            folder: of the model.
+            learner: builds the rank.
+        """
+        self._sizes = sizes
+        self._folder = folder
+        self._learner = learner
+        random = np.random.default_rng(1)
+        self._text: list[int] = random.integers(sizes.model.vocabulary - 1, size=TEXT_TOKENS).tolist()
+
+    def __call__(self, findings: Findings) -> None:
+        """Let both take two turns: seconds of each move, memory that stays on the GPU, and the same policy in both."""
+        if not importlib.util.find_spec("vllm"):
+            raise SkippedError("vLLM: not installed, not checked.")
+        from tasks.generation.engine import Engine
+
+        save_tokenizer(self._folder, self._sizes.model.vocabulary)
+        config = self._learner.config(self._sizes.short_row, placement="turns")
+        options = EngineConfig(
+            max_model_len=sum(self._sizes.short_row),
+            max_num_seqs=self._sizes.responses,
+            gpu_memory_utilization=config.shares_of_gpu[0],
+            dtype=precision.resolve("auto", gpu=has_gpu()),
+        )
+
+        async def check() -> None:
+            engine = await Engine.start(self._folder, options, updatable=True, can_sleep=True)
+            try:
+                await self._take_turns(findings, config, engine)
+            finally:
+                engine.shutdown()
+
+        asyncio.run(check())
+
+    async def _take_turns(self, findings: Findings, config: TrainingConfig, engine: Engine) -> None:
+        sizes, figures = self._sizes, findings.figures
+        sampling = SamplingConfig(max_tokens=sizes.response)
+        prompt, weights = self._text[:8], self._folder.with_name("weights.safetensors")
+
+        def responses() -> list[asyncio.Task[Any]]:
+            return [asyncio.create_task(engine.generate(prompt, sampling)) for _ in range(sizes.responses)]
+
+        began = time.perf_counter()
+        generated = sum(completion.num_tokens for completion in await asyncio.gather(*responses()))
+        figures["engine, tokens/s"] = generated / (time.perf_counter() - began)
+        trainer = None
+        for version, turn in ((1, "first"), (2, "second")):
+            waiting = responses()
+            await asyncio.sleep(0)
+            figures[f"engine falls asleep, {turn} time, s"] = await _seconds(engine.sleep())
+            _note_memory(findings, f"beside a sleeping engine, {turn} time")
+            if trainer is None:
+                trainer = self._learner.build(findings, config)
+            else:
+                figures["reload_states, s"] = seconds_of(trainer.reload_states)
+            expected = self._learn(findings, trainer, weights, turn)
+            _note_memory(findings, f"beside an offloaded learner, {turn} time")
+            figures[f"engine wakes and takes weights, {turn} time, s"] = await _seconds(
+                engine.update_weights(weights, version)
+            )
+            versions = {completion.versions[-1].version for completion in await asyncio.gather(*waiting)}
+            findings.require(versions == {version}, f"Responses end under versions {versions}, not {version}.")
+            apart = float(np.abs(expected - await engine.prompt_logprobs(self._text)).mean())
+            figures[f"engine and learner apart, {turn} time, nats"] = apart
+            tolerance = engine_rounding(engine.config.dtype, engine.config.dtype)
+            findings.require(apart <= tolerance, f"Awake, the engine is {apart:.2g} nats from the learner.")
+
+    def _learn(self, findings: Findings, trainer: Trainer, weights: Path, turn: str) -> Floats:
+        """Take a step, write the weights and leave the GPU; return the log-probabilities of the text."""
+        rows = self._learner.rows(self._sizes.short_row)
+        trainer.step(rows, float(sum(row.mask.sum() for row in rows)), 1e-4)
+        [[row]] = pack([Sequence(self._text[:1], self._text[1:], [0.0] * (TEXT_TOKENS - 1), 0.0)], TEXT_TOKENS)
+        logprobs = trainer.plain_logprobs([row])[0]
+        writing = partial(trainer.write_weights, str(weights))
+        findings.figures[f"weights to a file, {turn} time, s"] = seconds_of(writing)
+        findings.figures[f"offload_states, {turn} time, s"] = seconds_of(trainer.offload_states)
+        return logprobs
+
+
+async def _seconds(call: Awaitable[object]) -> float:
+    began = time.perf_counter()
+    await call
+    return time.perf_counter() - began
+
+
+def _note_memory(findings: Findings, when: str) -> None:
+    """Note the GPU's memory that all processes have together."""
+    if torch.cuda.is_available():
+        free, total = torch.cuda.mem_get_info()
+        findings.figures[f"GPU memory in use, {when}, GB"] = (total - free) / GB
+
+
+def save_tokenizer(folder: Path, vocabulary: int) -> None:
+    """Write a tokenizer of words w0, w1, ... to a model's folder, which an engine loads; the last token ends a text."""
+    words = {**{f"w{index}": index for index in range(vocabulary - 1)}, END: vocabulary - 1}
+    special = {"id": vocabulary - 1, "content": END, "special": True}
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    tokenizer = {
+        "version": "1.0",
+        "added_tokens": [special | flags],
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "model": {"type": "WordLevel", "vocab": words, "unk_token": "w0"},
+    }
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END}
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))

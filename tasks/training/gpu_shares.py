@@ -1,0 +1,78 @@
+"""Shares of a GPU's memory for an engine and a learner rank, and which options let both use one GPU (`placement`)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tasks.generation.config import GPU_SHARE, EngineConfig
+
+SHARED_ENGINE = 0.4
+"""Share of a GPU's memory that an engine takes by default beside a learner rank."""
+LIBRARIES = 0.05
+"""Share of a GPU's memory that neither the engine nor the learner rank on it may fill: both load CUDA's libraries."""
+SMALLEST_LEARNER = 0.15
+"""Smallest share of a GPU's memory that an engine may leave to the learner rank beside it."""
+ABSENT = 0.1
+"""Share of a GPU's memory that engine or learner rank may still hold in the turn of the other: CUDA's libraries, and
+an engine's graphs."""
+
+PlacementOption = Literal["auto", "apart", "shared", "turns"]
+"""Values of the option `placement`."""
+
+
+def shares(placement: PlacementOption, utilization: float | None) -> tuple[float, float]:
+    """Return the shares of a GPU's memory that an engine takes, and that a learner rank may take.
+
+    Args:
+        placement: of both; `auto` counts as apart.
+        utilization: the option `actors.engine.gpu_memory_utilization`.
+    """
+    match placement:
+        case "shared":
+            engine = utilization or SHARED_ENGINE
+            return engine, 1 - engine - LIBRARIES
+        case "turns":
+            return utilization or 1 - ABSENT, 1 - ABSENT
+        case _:
+            return utilization or GPU_SHARE, 1.0
+
+
+def can_share(ranks: int, engines: int, engine: EngineConfig) -> bool:
+    """Return whether every one of `ranks` learner ranks can have one of `engines` engines on its GPU."""
+    return engines == ranks and engine.gpus == 1
+
+
+def refusal(placement: PlacementOption, ranks: int, engines: int, engine: EngineConfig, zero_stage: int) -> str:
+    """Return why ranks and engines cannot be on the same GPUs as `placement` says; empty: they can, or need not.
+
+    Args:
+        placement: the option.
+        ranks: number of learner ranks.
+        engines: number of engines.
+        engine: the options of each engine.
+        zero_stage: the learner's.
+    """
+    if placement not in ("shared", "turns"):
+        return ""
+    if not can_share(ranks, engines, engine):
+        return (
+            f"placement = {placement}: every GPU has one rank and one engine, so that actors.count ({engines}) must be "
+            f"learner.ranks ({ranks}), and an engine lie on one GPU ({engine.parallel_sizes})"
+        )
+    of_engine, of_rank = shares(placement, engine.gpu_memory_utilization)
+    if of_rank < SMALLEST_LEARNER:
+        return (
+            f"placement = shared: actors.engine.gpu_memory_utilization = {of_engine:g} leaves {max(of_rank, 0):.0%} of "
+            f"a GPU to the learner rank on it; without the option it is {SHARED_ENGINE:g}"
+        )
+    if placement == "turns" and of_engine > 1 - ABSENT:
+        return (
+            f"placement = turns: actors.engine.gpu_memory_utilization = {of_engine:g} leaves too little of a GPU for "
+            f"what a learner rank holds between its turns; without the option it is {1 - ABSENT:g}"
+        )
+    if placement == "turns" and zero_stage == 3:
+        return (
+            "placement = turns: with learner.zero_stage = 3, DeepSpeed moves states into main memory for an optimizer "
+            "of its own alone, and the learner's is torch's AdamW; set zero_stage to 2"
+        )
+    return ""

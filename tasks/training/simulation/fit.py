@@ -1,0 +1,163 @@
+"""Memory of learner ranks and engines on a GPU: what they need and have, and with which `placement` they fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import get_args
+
+from tasks.failures import MistakeError
+from tasks.training import gpu_shares
+from tasks.training.config import TrainingConfig
+from tasks.training.gpu_shares import PlacementOption
+from tasks.training.learner.config import LoraConfig, check_dense_attention
+from tasks.training.simulation import roofline
+from tasks.training.simulation.rank_memory import LearnerMemory, learner_memory
+from tasks.training.simulation.roofline import GB, Architecture, Gpu
+
+RESERVED = 0.1
+"""Share of a GPU's memory that a learner rank leaves to libraries, buffers and fragments."""
+ADAPTER = LoraConfig(rank=32, alpha=64)
+"""Adapter that is assumed for a recipe that trains all weights, to compute what would fit with one."""
+
+
+class PlanError(MistakeError):
+    """A recipe cannot work on the given machines; the message names the reason and a way out."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """Memory of a learner rank or of an engine, bytes.
+
+    Attributes:
+        needed: what it cannot do without.
+        room: what it may take.
+    """
+
+    needed: float
+    room: float
+
+    @property
+    def fits(self) -> bool:
+        """Return whether there is room for what is needed."""
+        return self.needed <= self.room
+
+
+def learner_room(config: TrainingConfig, gpu: Gpu) -> float:
+    """Return the bytes that a learner rank may take of its GPU."""
+    return (1 - RESERVED) * config.shares_of_gpu[1] * gpu.memory
+
+
+def kv_room(config: TrainingConfig, model: Architecture, gpu: Gpu) -> float:
+    """Return the bytes for an engine's KV cache; below 0 where not even the weights fit."""
+    gpus = config.actors.engine.gpus_of_replica
+    return roofline.kv_room(model, gpu, gpus=gpus, utilization=config.shares_of_gpu[0])
+
+
+def needs(config: TrainingConfig, model: Architecture, gpu: Gpu) -> tuple[Need, Need]:
+    """Return the memory of a learner rank, and that of an engine: its weights and one sequence of the longest kind.
+
+    Raises:
+        DenseAttentionError: rows are too long for the attention that GPUs have for the learner's type.
+    """
+    if config.learner.dtype == "float32":
+        check_dense_attention(config.learner)
+    weights = roofline.WEIGHT * model.parameters
+    longest = model.kv_cache(config.actors.engine.max_model_len)
+    rank = Need(learner_memory(model, config).total, learner_room(config, gpu))
+    return rank, Need(weights + longest, weights + kv_room(config, model, gpu))
+
+
+def fitting(config: TrainingConfig, model: Architecture, gpu: Gpu) -> list[PlacementOption]:
+    """Return the placements other than `auto` with which ranks and engines fit into the memory of their GPUs.
+
+    `actors.engine.gpu_memory_utilization` counts for the recipe's own placement, and for all where that is `auto`; for
+    others it is the default.
+    """
+    return [
+        placement
+        for placement in get_args(PlacementOption)
+        if placement != "auto"
+        and not _refused(placed := _placed(config, placement))
+        and all(need.fits for need in needs(placed, model, gpu))
+    ]
+
+
+def _placed(config: TrainingConfig, placement: PlacementOption) -> TrainingConfig:
+    if config.placement in (placement, "auto"):
+        return config.model_copy(update={"placement": placement})
+    engine = config.actors.engine.model_copy(update={"gpu_memory_utilization": None})
+    actors = config.actors.model_copy(update={"engine": engine})
+    return config.model_copy(update={"placement": placement, "actors": actors})
+
+
+def _refused(config: TrainingConfig) -> str:
+    actors, learner = config.actors, config.learner
+    return gpu_shares.refusal(config.placement, learner.ranks, actors.count, actors.engine, learner.zero_stage)
+
+
+def with_adapter(config: TrainingConfig, *, lora: bool) -> TrainingConfig:
+    """Return `config` where an adapter is trained, or where all weights are."""
+    return config.model_copy(update={"lora": (config.lora or ADAPTER) if lora else None})
+
+
+def on_one_gpu(config: TrainingConfig, model: Architecture, gpu: Gpu) -> str:
+    """Return with which placements a model fits on GPUs of a kind, all weights and with an adapter, in words."""
+    ways = []
+    for what, lora in (("all weights", False), ("LoRA", True)):
+        placements = fitting(with_adapter(config, lora=lora), model, gpu)
+        ways.append(f"{what}: {', '.join(placements) or 'none'}")
+    return "; ".join(ways)
+
+
+def check_memory(config: TrainingConfig, model: Architecture, gpu: Gpu) -> None:
+    """Check that a learner rank, and an engine with one sequence, fit into the memory that they have.
+
+    Raises:
+        PlanError: one does not; names the option that would help and, where every rank can have an engine on its GPU,
+            what fits on this kind of GPU.
+        DenseAttentionError: rows are too long for the attention that GPUs have for the learner's type.
+    """
+    rank, engine = needs(config, model, gpu)
+    reason = ""
+    if not rank.fits:
+        reason = _of_rank(learner_memory(model, config), rank)
+    elif not engine.fits:
+        reason = _of_engine(config, model, engine)
+    if reason and config.as_many_engines_as_ranks:
+        reason += f". Placements that fit on a GPU of {gpu.memory / GB:.0f} GB: {on_one_gpu(config, model, gpu)}"
+    if reason:
+        raise PlanError(reason)
+
+
+def _of_engine(config: TrainingConfig, model: Architecture, need: Need) -> str:
+    options, weights = config.actors.engine, roofline.WEIGHT * model.parameters
+    longest, room = model.kv_cache(options.max_model_len), need.room - weights
+    remedies = {
+        "shared": "raise actors.engine.gpu_memory_utilization",
+        "turns": "lower actors.engine.max_model_len",
+    }
+    return (
+        f"an engine on {options.gpus_of_replica} GPUs has {max(room, 0) / GB:,.1f} GB beside the weights of "
+        f"{weights / GB:,.0f} GB, and one sequence of actors.engine.max_model_len = {options.max_model_len:,} needs "
+        f"{longest / GB:,.1f}: {remedies.get(config.placement, 'raise actors.engine.tensor_parallel_size')}"
+    )
+
+
+def _of_rank(memory: LearnerMemory, need: Need) -> str:
+    largest = max(memory.uses, key=lambda name: memory.uses[name])
+    remedy = {
+        "weights": "learner.zero_stage = 3, or more learner.ranks",
+        "gradients": "learner.zero_stage = 2 or 3, or more learner.ranks",
+        "optimizer": "lora, or more learner.ranks, or learner.deepspeed = {zero_optimization: {offload_optimizer: "
+        "{device: cpu}}}",
+        "gathered": "learner.deepspeed = {zero_optimization: {stage3_max_live_parameters: ...}}",
+        "reference": "objective.kl.beta = 0, or lora, or learner.zero_stage = 3",
+        "mixed": "objective.kl.sync_alpha = 1 or none, or learner.zero_stage = 3",
+        "activations": "learner.gradient_checkpointing = true, with learner.offload_activations = true, or fewer "
+        "learner.micro_batch_tokens",
+        "logits": "fewer learner.logprob_chunk_tokens",
+    }[largest]
+    return (
+        f"a learner rank needs {need.needed / GB:,.0f} GB and has {need.room / GB:,.0f}: the most, "
+        f"{memory.uses[largest] / GB:,.0f} GB, is for {largest}. Way out: {remedy}"
+    )
