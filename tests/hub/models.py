@@ -55,6 +55,9 @@ WITHOUT_THOUGHTS = (
 ON_A_BRANCH = {"deepseek-ai/deepseek-math-7b-instruct": "refs/pr/2"}
 """The branch that has safetensors, of models whose main branch has none."""
 
+SMALL = "small-"
+"""Beginning of a small model's name."""
+
 PULL = 4.0
 """Logit that the tokens of answers have above others, on average."""
 
@@ -71,16 +74,21 @@ def light() -> list[Repository]:
     return [_repository(name, files) for name in FAMILIES]
 
 
+def small(name: str) -> str:
+    """The id of the small model that stands in for `name`; by the own one, its memory would be that of the large."""
+    return name.replace("/", f"/{SMALL}")
+
+
 def weighty(name: str) -> Repository:
-    """One model, with random weights and a tokenizer, so that it can be served and trained."""
-    family, options = FAMILIES[name]
+    """One model by its id of `small`, with random weights and a tokenizer, so that it can be served and trained."""
+    family, options = FAMILIES[name.replace(f"/{SMALL}", "/")]
     with TemporaryDirectory() as folder:
         build(Path(folder), family, **options)
         return _repository(name, {path.name: path.read_bytes() for path in Path(folder).iterdir()})
 
 
 def _repository(name: str, files: dict[str, bytes]) -> Repository:
-    branch = ON_A_BRANCH.get(name)
+    branch = ON_A_BRANCH.get(name.replace(f"/{SMALL}", "/"))
     if branch is None:
         return Repository("model", name, files)
     without = {path: content for path, content in files.items() if not path.endswith(".safetensors")}

@@ -41,7 +41,7 @@ def process_of(name):
     raise AssertionError(f"there is no {name}")
 
 
-def drive(recipe, model, prompts, folder, kills, kill_driver_after, watch):
+def drive(recipe, model, prompts, folder, kills, kill_driver_after, watch, pretend_gpu):
     """The driver of a training run, to be run in a process of its own; after step n it kills a process `kills[n]`."""
     import ray
 
@@ -61,7 +61,12 @@ def drive(recipe, model, prompts, folder, kills, kill_driver_after, watch):
         if checkpoint.name == f"step_{kill_driver_after:08d}":
             os.kill(os.getpid(), signal.SIGKILL)
 
-    # A GPU as a workstation has it whose torch is built for CPUs: Ray counts it, and the run trains without it.
+    # A GPU as a workstation has it whose torch is built for CPUs: Ray counts it, and the run trains without it; unless
+    # it is pretended that torch is built for it. Then ranks and engines are given it, and compute on CPUs all the same.
+    if pretend_gpu:
+        import torch
+
+        torch.backends.cuda.is_built = lambda: True
     ray.init(address="local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False)
     result = train(RunInputs(recipe, model, prompts, folder, on_step=on_step, on_saved=on_saved))
     (folder / "resumed_from").write_text(str(result.resumed_from))
@@ -81,13 +86,13 @@ def no_one(_folder, _metrics):
     """Watches nothing."""
 
 
-def run(recipe, model, prompts, folder, *, kills=(), kill_driver_after=0, watch=no_one):
+def run(recipe, model, prompts, folder, *, kills=(), kill_driver_after=0, watch=no_one, pretend_gpu=False):
     """Drive a run to its end; returns the exit code, when no process of the run is left.
 
     `watch`, a function of a module, is called in the driver with the run folder and the metrics of each step.
     """
     process = multiprocessing.get_context("spawn").Process(
-        target=drive, args=(recipe, model, prompts, folder, dict(kills), kill_driver_after, watch)
+        target=drive, args=(recipe, model, prompts, folder, dict(kills), kill_driver_after, watch, pretend_gpu)
     )
     process.start()
     process.join()

@@ -278,6 +278,22 @@ def test_a_run_survives_the_death_of_an_engine_and_of_a_learner_rank(killed):
     check_agreement(killed)
 
 
+@pytest.mark.complete
+def test_learner_and_engine_take_turns_on_one_gpu_and_either_may_die(tiny_model, prompts, folder):
+    """The GPU is pretended: engine and rank stop for each other as on a real one, and stay in main memory."""
+    recipe = RECIPE.model_copy(
+        update={"placement": "turns", "checkpoint_every": 2, "validation": ValidationConfig(every=3, prompts=2)}
+    )
+    kills = {1: ENGINE, 3: LEARNER}
+    assert run(recipe, tiny_model, prompts, folder, kills=kills, pretend_gpu=True) == 0
+    check_run(folder)
+    warnings = (folder / LOG).read_text()
+    assert sum(row["actors_lost"] for row in metrics(folder)) == 1, warnings
+    assert sum(row["learner_restarts"] for row in metrics(folder)) == 1, warnings
+    assert all(row["actors_idle"] > 0 for row in metrics(folder))  # asleep
+    assert all(row["preemptions"] == 0 for row in metrics(folder))
+
+
 @pytest.fixture(scope="module")
 def two_cores():
     """A local Ray that has two cores."""

@@ -12,7 +12,7 @@ import yaml
 
 from tasks.config import load_yaml
 from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, Recipe
-from tests.hub.models import CONTEXT
+from tests.hub.models import CONTEXT, small
 
 TOKENS = 12
 """Most tokens of a response."""
@@ -66,7 +66,7 @@ def shrunk(name: str, folder: Path, judge: str = "", model: Path | None = None) 
     """Write a recipe that extends `workflows/recipes/<name>.yaml`, beside its data and evaluation; return its path.
 
     One step of two groups of four short responses, on one rank and one engine without a GPU. A model of the hub is
-    named as it was; one in a package, of 135 million weights, is another.
+    the small one of that name (`tests.hub.models.small`); one in a package, of 135 million weights, is a folder.
 
     Args:
         name: the name of the shipped recipe.
@@ -92,7 +92,10 @@ def shrunk(name: str, folder: Path, judge: str = "", model: Path | None = None) 
         recipe["updates.minibatches"] = 2
     if shipped.objective.shaping.overlong is not None:
         recipe["objective.shaping.overlong"] = {"max_length": TOKENS, "cache": TOKENS // 4}
-    if shipped.model.source.kind != "hub":
+    source = shipped.model.source
+    if source.kind == "hub":
+        recipe["model.source"] = source.model_dump(exclude_unset=True) | {"name": small(source.name)}
+    else:
         recipe["model.source"] = {"kind": "folder", "path": str(model)}
     evaluation = {
         "extends": shipped.evaluation,

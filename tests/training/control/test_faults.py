@@ -315,7 +315,7 @@ def test_of_several_updates_on_a_batch_one_that_is_not_finite_is_left_out_and_co
 def test_a_disk_that_does_not_answer_ends_the_run_and_an_upload_that_is_slow_does_not(tmp_path, caplog, monkeypatch):
     import tasks.training.records.checkpoint as module
 
-    async def slow(_self, _checkpoint):
+    async def slow(_self, _checkpoint, _superseded):
         await asyncio.sleep(500)
 
     monkeypatch.setattr(module.Checkpoints, "settle", slow)

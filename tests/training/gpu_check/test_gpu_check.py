@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 
@@ -39,6 +40,39 @@ def test_a_dry_run_walks_all_checks_without_ray_vllm_and_flyte(tmp_path):
     assert checks["training"]["figures"]["tokens of a row"] == TINY.row_tokens
     for name in ("attention", "policy", "log-probabilities", "LoRA"):
         assert f"passed   {name}" in done.stdout
+
+
+TURNS = """
+import sys, tempfile
+from pathlib import Path
+from tasks.training.gpu_check import learning, turns
+from tasks.training.gpu_check.results import Findings
+from tasks.training.gpu_check.sizes import TINY, save_random_model
+
+if __name__ == "__main__":
+    import torch
+
+    folder = Path(sys.argv[1])
+    save_random_model(folder, TINY.model, torch.float32)
+    findings = Findings()
+    turns.TurnsCheck(TINY, folder, learning.LearnerChecks(TINY, folder))(findings)
+    print(findings)
+    sys.exit(1 if findings.faults else 0)
+"""
+
+
+@pytest.mark.complete
+@pytest.mark.engine
+def test_an_engine_and_a_learner_take_turns_in_a_dry_run(tmp_path):
+    script = tmp_path / "turns.py"
+    script.write_text(TURNS)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, script, tmp_path / "model"], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for figure in ("engine falls asleep, second time, s", "reload_states, s", "engine wakes and takes weights, second"):
+        assert figure in done.stdout
 
 
 def test_an_error_is_one_row_and_leaves_the_figures():
