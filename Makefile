@@ -45,7 +45,7 @@ test-images: $(VENV)/.ready $(IMAGES:%=.images/%/.ready)  ## environments of the
 
 chaos: $(VENV)/.ready  ## processes of each kind killed at random moments (CHAOS_SEEDS=20), and training's container command
 	@$(BIN)/pytest -s tests/training/chaos.py
-	@$(BIN)/pytest tests/workflows/test_kills.py
+	@RLVR_KILLS=5 $(BIN)/pytest tests/workflows/test_kills.py
 
 chaos-hosts: $(VENV)/.ready  ## a cluster's hosts killed, cut off and added; emulated, by root on Linux
 	@$(BIN)/pytest -s tests/training/chaos_hosts.py

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import random
 import threading
 from collections import Counter
@@ -25,6 +26,8 @@ pytestmark = [pytest.mark.complete, pytest.mark.engine, pytest.mark.timeout(900)
 
 TRAINING = "tasks.training.task.train_policy"
 STEPS = 4
+SEEDS = int(os.environ.get("RLVR_KILLS", "2"))
+"""Number of runs that are killed: one at a request to the bucket, one by the clock, and so on; `make chaos` has five."""
 START = 30.0
 """Seconds that an attempt takes to its first checkpoint on two cores, more or less."""
 UPLOAD = 25
@@ -94,7 +97,7 @@ def newest_checkpoint(cluster, before=()):
     return max(versions, default=0)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_run_that_is_killed_at_random_moments_trains_every_step_once(cluster, inputs, tmp_path, seed):
     draw = random.Random(seed)
     others = {key.split("/")[1] for key in cluster.store.keys("rlvr-runs/")}
