@@ -63,7 +63,7 @@ PULL = 4.0
 
 
 def light() -> list[Repository]:
-    """All models, with the names of their files and hardly any content: enough to be listed and resolved."""
+    """All models and their small ones, with names of files and hardly any content: enough to be listed and resolved."""
     files = {
         "config.json": b"{}",
         "generation_config.json": b"{}",
@@ -71,7 +71,7 @@ def light() -> list[Repository]:
         "tokenizer.json": b"{}",
         "tokenizer_config.json": b"{}",
     }
-    return [_repository(name, files) for name in FAMILIES]
+    return [_repository(name, files) for name in (*FAMILIES, *map(small, FAMILIES))]
 
 
 def small(name: str) -> str:

@@ -16,6 +16,7 @@ from tasks.training.actors.process import ActorLostError
 from tasks.training.config import ActorsConfig
 from tasks.training.control.validation import split_validation
 from tasks.training.learner.client import LearnerLostError
+from tasks.training.records.run_state import RunState
 from tasks.training.rewards import JudgementError
 from tests.training.stand_ins import RecordingLearner, Run, ScriptedActor, TableJudge, config, never, prompts
 
@@ -195,8 +196,11 @@ def check_validation(run, drawn):
         assert best is None or validation.state()[str(best)] == max(validation.state().values())
         for row in validated_rows(run):
             assert validation.state()[f"{row['validation/version']:.0f}"] == row["validation/score"]
-    kept_policies = [(path.name, (path / "model").read_text()) for path in policies.glob("*")]
-    assert kept_policies == ([(f"validated_{best:08d}", f"weights {best}")] if best else [])
+    states = [RunState.read(path) for path in (run.folder / "checkpoints").glob("step_*")]
+    needed = {name for state in states for name in state.policies}  # the best one, of each checkpoint that stays
+    assert not best or f"validated_{best:08d}" in needed
+    weights = {path.name: (path / "model").read_text() for path in policies.glob("*")}
+    assert weights == {name: f"weights {int(name.removeprefix('validated_'))}" for name in needed}
 
 
 def validated_rows(run):
