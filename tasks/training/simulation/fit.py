@@ -10,9 +10,8 @@ from tasks.training import gpu_shares
 from tasks.training.config import TrainingConfig
 from tasks.training.gpu_shares import PlacementOption
 from tasks.training.learner.config import LoraConfig, check_dense_attention
-from tasks.training.simulation import roofline
 from tasks.training.simulation.rank_memory import LearnerMemory, learner_memory
-from tasks.training.simulation.roofline import GB, Architecture, Gpu
+from tasks.training.simulation.roofline import GB, WEIGHT, Architecture, Gpu, kv_room
 
 RESERVED = 0.1
 """Share of a GPU's memory that a learner rank leaves to libraries, buffers and fragments."""
@@ -47,10 +46,10 @@ def learner_room(config: TrainingConfig, gpu: Gpu) -> float:
     return (1 - RESERVED) * config.shares_of_gpu[1] * gpu.memory
 
 
-def kv_room(config: TrainingConfig, model: Architecture, gpu: Gpu) -> float:
+def cache_room(config: TrainingConfig, model: Architecture, gpu: Gpu) -> float:
     """Return the bytes for an engine's KV cache; below 0 where not even the weights fit."""
     gpus = config.actors.engine.gpus_of_replica
-    return roofline.kv_room(model, gpu, gpus=gpus, utilization=config.shares_of_gpu[0])
+    return kv_room(model, gpu, gpus=gpus, utilization=config.shares_of_gpu[0])
 
 
 def needs(config: TrainingConfig, model: Architecture, gpu: Gpu) -> tuple[Need, Need]:
@@ -61,10 +60,10 @@ def needs(config: TrainingConfig, model: Architecture, gpu: Gpu) -> tuple[Need, 
     """
     if config.learner.dtype == "float32":
         check_dense_attention(config.learner)
-    weights = roofline.WEIGHT * model.parameters
+    weights = WEIGHT * model.parameters
     longest = model.kv_cache(config.actors.engine.max_model_len)
     rank = Need(learner_memory(model, config).total, learner_room(config, gpu))
-    return rank, Need(weights + longest, weights + kv_room(config, model, gpu))
+    return rank, Need(weights + longest, weights + cache_room(config, model, gpu))
 
 
 def fitting(config: TrainingConfig, model: Architecture, gpu: Gpu) -> list[PlacementOption]:
@@ -130,7 +129,7 @@ def check_memory(config: TrainingConfig, model: Architecture, gpu: Gpu) -> None:
 
 
 def _of_engine(config: TrainingConfig, model: Architecture, need: Need) -> str:
-    options, weights = config.actors.engine, roofline.WEIGHT * model.parameters
+    options, weights = config.actors.engine, WEIGHT * model.parameters
     longest, room = model.kv_cache(options.max_model_len), need.room - weights
     remedies = {
         "shared": "raise actors.engine.gpu_memory_utilization",

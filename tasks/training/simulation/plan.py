@@ -19,7 +19,7 @@ from tasks.training.cluster.sizes import MEAN_SHARE
 from tasks.training.config import TrainingConfig
 from tasks.training.simulation import roofline
 from tasks.training.simulation.actors import ClockLearner, EngineClock, drawn_lengths, mean_context
-from tasks.training.simulation.fit import PlanError, check_memory, kv_room, learner_room
+from tasks.training.simulation.fit import PlanError, cache_room, check_memory, learner_room
 from tasks.training.simulation.rank_memory import LearnerMemory, learner_memory
 from tasks.training.simulation.roofline import GB, Architecture, Gpu
 from tasks.training.simulation.run import Simulated, Workload, simulate
@@ -195,7 +195,7 @@ def _engine(
     """Return the bytes for an engine's KV cache, and its speed."""
     engine = config.actors.engine
     gpus, context = engine.gpus_of_replica, prompts.context(config.sampling.max_tokens)
-    cache = kv_room(config, model, machines.gpu)
+    cache = cache_room(config, model, machines.gpu)
     weights = roofline.WEIGHT * model.parameters
     fitting = max(1, min(engine.max_num_seqs, int(cache / model.kv_cache(context))))
     base, per_sequence = roofline.decode_seconds(
