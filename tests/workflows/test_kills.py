@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.complete, pytest.mark.engine, pytest.mark.timeout(900)
 TRAINING = "tasks.training.task.train_policy"
 STEPS = 4
 SEEDS = int(os.environ.get("RLVR_KILLS", "2"))
-"""Number of runs that are killed: one at a request to the bucket, one by the clock, and so on; `make chaos` has five."""
+"""Number of runs that are killed, by turns at a request to the bucket and by the clock; `make chaos` has five."""
 START = 30.0
 """Seconds that an attempt takes to its first checkpoint on two cores, more or less."""
 UPLOAD = 25
