@@ -9,8 +9,8 @@ CASES = (
     Case(
         "a model's shape is not known",
         "training plan {here}/mine.yaml",
-        ("nobody/nothing", "--config"),
-        files={"mine.yaml": "extends: quickstart\nmodel: {source: {kind: hub, name: nobody/nothing}}"},
+        ("the shape of nothing", "--config"),
+        files={"mine.yaml": "extends: quickstart\nmodel: {source: {kind: hub, name: nobody/nothing, revision: main}}"},
     ),
     Case(
         "a model's shape is not JSON",

@@ -134,7 +134,7 @@ CASES = (
         prepare=edited("config.json", head_dim=16, num_attention_heads=8, num_key_value_heads=4),
     ),
     Case("there are fewer cores than ranks", f"{RUN} learner.ranks=64", ("cluster.node.cpu", "65")),
-    Case("a GPU is asked for", f"{RUN} cluster.gpus_per_node=1 'cluster.node={{gpu: 1}}'", ("GPU",)),
+    Case("a pod's option is misspelt", f"{RUN} 'cluster.node={{gpu: 1}}'", ("cluster.node.gpu", "'gpus'")),
     Case(
         "a data file for the judge does not exist",
         f"{RUN} --data {{here}}/nothing.yaml",
