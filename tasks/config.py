@@ -405,7 +405,10 @@ def _locate(
 
 def _quoted(value: Any) -> str:
     text = repr(value)
-    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
+    if len(text) <= LONGEST_VALUE:
+        return text
+    half = (LONGEST_VALUE - 3) // 2  # both ends are shown: a path's last part says most
+    return f"{text[:half]}...{text[-half:]}"
 
 
 def _joined(names: Iterable[str]) -> str:

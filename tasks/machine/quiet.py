@@ -13,6 +13,7 @@ from typing import Any
 
 SETTINGS = {
     "TQDM_DISABLE": "1",
+    "HF_HUB_VERBOSITY": "error",  # it logs two lines for every request that it repeats; ours says why, once
     "PYTHONWARNINGS": "ignore",  # of child processes
     "RAY_LOGGER_LEVEL": "error",
     "RAY_LOG_TO_DRIVER": "0",  # an actor's error is raised in the driver as well; the rest is in Ray's log folder

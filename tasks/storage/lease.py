@@ -159,14 +159,18 @@ class Lease:
                 raise RunInUseError(f"{self._path}: {_name(_parse(now))} works on this run; end it, or let it go on")
 
     def _beat(self) -> None:
+        failures = 0
         while not self._ended.wait(self._seconds / BEATS):
             try:
                 self.check()
                 self._write()
+                failures = 0
             except LeaseLostError:
                 return
             except Exception as error:  # storage that is away for a while
-                logger.warning("%s cannot be written: %s", self._path, error)
+                failures += 1
+                if failures > 1:  # where a disk is full, the run ends before the next heartbeat, and says why
+                    logger.warning("%s cannot be written: %s", self._path, error)
 
     def _lose(self, holder: bytes | None) -> None:
         who = _name(_parse(holder)) if holder else "a process that deleted its lease"

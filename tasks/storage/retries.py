@@ -28,17 +28,19 @@ def retrying(
         call: the function to call, without arguments.
         waits: seconds before each further attempt; there is one attempt more than waits.
         may_pass: returns True for an error that a later attempt may not meet; any other error is raised at once.
-        about: name of what is called, for the log line of each retry.
+        about: name of what is called, for the log lines; the first retry is a warning.
 
     Raises:
         Exception: the last attempt's error, or the first that may not pass.
     """
-    for seconds in waits:
+    for attempt, seconds in enumerate(waits):
         try:
             return call()
         except Exception as error:  # fsspec's file systems and the hub's clients share no kind of error
             if not may_pass(error):
                 raise
-            logger.info("%s: %s; trying again in %g s", about, one_line(error), seconds)
+            # One line says why nothing happens; the following attempts' would only repeat it.
+            level = logging.INFO if attempt else logging.WARNING
+            logger.log(level, "%s: %s; trying again in %g s", about, one_line(error), seconds)
             time.sleep(seconds)
     return call()

@@ -27,9 +27,9 @@ MOST_LINES = 3
 
 ROUTINE = re.compile(
     r"╭|Running Execution on local\.|this processor computes bfloat16|\w+: [\w ]+: [\d,]+/[\d,]+, "
-    r"|.*\b(engine loads|loads its engine), since \d+ s$"
+    r"|.*\b(engine loads|loads its engine|learner ranks wait for a place).*, since \d+ s$"
 )
-"""Beginnings of lines that a command prints whatever happens: of its progress, and of an engine that loads slowly."""
+"""Beginnings of lines that a command prints whatever happens: of its progress, and of processes that start slowly."""
 
 
 @dataclass(frozen=True)

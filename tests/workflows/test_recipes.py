@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from tasks.config import Extendable, SpecError, extended, load_yaml, nested
+from tasks.config import Extendable, SpecError, extended, load_yaml, nested, parse
 from tasks.evaluation.spec import EvaluationSpec
 from tasks.inputs.files import RECIPES, DataFile, Recipe
 from tasks.training.__main__ import with_overrides
@@ -388,6 +388,11 @@ def test_a_mistake_in_a_recipe_that_extends_another_is_one_sentence(tmp_path, te
     path.write_text(text)
     with pytest.raises(SpecError, match=message):
         load_yaml(Recipe, path)
+
+
+def test_a_long_path_in_a_mistake_shows_its_last_part():
+    with pytest.raises(SpecError, match=r"extends = '/a/folder.*\.\.\..*/mine': no such file"):
+        parse(Recipe, f"{{extends: /a{'/folder' * 30}/mine}}")
 
 
 def test_recipes_that_extend_each_other_are_named(tmp_path):

@@ -93,10 +93,12 @@ def test_nobody_but_the_owner_answers(sandbox):
 
 @pytest.mark.parametrize("program", ["", "import os; os._exit(0)", "1 / 0"])
 def test_a_program_that_asks_for_nothing_is_ended_with_its_requests(sandbox, program):
-    before = len(os.listdir("/proc/self/fd"))
-    with started(sandbox, program) as (process, _):
-        assert answered_until_it_ends(process) <= 1
-    assert len(os.listdir("/proc/self/fd")) == before
+    runs, before = 5, len(os.listdir("/proc/self/fd"))
+    for _ in range(runs):
+        with started(sandbox, program) as (process, _):
+            assert answered_until_it_ends(process) <= 1
+    # Other threads of the test's process, Ray's say, open and close files meanwhile; a leak would be one for every run.
+    assert len(os.listdir("/proc/self/fd")) - before < runs
 
 
 def test_a_kernel_that_lets_no_one_bound_threads_is_named(monkeypatch):
