@@ -318,8 +318,8 @@ def test_a_recipe_has_what_its_source_says_in_its_own_words(name):
     for pattern, places in said.items():
         found = re.search(pattern, text)
         assert found, pattern
-        for path, parse in places.items():
-            assert value_at(recipe, path) == parse(found[1]), path
+        for path, convert in places.items():
+            assert value_at(recipe, path) == convert(found[1]), path
 
 
 LONGEST_PROMPT = {"axolotl_lora": 1024, "dr_grpo": 1024, "prorl_v2": 512, "prorl_v2_1_moe": 512}
