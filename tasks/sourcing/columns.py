@@ -16,7 +16,10 @@ Verifier = Literal[BuiltInVerifier, "function"]
 """Name of a source's verifier; `function` stands for the user's functions under `rewards`, and fits any domain."""
 VERIFIERS: tuple[Verifier, ...] = get_args(Verifier)
 
-MODES_OF: dict[Verifier, tuple[str, ...]] = {"math": ("sympy", "gsm8k", "exact"), "precise_if": ("strict", "loose")}
+MODES_OF: dict[Verifier, tuple[str, ...]] = {
+    "math": ("sympy", "gsm8k", "exact"),
+    "precise_if": ("strict", "loose", "both"),
+}
 
 VERIFIERS_OF: dict[Domain, tuple[BuiltInVerifier, ...]] = {
     "math": ("math",),

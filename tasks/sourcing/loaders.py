@@ -309,8 +309,14 @@ def files_of(source: SourceSpec) -> list[File]:
 
     Raises:
         SpecError: a path or glob without files.
+        ConnectionError: a path is one of the hub (`hf://`), and the hub cannot be reached.
     """
-    return named_files(source.loader, _at(source))
+    paths = getattr(source.loader, "path", None) or getattr(source.loader, "files", None) or ()
+    of_hub = [path for path in ([paths] if isinstance(paths, str) else paths) if path.startswith("hf://")]
+    if not of_hub:
+        return named_files(source.loader, _at(source))
+    with hub.explained(of_hub[0], _at(source), "name a copy of the file"):
+        return hub.retried(lambda: named_files(source.loader, _at(source)))
 
 
 def _reasoning_gym(source: SourceSpec, loader: ReasoningGymLoader) -> Iterator[Item]:

@@ -107,8 +107,10 @@ class SourceSpec(Config):
     loader: Loader
     """Origin of the rows: a mapping with the key `kind` and the options of that loader."""
     mode: str | None = None
-    """Mode of the verifier: `sympy` (the default), `gsm8k` or `exact` for math, `strict` (the default) or `loose` for
-    precise_if; None: its default."""
+    """Mode of the verifier: `sympy` (the default), `gsm8k` or `exact` for math, `strict` (the default), `loose` or
+    `both` for precise_if; None: its default. `both` judges as `strict` does and records by the names `strict` and
+    `loose` the proportion of constraints that hold in either way, for the four rates of IFEval; in training, whose
+    reward is that of `strict`, it costs time and changes nothing."""
     weight: float = Field(default=1.0, gt=0)
     """Factor of the verifier's reward in the sum, where `rewards` names others; `verifier: function` has none."""
     rewards: list[RewardSpec] = []  # noqa: RUF012 (pydantic copies defaults)
@@ -254,6 +256,8 @@ class EvaluationSet(Config):
     options."""
     prompt: str = "prompt"
     """Column of the questions, or a path into one."""
+    transform: str | None = None
+    """Import path of a function that rewrites rows, as of a source; None: rows are used as they are."""
     where: Where = {}  # noqa: RUF012 (pydantic copies defaults)
     """Values of columns, or lists of them, that a row must have to be read; other rows are skipped."""
 
@@ -265,6 +269,7 @@ class EvaluationSet(Config):
             domain="chat",
             verifier="chat_open",
             loader=self.loader,
+            transform=self.transform,
             where=self.where,
             columns=Columns(prompt=self.prompt),
         )

@@ -12,9 +12,8 @@ import pytest
 from data_specs.rewards import thought_and_answer
 from data_specs.transforms import first_turn, turns, with_task_type
 from tasks.config import SpecError, load_yaml
-from tasks.evaluation.spec import EvaluationSpec
 from tasks.flyte.command_line_options import ConfigFile, as_given, companion_callback
-from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, Recipe, quickstart, with_companions
+from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, EvaluationFile, Recipe, quickstart, with_companions
 from tasks.inputs.preflight import check_together
 from tasks.sourcing.hub import COMMIT
 from tests.workflows.test_recipes import AXOLOTL, OLMO, SEEDS
@@ -165,7 +164,7 @@ def test_data_that_is_filtered_already_or_not_to_be_costs_no_rollout(name):
     ],
 )
 def test_an_option_that_is_not_given_is_the_recipes_own_file(given, names):
-    models = {"data": DataFile, "training": Recipe, "evaluation": EvaluationSpec}
+    models = {"data": DataFile, "training": Recipe, "evaluation": EvaluationFile}
     options = [
         click.Option(
             [f"--{name}"],

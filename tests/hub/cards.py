@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 
-from tests.hub import code_and_chat, dolci, mathematics, models
+from tests.hub import benchmarks, code_and_chat, dolci, mathematics, models
 from tests.hub.server import Repository
 
 
@@ -45,6 +45,7 @@ def repositories() -> list[Repository]:
         *mathematics.repositories(),
         *code_and_chat.repositories(),
         *dolci.repositories(),
+        *benchmarks.repositories(),
         *models.light(),
         gated(),
         qwen_without_tokenizer_json(),

@@ -216,7 +216,7 @@ def mbpp_rows(split: str, count: int) -> list[dict]:
 
 
 def mbpp() -> Repository:
-    """`google-research-datasets/mbpp`: `full`, the default, and `sanitized`; it was `mbpp` once.
+    """`google-research-datasets/mbpp` at 4bb6404: `full`, the default, and `sanitized`; it was `mbpp` once.
 
     Read: configurations, splits, columns, types and file patterns, in the card
     (https://huggingface.co/datasets/mbpp/blob/main/README.md).
@@ -241,6 +241,7 @@ def mbpp() -> Repository:
         "dataset",
         "google-research-datasets/mbpp",
         {"README.md": card(configs, "full"), **files},
+        commit="4bb6404fdc6cacfda99d4ac4205087b89d32030c",
         former_names=("mbpp",),
     )
 

@@ -5,7 +5,8 @@ import pytest
 from tasks.config import SpecError, load_yaml
 from tasks.generation.models import ModelError, ModelSpec, prepare_model
 from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, Recipe, quickstart
-from tasks.inputs.preflight import check, fingerprinted_model
+from tasks.inputs.fingerprints import fingerprinted_model
+from tasks.inputs.preflight import check
 from tasks.sourcing.loaders import open_rows, pinned
 from tasks.sourcing.prompts import build_prompts
 from tasks.sourcing.spec import SourceSpec

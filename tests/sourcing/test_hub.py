@@ -4,11 +4,13 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from huggingface_hub import HfFileSystem
 
 from tasks.config import SpecError
 from tasks.generation.models import ModelSpec
-from tasks.inputs.preflight import fingerprinted_model
+from tasks.inputs.fingerprints import fingerprinted_model
 from tasks.sourcing import hub
+from tasks.sourcing.loader_specs import JsonlLoader
 from tasks.sourcing.loaders import check, fingerprint, pinned
 from tasks.sourcing.spec import SourceSpec
 
@@ -113,3 +115,15 @@ def test_a_model_of_the_hub_is_pinned_likewise(local_hub):
     missing = ModelSpec.model_validate({"source": {"kind": "hub", "name": "no/set", "revision": "main"}})
     with pytest.raises(SpecError, match=r"model: source.revision = 'main': the hub has no no/set"):
         fingerprinted_model(missing)
+
+
+def test_a_file_of_a_hub_that_is_not_there_is_one_sentence(monkeypatch):
+    HfFileSystem.clear_instance_cache()
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "WAITS", ())
+    path = f"hf://datasets/open/set@{COMMIT}/rows.jsonl"
+    named = source("open/set").model_copy(update={"loader": JsonlLoader(kind="jsonl", path=path)})
+    with pytest.raises(ConnectionError, match=rf"^source 'src': loader: {path}: the hub at .* name a copy of the file"):
+        check(named)
+    HfFileSystem.clear_instance_cache()

@@ -256,13 +256,15 @@ def test_several_rewards_become_one_weighted_ground_truth(tmp_path):
         ({"mode": "exact"}, {"answer": "2", "mode": "exact"}),
         ({"mode": "gsm8k"}, {"answer": "2", "mode": "gsm8k"}),
         ({"domain": "precise_if", "verifier": "precise_if", "mode": "loose"}, None),
+        ({"domain": "precise_if", "verifier": "precise_if", "mode": "both"}, None),
     ],
 )
 def test_a_mode_goes_with_the_ground_truth(tmp_path, changes, truth):
     row = precise_if(["punctuation:no_comma"], [{}])
     [built] = build_prompts(jsonl(tmp_path, row, **changes), 50).prompts.to_pylist()
     found = json.loads(built["ground_truth"])
-    assert found == (truth or {"instruction_ids": ["punctuation:no_comma"], "kwargs": [{}], "mode": "loose"})
+    constraints = {"instruction_ids": ["punctuation:no_comma"], "kwargs": [{}]}
+    assert found == (truth or constraints | {"mode": changes["mode"]})
 
 
 @pytest.mark.parametrize(

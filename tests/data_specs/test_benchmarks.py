@@ -1,0 +1,180 @@
+"""Each benchmark that ships makes questions of the published rows, and verdicts that are worked by hand."""
+
+import base64
+import json
+import pickle
+import zlib
+from statistics import fmean
+
+import pytest
+
+from data_specs.transforms import contest_problem
+from tasks.inputs.benchmarks import BenchmarkFile, benchmark_called
+from tasks.sourcing.hub import COMMIT
+from tasks.sourcing.loader_specs import HuggingFaceLoader
+from tasks.sourcing.loaders import pinned
+from tasks.sourcing.prompts import build_prompts
+from tasks.verifiers import VerifierPool, VerifiersConfig
+from tests.hub.benchmarks import livecodebench
+from tests.hub.fixture import stand_in_hub  # noqa: F401 - a fixture
+from tests.verifiers.chat.fake_endpoint import FakeEndpoint, graded, scripted
+
+COUNTS = {
+    "aime_2024": 30,
+    "aime_2025": 30,
+    "gsm8k": 1_319,
+    "humaneval": 164,
+    "ifbench": 300,
+    "ifeval": 541,
+    "livecodebench_v6": 175,
+    "math_500": 500,
+    "mbpp": 500,
+    "minerva_math": 272,
+    "omega": 500,
+    "rlvr_multi_subject": 6_000,
+}
+
+
+def block(program):
+    return f"Here it is.\n```python\n{program}\n```"
+
+
+READS = "a, b = map(int, input().split())\nprint({})"
+METHOD = (
+    "from typing import List\n\nclass Solution:\n    def above(self, numbers: List[int], limit: int) -> List[int]:\n"
+)
+
+RESPONSES = {
+    "aime_2024": [
+        {r"So \boxed{33}.": 1, r"\boxed{033}": 1, r"\boxed{34}": 0, "Who knows.": 0},
+        {r"\boxed{204}": 1},
+    ],
+    "aime_2025": [{r"\boxed{70}": 1, r"\boxed{7}": 0}, {r"\boxed{336}": 1, r"\boxed{336^\circ}": 1}],
+    "math_500": [{r"At \boxed{(1, \pi/2)}.": 1, r"\boxed{(\pi/2, 1)}": 0}, {r"\boxed{\frac{3}{2}}": 1}],
+    "minerva_math": [
+        {r"\boxed{4.5 \times 10^{33}}": 1, r"\boxed{4.5e32}": 0},
+        {r"\boxed{2x}": 1, r"\boxed{x^2}": 0},
+    ],
+    "gsm8k": [{r"\boxed{3}": 1, r"\boxed{8}": 0}, {r"\boxed{8}": 1}, {r"\boxed{4}": 0}, {r"\boxed{8.0}": 1}],
+    "omega": [{r"\boxed{6}": 1, r"\boxed{12}": 0}, {r"\boxed{1}": 1, r"\boxed{2}": 0}],
+    "humaneval": [
+        {
+            block("def add(a, b):\n    return a + b"): 1,
+            block("def add(a, b):\n    return 3"): 0,  # the first of its two tests alone
+            block("def sum(a, b):\n    return a + b"): 0,
+        },
+        {block("def less(a, b):\n    return a - b"): 1},
+    ],
+    "mbpp": [
+        {block("def add(a, b):\n    return a + b"): 1, block("def add(a, b):\n    return 1"): 0},
+        {block("def larger(a, b):\n    return max(a, b)"): 1},
+    ],
+    "livecodebench_v6": [
+        {block(READS.format("a + b")): 1, block(READS.format("3")): 0},  # the public test alone
+        {
+            block(f"{METHOD}        return [n for n in numbers if n > limit]"): 1,
+            block(f"{METHOD}        return numbers[1:]"): 1,
+            block(f"{METHOD}        return [5]"): 0,  # the public test alone
+        },
+    ],
+    "ifeval": [{"It rains all day": 1, "It rains, and rains": 0}, {"The sun is up": 1, "The moon is up": 0}],
+    "ifbench": [
+        {"I saw 3 dogs and 2 cats.": 1, "I saw 3 dogs.": 0},
+        {"Here are 2:\nI saw 7 stars.": 0, "I saw 7 stars.": 1},  # loosely the first passes as well
+    ],
+    "rlvr_multi_subject": [{"It is Paris.": 1, "It is Rome.": 0}],
+}
+"""Responses to the stand-in's questions, in their order, and whether they pass."""
+
+RATES = {
+    "aime_2024": (2 / 4 + 1) / 2,
+    "aime_2025": (1 / 2 + 1) / 2,
+    "math_500": (1 / 2 + 1) / 2,
+    "minerva_math": 1 / 2,
+    "gsm8k": (1 / 2 + 1 + 0 + 1) / 4,
+    "omega": 1 / 2,
+    "humaneval": (1 / 3 + 1) / 2,
+    "mbpp": (1 / 2 + 1) / 2,
+    "livecodebench_v6": (1 / 2 + 2 / 3) / 2,
+    "ifeval": 1 / 2,
+    "ifbench": 1 / 2,
+    "rlvr_multi_subject": 1 / 2,
+}
+"""Means over questions of the share of responses that pass."""
+
+
+@pytest.fixture(scope="module")
+def pool():
+    """Verifiers, and a judge that grades the right answer first."""
+    with FakeEndpoint(scripted(graded(10), graded(1))) as endpoint:
+        config = VerifiersConfig.model_validate({"judge": {"url": endpoint.url, "model": "judge"}})
+        with VerifierPool(1, config) as opened:
+            yield opened
+
+
+def questions(name, **changes):
+    benchmark = benchmark_called(name)
+    return build_prompts(pinned(benchmark.source.model_copy(update=changes)), benchmark.max_prompt_chars)
+
+
+def test_every_benchmark_is_here():
+    assert {path.stem for path in BenchmarkFile.folder.glob("*.yaml")} == COUNTS.keys()
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_a_benchmark_has_the_count_of_its_card_and_a_pinned_source(name):
+    benchmark = benchmark_called(name)
+    assert benchmark.rows == COUNTS[name]
+    assert benchmark.source.name == benchmark.name
+    assert benchmark.sampling.seed is not None
+    loader = benchmark.source.loader
+    revision = loader.revision if isinstance(loader, HuggingFaceLoader) else loader.path.split("@")[1].split("/")[0]
+    assert COMMIT.fullmatch(revision) or (name, revision) == ("rlvr_multi_subject", "main")
+    assert benchmark.card.endswith(loader.dataset or "?") if isinstance(loader, HuggingFaceLoader) else True
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("stand_in_hub")
+@pytest.mark.parametrize("name", COUNTS)
+def test_verdicts_on_a_benchmarks_questions_are_those_worked_by_hand(name, pool):
+    made = questions(name)
+    assert made.counts["set_aside"] == made.counts["duplicates"]
+    verdicts = [
+        [
+            pool.submit(row["verifier"], text, json.loads(row["ground_truth"]), row["messages"]).result()
+            for text in responses
+        ]
+        for row, responses in zip(made.prompts.to_pylist(), RESPONSES[name], strict=False)
+    ]
+    assert not [score.error for scores in verdicts for score in scores if score.error]
+    assert [[score.passed for score in scores] for scores in verdicts] == [
+        [bool(passes) for passes in responses.values()] for responses in RESPONSES[name]
+    ]
+    assert fmean(fmean(score.passed for score in scores) for scores in verdicts) == pytest.approx(RATES[name])
+
+
+def rows_of_livecodebench():
+    return [json.loads(line) for line in livecodebench().files["test6.jsonl"].splitlines()]
+
+
+def test_a_contests_problem_has_its_public_tests_before_the_private_ones():
+    by_input, by_call = map(contest_problem, rows_of_livecodebench())
+    assert [(case["input"], case["output"]) for case in by_input["tests"]] == [("1 2\n", "3\n"), ("5 7\n", "12\n")]
+    assert by_call["tests"] == ["assert Solution().above([1, 5], 3) == [5]", "assert Solution().above([], 0) == []"]
+    assert "standard input" in by_input["question_content"]
+    assert by_call["question_content"].endswith("        \n```")
+
+
+class Runs:
+    """An object whose pickle calls a function where it is read."""
+
+    def __reduce__(self):
+        return (print, ("a pickle ran",))
+
+
+def test_a_pickle_that_would_run_something_is_refused(capsys):
+    row, _ = rows_of_livecodebench()
+    text = base64.b64encode(zlib.compress(pickle.dumps(Runs()))).decode()
+    with pytest.raises(pickle.UnpicklingError, match=r"builtins\.print"):
+        contest_problem(row | {"private_test_cases": text})
+    assert capsys.readouterr().out == ""
