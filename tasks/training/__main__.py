@@ -75,7 +75,7 @@ def run(
 
     The same command again resumes what was interrupted; other options are another run.
     """
-    from tasks.inputs.preflight import fingerprinted
+    from tasks.inputs.fingerprints import fingerprinted
     from tasks.training.attempt import reported
     from tasks.training.records.attached import attached
     from tasks.training.run import RunInputs, make_run_folder, train

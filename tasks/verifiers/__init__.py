@@ -5,7 +5,7 @@ filtering, training and evaluation agree. Ground truths are JSON values:
 
     math            "1/2", or a list of strings of which one must match; {"answer": ..., "mode": ...} for other graders
     code            {"tests": ["assert f(1) == 2", ...], "setup": ""} or {"cases": [{"input": "", "output": ""}, ...]}
-    precise_if      {"instruction_ids": [...], "kwargs": [{...}, ...], "mode": "strict" | "loose" (optional)}
+    precise_if      {"instruction_ids": [...], "kwargs": [{...}, ...], "mode": "strict" | "loose" | "both"}
     chat_reference  {"reference": "..."}
     chat_open       null
     function        {"function": "rewards.accuracy_reward", "columns": {...}}
@@ -41,6 +41,7 @@ __all__ = [
     "configure",
     "missing_resources",
     "open_pool",
+    "stated_answer",
     "verifiers_of",
     "verify",
 ]
@@ -88,6 +89,11 @@ def missing_resources(verifier: str, ground_truth: Any, config: VerifiersConfig 
     if config.judge is None and not verifiers_of(verifier, ground_truth).isdisjoint(registry.CHAT):
         missing.append("a judge (verifiers.judge: a model to serve, or the URL of an endpoint)")
     return missing
+
+
+def stated_answer(verifier: str, response: str, ground_truth: Any) -> str | None:
+    """Return the final answer that a verifier reads in a response; None where it finds none, or reads no answers."""
+    return registry.stated_answer(verifier, response, ground_truth)
 
 
 def verifiers_of(verifier: str, ground_truth: Any) -> set[str]:

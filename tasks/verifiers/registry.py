@@ -114,6 +114,12 @@ def answer_of(verifier: str, response: str, ground_truth: Any) -> str | None:
     return None if read is None else read(response, ground_truth)
 
 
+def stated_answer(verifier: str, response: str, ground_truth: Any) -> str | None:
+    """Return the final answer that a verifier reads in a response; None where it finds none, or reads no answers."""
+    read = getattr(in_process_module(verifier), "stated_answer", None)
+    return None if read is None else read(response, ground_truth)
+
+
 def judge(verifier: str, response: Any, ground_truth: Any, messages: Messages | None) -> Score:
     """Score one response in this process, without limits: the worker process around it sets them.
 

@@ -83,7 +83,8 @@ class Score:
         detail: one line for people: the answer that was read, and what was wrong with it.
         error: the reason why the response could not be judged (malformed ground truth, missing resource, dead worker);
             None where it was judged. A response that costs more time or memory than it may is judged: it scores 0.
-        rewards: the rewards that it consists of, where a prompt has several rewards or a custom one.
+        rewards: the rewards that it consists of, where a prompt has several rewards or a custom one; those of weight 0
+            are recorded and in no sum (`precise_if` in mode `both`).
         timed_out: True if a limit of time had a part in it; such a score is not cached.
         failure: the failure of a user's reward function behind `error`; None where another reason is.
         slow: the slowest call of a user's reward function, where one took long (`functions.SLOW_SECONDS`).

@@ -59,6 +59,7 @@ def combine(parts: Sequence[Part], scores: Sequence[Score]) -> Score:
         if score.error is not None:
             return Score.unjudged(f"{part.name}: {score.error}", timed_out=score.timed_out)
     rewards = [_reward(part, score) for part, score in zip(parts, scores, strict=True)]
+    rewards += [recorded for score in scores for recorded in score.rewards[1:]]  # of weight 0: no sum counts them
     detail = "; ".join(f"{part.name}: {score.detail}" for part, score in zip(parts, scores, strict=True))
     try:
         combined = Score.of_rewards(rewards, scores[0].passed, detail)
@@ -68,7 +69,7 @@ def combine(parts: Sequence[Part], scores: Sequence[Score]) -> Score:
 
 
 def _reward(part: Part, score: Score) -> Reward:
-    if score.rewards:  # a function's own value, which may lie outside [0, 1] or be None
+    if score.rewards:  # the first is the verifier's own; a function's may lie outside [0, 1] or be None
         return score.rewards[0]._replace(name=part.name, weight=part.weight)
     return Reward(part.name, part.weight, score.value)
 

@@ -9,7 +9,7 @@ import fsspec
 import pytest
 
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.fill_cache import tokenise
+from tasks.generation.fill_cache import Workload, tokenise
 from tasks.generation.interface import Completion
 from tasks.generation.rollout_cache import RolloutCache
 from tasks.generation.sample_and_score import sample_and_score
@@ -113,9 +113,9 @@ def offline(table, model, config, monkeypatch, folder, **sampling):
 
     monkeypatch.setattr("tasks.generation.fill_cache.running_engine", replaying)
     options = SamplingConfig(samples=SAMPLES, max_tokens=16, **sampling)
-    kept = RolloutCache.at(fsspec.filesystem("file"), str(folder), "p", ENGINE, options, "judging")
+    cache = RolloutCache.at(fsspec.filesystem("file"), str(folder), "p", ENGINE, options, "judging")
     sampled = sample_and_score(
-        table, model, ENGINE, options, policy="p", stage="difficulty", verifiers=config, cache=kept
+        [Workload(table, options, cache)], model, ENGINE, policy="p", stage="difficulty", verifiers=config
     )
     assert sampled.table.column("error").null_count == sampled.table.num_rows == 500
     return {(row["prompt_id"], row["response"]): row["score"] for row in sampled.table.to_pylist()}

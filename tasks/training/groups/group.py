@@ -266,8 +266,8 @@ class JudgedGroup:
     def zero_variance_reason(self, objective: ObjectiveConfig) -> str:
         """Return why the group carries no gradient under `objective`; an empty text where it carries one.
 
-        It carries none where all scores are equal or, for GDPO, the values of each of the rewards; or where no response
-        is left in the loss.
+        It carries none where all scores are equal or, for GDPO, the values of each of the rewards that have a weight;
+        or where no response is left in the loss.
         """
         if objective.shaping.filter_truncated and all(completion.truncated for completion in self.completions):
             return "every response was truncated"
@@ -275,7 +275,8 @@ class JudgedGroup:
         if objective.reward_aggregation == "sum_then_normalize":
             return f"every score is {scores[0]:g}" if max(scores) == min(scores) else ""
         columns = zip(*(sample.components for sample in self.samples), strict=True)
-        varies = any(len({part.value for part in column if part.value is not None}) > 1 for column in columns)
+        weighted = ([part.value for part in column if part.weight and part.value is not None] for column in columns)
+        varies = any(len(set(values)) > 1 for values in weighted)
         return "" if varies else "no reward varies"
 
 

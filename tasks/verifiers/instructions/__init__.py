@@ -6,25 +6,31 @@ over them is our own: it refuses an unknown constraint, a missing argument and m
 A ground truth is `{"instruction_ids": [...], "kwargs": [{...}, ...]}`, one object of arguments per constraint; null
 arguments count as absent. An optional `"mode": "loose"` asks for IFEval's loose accuracy: a constraint then holds if it
 holds for the response or for one of its variants without first line, last line or asterisks. The default is `"strict"`.
+`"both"` gives the strict score, and as rewards of weight 0 the proportion of constraints that hold strictly, and
+loosely: the four rates of IFEval (Zhou et al. 2023, arXiv:2311.07911) follow from them.
 
 Importing this package loads no checker: the first judgement does, or `warm_up`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tasks.verifiers.instructions import needs
 from tasks.verifiers.instructions.arguments import SCHEMAS, ArgumentsError, normalized
 from tasks.verifiers.responses import strip_thinking
-from tasks.verifiers.scores import CannotJudge, GroundTruthError, Score
+from tasks.verifiers.scores import CannotJudge, GroundTruthError, Reward, Score
 
 REPEAT_PROMPT = "combination:repeat_prompt"
 """The one constraint whose argument may come from the messages."""
 
-MODES = ("strict", "loose")
+MODES = ("strict", "loose", "both")
 """Accepted values of `mode` in a ground truth."""
+
+Check = tuple[str, Callable[[str], bool]]
+"""The name of a constraint, and the function that says whether a text holds it."""
 
 
 def check_ground_truth(ground_truth: Any) -> None:
@@ -41,7 +47,8 @@ def judge(response: str, ground_truth: Any, messages: Sequence[Mapping[str, str]
     """Score 1 if the response holds all constraints, else 0; an empty response holds none.
 
     `Score.detail` names the broken ones. `messages` is read only by `combination:repeat_prompt`, and only where its
-    `prompt_to_repeat` is absent: the prompt to repeat is then the last user message.
+    `prompt_to_repeat` is absent: the prompt to repeat is then the last user message. In mode `both` the rewards are the
+    strict score, which alone has a weight, so that it is the sum, and the shares `strict` and `loose` in [0, 1].
 
     Raises:
         GroundTruthError: the ground truth is malformed.
@@ -56,14 +63,13 @@ def judge(response: str, ground_truth: Any, messages: Sequence[Mapping[str, str]
     from tasks.verifiers.instructions import checkers
 
     checks = [(name, checkers.check(name, arguments)) for name, arguments in constraints]
-    text = strip_thinking(response)
-    if not text:
-        return Score.binary(False, "empty response")
-    candidates = _loose_variants(text) if ground_truth.get("mode") == "loose" else [text]
-    broken = [name for name, check in checks if not any(check(candidate) for candidate in candidates)]
-    if broken:
-        return Score.binary(False, f"broken: {', '.join(broken)}")
-    return Score.binary(True, f"holds all of {len(checks)}")
+    text, mode = strip_thinking(response), ground_truth.get("mode", "strict")
+    broken = _broken(checks, _loose_variants(text) if mode == "loose" else [text] if text else [])
+    score = _all_or_nothing(text, broken, len(checks))
+    if mode != "both":
+        return score
+    loosely = _broken(broken, _loose_variants(text))  # the text is among its variants: what it holds, holds loosely
+    return _both_ways(score, len(checks) - len(broken), len(checks) - len(loosely), len(checks))
 
 
 def warm_up() -> None:
@@ -80,6 +86,26 @@ def warm_up() -> None:
         if needs.has_data(needs.PUNKT) and needs.has_data(resource):
             load("Loads what it reads.")
     from tasks.verifiers.instructions import checkers  # noqa: F401 (its import loads the published checkers)
+
+
+def _broken(checks: Sequence[Check], candidates: Sequence[str]) -> list[Check]:
+    """Return the checks that none of the candidates holds."""
+    return [(name, check) for name, check in checks if not any(check(candidate) for candidate in candidates)]
+
+
+def _all_or_nothing(text: str, broken: Sequence[Check], count: int) -> Score:
+    """Return the score of a text that breaks these of `count` constraints."""
+    if not text:
+        return Score.binary(False, "empty response")
+    if broken:
+        return Score.binary(False, f"broken: {', '.join(name for name, _ in broken)}")
+    return Score.binary(True, f"holds all of {count}")
+
+
+def _both_ways(score: Score, strictly: int, loosely: int, count: int) -> Score:
+    """Return the strict score with the shares of the `count` constraints that hold, as rewards that no sum counts."""
+    shares = (Reward("strict", 0.0, strictly / count), Reward("loose", 0.0, loosely / count))
+    return replace(score, rewards=(Reward("precise_if", 1.0, score.value), *shares))
 
 
 def _constraints(ground_truth: Any) -> list[tuple[str, dict[str, Any]]]:

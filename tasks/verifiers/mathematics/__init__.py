@@ -44,6 +44,7 @@ __all__ = [
     "extract_answer",
     "judge",
     "missing_resources",
+    "stated_answer",
     "warm_up",
 ]
 
@@ -79,6 +80,12 @@ def judge(response: str, ground_truth: Any, messages: Any = None) -> Score:
     return Score.binary(
         passed, f"{answer.form}: {answer.text[:80]!r} {relation} {' | '.join(wanted.references)[:80]!r}"
     )
+
+
+def stated_answer(response: str, ground_truth: Any) -> str | None:
+    """Return the text of the final answer that is read for a well-formed ground truth, or None where there is none."""
+    answer = _FINDERS[_read(ground_truth).mode](response)
+    return None if answer is None else answer.text
 
 
 def answer_of(response: str, ground_truth: Any) -> str:

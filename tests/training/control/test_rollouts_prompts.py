@@ -139,6 +139,24 @@ def test_equal_sums_of_different_rewards_carry_a_gradient_where_each_is_normalis
     assert judged(several(1.0, 0.0, None), several(1.0, 0.0, 3.0)).zero_variance_reason(GDPO) == "no reward varies"
 
 
+def test_a_reward_of_weight_0_is_recorded_and_teaches_nothing():
+    def of_weight_0(value, share):
+        rewards = (Reward("precise_if", 1.0, value), Reward("loose", 0.0, share))
+        return Score(value, value == 1, "", rewards=rewards)
+
+    equal = judged(of_weight_0(0.0, 0.5), of_weight_0(0.0, 1.0))
+    unequal = judged(of_weight_0(1.0, 1.0), of_weight_0(0.0, 1.0))
+    assert equal.zero_variance_reason(OLMO_RL) == "every score is 0"
+    assert equal.zero_variance_reason(GDPO) == "no reward varies"
+    config = recipe(objective={"advantage": "group_norm", "reward_aggregation": "normalize_then_sum"})
+    none, some = advantages([equal, unequal], [0.0] * 4, config)
+    assert none == [0, 0]
+    assert some[0] == -some[1] > 0
+    counters = StepCounters()
+    counters.judged(equal)
+    assert counters.metrics(1.0)["rewards/loose/mean"] == 0.75
+
+
 def test_each_reward_is_normalised_within_its_group_whatever_rewards_other_groups_have():
     config = recipe(objective={"advantage": "group_norm", "reward_aggregation": "normalize_then_sum"})
     two, plain = judged(several(1.0, 0.0), several(0.5, 1.0)), judged(RIGHT, WRONG)

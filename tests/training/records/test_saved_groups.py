@@ -15,7 +15,8 @@ BY_ID = {prompt.prompt_id: prompt for prompt in prompts(3)}
 COMPLETION = Completion(
     "wörd", np.array([5, 6]), np.array([-0.5, -0.25]), "length", [VersionSpan(1, 0, 1), VersionSpan(2, 1, 2)]
 )
-SCORE = Score(1.0, True, "as asked", rewards=(Reward("math", 1.0, 1.0), Reward("f", 0.5, None)))
+REWARDS = (Reward("math", 1.0, 1.0), Reward("f", 0.5, None), Reward("recorded", 0.0, 0.25))
+SCORE = Score(1.0, True, "as asked", rewards=REWARDS)
 
 
 def group(number, *samples):

@@ -1,5 +1,6 @@
 """`precise_if`: all constraints hold, or the score is 0 and says which do not."""
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -9,8 +10,10 @@ import pytest
 
 from tasks.verifiers import check_ground_truth, instructions, missing_resources
 from tasks.verifiers.instructions.needs import NLTK_NEEDS
-from tasks.verifiers.scores import CannotJudge
+from tasks.verifiers.scores import CannotJudge, Reward, Score
+from tasks.verifiers.weighted import Part, combine
 from tests.paths import ROOT
+from tests.verifiers.instructions.instruction_cases import CASES
 
 
 def truth(*constraints, **more):
@@ -41,6 +44,56 @@ def test_loose_mode_forgives_a_first_line():
     chatty, constraint = "Sure, here it is:\nno such mark", ("punctuation:no_comma", {})
     assert not instructions.judge(chatty, truth(constraint), None).passed
     assert instructions.judge(chatty, truth(constraint, mode="loose"), None).passed
+
+
+def in_all_modes(response, *constraints):
+    return {mode: instructions.judge(response, truth(*constraints, mode=mode), None) for mode in instructions.MODES}
+
+
+@pytest.mark.parametrize(("name", "arguments", "good", "bad"), CASES, ids=[case[0] for case in CASES])
+def test_both_gives_what_strict_and_loose_give_one_by_one(name, arguments, good, bad):
+    if missing_resources("precise_if", truth((name, arguments))):
+        pytest.skip(f"the data of {name} is absent")
+    for response in (good, bad, f"Sure, here it is:\n{good}", f"{bad}\nIs it, well, right?", f"*{good}*", ""):
+        found = in_all_modes(response, (name, arguments))
+        strict, loose, both = found["strict"], found["loose"], found["both"]
+        assert dataclasses.replace(both, rewards=()) == strict
+        assert both.rewards == (
+            Reward("precise_if", 1.0, strict.value),
+            Reward("strict", 0.0, strict.value),
+            Reward("loose", 0.0, loose.value),
+        )
+
+
+def test_both_counts_the_constraints_that_hold_in_either_way():
+    constraints = (
+        ("punctuation:no_comma", {}),
+        ("keywords:existence", {"keywords": ["sun"]}),
+        ("keywords:existence", {"keywords": ["sea"]}),
+    )
+    score = in_all_modes("Sure, here it is:\nthe sun", *constraints)["both"]
+    assert [(part.name, part.value) for part in score.rewards] == [
+        ("precise_if", 0.0),
+        ("strict", 1 / 3),
+        ("loose", 2 / 3),
+    ]
+    assert (score.value, score.passed) == (0.0, False)
+    assert score.detail == "broken: punctuation:no_comma, keywords:existence"
+
+
+@pytest.mark.parametrize("response", ["Sure, here it is:\nfine", "fine", ""])
+def test_training_has_the_strict_value_of_both(response):
+    found = in_all_modes(response, ("punctuation:no_comma", {}), ("keywords:existence", {"keywords": ["fine"]}))
+    assert found["both"].reward == found["strict"].reward
+
+
+def test_beside_other_rewards_both_counts_by_its_strict_score_and_keeps_its_shares():
+    truths = truth(("punctuation:no_comma", {}), ("keywords:existence", {"keywords": ["sun"]}), mode="both")
+    parts = [Part("precise_if", 2.0, truths), Part("math", 1.0, "7")]
+    own = instructions.judge("the sun, again", truths, None)
+    score = combine(parts, [own, Score.binary(True, "7")])
+    assert [part.value for part in score.rewards] == [0.0, 1.0, 1 / 2, 1 / 2]
+    assert (score.reward, score.value, score.passed) == (1.0, pytest.approx(1 / 3), False)
 
 
 def test_the_prompt_to_repeat_comes_from_the_last_user_message():
@@ -75,7 +128,7 @@ def test_the_language_of_a_short_response_is_always_the_same():
         (truth(("keywords:existence", {"keywords": ["a"], "extra": 1})), r"takes the arguments \['keywords'\]"),
         (truth(("length_constraints:number_words", {"num_words": "many", "relation": "less than"})), "number_words"),
         (truth(("length_constraints:number_words", {"num_words": 3, "relation": "about"})), "number_words"),
-        (truth(("punctuation:no_comma", {}), mode="lose"), "accepted: strict, loose"),
+        (truth(("punctuation:no_comma", {}), mode="lose"), "accepted: strict, loose, both"),
         (truth(("punctuation:no_comma", {}), instructions=1), "unknown keys"),
     ],
 )

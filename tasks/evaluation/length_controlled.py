@@ -1,0 +1,220 @@
+"""Estimates AlpacaEval 2's length-controlled win rate: the rate at which a judge would prefer a model's answers to a
+baseline's if both were equally long.
+
+The definition is that of Dubois et al. (2024, "Length-Controlled AlpacaEval: A Simple Way to Debias Automatic
+Evaluators", arXiv:2404.04475), with the settings of the authors' program (alpaca_eval, `length_controlled_v1`):
+
+- The preference for the model on instruction x, in [0, 1], is regressed by `logistic(theta + phi tanh(d / s) + psi g)`,
+  where `d` is the difference of the answers' lengths, `s` its standard deviation over instructions, and `g` the
+  difficulty of x, which the authors estimated once over the models of their leaderboard. Without an intercept beside
+  `theta`, the term of the model.
+- The fit minimises `C * sum(cross-entropy) + |theta| + |phi| + |psi|`. `C` is one of 10 values from 1e-4 to 1e4: the
+  one with the least cross-entropy in 5-fold cross-validation, the smallest of equals.
+- Comparisons of the baseline's own answers with the answers that it gives when asked to be verbose, and to be concise,
+  are further rows of the fit, without `theta` and at the weight 0.1: they hold `phi` near the judge's taste for length,
+  so that a model cannot move it by cutting its worse answers short.
+- The rate is the mean of `logistic(theta + psi g)` over the instructions.
+
+The difficulties and the comparisons of the baseline with itself are the authors' data, and arguments here. What may
+differ from the program: rows go to the folds in turn, those of the baseline with itself first, and a Newton method
+solves the penalised fit in place of liblinear, whose tolerance is wider.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import expit, xlogy
+
+from tasks.failures import MistakeError
+
+STRENGTHS = np.logspace(-4, 4, 10)
+"""Values of C, the inverse strength of the penalty, among which cross-validation chooses."""
+FOLDS = 5
+"""Parts of the rows, of which cross-validation leaves out one at a time."""
+BASELINE_WEIGHT = 0.1
+"""Weight of a comparison of the baseline with itself; one of the model weighs 1. The authors' 0.2, over two sets."""
+FLOOR = 1e-15
+"""Least probability in the cross-entropy of cross-validation, and the curvature that stands for none."""
+TOLERANCE = 1e-10
+"""Slope of the penalised loss per unit of weight at which a fit ends, and the change of a coefficient in a sweep."""
+NEWTON_STEPS = 200
+"""Most steps of a fit; about ten are usual, and one for each unit of a coefficient where a model always wins."""
+SWEEPS = 1_000
+"""Most sweeps over the coefficients for the minimum of a second-order approximation."""
+HALVINGS = 30
+"""Most halvings of a step that does not decrease the loss."""
+
+
+@dataclass(frozen=True)
+class Preferences:
+    """A judge's comparisons of a model with a baseline, one an instruction.
+
+    Attributes:
+        preferences: preference for the model's answer, `[n]` in [0, 1]: 1 if it wins, 0.5 for a draw, or a probability;
+            NaN where the judge gave none.
+        differences: length of the baseline's answer less that of the model's, `[n]`, in characters; for the baseline
+            with itself already divided by its standard deviation.
+        difficulties: difficulty of the instruction, `[n]`.
+    """
+
+    preferences: np.ndarray
+    differences: np.ndarray
+    difficulties: np.ndarray
+
+    def __post_init__(self) -> None:
+        """Check that the arrays are of one length, and their values of the ranges above."""
+        columns = (self.preferences, self.differences, self.difficulties)
+        if len({np.shape(column) for column in columns}) != 1 or np.ndim(self.preferences) != 1:
+            raise ValueError(f"want three columns of one length, got shapes {[np.shape(column) for column in columns]}")
+        given = self.preferences[~np.isnan(self.preferences)]
+        if np.any((given < 0) | (given > 1)):
+            raise ValueError("preferences must lie in [0, 1]")
+        if not (np.isfinite(self.differences).all() and np.isfinite(self.difficulties).all()):
+            raise ValueError("differences of length and difficulties must be finite")
+
+
+class LengthControlled(NamedTuple):
+    """The length-controlled win rate of a model in [0, 1], and the regression behind it.
+
+    Attributes:
+        rate: the win rate at equal lengths.
+        model: the term of the model, theta.
+        length: the coefficient of the difference of lengths, phi.
+        difficulty: the coefficient of the difficulty, psi.
+        strength: the C that cross-validation chose.
+    """
+
+    rate: float
+    model: float
+    length: float
+    difficulty: float
+    strength: float
+
+
+def length_controlled_rate(comparisons: Preferences, baseline: Preferences | None = None) -> LengthControlled:
+    """Return the length-controlled win rate of a model against a baseline (see the module's docstring).
+
+    Args:
+        comparisons: of the model with the baseline.
+        baseline: of the baseline's verbose and concise answers with its own; None: the length is regularised by the
+            penalty alone, and a model may raise its rate by cutting its worse answers short.
+
+    Raises:
+        MistakeError: fewer comparisons with a preference than folds.
+    """
+    own = _features(_standardised(comparisons.differences), comparisons.difficulties, 1.0)
+    rows = _Rows(own, comparisons.preferences, np.ones(len(own)))
+    if baseline is not None:
+        held = _features(np.tanh(baseline.differences), baseline.difficulties, 0.0)
+        rows = _Rows(held, baseline.preferences, np.full(len(held), BASELINE_WEIGHT)).followed_by(rows)
+    rows = rows.at(~np.isnan(rows.preferences))
+    if np.sum(~np.isnan(comparisons.preferences)) < FOLDS:
+        raise MistakeError(f"a length-controlled win rate needs {FOLDS} comparisons or more with a preference")
+    strength = _best_strength(rows)
+    length, difficulty, model = (float(value) for value in _fit(rows, strength))
+    rate = float(np.mean(expit(model + difficulty * comparisons.difficulties)))
+    return LengthControlled(rate, model, length, difficulty, strength)
+
+
+class _Rows(NamedTuple):
+    """Rows of the regression: features `[n, 3]` (length, difficulty, model), preferences `[n]` and weights `[n]`."""
+
+    features: np.ndarray
+    preferences: np.ndarray
+    weights: np.ndarray
+
+    def at(self, chosen: np.ndarray) -> _Rows:
+        """Return the rows at which `chosen`, `[n]`, is true."""
+        return _Rows(*(column[chosen] for column in self))
+
+    def scores(self, coefficients: np.ndarray) -> np.ndarray:
+        """Return the logits of the rows, `[n]`, under the coefficients, `[3]`."""
+        # Not by BLAS, whose threads cost far more than a product of three columns where the machine is busy.
+        return np.einsum("ij,j->i", self.features, coefficients)
+
+    def followed_by(self, others: _Rows) -> _Rows:
+        """Return these rows and then the others."""
+        return _Rows(*(np.concatenate(pair) for pair in zip(self, others, strict=True)))
+
+
+def _standardised(differences: np.ndarray) -> np.ndarray:
+    """The tanh of the differences by their standard deviation, with n - 1; 0 where all of them are equal."""
+    deviation = np.std(differences, ddof=1) if len(differences) > 1 else 0.0
+    return np.tanh(differences / deviation) if deviation > 0 else np.zeros(len(differences))
+
+
+def _features(lengths: np.ndarray, difficulties: np.ndarray, model: float) -> np.ndarray:
+    return np.column_stack([lengths, difficulties, np.full(len(lengths), model)])
+
+
+def _best_strength(rows: _Rows) -> float:
+    """The C whose fits have the least cross-entropy on the rows that they have not seen."""
+    fold = np.arange(len(rows.preferences)) % FOLDS
+    parts = [(rows.at(fold != left_out), rows.at(fold == left_out)) for left_out in range(FOLDS)]
+    losses = [sum(_cross_entropy(unseen, _fit(seen, c)) for seen, unseen in parts) for c in STRENGTHS]
+    return float(STRENGTHS[int(np.argmin(losses))])
+
+
+def _cross_entropy(rows: _Rows, coefficients: np.ndarray) -> float:
+    """The mean of the weighted cross-entropy of rows under the coefficients."""
+    predicted = np.clip(expit(rows.scores(coefficients)), FLOOR, 1 - FLOOR)
+    losses = xlogy(rows.preferences, predicted) + xlogy(1 - rows.preferences, 1 - predicted)
+    return -float(np.mean(rows.weights * losses))
+
+
+def _fit(rows: _Rows, strength: float) -> np.ndarray:
+    """The coefficients, `[3]`, that minimise `strength` times the cross-entropy of the rows and the penalty.
+
+    They are those of a Newton method whose steps minimise the second-order approximation and the penalty (Lee, Sun and
+    Saunders 2014, SIAM J. Optim. 24(3)). All is divided by `strength` and the rows' weight, which leaves the minimum.
+    """
+    total = float(np.sum(rows.weights))
+    penalty, at = 1 / (strength * total), np.zeros(rows.features.shape[1])
+    for _ in range(NEWTON_STEPS):
+        chances = expit(rows.scores(at))
+        slope = np.einsum("ij,i->j", rows.features, rows.weights * (chances - rows.preferences)) / total
+        if np.all(np.abs(_excess(slope, at, penalty)) <= TOLERANCE):
+            break
+        spread = rows.weights * chances * (1 - chances) / total
+        curvature = np.einsum("ij,ik,i->jk", rows.features, rows.features, spread)
+        step = _least_quadratic(at, slope, curvature, penalty) - at
+        scale = _decreasing_scale(rows, at, step, penalty)
+        if scale == 0:  # rounding hides a further decrease
+            break
+        at = at + scale * step
+    return at
+
+
+def _excess(slope: np.ndarray, at: np.ndarray, penalty: float) -> np.ndarray:
+    """The slope of the penalised loss along each coefficient; 0 at a coefficient of 0 that the penalty holds there."""
+    held = np.sign(slope) * np.maximum(np.abs(slope) - penalty, 0)
+    return np.where(at == 0, held, slope + penalty * np.sign(at))
+
+
+def _least_quadratic(at: np.ndarray, slope: np.ndarray, curvature: np.ndarray, penalty: float) -> np.ndarray:
+    """The minimum of the second-order approximation at `at` and of the penalty, one coefficient after the other."""
+    best = at.copy()
+    for _ in range(SWEEPS):
+        before = best.copy()
+        for j in range(len(best)):
+            steepness = curvature[j, j] + FLOOR  # the column of a feature that is always 0 has none
+            centre = best[j] - (slope[j] + float(np.sum(curvature[j] * (best - at)))) / steepness
+            best[j] = np.sign(centre) * max(abs(centre) - penalty / steepness, 0.0)
+        if np.all(np.abs(best - before) <= TOLERANCE):
+            break
+    return best
+
+
+def _decreasing_scale(rows: _Rows, at: np.ndarray, step: np.ndarray, penalty: float) -> float:
+    """The largest of 1, 1/2, 1/4, ... by which a step decreases the penalised loss; 0 where none of them does."""
+
+    def loss(coefficients: np.ndarray) -> float:
+        scores = rows.scores(coefficients)
+        losses = rows.weights * (np.logaddexp(0, scores) - rows.preferences * scores)
+        return float(np.sum(losses) / np.sum(rows.weights) + penalty * np.sum(np.abs(coefficients)))
+
+    start = loss(at)
+    return next((scale for scale in 0.5 ** np.arange(HALVINGS) if loss(at + scale * step) < start), 0.0)
