@@ -20,7 +20,7 @@ RUN := $(BIN)/pyflyte run workflows/rlvr.py rlvr
 IMAGES := data generation  # training has the image of generation
 PUBLISHED = $(shell sed -n 's/^published = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",')
 
-.PHONY: environment demo test test-fast test-all test-recipes test-images chaos chaos-hosts soak check lock image-digests reference format bench gpu-check cluster-check bench-learning images register registry-is-named config-exists code-server clean
+.PHONY: environment demo test test-fast test-all test-recipes test-mistakes test-images chaos chaos-hosts soak check lock image-digests reference format bench gpu-check cluster-check bench-learning images register registry-is-named config-exists code-server clean
 
 environment: $(VENV)/.ready  ## the environment alone, and how to use it
 	@echo "ready: source $(BIN)/activate; export FLYTE_SDK_LOCAL_SANDBOX=\$$PWD/outputs/flyte"
@@ -34,11 +34,15 @@ test: $(VENV)/.ready  ## what is worth running before every commit
 test-fast: $(VENV)/.ready  ## what is worth running on every save
 	@$(PYTEST) -n 2 -m "not engine and not pipeline and not long and not complete"
 
-test-all: $(VENV)/.all-ready  ## every test: complete tables, the published checkers beside ours, and trackers
-	@RLVR_EXAMPLES=all $(PYTEST)
+test-all: $(VENV)/.all-ready  ## every test: complete tables, the published checkers beside ours, and trackers; two hours
+	@RLVR_EXAMPLES=all $(PYTEST) -m "not table"
+	@$(MAKE) --no-print-directory test-recipes test-mistakes
 
 test-recipes: $(VENV)/.ready  ## every recipe and data file that ships, shrunk, from its first row to the report: half an hour at most
 	@$(BIN)/pytest -n 2 --dist load tests/hub tests/workflows/test_shipped_files.py
+
+test-mistakes: $(VENV)/.ready  ## every mistake and fault of the table, as a person meets it on a terminal: 20 minutes
+	@$(BIN)/pytest -n 2 --dist load tests/mistakes
 
 test-images: $(VENV)/.ready $(IMAGES:%=.images/%/.ready)  ## environments of the images: their pins, and every task's container command
 	@RLVR_IMAGES=$(CURDIR)/.images $(BIN)/pytest tests/images tests/workflows/test_containers.py

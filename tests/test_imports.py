@@ -69,7 +69,7 @@ def test_the_data_stages_load_no_engine():
         "from tasks.inputs.files import quickstart\n"
         "from tasks.sourcing.prompts import build_prompts\n"
         "from tasks.mixing.mix import mix\n"
-        "from tasks.evaluation.paired_gain import compare\n"
+        "from tasks.evaluation.comparison import compare\n"
         "from tasks.reporting.page import render\n"
         "data, training, evaluation = quickstart()\n"
         "for source in data.sources: build_prompts(source, data.max_prompt_chars)"

@@ -15,9 +15,8 @@ import rich_click as click
 import yaml
 
 from tasks.config import Config, load_yaml
-from tasks.evaluation.spec import EvaluationSpec
 from tasks.flyte import backend, executions
-from tasks.inputs.files import DataFile, Recipe
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.machine.error_report import run_command
 from tasks.reporting.index import write_index
 from tasks.reporting.publication import new_run
@@ -26,7 +25,7 @@ from tasks.storage.locations import outputs_folder
 if TYPE_CHECKING:
     from flytekit.remote import FlyteRemote
 
-FILES: dict[str, type[Config]] = {"data": DataFile, "training": Recipe, "evaluation": EvaluationSpec}
+FILES: dict[str, type[Config]] = {"data": DataFile, "training": Recipe, "evaluation": EvaluationFile}
 """The inputs of the pipeline that are files of the user, by name."""
 
 COMPANION = "[default: the one that --training names; without it, the plan's]"
@@ -70,7 +69,7 @@ def launch(
     labels = {key: path.stem for key, path in given.items() if path is not None}
     recipe = inputs.get("training")
     if isinstance(recipe, Recipe):
-        inputs = {"data": recipe.companion(DataFile), "evaluation": recipe.companion(EvaluationSpec), **inputs}
+        inputs = {"data": recipe.companion(DataFile), "evaluation": recipe.companion(EvaluationFile), **inputs}
         labels = {"data": Path(recipe.data).stem, "evaluation": Path(recipe.evaluation).stem, **labels}
         labels["recipe"] = labels.pop("training")
     address = executions.launch(

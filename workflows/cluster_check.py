@@ -7,9 +7,8 @@ from flytekit import Resources, workflow
 
 from images import DATA
 from tasks.cluster_check.task import check_machines, check_pod, conclude
-from tasks.evaluation.spec import EvaluationSpec
 from tasks.flyte.stages import composed
-from tasks.inputs.files import DataFile, Recipe, quickstart
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
 from tasks.inputs.memory_needs import judge_gpus, weights_gib
 from tasks.pods import overrides
 from tasks.tables.schemas import StageSummary
@@ -36,7 +35,7 @@ def check_for(data: DataFile, training: Recipe) -> StageSummary:
 
 @workflow
 def cluster_check(
-    data: DataFile = FILES[0], training: Recipe = FILES[1], evaluation: EvaluationSpec = FILES[2]
+    data: DataFile = FILES[0], training: Recipe = FILES[1], evaluation: EvaluationFile = FILES[2]
 ) -> StageSummary:
     """Check what the recipe's run will need, one sentence for each check; it fails where a check failed.
 

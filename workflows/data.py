@@ -1,6 +1,6 @@
 """Make the training mixture from the sources: read, clean, roll out, select, mix.
 
-pyflyte run workflows/data.py data --model FOLDER [--data FILE] [--training FILE]
+pyflyte run workflows/data.py data --model FOLDER [--data FILE] [--training FILE] [--evaluation FILE]
 """
 
 from functools import partial
@@ -10,16 +10,17 @@ from flytekit import Resources, map_task
 
 from images import DATA
 from tasks.cleaning.control_tokens import TOKENIZER_FILES, control_tokens
-from tasks.cleaning.task import merge_sources, screen_prompts
+from tasks.cleaning.task import count_questions, merge_sources, screen_prompts
 from tasks.difficulty.rollout_tasks import collect_rollouts, judge_rollouts, roll_out, split_prompts
 from tasks.difficulty.spec import RolloutSpec
 from tasks.difficulty.task import compare_variants, select_prompts, take_all
 from tasks.flyte.stages import Folder, Parquet, composed, read_members
 from tasks.generation.rollout_cache import judging_digest
 from tasks.generation.task import prepare_model
-from tasks.inputs.files import DataFile, Recipe, quickstart
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
+from tasks.inputs.fingerprints import fingerprinted
 from tasks.inputs.memory_needs import judge_gpus, weights_gib
-from tasks.inputs.preflight import fingerprinted, longest_prompt, sampled_as_trained, unfiltered
+from tasks.inputs.preflight import longest_prompt, sampled_as_trained, unfiltered
 from tasks.mixing.spec import Limit, Limits
 from tasks.mixing.task import check_mixture, mix_prompts
 from tasks.pods import overrides
@@ -54,13 +55,19 @@ class Curated(NamedTuple):
 
 
 @composed(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"))
-def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) -> Curated:
+def data(
+    model: Folder,
+    data: DataFile = FILES[0],
+    training: Recipe = FILES[1],
+    evaluation: EvaluationFile = FILES[2],
+) -> Curated:
     """Make the training mixture and the held-out prompts; every stage on the way is cached on its own.
 
     Args:
         model: the initial checkpoint, whose pass rates measure difficulty.
         data: the data file.
         training: the recipe, whose `cluster` decides whether pods have GPUs.
+        evaluation: the evaluation file: the prompts that hold a question of its benchmarks are counted, and stay.
     """
     # Nodes have numbers, not the names in the file: where `data-0-` and a node's name have more than 20 characters
     # together, Flyte puts a hash in their place, and its console never knows the node's state.
@@ -78,6 +85,10 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
             if source.top_up is not None and source.limit is not None
         ]
     )
+    if evaluation.benchmarks:
+        asked = count_questions(
+            prompts=merged.prompts, questions=_questions(evaluation, pod), rule=data.cleaning.contamination
+        ).with_overrides(node_name="asked", **pod)
     checked = check_mixture(prompts=merged.prompts, spec=data.mixture, limits=limits).with_overrides(
         node_name="check", **pod
     )
@@ -95,6 +106,8 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
             verifiers=verifiers,
         ).with_overrides(node_name=f"split{suffix}", **pod)
         checked >> split.shards
+        if evaluation.benchmarks:
+            asked >> split.shards
         return split
 
     def rolled_out(suffix: str, checkpoint: Folder, spec: RolloutSpec) -> tuple[Any, Any]:
@@ -162,6 +175,17 @@ def data(model: Folder, data: DataFile = FILES[0], training: Recipe = FILES[1]) 
         selecting=graded.summary,
         mixing=mixed.summary,
     )
+
+
+def _questions(evaluation: EvaluationFile, pod: dict[str, Any]) -> list[Any]:
+    """Add the nodes that read the benchmarks' questions, as the evaluation does; return the tables."""
+    return [
+        source_prompts(batch=batch, max_prompt_chars=benchmark.max_prompt_chars)
+        .with_overrides(node_name=f"ask-{number}", **pod)
+        .prompts
+        for number, benchmark in enumerate(evaluation.benchmarks)
+        for batch in batches([benchmark.source])
+    ]
 
 
 def _merged(data: DataFile, verifiers: VerifiersConfig, tokens: list[str]) -> Any:

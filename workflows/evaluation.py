@@ -1,35 +1,36 @@
-"""Evaluate two policies on the same held-out prompts, and compute the gain of the second.
+"""Evaluate policies on the same held-out prompts and benchmarks, and compare them.
 
 pyflyte run workflows/evaluation.py evaluation --model FOLDER --policy FOLDER --heldout FILE [--evaluation FILE]
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flytekit import Resources
 
 from images import DATA
-from tasks.evaluation.spec import EvaluationSpec, check_of_two
+from tasks.evaluation.spec import check_server
 from tasks.evaluation.task import compare_policies, evaluate_policy
 from tasks.flyte.stages import Folder, Parquet, composed
-from tasks.inputs.files import DataFile, Recipe, quickstart
+from tasks.generation.task import prepare_model
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
+from tasks.inputs.fingerprints import fingerprinted
 from tasks.inputs.memory_needs import judge_gpus, weights_gib
-from tasks.inputs.preflight import fingerprinted
 from tasks.pods import overrides
-from tasks.tables.schemas import StageSummary
+from tasks.sourcing.loaders import batches
+from tasks.sourcing.task import source_prompts
+from tasks.tables.schemas import AFTER, BEFORE, StageSummary
 
 FILES = quickstart()
 
 
-class BeforeAndAfter(NamedTuple):
+class Comparison(NamedTuple):
     """The outputs of an evaluation; tables have the columns of `tasks.tables.schemas`."""
 
-    before: Parquet
-    after: Parquet
     evaluation: Parquet
+    evaluation_prompts: Parquet
+    evaluation_rollouts: Parquet
     set_aside_evaluation: Parquet
-    evaluating_before: StageSummary
-    evaluating_after: StageSummary
-    comparing: StageSummary
+    summaries: list[StageSummary]
 
 
 @composed(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"))
@@ -39,38 +40,74 @@ def evaluation(
     heldout: Parquet,
     data: DataFile = FILES[0],
     training: Recipe = FILES[1],
-    evaluation: EvaluationSpec = FILES[2],
-) -> BeforeAndAfter:
-    """Sample and score both policies, and compute the gain with its interval.
+    evaluation: EvaluationFile = FILES[2],
+) -> Comparison:
+    """Sample and score the initial checkpoint, the trained policy and any others, and compare them.
 
     Args:
         model: the initial checkpoint, which is also the judge where `data` says so.
         policy: the trained policy.
-        heldout: prompts that neither was trained on.
+        heldout: prompts that no policy was trained on.
         data: the data file, for how responses are judged.
         training: the recipe, whose `cluster` decides whether pods have GPUs.
-        evaluation: how the policies are sampled.
+        evaluation: what policies are asked, how they are sampled, and which others there are.
     """
-    check_of_two(evaluation)
+    check_server(evaluation)
     verifiers = fingerprinted(data.verifiers)
     gpus = training.cluster.gpus_of(evaluation.engine)
     gpus += judge_gpus(data) if training.cluster.gpus_per_node else 0  # responses are judged while others are sampled
     pod = overrides(evaluation.pod.sized(gpus, weights_gib=weights_gib(training.model)))
-    before, after = (
-        evaluate_policy(
-            policy=checkpoint, prompts=heldout, config=evaluation, initial=model, verifiers=verifiers
-        ).with_overrides(node_name=name, **pod)
-        for name, checkpoint in (("before", model), ("after", policy))
-    )
-    compared = compare_policies(before=before.rollouts, after=after.rollouts, prompts=heldout).with_overrides(
-        node_name="compare"
-    )
-    return BeforeAndAfter(
-        before=before.rollouts,
-        after=after.rollouts,
+    sourced = _questions(evaluation, data)
+    questions = [known.prompts for known in sourced]
+    # Names of nodes are short, because `evaluation-0-` stands before them, and have numbers: see `workflows.data`.
+    evaluated = {
+        name: evaluate_policy(
+            policy=checkpoint,
+            prompts=heldout,
+            config=evaluation.of_a_policy,
+            initial=model,
+            verifiers=verifiers,
+            questions=questions,
+            asked=evaluation.asked,
+        ).with_overrides(node_name=name if name in (BEFORE, AFTER) else f"eval-{number}", **pod)
+        for number, (name, checkpoint) in enumerate(_checkpoints(model, policy, training, evaluation).items())
+    }
+    of_policy = {name: evaluated[evaluation.same_as(name, training.model)] for name in evaluation.names_of_policies}
+    compared = compare_policies(
+        policies=list(of_policy),
+        rollouts=[done.rollouts for done in of_policy.values()],
+        prompts=heldout,
+        baseline=evaluation.baseline,
+        questions=questions,
+        benchmarks=evaluation.compared,
+        set_aside=[evaluated[BEFORE].set_aside, *(known.set_aside for known in sourced)],
+    ).with_overrides(node_name="compare")
+    return Comparison(
         evaluation=compared.evaluation,
-        set_aside_evaluation=before.set_aside,
-        evaluating_before=before.summary,
-        evaluating_after=after.summary,
-        comparing=compared.summary,
+        evaluation_prompts=compared.prompts,
+        evaluation_rollouts=compared.rollouts,
+        set_aside_evaluation=compared.set_aside,
+        summaries=[*(done.summary for done in evaluated.values()), compared.summary],
     )
+
+
+def _questions(evaluation: EvaluationFile, data: DataFile) -> list[Any]:
+    """Add the nodes that read the benchmarks' questions; return their outputs."""
+    pod = overrides(data.pod)
+    return [
+        source_prompts(batch=batch, max_prompt_chars=benchmark.max_prompt_chars).with_overrides(
+            node_name=f"ask-{number}", **pod
+        )
+        for number, benchmark in enumerate(evaluation.benchmarks)
+        for batch in batches([benchmark.source])
+    ]
+
+
+def _checkpoints(model: Folder, policy: Folder, training: Recipe, evaluation: EvaluationFile) -> dict[str, Any]:
+    """Return the model folder of every policy by name; one of two names with the same model is enough."""
+    others = {
+        name: prepare_model(spec=spec).with_overrides(node_name=f"load-{number}").model
+        for number, (name, spec) in enumerate(evaluation.policies.items())
+        if name in evaluation.evaluated(training.model)
+    }
+    return {BEFORE: model, AFTER: policy, **others}

@@ -10,10 +10,9 @@ from typing import NamedTuple
 from flytekit import workflow
 from flytekit.types.file import FlyteFile
 
-from tasks.evaluation.spec import EvaluationSpec
 from tasks.flyte.stages import Folder, Html, JsonLines, Parquet
 from tasks.generation.task import prepare_model
-from tasks.inputs.files import DataFile, Recipe, quickstart
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
 from tasks.inputs.preflight import preflight
 from tasks.reporting.task import report
 from workflows.checking import checking
@@ -41,9 +40,9 @@ class Results(NamedTuple):
     ledger: Parquet
     metrics: JsonLines
     tensorboard: Folder
-    before: Parquet
-    after: Parquet
     evaluation: Parquet
+    evaluation_prompts: Parquet
+    evaluation_rollouts: Parquet
     set_aside: Parquet
     set_aside_evaluation: Parquet
 
@@ -52,14 +51,14 @@ class Results(NamedTuple):
 def rlvr(
     data: DataFile = DATA,
     training: Recipe = TRAINING,
-    evaluation: EvaluationSpec = EVALUATION,
+    evaluation: EvaluationFile = EVALUATION,
 ) -> Results:
     """Train a model with verifiable rewards and report what it gained; without arguments, the quickstart."""
     checked = preflight(data=data, training=training, evaluation=evaluation).with_overrides(node_name="preflight")
     files = {"data": checked.data, "training": checked.training}
     initial = prepare_model(spec=checked.model).with_overrides(node_name="model")
     verified = checking(model=initial.model, training=checked.training).with_overrides(node_name="model-check")
-    curated = curate(**files, model=initial.model).with_overrides(node_name="data")
+    curated = curate(**files, evaluation=checked.evaluation, model=initial.model).with_overrides(node_name="data")
     verified >> curated.mixture
     trained = train(**files, model=initial.model, mixture=curated.mixture).with_overrides(node_name="train")
     evaluated = evaluate(
@@ -74,9 +73,9 @@ def rlvr(
         "mixture": curated.mixture,
         "heldout": curated.heldout,
         "ledger": trained.ledger,
-        "before": evaluated.before,
-        "after": evaluated.after,
         "evaluation": evaluated.evaluation,
+        "evaluation_prompts": evaluated.evaluation_prompts,
+        "evaluation_rollouts": evaluated.evaluation_rollouts,
         "set_aside": curated.set_aside,
         "set_aside_evaluation": evaluated.set_aside_evaluation,
     }
@@ -95,10 +94,8 @@ def rlvr(
             curated.selecting,
             curated.mixing,
             trained.summary,
-            evaluated.evaluating_before,
-            evaluated.evaluating_after,
-            evaluated.comparing,
         ],
+        evaluating=evaluated.summaries,
     ).with_overrides(node_name="report")
     return Results(
         report=reported.page,

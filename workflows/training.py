@@ -8,8 +8,8 @@ from flytekit import Resources
 from images import DATA
 from tasks.flyte.stages import Folder, Parquet, composed
 from tasks.inputs.files import DataFile, Recipe, quickstart
+from tasks.inputs.fingerprints import fingerprinted
 from tasks.inputs.memory_needs import judge_gpus, weights_gib
-from tasks.inputs.preflight import fingerprinted
 from tasks.training.cluster.pods import controller_overrides, ray_job
 from tasks.training.task import Trained, train_policy
 

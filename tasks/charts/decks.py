@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.charts.drawing import deck
 from tasks.charts.pages import page, prompt_samples, rollout_samples, table
@@ -83,32 +84,47 @@ def mixture(train: pa.Table, heldout: int, counts: Sequence[Mapping[str, Any]]) 
 
 
 def evaluation(prompts: pa.Table, rollouts: pa.Table, tokens_per_second: float) -> str:
-    """Return the deck of the evaluation of one policy: its `ROLLOUTS` of the held-out prompts."""
+    """Return the deck of the evaluation of one policy: its `EVALUATION_ROLLOUTS` of all prompts that it was asked."""
     scores = [score for score in rollouts.column("score").to_pylist() if score is not None]
     figures = {
-        "held-out prompts": f"{prompts.num_rows:,}",
+        "prompts": f"{prompts.num_rows:,}",
         "pass rate": f"{sum(filter(None, rollouts.column('passed').to_pylist())) / max(len(scores), 1):.1%}",
         "mean score": f"{sum(scores) / max(len(scores), 1):.1%}",
         "could not be judged": f"{rollouts.num_rows - len(scores):,}",
         "tokens/s": f"{tokens_per_second:,.0f}",
     }
-    return page(figures, rollout_samples(prompts, rollouts))
+    return page(figures, table(_by_benchmark(rollouts), "By benchmark"), rollout_samples(prompts, rollouts))
 
 
-def comparison(table: pa.Table, before: float, after: float, gain: tuple[float, float, float]) -> str:
-    """Return the deck of the comparison of two policies.
+def _by_benchmark(rollouts: pa.Table) -> list[dict[str, Any]]:
+    """The pass rate and the mean length of each benchmark."""
+    judged = rollouts.filter(pc.is_valid(rollouts.column("passed")))
+    judged = judged.set_column(
+        judged.schema.get_field_index("passed"), "passed", pc.cast(judged.column("passed"), pa.float64())
+    )
+    means = judged.group_by("benchmark", use_threads=False).aggregate(
+        [([], "count_all"), ("passed", "mean"), ("num_tokens", "mean")]
+    )
+    return [
+        {
+            "benchmark": row["benchmark"],
+            "judged responses": row["count_all"],
+            "pass rate": f"{row['passed_mean']:.1%}",
+            "tokens, mean": f"{row['num_tokens_mean']:,.0f}",
+        }
+        for row in means.to_pylist()
+    ]
 
-    Args:
-        table: of `EVALUATION`.
-        before: held-out pass rate of the first policy, in [0, 1].
-        after: held-out pass rate of the second policy, in [0, 1].
-        gain: their paired difference and the bounds of its 95% interval.
-    """
-    value, low, high = (100 * bound for bound in gain)
-    figures = {
-        "before": f"{before:.1%}",
-        "after": f"{after:.1%}",
-        "gain, points": f"{value:+.1f}",
-        "95% interval": f"{low:+.1f} to {high:+.1f}",
-    }
-    return page(figures, deck(before_after(table)))
+
+def comparison(evaluation: pa.Table) -> str:
+    """Return the deck of the comparison of policies, from `EVALUATION`, with the figures of its first benchmark."""
+    figures, first = {}, evaluation.column("benchmark")[0].as_py()
+    for row in evaluation.filter(pc.equal(evaluation.column("metric"), "pass_rate")).to_pylist():
+        if row["benchmark"] != first:
+            continue
+        if row["baseline"] is None:
+            figures[row["policy"]] = f"{row['value']:.1%}"
+        else:
+            interval = f"{100 * row['low']:+.1f} to {100 * row['high']:+.1f}"
+            figures[f"{row['policy']} - {row['baseline']}, points"] = f"{100 * row['value']:+.1f} ({interval})"
+    return page(figures, deck(before_after(evaluation)))

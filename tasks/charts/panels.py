@@ -175,22 +175,31 @@ def first_bin_from(score: float, bins: int) -> int:
 
 
 def before_after(evaluation: pa.Table) -> str:
-    """Draw the held-out pass rates of both policies per benchmark, and the gains beside them (`EVALUATION` table)."""
+    """Draw the pass rates of all policies per benchmark, and their differences beside them (`EVALUATION` table)."""
     rows = [row for row in evaluation.to_pylist() if row["metric"] == "pass_rate"]
+    colors = {name: name if name in ("before", "after") else color_of("", i) for i, name in enumerate(_policies(rows))}
+    pairs = {(row["policy"], row["baseline"]) for row in rows if row["baseline"] is not None}
     rates: list[Interval] = []
     gains: list[Interval] = []
     for row in rows:
         value, low, high = (100 * row[column] for column in ("value", "low", "high"))
-        is_gain = row["policy"] == "gain"
-        color = "after" if is_gain else row["policy"]
-        (gains if is_gain else rates).append(Interval(row["benchmark"], row["policy"], value, low, high, color))
+        policy, baseline = row["policy"], row["baseline"]
+        if baseline is None:
+            rates.append(Interval(row["benchmark"], policy, value, low, high, colors[policy]))
+        else:
+            label = "gain" if len(pairs) == 1 else f"{policy} - {baseline}"
+            gains.append(Interval(row["benchmark"], label, value, low, high, colors[policy]))
     return grid(
         [
-            intervals("Held-out pass rate", "%, with 95% intervals", rates),
+            intervals("Pass rate", "%, with 95% intervals", rates),
             intervals("Gain", "percentage points, paired, with 95% intervals", gains, zero=True),
         ],
         wide=True,
     )
+
+
+def _policies(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(row["policy"] for row in rows))
 
 
 def _series(panel: Panel, metrics: Sequence[Mapping[str, Any]]) -> list[Series]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,3 +70,18 @@ class Questions:
         for row in sorted(best):
             share, question = best[row][0], -best[row][1]
             yield Overlap(row, self._names[question], self._ids[question], share)
+
+
+def overlap_counts(batches: Iterable[pa.Table], questions: pa.Table, spec: Contamination) -> Counter[tuple[str, str]]:
+    """Return how many prompts hold a question, by evaluation set and by the prompt's source.
+
+    Args:
+        batches: tables of `PROMPTS`.
+        questions: a table of `PROMPTS`: the questions; the names of their sets are the sources.
+        spec: the rule by which a prompt holds a question.
+    """
+    index, counts = Questions(questions, spec), Counter[tuple[str, str]]()
+    for batch in batches:
+        sources = batch.column("source").to_pylist()
+        counts.update((overlap.evaluation_set, sources[overlap.row]) for overlap in index.overlaps(batch))
+    return counts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -11,7 +12,7 @@ import pyarrow as pa
 from flytekit import Resources
 
 from images import DATA
-from tasks.cleaning.spec import DuplicatesSpec, ScreeningSpec
+from tasks.cleaning.spec import Contamination, DuplicatesSpec, ScreeningSpec
 from tasks.flyte.stages import (
     RESULT,
     Parquet,
@@ -28,6 +29,8 @@ from tasks.flyte.stages import (
 from tasks.lineage.provenance import made_from
 from tasks.tables.schemas import PROMPTS, SET_ASIDE, StageSummary
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
+
+logger = logging.getLogger(__name__)
 
 SAMPLED_ROWS = 3
 """Prompts of each batch from which the deck's samples are chosen."""
@@ -111,6 +114,35 @@ def merge_sources(
     control = ControlTokens(control_tokens)
     parts = ((control.counted(prompts), aside) for prompts, aside in merger.parts())
     return _written(parts, merger.columns, set_aside, lineage, watch, control.counts, sources=len(sources))
+
+
+@shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="4Gi"))
+def count_questions(prompts: Parquet, questions: list[Parquet], rule: Contamination) -> StageSummary:
+    """Count the prompts that hold a question of a benchmark, and log how they are taken out; the prompts all stay.
+
+    Args:
+        prompts: of all sources.
+        questions: those of the benchmarks that the policies will answer.
+        rule: the rule by which a prompt holds a question.
+    """
+    from tasks import charts
+    from tasks.cleaning.contamination import overlap_counts
+
+    watch = Stopwatch("cleaning: questions of benchmarks")
+    asked = pa.concat_tables([PROMPTS.empty_table(), *(read_input(table, PROMPTS) for table in questions)])
+    counts = overlap_counts(read_input_batches(prompts, input_schema(prompts, PROMPTS)), asked, rule)
+    rows = [
+        {"benchmark": benchmark, "source": source, "prompts that hold a question": count}
+        for (benchmark, source), count in sorted(counts.items())
+    ]
+    for row in rows:
+        logger.warning(
+            "source %r: %d prompts hold a question of benchmark %r; its name in evaluation_sets of the data file takes "
+            "them out",
+            *(row["source"], row["prompts that hold a question"], row["benchmark"]),
+        )
+    show("questions of benchmarks", charts.page({"prompts": f"{counts.total():,}"}, charts.table(rows, "Found")))
+    return watch.summary(f"{counts.total():,} prompts hold a question of a benchmark", overlaps=rows)
 
 
 def _written(

@@ -167,13 +167,13 @@ def roll_out(
     )
     output = write_output(
         "responses.parquet",
-        responses(table, sampled.counts, cache),
+        responses(table, sampled.counts[0], cache),
         RESPONSES,
         lineage,
         last=lambda: {SUMMARY: summary.as_json()},
     )
     figures = {
-        "responses": f"{sum(sampled.counts):,}",
+        "responses": f"{sum(sampled.counts[0]):,}",
         "generated now": f"{sampled.responses:,}",
         "tokens/s": f"{sampled.tokens_per_second:,.0f}",
     }
@@ -185,18 +185,16 @@ def _sample(
     prompts: pa.Table, model: Path, spec: RolloutSpec, cache: RolloutCache, verifiers: VerifiersConfig
 ) -> Sampled:
     from tasks.difficulty.stopping import remaining
-    from tasks.generation.fill_cache import sample
+    from tasks.generation.fill_cache import Workload, sample
     from tasks.generation.judging import check_prompts
 
     check_prompts(prompts, verifiers)
     samples = spec.sampling.samples
-    with sampling_progress("difficulty: rollouts", prompts, samples) as judged:
+    with sampling_progress("difficulty: rollouts", prompts, prompts.num_rows * samples) as judged:
         return sample(
-            prompts,
+            [Workload(prompts, spec.sampling, cache)],
             model,
             spec.engine,
-            spec.sampling,
-            cache=cache,
             verifiers=verifiers,
             verifier_workers=spec.verifier_workers,
             remaining=partial(remaining, samples=samples, bounds=spec.stop_at) if spec.stop_at else None,
@@ -206,7 +204,7 @@ def _sample(
 
 def _sampling_summary(watch: Stopwatch, sampled: Sampled, most: int) -> StageSummary:
     """The summary of a shard, of whose `most` rollouts early stopping may have spared some."""
-    rollouts = sum(sampled.counts)
+    rollouts = sum(sampled.counts[0])
     return watch.summary(
         f"{rollouts:,} rollouts",
         on=process_resources(),

@@ -1,28 +1,23 @@
-"""The pydantic model behind an evaluation file."""
+"""Options of the evaluation of one policy."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import ClassVar
-
 from pydantic import Field
 
-from tasks.config import Extendable, RunTime, SpecError
+from tasks.config import Config, RunTime, SpecError
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.pods import PodConfig
 
 
-class EvaluationSpec(Extendable):
-    """Held-out evaluation: the same prompts, sampling and seeds for every policy."""
-
-    folder: ClassVar[Path] = Path(__file__).parents[2] / "workflows" / "evaluations"
-    named_by_recipe: ClassVar[bool] = True
+class EvaluationSpec(Config):
+    """Evaluation: the same prompts, sampling and seeds for every policy."""
 
     sampling: SamplingConfig = SamplingConfig(samples=4, seed=0)
-    """Options of the sampling: `samples` responses to each prompt. Each response has its own seed, derived from
-    `sampling.seed`, the prompt and its number, so that policies are compared on the same draws."""
+    """Options of the sampling of the held-out prompts: `samples` responses to each; a benchmark has its own. Each
+    response has its own seed, derived from `sampling.seed`, the prompt and its number, so that policies are compared on
+    the same draws."""
     engine: EngineConfig = EngineConfig()
-    """Options of the vLLM engine."""
+    """Options of the vLLM engine, which answers the held-out prompts and all benchmarks of a policy."""
     verifier_workers: RunTime[int] = Field(1, gt=0)
     """Processes that judge responses."""
     max_unjudged: float = Field(0.1, ge=0, le=1)
@@ -33,15 +28,63 @@ class EvaluationSpec(Extendable):
     """Pod in which a policy is evaluated on a cluster."""
 
 
-def check_of_two(spec: EvaluationSpec) -> None:
-    """Check that two policies can be evaluated as `spec` says; a server serves only one.
+class AskedBenchmark(Config):
+    """A benchmark as a policy answers it."""
+
+    name: str
+    """Name of the benchmark."""
+    sampling: SamplingConfig
+    """Options of the sampling of its questions."""
+    has_majority: bool = False
+    """True if equal answers to a question are counted, for majority@k."""
+
+
+class AskedBenchmarks(Config):
+    """The benchmarks that policies answer beside the held-out prompts."""
+
+    benchmarks: list[AskedBenchmark] = []  # noqa: RUF012 (pydantic copies defaults)
+    """The benchmarks, in the order of their tables of questions."""
+
+
+class ComparedBenchmark(Config):
+    """A benchmark as policies are compared on it."""
+
+    name: str
+    """Name of the benchmark."""
+    majority: list[int] = []  # noqa: RUF012 (pydantic copies defaults)
+    """The k of majority@k."""
+    margin: float | None = None
+    """Points of pass rate, in [0, 1], that a policy may lose and still have maintained the benchmark; None: any."""
+    card: str = ""
+    """Address of the public page that describes the questions."""
+    licence: str = ""
+    """Licence of the questions."""
+    rows: int | None = None
+    """Questions that the card counts; None where they are not known, or where only a part of them is asked."""
+
+    def shortfall(self, asked: int) -> str | None:
+        """Return one sentence where the number of questions that are asked is not the card's, else None."""
+        if self.rows in (None, asked):
+            return None
+        return f"benchmark {self.name!r}: {asked} questions are asked, and {self.card} counts {self.rows}"
+
+
+class ComparedBenchmarks(Config):
+    """The benchmarks on which policies are compared beside the held-out prompts."""
+
+    benchmarks: list[ComparedBenchmark] = []  # noqa: RUF012 (pydantic copies defaults)
+    """The benchmarks, in the order of their tables of questions."""
+
+
+def check_server(spec: EvaluationSpec) -> None:
+    """Check that several policies can be evaluated as `spec` says; a server serves only one.
 
     Raises:
         SpecError: they cannot.
     """
     if spec.engine.server is not None:
         raise SpecError(
-            f"evaluation: engine.server serves {spec.engine.server.model!r} alone, and two policies are compared: "
-            "leave it out, or evaluate each by itself with a file of its own (pyflyte run tasks/evaluation/task.py "
-            "evaluate_policy), and compare the two tables (compare_policies)"
+            f"evaluation: engine.server serves {spec.engine.server.model!r} alone, and policies are compared: leave "
+            "it out, or evaluate each by itself with a file of its own (pyflyte run tasks/evaluation/task.py "
+            "evaluate_policy), and compare their tables (compare_policies)"
         )

@@ -1,14 +1,17 @@
-"""Evaluation as Flyte tasks: each policy by itself, then the comparison of two."""
+"""Evaluation as Flyte tasks: policies one by one, then their comparison."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import pyarrow as pa
 from flytekit import Resources
 
 from images import DATA, GENERATION
-from tasks.evaluation.spec import EvaluationSpec
+from tasks.evaluation.spec import AskedBenchmark, AskedBenchmarks, ComparedBenchmarks, EvaluationSpec
 from tasks.flyte.stages import (
     RESULT,
     Folder,
@@ -25,12 +28,29 @@ from tasks.flyte.stages import (
 )
 from tasks.lineage.provenance import made_from
 from tasks.machine.resources import process_resources
-from tasks.tables.schemas import EVALUATION, GRADED, PROMPTS, ROLLOUTS, SET_ASIDE, StageSummary
+from tasks.tables.schemas import (
+    EVALUATION,
+    EVALUATION_PROMPTS,
+    EVALUATION_ROLLOUTS,
+    HELDOUT,
+    PROMPTS,
+    SET_ASIDE,
+    StageSummary,
+)
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 if TYPE_CHECKING:
-    from tasks.evaluation.paired_gain import Evaluation
+    from tasks.generation.fill_cache import Workload
     from tasks.generation.sample_and_score import Rollouts
+
+logger = logging.getLogger(__name__)
+
+NO_QUESTIONS: list[Parquet] = []
+"""Tables of questions of an evaluation that has the held-out prompts alone."""
+NO_BENCHMARKS = AskedBenchmarks()
+"""The benchmarks of such an evaluation, as a policy answers them."""
+NONE_COMPARED = ComparedBenchmarks()
+"""The benchmarks of such an evaluation, as policies are compared on them."""
 
 
 class Evaluated(NamedTuple):
@@ -41,6 +61,9 @@ class Evaluated(NamedTuple):
 
 class Compared(NamedTuple):
     evaluation: Parquet
+    prompts: Parquet
+    rollouts: Parquet
+    set_aside: Parquet
     summary: StageSummary
 
 
@@ -51,10 +74,14 @@ def evaluate_policy(
     config: Annotated[EvaluationSpec, RESULT],
     initial: Folder,
     verifiers: Annotated[VerifiersConfig, RESULT] = DEFAULTS,
+    questions: list[Parquet] = NO_QUESTIONS,
+    asked: Annotated[AskedBenchmarks, RESULT] = NO_BENCHMARKS,
 ) -> Evaluated:
-    """Sample and score responses to the held-out prompts from one policy, with one version of its weights throughout.
+    """Sample and score responses from one policy: to the held-out prompts, and to the questions of benchmarks.
 
-    The inputs do not name the policy, so that the same weights are evaluated once; the column `policy` has its digest.
+    One engine answers all of them, with one version of the weights throughout. Responses are cached by benchmark, so
+    that a further benchmark costs its own alone. The inputs do not name the policy, so that the same weights are
+    evaluated once; the column `policy` has its digest.
 
     Args:
         policy: the model folder.
@@ -62,27 +89,39 @@ def evaluate_policy(
         config: the options of the evaluation.
         initial: the checkpoint that training began with; it judges every policy where `verifiers` says so.
         verifiers: the options of the verifiers.
+        questions: the questions of the benchmarks, a table each.
+        asked: the names and the sampling of these benchmarks, in the same order.
     """
     from tasks.charts import decks
+    from tasks.generation.rollout_cache import judging_digest
 
     watch = Stopwatch("evaluation")
-    table = read_input(prompts, PROMPTS)
+    benchmarks = [AskedBenchmark(name=HELDOUT, sampling=config.sampling), *asked.benchmarks]
+    tables = [read_input(file, PROMPTS) for file in (prompts, *questions)]
     digest = content_digest(policy)
-    rollouts = _rollouts(table, policy, digest, config, initial, verifiers)
+    judging = judging_digest(verifiers, content_digest(initial))
+    workloads = _workloads(tables, benchmarks, digest, config, judging)
+    rollouts = _rollouts(workloads, policy, digest, config, verifiers.with_initial(local(initial)))
     lineage = made_from(
         __name__,
-        inputs={"heldout": content_digest(prompts), "policy": digest},
-        seed=config.sampling.seed,
+        inputs={
+            "heldout": content_digest(prompts),
+            "policy": digest,
+            "questions": [content_digest(file) for file in questions],
+        },
+        seed={one.name: one.sampling.seed for one in benchmarks if one.sampling.seed is not None},
         evaluation=config,
+        benchmarks=asked,
         verifiers=verifiers,
     )
-    sampled, unjudged = rollouts.sampled, rollouts.table.column("score").null_count
-    show("evaluation", decks.evaluation(table, rollouts.table, sampled.tokens_per_second))
+    table = _read_answers(benchmarks, tables, rollouts.tables, config, verifiers)
+    sampled, unjudged = rollouts.sampled, table.column("score").null_count
+    show("evaluation", decks.evaluation(pa.concat_tables(tables), table, sampled.tokens_per_second))
     return Evaluated(
-        write_output("rollouts.parquet", rollouts.table, ROLLOUTS, lineage),
+        write_output("rollouts.parquet", table, EVALUATION_ROLLOUTS, lineage),
         write_output("set_aside.parquet", rollouts.set_aside, SET_ASIDE, lineage),
         watch.summary(
-            f"{rollouts.table.num_rows:,} responses at {sampled.tokens_per_second:,.0f} tokens/s"
+            f"{table.num_rows:,} responses at {sampled.tokens_per_second:,.0f} tokens/s"
             + (f"; {unjudged:,} could not be judged" if unjudged else ""),
             on=process_resources(),
             output_tokens=sampled.output_tokens,
@@ -95,63 +134,152 @@ def evaluate_policy(
     )
 
 
+def _workloads(
+    tables: Sequence[pa.Table],
+    benchmarks: Sequence[AskedBenchmark],
+    policy: str,
+    config: EvaluationSpec,
+    judging: str,
+) -> list[Workload]:
+    from tasks.generation.fill_cache import Workload
+    from tasks.generation.rollout_cache import RolloutCache
+
+    return [
+        Workload(
+            table,
+            benchmark.sampling,
+            RolloutCache.at(*storage_location("rollouts"), policy, config.engine, benchmark.sampling, judging),
+            benchmark.name,
+        )
+        for table, benchmark in zip(tables, benchmarks, strict=True)
+    ]
+
+
 def _rollouts(
-    prompts: pa.Table,
+    workloads: Sequence[Workload],
     policy: Folder,
     digest: str,
     config: EvaluationSpec,
-    initial: Folder,
     verifiers: VerifiersConfig,
 ) -> Rollouts:
-    from tasks.generation.rollout_cache import RolloutCache, judging_digest
     from tasks.generation.sample_and_score import sample_and_score
 
-    judging = judging_digest(verifiers, content_digest(initial))
-    with sampling_progress("evaluation", prompts, config.sampling.samples) as judged:
+    prompts = pa.concat_tables([workload.prompts for workload in workloads])
+    responses = sum(workload.prompts.num_rows * workload.sampling.samples for workload in workloads)
+    with sampling_progress("evaluation", prompts, responses) as judged:
         return sample_and_score(
-            prompts,
+            workloads,
             local(policy),
             config.engine,
-            config.sampling,
             policy=digest,
             stage="evaluation",
-            cache=RolloutCache.at(*storage_location("rollouts"), digest, config.engine, config.sampling, judging),
-            verifiers=verifiers.with_initial(local(initial)),
+            verifiers=verifiers,
             verifier_workers=config.verifier_workers,
             max_unjudged=config.max_unjudged,
             on_judged=judged,
         )
 
 
+def _read_answers(
+    benchmarks: Sequence[AskedBenchmark],
+    prompts: Sequence[pa.Table],
+    rollouts: Sequence[pa.Table],
+    config: EvaluationSpec,
+    verifiers: VerifiersConfig,
+) -> pa.Table:
+    """Return one table of the `ROLLOUTS` of all benchmarks, with their answers."""
+    from tasks.evaluation.answers import with_answers
+    from tasks.verifiers import open_pool
+
+    return pa.concat_tables(
+        [
+            with_answers(
+                table,
+                questions,
+                benchmark.name,
+                grouped=benchmark.has_majority,
+                open_pool=partial(open_pool, config.verifier_workers, verifiers, ["math"]),
+            )
+            for benchmark, questions, table in zip(benchmarks, prompts, rollouts, strict=True)
+        ]
+    )
+
+
 @shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"))
-def compare_policies(before: Parquet, after: Parquet, prompts: Parquet) -> Compared:
-    """Compare two policies: pass rates with intervals, the paired gain and a test of it, by domain and in all.
+def compare_policies(
+    policies: list[str],
+    rollouts: list[Parquet],
+    prompts: Parquet,
+    baseline: str = "before",
+    questions: list[Parquet] = NO_QUESTIONS,
+    benchmarks: ComparedBenchmarks = NONE_COMPARED,
+    set_aside: list[Parquet] = NO_QUESTIONS,
+) -> Compared:
+    """Compare policies: figures of each with intervals, and the paired differences from a baseline with a test.
 
     Args:
-        before: rollouts of the first policy.
-        after: rollouts of the second policy.
-        prompts: the held-out prompts that both answered.
+        policies: names of the policies.
+        rollouts: the rollouts of each, in the same order.
+        prompts: the held-out prompts that all of them answered.
+        baseline: the name among `policies` of the one that the others are compared with.
+        questions: the questions of benchmarks that all of them answered, a table each.
+        benchmarks: the names, the margins and the k of majority@k of these benchmarks, in the same order.
+        set_aside: questions and prompts that were set aside, which are put into one table.
     """
     from tasks.charts import decks
-    from tasks.evaluation.paired_gain import FLIP_SEED, compare
+    from tasks.evaluation.comparison import compare
+    from tasks.evaluation.intervals import FLIP_SEED
 
     watch = Stopwatch("comparison")
-    evaluation = compare(read_input(before, ROLLOUTS), read_input(after, ROLLOUTS), read_input(prompts, GRADED))
-    inputs = {"before": content_digest(before), "after": content_digest(after), "heldout": content_digest(prompts)}
-    lineage = made_from(__name__, inputs=inputs, seed=FLIP_SEED)
-    overall = evaluation.comparisons["all"]
-    gain = (overall.gain, overall.gain_low, overall.gain_high)
-    show("before and after", decks.comparison(evaluation.table, overall.before, overall.after, gain))
+    answered = {name: read_input(file, EVALUATION_ROLLOUTS) for name, file in zip(policies, rollouts, strict=True)}
+    tables = [read_input(file, PROMPTS) for file in (prompts, *questions)]
+    for benchmark, table in zip(benchmarks.benchmarks, tables[1:], strict=True):
+        if sentence := benchmark.shortfall(table.num_rows):
+            logger.warning(sentence)
+    names = (HELDOUT, *(benchmark.name for benchmark in benchmarks.benchmarks))
+    evaluation = compare(answered, dict(zip(names, tables, strict=True)), baseline, benchmarks.benchmarks)
+    inputs: dict[str, str | list[str]] = {
+        "rollouts": [content_digest(file) for file in rollouts],
+        "heldout": content_digest(prompts),
+        "questions": [content_digest(file) for file in questions],
+    }
+    lineage = made_from(
+        __name__, inputs=inputs, seed=FLIP_SEED, policies=policies, baseline=baseline, benchmarks=benchmarks
+    )
+    show("comparison", decks.comparison(evaluation.table))
+    asked = pa.concat_tables([_of_benchmark(table, name) for name, table in zip(names, tables, strict=True)])
+    everything = pa.concat_tables([_named(table, name) for name, table in answered.items()])
     return Compared(
         write_output("evaluation.parquet", evaluation.table, EVALUATION, lineage),
+        write_output("evaluation_prompts.parquet", asked, EVALUATION_PROMPTS, lineage),
+        write_output("evaluation_rollouts.parquet", everything, EVALUATION_ROLLOUTS, lineage),
+        write_output("set_aside.parquet", _set_aside(set_aside), SET_ASIDE, lineage),
         watch.summary(
-            f"held-out pass rate {overall.before:.1%} to {overall.after:.1%}, gain {100 * overall.gain:+.1f} points "
-            f"[{100 * overall.gain_low:+.1f}, {100 * overall.gain_high:+.1f}]" + _unjudged(evaluation),
+            evaluation.headline(),
             **evaluation.facts(),
+            benchmarks=[
+                {**benchmark.model_dump(), "asked": table.num_rows}
+                for benchmark, table in zip(benchmarks.benchmarks, tables[1:], strict=True)
+            ],
         ),
     )
 
 
-def _unjudged(evaluation: Evaluation) -> str:
-    counts = (evaluation.unjudged_before, evaluation.unjudged_after)
-    return f"; {counts[0]:,} and {counts[1]:,} responses could not be judged" if any(counts) else ""
+def _set_aside(files: Sequence[Parquet]) -> pa.Table:
+    """Return one table of rows that the evaluation sets aside; those that its benchmarks cannot use count as such."""
+    table = pa.concat_tables([SET_ASIDE.empty_table(), *(read_input(file, SET_ASIDE) for file in files)])
+    stage = pa.array(["evaluation"] * table.num_rows, pa.string())
+    return table.set_column(table.schema.get_field_index("stage"), SET_ASIDE.field("stage"), stage)
+
+
+def _of_benchmark(prompts: pa.Table, benchmark: str) -> pa.Table:
+    """Return `PROMPTS` with the benchmark's name."""
+    names = pa.array([benchmark] * prompts.num_rows, pa.string())
+    return prompts.add_column(0, EVALUATION_PROMPTS.field("benchmark"), names)
+
+
+def _named(rollouts: pa.Table, policy: str) -> pa.Table:
+    """Return the rollouts with the policy's name in place of its digest."""
+    index = rollouts.schema.get_field_index("policy")
+    names = pa.array([policy] * rollouts.num_rows, pa.string())
+    return rollouts.set_column(index, EVALUATION_ROLLOUTS.field("policy"), names)

@@ -86,7 +86,7 @@ class LocalRun:
             began=current_context().execution_date,
             given=_paths(inputs),
             files=_paths(results, downloaded=True),
-            summaries=[value for value in results.values() if isinstance(value, StageSummary)],
+            summaries=[item for value in results.values() for item in _items(value) if isinstance(item, StageSummary)],
             values={key: value for key, value in results.items() if not _is_summary_or_file(value)},
             specs={key: value for key, value in inputs.items() if isinstance(value, Extendable)},
         )
@@ -95,8 +95,13 @@ class LocalRun:
 
 
 def _is_summary_or_file(value: Any) -> bool:
-    values = value if isinstance(value, list) else [value]
+    values = _items(value)
     return bool(values) and all(isinstance(item, StageSummary | FlyteFile | FlyteDirectory) for item in values)
+
+
+def _items(value: Any) -> list[Any]:
+    """Return the items of an output that is a list, and any other output as the only one."""
+    return value if isinstance(value, list) else [value]
 
 
 def _paths(named: Mapping[str, Any], *, downloaded: bool = False) -> dict[str, Path]:

@@ -38,6 +38,8 @@ WRITERS = {
     "ledger.parquet": "tasks/training/task.py train_policy",
     "metrics.jsonl": "tasks/training/task.py train_policy",
     "evaluation.parquet": "tasks/evaluation/task.py compare_policies",
+    "evaluation_prompts.parquet": "tasks/evaluation/task.py compare_policies",
+    "evaluation_rollouts.parquet": "tasks/evaluation/task.py compare_policies",
 }
 """The module and the task that write an output, by the name of its file or folder, where one task alone does."""
 

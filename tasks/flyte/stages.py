@@ -284,14 +284,14 @@ DECK_SECONDS = 30.0
 
 @contextlib.contextmanager
 def sampling_progress(
-    description: str, prompts: pa.Table, samples: int
+    description: str, prompts: pa.Table, responses: int
 ) -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Show the progress of a stage that samples, with a live deck of the scores so far.
 
     Args:
         description: the stage and its unit of work.
         prompts: a table of `PROMPTS`.
-        samples: responses to every prompt.
+        responses: number of responses to all of them together.
 
     Yields:
         A function to call with every judged row.
@@ -303,7 +303,7 @@ def sampling_progress(
     scores: dict[str, list[float]] = defaultdict(list)
     drawn_at, unjudged = time.monotonic(), 0
 
-    with progress(description, prompts.num_rows * samples) as advance:
+    with progress(description, responses) as advance:
 
         def judged(row: Mapping[str, Any]) -> None:
             nonlocal drawn_at, unjudged
@@ -316,7 +316,7 @@ def sampling_progress(
             advance(note=f"mean score {mean:.2f}")
             if time.monotonic() - drawn_at >= DECK_SECONDS:
                 drawn_at = time.monotonic()
-                figures = {"judged so far": f"{count:,} of {prompts.num_rows * samples:,}", "mean score": f"{mean:.1%}"}
+                figures = {"judged so far": f"{count:,} of {responses:,}", "mean score": f"{mean:.1%}"}
                 show(description, charts.page(figures, charts.rates_so_far(scores, unjudged)))
 
         yield judged

@@ -36,11 +36,28 @@ Remaining = Callable[[Sequence[float | None]], int]
 
 
 @dataclass(frozen=True)
+class Workload:
+    """Prompts that are sampled in one way, such as those of a benchmark.
+
+    Attributes:
+        prompts: a table of `PROMPTS` (or with more columns).
+        sampling: options of the sampling.
+        cache: responses and verdicts that exist, to which new ones are added.
+        name: name of the workload in messages; it may be empty where there is only one.
+    """
+
+    prompts: pa.Table
+    sampling: SamplingConfig
+    cache: RolloutCache
+    name: str = ""
+
+
+@dataclass(frozen=True)
 class Sampled:
     """The result of `sample`: the number of responses that count of every prompt, and figures of this call.
 
     Attributes:
-        counts: for every prompt the number of its first responses that count.
+        counts: by workload, for every prompt the number of its first responses that count.
         reused: number of responses that were in the cache already.
         responses: number of responses generated now.
         output_tokens: number of tokens sampled now.
@@ -49,7 +66,7 @@ class Sampled:
         verifiers: counters and latencies by verifier (`VerifierPool.figures`).
     """
 
-    counts: list[int]
+    counts: list[list[int]]
     reused: int
     responses: int
     output_tokens: int
@@ -64,27 +81,24 @@ class Sampled:
 
 
 def sample(
-    prompts: pa.Table,
+    workloads: Sequence[Workload],
     model: Path,
     engine: EngineConfig,
-    sampling: SamplingConfig,
     *,
-    cache: RolloutCache,
     verifiers: VerifiersConfig = DEFAULTS,
     verifier_workers: int = 1,
     remaining: Remaining | None = None,
     on_judged: Judged = lambda _: None,
     logged: LoggedFunctions | None = None,
 ) -> Sampled:
-    """Fill the cache up to `sampling.samples` responses to each prompt; no engine starts where it has them already.
+    """Fill caches up to `sampling.samples` responses to each prompt; no engine starts where they have them already.
 
-    At most `BACKLOG` times `max_num_seqs` responses are in memory. Each is judged as it comes, and its verdict goes to
-    the cache; one that cannot be judged now is left to `Judging`.
+    One engine serves all workloads. At most `BACKLOG` times `max_num_seqs` responses are in memory. Each is judged as
+    it comes, and its verdict goes to the cache; one that cannot be judged now is left to `Judging`.
 
     Args:
-        prompts, model, engine, sampling, verifiers, verifier_workers, on_judged: as for `sample_and_score`; every
-            prompt fits the context.
-        cache: responses and verdicts that exist, to which new ones are added.
+        workloads, model, engine, verifiers, verifier_workers, on_judged: as for `sample_and_score`; every prompt fits
+            the context.
         remaining: ends the sampling of a prompt before it has all of its samples, cached ones included.
         logged: reward functions that the log of the stage names already, to which new ones are added.
 
@@ -94,27 +108,30 @@ def sample(
             In each case, responses that were generated until then are cached.
     """
     logged = logged or LoggedFunctions()
-    rows = prompts.to_pylist()
-    keys = [messages_key(row["messages"]) for row in rows]
-    cache.responses.find(keys)
     if remaining is not None:  # it decides by the scores of cached responses, too
-        cached = responses(prompts, [sampling.samples] * len(keys), cache)
-        fill_verdicts(prompts, cached, cache, verifiers, verifier_workers, on_judged, logged)
-    jobs = [_Job.of(row, key, sampling.samples, remaining, cache) for row, key in zip(rows, keys, strict=True)]
-    reused = sum(len(job.present) for job in jobs)
-    lacking = [job for job in jobs if job.missing]
-    generation = _Generation(model, engine, sampling, cache, on_judged, logged)
+        for workload in workloads:
+            _judge_cached(workload, verifiers, verifier_workers, on_judged, logged)
+    jobs = [_jobs(workload, remaining) for workload in workloads]
+    reused = sum(len(job.present) for part in jobs for job in part)
+    lacking = [
+        (job, ids)
+        for workload, part in zip(workloads, jobs, strict=True)
+        for job, ids in _tokenised(workload, part, model)
+    ]
+    most_samples = max((workload.sampling.samples for workload in workloads), default=1)
+    generation = _Generation(model, engine, most_samples, on_judged, logged)
     if lacking:
-        ordered = [lacking[index] for index in interleaved([job.row["verifier"] for job in lacking])]
-        token_ids = tokenise([job.row for job in ordered], model, sampling)
-        pool = open_pool(verifier_workers, verifiers, verifiers_for(prompts))
+        ordered = [lacking[index] for index in interleaved([job.row["verifier"] for job, _ in lacking])]
+        judges = {name for workload in workloads for name in verifiers_for(workload.prompts)}
+        pool = open_pool(verifier_workers, verifiers, judges)
         try:
-            asyncio.run(generation.run(list(zip(ordered, token_ids, strict=True)), pool))
+            asyncio.run(generation.run(ordered, pool))
         finally:
-            cache.responses.flush()
-            cache.verdicts.flush()
+            for workload in workloads:
+                workload.cache.responses.flush()
+                workload.cache.verdicts.flush()
     return Sampled(
-        counts=[job.taken for job in jobs],
+        counts=[[job.taken for job in part] for part in jobs],
         reused=reused,
         responses=generation.responses,
         output_tokens=generation.output_tokens,
@@ -131,7 +148,8 @@ class _Job:
     Attributes:
         row: of `PROMPTS`.
         key: of its responses in the cache.
-        samples: largest number of responses.
+        sampling: options of the sampling.
+        cache: the cache of its responses.
         remaining: as for `sample`.
         present: the numbers of the responses that exist.
         scores: scores of those of them that were judged.
@@ -140,27 +158,29 @@ class _Job:
 
     row: dict[str, Any]
     key: str
-    samples: int
+    sampling: SamplingConfig
+    cache: RolloutCache
     remaining: Remaining | None
     present: set[int]
     scores: dict[int, float | None]
     taken: int = 0
 
     @classmethod
-    def of(cls, row: dict[str, Any], key: str, samples: int, remaining: Remaining | None, cache: RolloutCache) -> _Job:
+    def of(cls, row: dict[str, Any], key: str, workload: Workload, remaining: Remaining | None) -> _Job:
         """The job of a prompt with its cached responses, which count as far as they are complete."""
-        present = {number for number in range(samples) if (key, number) in cache.responses}
+        sampling, cache = workload.sampling, workload.cache
+        present = {number for number in range(sampling.samples) if (key, number) in cache.responses}
         scores: dict[int, float | None] = {}
         if remaining is not None and present:
             scores = known_scores(row["prompt_id"], key, sorted(present), cache)
-        job = cls(row, key, samples, remaining, present, scores)
+        job = cls(row, key, sampling, cache, remaining, present, scores)
         job.take_present()
         return job
 
     def next(self) -> range:
         """The numbers of the samples that come next; empty where the prompt has enough."""
-        if self.remaining is None or self.taken == self.samples:
-            return range(self.taken, self.samples)
+        if self.remaining is None or self.taken == self.sampling.samples:
+            return range(self.taken, self.sampling.samples)
         count = self.remaining([self.scores.get(number) for number in range(self.taken)])
         return range(self.taken, self.taken + count)
 
@@ -175,6 +195,40 @@ class _Job:
             self.taken = self.next().stop
 
 
+def _judge_cached(
+    workload: Workload,
+    verifiers: VerifiersConfig,
+    verifier_workers: int,
+    on_judged: Judged,
+    logged: LoggedFunctions,
+) -> None:
+    """Give cached responses the verdicts that they lack."""
+    prompts, cache = workload.prompts, workload.cache
+    cache.responses.find(_keys(prompts))
+    cached = responses(prompts, [workload.sampling.samples] * prompts.num_rows, cache)
+    fill_verdicts(prompts, cached, cache, verifiers, verifier_workers, on_judged, logged)
+
+
+def _jobs(workload: Workload, remaining: Remaining | None) -> list[_Job]:
+    """Return the job of each prompt, with its cached responses."""
+    keys = _keys(workload.prompts)
+    workload.cache.responses.find(keys)
+    rows = workload.prompts.to_pylist()
+    return [_Job.of(row, key, workload, remaining) for row, key in zip(rows, keys, strict=True)]
+
+
+def _keys(prompts: pa.Table) -> list[str]:
+    return [messages_key(messages) for messages in prompts.column("messages").to_pylist()]
+
+
+def _tokenised(workload: Workload, jobs: Sequence[_Job], model: Path) -> list[tuple[_Job, list[int]]]:
+    """Return those jobs that lack responses, with the tokens of their prompts."""
+    lacking = [job for job in jobs if job.missing]
+    if not lacking:
+        return []
+    return list(zip(lacking, tokenise([job.row for job in lacking], model, workload.sampling), strict=True))
+
+
 class _Generation:
     """One sampler and one pool of verifiers that work off jobs; its attributes are the figures of `Sampled`."""
 
@@ -182,8 +236,7 @@ class _Generation:
         self,
         model: Path,
         config: EngineConfig,
-        sampling: SamplingConfig,
-        cache: RolloutCache,
+        most_samples: int,
         on_judged: Judged,
         logged: LoggedFunctions,
     ) -> None:
@@ -192,12 +245,10 @@ class _Generation:
         self.verifiers: dict[str, float] = {}
         self._model = model
         self._config = config
-        self._sampling = sampling
-        self._cache = cache
         self._on_judged = on_judged
         # `Judging` tries again what a service could not judge.
         self._functions = FunctionWatch(ends_when_away=False, logged=logged)
-        self._free_jobs = asyncio.Semaphore(max(1, BACKLOG * config.max_num_seqs * config.replicas // sampling.samples))
+        self._free_jobs = asyncio.Semaphore(max(1, BACKLOG * config.max_num_seqs * config.replicas // most_samples))
 
     async def run(self, jobs: Sequence[tuple[_Job, list[int]]], judges: AbstractContextManager[VerifierPool]) -> None:
         """Sample all jobs, given with the tokens of their prompts.
@@ -234,11 +285,12 @@ class _Generation:
 
     async def _draw(self, sampler: Sampler, pool: VerifierPool, job: _Job, ids: list[int], number: int) -> None:
         """Generate and judge one response, and add both to the cache."""
-        seed = None if self._sampling.seed is None else sample_seed(self._sampling.seed, job.key, number)
-        completion = await sampler.generate(ids, self._sampling, seed=seed, with_logprobs=False)
+        sampling, cache = job.sampling, job.cache
+        seed = None if sampling.seed is None else sample_seed(sampling.seed, job.key, number)
+        completion = await sampler.generate(ids, sampling, seed=seed, with_logprobs=False)
         self.responses += 1
         self.output_tokens += completion.num_tokens
-        self._cache.responses.append(
+        cache.responses.append(
             {
                 "key": job.key,
                 "sample": number,
@@ -252,10 +304,10 @@ class _Generation:
         job.present.add(number)
         job.scores[number] = verdict.score
         if verdict.error is None:
-            self._cache.verdicts.append(verdict_row(job.row["prompt_id"], number, completion.text, verdict))
+            cache.verdicts.append(verdict_row(job.row["prompt_id"], number, completion.text, verdict))
         self._on_judged({"prompt_id": job.row["prompt_id"], "score": verdict.score})
         self._functions.judged(job.row["prompt_id"], score)
-        for store in (self._cache.responses, self._cache.verdicts):
+        for store in (cache.responses, cache.verdicts):
             if store.due:
                 await asyncio.to_thread(store.flush)
 

@@ -12,8 +12,8 @@ work while the engine does.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.fill_cache import Sampled, sample, tokenise
+from tasks.generation.fill_cache import Sampled, Workload, sample, tokenise
 from tasks.generation.judging import Judged, Judging, RolloutError, check_prompts
-from tasks.generation.rollout_cache import RolloutCache, responses
+from tasks.generation.rollout_cache import responses
 from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import ROLLOUTS, SET_ASIDE, Stage, set_aside_row
 from tasks.verifiers import VerifiersConfig
@@ -36,14 +36,19 @@ class Rollouts:
     """The result of `sample_and_score`: scored rollouts, and the prompts that were not sampled.
 
     Attributes:
-        table: `ROLLOUTS`, by prompt in the order of the prompts table and by sample.
+        tables: `ROLLOUTS` of every workload, by prompt in the order of the prompts table and by sample.
         set_aside: `SET_ASIDE`: prompts that do not fit the context.
         sampled: figures of the responses that were generated now.
     """
 
-    table: pa.Table
+    tables: list[pa.Table]
     set_aside: pa.Table
     sampled: Sampled
+
+    @property
+    def table(self) -> pa.Table:
+        """The rollouts of all workloads."""
+        return pa.concat_tables([ROLLOUTS.empty_table(), *self.tables])
 
 
 def fitting(
@@ -79,47 +84,40 @@ def fitting(
 
 
 def sample_and_score(
-    prompts: pa.Table,
+    workloads: Sequence[Workload],
     model: Path,
     engine: EngineConfig,
-    sampling: SamplingConfig,
     *,
     policy: str,
     stage: Stage,
-    cache: RolloutCache,
     verifiers: VerifiersConfig = DEFAULTS,
     verifier_workers: int = 1,
     max_unjudged: float = 1.0,
     on_judged: Judged = lambda _: None,
 ) -> Rollouts:
-    """Sample and judge `sampling.samples` responses to each prompt, and return them all as one table in memory.
+    """Sample and judge `sampling.samples` responses to each prompt, and return them all as tables in memory.
 
-    Responses are judged while others are still being generated, by the same verifiers as in training.
+    One engine serves all workloads. Responses are judged while others are still being generated, by the same verifiers
+    as in training.
 
     Args:
-        prompts: a table of `PROMPTS` (or with more columns).
+        workloads: the prompts, by how they are sampled.
         model: Hugging Face folder of the policy.
-        engine, sampling: options of generation.
+        engine: options of the engine.
         policy: name for the `policy` column.
         stage: the stage that calls, for rows that are set aside.
-        cache: responses and verdicts that exist, to which new ones are added.
         verifiers: options of the verifiers.
         verifier_workers: number of processes of each verifier.
-        max_unjudged: largest share of the responses that may be unjudged.
+        max_unjudged: largest share of a workload's responses that may be unjudged.
         on_judged: called for each response that is judged now.
 
     Raises:
-        RolloutError: a prompt that cannot be judged, or no prompt that fits the context.
+        RolloutError: a prompt that cannot be judged, or no prompt of a workload that fits the context.
         ChatTemplateError: the chat template does not take the variables of `sampling.chat_template_kwargs`.
         EngineError, EngineOptionsError: as `Engine` raises them.
         RewardFunctionError, RewardServiceError, UnjudgedError: as `Judging.check_share` raises them.
     """
-    check_prompts(prompts, verifiers)
-    room = engine.max_model_len - sampling.max_tokens
-    beside = f"{room} fit beside a response of {sampling.max_tokens}"
-    fits, set_aside = fitting(prompts, model, sampling, room, beside, stage)
-    if not fits.num_rows:
-        raise RolloutError(f"none of {prompts.num_rows} prompts fits the context of {engine.max_model_len} tokens")
+    fits, set_aside = _fitting_workloads(workloads, model, engine, stage, verifiers)
     tried, logged = Counter[str](), LoggedFunctions()
 
     def first(row: Mapping[str, Any]) -> None:
@@ -136,14 +134,37 @@ def sample_and_score(
         fits,
         model,
         engine,
-        sampling,
-        cache=cache,
         verifiers=verifiers,
         verifier_workers=verifier_workers,
         on_judged=first,
         logged=logged,
     )
-    with Judging(fits, cache, verifiers, verifier_workers, on_judged=again, logged=logged) as judging:
-        parts = [judging.rollouts(part, policy) for part in responses(fits, sampled.counts, cache)]
-        judging.check_share(max_unjudged)
-    return Rollouts(pa.concat_tables([ROLLOUTS.empty_table(), *parts]), set_aside, sampled)
+    tables = []
+    for workload, counts in zip(fits, sampled.counts, strict=True):
+        prompts, cache = workload.prompts, workload.cache
+        with Judging(prompts, cache, verifiers, verifier_workers, on_judged=again, logged=logged) as judging:
+            parts = [judging.rollouts(part, policy) for part in responses(prompts, counts, cache)]
+            judging.check_share(max_unjudged)
+        tables.append(pa.concat_tables([ROLLOUTS.empty_table(), *parts]))
+    return Rollouts(tables, set_aside, sampled)
+
+
+def _fitting_workloads(
+    workloads: Sequence[Workload], model: Path, engine: EngineConfig, stage: Stage, verifiers: VerifiersConfig
+) -> tuple[list[Workload], pa.Table]:
+    """Return the workloads with the prompts that fit, and `SET_ASIDE` for the others, after the checks of all."""
+    for workload in workloads:
+        check_prompts(workload.prompts, verifiers)
+    fits, set_aside = [], [SET_ASIDE.empty_table()]
+    for workload in workloads:
+        sampling = workload.sampling
+        room = engine.max_model_len - sampling.max_tokens
+        beside = f"{room} fit beside a response of {sampling.max_tokens}"
+        prompts, too_long = fitting(workload.prompts, model, sampling, room, beside, stage)
+        if not prompts.num_rows:
+            about = f"{workload.name}: " if workload.name else ""
+            context = f"the context of {engine.max_model_len} tokens"
+            raise RolloutError(f"{about}none of {workload.prompts.num_rows} prompts fits {context}")
+        fits.append(replace(workload, prompts=prompts))
+        set_aside.append(too_long)
+    return fits, pa.concat_tables(set_aside)

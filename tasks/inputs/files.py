@@ -8,14 +8,16 @@ from typing import ClassVar, Self
 from pydantic import model_validator
 
 from tasks.cleaning.spec import CleaningSpec
-from tasks.config import Companion, Extendable, RecipeFile, RunTime, file_called, load_yaml
+from tasks.config import Companion, Extendable, RecipeFile, RunTime, file_called, load_yaml, must_be_one_of
 from tasks.config_fields import NameOrFile
 from tasks.difficulty.spec import DifficultySpec
-from tasks.evaluation.spec import EvaluationSpec
+from tasks.evaluation.spec import AskedBenchmarks, ComparedBenchmarks, EvaluationSpec
 from tasks.generation.models import ModelSpec
+from tasks.inputs.benchmarks import NamedBenchmark, NamedQuestions
 from tasks.mixing.spec import MixtureSpec
 from tasks.pods import PodConfig
 from tasks.sourcing.spec import DataSpec
+from tasks.tables.schemas import AFTER, BEFORE, EVERYTHING, HELDOUT
 from tasks.training.cluster.pods import ClusterConfig, check_cluster
 from tasks.training.config import TrainingConfig
 from tasks.verifiers.config import VerifiersConfig
@@ -32,6 +34,9 @@ class DataFile(Extendable, DataSpec):
     folder: ClassVar[Path] = DATA_SPECS
     named_by_recipe: ClassVar[bool] = True
 
+    evaluation_sets: NameOrFile[list[NamedQuestions]] = []  # noqa: RUF012 (pydantic copies defaults)
+    """Questions that must not be among the prompts: each is a set, or the name of a benchmark that ships, or the path
+    of a benchmark's file, which ends in .yaml and is relative to this one."""
     cleaning: CleaningSpec = CleaningSpec()
     verifiers: VerifiersConfig = VerifiersConfig()
     difficulty: DifficultySpec | None = DifficultySpec()
@@ -45,6 +50,72 @@ class DataFile(Extendable, DataSpec):
     def sourcing(self) -> DataSpec:
         """The options of the sources alone, so that a changed mixture does not change their cache keys."""
         return DataSpec(**{name: getattr(self, name) for name in DataSpec.model_fields})
+
+
+class EvaluationFile(Extendable, EvaluationSpec):
+    """The evaluation file: what policies are asked, how they are sampled, and which of them are compared."""
+
+    folder: ClassVar[Path] = EVALUATIONS
+    named_by_recipe: ClassVar[bool] = True
+
+    benchmarks: NameOrFile[list[NamedBenchmark]] = []  # noqa: RUF012 (pydantic copies defaults)
+    """Benchmarks that every policy answers beside the held-out prompts. Each is the name of one that ships, or the path
+    of a file of your own, which ends in .yaml, is relative to this one, and may extend one that ships."""
+    policies: dict[str, ModelSpec] = {}  # noqa: RUF012 (pydantic copies defaults)
+    """Models by name that are evaluated beside `before`, the initial checkpoint, and `after`, the trained policy."""
+    baseline: str = BEFORE
+    """Name of the policy from which the differences of all others are taken."""
+
+    @model_validator(mode="after")
+    def _names_fit(self) -> Self:
+        for name in (BEFORE, AFTER):
+            if name in self.policies:
+                raise ValueError(f"policies: {name!r} is a policy of every run; give yours another name")
+        must_be_one_of(self.baseline, (BEFORE, AFTER, *self.policies), "baseline", "policy")
+        names = [benchmark.name for benchmark in self.benchmarks]
+        for name in names:
+            if names.count(name) > 1 or name in (HELDOUT, EVERYTHING):
+                taken = "stands twice" if names.count(name) > 1 else "is that of the held-out prompts"
+                raise ValueError(f"benchmarks: the name {name!r} {taken}; give the file of one another name")
+        for benchmark in self.benchmarks:
+            if benchmark.sampling.max_tokens >= self.engine.max_model_len:
+                raise ValueError(
+                    f"benchmark {benchmark.name!r}: its sampling.max_tokens ({benchmark.sampling.max_tokens}) leaves "
+                    f"no room for a prompt in engine.max_model_len ({self.engine.max_model_len})"
+                )
+        return self
+
+    @property
+    def names_of_policies(self) -> list[str]:
+        """The names of all policies, in the order of tables of results."""
+        return [BEFORE, AFTER, *self.policies]
+
+    def same_as(self, name: str, initial: ModelSpec) -> str:
+        """Return the first name of the model that policy `name` is, where `initial` is the one that `before` is.
+
+        A model under two names is evaluated once.
+        """
+        sources = {BEFORE: initial.source, **{name: model.source for name, model in self.policies.items()}}
+        return next((other for other, source in sources.items() if source == sources.get(name)), name)
+
+    def evaluated(self, initial: ModelSpec) -> list[str]:
+        """Return the policies that are evaluated: the first name of each model."""
+        return [name for name in self.names_of_policies if self.same_as(name, initial) == name]
+
+    @property
+    def of_a_policy(self) -> EvaluationSpec:
+        """The options of the evaluation of one policy, without the names of policies and benchmarks."""
+        return EvaluationSpec(**{name: getattr(self, name) for name in EvaluationSpec.model_fields})
+
+    @property
+    def asked(self) -> AskedBenchmarks:
+        """The benchmarks as a policy answers them."""
+        return AskedBenchmarks(benchmarks=[benchmark.asked for benchmark in self.benchmarks])
+
+    @property
+    def compared(self) -> ComparedBenchmarks:
+        """The benchmarks as policies are compared on them."""
+        return ComparedBenchmarks(benchmarks=[benchmark.compared for benchmark in self.benchmarks])
 
 
 class Recipe(RecipeFile, TrainingConfig):
@@ -79,12 +150,12 @@ class Recipe(RecipeFile, TrainingConfig):
         return TrainingConfig(**{name: getattr(self, name) for name in TrainingConfig.model_fields})
 
 
-def quickstart() -> tuple[DataFile, Recipe, EvaluationSpec]:
+def quickstart() -> tuple[DataFile, Recipe, EvaluationFile]:
     """Return the three files of the quickstart, which are the pipeline's defaults."""
     return with_companions("quickstart")
 
 
-def with_companions(recipe: str) -> tuple[DataFile, Recipe, EvaluationSpec]:
+def with_companions(recipe: str) -> tuple[DataFile, Recipe, EvaluationFile]:
     """Return the three files of a recipe that ships, by the recipe's name."""
     training = load_yaml(Recipe, RECIPES / f"{recipe}.yaml")
-    return training.companion(DataFile), training, training.companion(EvaluationSpec)
+    return training.companion(DataFile), training, training.companion(EvaluationFile)

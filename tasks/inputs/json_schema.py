@@ -11,17 +11,21 @@ from typing import Any
 from pydantic import BaseModel
 
 from tasks.config import Extendable
-from tasks.evaluation.spec import EvaluationSpec
-from tasks.inputs.files import DataFile, Recipe
+from tasks.inputs.benchmarks import BenchmarkFile
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 
-FILES: dict[str, type[Extendable]] = {"data": DataFile, "training": Recipe, "evaluation": EvaluationSpec}
-"""The three kinds of files, by the option of the pipeline that takes them."""
+FILES: dict[str, type[Extendable]] = {
+    "data": DataFile,
+    "training": Recipe,
+    "evaluation": EvaluationFile,
+    "benchmark": BenchmarkFile,
+}
 
 
 def json_schema(model: type[BaseModel]) -> dict[str, Any]:
     """Return the schema of `model`: options with their docstrings, models with the first paragraph of theirs.
 
-    A file that may extend another requires nothing, and takes dotted keys.
+    A file that may extend another takes dotted keys, and requires nothing, in its own mappings neither.
     """
     schema = model.model_json_schema()
     for part in (schema, *schema.get("$defs", {}).values()):
@@ -30,6 +34,8 @@ def json_schema(model: type[BaseModel]) -> dict[str, Any]:
                 described["description"] = re.sub(r"\s+", " ", described["description"].split("\n\n")[0])
     if issubclass(model, Extendable):
         schema.pop("required", None)
+        for option in schema["properties"].values():
+            schema.get("$defs", {}).get(option.get("$ref", "").rpartition("/")[2], {}).pop("required", None)
         about = f"a path of a file relative to this one, or the name of one in {model.folder.name}/"
         schema["properties"]["extends"] = {"type": "string", "description": about}
         schema["patternProperties"] = {r"^\w+(\.\w+)+$": {"description": "short for a mapping in a mapping"}}
@@ -37,7 +43,7 @@ def json_schema(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def write(folder: Path) -> None:
-    """Write `data.json`, `training.json` and `evaluation.json` to `folder`."""
+    """Write the schema of each kind of file to `folder`, such as `data.json`."""
     for name, model in FILES.items():
         (folder / f"{name}.json").write_text(json.dumps(json_schema(model), indent=1) + "\n")
 

@@ -13,6 +13,7 @@ from tasks.config import SpecError
 from tasks.generation.config import EngineConfig
 from tasks.inputs.files import DataFile
 from tasks.sourcing import ground_truths, loaders
+from tasks.sourcing.columns import VERIFIERS_OF
 from tasks.sourcing.files import Malformed
 from tasks.sourcing.spec import SourceSpec
 from tasks.sourcing.values import UnusableError
@@ -131,3 +132,12 @@ def _missing(row: loaders.Row, source: SourceSpec, data: DataFile) -> str | None
     if "precise_if" not in verifiers_of(verifier, truth):
         return ""
     return ", ".join(missing_resources(verifier, truth, data.verifiers))
+
+
+def check_has_judge(source: SourceSpec, data: DataFile) -> None:
+    """Check that the data file names a judge where a source is of chat; raises `SpecError` where it names none."""
+    if source.verifiers & set(VERIFIERS_OF["chat"]) and data.verifiers.judge is None:
+        raise SpecError(
+            f"{data.name}: source {source.name!r}: chat needs a judge: give verifiers.judge (a model to serve, or the "
+            "URL of an OpenAI-compatible endpoint)"
+        )

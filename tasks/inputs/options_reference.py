@@ -1,4 +1,4 @@
-"""Reference pages of all options of the three files: `python -m tasks.inputs.options_reference FOLDER`."""
+"""Reference pages of all options of the files: `python -m tasks.inputs.options_reference FOLDER`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import annotated_types
-from pydantic import BaseModel
+from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from tasks.config import is_run_time
 from tasks.inputs.json_schema import FILES
@@ -105,7 +106,7 @@ def page(name: str, root: type[BaseModel], folder: str) -> str:
 
 
 def write(folder: Path) -> None:
-    """Write `data.md`, `training.md` and `evaluation.md` to `folder`."""
+    """Write the page of each kind of file to `folder`, such as `data.md`."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, model in FILES.items():
         (folder / f"{name}.md").write_text(page(name, model, model.folder.name), encoding="utf-8")
@@ -122,7 +123,7 @@ def _type(annotation: Any, metadata: Iterable[Any] = (), run_time: bool = False)
     """Return a type with its bounds as a reader of YAML knows it; models are links to their sections."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        text = _type(arguments[0], arguments[1:], run_time)
+        text = _type(_given(arguments), arguments[1:], run_time)
     elif origin is Literal:
         text = ", ".join(f"`{value}`" for value in arguments)
     elif origin in (Union, UnionType):
@@ -138,6 +139,13 @@ def _type(annotation: Any, metadata: Iterable[Any] = (), run_time: bool = False)
         text = "null" if annotation is NoneType else getattr(annotation, "__name__", str(annotation))
     bounds = [_BOUNDS[type(mark)] + (mark,) for mark in _marks(metadata) if type(mark) in _BOUNDS]
     return ", ".join([text, *(f"{sign} {getattr(mark, attribute)}" for attribute, sign, mark in bounds)])
+
+
+def _given(arguments: tuple[Any, ...]) -> Any:
+    """Return the type that a file may give for an annotated one: another, where a validator says what it takes."""
+    validators = [mark for mark in arguments[1:] if isinstance(mark, BeforeValidator)]
+    taken = [mark.json_schema_input_type for mark in validators]
+    return next((given for given in taken if given is not PydanticUndefined), arguments[0])
 
 
 def _marks(metadata: Iterable[Any]) -> Iterator[Any]:

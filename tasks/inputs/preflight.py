@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from flytekit import FlyteContextManager, Resources
@@ -13,31 +12,28 @@ from flytekit import FlyteContextManager, Resources
 from images import DATA
 from tasks.config import SpecError, must_be_one_of
 from tasks.difficulty.spec import DifficultySpec
-from tasks.evaluation.spec import EvaluationSpec, check_of_two
 from tasks.failures import MistakeError
 from tasks.flyte.stages import show, uncached_stage
 from tasks.generation.config import SamplingConfig
-from tasks.generation.models import HubModel, ModelError, ModelSpec, PackagedGguf
-from tasks.inputs.files import DataFile, Recipe
+from tasks.generation.models import ModelSpec
+from tasks.inputs.evaluations import check_evaluation, pinned_evaluation
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe
+from tasks.inputs.fingerprints import fingerprinted, fingerprinted_model
 from tasks.inputs.heldout import check_heldout
-from tasks.inputs.judges import check_judge, check_policy_server, report_unjudgeable
+from tasks.inputs.judges import check_has_judge, check_judge, check_policy_server, report_unjudgeable
 from tasks.inputs.memory_needs import check_memory, judge_gpus
 from tasks.inputs.rewards import check_rewards
 from tasks.inputs.written import written_options
-from tasks.lineage.code_digest import LOCK, pinned_version
 from tasks.machine.local_ray import check_machine
 from tasks.machine.resources import has_gpu
 from tasks.sourcing import loaders
 from tasks.sourcing.columns import VERIFIERS_OF
-from tasks.sourcing.hub import resolve_revision
 from tasks.sourcing.spec import SourceSpec
 from tasks.storage.locations import check_folders
-from tasks.tables.content_digest import file_digest
 from tasks.training.cluster.pods import check_judge_gpus
 from tasks.training.config import TrainingConfig
 from tasks.training.learner.config import check_liger
 from tasks.training.telemetry import trackers
-from tasks.verifiers import VerifiersConfig
 
 logger = logging.getLogger(__name__)
 
@@ -64,20 +60,20 @@ class CheckedFiles(NamedTuple):
     Attributes:
         data: the data file; branches of the hub are commits, and models have a digest of their content.
         training: the recipe as it was given.
-        evaluation: the evaluation file as it was given.
+        evaluation: the evaluation file; branches of the hub are commits, and models have a digest of their content.
         model: the recipe's model with a digest of its content.
         written: by `data`, `training` and `evaluation`: the options that are not at their defaults.
     """
 
     data: DataFile
     training: Recipe
-    evaluation: EvaluationSpec
+    evaluation: EvaluationFile
     model: ModelSpec
     written: dict
 
 
 @uncached_stage(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"), enable_deck=True, deck_fields=())
-def preflight(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> CheckedFiles:
+def preflight(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> CheckedFiles:
     """Check the three files against each other and against what they name, and pass them on.
 
     The task is never cached: it looks at files and folders, whose digests it passes on, and asks the hub for the commit
@@ -85,6 +81,7 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> C
     """
     from tasks import charts
 
+    as_given = evaluation
     data = sampled_as_trained(data, training)
     check_together(data, training, evaluation)  # before the hub is asked for anything
     on_this_machine, lacking = _runs_on_this_machine(), dict[str, int]()
@@ -103,13 +100,15 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> C
             ],
         }
     )
+    evaluation = pinned_evaluation(evaluation)
     first_rows = check(pinned, training, evaluation)
     check_heldout(pinned, first_rows)
     if on_this_machine:
         trackers.check(training.trackers)
         check_liger(training.learner, gpu=has_gpu())
         lacking = report_unjudgeable(pinned, first_rows)
-    if any(source.verifiers & set(VERIFIERS_OF["chat"]) for source in pinned.sources):
+    judged = (*pinned.sources, *(benchmark.source for benchmark in evaluation.benchmarks))
+    if any(source.verifiers & set(VERIFIERS_OF["chat"]) for source in judged):
         check_judge(data.verifiers, data.name, on_this_machine=on_this_machine)
     if data.difficulty is not None:
         check_policy_server(data.difficulty.engine, data.name, on_this_machine=on_this_machine)
@@ -125,7 +124,7 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> C
         model=model,
         written={
             name: written_options(spec, absolute=on_this_machine)
-            for name, spec in (("data", data), ("training", training), ("evaluation", evaluation))
+            for name, spec in (("data", data), ("training", training), ("evaluation", as_given))
         },
     )
 
@@ -136,7 +135,7 @@ def _runs_on_this_machine() -> bool:
     return state is not None and state.is_local_execution()
 
 
-def check(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> dict[str, list[loaders.Row]]:
+def check(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> dict[str, list[loaders.Row]]:
     """Raise an error for the first part of the three files that would fail later; return sources' first rows by name.
 
     Raises:
@@ -150,7 +149,10 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> dict[
     first_rows = dict(zip(names, _of_all(data, partial(_opened, data)), strict=True))
     for known in data.evaluation_sets:
         loaders.check(known.source)
-    fingerprinted_model(training.model)
+    for benchmark in evaluation.benchmarks:
+        check_rewards(benchmark.source, loaders.check(benchmark.source), data)
+    for model in (training.model, *evaluation.policies.values()):
+        fingerprinted_model(model)
     return first_rows
 
 
@@ -182,7 +184,7 @@ def _opened(data: DataFile, source: SourceSpec) -> list[loaders.Row]:
     return rows
 
 
-def check_together(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> None:
+def check_together(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> None:
     """Raise `SpecError` where the three files contradict one another or themselves; nothing that they name is opened.
 
     Raises:
@@ -190,7 +192,7 @@ def check_together(data: DataFile, training: Recipe, evaluation: EvaluationSpec)
     """
     names = [source.name for source in data.used_sources]
     for source in data.used_sources:
-        _check_chat(source, data)
+        check_has_judge(source, data)
     for name in data.cleaning.priority:
         must_be_one_of(name, names, f"{data.name}: cleaning.priority", "source")
     if data.cleaning.filters.ground_truths and not any("math" in source.verifiers for source in data.used_sources):
@@ -208,7 +210,7 @@ def check_together(data: DataFile, training: Recipe, evaluation: EvaluationSpec)
                 f"{where}: sampling.max_tokens ({spec.sampling.max_tokens}) leaves no room for a prompt in "
                 f"engine.max_model_len ({spec.engine.max_model_len})"
             )
-    check_of_two(evaluation)
+    check_evaluation(data, evaluation)
     if data.difficulty is not None:
         _check_alike(data.name, data.difficulty, training)
     elif training.prompts.curriculum is not None:
@@ -296,53 +298,7 @@ def _fingerprinted_variants(difficulty: DifficultySpec | None) -> DifficultySpec
     return difficulty.model_copy(update={"compared": compared})
 
 
-def fingerprinted_model(spec: ModelSpec) -> ModelSpec:
-    """Return the model with its content identified: by a digest of local files, a commit, or a package's version.
-
-    A package of weights lies in the image of the stage that loads it, and not in this task's image: its version is the
-    one in the pins of the images, and that stage checks the file before a rollout is sampled.
-
-    Raises:
-        ModelError: a model folder that is not usable, a package that neither this machine nor an image holds.
-        SpecError: a repository of the hub that cannot be read.
-    """
-    source = spec.source
-    if isinstance(source, HubModel):
-        commit = resolve_revision(source.name, source.revision, kind="model", where="model: source")
-        return spec.model_copy(update={"source": source.model_copy(update={"revision": commit})})
-    if not isinstance(source, PackagedGguf) or source.folder() is not None:
-        return spec.fingerprinted()
-    version = pinned_version(source.package)
-    if version is None:
-        raise ModelError(
-            f"model: package {source.package!r} is not installed here, and {LOCK} gives no version of it for an "
-            "image to hold"
-        )
-    return spec.model_copy(update={"fingerprint": f"{source.package}=={version}"})
-
-
-def _check_chat(source: SourceSpec, data: DataFile) -> None:
-    if source.verifiers & set(VERIFIERS_OF["chat"]) and data.verifiers.judge is None:
-        raise SpecError(
-            f"{data.name}: source {source.name!r}: chat needs a judge: give verifiers.judge (a model to serve, or the "
-            "URL of an OpenAI-compatible endpoint)"
-        )
-
-
-def fingerprinted(verifiers: VerifiersConfig) -> VerifiersConfig:
-    """Return `verifiers` with a digest of the judge's model where that is a folder: a changed one is another input."""
-    judge = verifiers.judge
-    if (
-        judge is None
-        or judge.fingerprint is not None
-        or getattr(judge, "url", None) is not None
-        or not Path(judge.model).is_dir()
-    ):
-        return verifiers
-    return verifiers.model_copy(update={"judge": judge.model_copy(update={"fingerprint": file_digest(judge.model)})})
-
-
-def _figures(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> dict[str, str]:
+def _figures(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> dict[str, str]:
     """Return the headline figures of the run that follows, for the deck."""
     return {
         "data": data.name,
@@ -354,6 +310,8 @@ def _figures(data: DataFile, training: Recipe, evaluation: EvaluationSpec) -> di
         "response limit, tokens": f"{training.sampling.max_tokens:,}",
         "learner ranks, engines": f"{training.learner.ranks}, {training.actors.count}",
         "held-out samples a prompt": f"{evaluation.sampling.samples}",
+        "benchmarks": ", ".join(benchmark.name for benchmark in evaluation.benchmarks) or "none",
+        "policies": ", ".join(evaluation.names_of_policies),
     }
 
 

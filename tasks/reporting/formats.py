@@ -84,7 +84,7 @@ def aware(when: datetime) -> datetime:
 def estimate(row: Mapping[str, Any]) -> str:
     """Format a row of the `EVALUATION` table: value, unit, interval."""
     tokens = row["metric"] == "mean_tokens"
-    gain = row["policy"] == "gain"
+    gain = row["baseline"] is not None
     value, low, high = row["value"], row["low"], row["high"]
     if not math.isfinite(low) or not math.isfinite(high):
         bounds = "no interval from one prompt"

@@ -97,6 +97,7 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         inputs.set_aside, inputs.graded, inputs.mixture, inputs.heldout, inputs.max_mean_score, inputs.min_mean_score
     )
     figures = sections.benchmarks(inputs.evaluation)
+    shown = sections.shown(figures)
     overall = {row["metric"]: row for row in figures if row["benchmark"] == "all"}
     return {
         "title": inputs.title,
@@ -121,7 +122,10 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "min_mean_score": inputs.min_mean_score,
         "mixture": sections.mixture_rows(inputs.mixture),
         "fates": sections.fates(inputs.ledger),
-        "figures": figures,
+        "figures": shown,
+        "policies": sections.policies(inputs.evaluation),
+        "asked_benchmarks": sections.asked_benchmarks(inputs.summaries),
+        "figures_left_out": len(figures) - len(shown),
         "rewards": reward_means(inputs.summaries, inputs.before, inputs.after, inputs.metrics),
         "unjudged": {
             policy: table.column("score").null_count

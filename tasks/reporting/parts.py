@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.text import Text
 
+from tasks.inputs.files import EvaluationFile, Recipe
 from tasks.inputs.written import written_options
 from tasks.reporting.formats import aware, count, duration
 from tasks.reporting.index import write_index
@@ -39,7 +40,7 @@ ORDER = (
     ("graded", "selected", "compared"),
     ("mixture", "heldout", "set_aside"),
     ("policy", "ledger", "metrics", "tensorboard"),
-    ("before", "after", "evaluation", "set_aside_evaluation"),
+    ("evaluation_prompts", "evaluation_rollouts", "evaluation", "set_aside_evaluation"),
 )
 """Names of a run's results, in the order in which the pipeline makes them; those of a group are made together."""
 
@@ -56,7 +57,7 @@ def publish(part: PartRun) -> str:
     A part that made no file, such as a check, leaves no folder.
     """
     values = [f"{name:<11} {value}" for name, value in part.values.items()]
-    summaries = with_policy_names(part.summaries)
+    summaries = with_policy_names(part.summaries, _evaluated(part))
     began = min(map(aware, (part.began, *(one.started_at for one in summaries if one.run == part.run))))
     figures = {
         "title": part.title,
@@ -87,6 +88,14 @@ def publish(part: PartRun) -> str:
     print_responses(console, summaries)
     console.print(Text(f"{'results':12}{final}"), soft_wrap=True)
     return "\n".join([*(_line(final / name) for name in names), *values])
+
+
+def _evaluated(part: PartRun) -> list[str]:
+    """Return the policies that the part evaluated; none where it evaluates none."""
+    evaluation, training = part.specs.get("evaluation"), part.specs.get("training")
+    if not isinstance(evaluation, EvaluationFile) or not isinstance(training, Recipe):
+        return []
+    return evaluation.evaluated(training.model)
 
 
 def carried(given: Mapping[str, Path], made: Mapping[str, Path]) -> dict[str, Path]:

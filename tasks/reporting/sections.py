@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from tasks.charts import Stack, color_of, shares
 from tasks.reporting.formats import shorten
-from tasks.tables.schemas import StageSummary
+from tasks.tables.schemas import AFTER, BEFORE, StageSummary
 
 FATES = {
     "trained": "the learner took a step with it",
@@ -211,11 +211,13 @@ def fates_chart(ledger: pa.Table) -> str:
     return shares("Fate of every sampled group", "groups", domains, stacks)
 
 
-def with_policy_names(summaries: Sequence[StageSummary]) -> list[StageSummary]:
-    """Return the summaries, the first evaluation renamed `evaluation: before`, the second `evaluation: after`."""
-    names = iter(("before", "after"))
+def with_policy_names(summaries: Sequence[StageSummary], policies: Sequence[str]) -> list[StageSummary]:
+    """Return the summaries, those of evaluations renamed by policy in the order given, as in `evaluation: before`."""
+    names = iter(policies)
     return [
-        replace(summary, stage=f"{EVALUATION_STAGE}: {next(names)}") if summary.stage == EVALUATION_STAGE else summary
+        replace(summary, stage=f"{EVALUATION_STAGE}: {next(names, '?')}")
+        if summary.stage == EVALUATION_STAGE
+        else summary
         for summary in summaries
     ]
 
@@ -288,20 +290,52 @@ def stage_facts(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
 
 
 def p_values(summaries: Sequence[StageSummary]) -> dict[str, float]:
-    """Return the p-value of the gain by benchmark, from the facts of the comparing stage."""
-    for summary in summaries:
-        comparisons = summary.facts.get("comparisons", {})
-        if comparisons:
-            return {name: comparison["p_value"] for name, comparison in comparisons.items()}
-    return {}
+    """Return the p-value of the gain of training by benchmark, corrected for the number of benchmarks."""
+    return {
+        comparison["benchmark"]: comparison["p_value"]
+        if comparison.get("adjusted_p_value") is None
+        else comparison["adjusted_p_value"]
+        for comparison in _gains(summaries)
+    }
+
+
+def asked_benchmarks(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
+    """Return the benchmarks of the evaluation file, a row each, from the facts of the comparing stage.
+
+    A row has the keys `name`, `licence`, `asked` and `rows` (questions that were asked, and that the card counts),
+    `margin` and `maintained`; the last two are None where the benchmark has no margin.
+    """
+    maintained = {comparison["benchmark"]: comparison.get("maintained") for comparison in _gains(summaries)}
+    return [
+        {**benchmark, "maintained": maintained.get(benchmark["name"])}
+        for summary in summaries
+        for benchmark in summary.facts.get("benchmarks", ())
+    ]
+
+
+def _gains(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
+    """The comparisons of the trained policy with the initial checkpoint, by benchmark."""
+    return [
+        comparison
+        for summary in summaries
+        for comparison in summary.facts.get("comparisons", ())
+        if (comparison["policy"], comparison["baseline"]) == (AFTER, BEFORE)
+    ]
 
 
 def benchmarks(evaluation: pa.Table) -> list[dict[str, Any]]:
-    """Return the evaluation by metric and benchmark, where it has all three rows `before`, `after` and `gain`."""
+    """Return the figures of the initial checkpoint and the trained policy, a row for each metric and benchmark.
+
+    A row has the keys `metric`, `benchmark`, `n`, and `before`, `after` and `gain`, which are rows of `EVALUATION`; a
+    metric that lacks one of the three is left out.
+    """
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for row in evaluation.to_pylist():
         entry = rows.setdefault((row["metric"], row["benchmark"]), {"n": row["n"]})
-        entry[row["policy"]] = row
+        if row["baseline"] is None:
+            entry[row["policy"]] = row
+        elif (row["policy"], row["baseline"]) == (AFTER, BEFORE):
+            entry["gain"] = row
     metrics = list(dict.fromkeys(metric for metric, _ in rows))
     return [
         {"metric": metric, "benchmark": benchmark, **rows[metric, benchmark]}
@@ -309,6 +343,36 @@ def benchmarks(evaluation: pa.Table) -> list[dict[str, Any]]:
         for benchmark in dict.fromkeys(name for _, name in rows)
         if {"before", "after", "gain"} <= rows.get((metric, benchmark), {}).keys()
     ]
+
+
+def policies(evaluation: pa.Table) -> list[dict[str, Any]]:
+    """Return the pass rates of all policies, a row for each benchmark; none where there are only two policies.
+
+    A row has the keys `benchmark`, `n` and `policies`: by name the key `rate`, and `difference` from the baseline where
+    the policy is not the baseline itself; both are rows of `EVALUATION`.
+    """
+    rows: dict[str, dict[str, Any]] = {}
+    passed = evaluation.filter(pc.equal(evaluation.column("metric"), "pass_rate")).to_pylist()
+    for row in passed:
+        entry = rows.setdefault(row["benchmark"], {"benchmark": row["benchmark"], "n": row["n"], "policies": {}})
+        # The last difference of a policy is that from the file's baseline: see `tasks.evaluation.comparison`.
+        entry["policies"].setdefault(row["policy"], {})["rate" if row["baseline"] is None else "difference"] = row
+    return [row for row in rows.values() if len(row["policies"]) > 2]
+
+
+def shown(figures: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of `benchmarks` that a page shows: of pass@k those where k is a power of two or the largest."""
+    largest: dict[str, int] = {}
+    for row in figures:
+        largest[row["benchmark"]] = max(_size(row["metric"]), largest.get(row["benchmark"], 0))
+    sized = [(row, _size(row["metric"])) for row in figures]
+    return [row for row, k in sized if k & (k - 1) == 0 or k == largest[row["benchmark"]]]
+
+
+def _size(metric: str) -> int:
+    """The k of a metric `pass@k`; 0 for another metric."""
+    name, _, k = metric.partition("@")
+    return int(k) if name == "pass" else 0
 
 
 def _total(listed: Sequence[Funnel]) -> Funnel:

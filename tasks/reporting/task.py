@@ -26,12 +26,26 @@ from tasks.flyte.stages import (
     scratch,
     uncached_stage,
 )
-from tasks.inputs.files import DataFile, Recipe
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.tables.content_digest import file_digest
 from tasks.tables.json_lines import read_json_lines
-from tasks.tables.schemas import EVALUATION, GRADED, LEDGER, MIXTURE, ROLLOUTS, SET_ASIDE, StageSummary
+from tasks.tables.schemas import (
+    AFTER,
+    BEFORE,
+    EVALUATION,
+    EVALUATION_ROLLOUTS,
+    GRADED,
+    HELDOUT,
+    LEDGER,
+    MIXTURE,
+    ROLLOUTS,
+    SET_ASIDE,
+    StageSummary,
+)
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tasks.reporting.page import ReportInputs
 
 
@@ -51,6 +65,7 @@ def report(
     folders: dict[str, Folder],
     metrics: JsonLines,
     summaries: list[StageSummary],
+    evaluating: list[StageSummary],
 ) -> Reported:
     """Make one page that joins the outputs and the lineage of a run, and its `summary.json`.
 
@@ -66,7 +81,8 @@ def report(
         tables: every table of the run, by name; those called `set_aside*` hold set-aside rows.
         folders: the initial model and the policy.
         metrics: of training, a line a step.
-        summaries: of all stages, in pipeline order.
+        summaries: of the stages before the evaluation, in pipeline order.
+        evaluating: of the evaluation's stages.
     """
     from tasks.reporting import lineage, sections
     from tasks.reporting.formats import aware
@@ -77,7 +93,8 @@ def report(
     from tasks.storage.locations import outputs_folder
 
     run, context = run_id(), current_context()
-    summaries = sections.with_policy_names(summaries)
+    policies = EvaluationFile.model_validate(written["evaluation"]).evaluated(training.model)
+    summaries = sections.with_policy_names([*summaries, *evaluating], policies)
     # In a pod the execution's own date is when the pod began.
     began = min(map(aware, (context.execution_date, *(one.started_at for one in summaries if one.run == run))))
     inputs = _report_inputs(data, training, written, tables, folders, metrics, summaries)
@@ -134,6 +151,7 @@ def _report_inputs(
 
     run = run_id()
     origins = {name: footer(table) for name, table in tables.items()}
+    rollouts = table("evaluation_rollouts", EVALUATION_ROLLOUTS)
     # The ledger is written with the policy, by the same task.
     origins |= {"model": {}, "policy": origins["ledger"]}
     outputs = [
@@ -153,8 +171,8 @@ def _report_inputs(
         metrics=read_json_lines(local(metrics)),
         ledger=table("ledger", LEDGER),
         evaluation=table("evaluation", EVALUATION),
-        before=table("before", ROLLOUTS),
-        after=table("after", ROLLOUTS),
+        before=_heldout_rollouts(rollouts, BEFORE),
+        after=_heldout_rollouts(rollouts, AFTER),
         summaries=summaries,
         run=run,
         outputs=lineage.rows(outputs),
@@ -166,6 +184,14 @@ def _report_inputs(
             "run": run,
         },
     )
+
+
+def _heldout_rollouts(rollouts: pa.Table, policy: str) -> pa.Table:
+    """Return a policy's `ROLLOUTS` of the held-out prompts."""
+    import pyarrow.compute as pc
+
+    is_chosen = pc.and_(pc.equal(rollouts["policy"], policy), pc.equal(rollouts["benchmark"], HELDOUT))
+    return rollouts.filter(is_chosen).select(ROLLOUTS.names)
 
 
 def _copy_results(

@@ -5,6 +5,7 @@ It is read from the tables of a run's folder (`outputs/<run>`). `docs/tracing.md
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.failures import MistakeError
+from tasks.tables.schemas import HELDOUT
 
 PROMPT_CHARS = 300
 """Characters of a prompt that a trace prints."""
@@ -35,7 +37,7 @@ class History:
         selected, mixed, held_out: whether it passed the difficulty filter, is in the mixture, is held out.
         rollouts: scores under the initial checkpoint.
         groups: its rows in `LEDGER`, by number.
-        before, after: held-out scores of both policies.
+        evaluated: scores by policy, and benchmark where it is not the held-out split: `after`, `after on gsm8k`.
     """
 
     prompt: dict[str, Any] | None
@@ -46,8 +48,7 @@ class History:
     held_out: bool = False
     rollouts: list[float | None] = field(default_factory=list)
     groups: list[dict[str, Any]] = field(default_factory=list)
-    before: list[float | None] = field(default_factory=list)
-    after: list[float | None] = field(default_factory=list)
+    evaluated: dict[str, list[float | None]] = field(default_factory=dict)
 
 
 def find(run: Path, prompt_id: str) -> History:
@@ -84,9 +85,10 @@ def find_row(run: Path, source: str, row: int) -> History:
 
 
 def _history(run: Path, identity: str) -> History:
-    def scores(name: str) -> list[float | None]:
-        return [row["score"] for row in _rows(run, name, "prompt_id", identity)]
-
+    evaluated: defaultdict[str, list[float | None]] = defaultdict(list)
+    for row in _rows(run, "evaluation_rollouts", "prompt_id", identity):
+        on = "" if row["benchmark"] == HELDOUT else f" on {row['benchmark']}"
+        evaluated[f"{row['policy']}{on}"].append(row["score"])
     # A row that is the same prompt as the one that was kept has both ids.
     others = (row for row in _rows(run, "set_aside", "clashed_with", identity) if row["prompt_id"] != identity)
     aside = [*_rows(run, "set_aside", "prompt_id", identity), *others]
@@ -97,10 +99,9 @@ def _history(run: Path, identity: str) -> History:
         selected=any(_rows(run, "selected", "prompt_id", identity)),
         mixed=any(_rows(run, "mixture", "prompt_id", identity)),
         held_out=any(_rows(run, "heldout", "prompt_id", identity)),
-        rollouts=scores("rollouts"),
+        rollouts=[row["score"] for row in _rows(run, "rollouts", "prompt_id", identity)],
         groups=sorted(_rows(run, "ledger", "prompt_id", identity), key=lambda row: row["group"]),
-        before=scores("before"),
-        after=scores("after"),
+        evaluated=dict(evaluated),
     )
 
 
@@ -151,8 +152,8 @@ def lines(history: History) -> Iterator[str]:
             f"{group['last_version']}, {_scores(group['scores'])}, {sum(group['num_tokens']):,} tokens"
             + (f": {group['detail']}" if group["detail"] else "")
         )
-    if history.before or history.after:
-        yield f"evaluation  before {_scores(history.before)}, after {_scores(history.after)}"
+    if history.evaluated:
+        yield "evaluation  " + ", ".join(f"{policy} {_scores(scores)}" for policy, scores in history.evaluated.items())
 
 
 def _scores(scores: list[float | None]) -> str:

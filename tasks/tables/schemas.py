@@ -185,19 +185,51 @@ LEDGER = pa.schema(
 A null among `scores` is a response that could not be judged; these come last, and `detail` has their number and reason.
 """
 
+BEFORE = "before"
+"""Name of the initial checkpoint among the policies of an evaluation."""
+AFTER = "after"
+"""Name of the trained policy."""
+HELDOUT = "heldout"
+"""Name of the held-out prompts of the mixture among what policies answer."""
+EVERYTHING = "all"
+"""Name of the held-out prompts of all domains in tables of results, where each domain has figures as well."""
+
+EVALUATION_ROLLOUTS = pa.schema(
+    [
+        _column("benchmark", pa.string()),
+        *ROLLOUTS,
+        _column("answer", TEXT, nullable=True),
+        _column("answer_class", pa.int32(), nullable=True),
+    ]
+)
+"""The table of rollouts of an evaluation; `benchmark` is `heldout` for the held-out prompts of the mixture. As an
+output of the pipeline it has the rollouts of all policies, and `policy` has their names.
+
+`answer` is what the verifier `math` reads as the final answer; null where it finds none, and for other verifiers.
+`answer_class` is the same number for equal answers to a prompt, where the benchmark has majority@k.
+"""
+
+EVALUATION_PROMPTS = pa.schema([_column("benchmark", pa.string()), *PROMPTS])
+"""The table of everything that the policies of an evaluation were asked, one prompt a row, by benchmark."""
+
 EVALUATION = pa.schema(
     [
         _column("benchmark", pa.string()),
         _column("metric", pa.string()),
         _column("policy", pa.string()),
+        _column("baseline", pa.string(), nullable=True),
         _column("value", pa.float64()),
         _column("low", pa.float64()),
         _column("high", pa.float64()),
         _column("n", pa.int64()),
     ]
 )
-"""The table of evaluation results, one figure a row with its 95% confidence interval; `policy` is `before`, `after` or
-`gain`, `n` counts prompts."""
+"""The table of evaluation results, one figure of a policy a row with its 95% confidence interval; `n` counts prompts.
+
+Where `baseline` names another policy, the figure is the difference from it, on the same prompts. `benchmark` is `all`
+or a domain for the held-out prompts of the mixture, and the name of any other benchmark. Policy `before` is the initial
+checkpoint and `after` the trained policy.
+"""
 
 VALUE_CHARS = 200
 """Characters of the longest value at fault that a row of `SET_ASIDE` holds; longer ones are cut."""

@@ -20,20 +20,20 @@ UPDATES = 7
 
 def stage(folder: Path) -> dict[str, float]:
     """The difficulty stage: generation, judging, tables, and what is kept of them."""
+    from tasks.generation.fill_cache import Workload
     from tasks.generation.rollout_cache import RolloutCache
     from tasks.generation.sample_and_score import sample_and_score
     from tasks.inputs.files import quickstart
 
     spec = quickstart()[0].difficulty
-    place = tempfile.mkdtemp(dir=folder)
+    rows = tempfile.mkdtemp(dir=folder)
+    cache = RolloutCache.at(fsspec.filesystem("file"), rows, "bench", spec.engine, spec.sampling, "bench")
     done = sample_and_score(
-        inputs.prompts().slice(0, PROMPTS),
+        [Workload(inputs.prompts().slice(0, PROMPTS), spec.sampling, cache)],
         inputs.model(folder),
         spec.engine,
-        spec.sampling,
         policy="bench",
         stage="difficulty",
-        cache=RolloutCache.at(fsspec.filesystem("file"), place, "bench", spec.engine, spec.sampling, "bench"),
     )
     return {"tokens_per_second": done.sampled.tokens_per_second}
 

@@ -44,6 +44,7 @@ NAMES = {"ours": "rlvr-flyte", "trl": "TRL GRPOTrainer"}
 def prompts() -> Path:
     """The mixture: the quickstart's prompts, but chat, with pass rates under 62.5%; some are kept out of training."""
     from tasks.difficulty.grading import grade, select
+    from tasks.generation.fill_cache import Workload
     from tasks.generation.rollout_cache import RolloutCache
     from tasks.generation.sample_and_score import sample_and_score
     from tasks.inputs.files import quickstart
@@ -59,17 +60,15 @@ def prompts() -> Path:
     all_prompts = all_prompts.filter(
         pc.not_equal(all_prompts.column("domain"), "chat")
     )  # a judge would be a third party
-    kept = RolloutCache.at(
-        fsspec.filesystem("file"), str(FOLDER / "kept"), "bench", spec.engine, spec.sampling, "bench"
+    cache = RolloutCache.at(
+        fsspec.filesystem("file"), str(FOLDER / "rollouts"), "bench", spec.engine, spec.sampling, "bench"
     )
     done = sample_and_score(
-        all_prompts,
+        [Workload(all_prompts, spec.sampling, cache)],
         inputs.model(FOLDER),
         spec.engine,
-        spec.sampling,
         policy="initial",
         stage="difficulty",
-        cache=kept,
     )
     graded, _ = grade(all_prompts, done.table, done.set_aside)
     return write_table(path, mix(select(graded, spec.bounds), MixtureSpec()).train, MIXTURE)

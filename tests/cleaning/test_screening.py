@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from tasks.cleaning.contamination import Questions
+from tasks.cleaning.contamination import Questions, overlap_counts
 from tasks.cleaning.screening import screen
 from tasks.cleaning.spec import CleaningSpec, Contamination, Filters
 from tasks.config import SpecError
@@ -45,6 +45,16 @@ def test_more_than_half_of_the_questions_words_must_stand_in_runs_of_eight(taken
     assert len(words) == 19
     prompts = source("s", "Before it . " + " ".join(words[:taken]) + " and something else after it .")
     assert bool(screened(prompts, source("e", QUESTION))[1]) == contaminated
+
+
+def test_prompts_that_hold_a_benchmarks_question_are_counted_by_source():
+    questions = pa.concat_tables([source("planes", QUESTION), source("others", "What else is there ?")])
+    batches = [
+        source("a", f"Solve this. {QUESTION}", "Count to nine ."),
+        source("b", QUESTION, f"Again: {QUESTION}"),
+    ]
+    assert overlap_counts(batches, questions, Contamination()) == {("planes", "a"): 1, ("planes", "b"): 2}
+    assert not overlap_counts(batches, NONE, Contamination())
 
 
 def test_words_that_stand_apart_are_no_contamination():

@@ -12,13 +12,12 @@ from flytekit.core.type_engine import TypeEngine
 from google.protobuf.struct_pb2 import Struct
 
 from tasks.config import load_yaml
-from tasks.evaluation.spec import EvaluationSpec
-from tasks.inputs.files import DATA_SPECS, EVALUATIONS, DataFile, Recipe, quickstart
+from tasks.inputs.files import DATA_SPECS, EVALUATIONS, DataFile, EvaluationFile, Recipe, quickstart
 from tasks.tables.content_digest import MANIFEST, seal
 from tests.flyte.admin_stand_in import Ended, admin
 from tests.paths import ROOT
 
-FILES = {"data": DataFile, "training": Recipe, "evaluation": EvaluationSpec}
+FILES = {"data": DataFile, "training": Recipe, "evaluation": EvaluationFile}
 STORED = "s3://bucket/raw/a1b2"
 SUMMARY = {
     "title": "mine",
@@ -65,7 +64,7 @@ def test_a_registered_launch_plan_takes_a_recipe_of_ones_own(registered, tmp_pat
     assert registered.inputs(**FILES) == {
         "data": load_yaml(DataFile, DATA_SPECS / "mbpp.yaml"),
         "training": load_yaml(Recipe, recipe),
-        "evaluation": load_yaml(EvaluationSpec, EVALUATIONS / "dapo.yaml"),
+        "evaluation": load_yaml(EvaluationFile, EVALUATIONS / "dapo.yaml"),
     }
     execution = registered.executions[-1]
     assert (execution.spec.launch_plan.name, execution.spec.launch_plan.version) == ("rlvr_quickstart", "v1")

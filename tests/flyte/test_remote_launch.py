@@ -7,12 +7,11 @@ from flytekit.clis.sdk_in_container.pyflyte import main
 from google.protobuf.json_format import MessageToDict
 
 from tasks.config import load_yaml
-from tasks.evaluation.spec import EvaluationSpec
-from tasks.inputs.files import DATA_SPECS, EVALUATIONS, DataFile, Recipe, quickstart
+from tasks.inputs.files import DATA_SPECS, EVALUATIONS, DataFile, EvaluationFile, Recipe, quickstart
 from tests.flyte.admin_stand_in import admin
 from tests.workflows.test_registered_workflows import IMAGES
 
-FILES = {"data": DataFile, "training": Recipe, "evaluation": EvaluationSpec}
+FILES = {"data": DataFile, "training": Recipe, "evaluation": EvaluationFile}
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def test_a_recipe_of_ones_own_is_launched_with_the_data_and_evaluation_that_it_n
     assert inputs == {
         "data": load_yaml(DataFile, DATA_SPECS / "mbpp.yaml"),
         "training": load_yaml(Recipe, recipe),
-        "evaluation": load_yaml(EvaluationSpec, EVALUATIONS / "dapo.yaml"),
+        "evaluation": load_yaml(EvaluationFile, EVALUATIONS / "dapo.yaml"),
     }
     [execution] = backend.executions
     assert dict(execution.spec.labels.values) == {"recipe": "my_recipe"}
@@ -57,7 +56,7 @@ def test_a_file_that_is_given_stands_before_the_recipes_own(backend, tmp_path):
     data.write_text(yaml.safe_dump({"extends": "gsm8k", "mixture": {"heldout": 7}}))
     inputs = launch(backend, files=["--training", '{"extends": "dapo_qwen25_32b"}', "--data", str(data)])
     assert inputs["data"] == load_yaml(DataFile, data)
-    assert inputs["evaluation"] == load_yaml(EvaluationSpec, EVALUATIONS / "dapo.yaml")
+    assert inputs["evaluation"] == load_yaml(EvaluationFile, EVALUATIONS / "dapo.yaml")
 
 
 @pytest.mark.long

@@ -14,9 +14,8 @@ from pydantic import ValidationError
 
 from tasks.config import SpecError, extended, read_yaml
 from tasks.difficulty.spec import RolloutSpec
-from tasks.evaluation.spec import EvaluationSpec
 from tasks.flyte.stages import config_digest
-from tasks.inputs.files import DATA_SPECS, EVALUATIONS, RECIPES, DataFile, Recipe, quickstart
+from tasks.inputs.files import DATA_SPECS, EVALUATIONS, RECIPES, DataFile, EvaluationFile, Recipe, quickstart
 from tasks.mixing.spec import MixtureSpec
 from tasks.sourcing.loaders import batches
 from tasks.verifiers import VerifiersConfig
@@ -31,7 +30,7 @@ ROUNDS = {"kind": "dynamic"}
 FILES = [
     *((DataFile, read_yaml(path)) for path in sorted(DATA_SPECS.glob("*.yaml"))),
     *((Recipe, extended(read_yaml(path), Recipe)) for path in sorted(RECIPES.glob("*.yaml"))),
-    *((EvaluationSpec, extended(read_yaml(path), EvaluationSpec)) for path in sorted(EVALUATIONS.glob("*.yaml"))),
+    *((EvaluationFile, extended(read_yaml(path), EvaluationFile)) for path in sorted(EVALUATIONS.glob("*.yaml"))),
     (
         Recipe,
         {"lora": {"rank": 8, "alpha": 16}, "resampling": {"kind": "dynamic"}, "async_steps": 0, "cluster": CLUSTER},
@@ -99,7 +98,7 @@ def test_a_file_launched_from_the_console_is_the_same_with_the_same_digest():
         (DataFile, "mixture.heldout", 24.5),
         (DataFile, "max_prompt_chars", 0.5),
         (Recipe, "steps", 2.5),
-        (EvaluationSpec, "sampling.samples", "four"),
+        (EvaluationFile, "sampling.samples", "four"),
         (Recipe, "stepz", 2),
     ],
 )

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from transformers import AutoTokenizer
 
 from tasks.difficulty.spec import DifficultySpec
-from tasks.evaluation.spec import EvaluationSpec, check_of_two
+from tasks.evaluation.spec import EvaluationSpec, check_server
 from tasks.failures import MistakeError
 from tasks.generation.config import EndpointConfig, EngineConfig, SamplingConfig
 from tasks.generation.interface import EngineError, EngineOptionsError
@@ -181,4 +181,4 @@ def test_a_server_is_refused_where_it_cannot_do_the_work():
             {"engine": with_server, "compared": {"other": {"model": {"source": {"kind": "folder", "path": "m"}}}}}
         )
     with pytest.raises(MistakeError, match="serves 'policy' alone"):
-        check_of_two(EvaluationSpec.model_validate({"engine": with_server}))
+        check_server(EvaluationSpec.model_validate({"engine": with_server}))

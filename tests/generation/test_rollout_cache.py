@@ -10,7 +10,7 @@ import pytest
 
 from tasks.difficulty.stopping import Bounds, remaining
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.fill_cache import BACKLOG, sample
+from tasks.generation.fill_cache import BACKLOG, Workload, sample
 from tasks.generation.interface import Completion, EngineError
 from tasks.generation.judging import Judging
 from tasks.generation.rollout_cache import judging_digest, responses
@@ -77,9 +77,9 @@ def draw(tiny_model, tmp_path, pool, monkeypatch):
 
     def drawn(prompts=PROMPTS, sampling=SAMPLING, judging="judging", **options):
         cache = cache_in(tmp_path, judging, sampling)
-        drawn.made = sample(prompts, tiny_model, ENGINE, sampling, cache=cache, **options)
+        drawn.made = sample([Workload(prompts, sampling, cache)], tiny_model, ENGINE, **options)
         with Judging(prompts, cache, on_judged=judged.append) as judges:
-            parts = [judges.rollouts(part, "initial") for part in responses(prompts, drawn.made.counts, cache)]
+            parts = [judges.rollouts(part, "initial") for part in responses(prompts, drawn.made.counts[0], cache)]
         return pa.concat_tables([ROLLOUTS.empty_table(), *parts])
 
     judged = drawn.judged = []
@@ -92,6 +92,19 @@ def test_a_second_run_starts_no_engine_and_judges_nothing(engine, draw):
     assert (engine.starts, len(engine.requests)) == (1, 24)
     assert draw() == first
     assert (engine.starts, draw.made.reused, draw.judged) == (1, 24, [])
+
+
+@pytest.mark.usefixtures("draw")
+def test_one_engine_serves_workloads_that_are_sampled_differently(engine, tiny_model, tmp_path):
+    greedy = SamplingConfig(samples=1, max_tokens=8, temperature=0.0, seed=9)
+
+    def workload(prompts, sampling):
+        return Workload(prompts, sampling, cache_in(tmp_path, sampling=sampling))
+
+    made = sample([workload(PROMPTS, SAMPLING), workload(table("Another"), greedy)], tiny_model, ENGINE)
+    assert (engine.starts, made.counts, len(engine.requests)) == (1, [[4] * 6, [1]], 25)
+    again = sample([workload(PROMPTS, SAMPLING), workload(table("Another", "A third"), greedy)], tiny_model, ENGINE)
+    assert (again.reused, again.responses) == (25, 1)
 
 
 def test_further_samples_and_prompts_cost_themselves_alone(engine, draw):
@@ -151,7 +164,7 @@ def test_early_stopping_draws_less_and_the_same_whatever_is_cached_already(engin
     engine.requests.clear()
     stop = partial(remaining, samples=8, bounds=Bounds())
     stopped = draw(sampling=SAMPLING.model_copy(update={"samples": 8}), remaining=stop)
-    assert sum(draw.made.counts) == stopped.num_rows < 48
+    assert sum(draw.made.counts[0]) == stopped.num_rows < 48
     assert len(engine.requests) == (0 if cached else stopped.num_rows)
     full = full if cached else draw(sampling=SAMPLING.model_copy(update={"samples": 8}))
     for name in PROMPTS["prompt_id"].to_pylist():

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.fill_cache import interleaved
+from tasks.generation.fill_cache import Workload, interleaved
 from tasks.generation.interface import EngineError
 from tasks.generation.judging import RolloutError, check_prompts, judgeable
 from tasks.generation.rollout_cache import RolloutCache
@@ -22,6 +22,11 @@ SAMPLING = SamplingConfig(samples=4, max_tokens=16, seed=5)
 
 def cache_in(folder, judging="judging", sampling=SAMPLING):
     return RolloutCache.at(fsspec.filesystem("file"), str(folder / "cache"), "policy", ENGINE, sampling, judging)
+
+
+def scored(prompts, model, folder, stage="difficulty", **options):
+    workloads = [Workload(prompts, SAMPLING, cache_in(folder))]
+    return sample_and_score(workloads, model, ENGINE, policy="initial", stage=stage, **options)
 
 
 def table(*contents, verifier="precise_if", truth=NO_COMMA):
@@ -85,22 +90,12 @@ def test_a_prompt_that_cannot_be_judged_is_an_error_before_any_engine_starts(
     with pytest.raises(RolloutError, match=message):
         check_prompts(prompts)
     with pytest.raises(RolloutError, match=message):
-        sample_and_score(
-            prompts, tiny_model, ENGINE, SAMPLING, policy="initial", stage="difficulty", cache=cache_in(tmp_path)
-        )
+        scored(prompts, tiny_model, tmp_path)
 
 
 def test_prompts_of_which_none_fits_are_an_error_before_any_engine_starts(tiny_model, no_engine, tmp_path):
     with pytest.raises(RolloutError, match="none of 2 prompts fits the context of 128 tokens"):
-        sample_and_score(
-            table("#" * 200, "#" * 300),
-            tiny_model,
-            ENGINE,
-            SAMPLING,
-            policy="initial",
-            stage="difficulty",
-            cache=cache_in(tmp_path),
-        )
+        scored(table("#" * 200, "#" * 300), tiny_model, tmp_path)
 
 
 def test_prompts_of_each_verifier_come_at_an_even_pace_and_in_their_own_order():
@@ -126,15 +121,7 @@ class BrokenEngine:
 def test_an_engine_that_dies_is_an_engine_error(tiny_model, monkeypatch, tmp_path):
     monkeypatch.setattr("tasks.generation.fill_cache.running_engine", lambda *_: BrokenEngine())
     with pytest.raises(EngineError, match="the engine died"):
-        sample_and_score(
-            table("Answer"),
-            tiny_model,
-            ENGINE,
-            SAMPLING,
-            policy="initial",
-            stage="difficulty",
-            cache=cache_in(tmp_path),
-        )
+        scored(table("Answer"), tiny_model, tmp_path)
 
 
 @pytest.mark.complete
@@ -142,16 +129,7 @@ def test_an_engine_that_dies_is_an_engine_error(tiny_model, monkeypatch, tmp_pat
 def test_every_fitting_prompt_gets_its_scored_samples_and_the_others_a_reason(tiny_model, tmp_path):
     prompts = table("What is the sea?", "#" * 120, "Answer in one word", "Write a sentence")
     finished = []
-    result = sample_and_score(
-        prompts,
-        tiny_model,
-        ENGINE,
-        SAMPLING,
-        policy="initial",
-        stage="evaluation",
-        cache=cache_in(tmp_path),
-        on_judged=finished.append,
-    )
+    result = scored(prompts, tiny_model, tmp_path, stage="evaluation", on_judged=finished.append)
     rows = result.table.to_pylist()
     fitting = [name for i, name in enumerate(prompts["prompt_id"].to_pylist()) if i != 1]
     assert [(row["prompt_id"], row["sample"]) for row in rows] == [(name, i) for name in fitting for i in range(4)]

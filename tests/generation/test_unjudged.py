@@ -8,7 +8,7 @@ import pytest
 
 from tasks.failures import InfrastructureError
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.fill_cache import sample
+from tasks.generation.fill_cache import Workload, sample
 from tasks.generation.judging import Judging, UnjudgedError
 from tasks.generation.rollout_cache import RolloutCache
 from tasks.tables.parquet import table_from_rows
@@ -79,7 +79,7 @@ def test_sampling_ends_before_all_rollouts_are_paid_unless_judging_may_try_again
     options = ENGINE.model_copy(update={"max_num_seqs": 4})
     cache = RolloutCache.at(fsspec.filesystem("file"), str(tmp_path / "cache"), "policy", options, SAMPLING, "judging")
     with pytest.raises(RewardFunctionError, match="raised KeyError") if ends else nullcontext():
-        sample(table, tiny_model, options, SAMPLING, cache=cache, verifiers=CONFIG)
+        sample([Workload(table, SAMPLING, cache)], tiny_model, options, verifiers=CONFIG)
     assert len(engine.requests) < 100 if ends else len(engine.requests) == 200
     cache.responses.find([messages_key(row["messages"]) for row in table.to_pylist()])
     stored = sum((messages_key(row["messages"]), n) in cache.responses for row in table.to_pylist() for n in range(4))

@@ -1,4 +1,4 @@
-"""What editors are told of the three files."""
+"""What editors are told of the files."""
 
 import json
 
@@ -6,12 +6,14 @@ import jsonschema
 import pytest
 
 from tasks.config import read_yaml
+from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.inputs.files import DATA_SPECS, EVALUATIONS, RECIPES, Recipe
 from tasks.inputs.json_schema import FILES as FILES_OF_A_RUN
 from tasks.inputs.json_schema import json_schema, write
 
 SCHEMAS = RECIPES.parent / "schemas"
-FILES = sorted([*DATA_SPECS.glob("*.yaml"), *RECIPES.glob("*.yaml"), *EVALUATIONS.glob("*.yaml")])
+FOLDERS = (DATA_SPECS, RECIPES, EVALUATIONS, BenchmarkFile.folder)
+FILES = sorted(path for folder in FOLDERS for path in folder.glob("*.yaml"))
 
 
 def test_the_schemas_are_those_of_the_models(tmp_path):
@@ -40,7 +42,7 @@ def test_an_editor_sees_unknown_keys_and_wrong_values(content, accepted):
     assert jsonschema.Draft202012Validator(json_schema(Recipe)).is_valid(content) == accepted
 
 
-def test_every_option_of_the_three_files_has_a_description():
+def test_every_option_of_the_files_has_a_description():
     for name in FILES_OF_A_RUN:
         schema = json.loads((SCHEMAS / f"{name}.json").read_text())
         for model, part in {name: schema, **schema.get("$defs", {})}.items():

@@ -39,8 +39,8 @@ def test_every_configuration_that_a_stage_takes_is_on_a_page():
         for root in (RolloutSpec, EvaluationSpec, TrainingConfig, VerifiersConfig)
         for section in sections(root)
     }
-    # Two are put together from options of difficulty, and the recipe holds all options of training itself.
-    assert taken - documented == {RolloutSpec, Bounds, TrainingConfig}
+    # Two are put together from options of difficulty, and the files hold all options of training and evaluation.
+    assert taken - documented == {RolloutSpec, Bounds, TrainingConfig, EvaluationSpec}
 
 
 class Leaf(Config):

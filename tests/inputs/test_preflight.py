@@ -3,7 +3,7 @@
 import pytest
 
 from tasks.generation.models import ModelError, ModelSpec, PackagedGguf
-from tasks.inputs.preflight import fingerprinted, fingerprinted_model
+from tasks.inputs.fingerprints import fingerprinted, fingerprinted_model
 from tasks.lineage.code_digest import pinned_version
 from tasks.verifiers import VerifiersConfig
 

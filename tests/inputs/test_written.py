@@ -4,14 +4,13 @@ import pytest
 import yaml
 
 from tasks.config import load_yaml
-from tasks.evaluation.spec import EvaluationSpec
-from tasks.inputs.files import DATA_SPECS, EVALUATIONS, RECIPES, DataFile, Recipe
+from tasks.inputs.files import DATA_SPECS, EVALUATIONS, RECIPES, DataFile, EvaluationFile, Recipe
 from tasks.inputs.written import written_options
 
 SHIPPED = [
     *((DataFile, path) for path in sorted(DATA_SPECS.glob("*.yaml"))),
     *((Recipe, path) for path in sorted(RECIPES.glob("*.yaml"))),
-    *((EvaluationSpec, path) for path in sorted(EVALUATIONS.glob("*.yaml"))),
+    *((EvaluationFile, path) for path in sorted(EVALUATIONS.glob("*.yaml"))),
 ]
 
 

@@ -34,7 +34,11 @@ def test_the_table_is_complete_and_its_sample_is_small():
 @pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "case", [pytest.param(case, id=case.name, marks=() if case.sampled else pytest.mark.complete) for case in CASES]
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=() if case.sampled else (pytest.mark.complete, pytest.mark.table))
+        for case in CASES
+    ],
 )
 def test_a_mistake_is_one_sentence(case, tmp_path, tiny_model, prompts):
     if case.within and not mounts_disks():

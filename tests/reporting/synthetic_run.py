@@ -86,10 +86,21 @@ def evaluation(benchmarks: tuple[str, ...] = ("all", "math", "precise_if")) -> p
         "mean_tokens": ((38.4, 35.0, 41.8), (29.1, 26.5, 31.7), (-9.3, -12.0, -6.6)),
     }
     rows = [
-        {"benchmark": benchmark, "metric": metric, "policy": policy, "value": v, "low": low, "high": high, "n": 64}
+        {
+            "benchmark": benchmark,
+            "metric": metric,
+            "policy": policy,
+            "baseline": baseline,
+            "value": v,
+            "low": low,
+            "high": high,
+            "n": 64,
+        }
         for benchmark in benchmarks
         for metric, estimates in figures.items()
-        for policy, (v, low, high) in zip(("before", "after", "gain"), estimates, strict=True)
+        for (policy, baseline), (v, low, high) in zip(
+            (("before", None), ("after", None), ("after", "before")), estimates, strict=True
+        )
     ]
     return table_from_rows(rows, EVALUATION, "evaluation")
 
@@ -167,7 +178,9 @@ def summaries() -> list[StageSummary]:
         ("training", 412.6, "14 steps, 33,100 tokens trained, no group lost"),
         ("evaluation", 71.2, "23.4% before, 44.5% after on 64 prompts"),
     ]
-    facts = {"comparisons": {"all": {"p_value": 0.0002}, "math": {"p_value": 0.013}}}
+    pair = {"policy": "after", "baseline": "before"}
+    p_values = {"all": 0.0002, "math": 0.013}
+    facts = {"comparisons": [{**pair, "benchmark": name, "p_value": value} for name, value in p_values.items()]}
     return [
         StageSummary(
             name,
@@ -206,7 +219,7 @@ def outputs() -> list[lineage.Output]:
         made("mixture", ("selected",)),
         made("heldout", ("selected",)),
         made("policy", ("model", "mixture"), "training"),
-        made("after", ("heldout", "policy"), "generation"),
+        made("evaluation_rollouts", ("heldout", "policy"), "generation"),
     ]
 
 

@@ -273,3 +273,29 @@ def test_samples_are_chosen_by_rule(inputs):
 def test_long_completions_are_cut_with_a_note():
     assert shorten("x" * 2_000, 1_500) == "x" * 1_500 + " … (500 more characters)"
     assert shorten("short", 1_500) == "short"
+
+
+def test_of_pass_at_k_the_page_shows_powers_of_two_and_the_largest():
+    sizes = {"all": 32, "code": 6}
+    names = ["pass_rate", *(f"pass@{k}" for k in range(2, 33)), "rewards/pass@3"]
+    rows = [
+        {"benchmark": benchmark, "metric": metric}
+        for metric in names
+        for benchmark, most in sizes.items()
+        if not metric.startswith("pass@") or int(metric.removeprefix("pass@")) <= most
+    ]
+    shown = {name: [row["metric"] for row in sections.shown(rows) if row["benchmark"] == name] for name in sizes}
+    assert shown["all"] == ["pass_rate", "pass@2", "pass@4", "pass@8", "pass@16", "pass@32", "rewards/pass@3"]
+    assert shown["code"] == ["pass_rate", "pass@2", "pass@4", "pass@6", "rewards/pass@3"]
+
+
+@pytest.mark.long
+def test_the_page_says_that_the_table_has_every_k(inputs, page):
+    three = pa.Table.from_pylist(
+        [row | {"metric": "pass@3"} for row in inputs.evaluation.to_pylist() if row["metric"] == "pass@4"],
+        schema=inputs.evaluation.schema,
+    )
+    fuller = render(dataclasses.replace(inputs, evaluation=pa.concat_tables([inputs.evaluation, three])))
+    assert "has every k" in fuller
+    assert "has every k" not in page
+    assert "pass@3" not in fuller

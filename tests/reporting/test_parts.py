@@ -7,7 +7,17 @@ import pytest
 
 from tasks.reporting.parts import carried
 
-TABLES = ("prompts", "rollouts", "graded", "selected", "compared", "mixture", "heldout", "set_aside", "before")
+TABLES = (
+    "prompts",
+    "rollouts",
+    "graded",
+    "selected",
+    "compared",
+    "mixture",
+    "heldout",
+    "set_aside",
+    "evaluation_rollouts",
+)
 
 
 @pytest.fixture
@@ -34,7 +44,7 @@ def test_after_data_there_is_the_model_and_nothing_of_the_old_tables(run):
 
 def test_after_training_there_are_the_tables_of_its_mixture(run):
     given = {"model": run / "model", "mixture": run / "mixture.parquet"}
-    expected = {"model", *(f"{name}.parquet" for name in TABLES if name != "before")}
+    expected = {"model", *(f"{name}.parquet" for name in TABLES if name != "evaluation_rollouts")}
     assert names(given, "policy", "ledger", "metrics") == expected
 
 

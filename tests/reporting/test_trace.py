@@ -8,7 +8,17 @@ import pytest
 
 from tasks.reporting.trace import TraceError, find, find_row, lines
 from tasks.tables.parquet import table_from_rows, write_table
-from tasks.tables.schemas import GRADED, LEDGER, MIXTURE, PROMPTS, ROLLOUTS, SET_ASIDE, prompt_id, set_aside_row
+from tasks.tables.schemas import (
+    EVALUATION_ROLLOUTS,
+    GRADED,
+    LEDGER,
+    MIXTURE,
+    PROMPTS,
+    ROLLOUTS,
+    SET_ASIDE,
+    prompt_id,
+    set_aside_row,
+)
 from tests.paths import ROOT
 
 DOCS = ROOT / "docs" / "tracing.md"
@@ -53,6 +63,10 @@ def rollout(identity, sample, score):
     }
 
 
+def answer(policy, score, benchmark="heldout"):
+    return {**rollout(ID, 0, score), "benchmark": benchmark, "policy": policy, "answer": None, "answer_class": None}
+
+
 def group(number, fate, step):
     return {
         "group": number,
@@ -95,6 +109,10 @@ def run(tmp_path):
         "graded": (GRADED, [graded(FIRST), graded(SECOND)]),
         "selected": (GRADED, [graded(FIRST)]),
         "mixture": (MIXTURE, [{**graded(FIRST), "repeat": 0, "order": 0}]),
+        "evaluation_rollouts": (
+            EVALUATION_ROLLOUTS,
+            [answer("before", 0.0), answer("after", 1.0), answer("after", 0.0, "quiz")],
+        ),
         "ledger": (LEDGER, [group(8, "trained", 6), group(2, "stale", None)]),
     }
     for name, (schema, rows) in tables.items():
@@ -113,6 +131,7 @@ def test_a_life_is_told_in_the_order_of_the_pipeline(run):
         "mixture     to train on",
         "group 2     stale, policy 3 to 4, scores 1 0, 30 tokens: 2 versions old",
         "group 8     trained at step 6, policy 3 to 4, scores 1 0, 30 tokens",
+        "evaluation  before scores 0, after scores 1, after on quiz scores 0",
     ]
 
 

@@ -17,12 +17,14 @@ from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
 from tasks.difficulty.rollout_tasks import SUMMARY, Split, judge_rollouts, roll_out, split_prompts
+from tasks.evaluation.answers import with_answers
 from tasks.evaluation.task import Evaluated, evaluate_policy
 from tasks.flyte.ray_job import RayJobTask
 from tasks.flyte.stages import run_id
+from tasks.generation.models import PackagedGguf
 from tasks.generation.task import PreparedModel, prepare_model
 from tasks.tables.parquet import read_table, table_from_rows, validate, write_table
-from tasks.tables.schemas import LEDGER, PROMPTS, RESPONSES, ROLLOUTS, SET_ASIDE, StageSummary
+from tasks.tables.schemas import EVALUATION_ROLLOUTS, LEDGER, PROMPTS, RESPONSES, ROLLOUTS, SET_ASIDE, StageSummary
 from tasks.training.model_check.task import check_model
 from tasks.training.task import Trained, train_policy
 from tests.workflows.containers import image_environments, registered
@@ -62,7 +64,7 @@ class StandIns:
     def prepare_model(self, spec):
         folder = self.new("prepare_model")
         folder.mkdir()
-        (folder / "weights").write_text("initial")
+        (folder / "weights").write_text("initial" if isinstance(spec.source, PackagedGguf) else spec.name)
         return PreparedModel(FlyteDirectory(str(folder)), summary("model"))
 
     def check_model(self, model, options):
@@ -124,13 +126,20 @@ class StandIns:
             summary("training"),
         )
 
-    def evaluate_policy(self, policy, prompts, config, initial, verifiers):
+    def evaluate_policy(self, policy, prompts, config, initial, verifiers, questions, asked):
         weights = (Path(policy.path) / "weights").read_text()
         path = self.new("evaluate_policy.parquet")
-        table = self.rollouts(prompts, config.sampling.samples, weights, able=weights.startswith("trained"))
-        return Evaluated(
-            FlyteFile(str(write_table(path, table, ROLLOUTS))), FlyteFile(str(self.none)), summary("evaluation")
-        )
+        ways = {"heldout": config.sampling, **{one.name: one.sampling for one in asked.benchmarks}}
+        parts = [
+            with_answers(
+                self.rollouts(file, sampling.samples, weights, able=weights.startswith("trained")),
+                read_table(file.path, PROMPTS),
+                name,
+            )
+            for file, (name, sampling) in zip((prompts, *questions), ways.items(), strict=True)
+        ]
+        table = write_table(path, pa.concat_tables(parts), EVALUATION_ROLLOUTS)
+        return Evaluated(FlyteFile(str(table)), FlyteFile(str(self.none)), summary("evaluation"))
 
 
 @pytest.fixture

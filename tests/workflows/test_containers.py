@@ -5,8 +5,7 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.evaluation.spec import EvaluationSpec
-from tasks.inputs.files import DataFile, Recipe, quickstart
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
 from tasks.sourcing.loaders import batches
 from tasks.tables.parquet import read_metadata
 from tests.training.mixtures import HAS_AN_E
@@ -88,7 +87,7 @@ def test_a_run_from_its_plan_to_its_report_passes_everything_through_blob_storag
         literals(
             data=DataFile.model_validate(data),
             training=Recipe.model_validate(training),
-            evaluation=EvaluationSpec.model_validate(evaluation),
+            evaluation=EvaluationFile.model_validate(evaluation),
         ),
     )
     assert set(outputs) == set(Results._fields)

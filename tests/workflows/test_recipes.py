@@ -7,8 +7,7 @@ from typing import ClassVar
 import pytest
 
 from tasks.config import Extendable, SpecError, extended, load_yaml, nested, parse
-from tasks.evaluation.spec import EvaluationSpec
-from tasks.inputs.files import RECIPES, DataFile, Recipe
+from tasks.inputs.files import RECIPES, DataFile, EvaluationFile, Recipe
 from tasks.training.__main__ import with_overrides
 from tests.paths import DATA
 
@@ -406,7 +405,7 @@ def test_each_of_the_three_files_may_extend_one_by_its_path(tmp_path):
     files(tmp_path, base="sampling: {samples: 3}\nengine: {seed: 5}\n")
     mine = tmp_path / "below" / "mine.yaml"
     mine.write_text("extends: ../base.yaml\nsampling: {max_tokens: 9}\n")
-    evaluation = load_yaml(EvaluationSpec, mine)
+    evaluation = load_yaml(EvaluationFile, mine)
     assert (evaluation.sampling.samples, evaluation.sampling.max_tokens, evaluation.engine.seed) == (3, 9, 5)
     mine.write_text("extends: quickstart\nname: mine\nmixture.heldout: 7\n")
     assert load_yaml(DataFile, mine).mixture.heldout == 7

@@ -17,8 +17,7 @@ import yaml
 from flytekit.types.directory import FlyteDirectory
 
 from tasks.config import load_yaml
-from tasks.evaluation.spec import EvaluationSpec
-from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, Recipe, with_companions
+from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, EvaluationFile, Recipe, with_companions
 from tasks.inputs.preflight import preflight
 from tasks.tables.parquet import read_table
 from tasks.tables.schemas import GRADED, LEDGER, MIXTURE, SET_ASIDE
@@ -133,7 +132,7 @@ def test_a_data_file_becomes_a_mixture_of_all_its_sources(tmp_path, judge, tiny,
     path.write_text(yaml.safe_dump(shrunk_data(name, judge, filtered=False)))
     recipe = load_yaml(Recipe, shrunk("quickstart", tmp_path / "data", judge, tiny))
     data = load_yaml(DataFile, path)
-    checked = preflight(data=data, training=recipe, evaluation=recipe.companion(EvaluationSpec))
+    checked = preflight(data=data, training=recipe, evaluation=recipe.companion(EvaluationFile))
     made = curate(data=checked.data, training=recipe, model=FlyteDirectory(str(tiny)))
     mixture, heldout = read_table(made.mixture.path, MIXTURE), read_table(made.heldout.path, GRADED)
     sources = {*mixture["source"].to_pylist(), *heldout["source"].to_pylist()}
@@ -147,7 +146,7 @@ def test_a_data_file_becomes_a_mixture_of_all_its_sources(tmp_path, judge, tiny,
 @pytest.mark.usefixtures("stand_in_hub")
 def test_a_recipe_goes_from_its_checks_to_its_report_where_stand_ins_compute(tmp_path, stand_ins):
     recipe = load_yaml(Recipe, shrunk("axolotl_lora", tmp_path))
-    files = {"data": recipe.companion(DataFile), "evaluation": recipe.companion(EvaluationSpec)}
+    files = {"data": recipe.companion(DataFile), "evaluation": recipe.companion(EvaluationFile)}
     made = rlvr(training=recipe, **files)
     assert json.loads(Path(made.summary.path).read_text())["after"] >= 0
     assert stand_ins.ran["train_policy"] == 1
@@ -156,6 +155,7 @@ def test_a_recipe_goes_from_its_checks_to_its_report_where_stand_ins_compute(tmp
 @pytest.mark.pipeline
 @pytest.mark.engine
 @pytest.mark.complete
+@pytest.mark.table
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", NAMES_OF_RECIPES)
 def test_a_recipe_runs_from_its_first_row_to_its_report(tmp_path, judge, name):

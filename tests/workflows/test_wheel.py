@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.evaluation.spec import EvaluationSpec
 from tasks.inputs import preflight
-from tasks.inputs.files import DATA_SPECS, RECIPES, Recipe
+from tasks.inputs.files import DATA_SPECS, RECIPES, EvaluationFile, Recipe
 from tests.workflows.containers import FOLDERS
 
 ROOT = Path(__file__).parents[2]
@@ -101,7 +100,7 @@ def test_pyflyte_runs_what_is_installed(python, tmp_path):
     files = {
         "data": DATA_SPECS / f"{recipe['data'].default}.yaml",
         "training": RECIPES / "quickstart.yaml",
-        "evaluation": EvaluationSpec.folder / f"{recipe['evaluation'].default}.yaml",
+        "evaluation": EvaluationFile.folder / f"{recipe['evaluation'].default}.yaml",
     }
     options = [f"--{name}={site / path.relative_to(ROOT)}" for name, path in files.items()]
     task = site / Path(preflight.__file__).relative_to(ROOT)

@@ -1,0 +1,82 @@
+"""Adds to rollouts the answers that a verifier reads in them, and which of a prompt's answers are equal."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pyarrow as pa
+
+from tasks.evaluation.majority import answer_classes
+from tasks.tables.schemas import EVALUATION_ROLLOUTS, TEXT
+from tasks.verifiers import VerifierPool, stated_answer
+
+
+def with_answers(
+    rollouts: pa.Table,
+    prompts: pa.Table,
+    benchmark: str,
+    *,
+    grouped: bool = False,
+    open_pool: Callable[[], AbstractContextManager[VerifierPool]] | None = None,
+) -> pa.Table:
+    """Return `ROLLOUTS` as `EVALUATION_ROLLOUTS` of a benchmark, with the answer of every response to a math prompt.
+
+    Args:
+        rollouts: of one policy, by prompt and sample.
+        prompts: a table of `PROMPTS`, those of the rollouts among them.
+        benchmark: its name.
+        grouped: whether `answer_class` has the classes of equal answers, which takes a judgement for each pair of a
+            prompt's different answers; otherwise it is null.
+        open_pool: opens the verifiers that compare answers; for `grouped`.
+    """
+    asked = zip(*(prompts.column(name).to_pylist() for name in ("prompt_id", "verifier", "ground_truth")), strict=True)
+    truths = {prompt: json.loads(truth) for prompt, verifier, truth in asked if verifier == "math"}
+    ids, texts = rollouts.column("prompt_id").to_pylist(), rollouts.column("response").to_pylist()
+    answers = [
+        stated_answer("math", text, truths[prompt]) if prompt in truths else None
+        for prompt, text in zip(ids, texts, strict=True)
+    ]
+    classes: list[int | None] = [None] * len(answers)
+    if grouped and open_pool is not None:
+        with open_pool() as pool:
+            classes = _classes(ids, answers, truths, pool)
+    columns = {
+        "benchmark": pa.array([benchmark] * len(ids), pa.string()),
+        "answer": pa.array(answers, TEXT),
+        "answer_class": pa.array(classes, pa.int32()),
+    }
+    for name, column in columns.items():
+        rollouts = rollouts.append_column(EVALUATION_ROLLOUTS.field(name), column)
+    return rollouts.select(EVALUATION_ROLLOUTS.names)
+
+
+def _classes(
+    ids: Sequence[str], answers: Sequence[str | None], truths: dict[str, Any], pool: VerifierPool
+) -> list[int | None]:
+    """The class of each answer among those of its prompt, by the equivalence of the prompt's verifier."""
+    classes: list[int | None] = [None] * len(ids)
+    of_prompt: dict[str, list[int]] = defaultdict(list)
+    for index, prompt in enumerate(ids):
+        of_prompt[prompt].append(index)
+    for prompt, indices in of_prompt.items():
+        if prompt in truths:
+            labels = answer_classes([answers[index] for index in indices], _equivalence(truths[prompt], pool))
+            for index, label in zip(indices, labels, strict=True):
+                classes[index] = label
+    return classes
+
+
+def _equivalence(truth: Any, pool: VerifierPool) -> Callable[[str, str], bool]:
+    """The relation by which the verifier of this ground truth compares an answer with a reference."""
+    mode = truth.get("mode", "sympy") if isinstance(truth, dict) else "sympy"
+
+    def equivalent(answer: str, reference: str) -> bool:
+        # In a box every mode reads an answer as it stands. What is no reference, such as a refusal, equals nothing.
+        score = pool.submit("math", f"\\boxed{{{answer}}}", {"answer": reference, "mode": mode}).result()
+        return score.error is None and score.passed
+
+    return equivalent

@@ -1,0 +1,123 @@
+"""Turns the rollouts of a policy into one row of means for each prompt, from which all figures are made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from tasks.evaluation.majority import majority
+from tasks.evaluation.pass_at_k import pass_at_k
+from tasks.failures import MistakeError
+
+REWARD = "rewards/"
+"""The beginning of the columns of rewards; the reward's name follows."""
+PASSES_OF = "pass@"
+"""The beginning of the columns of pass@k; k follows."""
+MAJORITY_OF = "majority@"
+"""The beginning of the columns of majority@k; k follows."""
+PROMPT_LOOSE = "prompt_loose"
+"""The column of the share of responses that follow all instructions by the loose criterion."""
+INSTRUCTIONS = "instructions"
+"""The column of the number of a prompt's instructions."""
+
+
+class Asked:
+    """The prompts of a benchmark by id: their domains, and what their verifiers' ground truths say."""
+
+    def __init__(self, prompts: pa.Table) -> None:
+        """Read a table of `PROMPTS`, or one that extends it."""
+        names = ("prompt_id", "domain", "verifier", "ground_truth")
+        rows = list(zip(*(prompts.column(name).to_pylist() for name in names), strict=True))
+        self.domains = {prompt: domain for prompt, domain, _, _ in rows}
+        self.with_answers = {prompt for prompt, _, verifier, _ in rows if verifier == "math"}
+        truths = {prompt: json.loads(truth) for prompt, _, verifier, truth in rows if verifier == "precise_if"}
+        self.instructions = {prompt: len(truth["instruction_ids"]) for prompt, truth in truths.items()}
+
+
+def judged_rollouts(rollouts: pa.Table, asked: Asked, which: str) -> pd.DataFrame:
+    """Return the rollouts that have a score, after checking that every one is of a known prompt and none occurs twice.
+
+    Args:
+        rollouts: `EVALUATION_ROLLOUTS` of one policy and one benchmark.
+        asked: the prompts of the benchmark.
+        which: names the rollouts in an error.
+
+    Raises:
+        MistakeError: an unknown prompt, or a sample that occurs twice.
+    """
+    columns = ["prompt_id", "sample", "score", "passed", "rewards", "num_tokens", "finish_reason"]
+    frame = rollouts.select([*columns, "answer", "answer_class"]).to_pandas()
+    unknown = sorted(set(frame["prompt_id"]) - set(asked.domains))
+    if unknown:
+        raise MistakeError(f"{which}: prompt {unknown[0]!r} is not among the evaluated prompts")
+    twice = frame[frame.duplicated(["prompt_id", "sample"])]
+    if len(twice):
+        prompt, sample = twice.iloc[0][["prompt_id", "sample"]]
+        raise MistakeError(f"{which}: sample {sample} of prompt {prompt!r} occurs twice")
+    judged = frame[frame["score"].notna()].astype({"passed": float})
+    return judged.sort_values(["prompt_id", "sample"])  # float sums, and so the bytes, must not depend on row order
+
+
+def per_prompt(judged: pd.DataFrame, prompts: list[str], asked: Asked, votes: Sequence[int] = ()) -> pd.DataFrame:
+    """Return one row for each of `prompts`, in their order: means over its judged rollouts, and their number `judged`.
+
+    A column is NaN where it does not apply to a prompt: `rewards/<name>` where the reward applies to none of its
+    responses, `pass@<k>` and `majority@<k>` where it has fewer than k judged rollouts, `no_answer` (the share of
+    responses that state none) where the verifier reads no answer, and `prompt_loose` and `instructions` where the
+    verifier is not `precise_if` in mode `both`.
+
+    Args:
+        judged: as `judged_rollouts` returns it.
+        prompts: ids of prompts with a judged rollout.
+        asked: the prompts of the benchmark.
+        votes: the k of majority@k.
+    """
+    judged = judged[judged["prompt_id"].isin(prompts)]
+    reads_answers = judged["prompt_id"].isin(asked.with_answers)
+    grouped = judged.assign(
+        truncated=(judged["finish_reason"] == "length").astype(float),
+        no_answer=judged["answer"].isna().astype(float).where(reads_answers),
+    ).groupby("prompt_id")
+    means = grouped[["passed", "score", "truncated", "num_tokens", "no_answer"]].mean().assign(judged=grouped.size())
+    estimates = pass_at_k(means["judged"].to_numpy(), grouped["passed"].sum().to_numpy())
+    passes = {f"{PASSES_OF}{k}": estimates[:, k - 1] for k in range(2, estimates.shape[1] + 1)}
+    majorities = {f"{MAJORITY_OF}{k}": [_majority(samples, k) for _, samples in grouped] for k in votes}
+    columns = pd.DataFrame({**passes, **majorities}, index=means.index)
+    table = means.join(columns).join(_mean_rewards(judged)).loc[prompts]
+    return table.assign(**_instructions(table, judged, asked.instructions))
+
+
+def _majority(samples: pd.DataFrame, k: int) -> float:
+    labels = [None if np.isnan(label) else int(label) for label in samples["answer_class"].astype(float)]
+    return majority(labels, [bool(passed) for passed in samples["passed"]], k)
+
+
+def _mean_rewards(judged: pd.DataFrame) -> pd.DataFrame:
+    """The mean of each reward, before its weight, by prompt: a column `rewards/<name>` each."""
+    rows = [(prompt, f"{REWARD}{part['name']}", part["value"]) for prompt, part in _rewards(judged)]
+    frame = pd.DataFrame(rows, columns=["prompt_id", "name", "value"]).astype({"value": float})
+    return frame.pivot_table(index="prompt_id", columns="name", values="value", aggfunc="mean")
+
+
+def _rewards(judged: pd.DataFrame) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The rewards that apply, with the prompts of their responses."""
+    for prompt, parts in zip(judged["prompt_id"], judged["rewards"], strict=True):
+        for part in () if parts is None else parts:
+            if part["value"] is not None:
+                yield prompt, part
+
+
+def _instructions(table: pd.DataFrame, judged: pd.DataFrame, counts: Mapping[str, int]) -> dict[str, pd.Series]:
+    """The columns of prompts that were judged by both criteria; none where no response was."""
+    strict, loose = (f"{REWARD}{name}" for name in ("strict", "loose"))
+    if not counts or not {strict, loose} <= set(table.columns):
+        return {}
+    follows_all = [(prompt, part["value"] == 1.0) for prompt, part in _rewards(judged) if part["name"] == "loose"]
+    by_prompt = pd.DataFrame(follows_all, columns=["prompt_id", "all"]).groupby("prompt_id")["all"].mean()
+    number = pd.Series(counts, dtype=float).reindex(table.index)
+    return {PROMPT_LOOSE: by_prompt.reindex(table.index), INSTRUCTIONS: number.where(table[strict].notna())}

@@ -1,0 +1,98 @@
+"""Reads one benchmark of a run's evaluation: each question with the responses of every policy to it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tasks.config import must_be_one_of
+from tasks.failures import MistakeError
+from tasks.tables.schemas import EVALUATION_PROMPTS, EVALUATION_ROLLOUTS
+
+Flip = Literal["better", "worse", "any"]
+"""The direction in which a question's pass rate changes from one policy to another."""
+
+QUESTION_CHARS, RESPONSE_CHARS = 300, 200
+"""Characters of a question, and of the end of a response, that are printed."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question with the responses to it.
+
+    Attributes:
+        prompt: its row of `EVALUATION_PROMPTS`.
+        responses: by policy, its rows of `EVALUATION_ROLLOUTS`, by sample.
+    """
+
+    prompt: Mapping[str, Any]
+    responses: Mapping[str, Sequence[Mapping[str, Any]]]
+
+    def pass_rate(self, policy: str) -> float | None:
+        """Return the share of a policy's judged responses that pass; None where none was judged."""
+        verdicts = [row["passed"] for row in self.responses.get(policy, ()) if row["passed"] is not None]
+        return sum(verdicts) / len(verdicts) if verdicts else None
+
+    def flips(self, policies: tuple[str, str], flip: Flip) -> bool:
+        """Return whether the pass rate changes from the first policy to the second in this direction."""
+        first, second = (self.pass_rate(policy) for policy in policies)
+        if first is None or second is None:
+            return False
+        return first != second if flip == "any" else second > first if flip == "better" else second < first
+
+
+def questions(run: Path, benchmark: str) -> list[Question]:
+    """Return the questions of a benchmark in their order, with the responses of all policies.
+
+    Args:
+        run: the folder of a run, such as `outputs/latest`.
+        benchmark: its name; `heldout` for the held-out prompts of the mixture.
+
+    Raises:
+        MistakeError: the folder has no such tables, or the run did not evaluate this benchmark.
+    """
+    prompts, rollouts = (_table(run, schema) for schema in (EVALUATION_PROMPTS, EVALUATION_ROLLOUTS))
+    must_be_one_of(benchmark, set(prompts["benchmark"].to_pylist()), f"{run}: --benchmark", "benchmark")
+    answered: defaultdict[str, defaultdict[str, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    chosen = pc.equal(rollouts["benchmark"], benchmark)
+    for row in rollouts.filter(chosen).sort_by("sample").to_pylist():
+        answered[row["prompt_id"]][row["policy"]].append(row)
+    asked = prompts.filter(pc.equal(prompts["benchmark"], benchmark)).to_pylist()
+    return [Question(prompt, answered[prompt["prompt_id"]]) for prompt in asked]
+
+
+def _table(run: Path, schema: pa.Schema) -> pa.Table:
+    name = "evaluation_prompts" if schema is EVALUATION_PROMPTS else "evaluation_rollouts"
+    path = run / f"{name}.parquet"
+    if not path.is_file():
+        raise MistakeError(f"{run} holds no {path.name}: name the folder of a run, such as outputs/latest")
+    return pq.read_table(path)
+
+
+def lines(question: Question, policies: Sequence[str]) -> Iterator[str]:
+    """Yield a question and one response of each policy as lines of text: the first whose verdict is the commonest."""
+    prompt = question.prompt
+    yield f"{prompt['prompt_id'][:8]}  row {prompt['row']}  {_short(prompt['messages'][-1]['content'], QUESTION_CHARS)}"
+    for policy in policies:
+        rows = question.responses.get(policy, ())
+        judged = [row for row in rows if row["passed"] is not None]
+        if not judged:
+            yield f"  {policy}: no judged response" + (f" ({rows[0]['error']})" if rows else "")
+            continue
+        passes = sum(row["passed"] for row in judged)
+        shown = next(row for row in judged if row["passed"] == (2 * passes >= len(judged)))
+        answer = "" if shown["answer"] is None else f", answer {_short(shown['answer'], 40)}"
+        text = _short(shown["response"][-RESPONSE_CHARS:], RESPONSE_CHARS)
+        yield f"  {policy}: {passes} of {len(judged)} pass{answer}: … {text}"
+
+
+def _short(text: str, most: int) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[:most]} […]"

@@ -1,0 +1,45 @@
+"""Checks an evaluation file against the data file, and pins what it names."""
+
+from __future__ import annotations
+
+from tasks.config import SpecError
+from tasks.evaluation.spec import check_server
+from tasks.inputs.files import DataFile, EvaluationFile
+from tasks.inputs.fingerprints import fingerprinted_model
+from tasks.inputs.judges import check_has_judge
+from tasks.sourcing import loaders
+
+
+def check_evaluation(data: DataFile, evaluation: EvaluationFile) -> None:
+    """Check that benchmarks can be judged as the data file says, and that their names are theirs alone.
+
+    Raises:
+        SpecError: a benchmark of chat without a judge, one with the name of a domain, or a server for several policies.
+    """
+    check_server(evaluation)
+    domains = {domain for source in data.used_sources for domain in source.domains}
+    for benchmark in evaluation.benchmarks:
+        check_has_judge(benchmark.source, data)
+        if benchmark.name in domains:
+            raise SpecError(
+                f"evaluation: benchmarks: {benchmark.name!r} is a domain of {data.name}, which has figures of its own: "
+                "give the benchmark's file another name"
+            )
+
+
+def pinned_evaluation(evaluation: EvaluationFile) -> EvaluationFile:
+    """Return the evaluation file with commits of the hub in place of branches, and with a digest of local models.
+
+    Raises:
+        SpecError: a repository of the hub that cannot be read.
+        ModelError: as `fingerprinted_model` raises it.
+    """
+    return evaluation.model_copy(
+        update={
+            "benchmarks": [
+                benchmark.model_copy(update={"source": loaders.pinned(benchmark.source)})
+                for benchmark in evaluation.benchmarks
+            ],
+            "policies": {name: fingerprinted_model(model) for name, model in evaluation.policies.items()},
+        }
+    )

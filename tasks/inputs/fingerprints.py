@@ -1,0 +1,49 @@
+"""Identifies the content of models that the files name, so that a changed one misses the cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tasks.generation.models import HubModel, ModelError, ModelSpec, PackagedGguf
+from tasks.lineage.code_digest import LOCK, pinned_version
+from tasks.sourcing.hub import resolve_revision
+from tasks.tables.content_digest import file_digest
+from tasks.verifiers import VerifiersConfig
+
+
+def fingerprinted_model(spec: ModelSpec) -> ModelSpec:
+    """Return the model with its content identified: by a digest of local files, a commit, or a package's version.
+
+    A package of weights lies in the image of the stage that loads it, and not in this task's image: its version is the
+    one in the pins of the images, and that stage checks the file before a rollout is sampled.
+
+    Raises:
+        ModelError: a model folder that is not usable, a package that neither this machine nor an image holds.
+        SpecError: a repository of the hub that cannot be read.
+    """
+    source = spec.source
+    if isinstance(source, HubModel):
+        commit = resolve_revision(source.name, source.revision, kind="model", where="model: source")
+        return spec.model_copy(update={"source": source.model_copy(update={"revision": commit})})
+    if not isinstance(source, PackagedGguf) or source.folder() is not None:
+        return spec.fingerprinted()
+    version = pinned_version(source.package)
+    if version is None:
+        raise ModelError(
+            f"model: package {source.package!r} is not installed here, and {LOCK} gives no version of it for an "
+            "image to hold"
+        )
+    return spec.model_copy(update={"fingerprint": f"{source.package}=={version}"})
+
+
+def fingerprinted(verifiers: VerifiersConfig) -> VerifiersConfig:
+    """Return `verifiers` with a digest of the judge's model where that is a folder: a changed one is another input."""
+    judge = verifiers.judge
+    if (
+        judge is None
+        or judge.fingerprint is not None
+        or getattr(judge, "url", None) is not None
+        or not Path(judge.model).is_dir()
+    ):
+        return verifiers
+    return verifiers.model_copy(update={"judge": judge.model_copy(update={"fingerprint": file_digest(judge.model)})})
