@@ -1,4 +1,8 @@
-"""The command `python -m tasks.evaluation show RUN`: prints a benchmark's questions with the policies' responses."""
+"""The commands `python -m tasks.evaluation show` and `compare`: what policies answered, and how runs compare.
+
+python -m tasks.evaluation show [RUN] [--benchmark NAME] [--flipped [better|worse]]
+python -m tasks.evaluation compare RUN RUN...
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,19 @@ import click
 
 from tasks.config import must_be_one_of
 from tasks.evaluation.questions import Flip, Question, lines, questions
+from tasks.evaluation.runs import compare_runs, options_of
+from tasks.failures import MistakeError
+from tasks.lineage.differences import differences
 from tasks.machine.error_report import run_command
 from tasks.tables.schemas import AFTER, BEFORE, HELDOUT
+
+WIDE = 10_000
+"""Columns of the table, at most: a name that is wrapped or cut could not be copied."""
 
 
 @click.group()
 def main() -> None:
-    """Look into the evaluation of a run."""
+    """Look into the evaluations of runs."""
 
 
 @main.command()
@@ -43,6 +53,36 @@ def show(run: Path, benchmark: str, policies: tuple[str, str], flipped: Flip | N
         f"{len(asked):,} questions, of {policies[1]} against {policies[0]} {changed['better']:,} better and "
         f"{changed['worse']:,} worse; {min(limit, len(chosen)):,} of {len(chosen):,} shown"
     )
+
+
+@main.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--policy", default=AFTER, show_default=True, help="The policy of each run to compare.")
+def compare(runs: tuple[Path, ...], policy: str) -> None:
+    """Print the options in which RUNS differ, and the pass rates of their policies, on the prompts that all answered.
+
+    Differences are from the first run, with 95% intervals, and p-values corrected for the number of benchmarks.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    if len(runs) < 2:
+        raise MistakeError("name two runs or more, such as outputs/20261126-101500-3f2a outputs/latest")
+    evaluation = compare_runs(runs, policy)
+    for run, options in zip(runs, differences([options_of(run) for run in runs]), strict=True):
+        click.echo(f"{run.resolve().name}  {', '.join(options) or 'no option differs, or none is known'}")
+    printed = Table(box=None, pad_edge=False)
+    for name in ("benchmark", "run", "pass rate", "difference, points", "p", "prompts"):
+        printed.add_column(name, justify="left" if name in ("benchmark", "run") else "right")
+    for (name, first), comparisons in evaluation.comparisons.items():
+        for benchmark, compared in comparisons.items():
+            difference = (
+                f"{100 * compared.gain:+.1f} ({100 * compared.gain_low:+.1f} to {100 * compared.gain_high:+.1f})"
+            )
+            p_value = compared.p_value if compared.adjusted_p_value is None else compared.adjusted_p_value
+            printed.add_row(benchmark, first, f"{compared.baseline_rate:.1%}", "", "", f"{compared.n:,}")
+            printed.add_row("", name, f"{compared.rate:.1%}", difference, f"{p_value:.2g}", "")
+    Console(width=WIDE).print(printed)
 
 
 def _check(asked: list[Question], policies: tuple[str, str]) -> None:

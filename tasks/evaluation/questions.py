@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tasks.config import must_be_one_of
-from tasks.failures import MistakeError
-from tasks.tables.schemas import EVALUATION_PROMPTS, EVALUATION_ROLLOUTS
+from tasks.evaluation.runs import read_table
 
 Flip = Literal["better", "worse", "any"]
 """The direction in which a question's pass rate changes from one policy to another."""
@@ -58,7 +55,7 @@ def questions(run: Path, benchmark: str) -> list[Question]:
     Raises:
         MistakeError: the folder has no such tables, or the run did not evaluate this benchmark.
     """
-    prompts, rollouts = (_table(run, schema) for schema in (EVALUATION_PROMPTS, EVALUATION_ROLLOUTS))
+    prompts, rollouts = (read_table(run, name) for name in ("evaluation_prompts", "evaluation_rollouts"))
     must_be_one_of(benchmark, set(prompts["benchmark"].to_pylist()), f"{run}: --benchmark", "benchmark")
     answered: defaultdict[str, defaultdict[str, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     chosen = pc.equal(rollouts["benchmark"], benchmark)
@@ -66,14 +63,6 @@ def questions(run: Path, benchmark: str) -> list[Question]:
         answered[row["prompt_id"]][row["policy"]].append(row)
     asked = prompts.filter(pc.equal(prompts["benchmark"], benchmark)).to_pylist()
     return [Question(prompt, answered[prompt["prompt_id"]]) for prompt in asked]
-
-
-def _table(run: Path, schema: pa.Schema) -> pa.Table:
-    name = "evaluation_prompts" if schema is EVALUATION_PROMPTS else "evaluation_rollouts"
-    path = run / f"{name}.parquet"
-    if not path.is_file():
-        raise MistakeError(f"{run} holds no {path.name}: name the folder of a run, such as outputs/latest")
-    return pq.read_table(path)
 
 
 def lines(question: Question, policies: Sequence[str]) -> Iterator[str]:

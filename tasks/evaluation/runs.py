@@ -1,0 +1,91 @@
+"""Compares the policies of several runs, from the tables in their folders, on the prompts that all of them answered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tasks.evaluation.comparison import Evaluation, compare
+from tasks.failures import MistakeError
+from tasks.tables.parquet import validate
+from tasks.tables.schemas import AFTER, EVALUATION_PROMPTS, EVALUATION_ROLLOUTS
+
+
+def read_table(run: Path, name: str) -> pa.Table:
+    """Return the table `evaluation_prompts` or `evaluation_rollouts` of a run's folder.
+
+    Raises:
+        MistakeError: the folder has none.
+    """
+    path = run / f"{name}.parquet"
+    if not path.is_file():
+        raise MistakeError(f"{run} holds no {path.name}: name the folder of a run, such as outputs/latest")
+    schema = EVALUATION_PROMPTS if name == "evaluation_prompts" else EVALUATION_ROLLOUTS
+    return validate(pq.read_table(path), schema, str(path))
+
+
+def options_of(run: Path) -> Mapping[str, Any]:
+    """Return the options of a run that are not at their defaults, by file; none where its summary has none."""
+    try:
+        summary = json.loads((run / "summary.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return summary.get("options", {}) if isinstance(summary, dict) else {}
+
+
+def compare_runs(runs: Sequence[Path], policy: str = AFTER) -> Evaluation:
+    """Compare one policy of every run, `after` say, with that of the first run.
+
+    Benchmarks and prompts that a run lacks are left out, so that runs on other mixtures share what they share.
+
+    Args:
+        runs: folders of runs; in tables a run has the name of its folder.
+        policy: the name of the policy in all of them.
+
+    Raises:
+        MistakeError: a folder without the tables, two runs of one name, a run without this policy, or runs that share
+            no prompt.
+    """
+    names = [run.resolve().name for run in runs]
+    if len(set(names)) < len(names):
+        raise MistakeError(f"runs to compare must have different folders, got {', '.join(names)}")
+    answered = {name: _of_policy(run, policy) for name, run in zip(names, runs, strict=True)}
+    prompts = read_table(runs[0], "evaluation_prompts")
+    shared = reduce(set.__and__, (_pairs(table) for table in answered.values()))
+    asked = prompts.filter(pa.array([pair in shared for pair in _listed(prompts)], pa.bool_()))
+    if not asked.num_rows:
+        raise MistakeError(f"no prompt was answered in all of {', '.join(names)}: there is nothing to compare")
+    common = {
+        name: table.filter(pa.array([pair in shared for pair in _listed(table)], pa.bool_()))
+        for name, table in answered.items()
+    }
+    by_benchmark = {
+        benchmark: asked.filter(pc.equal(asked["benchmark"], benchmark))
+        for benchmark in dict.fromkeys(asked["benchmark"].to_pylist())
+    }
+    return compare(common, by_benchmark, names[0])
+
+
+def _of_policy(run: Path, policy: str) -> pa.Table:
+    rollouts = read_table(run, "evaluation_rollouts")
+    chosen = rollouts.filter(pc.equal(rollouts["policy"], policy))
+    if not chosen.num_rows:
+        known = ", ".join(sorted(set(rollouts["policy"].to_pylist())))
+        raise MistakeError(f"{run}: no policy is called {policy!r}; there are: {known}")
+    return chosen
+
+
+def _listed(table: pa.Table) -> list[tuple[str, str]]:
+    """The benchmark and the prompt of every row."""
+    return list(zip(table["benchmark"].to_pylist(), table["prompt_id"].to_pylist(), strict=True))
+
+
+def _pairs(rollouts: pa.Table) -> set[tuple[str, str]]:
+    return set(_listed(rollouts))
