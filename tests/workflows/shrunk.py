@@ -92,6 +92,8 @@ def shrunk(name: str, folder: Path, judge: str = "", model: Path | None = None) 
         recipe["updates.minibatches"] = 2
     if shipped.objective.shaping.overlong is not None:
         recipe["objective.shaping.overlong"] = {"max_length": TOKENS, "cache": TOKENS // 4}
+    if shipped.validation is not None:
+        recipe["validation"] = {"prompts": 2, "every": 1}
     source = shipped.model.source
     if source.kind == "hub":
         recipe["model.source"] = source.model_dump(exclude_unset=True) | {"name": small(source.name)}
