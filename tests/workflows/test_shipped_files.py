@@ -37,6 +37,9 @@ from workflows.rlvr import rlvr
 PYFLYTE = str(Path(sys.executable).with_name("pyflyte"))
 NAMES_OF_DATA = sorted(path.stem for path in DATA_SPECS.glob("*.yaml"))
 NAMES_OF_RECIPES = sorted(path.stem for path in RECIPES.glob("*.yaml"))
+SHRUNK = [name for name in NAMES_OF_RECIPES if name != "quickstart"]
+"""Recipes that run shrunk. The quickstart runs as it is, with its own model, in `make demo`: a random one fails at each
+of its prompts or passes each time."""
 
 FAMILY = {
     "axolotl_lora": "qwen2",
@@ -157,7 +160,7 @@ def test_a_recipe_goes_from_its_checks_to_its_report_where_stand_ins_compute(tmp
 @pytest.mark.complete
 @pytest.mark.table
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", NAMES_OF_RECIPES)
+@pytest.mark.parametrize("name", SHRUNK)
 def test_a_recipe_runs_from_its_first_row_to_its_report(tmp_path, judge, name):
     recipe = shrunk(name, tmp_path, judge, tmp_path / "model")
     source = load_yaml(Recipe, recipe).model.source
