@@ -20,6 +20,7 @@ from tasks.flyte.stages import (
     content_digest,
     local,
     read_input,
+    read_input_batches,
     sampling_progress,
     show,
     shown_stage,
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
     from tasks.generation.sample_and_score import Rollouts
 
 logger = logging.getLogger(__name__)
+
+_VERDICTS = pa.schema([column for column in EVALUATION_ROLLOUTS if column.name != "response"])
+"""The columns of rollouts that the comparison reads: without the responses, which are most of the bytes."""
 
 NO_QUESTIONS: list[Parquet] = []
 """Tables of questions of an evaluation that has the held-out prompts alone."""
@@ -231,7 +235,11 @@ def compare_policies(
     from tasks.evaluation.intervals import FLIP_SEED
 
     watch = Stopwatch("comparison")
-    answered = {name: read_input(file, EVALUATION_ROLLOUTS) for name, file in zip(policies, rollouts, strict=True)}
+    files = dict(zip(policies, rollouts, strict=True))
+    answered = {
+        name: pa.concat_tables([_VERDICTS.empty_table(), *read_input_batches(file, _VERDICTS)])
+        for name, file in files.items()
+    }
     tables = [read_input(file, PROMPTS) for file in (prompts, *questions)]
     for benchmark, table in zip(benchmarks.benchmarks, tables[1:], strict=True):
         if sentence := benchmark.shortfall(table.num_rows):
@@ -248,7 +256,9 @@ def compare_policies(
     )
     show("comparison", decks.comparison(evaluation.table))
     asked = pa.concat_tables([_of_benchmark(table, name) for name, table in zip(names, tables, strict=True)])
-    everything = pa.concat_tables([_named(table, name) for name, table in answered.items()])
+    everything = (
+        _named(part, name) for name, file in files.items() for part in read_input_batches(file, EVALUATION_ROLLOUTS)
+    )
     return Compared(
         write_output("evaluation.parquet", evaluation.table, EVALUATION, lineage),
         write_output("evaluation_prompts.parquet", asked, EVALUATION_PROMPTS, lineage),
