@@ -11,9 +11,12 @@ from functools import wraps
 import rich_click as click
 from click.exceptions import Exit
 
-from tasks.failures import mistake_in, sentence_on
+from tasks.failures import MistakeError, mistake_in, sentence_on
 from tasks.flyte.backend import backend_error
 from tasks.machine.error_report import report
+
+_IMAGE_WITHOUT_NAME = re.compile(r"Image Config with name (\w+) not found in the configuration")
+"""Flytekit's words where a task's image has a name that no `--image` gives."""
 
 _TASK_PREFIX = re.compile(r"^Error: (Error encountered while [^\n]*:\n  )+")
 """Flytekit's words before the message of an error that a task raised on this machine."""
@@ -30,9 +33,21 @@ def on_the_terminal(pretty_print_exception: Callable[..., None]) -> Callable[...
         if isinstance(error, click.ClickException | Exit):
             pretty_print_exception(error, *args, **kwargs)
         else:
-            click.secho(_TASK_PREFIX.sub("Error: ", report(backend_error(error) or error)), fg="red", err=True)
+            explained = _missing_image(error) or backend_error(error) or error
+            click.secho(_TASK_PREFIX.sub("Error: ", report(explained)), fg="red", err=True)
 
     return print_exception
+
+
+def _missing_image(error: Exception) -> MistakeError | None:
+    """Return the mistake of whoever packages or registers without images; None for another error."""
+    name = _IMAGE_WITHOUT_NAME.search(str(error))
+    if name is None:
+        return None
+    return MistakeError(
+        f"image {name[1]!r} is not given: name all three, as in --image data=registry.example/team/rlvr-data:v1 "
+        "--image generation=... --image training=...; make register REGISTRY=registry.example/team does"
+    )
 
 
 def in_the_console(get_traceback_str: Callable[..., str]) -> Callable[..., str]:

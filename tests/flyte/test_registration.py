@@ -1,7 +1,9 @@
 """What travels with a registered task: the digest of its code, and secrets by name."""
 
 import pytest
+from click.testing import CliRunner
 from flytekit import Secret
+from flytekit.clis.sdk_in_container.pyflyte import main
 
 from tasks.cleaning.task import merge_sources
 from tasks.flyte.registration import CODE, SECRETS, OtherCodeError, check_code, options
@@ -47,3 +49,13 @@ def test_a_malformed_secret_is_named(monkeypatch):
     monkeypatch.setenv(SECRETS, "HF_TOKEN=hub")
     with pytest.raises(ValueError, match="RLVR_SECRETS: 'HF_TOKEN=hub' must be VARIABLE=GROUP/KEY"):
         options(MODULE)
+
+
+@pytest.mark.long
+def test_packaging_without_images_is_one_sentence_that_names_the_option(tmp_path):
+    done = CliRunner().invoke(main, ["--pkgs", "workflows", "package", "--output", str(tmp_path / "p.tgz")])
+    assert done.exit_code == 1
+    [sentence] = [line for line in done.output.splitlines() if line.startswith("Error: ")]
+    assert "is not given" in sentence
+    assert "--image data=" in sentence
+    assert "defect" not in done.output
