@@ -37,6 +37,7 @@ IMAGES = {
     "data": "data",
     "source_prompts": "data",
     "screen_prompts": "data",
+    "count_questions": "data",
     "merge_sources": "data",
     "check_mixture": "data",
     "split_prompts": "generation",
