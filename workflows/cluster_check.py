@@ -25,7 +25,7 @@ def check_for(data: DataFile, training: Recipe) -> StageSummary:
         data: the data file, for how responses are judged, and for its pods.
         training: the recipe, with its machines.
     """
-    holding = training, training.cluster, judge_gpus(data), weights_gib(training.model)
+    holding = training, training.cluster, judge_gpus(data, training.benchmarks), weights_gib(training.model)
     machines = check_machines(data=data, training=training).with_overrides(
         node_name="machines", task_config=ray_job(*holding), **controller_overrides(*holding)
     )

@@ -17,6 +17,7 @@ from tasks.difficulty.task import compare_variants, select_prompts, take_all
 from tasks.flyte.stages import Folder, Parquet, composed, read_members
 from tasks.generation.rollout_cache import judging_digest
 from tasks.generation.task import prepare_model
+from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
 from tasks.inputs.fingerprints import fingerprinted
 from tasks.inputs.memory_needs import judge_gpus, weights_gib
@@ -29,6 +30,7 @@ from tasks.sourcing.task import source_prompts
 from tasks.tables.schemas import StageSummary
 from tasks.verifiers.config import VerifiersConfig
 from tasks.verifiers.instructions import needs
+from workflows.questions import sourced_questions
 
 FILES = quickstart()
 
@@ -67,7 +69,8 @@ def data(
         model: the initial checkpoint, whose pass rates measure difficulty.
         data: the data file.
         training: the recipe, whose `cluster` decides whether pods have GPUs.
-        evaluation: the evaluation file: the prompts that hold a question of its benchmarks are counted, and stay.
+        evaluation: the evaluation file: the prompts that hold a question of its benchmarks, or of those of the
+            recipe's validation, are counted, and stay.
     """
     # Nodes have numbers, not the names in the file: where `data-0-` and a node's name have more than 20 characters
     # together, Flyte puts a hash in their place, and its console never knows the node's state.
@@ -85,9 +88,11 @@ def data(
             if source.top_up is not None and source.limit is not None
         ]
     )
-    if evaluation.benchmarks:
+    benchmarks = _benchmarks(training, evaluation)
+    if benchmarks:
+        questions = [known.prompts for known in sourced_questions(benchmarks, pod)]
         asked = count_questions(
-            prompts=merged.prompts, questions=_questions(evaluation, pod), rule=data.cleaning.contamination
+            prompts=merged.prompts, questions=questions, rule=data.cleaning.contamination
         ).with_overrides(node_name="asked", **pod)
     checked = check_mixture(prompts=merged.prompts, spec=data.mixture, limits=limits).with_overrides(
         node_name="check", **pod
@@ -106,7 +111,7 @@ def data(
             verifiers=verifiers,
         ).with_overrides(node_name=f"split{suffix}", **pod)
         checked >> split.shards
-        if evaluation.benchmarks:
+        if benchmarks:
             asked >> split.shards
         return split
 
@@ -177,15 +182,12 @@ def data(
     )
 
 
-def _questions(evaluation: EvaluationFile, pod: dict[str, Any]) -> list[Any]:
-    """Add the nodes that read the benchmarks' questions, as the evaluation does; return the tables."""
-    return [
-        source_prompts(batch=batch, max_prompt_chars=benchmark.max_prompt_chars)
-        .with_overrides(node_name=f"ask-{number}", **pod)
-        .prompts
-        for number, benchmark in enumerate(evaluation.benchmarks)
-        for batch in batches([benchmark.source])
-    ]
+def _benchmarks(training: Recipe, evaluation: EvaluationFile) -> list[BenchmarkFile]:
+    """Return the benchmarks of both files; two that ask the same questions are one."""
+    by_source: dict[str, BenchmarkFile] = {}
+    for benchmark in (*evaluation.benchmarks, *training.benchmarks):
+        by_source.setdefault(benchmark.source.model_dump_json(), benchmark)
+    return list(by_source.values())
 
 
 def _merged(data: DataFile, verifiers: VerifiersConfig, tokens: list[str]) -> Any:

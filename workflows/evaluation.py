@@ -16,9 +16,8 @@ from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
 from tasks.inputs.fingerprints import fingerprinted
 from tasks.inputs.memory_needs import judge_gpus, weights_gib
 from tasks.pods import overrides
-from tasks.sourcing.loaders import batches
-from tasks.sourcing.task import source_prompts
 from tasks.tables.schemas import AFTER, BEFORE, StageSummary
+from workflows.questions import sourced_questions
 
 FILES = quickstart()
 
@@ -55,9 +54,10 @@ def evaluation(
     check_server(evaluation)
     verifiers = fingerprinted(data.verifiers)
     gpus = training.cluster.gpus_of(evaluation.engine)
-    gpus += judge_gpus(data) if training.cluster.gpus_per_node else 0  # responses are judged while others are sampled
+    if training.cluster.gpus_per_node:
+        gpus += judge_gpus(data, evaluation.benchmarks)  # responses are judged while others are sampled
     pod = overrides(evaluation.pod.sized(gpus, weights_gib=weights_gib(training.model)))
-    sourced = _questions(evaluation, data)
+    sourced = sourced_questions(evaluation.benchmarks, overrides(data.pod))
     questions = [known.prompts for known in sourced]
     # Names of nodes are short, because `evaluation-0-` stands before them, and have numbers: see `workflows.data`.
     evaluated = {
@@ -89,18 +89,6 @@ def evaluation(
         set_aside_evaluation=compared.set_aside,
         summaries=[*(done.summary for done in evaluated.values()), compared.summary],
     )
-
-
-def _questions(evaluation: EvaluationFile, data: DataFile) -> list[Any]:
-    """Add the nodes that read the benchmarks' questions; return their outputs."""
-    pod = overrides(data.pod)
-    return [
-        source_prompts(batch=batch, max_prompt_chars=benchmark.max_prompt_chars).with_overrides(
-            node_name=f"ask-{number}", **pod
-        )
-        for number, benchmark in enumerate(evaluation.benchmarks)
-        for batch in batches([benchmark.source])
-    ]
 
 
 def _checkpoints(model: Folder, policy: Folder, training: Recipe, evaluation: EvaluationFile) -> dict[str, Any]:

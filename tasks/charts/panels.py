@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +21,8 @@ class Panel:
     """One chart of the training curves: its title, its unit, and its metrics with their labels.
 
     `x` names the metric on the horizontal axis; steps without it are left out. All metrics whose names begin with
-    `prefix` and end with `suffix` are drawn too, with what stands between as their label.
+    `prefix` and end with `suffix` are drawn too, with what stands between as their label. Where any of these has a
+    value, the metrics of `beside` are drawn over steps.
     """
 
     title: str
@@ -31,6 +32,7 @@ class Panel:
     suffix: str = ""
     from_zero: bool = True
     x: str = "step"
+    beside: Mapping[str, str] = field(default_factory=dict)
 
 
 PANELS = (
@@ -38,8 +40,19 @@ PANELS = (
     Panel("Rewards by name", "mean, before their weights", {}, prefix="rewards/", suffix="/mean", from_zero=False),
     Panel(
         "Validation",
-        "prompts kept out of training, mean",
+        "share, or mean score",
         {"validation/score": "score", "validation/pass_rate": "right"},
+        prefix="validation/benchmarks/",
+        suffix="/pass_rate",
+        x="validation/version",
+        beside={"reward": "reward in training"},
+    ),
+    Panel(
+        "Validation by domain",
+        "share that is right",
+        {},
+        prefix="validation/domains/",
+        suffix="/pass_rate",
         x="validation/version",
     ),
     Panel(
@@ -212,13 +225,18 @@ def _series(panel: Panel, metrics: Sequence[Mapping[str, Any]]) -> list[Series]:
         names |= {key: key.removeprefix(panel.prefix).removesuffix(panel.suffix) for key in sorted(matching)}
     series = []
     for position, (key, label) in enumerate(names.items()):
-        rows = [row for row in metrics if panel.x in row] if panel.x != "step" else metrics
-        points = [(_number(row.get(panel.x, i + 1)), _number(row.get(key))) for i, row in enumerate(rows)]
-        points = [(x, y) for x, y in points if math.isfinite(x)]
-        if any(math.isfinite(y) for _, y in points):
-            color = "ink" if panel.prefix and key in panel.metrics else color_of(label, position)
-            series.append(Series(label, thinned(points), color))
+        color = "ink" if panel.prefix and key == next(iter(panel.metrics), None) else color_of(label, position)
+        series += _curve(key, label, color, [row for row in metrics if panel.x in row or panel.x == "step"], panel.x)
+    for key, label in panel.beside.items() if series else ():
+        series += _curve(key, label, "muted", metrics, "step")
     return series
+
+
+def _curve(key: str, label: str, color: str, rows: Sequence[Mapping[str, Any]], x: str) -> list[Series]:
+    """Return the curve of a metric over the metric `x`; none where it has no finite value."""
+    points = [(_number(row.get(x, i + 1)), _number(row.get(key))) for i, row in enumerate(rows)]
+    points = [point for point in points if math.isfinite(point[0])]
+    return [Series(label, thinned(points), color)] if any(math.isfinite(y) for _, y in points) else []
 
 
 def thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -60,7 +60,7 @@ def needed_gpus(data: DataFile, training: Recipe) -> int:
     if not training.cluster.gpus_per_node:
         return 0
     as_few = training.shares_gpus or (training.placement == "auto" and training.as_many_engines_as_ranks)
-    return (training.learner.ranks if as_few else training.gpus) + judge_gpus(data)
+    return (training.learner.ranks if as_few else training.gpus) + judge_gpus(data, training.benchmarks)
 
 
 def machine_checks(

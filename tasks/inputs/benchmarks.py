@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -96,6 +97,33 @@ class BenchmarkFile(Extendable):
             majority=self.majority,
             margin=self.margin,
         )
+
+
+def check_names(benchmarks: Sequence[BenchmarkFile], reserved: Collection[str]) -> None:
+    """Check that no two benchmarks of a file have one name, and none has one of the reserved names.
+
+    Raises:
+        ValueError: one has.
+    """
+    names = [benchmark.name for benchmark in benchmarks]
+    for name in names:
+        if names.count(name) > 1 or name in reserved:
+            taken = "stands twice" if names.count(name) > 1 else "is that of the held-out prompts"
+            raise ValueError(f"benchmarks: the name {name!r} {taken}; give the file of one another name")
+
+
+def check_room(benchmarks: Sequence[BenchmarkFile], tokens: int, option: str) -> None:
+    """Check that an engine whose context has `tokens` tokens, as its `option` says, holds a response and a prompt.
+
+    Raises:
+        ValueError: it holds no prompt beside a benchmark's longest response.
+    """
+    for benchmark in benchmarks:
+        if benchmark.sampling.max_tokens >= tokens:
+            raise ValueError(
+                f"benchmark {benchmark.name!r}: its sampling.max_tokens ({benchmark.sampling.max_tokens}) leaves "
+                f"no room for a prompt in {option} ({tokens})"
+            )
 
 
 def benchmark_called(name: str, beside: Path = Path(), where: str = "") -> BenchmarkFile:

@@ -1,25 +1,31 @@
-"""Checks an evaluation file against the data file, and pins what it names."""
+"""Checks the benchmarks of an evaluation file and a recipe against the data file, and pins what they name."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tasks.config import SpecError
 from tasks.evaluation.spec import check_server
-from tasks.inputs.files import DataFile, EvaluationFile
+from tasks.inputs.benchmarks import BenchmarkFile
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.inputs.fingerprints import fingerprinted_model
 from tasks.inputs.judges import check_has_judge
 from tasks.sourcing import loaders
 
 
-def check_evaluation(data: DataFile, evaluation: EvaluationFile) -> None:
+def check_evaluation(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> None:
     """Check that benchmarks can be judged as the data file says, and that their names are theirs alone.
+
+    They are those of the evaluation, and those of the recipe's validation.
 
     Raises:
         SpecError: a benchmark of chat without a judge, one with the name of a domain, or a server for several policies.
     """
     check_server(evaluation)
     domains = {domain for source in data.used_sources for domain in source.domains}
-    for benchmark in evaluation.benchmarks:
+    for benchmark in (*evaluation.benchmarks, *training.benchmarks):
         check_has_judge(benchmark.source, data)
+    for benchmark in evaluation.benchmarks:
         if benchmark.name in domains:
             raise SpecError(
                 f"evaluation: benchmarks: {benchmark.name!r} is a domain of {data.name}, which has figures of its own: "
@@ -36,10 +42,23 @@ def pinned_evaluation(evaluation: EvaluationFile) -> EvaluationFile:
     """
     return evaluation.model_copy(
         update={
-            "benchmarks": [
-                benchmark.model_copy(update={"source": loaders.pinned(benchmark.source)})
-                for benchmark in evaluation.benchmarks
-            ],
+            "benchmarks": _pinned(evaluation.benchmarks),
             "policies": {name: fingerprinted_model(model) for name, model in evaluation.policies.items()},
         }
     )
+
+
+def pinned_recipe(training: Recipe) -> Recipe:
+    """Return the recipe with commits of the hub in place of branches in the benchmarks of its validation.
+
+    Raises:
+        SpecError: a repository of the hub that cannot be read.
+    """
+    if training.validation is None:
+        return training
+    pinned = training.validation.model_copy(update={"benchmarks": _pinned(training.benchmarks)})
+    return training.model_copy(update={"validation": pinned})
+
+
+def _pinned(benchmarks: Sequence[BenchmarkFile]) -> list[BenchmarkFile]:
+    return [benchmark.model_copy(update={"source": loaders.pinned(benchmark.source)}) for benchmark in benchmarks]

@@ -13,13 +13,13 @@ from tasks.config_fields import NameOrFile
 from tasks.difficulty.spec import DifficultySpec
 from tasks.evaluation.spec import AskedBenchmarks, ComparedBenchmarks, EvaluationSpec
 from tasks.generation.models import ModelSpec
-from tasks.inputs.benchmarks import NamedBenchmark, NamedQuestions
+from tasks.inputs.benchmarks import BenchmarkFile, NamedBenchmark, NamedQuestions, check_names, check_room
 from tasks.mixing.spec import MixtureSpec
 from tasks.pods import PodConfig
 from tasks.sourcing.spec import DataSpec
 from tasks.tables.schemas import AFTER, BEFORE, EVERYTHING, HELDOUT
 from tasks.training.cluster.pods import ClusterConfig, check_cluster
-from tasks.training.config import TrainingConfig
+from tasks.training.config import TrainingConfig, ValidationConfig
 from tasks.verifiers.config import VerifiersConfig
 
 ROOT = Path(__file__).parents[2]
@@ -72,17 +72,8 @@ class EvaluationFile(Extendable, EvaluationSpec):
             if name in self.policies:
                 raise ValueError(f"policies: {name!r} is a policy of every run; give yours another name")
         must_be_one_of(self.baseline, (BEFORE, AFTER, *self.policies), "baseline", "policy")
-        names = [benchmark.name for benchmark in self.benchmarks]
-        for name in names:
-            if names.count(name) > 1 or name in (HELDOUT, EVERYTHING):
-                taken = "stands twice" if names.count(name) > 1 else "is that of the held-out prompts"
-                raise ValueError(f"benchmarks: the name {name!r} {taken}; give the file of one another name")
-        for benchmark in self.benchmarks:
-            if benchmark.sampling.max_tokens >= self.engine.max_model_len:
-                raise ValueError(
-                    f"benchmark {benchmark.name!r}: its sampling.max_tokens ({benchmark.sampling.max_tokens}) leaves "
-                    f"no room for a prompt in engine.max_model_len ({self.engine.max_model_len})"
-                )
+        check_names(self.benchmarks, (HELDOUT, EVERYTHING))
+        check_room(self.benchmarks, self.engine.max_model_len, "engine.max_model_len")
         return self
 
     @property
@@ -118,6 +109,21 @@ class EvaluationFile(Extendable, EvaluationSpec):
         return ComparedBenchmarks(benchmarks=[benchmark.compared for benchmark in self.benchmarks])
 
 
+class ValidationOptions(ValidationConfig):
+    """Validation while training, in a recipe: the options of the run, and the benchmarks that policies answer."""
+
+    benchmarks: NameOrFile[list[NamedBenchmark]] = []  # noqa: RUF012 (pydantic copies defaults)
+    """Benchmarks that the validated policy answers beside the prompts that are taken out of training, with their own
+    sampling. Each is the name of one that ships, or the path of a file of your own, as in an evaluation file."""
+
+    @model_validator(mode="after")
+    def _asks_something(self) -> Self:
+        if self.prompts == 0 and not self.benchmarks:
+            raise ValueError("validation: prompts is 0 and benchmarks has none: give one of them, or leave it out")
+        check_names(self.benchmarks, ())
+        return self
+
+
 class Recipe(RecipeFile, TrainingConfig):
     """The training recipe: the initial checkpoint, how it is trained, and on which machines."""
 
@@ -133,11 +139,28 @@ class Recipe(RecipeFile, TrainingConfig):
     """The initial checkpoint."""
     cluster: RunTime[ClusterConfig] = ClusterConfig()
     """The machines that training gets on a cluster."""
+    validation: ValidationOptions | None = None
+    """Validation on prompts that are never trained on, and on benchmarks. null: no validation."""
 
     @model_validator(mode="after")
     def _fits_its_cluster(self) -> Self:
         check_cluster(self, self.cluster)
         return self
+
+    @model_validator(mode="after")
+    def _has_room_for_benchmarks(self) -> Self:
+        check_room(self.benchmarks, self.actors.engine.max_model_len, "actors.engine.max_model_len")
+        return self
+
+    @property
+    def benchmarks(self) -> list[BenchmarkFile]:
+        """The benchmarks that validation asks."""
+        return [] if self.validation is None else self.validation.benchmarks
+
+    @property
+    def asked(self) -> AskedBenchmarks:
+        """The benchmarks as the policy answers them in validation."""
+        return AskedBenchmarks(benchmarks=[benchmark.asked for benchmark in self.benchmarks])
 
     def companion(self, model: type[Companion]) -> Companion:
         """Return the data or evaluation file that the recipe names; raises `SpecError` where it cannot be read."""
@@ -146,8 +169,12 @@ class Recipe(RecipeFile, TrainingConfig):
 
     @property
     def run(self) -> TrainingConfig:
-        """The options of training alone; the model is an input of training and not one of its options."""
-        return TrainingConfig(**{name: getattr(self, name) for name in TrainingConfig.model_fields})
+        """The options of training alone; the model and the benchmarks are inputs of training, and no options of it."""
+        options = {name: getattr(self, name) for name in TrainingConfig.model_fields}
+        if self.validation is not None:
+            shared = {name: getattr(self.validation, name) for name in ValidationConfig.model_fields}
+            options["validation"] = ValidationConfig(**shared)
+        return TrainingConfig(**options)
 
 
 def quickstart() -> tuple[DataFile, Recipe, EvaluationFile]:

@@ -21,11 +21,13 @@ Of training with GPUs the head of a Ray cluster is checked alone, by what the co
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tasks.config import SpecError
 from tasks.generation.models import ModelSpec
+from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.inputs.files import DataFile, Recipe
 from tasks.machine import precision
 from tasks.machine.memory_limit import GIB, MemoryLimit
@@ -131,9 +133,9 @@ def _check_head(data: DataFile, training: Recipe) -> None:
         SpecError: it has not; with the parts, and the options that make the largest of them smaller.
     """
     cluster = training.cluster
-    if is_in_one_pod(training, cluster, judge_gpus(data)):
+    if is_in_one_pod(training, cluster, judge_gpus(data, training.benchmarks)):
         return
-    pod = controller_pod(training, cluster, judge_gpus(data))
+    pod = controller_pod(training, cluster, judge_gpus(data, training.benchmarks))
     needs = head_needs(training, pod.cpu or HEAD_CORES)
     if pod.memory_gib is not None and pod.memory_gib < sum(needs.values()):
         parts = ", ".join(f"{name} {gib:.1f}" for name, gib in sorted(needs.items(), key=lambda need: -need[1]))
@@ -143,9 +145,13 @@ def _check_head(data: DataFile, training: Recipe) -> None:
         )
 
 
-def judge_gpus(data: DataFile) -> int:
-    """Return the GPUs of the judge or reward model that training serves itself, if its machines have GPUs."""
-    is_needed = any(source.verifiers & set(VERIFIERS_OF["chat"]) for source in data.used_sources)
+def judge_gpus(data: DataFile, benchmarks: Sequence[BenchmarkFile] = ()) -> int:
+    """Return the GPUs of the judge or reward model that a stage serves itself, if its machines have GPUs.
+
+    `benchmarks`: those that the stage asks beside prompts of the data file.
+    """
+    sources = (*data.used_sources, *(benchmark.source for benchmark in benchmarks))
+    is_needed = any(source.verifiers & set(VERIFIERS_OF["chat"]) for source in sources)
     return data.verifiers.judge_gpus if is_needed else 0
 
 

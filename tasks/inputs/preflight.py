@@ -16,7 +16,7 @@ from tasks.failures import MistakeError
 from tasks.flyte.stages import show, uncached_stage
 from tasks.generation.config import SamplingConfig
 from tasks.generation.models import ModelSpec
-from tasks.inputs.evaluations import check_evaluation, pinned_evaluation
+from tasks.inputs.evaluations import check_evaluation, pinned_evaluation, pinned_recipe
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.inputs.fingerprints import fingerprinted, fingerprinted_model
 from tasks.inputs.heldout import check_heldout
@@ -59,7 +59,7 @@ class CheckedFiles(NamedTuple):
 
     Attributes:
         data: the data file; branches of the hub are commits, and models have a digest of their content.
-        training: the recipe as it was given.
+        training: the recipe; branches of the hub that its benchmarks name are commits.
         evaluation: the evaluation file; branches of the hub are commits, and models have a digest of their content.
         model: the recipe's model with a digest of its content.
         written: by `data`, `training` and `evaluation`: the options that are not at their defaults.
@@ -81,7 +81,7 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> C
     """
     from tasks import charts
 
-    as_given = evaluation
+    as_given = training, evaluation
     data = sampled_as_trained(data, training)
     check_together(data, training, evaluation)  # before the hub is asked for anything
     on_this_machine, lacking = _runs_on_this_machine(), dict[str, int]()
@@ -100,14 +100,15 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> C
             ],
         }
     )
-    evaluation = pinned_evaluation(evaluation)
+    training, evaluation = pinned_recipe(training), pinned_evaluation(evaluation)
     first_rows = check(pinned, training, evaluation)
     check_heldout(pinned, first_rows)
     if on_this_machine:
         trackers.check(training.trackers)
         check_liger(training.learner, gpu=has_gpu())
         lacking = report_unjudgeable(pinned, first_rows)
-    judged = (*pinned.sources, *(benchmark.source for benchmark in evaluation.benchmarks))
+    benchmarks = [*evaluation.benchmarks, *training.benchmarks]
+    judged = (*pinned.sources, *(benchmark.source for benchmark in benchmarks))
     if any(source.verifiers & set(VERIFIERS_OF["chat"]) for source in judged):
         check_judge(data.verifiers, data.name, on_this_machine=on_this_machine)
     if data.difficulty is not None:
@@ -124,7 +125,7 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> C
         model=model,
         written={
             name: written_options(spec, absolute=on_this_machine)
-            for name, spec in (("data", data), ("training", training), ("evaluation", as_given))
+            for name, spec in zip(("data", "training", "evaluation"), (data, *as_given), strict=True)
         },
     )
 
@@ -149,7 +150,7 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> dict[
     first_rows = dict(zip(names, _of_all(data, partial(_opened, data)), strict=True))
     for known in data.evaluation_sets:
         loaders.check(known.source)
-    for benchmark in evaluation.benchmarks:
+    for benchmark in (*evaluation.benchmarks, *training.benchmarks):
         check_rewards(benchmark.source, loaders.check(benchmark.source), data)
     for model in (training.model, *evaluation.policies.values()):
         fingerprinted_model(model)
@@ -210,7 +211,7 @@ def check_together(data: DataFile, training: Recipe, evaluation: EvaluationFile)
                 f"{where}: sampling.max_tokens ({spec.sampling.max_tokens}) leaves no room for a prompt in "
                 f"engine.max_model_len ({spec.engine.max_model_len})"
             )
-    check_evaluation(data, evaluation)
+    check_evaluation(data, training, evaluation)
     if data.difficulty is not None:
         _check_alike(data.name, data.difficulty, training)
     elif training.prompts.curriculum is not None:
@@ -222,7 +223,7 @@ def check_together(data: DataFile, training: Recipe, evaluation: EvaluationFile)
 
 def _check_judge_pods(data: DataFile, training: Recipe) -> None:
     try:
-        check_judge_gpus(training, training.cluster, judge_gpus(data))
+        check_judge_gpus(training, training.cluster, judge_gpus(data, training.benchmarks))
     except MistakeError as error:
         raise SpecError(f"{data.name}: {error}") from None
 
@@ -311,6 +312,7 @@ def _figures(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> di
         "learner ranks, engines": f"{training.learner.ranks}, {training.actors.count}",
         "held-out samples a prompt": f"{evaluation.sampling.samples}",
         "benchmarks": ", ".join(benchmark.name for benchmark in evaluation.benchmarks) or "none",
+        "benchmarks while training": ", ".join(benchmark.name for benchmark in training.benchmarks) or "none",
         "policies": ", ".join(evaluation.names_of_policies),
     }
 

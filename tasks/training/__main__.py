@@ -75,8 +75,11 @@ def run(
 
     The same command again resumes what was interrupted; other options are another run.
     """
+    from tasks.inputs.evaluations import pinned_recipe
     from tasks.inputs.fingerprints import fingerprinted
+    from tasks.sourcing.prompts import build_prompts
     from tasks.training.attempt import reported
+    from tasks.training.control.questions import Benchmark
     from tasks.training.records.attached import attached
     from tasks.training.run import RunInputs, make_run_folder, train
 
@@ -85,7 +88,12 @@ def run(
     verifiers = fingerprinted(judging.verifiers)
     model = check_model_folder(model) if model else prepared(config.model)
     inputs = {"model": file_digest(model), "mixture": file_digest(mixture)}
-    folder = folder or folder_of(run_name(inputs["model"], inputs["mixture"], config.run, verifiers))
+    benchmarks = [
+        Benchmark(benchmark.asked, build_prompts(benchmark.source, benchmark.max_prompt_chars).prompts)
+        for benchmark in pinned_recipe(config).benchmarks
+    ]
+    digests = [benchmark.digest for benchmark in benchmarks]
+    folder = folder or folder_of(run_name(inputs["model"], inputs["mixture"], config.run, verifiers, digests))
     make_run_folder(folder)
     start_ray(cluster, log_to_driver=False)
     with track_progress("training: steps", config.steps) as advance:
@@ -97,7 +105,9 @@ def run(
             "tasks.training.run", inputs=inputs, seed=config.seed, training=config.run, verifiers=verifiers
         )
         judged_by = verifiers.with_initial(model)
-        inputs_of_run = RunInputs(config.run, model, mixture, folder, judged_by, lineage=lineage, on_step=on_step)
+        inputs_of_run = RunInputs(
+            config.run, model, mixture, folder, judged_by, benchmarks, lineage=lineage, on_step=on_step
+        )
         address = address_of(folder.name, "")
         with (
             attached(folder, address, filesystem_of, config.checkpoint_every) as held,

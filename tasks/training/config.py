@@ -85,13 +85,15 @@ class ValidationConfig(Config):
     every: int = Field(50, ge=1)
     """Steps between two validations; the initial and the last policy are validated too. A policy that is due while
     another is still being validated is skipped, with a warning in the log."""
-    prompts: int = Field(64, gt=0)
-    """Number of prompts of the mixture that validation takes out of training, chosen by their ids and `seed`."""
+    prompts: int = Field(64, ge=0)
+    """Number of prompts of the mixture that validation takes out of training, chosen by their ids and `seed`. 0: the
+    policy answers benchmarks alone."""
     samples: int = Field(4, gt=0)
-    """Responses to every prompt, sampled as in training."""
+    """Responses to every such prompt, sampled as in training."""
     hand_over: Literal["last", "best"] = "last"
     """Policy that the run ends with: the `last` one, or the validated one of the highest mean score (`best`), which is
-    stored in `policies/` of the run folder in either case."""
+    stored in `policies/` of the run folder in either case. The score is that of the prompts that are taken out of
+    training; without any, the mean over benchmarks."""
 
 
 class AlarmsConfig(Config):

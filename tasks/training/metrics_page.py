@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tasks.training.actors.fleet import ENGINES
-from tasks.training.control.validation import VALIDATION
+from tasks.training.control.validation_figures import VALIDATION
 from tasks.training.metric import Metric
 from tasks.training.objective.metrics import LOSS_METRICS
 from tasks.training.telemetry.machine_use import MACHINES

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,9 @@ from tasks.training.config import TrainingConfig
 from tasks.training.control.collaborators import Collaborators
 from tasks.training.control.controller import Controller
 from tasks.training.control.prompt_stream import PromptStream
+from tasks.training.control.questions import Benchmark, load_questions
 from tasks.training.control.validation import split_validation, validated_policy
+from tasks.training.control.validation_figures import Question
 from tasks.training.groups.group import Prompt, read_prompts
 from tasks.training.learner.parts import PartStorage, fetch_whole
 from tasks.training.learner.restartable import RestartingLearner
@@ -90,6 +92,8 @@ class RunInputs:
     `parts` take the checkpoints to one."""
     verifiers: VerifiersConfig = DEFAULTS
     """Options by which responses are judged."""
+    benchmarks: Sequence[Benchmark] = ()
+    """The benchmarks that validation asks, with their questions."""
     lease: Lease | None = None
     """The right to work on this run, which the caller holds until `train` returns; None: `train` takes that of the run
     folder."""
@@ -109,7 +113,7 @@ def train(inputs: RunInputs) -> TrainingResult:
 
     Raises:
         ResourceError: the cluster is too small for the configuration.
-        MistakeError: validation would leave no prompt to train on.
+        MistakeError: validation would leave no prompt to train on, or has a benchmark without a question that fits.
         TrackerError: a tracker cannot be used here.
         PromptTooLongError: a prompt that does not fit.
         ValueError: a prompt that no verifier here can judge.
@@ -130,12 +134,18 @@ def train(inputs: RunInputs) -> TrainingResult:
     trackers.check(config.trackers)
     make_run_folder(folder)
     prompts = load_prompts(config, inputs.model, inputs.mixture, inputs.verifiers)
-    if judge_gpus := needed_judge_gpus(inputs.verifiers, verifiers_of_prompts(prompts)):
+    questions = load_questions(config, inputs.model, inputs.benchmarks, inputs.verifiers)
+    if judge_gpus := needed_judge_gpus(inputs.verifiers, verifiers_of_prompts(_judged(prompts, questions))):
         check_resources(config, resuming=resuming, judge_gpus=judge_gpus)
     watch()
     with contextlib.ExitStack() as stack:
         lease = inputs.lease or stack.enter_context(Lease.of_folder(folder))
-        return asyncio.run(_train(replace(inputs, config=config), prompts, lease))
+        return asyncio.run(_train(replace(inputs, config=config), prompts, questions, lease))
+
+
+def _judged(prompts: list[Prompt], questions: list[Question]) -> list[Prompt]:
+    """Return all prompts whose responses the run judges."""
+    return [*prompts, *(question.prompt for question in questions)]
 
 
 def _placed(config: TrainingConfig, model: Path) -> TrainingConfig:
@@ -189,7 +199,7 @@ def load_prompts(
     return prompts
 
 
-async def _train(inputs: RunInputs, prompts: list[Prompt], lease: Lease) -> TrainingResult:
+async def _train(inputs: RunInputs, prompts: list[Prompt], questions: list[Question], lease: Lease) -> TrainingResult:
     asyncio.get_running_loop().set_default_executor(PatientThreads())
     gpu = ray_resources().gpus > 0
     widening = 2 if precision.resolve(inputs.config.learner.dtype, gpu=gpu) == "float32" else 1  # of 16-bit weights
@@ -207,10 +217,11 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], lease: Lease) -> Trai
         processes = RunProcesses(config, inputs.model, folder, state.version, where, inputs.parts)
         stack.callback(processes.shutdown)
         trained, validated = split_validation(prompts, config)
+        judged = _judged(prompts, questions)
         turns = Turns(taken=config.takes_turns)
         collaborators = Collaborators(
             make_actor=processes.make_actor,
-            judge=processes.make_judge(inputs.verifiers, prompts),
+            judge=processes.make_judge(inputs.verifiers, judged),
             learner=RestartingLearner(processes.make_learner(), config, turns),
             weights=weights,
             ledger=ledger,
@@ -219,12 +230,13 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], lease: Lease) -> Trai
             policies=folder / "policies",
             on_step=inputs.on_step,
             validation_prompts=validated,
+            questions=questions,
             engine_check=EngineCheck.of(config, inputs.model) if config.model_check else None,
             turns=turns,
             machine_use=MachineUse(
                 known_architecture(inputs.model),
                 gpu,
-                needed_judge_gpus(inputs.verifiers, verifiers_of_prompts(prompts)),
+                needed_judge_gpus(inputs.verifiers, verifiers_of_prompts(judged)),
             ),
         )
         stack.enter_context(trackers.following(config.trackers, folder, config.model_dump(mode="json")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from flytekit import FlyteContextManager, Resources
 from flytekit.exceptions.user import FlyteRecoverableException
@@ -12,6 +12,7 @@ from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
 from images import TRAINING
+from tasks.evaluation.spec import AskedBenchmarks
 from tasks.failures import InfrastructureError
 from tasks.flyte.ray_job import HeadNodeConfig, RayJobConfig
 from tasks.flyte.stages import (
@@ -24,6 +25,7 @@ from tasks.flyte.stages import (
     content_digest,
     local,
     progress,
+    read_input,
     show,
     shown_stage,
 )
@@ -32,13 +34,18 @@ from tasks.machine.resources import ray_resources
 from tasks.storage.locations import address_of, folder_of
 from tasks.tables.content_digest import seal
 from tasks.tables.json_lines import read_json_lines
-from tasks.tables.schemas import StageSummary
+from tasks.tables.schemas import PROMPTS, StageSummary
 from tasks.training.config import TrainingConfig
 from tasks.training.records.identity import run_name
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 CLUSTER = RayJobConfig(HeadNodeConfig(Resources(cpu="4", mem="32Gi")), [], shutdown_after_job_finishes=True)
 """The machine of the task by itself; in the pipeline the recipe sets the machines (`workflows/training.py`)."""
+
+NO_QUESTIONS: list[Parquet] = []
+"""Tables of questions of a run that validates on no benchmark."""
+NO_BENCHMARKS = AskedBenchmarks()
+"""The benchmarks of such a run."""
 
 
 class Trained(NamedTuple):
@@ -60,24 +67,41 @@ def train_policy(
     mixture: Parquet,
     config: Annotated[TrainingConfig, RESULT],
     verifiers: Annotated[VerifiersConfig, RESULT] = DEFAULTS,
+    questions: list[Parquet] = NO_QUESTIONS,
+    asked: Annotated[AskedBenchmarks, RESULT] = NO_BENCHMARKS,
 ) -> Trained:
     """Train the initial model on the mixture; an interrupted run is resumed from its last checkpoint.
 
     The run's name is a digest of what it depends on (`run_name`), so that a retry, a recovered execution or a second
     start with the same inputs finds it: on the same machine in its folder, on an empty one on blob storage.
+
+    Args:
+        model: the initial checkpoint.
+        mixture: the prompts to train on.
+        config: the options of training.
+        verifiers: the options of the verifiers.
+        questions: the questions of the benchmarks that validation asks, a table each.
+        asked: the names and the sampling of these benchmarks, in the same order.
     """
     from tasks import charts
     from tasks.training.attempt import reported
+    from tasks.training.control.questions import Benchmark
     from tasks.training.records.attached import attached
     from tasks.training.run import RunInputs, train
     from tasks.training.telemetry.step_metrics import note
 
     watch = Stopwatch("training")
-    inputs = {"model": content_digest(model), "mixture": content_digest(mixture)}
-    folder = folder_of(run_name(inputs["model"], inputs["mixture"], config, verifiers))
+    inputs: dict[str, Any] = {"model": content_digest(model), "mixture": content_digest(mixture)}
+    tables = [read_input(file, PROMPTS) for file in questions]
+    benchmarks = [Benchmark(*pair) for pair in zip(asked.benchmarks, tables, strict=True)]
+    digests = [benchmark.digest for benchmark in benchmarks]
+    folder = folder_of(run_name(inputs["model"], inputs["mixture"], config, verifiers, digests))
     access = FlyteContextManager.current_context().file_access
     address = address_of(folder.name, access.raw_output_prefix)
-    lineage = made_from(__name__, inputs=inputs, seed=config.seed, training=config, verifiers=verifiers)
+    inputs["questions"] = [content_digest(file) for file in questions]
+    lineage = made_from(
+        __name__, inputs=inputs, seed=config.seed, training=config, verifiers=verifiers, benchmarks=asked
+    )
     initial = local(model)
     judged_by = verifiers.with_initial(initial)
     drawn_at = 0.0
@@ -103,6 +127,7 @@ def train_policy(
                         local(mixture),
                         folder,
                         judged_by,
+                        benchmarks,
                         lease=held.lease,
                         lineage=lineage,
                         on_step=on_step,

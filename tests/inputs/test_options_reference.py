@@ -11,7 +11,7 @@ from tasks.difficulty.stopping import Bounds
 from tasks.evaluation.spec import EvaluationSpec
 from tasks.inputs.json_schema import FILES, json_schema
 from tasks.inputs.options_reference import page, sections, write
-from tasks.training.config import TrainingConfig
+from tasks.training.config import TrainingConfig, ValidationConfig
 from tasks.verifiers.config import VerifiersConfig
 from tests.paths import ROOT
 
@@ -39,8 +39,9 @@ def test_every_configuration_that_a_stage_takes_is_on_a_page():
         for root in (RolloutSpec, EvaluationSpec, TrainingConfig, VerifiersConfig)
         for section in sections(root)
     }
-    # Two are put together from options of difficulty, and the files hold all options of training and evaluation.
-    assert taken - documented == {RolloutSpec, Bounds, TrainingConfig, EvaluationSpec}
+    # Two are put together from options of difficulty, and the files hold all options of training, validation and
+    # evaluation.
+    assert taken - documented == {RolloutSpec, Bounds, TrainingConfig, ValidationConfig, EvaluationSpec}
 
 
 class Leaf(Config):

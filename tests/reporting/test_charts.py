@@ -17,7 +17,20 @@ def test_training_curves_name_what_no_step_recorded():
     assert fragment.count("<svg") == 1
     assert "all domains: from 0.1 at 1 to 0.4 at 2" in fragment
     assert "math: from 0.2 at 1 to 0.2 at 1" in fragment
-    assert "Not recorded: rewards by name, validation, validation: rewards by name, response length," in fragment
+    assert "Not recorded: rewards by name, validation, validation by domain, validation: rewards by name," in fragment
+
+
+def test_validation_has_its_benchmarks_at_its_versions_and_the_reward_at_every_step():
+    aime = "validation/benchmarks/aime/pass_rate"
+    rows = [
+        {"step": 1, "reward": 0.1},
+        {"step": 2, "reward": 0.2, "validation/version": 0, "validation/score": 0.3, aime: 0.05},
+        {"step": 3, "reward": 0.4, "validation/version": 2, "validation/score": 0.5, aime: 0.25},
+    ]
+    fragment = training_curves(rows)
+    assert "score: from 0.3 at 0 to 0.5 at 2" in fragment
+    assert "aime: from 0.05 at 0 to 0.25 at 2" in fragment
+    assert "reward in training: from 0.1 at 1 to 0.4 at 3" in fragment
 
 
 def test_rewards_have_a_curve_each_by_name_and_none_for_their_spread():

@@ -23,6 +23,7 @@ from tasks.training.control.collaborators import Collaborators
 from tasks.training.control.controller import Controller
 from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.control.validation import split_validation
+from tasks.training.control.validation_figures import Question
 from tasks.training.groups.group import Prompt
 from tasks.training.learner.client import StepReport
 from tasks.training.learner.packing import Sequence
@@ -264,6 +265,7 @@ class Run:
     judge: object = field(default_factory=TableJudge)
     make_actor: Callable[[int], ScriptedActor] | None = None
     engine_check: EngineCheck | None = None
+    questions: list[Question] = field(default_factory=list)
     attempts: list[tuple[int, int]] = field(default_factory=list)
     actors: list[ScriptedActor] = field(default_factory=list)
 
@@ -295,6 +297,7 @@ class Run:
             checkpoints,
             self.folder / "policies",
             validation_prompts=validated,
+            questions=self.questions,
             engine_check=self.engine_check,
             turns=turns,
         )

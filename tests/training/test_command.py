@@ -1,5 +1,6 @@
 """`python -m tasks.training run`: a run without Flyte."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +9,9 @@ from click.testing import CliRunner
 from tasks.config import load_yaml
 from tasks.inputs.files import DataFile, quickstart
 from tasks.tables.content_digest import file_digest
+from tasks.tables.json_lines import read_json_lines
 from tasks.training.__main__ import main, with_overrides
+from tasks.training.config import ValidationConfig
 from tasks.training.records.identity import run_name
 from tasks.training.records.run_state import OtherRunError
 from tests.training.mixtures import mixture
@@ -131,3 +134,51 @@ def test_a_command_trains_and_other_options_are_another_run(tiny_model, prompts,
     other = invoke(tiny_model, prompts, "objective.clip_high=0.3", "--folder", str(folder))
     assert isinstance(other.exception, OtherRunError)
     assert "is of a run with objective.clip_high = " in str(other.exception)
+
+
+SUMS = """
+name: sums
+card: https://example.org/sums
+licence: mit
+source:
+  domain: math
+  verifier: math
+  loader: {kind: jsonl, path: sums.jsonl}
+  columns: {prompt: question, ground_truth: answer}
+sampling: {samples: 2, max_tokens: 8, seed: 3}
+"""
+
+
+@pytest.fixture
+def sums(tmp_path):
+    """A benchmark of four sums; the path of its file."""
+    rows = [{"question": f"1 + {number} =", "answer": str(1 + number)} for number in range(4)]
+    (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "sums.yaml").write_text(SUMS)
+    return tmp_path / "sums.yaml"
+
+
+def test_validation_on_a_benchmark_reads_its_questions_and_is_another_run(prompts, tiny_model, tmp_path, given, sums):
+    done = invoke(tiny_model, prompts, f"validation={{prompts: 0, benchmarks: [{sums}]}}")
+    assert done.exit_code == 0, done.output
+    (benchmark,) = given[0].benchmarks
+    assert (benchmark.asked.name, benchmark.asked.sampling.samples, benchmark.questions.num_rows) == ("sums", 2, 4)
+    assert type(given[0].config.validation) is ValidationConfig
+    sums.with_suffix(".jsonl").write_text('{"question": "2 + 2 =", "answer": "4"}')
+    invoke(tiny_model, prompts, f"validation={{prompts: 0, benchmarks: [{sums}]}}")
+    assert given[0].config == given[1].config
+    assert given[0].folder != given[1].folder
+
+
+@pytest.mark.complete
+@pytest.mark.engine
+def test_a_run_validates_on_a_benchmark_and_on_prompts_that_it_keeps_out(prompts, tiny_model, tmp_path, sums):
+    validation = f"validation={{every: 1, prompts: 1, samples: 2, benchmarks: [{sums}]}}"
+    done = invoke(tiny_model, prompts, validation, "groups_per_step=1", "--folder", str(tmp_path / "run"))
+    assert done.exit_code == 0, done.output
+    rows = read_json_lines(tmp_path / "run" / "metrics.jsonl")
+    assert max(row["validation/version"] for row in rows if "validation/version" in row) == 1
+    validated = [row for row in rows if "validation/version" in row][-1]
+    assert 0 <= validated["validation/score"] <= 1
+    assert validated["validation/benchmarks/sums/pass_rate"] == 0  # a random model adds nothing up
+    assert validated["validation/unanswered"] == 0

@@ -80,7 +80,16 @@ def test_a_run_from_its_plan_to_its_report_passes_everything_through_blob_storag
         "learner": {"micro_batch_tokens": 256, "cpu_threads": 1},
         "actors": {"engine": ENGINE},
     }
-    evaluation = {"sampling": {"samples": 2, "max_tokens": 16, "seed": 5}, "engine": ENGINE}
+    sampling = {"samples": 2, "max_tokens": 16, "seed": 5}
+    words = {
+        "name": "words",
+        "card": "https://example.org/words",
+        "licence": "cc0-1.0",
+        "source": {**data["sources"][0], "name": "words", "limit": 3},
+        "sampling": sampling,
+    }
+    evaluation = {"sampling": sampling, "engine": ENGINE, "benchmarks": [words]}
+    training["validation"] = {"every": 1, "prompts": 2, "samples": 2, "benchmarks": [words]}
     cluster.ran.clear()
     outputs = cluster.run(
         "workflows.rlvr.rlvr",

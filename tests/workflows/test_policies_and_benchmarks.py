@@ -169,13 +169,13 @@ def test_a_further_benchmark_costs_its_own_responses_alone(written, tiny_model, 
 
 def test_a_benchmark_has_a_name_of_its_own(written):
     with pytest.raises(SpecError, match="benchmarks: 'math' is a domain of quickstart"):
-        check_evaluation(quickstart()[0], written("math"))
+        check_evaluation(*quickstart()[:2], written("math"))
 
 
 def test_a_benchmark_of_chat_needs_a_judge():
     chat = "{extends: quickstart, benchmarks: [rlvr_multi_subject], engine.max_model_len: 8192}"
     with pytest.raises(SpecError, match="'multi-subject-test': chat needs a judge"):
-        check_evaluation(parse(DataFile, "gsm8k"), parse(EvaluationFile, chat))
+        check_evaluation(parse(DataFile, "gsm8k"), quickstart()[1], parse(EvaluationFile, chat))
 
 
 def test_the_documents_files_are_what_they_say(tmp_path):

@@ -48,7 +48,8 @@ def command(beginning: str) -> str:
 @pytest.mark.long
 def test_its_reward_gives_a_score_and_its_files_are_read(folder):
     from tasks.config import load_yaml
-    from tasks.inputs.files import DataFile, Recipe
+    from tasks.inputs.files import DataFile, EvaluationFile, Recipe
+    from tasks.inputs.preflight import check_together, sampled_as_trained
 
     run(folder, command("python make_rows.py"))
     assert len((folder / "my_rows.jsonl").read_text().splitlines()) == 60
@@ -59,6 +60,7 @@ def test_its_reward_gives_a_score_and_its_files_are_read(folder):
         4,
         "my_rewards.in_tags",
     )
+    check_together(sampled_as_trained(data, recipe), recipe, recipe.companion(EvaluationFile))
 
 
 @pytest.mark.complete

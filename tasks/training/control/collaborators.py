@@ -10,6 +10,7 @@ from tasks.training.actors.engine_check import EngineCheck
 from tasks.training.actors.process import Actor
 from tasks.training.actors.weights import Weights
 from tasks.training.control.batch import Advantages, advantages
+from tasks.training.control.validation_figures import Question
 from tasks.training.groups.group import Prompt
 from tasks.training.learner.restartable import RestartingLearner
 from tasks.training.records.checkpoint import Checkpoints
@@ -35,6 +36,7 @@ class Collaborators:
         policies: folder of the policies that are exported during the run.
         on_step: called with the metrics of every step, in a thread.
         validation_prompts: prompts that are never trained on; empty without validation.
+        questions: questions of benchmarks, which validation asks too.
         advantages: computes the advantages of a batch.
         engine_check: checks each engine after its first update; None: engines are not checked.
         turns: the turns of engines and learner on their GPUs, which `learner` has too; None: they take none.
@@ -51,6 +53,7 @@ class Collaborators:
     policies: Path
     on_step: Callable[[dict[str, float]], None] = field(default=lambda _: None)
     validation_prompts: Sequence[Prompt] = ()
+    questions: Sequence[Question] = ()
     advantages: Advantages = advantages
     engine_check: EngineCheck | None = None
     turns: Turns | None = None

@@ -99,7 +99,7 @@ class Controller:
             turns=collaborators.turns,
         )
         fleet, validated, leave = self.lifecycle.fleet, collaborators.validation_prompts, self._learner.leave_gpus
-        self.validation = Validation(config, validated, fleet, self._judge, leave)
+        self.validation = Validation(config, validated, fleet, self._judge, leave, collaborators.questions)
         self._stall_limit = Limit.of(config, "stall_seconds")
         self._watch = Watch(config.alarms)
         self._setup = run_setup(config)  # reads all of the code, for which a running loop has no time

@@ -2,17 +2,15 @@
 
     version n is published ──► an actor takes it, and is pinned to it for all responses ──► judged ──► metrics of a step
 
-All responses of a validation come from one version, whose policy the controller exports; the best one stays.
+The prompts are some of the mixture, which are kept out of training, and the questions of benchmarks. All responses of
+a validation come from one version, whose policy the controller exports; the best one stays.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
-import statistics
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +20,9 @@ from tasks.training.actors.fleet import Fleet
 from tasks.training.actors.process import ActorLostError
 from tasks.training.actors.slot import ActorSlot
 from tasks.training.config import TrainingConfig, ValidationConfig
+from tasks.training.control.validation_figures import Answer, Question, summary
 from tasks.training.groups.group import Prompt
-from tasks.training.metric import Metric
 from tasks.training.rewards import RewardClient, judge_response
-from tasks.verifiers import Score
 
 logger = logging.getLogger(__name__)
 
@@ -51,26 +48,6 @@ def split_validation(prompts: Sequence[Prompt], config: TrainingConfig) -> tuple
     ]
 
 
-@dataclass(frozen=True)
-class _Answer:
-    prompt_id: str
-    completion: Completion
-    score: Score
-
-
-VALIDATION = (
-    Metric("validation/score", "", "mean over prompts of the mean score of their responses"),
-    Metric("validation/error", "", "standard error of that score over prompts"),
-    Metric("validation/pass_rate", "share", "mean over prompts of the share of their responses that pass"),
-    Metric("validation/rewards/<name>/mean", "", "mean of one of several rewards over responses, before its weight"),
-    Metric("validation/truncated", "share of responses", "responses that were cut off at `sampling.max_tokens`"),
-    Metric("validation/unanswered", "responses", "responses that could not be generated or judged"),
-    Metric("validation/version", "steps", "optimizer steps that the validated policy has taken"),
-    Metric("validation/seconds", "s", "time from the beginning to the end of the validation"),
-)
-"""Metrics of the prompts that are not trained on (`validation`), at the steps after which one has ended."""
-
-
 class Validation:
     """All validations of a run, of which at most one is under way.
 
@@ -85,19 +62,22 @@ class Validation:
         fleet: Fleet,
         judge: RewardClient,
         let_engines_work: Callable[[], Awaitable[None]],
+        questions: Sequence[Question] = (),
     ) -> None:
-        """Make the validation of prompts.
+        """Make the validation of prompts and questions; without any of them, no version is validated.
 
         Args:
             config: the options of the run.
-            prompts: those that are never trained on; without any, no version is validated.
+            prompts: those of the mixture that are never trained on; they are sampled as in training.
             fleet: the actors that answer them.
             judge: judges their responses.
             let_engines_work: is called before a wait for engines; they have their GPUs when it returns.
+            questions: those of benchmarks, which are sampled as their benchmarks are.
         """
         self._config = config
         self._options = config.validation or ValidationConfig()
-        self._prompts = list(prompts)
+        sampling = config.sampling.model_copy(update={"samples": self._options.samples, "seed": config.seed})
+        self._questions = [*(Question(prompt, sampling) for prompt in prompts), *questions]
         self._fleet = fleet
         self._judge = judge
         self._let_engines_work = let_engines_work
@@ -125,7 +105,7 @@ class Validation:
     def is_due(self, version: int) -> bool:
         """Return whether `version` of the policy should be validated now."""
         due = version % self._options.every == 0 or version == self._config.steps
-        return bool(self._prompts) and due and version not in self._scores
+        return bool(self._questions) and due and version not in self._scores
 
     @property
     def needed(self) -> set[int]:
@@ -196,8 +176,8 @@ class Validation:
 
     async def _validate(self, version: int) -> None:
         clock = asyncio.get_running_loop().time
-        started, total = clock(), len(self._prompts) * self._options.samples
-        judging: list[asyncio.Task[_Answer]] = []
+        started, asked = clock(), list(self._questions)
+        judging: list[asyncio.Task[Answer]] = []
         try:
             if not await self._generate(version, judging):
                 logger.warning(
@@ -208,25 +188,25 @@ class Validation:
             judged = [answer for answer in await asyncio.gather(*judging) if answer.score.error is None]
         finally:
             await _cancel(judging)
-        if not judged:
+        figures = summary(asked, judged)
+        if figures is None:
             logger.warning("version %d is not validated: no response could be judged", version)
             return
-        figures = summary(judged)
         self._scores[version] = figures["score"]
         logger.info("version %d: validation score %.3f +- %.3f", version, figures["score"], figures["error"])
         self._new_metrics = {
             "version": float(version),
             **figures,
-            "unanswered": float(total - len(judged)),
+            "unanswered": float(sum(question.sampling.samples for question in asked) - len(judged)),
             "seconds": clock() - started,
         }
 
-    async def _generate(self, version: int, judging: list[asyncio.Task[_Answer]]) -> bool:
+    async def _generate(self, version: int, judging: list[asyncio.Task[Answer]]) -> bool:
         """Generate all responses and begin to judge them; return False where no actor has `version` any more.
 
         After the loss of an actor, prompts are answered one by one, because one of them may be the cause of the loss.
         """
-        waiting = list(self._prompts)
+        waiting = list(self._questions)
         while waiting:
             answering = False
             try:
@@ -234,16 +214,16 @@ class Validation:
                     self._begun.set()
                     answering = True
                     while waiting:
-                        prompts = waiting[:1] if self._one_by_one else list(waiting)
-                        await self._answer(slot, prompts, waiting, judging)
+                        questions = waiting[:1] if self._one_by_one else list(waiting)
+                        await self._answer(slot, questions, waiting, judging)
             except ActorLostError as error:
                 logger.warning("validation of version %d: %s", version, error)
                 if self._one_by_one and answering:
-                    prompt = waiting.pop(0)
-                    self._prompts.remove(prompt)
+                    question = waiting.pop(0)
+                    self._questions.remove(question)
                     logger.warning(
                         "prompt %s is not validated any more: an actor was lost while it answered this prompt",
-                        prompt.prompt_id,
+                        question.prompt.prompt_id,
                     )
                 self._one_by_one = True
                 if self._fleet.has_newer_than(version):
@@ -252,62 +232,40 @@ class Validation:
         return True
 
     async def _answer(
-        self, slot: ActorSlot, prompts: list[Prompt], waiting: list[Prompt], judging: list[asyncio.Task[_Answer]]
+        self, slot: ActorSlot, questions: list[Question], waiting: list[Question], judging: list[asyncio.Task[Answer]]
     ) -> None:
-        """Generate all responses to `prompts`; remove a prompt from `waiting` when its responses are being judged."""
+        """Generate all responses to `questions`; remove one from `waiting` when its responses are being judged."""
 
-        async def answer(prompt: Prompt) -> None:
+        async def answer(question: Question) -> None:
             try:
-                completions = await asyncio.gather(*(sample(prompt, index) for index in range(self._options.samples)))
+                completions = await asyncio.gather(*(sample(question, i) for i in range(question.sampling.samples)))
             except RequestRefusedError as error:
-                logger.warning("prompt %s is not validated: %s", prompt.prompt_id, error)
+                logger.warning("prompt %s is not validated: %s", question.prompt.prompt_id, error)
                 completions = []
-            waiting.remove(prompt)
-            judging.extend(asyncio.create_task(self._judged(prompt, completion)) for completion in completions)
+            waiting.remove(question)
+            judging.extend(asyncio.create_task(self._judged(question, completion)) for completion in completions)
 
-        async def sample(prompt: Prompt, index: int) -> Completion:
-            seed = sample_seed(self._config.seed, f"validation {prompt.prompt_id}", index)
-            completion = await self._fleet.generate_for_validation(slot, prompt.token_ids, self._config.sampling, seed)
+        async def sample(question: Question, index: int) -> Completion:
+            prompt, sampling = question.prompt, question.sampling
+            seed = sample_seed(sampling.seed or 0, f"validation {prompt.prompt_id}", index)
+            completion = await self._fleet.generate_for_validation(slot, prompt.token_ids, sampling, seed)
             self.responses += 1
             return completion
 
-        answering = [asyncio.create_task(answer(prompt)) for prompt in prompts]
+        answering = [asyncio.create_task(answer(question)) for question in questions]
         try:
             await asyncio.gather(*answering)
         finally:
             await _cancel(answering)
 
-    async def _judged(self, prompt: Prompt, completion: Completion) -> _Answer:
-        return _Answer(prompt.prompt_id, completion, await judge_response(self._judge, prompt, completion))
+    async def _judged(self, question: Question, completion: Completion) -> Answer:
+        return Answer(question, completion, await judge_response(self._judge, question.prompt, completion))
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def summary(answers: Sequence[_Answer]) -> dict[str, float]:
-    """Return score, standard error, pass rate, share of truncated responses and rewards by name, as in `VALIDATION`.
-
-    There is at least one answer, and all are judged.
-    """
-    by_prompt: dict[str, list[_Answer]] = {}
-    for answer in answers:
-        by_prompt.setdefault(answer.prompt_id, []).append(answer)
-    scores = [statistics.fmean(answer.score.value for answer in group) for group in by_prompt.values()]
-    passed = [statistics.fmean(answer.score.passed for answer in group) for group in by_prompt.values()]
-    rewards: dict[str, list[float]] = {}
-    for part in (part for answer in answers for part in answer.score.rewards):
-        if part.value is not None:
-            rewards.setdefault(part.name, []).append(part.value)
-    return {
-        "score": statistics.fmean(scores),
-        "error": statistics.stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else 0.0,
-        "pass_rate": statistics.fmean(passed),
-        "truncated": statistics.fmean(answer.completion.truncated for answer in answers),
-        **{f"rewards/{name}/mean": statistics.fmean(values) for name, values in sorted(rewards.items())},
-    }
 
 
 _VALIDATED = "validated_"

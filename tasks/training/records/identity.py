@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ MAY_CHANGE = frozenset({"steps", "learner.dtype", "actors.engine.dtype"})
 """Options that may differ on resume without a warning: a type is `auto` until it is resolved on the machine."""
 
 
-def run_name(model: str, mixture: str, config: TrainingConfig, verifiers: VerifiersConfig) -> str:
+def run_name(
+    model: str, mixture: str, config: TrainingConfig, verifiers: VerifiersConfig, benchmarks: Sequence[str] = ()
+) -> str:
     """Return the name of a run: 16 hex digits over its inputs, by which an attempt finds what earlier ones left.
 
     Run-time options and the code are not part of the name, nor is the number of steps unless the learning rate depends
@@ -33,11 +36,12 @@ def run_name(model: str, mixture: str, config: TrainingConfig, verifiers: Verifi
         mixture: digest of the mixture of prompts.
         config: the recipe's training options.
         verifiers: the options by which responses are judged.
+        benchmarks: digests of the benchmarks that validation asks.
     """
     options = non_default_options(config)
     if config.optimizer.schedule == "constant":
         options.pop("steps", None)
-    identity = [model, mixture, options, non_default_options(verifiers)]
+    identity = [model, mixture, options, non_default_options(verifiers), *benchmarks]
     return hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:16]
 
 

@@ -6,9 +6,11 @@ from dataclasses import replace
 import pytest
 
 from tasks.failures import MistakeError
+from tasks.generation.config import SamplingConfig
 from tasks.training.actors.process import ActorLostError
 from tasks.training.config import ActorsConfig
 from tasks.training.control.validation import split_validation
+from tasks.training.control.validation_figures import Question
 from tasks.verifiers.scores import Reward
 from tests.training.stand_ins import RecordingLearner, Run, ScriptedActor, TableJudge, config, prompts, settle
 
@@ -80,6 +82,35 @@ def test_each_reward_has_its_mean_by_name(tmp_path):
     last = rows_of(run.play())[-1]
     assert (last["validation/rewards/math/mean"], last["validation/rewards/mine.f/mean"]) == (1.0, -2.0)
     assert "validation/rewards/mine.never/mean" not in last
+
+
+def test_questions_of_a_benchmark_are_answered_beside_them_with_their_own_sampling(tmp_path):
+    (asked,) = prompts(50)[49:]
+    run = learning(tmp_path, options())
+    run.questions = [Question(asked, SamplingConfig(samples=2, max_tokens=7, seed=5), "sums")]
+    taken = []
+
+    class Asked(Learning):
+        async def generate(self, prompt_ids, sampling, seed):
+            if prompt_ids == asked.token_ids:
+                taken.append((sampling.max_tokens, seed))
+            return await super().generate(prompt_ids, sampling, seed)
+
+    held_out = {int(prompt.prompt_id[1:]) for prompt in split_validation(prompts(40), options())[1]} | {50}
+    run.make_actor = lambda _: Asked(held_out)
+    last = rows_of(run.play())[-1]
+    assert (last["validation/score"], last["validation/benchmarks/sums/score"]) == (1.0, 1.0)
+    assert len(taken) == 4 * 2  # four versions, of two samples
+    assert len(set(taken)) == 2  # the seeds are those of the samples, and equal for all versions
+    assert {tokens for tokens, _ in taken} == {7}
+
+
+def test_benchmarks_alone_take_no_prompt_out_of_training(tmp_path):
+    assert split_validation(prompts(40), options(validation={"prompts": 0}))[1] == []
+    run = learning(tmp_path, options(validation={"prompts": 0}))
+    run.questions = [Question(prompts(50)[49], SamplingConfig(samples=2, max_tokens=7, seed=5), "sums")]
+    run.make_actor = lambda _: Learning({50})
+    assert validated(run.play()) == [(0.0, 0.5), (2.0, 0.5), (4.0, 0.5), (6.0, 1.0)]
 
 
 def test_training_goes_on_while_an_actor_validates(tmp_path):
@@ -211,7 +242,7 @@ def test_a_dead_actor_costs_no_prompt_of_validation_however_long_nobody_else_has
     dead = []
     turns = options(steps=4, async_steps=0, max_staleness=0)
     run = learning(tmp_path, turns, Dies).play()
-    assert len(run.controller.validation._prompts) == 3
+    assert len(run.controller.validation._questions) == 3
     assert validated(run)[-1][0] == 4.0
     assert all(row["validation/unanswered"] == 0 for row in rows_of(run))
 
@@ -239,4 +270,4 @@ def test_a_version_that_no_actor_has_any_more_convicts_no_prompt(tmp_path):
         update={"actors": ActorsConfig(count=1, hang_seconds=1000), "stall_seconds": 1000}
     )
     run.play()
-    assert len(run.controller.validation._prompts) == 3
+    assert len(run.controller.validation._questions) == 3

@@ -1,0 +1,113 @@
+"""Reads the questions of the benchmarks that validation asks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tasks.config import non_default_options
+from tasks.evaluation.spec import AskedBenchmark
+from tasks.failures import MistakeError
+from tasks.generation import chat_template
+from tasks.generation.judging import judgeable
+from tasks.storage.model_folder import loading
+from tasks.tables.schemas import canonical_json
+from tasks.training.config import TrainingConfig
+from tasks.training.control.validation_figures import Question
+from tasks.training.groups.group import Prompt
+from tasks.verifiers import VerifiersConfig
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A benchmark that validation asks: its name and sampling, and its questions, a table of `schemas.PROMPTS`."""
+
+    asked: AskedBenchmark
+    questions: pa.Table
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of what its figures depend on besides the policy: sampling, questions and ground truths."""
+        columns = self.questions.select(["prompt_id", "messages", "verifier", "ground_truth"])
+        content = [non_default_options(self.asked), columns.to_pylist()]
+        return hashlib.sha256(canonical_json(content).encode()).hexdigest()
+
+
+def load_questions(
+    config: TrainingConfig, model: Path, benchmarks: Sequence[Benchmark], verifiers: VerifiersConfig
+) -> list[Question]:
+    """Return the questions of all benchmarks, tokenised by the model's tokenizer.
+
+    A question that this machine cannot judge, or that leaves no room for a response in the engine's context, is left
+    out with a warning that counts such questions.
+
+    Raises:
+        MistakeError: a benchmark has no question that can be asked.
+        RolloutError: none of a benchmark's questions can be judged here.
+        ModelError: the tokenizer cannot be loaded.
+        ChatTemplateError: the chat template refuses a question, or has no variable of `sampling.chat_template_kwargs`.
+    """
+    if not benchmarks:
+        return []
+    from transformers import AutoTokenizer
+
+    with loading(model):
+        tokenizer = AutoTokenizer.from_pretrained(model)
+    return [question for benchmark in benchmarks for question in _questions(config, benchmark, tokenizer, verifiers)]
+
+
+def _questions(
+    config: TrainingConfig, benchmark: Benchmark, tokenizer: Any, verifiers: VerifiersConfig
+) -> list[Question]:
+    asked, limit = benchmark.asked, config.actors.engine.max_model_len
+    table, set_aside = judgeable(benchmark.questions, verifiers, "evaluation")
+    if set_aside.num_rows:
+        reason = set_aside["reason"][0].as_py()
+        logger.warning("validation on %s: %d questions are left out: %s", asked.name, set_aside.num_rows, reason)
+    sampling = asked.sampling
+    if sampling.seed is None:
+        sampling = sampling.model_copy(update={"seed": config.seed})
+    rows = table.to_pylist()
+    token_ids = chat_template.encode(tokenizer, rows, sampling.chat_template_kwargs)
+    questions = [
+        Question(_prompt(row, tokens), sampling, asked.name)
+        for row, tokens in zip(rows, token_ids, strict=True)
+        if len(tokens) + sampling.max_tokens <= limit
+    ]
+    if not questions:
+        raise MistakeError(
+            f"validation: benchmark {asked.name!r} has no question that fits beside its sampling.max_tokens = "
+            f"{sampling.max_tokens} (actors.engine.max_model_len is {limit})"
+        )
+    if len(questions) < len(rows):
+        logger.warning(
+            "validation on %s: %d questions are left out: they do not fit beside its sampling.max_tokens = %d "
+            "(actors.engine.max_model_len is %d)",
+            asked.name,
+            len(rows) - len(questions),
+            sampling.max_tokens,
+            limit,
+        )
+    return questions
+
+
+def _prompt(row: dict[str, Any], token_ids: list[int]) -> Prompt:
+    return Prompt(
+        prompt_id=row["prompt_id"],
+        domain=row["domain"],
+        messages=row["messages"],
+        verifier=row["verifier"],
+        ground_truth=json.loads(row["ground_truth"]),
+        token_ids=token_ids,
+        pass_rate=None,
+    )

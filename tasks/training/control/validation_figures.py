@@ -1,0 +1,138 @@
+"""The figures of a validation: those of the prompts that are kept out of training, and of benchmarks."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tasks.generation.config import SamplingConfig
+from tasks.generation.interface import Completion
+from tasks.training.groups.group import Prompt
+from tasks.training.metric import Metric
+from tasks.verifiers import Score
+
+KEPT_OUT = ""
+"""The name in place of a benchmark's of the prompts of the mixture that are kept out of training."""
+
+VALIDATION = (
+    Metric("validation/score", "", "mean over prompts of the mean score of their responses; see below for benchmarks"),
+    Metric("validation/error", "", "standard error of that score over prompts"),
+    Metric("validation/pass_rate", "share", "mean over prompts of the share of their responses that pass"),
+    Metric("validation/truncated", "share of responses", "responses that were cut off at `max_tokens`"),
+    Metric("validation/rewards/<name>/mean", "", "mean of one of several rewards over responses, before its weight"),
+    Metric("validation/domains/<domain>/score", "", "the score over the prompts of one of several domains"),
+    Metric("validation/domains/<domain>/pass_rate", "share", "the pass rate over these prompts"),
+    Metric("validation/benchmarks/<name>/score", "", "the score over the questions of a benchmark"),
+    Metric("validation/benchmarks/<name>/error", "", "standard error of that score over questions"),
+    Metric("validation/benchmarks/<name>/pass_rate", "share", "the pass rate over these questions: avg@k"),
+    Metric("validation/benchmarks/<name>/truncated", "share of responses", "as above, of this benchmark"),
+    Metric("validation/unanswered", "responses", "responses that could not be generated or judged"),
+    Metric("validation/version", "steps", "optimizer steps that the validated policy has taken"),
+    Metric("validation/seconds", "s", "time from the beginning to the end of the validation"),
+)
+"""Metrics of what is not trained on (`validation`), at the steps after which one has ended. The first four are of the
+prompts that are kept out of training; where there are none, the means over benchmarks."""
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """A prompt that policies answer in validation.
+
+    Attributes:
+        prompt: the prompt.
+        sampling: options of its responses, with their number and the seed that their seeds come from.
+        benchmark: name of its benchmark; `KEPT_OUT` for a prompt of the mixture.
+    """
+
+    prompt: Prompt
+    sampling: SamplingConfig
+    benchmark: str = KEPT_OUT
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A response to a question of validation, with its judgement."""
+
+    question: Question
+    completion: Completion
+    score: Score
+
+
+def summary(asked: Sequence[Question], judged: Sequence[Answer]) -> dict[str, float] | None:
+    """Return the metrics of a validation by name, without their common beginning `validation/`.
+
+    Args:
+        asked: all questions.
+        judged: responses with a judgement.
+
+    Returns:
+        None where the score would not be that of other versions: no prompt that is kept out of training has a judged
+        response, or, without such prompts, a benchmark has none.
+    """
+    benchmarks = dict.fromkeys(question.benchmark for question in asked if question.benchmark != KEPT_OUT)
+    kept_out = _where(judged, lambda question: question.benchmark == KEPT_OUT)
+    of_benchmarks = {
+        name: _where(judged, lambda question, name=name: question.benchmark == name) for name in benchmarks
+    }
+    by_benchmark = {name: _figures(answers) for name, answers in of_benchmarks.items() if answers}
+    if any(question.benchmark == KEPT_OUT for question in asked):
+        if not kept_out:
+            return None
+        overall = _figures(kept_out)
+    elif not benchmarks or len(by_benchmark) < len(benchmarks):
+        return None
+    else:
+        overall = _mean(list(by_benchmark.values()))
+    return {
+        **overall,
+        **_rewards(kept_out),
+        **_domains(kept_out),
+        **{f"benchmarks/{name}/{key}": value for name, part in by_benchmark.items() for key, value in part.items()},
+    }
+
+
+def _where(answers: Sequence[Answer], is_chosen: Callable[[Question], bool]) -> list[Answer]:
+    return [answer for answer in answers if is_chosen(answer.question)]
+
+
+def _figures(answers: Sequence[Answer]) -> dict[str, float]:
+    """Return score, standard error, pass rate and share of truncated responses; there is at least one answer."""
+    by_prompt: dict[str, list[Answer]] = {}
+    for answer in answers:
+        by_prompt.setdefault(answer.question.prompt.prompt_id, []).append(answer)
+    scores = [statistics.fmean(answer.score.value for answer in group) for group in by_prompt.values()]
+    passed = [statistics.fmean(answer.score.passed for answer in group) for group in by_prompt.values()]
+    return {
+        "score": statistics.fmean(scores),
+        "error": statistics.stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else 0.0,
+        "pass_rate": statistics.fmean(passed),
+        "truncated": statistics.fmean(answer.completion.truncated for answer in answers),
+    }
+
+
+def _mean(figures: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the means of benchmarks' figures; the standard error is that of a mean of independent figures."""
+    means = {key: statistics.fmean(part[key] for part in figures) for key in figures[0]}
+    return {**means, "error": math.sqrt(sum(part["error"] ** 2 for part in figures)) / len(figures)}
+
+
+def _rewards(answers: Sequence[Answer]) -> dict[str, float]:
+    """Return the means of the rewards by name, where they apply."""
+    values: dict[str, list[float]] = {}
+    for part in (part for answer in answers for part in answer.score.rewards):
+        if part.value is not None:
+            values.setdefault(part.name, []).append(part.value)
+    return {f"rewards/{name}/mean": statistics.fmean(items) for name, items in sorted(values.items())}
+
+
+def _domains(answers: Sequence[Answer]) -> dict[str, float]:
+    """Return score and pass rate by domain; nothing where there is only one."""
+    domains = sorted({answer.question.prompt.domain for answer in answers})
+    if len(domains) < 2:
+        return {}
+    figures = {
+        name: _figures(_where(answers, lambda question, name=name: question.prompt.domain == name)) for name in domains
+    }
+    return {f"domains/{name}/{key}": part[key] for name, part in figures.items() for key in ("score", "pass_rate")}
