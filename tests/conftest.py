@@ -12,6 +12,8 @@ from tests.tiny_model import build
 
 # Many tests give a process a home of its own, where vLLM would find out anew what it knows of the model's class.
 os.environ.setdefault("VLLM_CACHE_ROOT", str(Path("~/.cache/vllm").expanduser()))
+# Ray runs its workers at niceness 15: beside the tests of other processes, engines and ranks of theirs would starve.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 WITH_ONE_ENGINE = (
     (

@@ -22,7 +22,7 @@ from tests import tiny_model
 from tests.training.driven import ENGINE, LEARNER, LOG, metrics, run
 from tests.training.mixtures import mixture
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1200)]  # a run with restarts, beside two other processes
 
 RECIPE = TrainingConfig.model_validate(
     {

@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from tasks.config import load_yaml
+from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.inputs.files import DATA_SPECS, RECIPES, DataFile, Recipe
 from tests.hub.models import CONTEXT, small
 
@@ -62,6 +63,15 @@ def shrunk_data(name: str, judge: str = "", *, filtered: bool = True) -> dict:
     return smaller
 
 
+def shrunk_benchmark(name: str, folder: Path) -> str:
+    """Write a benchmark that extends the shipped one of this name: one short response to a question; return its path."""
+    files = {load_yaml(BenchmarkFile, path).name: path.stem for path in BenchmarkFile.folder.glob("*.yaml")}
+    smaller = {"extends": files[name], "sampling": {"samples": 1, "max_tokens": TOKENS}, "majority": []}
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(smaller))
+    return str(path)
+
+
 def shrunk(name: str, folder: Path, judge: str = "", model: Path | None = None) -> Path:
     """Write a recipe that extends `workflows/recipes/<name>.yaml`, beside its data and evaluation; return its path.
 
@@ -93,7 +103,9 @@ def shrunk(name: str, folder: Path, judge: str = "", model: Path | None = None) 
     if shipped.objective.shaping.overlong is not None:
         recipe["objective.shaping.overlong"] = {"max_length": TOKENS, "cache": TOKENS // 4}
     if shipped.validation is not None:
-        recipe["validation"] = {"prompts": 2, "every": 1}
+        benchmarks = [shrunk_benchmark(benchmark.name, folder) for benchmark in shipped.benchmarks]
+        prompts = min(shipped.validation.prompts, 2)
+        recipe["validation"] = {"prompts": prompts, "every": 1, "benchmarks": benchmarks}
     source = shipped.model.source
     if source.kind == "hub":
         recipe["model.source"] = source.model_dump(exclude_unset=True) | {"name": small(source.name)}
