@@ -20,13 +20,16 @@ RUN := $(BIN)/pyflyte run workflows/rlvr.py rlvr
 IMAGES := data generation  # training has the image of generation
 PUBLISHED = $(shell sed -n 's/^published = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",')
 
-.PHONY: environment demo test test-fast test-all test-recipes test-mistakes test-images chaos chaos-hosts soak check lock image-digests reference format bench gpu-check cluster-check bench-learning images register registry-is-named config-exists code-server clean
+.PHONY: environment demo demo-experiment test test-fast test-all test-recipes test-mistakes test-images chaos chaos-hosts soak check lock image-digests reference format bench gpu-check cluster-check bench-learning images register registry-is-named config-exists code-server clean
 
 environment: $(VENV)/.ready  ## the environment alone, and how to use it
 	@echo "ready: source $(BIN)/activate; export FLYTE_SDK_LOCAL_SANDBOX=\$$PWD/outputs/flyte"
 
 demo: $(VENV)/.ready  ## the whole pipeline on the quickstart
 	@$(RUN)
+
+demo-experiment: $(VENV)/.ready  ## two variants of the quickstart, trained and compared
+	@$(BIN)/pyflyte run workflows/experiments.py experiment
 
 test: $(VENV)/.ready  ## what is worth running before every commit
 	@$(PYTEST) -m "not complete"

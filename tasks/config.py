@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -51,6 +51,15 @@ class Extendable(Config):
     named_by_recipe: ClassVar[bool] = False
     """True for a kind of file that a recipe names (`RecipeFile.companion`), so that the recipe's option is enough."""
 
+    @classmethod
+    def resolved(cls, data: dict[str, Any], folder: Path) -> dict[str, Any]:
+        """Return the content of a file in `folder` with its dotted keys as mappings, and its paths as seen from here.
+
+        Raises:
+            SpecError: a dotted key contradicts another key, or a path is relative to the working directory.
+        """
+        return _resolved(cls, data, folder)
+
     @model_validator(mode="before")
     @classmethod
     def _with_what_it_extends(cls, data: Any) -> Any:
@@ -70,6 +79,22 @@ class RecipeFile(Extendable):
             SpecError: it cannot be read.
         """
         raise TypeError(f"{type(self).__name__} names no {model.__name__}")
+
+
+class Composed(Config):
+    """A specification that is made from a file of another form: all that this file names is part of it."""
+
+    written: ClassVar[type[Extendable]]
+    """The form that a user writes."""
+
+    @classmethod
+    def of(cls, file: Any) -> Self:
+        """Return the specification that a file of the form `written` stands for.
+
+        Raises:
+            SpecError: a file that it names cannot be read, or does not fit.
+        """
+        raise NotImplementedError
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -131,17 +156,33 @@ def load_yaml(model: type[Model], path: str | Path) -> Model:
     return _valid(model, read_yaml(path), str(path), Path(path).parent)
 
 
+def from_options(model: type[Model], options: dict[str, Any], where: str) -> Model:
+    """Return the `model` of options whose paths are seen from here; `where` begins the message of an error.
+
+    Raises:
+        SpecError: they are no such model; lists every problem.
+    """
+    return _valid(model, options, where, Path())
+
+
 def parse(model: type[Model], text: str) -> Model:
     """Return the `model` that a command line gives as JSON or YAML text, as a path, or by the name of one that ships.
 
     Raises:
         SpecError: the file cannot be read, or its content is no such model; lists every problem.
     """
+    if issubclass(model, Composed) and not _is_whole(model, text):
+        return model.of(parse(model.written, text))
     if text.lstrip().startswith("{"):
         return _valid(model, _parsed(text, "the given value"), "the given value", Path())
     if issubclass(model, Extendable) and not Path(text).is_file():
         return load_yaml(model, file_called(text, model))
     return load_yaml(model, text)
+
+
+def _is_whole(model: type[Composed], text: str) -> bool:
+    """Return whether a text is the specification itself as JSON, and not a file that it is made from."""
+    return text.lstrip().startswith("{") and set(_parsed(text, "the given value")) == set(model.model_fields)
 
 
 def file_called(name: str, model: type[Extendable], beside: Path = Path(), where: str = "") -> Path:
@@ -172,7 +213,7 @@ def _valid(model: type[Model], data: Any, where: str, beside: Path) -> Model:
         )
     try:
         if issubclass(model, Extendable):
-            data = extended(_resolved(model, data, beside), model, beside=beside)
+            data = extended(model.resolved(data, beside), model, beside=beside)
         return model.model_validate(data)
     except ValidationError as error:
         raise SpecError(explain(error, where, model)) from None
@@ -239,7 +280,7 @@ def extended(
     base = read_yaml(path)
     if not isinstance(base, dict):
         raise SpecError(f"extends = {name!r}: {path} must hold a mapping; found {_quoted(base)}")
-    return _merged(extended(_resolved(model, base, path.parent), model, beside=path.parent, below=above), own)
+    return merged(extended(model.resolved(base, path.parent), model, beside=path.parent, below=above), own)
 
 
 def nested(data: dict[str, Any]) -> dict[str, Any]:
@@ -271,11 +312,12 @@ def _is_dotted(key: Any) -> bool:
     return isinstance(key, str) and "." in key
 
 
-def _merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+    """Merge the options `over` over those of `base`, mapping by mapping; one of another `kind` replaces the other."""
     if "kind" in over and over["kind"] != base.get("kind", over["kind"]):
         return over
     both = {
-        key: _merged(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
+        key: merged(base[key], value) if isinstance(value, dict) and isinstance(base.get(key), dict) else value
         for key, value in over.items()
     }
     return {**base, **both}

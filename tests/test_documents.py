@@ -69,6 +69,7 @@ KINDS_OF_COMMANDS = {
     r"make [\w./-]+.*": "test_targets_of_make_exist",
     r"(RLVR_SECRETS='[^']+' )?make register .*": "tests/workflows/test_registered_workflows.py",
     r"pyflyte run workflows/rlvr\.py rlvr.*": "tests/workflows/test_tutorial.py, test_pipeline.py",
+    r"pyflyte run workflows/experiments\.py experiment .*": "tests/workflows/test_experiments.py",
     r"pyflyte run (workflows|tasks)/.*": "tests/workflows/test_pipeline.py",
     r"pyflyte run --remote .*": "tests/flyte/test_remote_launch.py, and tests/backend where there is a backend",
     r"python -m tasks\.(training plan|mixing diff).*": "test_commands_run",

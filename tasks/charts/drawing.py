@@ -68,11 +68,15 @@ STYLE = f"""<style>
 
 @dataclass(frozen=True)
 class Series:
-    """A curve of `curves`: `points` are (x, y), and a point whose y is not finite is a gap."""
+    """A curve of `curves`: `points` are (x, y), and a point whose y is not finite is a gap.
+
+    `margins` are half the widths of the points' intervals, for a band around the curve; without them, it has none.
+    """
 
     label: str
     points: Sequence[tuple[float, float]]
     color: str
+    margins: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
@@ -230,6 +234,9 @@ def absent(sentence: str) -> str:
 def _curve(axes: Axes, series: Series) -> None:
     x, y = [point[0] for point in series.points], [point[1] for point in series.points]
     color = COLORS[series.color]
+    if series.margins:
+        low, high = ([value + sign * m for value, m in zip(y, series.margins, strict=True)] for sign in (-1, 1))
+        axes.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
     if len(x) <= _SMOOTH_FROM:
         axes.plot(x, y, color=color, linewidth=1.8, marker="o", markersize=3.2)
         return

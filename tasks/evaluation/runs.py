@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.evaluation.comparison import Evaluation, compare
+from tasks.evaluation.spec import ComparedBenchmark
 from tasks.failures import MistakeError
 from tasks.tables.parquet import validate
 from tasks.tables.schemas import AFTER, EVALUATION_PROMPTS, EVALUATION_ROLLOUTS
@@ -57,11 +58,30 @@ def compare_runs(runs: Sequence[Path], policy: str = AFTER) -> Evaluation:
     if len(set(names)) < len(names):
         raise MistakeError(f"runs to compare must have different folders, got {', '.join(names)}")
     answered = {name: _of_policy(run, policy) for name, run in zip(names, runs, strict=True)}
-    prompts = read_table(runs[0], "evaluation_prompts")
+    return compare_answers(answered, read_table(runs[0], "evaluation_prompts"), names[0])
+
+
+def compare_answers(
+    answered: Mapping[str, pa.Table],
+    prompts: pa.Table,
+    baseline: str,
+    benchmarks: Sequence[ComparedBenchmark] = (),
+) -> Evaluation:
+    """Compare policies of several runs on the prompts that all of them answered.
+
+    Args:
+        answered: by run, the `EVALUATION_ROLLOUTS` of one of its policies.
+        prompts: the `EVALUATION_PROMPTS` of one of the runs.
+        baseline: the run that all others are compared with.
+        benchmarks: margins and the k of majority@k, for the benchmarks that have any.
+
+    Raises:
+        MistakeError: runs that share no prompt.
+    """
     shared = reduce(set.__and__, (_pairs(table) for table in answered.values()))
     asked = prompts.filter(pa.array([pair in shared for pair in _listed(prompts)], pa.bool_()))
     if not asked.num_rows:
-        raise MistakeError(f"no prompt was answered in all of {', '.join(names)}: there is nothing to compare")
+        raise MistakeError(f"no prompt was answered in all of {', '.join(answered)}: there is nothing to compare")
     common = {
         name: table.filter(pa.array([pair in shared for pair in _listed(table)], pa.bool_()))
         for name, table in answered.items()
@@ -70,7 +90,7 @@ def compare_runs(runs: Sequence[Path], policy: str = AFTER) -> Evaluation:
         benchmark: asked.filter(pc.equal(asked["benchmark"], benchmark))
         for benchmark in dict.fromkeys(asked["benchmark"].to_pylist())
     }
-    return compare(common, by_benchmark, names[0])
+    return compare(common, by_benchmark, baseline, benchmarks)
 
 
 def _of_policy(run: Path, policy: str) -> pa.Table:

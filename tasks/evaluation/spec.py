@@ -28,24 +28,6 @@ class EvaluationSpec(Config):
     """Pod in which a policy is evaluated on a cluster."""
 
 
-class AskedBenchmark(Config):
-    """A benchmark as a policy answers it."""
-
-    name: str
-    """Name of the benchmark."""
-    sampling: SamplingConfig
-    """Options of the sampling of its questions."""
-    has_majority: bool = False
-    """True if equal answers to a question are counted, for majority@k."""
-
-
-class AskedBenchmarks(Config):
-    """The benchmarks that policies answer beside the held-out prompts."""
-
-    benchmarks: list[AskedBenchmark] = []  # noqa: RUF012 (pydantic copies defaults)
-    """The benchmarks, in the order of their tables of questions."""
-
-
 class ComparedBenchmark(Config):
     """A benchmark as policies are compared on it."""
 

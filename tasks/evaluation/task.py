@@ -11,7 +11,7 @@ import pyarrow as pa
 from flytekit import Resources
 
 from images import DATA, GENERATION
-from tasks.evaluation.spec import AskedBenchmark, AskedBenchmarks, ComparedBenchmarks, EvaluationSpec
+from tasks.evaluation.spec import ComparedBenchmarks, EvaluationSpec
 from tasks.flyte.stages import (
     RESULT,
     Folder,
@@ -27,15 +27,18 @@ from tasks.flyte.stages import (
     storage_location,
     write_output,
 )
+from tasks.generation.asked import AskedBenchmark, AskedBenchmarks
 from tasks.lineage.provenance import made_from
 from tasks.machine.resources import process_resources
 from tasks.tables.schemas import (
+    AFTER,
     EVALUATION,
     EVALUATION_PROMPTS,
     EVALUATION_ROLLOUTS,
     HELDOUT,
     PROMPTS,
     SET_ASIDE,
+    VERDICTS,
     StageSummary,
 )
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
@@ -45,9 +48,6 @@ if TYPE_CHECKING:
     from tasks.generation.sample_and_score import Rollouts
 
 logger = logging.getLogger(__name__)
-
-_VERDICTS = pa.schema([column for column in EVALUATION_ROLLOUTS if column.name != "response"])
-"""The columns of rollouts that the comparison reads: without the responses, which are most of the bytes."""
 
 NO_QUESTIONS: list[Parquet] = []
 """Tables of questions of an evaluation that has the held-out prompts alone."""
@@ -68,6 +68,11 @@ class Compared(NamedTuple):
     prompts: Parquet
     rollouts: Parquet
     set_aside: Parquet
+    summary: StageSummary
+
+
+class ComparedRuns(NamedTuple):
+    evaluation: Parquet
     summary: StageSummary
 
 
@@ -237,7 +242,7 @@ def compare_policies(
     watch = Stopwatch("comparison")
     files = dict(zip(policies, rollouts, strict=True))
     answered = {
-        name: pa.concat_tables([_VERDICTS.empty_table(), *read_input_batches(file, _VERDICTS)])
+        name: pa.concat_tables([VERDICTS.empty_table(), *read_input_batches(file, VERDICTS)])
         for name, file in files.items()
     }
     tables = [read_input(file, PROMPTS) for file in (prompts, *questions)]
@@ -272,6 +277,52 @@ def compare_policies(
                 for benchmark, table in zip(benchmarks.benchmarks, tables[1:], strict=True)
             ],
         ),
+    )
+
+
+@shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"))
+def compare_trained(
+    runs: list[str],
+    rollouts: list[Parquet],
+    prompts: Parquet,
+    baseline: str,
+    benchmarks: ComparedBenchmarks = NONE_COMPARED,
+) -> ComparedRuns:
+    """Compare the trained policies of several runs, on the prompts that all of them answered.
+
+    Args:
+        runs: names of the runs.
+        rollouts: the outputs `evaluation_rollouts` of each, in the same order.
+        prompts: the output `evaluation_prompts` of one of them.
+        baseline: the name among `runs` of the one that the others are compared with.
+        benchmarks: the margins and the k of majority@k of benchmarks.
+    """
+    import pyarrow.compute as pc
+
+    from tasks.charts import decks
+    from tasks.evaluation.intervals import FLIP_SEED
+    from tasks.evaluation.runs import compare_answers
+
+    watch = Stopwatch("comparison of runs")
+    tables = {
+        name: pa.concat_tables([VERDICTS.empty_table(), *read_input_batches(file, VERDICTS)])
+        for name, file in zip(runs, rollouts, strict=True)
+    }
+    answered = {name: table.filter(pc.equal(table["policy"], AFTER)) for name, table in tables.items()}
+    asked = read_input(prompts, EVALUATION_PROMPTS)
+    evaluation = compare_answers(answered, asked, baseline, benchmarks.benchmarks)
+    lineage = made_from(
+        __name__,
+        inputs={"rollouts": [content_digest(file) for file in rollouts], "prompts": content_digest(prompts)},
+        seed=FLIP_SEED,
+        runs=runs,
+        baseline=baseline,
+        benchmarks=benchmarks,
+    )
+    show("comparison", decks.comparison(evaluation.table))
+    return ComparedRuns(
+        write_output("experiment.parquet", evaluation.table, EVALUATION, lineage),
+        watch.summary(f"{len(runs)} runs on {asked.num_rows:,} prompts", **evaluation.facts()),
     )
 
 

@@ -6,10 +6,12 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
+import pyarrow as pa
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from tasks.config import Extendable, file_called, load_yaml
-from tasks.evaluation.spec import AskedBenchmark, ComparedBenchmark
+from tasks.evaluation.spec import ComparedBenchmark
+from tasks.generation.asked import AskedBenchmark
 from tasks.generation.config import SamplingConfig
 from tasks.sourcing.spec import EvaluationSet, SourceSpec
 
@@ -97,6 +99,17 @@ class BenchmarkFile(Extendable):
             majority=self.majority,
             margin=self.margin,
         )
+
+
+def questions(benchmark: BenchmarkFile) -> pa.Table:
+    """Return the questions of a benchmark, a table of `schemas.PROMPTS`, read here and not by a stage of a pipeline.
+
+    Raises:
+        SpecError: they cannot be read.
+    """
+    from tasks.sourcing.prompts import build_prompts
+
+    return build_prompts(benchmark.source, benchmark.max_prompt_chars).prompts
 
 
 def check_names(benchmarks: Sequence[BenchmarkFile], reserved: Collection[str]) -> None:

@@ -11,7 +11,8 @@ from tasks.cleaning.spec import CleaningSpec
 from tasks.config import Companion, Extendable, RecipeFile, RunTime, file_called, load_yaml, must_be_one_of
 from tasks.config_fields import NameOrFile
 from tasks.difficulty.spec import DifficultySpec
-from tasks.evaluation.spec import AskedBenchmarks, ComparedBenchmarks, EvaluationSpec
+from tasks.evaluation.spec import ComparedBenchmarks, EvaluationSpec
+from tasks.generation.asked import AskedBenchmarks
 from tasks.generation.models import ModelSpec
 from tasks.inputs.benchmarks import BenchmarkFile, NamedBenchmark, NamedQuestions, check_names, check_room
 from tasks.mixing.spec import MixtureSpec

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from tasks.config import Extendable
 from tasks.inputs.benchmarks import BenchmarkFile
+from tasks.inputs.experiments import ExperimentFile
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 
 FILES: dict[str, type[Extendable]] = {
@@ -19,6 +20,7 @@ FILES: dict[str, type[Extendable]] = {
     "training": Recipe,
     "evaluation": EvaluationFile,
     "benchmark": BenchmarkFile,
+    "experiment": ExperimentFile,
 }
 
 

@@ -17,6 +17,7 @@ from tasks.flyte.stages import show, uncached_stage
 from tasks.generation.config import SamplingConfig
 from tasks.generation.models import ModelSpec
 from tasks.inputs.evaluations import check_evaluation, pinned_evaluation, pinned_recipe
+from tasks.inputs.experiments import Experiment
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.inputs.fingerprints import fingerprinted, fingerprinted_model
 from tasks.inputs.heldout import check_heldout
@@ -128,6 +129,21 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> C
             for name, spec in zip(("data", "training", "evaluation"), (data, *as_given), strict=True)
         },
     )
+
+
+@uncached_stage(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"))
+def check_variants(experiment: Experiment) -> Experiment:
+    """Check the files of all variants before the first of them is run, and pass the experiment on.
+
+    Raises:
+        SpecError: as `preflight.check` raises it, after the variant's name.
+    """
+    for name, files in experiment.variants.items():
+        try:
+            check(sampled_as_trained(files.data, files.training), files.training, files.evaluation)
+        except SpecError as error:
+            raise SpecError(f"{experiment.name}: variants.{name}: {error}") from None
+    return experiment
 
 
 def _runs_on_this_machine() -> bool:

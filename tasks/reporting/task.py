@@ -26,7 +26,9 @@ from tasks.flyte.stages import (
     scratch,
     uncached_stage,
 )
+from tasks.inputs.experiments import Experiment
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
+from tasks.inputs.written import written_options
 from tasks.tables.content_digest import file_digest
 from tasks.tables.json_lines import read_json_lines
 from tasks.tables.schemas import (
@@ -47,6 +49,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tasks.reporting.page import ReportInputs
+
+
+EXPERIMENTS = "experiments"
+"""Name of the folder of experiments in that of local runs."""
 
 
 class Reported(NamedTuple):
@@ -103,7 +109,7 @@ def report(
     path.write_text(page)
     Deck("report", page)
 
-    on_laptop = context.execution_id is None or context.execution_id.project in ("local", "")
+    on_laptop = _is_local()
     runs = outputs_folder() if on_laptop else scratch("outputs")
     rates = [item.facts["tokens_per_second"] for item in summaries if item.stage == "training"]
     with new_run(runs, began, file_digest(str(path))[:8]) as (folder, final):
@@ -129,6 +135,46 @@ def report(
         write_index(runs)
         print_summary(summary, final / "report.html", summaries)
     return Reported(FlyteFile(str(path)), FlyteFile(str(final / "summary.json")))
+
+
+@uncached_stage(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"), enable_deck=True, deck_fields=())
+def report_experiment(
+    experiment: Experiment, evaluation: Parquet, comparison: StageSummary, metrics: list[JsonLines]
+) -> Html:
+    """Make the page of an experiment; a local one also gets a folder in `outputs/experiments`, and prints its lines.
+
+    Args:
+        experiment: the experiment.
+        evaluation: the figures of the trained policies, which have the names of their variants.
+        comparison: the summary of their comparison.
+        metrics: of each variant's training, a line a step, in the variants' order.
+    """
+    from tasks.reporting.experiment import lines, render
+    from tasks.reporting.publication import new_run
+    from tasks.storage.locations import outputs_folder
+
+    written = {
+        name: {part: written_options(getattr(files, part)) for part in type(files).model_fields}
+        for name, files in experiment.variants.items()
+    }
+    rows = {name: read_json_lines(local(file)) for name, file in zip(experiment.variants, metrics, strict=True)}
+    path = scratch("experiment.html")
+    path.write_text(render(experiment.name, written, rows, read_input(evaluation, EVALUATION)))
+    Deck("experiment", path.read_text())
+    if _is_local():
+        folders = outputs_folder() / EXPERIMENTS
+        with new_run(folders, datetime.now(UTC), file_digest(str(path))[:8]) as (folder, final):
+            shutil.copy(path, folder / "experiment.html")
+            shutil.copy(local(evaluation), folder / "experiment.parquet")
+            (folder / "variants.yaml").write_text(_yaml(written))
+        print("\n".join(["", *lines(comparison.facts["comparisons"]), f"experiment  {final / 'experiment.html'}"]))
+    return FlyteFile(str(path))
+
+
+def _is_local() -> bool:
+    """Return whether the execution is on the user's machine, which has a folder of results, and on no cluster."""
+    execution = current_context().execution_id
+    return execution is None or execution.project in ("local", "")
 
 
 def _report_inputs(

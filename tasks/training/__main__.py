@@ -75,9 +75,9 @@ def run(
 
     The same command again resumes what was interrupted; other options are another run.
     """
+    from tasks.inputs.benchmarks import questions
     from tasks.inputs.evaluations import pinned_recipe
     from tasks.inputs.fingerprints import fingerprinted
-    from tasks.sourcing.prompts import build_prompts
     from tasks.training.attempt import reported
     from tasks.training.control.questions import Benchmark
     from tasks.training.records.attached import attached
@@ -88,10 +88,7 @@ def run(
     verifiers = fingerprinted(judging.verifiers)
     model = check_model_folder(model) if model else prepared(config.model)
     inputs = {"model": file_digest(model), "mixture": file_digest(mixture)}
-    benchmarks = [
-        Benchmark(benchmark.asked, build_prompts(benchmark.source, benchmark.max_prompt_chars).prompts)
-        for benchmark in pinned_recipe(config).benchmarks
-    ]
+    benchmarks = [Benchmark(benchmark.asked, questions(benchmark)) for benchmark in pinned_recipe(config).benchmarks]
     digests = [benchmark.digest for benchmark in benchmarks]
     folder = folder or folder_of(run_name(inputs["model"], inputs["mixture"], config.run, verifiers, digests))
     make_run_folder(folder)

@@ -12,7 +12,6 @@ from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
 from images import TRAINING
-from tasks.evaluation.spec import AskedBenchmarks
 from tasks.failures import InfrastructureError
 from tasks.flyte.ray_job import HeadNodeConfig, RayJobConfig
 from tasks.flyte.stages import (
@@ -29,6 +28,7 @@ from tasks.flyte.stages import (
     show,
     shown_stage,
 )
+from tasks.generation.asked import AskedBenchmarks
 from tasks.lineage.provenance import made_from
 from tasks.machine.resources import ray_resources
 from tasks.storage.locations import address_of, folder_of

@@ -111,7 +111,7 @@ class StandIns:
             "judge_rollouts", self.rollouts(prompts, spec.sampling.samples, "initial"), ROLLOUTS, judged=0
         )
 
-    def train_policy(self, model, mixture, config, verifiers):
+    def train_policy(self, model, mixture, config, verifiers, questions, asked):
         folder = self.new("train_policy")
         (folder / "policy").mkdir(parents=True)
         (folder / "policy" / "weights").write_text(f"trained {config.steps}" if self.learns else "initial")

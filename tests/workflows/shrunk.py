@@ -64,7 +64,7 @@ def shrunk_data(name: str, judge: str = "", *, filtered: bool = True) -> dict:
 
 
 def shrunk_benchmark(name: str, folder: Path) -> str:
-    """Write a benchmark that extends the shipped one of this name: one short response to a question; return its path."""
+    """Write a benchmark that extends the shipped one of this name: one short response each; return its path."""
     files = {load_yaml(BenchmarkFile, path).name: path.stem for path in BenchmarkFile.folder.glob("*.yaml")}
     smaller = {"extends": files[name], "sampling": {"samples": 1, "max_tokens": TOKENS}, "majority": []}
     path = folder / f"{name}.yaml"

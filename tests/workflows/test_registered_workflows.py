@@ -26,8 +26,9 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 LABEL = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 """What Kubernetes takes for the value of a label."""
 
+EXPERIMENT = {"check_variants", "run_variants", "report_experiment"}
 CLUSTER_CHECK = {"check_for", "check_machines", "check_pod", "conclude"}
-UNCACHED = {"preflight", "checking", "data", "train", "evaluation", "report", *CLUSTER_CHECK}
+UNCACHED = {"preflight", "checking", "data", "train", "evaluation", "report", *EXPERIMENT, *CLUSTER_CHECK}
 ENGINES = {"check_model", "roll_out", "evaluate_policy", "train_policy"}
 IMAGES = {
     "preflight": "data",
@@ -58,6 +59,10 @@ IMAGES = {
     "check_machines": "training",
     "check_pod": "data",
     "conclude": "data",
+    "check_variants": "data",
+    "compare_trained": "data",
+    "run_variants": "data",
+    "report_experiment": "data",
 }
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.config import non_default_options
-from tasks.evaluation.spec import AskedBenchmark
 from tasks.failures import MistakeError
 from tasks.generation import chat_template
+from tasks.generation.asked import AskedBenchmark
 from tasks.generation.judging import judgeable
 from tasks.storage.model_folder import loading
 from tasks.tables.schemas import canonical_json

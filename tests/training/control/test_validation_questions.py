@@ -3,8 +3,8 @@
 import pyarrow as pa
 import pytest
 
-from tasks.evaluation.spec import AskedBenchmark
 from tasks.failures import MistakeError
+from tasks.generation.asked import AskedBenchmark
 from tasks.generation.config import SamplingConfig
 from tasks.generation.judging import RolloutError
 from tasks.tables.parquet import read_table

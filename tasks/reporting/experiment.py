@@ -1,0 +1,117 @@
+"""The page of an experiment: the options of its variants, their curves, and their figures at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from markupsafe import Markup
+
+from tasks import charts
+from tasks.charts import Series, color_of
+from tasks.lineage.differences import differences
+from tasks.reporting.environment import templates
+from tasks.tables.schemas import EVERYTHING
+
+BAND = 1.96
+"""Half the width of a band around a validation curve, in standard errors: a 95% interval over prompts."""
+VALIDATION = "validation/"
+ON_BENCHMARKS = f"{VALIDATION}benchmarks/"
+"""The beginnings of metrics of validation, and of those on a benchmark, whose name follows."""
+
+Metrics = Sequence[Mapping[str, Any]]
+"""The metrics of a run: one mapping a step."""
+
+
+def render(
+    name: str, variants: Mapping[str, Mapping[str, Any]], metrics: Mapping[str, Metrics], table: pa.Table
+) -> str:
+    """Return the page as HTML text.
+
+    Args:
+        name: of the experiment.
+        variants: by name, the options of its three files that are not at their defaults, by file.
+        metrics: by variant, those of its training.
+        table: `EVALUATION` of the trained policies, named as their variants.
+    """
+    options = dict(zip(variants, differences(list(variants.values())), strict=True))
+    return (
+        templates()
+        .get_template("experiment.html.j2")
+        .render(
+            title=f"rlvr-flyte: {name}",
+            style=Markup(charts.STYLE),  # noqa: S704 - the charts' own style sheet
+            options=options,
+            curves=Markup(charts.grid(_charts(metrics))),  # noqa: S704 - escaped by the charts
+            final=Markup(charts.before_after(table)),  # noqa: S704 - likewise
+            rows=final_rows(table),
+        )
+    )
+
+
+def _charts(metrics: Mapping[str, Metrics]) -> list[str]:
+    """Draw one chart for each benchmark of validation, and for the kept-out prompts, the reward and the length."""
+    names = {
+        key.removeprefix(ON_BENCHMARKS).removesuffix("/score")
+        for rows in metrics.values()
+        for row in rows
+        for key in row
+        if key.startswith(ON_BENCHMARKS) and key.endswith("/score")
+    }
+    drawn = [
+        _chart(f"Validation: {name}", "mean score and its 95% interval", metrics, f"{ON_BENCHMARKS}{name}/score")
+        for name in sorted(names)
+    ]
+    score = f"{VALIDATION}score"
+    drawn.append(_chart("Validation", "mean score and its 95% interval", metrics, score))
+    drawn.append(_chart("Reward in training", "mean score", metrics, "reward"))
+    drawn.append(_chart("Response length", "tokens, mean", metrics, "response_length"))
+    return drawn
+
+
+def _chart(title: str, unit: str, metrics: Mapping[str, Metrics], key: str) -> str:
+    """Draw one metric of all variants, over versions with a band where it is one of validation, else over steps."""
+    x = f"{VALIDATION}version" if key.startswith(VALIDATION) else "step"
+    error = f"{key.removesuffix('score')}error"
+    series = []
+    for position, (name, rows) in enumerate(metrics.items()):
+        drawn = [row for row in rows if key in row and x in row]
+        margins = [BAND * row[error] for row in drawn] if x != "step" else []
+        points = [(float(row[x]), float(row[key])) for row in drawn]
+        series.append(Series(name, points, color_of("", position), margins))
+    return charts.curves(title, unit, series)
+
+
+def final_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """Return the pass rates of all variants, a row for each benchmark, in the order of the table.
+
+    A row has the keys `benchmark`, `n` and `variants`: by name the key `rate`, and `difference` from the baseline but
+    for the baseline itself; both are rows of `EVALUATION`.
+    """
+    rows: dict[str, dict[str, Any]] = {}
+    for row in table.to_pylist():
+        if row["metric"] != "pass_rate":
+            continue
+        entry = rows.setdefault(row["benchmark"], {"benchmark": row["benchmark"], "n": row["n"], "variants": {}})
+        entry["variants"].setdefault(row["policy"], {})["rate" if row["baseline"] is None else "difference"] = row
+    return list(rows.values())
+
+
+def lines(comparisons: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return one line for each comparison of a variant with the baseline: both pass rates, and their difference.
+
+    `comparisons` are those of `tasks.evaluation.comparison.Evaluation.facts`.
+    """
+    return [_line(compared) for compared in comparisons]
+
+
+def _line(compared: Mapping[str, Any]) -> str:
+    p_value = compared["p_value"] if compared["adjusted_p_value"] is None else compared["adjusted_p_value"]
+    low, high = 100 * compared["gain_low"], 100 * compared["gain_high"]
+    what = "held out" if compared["benchmark"] == EVERYTHING else compared["benchmark"]
+    return (
+        f"{what}: {compared['policy']} {compared['rate']:.1%}, {compared['baseline']} {compared['baseline_rate']:.1%}, "
+        f"{100 * compared['gain']:+.1f} points ({low:+.1f} to {high:+.1f}, 95%), p = {p_value:.2g}, "
+        f"{compared['n']:,} prompts"
+    )

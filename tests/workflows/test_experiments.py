@@ -1,0 +1,162 @@
+"""Experiments: variants of a recipe, each the whole pipeline, and the page that compares them."""
+
+import json
+
+import pytest
+import yaml
+
+from tasks.config import SpecError, parse
+from tasks.inputs.experiments import Experiment, ExperimentFile
+from tasks.inputs.preflight import check_variants
+from tasks.tables.parquet import read_table
+from tasks.tables.schemas import EVALUATION
+from workflows.experiments import experiment
+
+pytestmark = pytest.mark.long
+
+SUMS = {
+    "name": "sums",
+    "card": "https://example.org/sums",
+    "licence": "mit",
+    "source": {
+        "domain": "math",
+        "verifier": "math",
+        "loader": {"kind": "jsonl", "path": "sums.jsonl"},
+        "columns": {"prompt": "question", "ground_truth": "answer"},
+    },
+    "sampling": {"samples": 2, "max_tokens": 8, "seed": 3},
+}
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes an experiment of the quickstart beside a benchmark of four sums; returns its path."""
+
+    def write(**content):
+        rows = [{"question": f"1 + {i} =", "answer": str(1 + i)} for i in range(4)]
+        (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        (tmp_path / "sums.yaml").write_text(yaml.safe_dump(SUMS))
+        defaults = {"name": "rates", "recipe": "quickstart", "variants": {"one": {}, "two": {}}}
+        (tmp_path / "experiment.yaml").write_text(yaml.safe_dump({**defaults, **content}))
+        return str(tmp_path / "experiment.yaml")
+
+    return write
+
+
+def test_each_variant_runs_the_pipeline_and_what_they_share_runs_once(
+    stand_ins, written, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr("tasks.charts.drawing._svg", lambda *_: "<svg/>")
+    variants = {"as-it-is": {}, "faster": {"training": {"optimizer.learning_rate": 0.25}}}
+    file = parse(Experiment, written(variants=variants, evaluation={"benchmarks": ["sums.yaml"]}))
+    made = experiment(experiment=file)
+    assert stand_ins.ran["train_policy"] == 2
+    assert stand_ins.ran["roll_out"] == stand_ins.ran["prepare_model"] == 1, "both have the same data and model"
+    table = read_table(made.evaluation.path, EVALUATION).to_pandas()
+    rates = table[table.metric == "pass_rate"]
+    assert set(rates.policy) == {"as-it-is", "faster"}
+    assert {"all", "sums"} <= set(rates.benchmark)
+    assert set(rates[rates.baseline.notna()].policy) == {"faster"}
+    latest = tmp_path / "outputs" / "experiments" / "latest"
+    assert {path.name for path in latest.iterdir()} == {"experiment.html", "experiment.parquet", "variants.yaml"}
+    page = (latest / "experiment.html").read_text()
+    assert "training.optimizer.learning_rate = 0.25" in page
+    printed = capsys.readouterr().out
+    assert "sums: faster " in printed
+    assert str(latest.resolve() / "experiment.html") in printed
+
+    stand_ins.ran.clear()
+    experiment(experiment=file)
+    assert not stand_ins.ran
+
+
+def test_a_mistake_in_the_last_variant_is_a_sentence_before_the_first_runs(stand_ins, written):
+    unknown = written(variants={"one": {}, "two": {"training": {"optimizer.learning_rat": 1}}})
+    with pytest.raises(SpecError, match=r"rates: variants.two.training: optimizer.learning_rat: unknown key \(did you"):
+        parse(Experiment, unknown)
+    contradicting = written(variants={"one": {}, "two": {"data": {"mixture.sources": {"nothing": {"weight": 1}}}}})
+    with pytest.raises(SpecError, match=r"rates: variants.two: .*mixture.sources: no source is called 'nothing'"):
+        check_variants(experiment=parse(Experiment, contradicting))
+    assert not stand_ins.ran
+
+
+def test_changes_are_merged_over_those_of_all_variants_and_over_the_recipes_files(written, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "data.yaml").write_text("extends: quickstart\nmixture.heldout: 3\n")
+    path = written(
+        training={"steps": 7, "optimizer.learning_rate": 0.5},
+        evaluation={"benchmarks": ["sums.yaml"]},
+        variants={
+            "one": {},
+            "two": {"training": {"optimizer.learning_rate": 0.25}, "data": {"extends": "mine/data.yaml"}},
+        },
+    )
+    made = parse(Experiment, path)
+    one, two = made.variants.values()
+    assert (made.baseline, one.training.steps, two.training.steps) == ("one", 7, 7)
+    assert (one.training.optimizer.learning_rate, two.training.optimizer.learning_rate) == (0.5, 0.25)
+    assert one.training.sampling == two.training.sampling
+    assert two.data.mixture.heldout == 3 != one.data.mixture.heldout
+    assert [benchmark.name for benchmark in one.evaluation.benchmarks] == ["sums"]
+    assert parse(Experiment, made.model_dump_json()) == made
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ({"variants": {"one": {}}}, "variants .*at least 2"),
+        ({"baseline": "three"}, "baseline: no variant is called 'three'; there are: one, two"),
+        ({"recipe": "quickstrat"}, r"recipe = 'quickstrat': no such file \(did you mean 'quickstart'\?\)"),
+        ({"variants": {"one": {}, "a/b": {}}}, "a/b"),
+        (
+            {"variants": {"one": {}, "two": {"steps": 3}}},
+            r"variants.two.steps: unknown key; accepted: data, evaluation",
+        ),
+    ],
+)
+def test_a_mistake_of_the_file_is_one_sentence(written, content, sentence):
+    with pytest.raises(SpecError, match=sentence):
+        parse(Experiment, written(**content))
+
+
+SHIPPED = sorted(path.stem for path in ExperimentFile.folder.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_experiment_changes_what_it_says_and_nothing_else(name):
+    made = parse(Experiment, name)
+    base = made.variants[made.baseline]
+    for variant, files in made.variants.items():
+        changed = [part for part in ("data", "training", "evaluation") if getattr(files, part) != getattr(base, part)]
+        assert changed == ([] if variant == made.baseline else [CHANGED[name]]), variant
+
+
+CHANGED = {
+    "dapo_ablation": "training",
+    "domains": "data",
+    "quickstart": "training",
+    "start": "training",
+    "updates": "training",
+}
+
+
+def test_the_rows_of_dapos_ablation_differ_by_one_technique_each():
+    rows = [files.training for files in parse(Experiment, "dapo_ablation").variants.values()]
+    techniques = [
+        (
+            row.objective.shaping.filter_truncated,
+            row.objective.clip_high,
+            row.objective.shaping.overlong is not None,
+            row.objective.aggregation,
+            row.resampling.kind,
+        )
+        for row in rows
+    ]
+    assert techniques == [
+        (False, 0.2, False, "sequence", "none"),
+        (True, 0.2, False, "sequence", "none"),
+        (True, 0.28, False, "sequence", "none"),
+        (False, 0.28, True, "sequence", "none"),
+        (False, 0.28, True, "token", "none"),
+        (False, 0.28, True, "token", "dynamic"),
+    ]

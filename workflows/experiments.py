@@ -1,0 +1,67 @@
+"""An experiment: variants of a recipe, each the whole pipeline, and one page that compares them.
+
+pyflyte run workflows/experiments.py experiment [--experiment FILE]
+
+The variants are launched by the pipeline's launch plan, so that each is an execution of its own on a cluster. What they
+share, such as the difficulty of the same prompts, comes from the cache.
+"""
+
+from typing import NamedTuple
+
+from flytekit import LaunchPlan, Resources, workflow
+
+from images import DATA
+from tasks.evaluation.task import compare_trained
+from tasks.flyte.stages import Html, Parquet, composed
+from tasks.inputs.experiments import Experiment, quickstart_experiment
+from tasks.inputs.preflight import check_variants
+from tasks.reporting.task import report_experiment
+from workflows.rlvr import rlvr
+
+PIPELINE = LaunchPlan.get_or_create(rlvr)
+"""The launch plan of the pipeline, which has its name."""
+QUICKSTART = quickstart_experiment()
+
+
+class Experimented(NamedTuple):
+    """The outputs of an experiment: the page, and the figures of the trained policies, named as their variants."""
+
+    page: Html
+    evaluation: Parquet
+
+
+@composed(container_image=DATA, requests=Resources(cpu="1", mem="1Gi"), node_dependency_hints=[PIPELINE])
+def run_variants(experiment: Experiment) -> Experimented:
+    """Run the pipeline with the files of every variant, and compare what they trained.
+
+    Args:
+        experiment: the experiment, whose files have been checked.
+    """
+    # Nodes have numbers, and not the variants' names, whose length is the user's: see `workflows.data`.
+    results = [
+        PIPELINE(data=files.data, training=files.training, evaluation=files.evaluation).with_overrides(
+            node_name=f"variant-{number}"
+        )
+        for number, files in enumerate(experiment.variants.values())
+    ]
+    compared = compare_trained(
+        runs=list(experiment.variants),
+        rollouts=[run.evaluation_rollouts for run in results],
+        prompts=results[0].evaluation_prompts,
+        baseline=experiment.baseline,
+        benchmarks=experiment.variants[experiment.baseline].evaluation.compared,
+    ).with_overrides(node_name="compare")
+    page = report_experiment(
+        experiment=experiment,
+        evaluation=compared.evaluation,
+        comparison=compared.summary,
+        metrics=[run.metrics for run in results],
+    ).with_overrides(node_name="report")
+    return Experimented(page, compared.evaluation)
+
+
+@workflow
+def experiment(experiment: Experiment = QUICKSTART) -> Experimented:
+    """Train the variants of an experiment and compare them; without arguments, one of the quickstart's size."""
+    checked = check_variants(experiment=experiment).with_overrides(node_name="check")
+    return run_variants(experiment=checked).with_overrides(node_name="variants")
