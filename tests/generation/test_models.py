@@ -8,7 +8,16 @@ import pytest
 from huggingface_hub.utils import filter_repo_objects
 from pydantic import ValidationError
 
-from tasks.generation.models import HUB_FILES, HubModel, LocalFolder, ModelError, ModelSpec, PackagedGguf, prepare_model
+from tasks.generation.models import (
+    HUB_FILES,
+    HubModel,
+    LocalFolder,
+    ModelError,
+    ModelSpec,
+    PackagedGguf,
+    StoredFolder,
+    prepare_model,
+)
 from tasks.storage.model_folder import weight_bytes
 
 
@@ -177,3 +186,43 @@ def test_a_model_of_the_hub_comes_with_what_its_tokenizer_needs(vocabulary):
         "onnx/model.onnx",
     ]
     assert list(filter_repo_objects([*wanted, *others], allow_patterns=list(HUB_FILES))) == wanted
+
+
+@pytest.fixture
+def stored(tiny_model):
+    """A copy of a model on storage that is no disk, beside a file that is none of the model's."""
+    import fsspec
+
+    storage = fsspec.filesystem("memory")
+    storage.put(str(tiny_model), "/bucket/policy", recursive=True)
+    storage.pipe_file("/bucket/policy/optimizer.bin", b"states")
+    yield ModelSpec(source=StoredFolder(address="memory://bucket/policy"))
+    storage.rm("/bucket", recursive=True)
+
+
+def test_a_model_on_blob_storage_is_fetched_without_what_is_not_the_models(stored, tiny_model, tmp_path):
+    folder = prepare_model(stored, tmp_path / "fetched")
+    assert (folder / "model.safetensors").read_bytes() == (tiny_model / "model.safetensors").read_bytes()
+    assert not (folder / "optimizer.bin").exists()
+    assert stored.name == "policy"
+
+
+def test_other_weights_at_the_same_address_are_another_model(stored):
+    import fsspec
+
+    before = stored.fingerprinted()
+    assert stored.fingerprinted() == before
+    fsspec.filesystem("memory").pipe_file("/bucket/policy/model.safetensors", b"other")
+    assert stored.fingerprinted() != before
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("memory://bucket/nothing", r"address = 'memory://bucket/nothing': no folder with weights"),
+        ("nosuch://bucket/policy", r"address = 'nosuch://bucket/policy': not an address that can be opened"),
+    ],
+)
+def test_an_address_without_a_model_is_a_sentence(address, sentence):
+    with pytest.raises(ModelError, match=sentence):
+        ModelSpec(source=StoredFolder(address=address)).fingerprinted()

@@ -11,7 +11,9 @@ from flytekit.types.file import FlyteFile
 from tasks.config import SpecError, load_yaml, parse
 from tasks.evaluation.__main__ import main
 from tasks.inputs.evaluations import check_evaluation
-from tasks.inputs.files import DataFile, EvaluationFile, quickstart
+from tasks.inputs.experiments import Experiment, ExperimentFile
+from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
+from tasks.inputs.preflight import check_together
 from tasks.tables.parquet import read_table
 from tasks.tables.schemas import EVALUATION, EVALUATION_ROLLOUTS, PROMPTS
 from tests.paths import ROOT
@@ -184,6 +186,12 @@ def test_the_documents_files_are_what_they_say(tmp_path):
         (tmp_path / name).write_text(text)
     (tmp_path / "sums.jsonl").write_text('{"question": "1 + 1 =", "answer": "2"}')
     evaluation = load_yaml(EvaluationFile, tmp_path / "my_evaluation.yaml")
-    assert evaluation.names_of_policies == ["before", "after", "released", "earlier"]
+    assert evaluation.names_of_policies == ["before", "after", "released", "earlier", "elsewhere"]
     assert [benchmark.name for benchmark in evaluation.benchmarks] == ["gsm8k-test", "sums"]
     assert evaluation.benchmarks[1].source.loader.path == str(tmp_path / "sums.jsonl")
+    recipe = load_yaml(Recipe, tmp_path / "my_validated_recipe.yaml")
+    assert [benchmark.name for benchmark in recipe.benchmarks] == ["sums"]
+    experiment = Experiment.of(load_yaml(ExperimentFile, tmp_path / "my_experiment.yaml"))
+    assert list(experiment.variants) == ["as-it-is", "faster", "fewer-held-out"]
+    for files in experiment.variants.values():
+        check_together(files.data, files.training, files.evaluation)
