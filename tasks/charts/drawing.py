@@ -130,8 +130,9 @@ def curves(
         _integer_axis(axes)
         axes.set_xlabel(x_label)
         values = [y for _, points in drawn for _, y in points]
+        tops = [point[1] + margin for one, _ in drawn for point, margin in zip(one.points, one.margins, strict=False)]
         if from_zero and min(values) >= 0:
-            axes.set_ylim(bottom=0, top=max(values) * 1.08 or 1)
+            axes.set_ylim(bottom=0, top=max(values + tops) * 1.08 or 1)
 
     summary = [
         f"{one.label}: from {_short(points[0][1])} at {_short(points[0][0])} to {_short(points[-1][1])} "

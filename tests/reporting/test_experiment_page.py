@@ -1,0 +1,69 @@
+"""The page of an experiment, on figures that are made up."""
+
+import pytest
+
+from tasks.reporting.experiment import final_rows, lines, render
+from tasks.tables.parquet import table_from_rows
+from tasks.tables.schemas import EVALUATION
+
+VARIANTS = {
+    "slow": {"training": {"steps": 4, "optimizer": {"learning_rate": 0.1}}},
+    "fast": {"training": {"steps": 4, "optimizer": {"learning_rate": 0.3}}},
+}
+SCORE = "validation/benchmarks/sums/score"
+
+
+def figure(policy, value, baseline=None, metric="pass_rate"):
+    row = {"benchmark": "sums", "metric": metric, "policy": policy, "baseline": baseline}
+    return {**row, "value": value, "low": value - 0.1, "high": value + 0.1, "n": 40}
+
+
+def table(*rows):
+    return table_from_rows(rows, EVALUATION, "made up")
+
+
+TABLE = table(
+    figure("slow", 0.5), figure("fast", 0.7), figure("fast", 0.2, baseline="slow"), figure("fast", 9.0, metric="length")
+)
+
+
+def metrics(rise):
+    return [
+        {"step": 1, "reward": 0.1},
+        {"step": 2, "reward": 0.2, "validation/version": 0, SCORE: 0.25, f"{SCORE[:-5]}error": 0.05},
+        {"step": 3, "reward": 0.2 + rise, "validation/version": 2, SCORE: 0.25 + rise, f"{SCORE[:-5]}error": 0.05},
+    ]
+
+
+@pytest.mark.long
+def test_a_page_has_the_options_that_differ_the_curves_and_the_differences():
+    page = render("rates", VARIANTS, {"slow": metrics(0.125), "fast": metrics(0.5)}, TABLE)
+    assert "training.optimizer.learning_rate = 0.3" in page
+    assert "training.steps" not in page, "it is the same in both"
+    assert "slow: from 0.25 at 0 to 0.375 at 2; fast: from 0.25 at 0 to 0.75 at 2" in page
+    assert "Reward in training" in page
+    assert "70.0%" in page
+    assert "+20.0 points (+10.0 to +30.0)" in page
+
+
+def test_names_that_a_user_gives_are_escaped():
+    page = render("<b>", {"<i>": {}, "slow": {}}, {}, table(figure("<i>", 0.5), figure("slow", 0.5)))
+    assert "<b>" not in page
+    assert "<i>" not in page.partition("</style>")[2].replace('<i style="', "")
+
+
+def test_a_benchmark_has_a_row_and_the_baseline_no_difference():
+    (row,) = final_rows(TABLE)
+    assert row["n"] == 40
+    assert {name: sorted(figures) for name, figures in row["variants"].items()} == {
+        "slow": ["rate"],
+        "fast": ["difference", "rate"],
+    }
+
+
+def test_a_line_has_both_rates_and_the_corrected_p_value():
+    compared = {"policy": "fast", "baseline": "slow", "benchmark": "all", "baseline_rate": 0.5, "rate": 0.7, "n": 1200}
+    compared |= {"gain": 0.2, "gain_low": 0.1, "gain_high": 0.3, "p_value": 0.01, "adjusted_p_value": 0.02}
+    assert lines([compared]) == [
+        "held out: fast 70.0%, slow 50.0%, +20.0 points (+10.0 to +30.0, 95%), p = 0.02, 1,200 prompts"
+    ]
