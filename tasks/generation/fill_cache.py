@@ -55,7 +55,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Generated:
-    """What a call of `sample` did for one workload.
+    """The work of a call of `sample` for one workload.
 
     Attributes:
         reused: number of responses that were in the cache already.

@@ -50,10 +50,10 @@ class Excerpt:
         """Return at most `most` characters of it, from both ends."""
         if not self.left_out:
             return Excerpt.of(self.head, most)
-        there = len(self.head) + len(self.tail)
-        most = min(most, there)
+        held = len(self.head) + len(self.tail)
+        most = min(most, held)
         end = most // 2
-        return Excerpt(self.head[: most - end], self.tail[len(self.tail) - end :], self.left_out + there - most)
+        return Excerpt(self.head[: most - end], self.tail[len(self.tail) - end :], self.left_out + held - most)
 
 
 def size(text: str) -> int:

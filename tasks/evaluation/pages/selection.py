@@ -17,7 +17,7 @@ PER_VERDICT = 4
 Pair = tuple[str, str]
 """A policy, and the one that it is compared with."""
 Change = Literal["better", "worse", "same", "unknown"]
-"""How a question's pass rate differs between two policies; `unknown` where one of them has no judged response."""
+"""Change of a question's pass rate between two policies; `unknown` where one of them has no judged response."""
 Verdict = Literal["passes", "fails", "unjudged"]
 
 
@@ -45,7 +45,7 @@ class Shown:
 
 @dataclass(frozen=True)
 class Selection:
-    """What the page of a benchmark shows.
+    """The part of a benchmark that its page shows.
 
     Attributes:
         shown: the questions, in the benchmark's order.
