@@ -28,6 +28,7 @@ VERDICTS = pa.schema([column for column in EVALUATION_ROLLOUTS if column.name !=
 SAMPLES = 4
 MEAN_CHARS = 1_500
 """Mean length of a response, in characters; GSM8K's solutions by an instructed model are about as long."""
+WORDS = ["we", "need", "to", "find", "the", "sum", "of", "all", "digits", "so", "that", "is", "<", "&", "\n", "once"]
 DOMAINS = ("math", "code", "precise_if", "chat")
 
 
@@ -56,8 +57,7 @@ def heldout(count: int) -> pa.Table:
 
 def rollouts(prompts: pa.Table, skill: float, generator: np.random.Generator) -> Iterator[pa.Table]:
     """Rollouts of one policy on the prompts, in parts; lengths have a long tail, as those of models do."""
-    words = np.array("we need to find the sum of all digits so that each case is counted < & \n once".split(" "))
-    text = " ".join(generator.choice(words, 200_000))
+    text = " ".join(generator.choice(WORDS, 200_000))
     for start in range(0, prompts.num_rows, 1_000):
         ids = prompts.column("prompt_id")[start : start + 1_000].to_pylist()
         count = len(ids) * SAMPLES
@@ -95,8 +95,8 @@ def main(count: int, folder: Path) -> dict[str, float]:
     """Compare two policies with `count` rollouts in all, from file to tables, pages and report."""
     from tasks.evaluation.comparison import compare
     from tasks.evaluation.pages.page import BenchmarkPages
-    from tasks.reporting.page import render
     from tasks.reporting.heldout_rollouts import heldout_rollouts
+    from tasks.reporting.page import render
 
     generator = np.random.default_rng(7)
     asked = heldout(count // len(POLICIES) // SAMPLES)
