@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from flytekit import Resources
 from flytekit.types.directory import FlyteDirectory
 
@@ -138,7 +137,7 @@ def evaluate_policy(
             output_tokens=sampled.output_tokens,
             tokens_per_second=sampled.tokens_per_second,
             engine_start_seconds=sampled.start_seconds,
-            benchmarks=_took(benchmarks, rollouts),
+            benchmarks=rollouts.took([benchmark.name for benchmark in benchmarks]),
             unjudged=unjudged,
             verifiers=sampled.verifiers,
             too_long=rollouts.set_aside.num_rows,
@@ -190,24 +189,6 @@ def _rollouts(
             max_unjudged=config.max_unjudged,
             on_judged=judged,
         )
-
-
-def _took(benchmarks: Sequence[AskedBenchmark], rollouts: Rollouts) -> list[dict[str, Any]]:
-    """Return, for each benchmark, its responses and their tokens, and what was generated now with its engine seconds.
-
-    What was not generated now came from the cache of rollouts.
-    """
-    return [
-        {
-            "name": benchmark.name,
-            "responses": table.num_rows,
-            "tokens": pc.sum(table.column("num_tokens")).as_py() or 0,
-            "generated_responses": generated.responses,
-            "generated_tokens": generated.output_tokens,
-            "engine_seconds": generated.seconds,
-        }
-        for benchmark, table, generated in zip(benchmarks, rollouts.tables, rollouts.sampled.workloads, strict=True)
-    ]
 
 
 def _read_answers(

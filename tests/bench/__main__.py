@@ -282,6 +282,7 @@ def report() -> list[Figure]:
             Figure.stated(f"{name}: {part}", found[f"{part}_cpu"], "CPU s", "pyarrow: read the table", bare)
             for part in ("compare", "pages", "render")
         ),
+        Figure.stated(f"{name}: drawing", found["render_cpu"], "CPU s", "of a small run", found["small_cpu"]),
     ]
 
 

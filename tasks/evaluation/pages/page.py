@@ -26,6 +26,8 @@ HEAD_BYTES, QUESTION_BYTES, RESPONSE_BYTES = 8_000, 620, 260
 """Bytes of a page's markup: in front of the questions, around a question with two policies, around a response."""
 ANSWER_BYTES, REASON_BYTES = 120, 400
 """Bytes of an answer, and of the reason why a response could not be judged, that a page shows."""
+CHOSEN_BY = ["prompt_id", "sample", "passed"]
+"""Columns of rollouts by which it is chosen what a page shows."""
 _NOTHING = Excerpt("")
 
 
@@ -42,14 +44,12 @@ class BenchmarkPages:
 
         Args:
             asked: the questions of every benchmark, by its name: a table of `PROMPTS` each.
-            answered: by policy, its rows of `EVALUATION_ROLLOUTS`; the responses may be missing, and the column
-                `policy` may have another name.
+            answered: by policy, its rows of `EVALUATION_ROLLOUTS`, of which `CHOSEN_BY` are read.
             pairs: the policies that are compared, each with its baseline.
         """
         self._policies = list(answered)
-        named = {policy: _without_policy(table) for policy, table in answered.items()}
         self._selections = {
-            benchmark: select(with_responses(prompts, _of_benchmark(named, benchmark)), self._policies, pairs)
+            benchmark: select(with_responses(prompts, _of_benchmark(answered, benchmark)), self._policies, pairs)
             for benchmark, prompts in asked.items()
         }
         self._wanted = {
@@ -57,15 +57,15 @@ class BenchmarkPages:
             for benchmark, selection in self._selections.items()
             for policy, row in selection.rows()
         }
-        self._texts: dict[tuple[str, str, str, int], Excerpt] = {}
+        self._rows: dict[tuple[str, str, str, int], dict[str, Any]] = {}
 
     def read(self, policy: str, rollouts: pa.Table) -> None:
         """Take the responses that the pages show from a part of a policy's `EVALUATION_ROLLOUTS`."""
         columns = (rollouts.column(name).to_pylist() for name in ("benchmark", "prompt_id", "sample"))
-        responses = rollouts.column("response")
-        for index, about in enumerate(zip(*columns, strict=True)):
-            if (policy, *about) in self._wanted:
-                self._texts[policy, *about] = Excerpt.of(responses[index].as_py())
+        wanted = [i for i, about in enumerate(zip(*columns, strict=True)) if (policy, *about) in self._wanted]
+        for row in rollouts.take(pa.array(wanted, pa.int64())).to_pylist():
+            about = (policy, row["benchmark"], row["prompt_id"], row["sample"])
+            self._rows[about] = row | {"response": Excerpt.of(row["response"])}
 
     def write(self, folder: Path) -> Path:
         """Write a page for each benchmark, `NAME.html`, once all responses were read; return the folder."""
@@ -119,11 +119,13 @@ class BenchmarkPages:
 
     def _side(self, benchmark: str, shown: Shown, policy: str) -> dict[str, Any]:
         """Return what the template shows of a policy's responses to a question."""
-        rows = shown.question.responses.get(policy, ())
-        passed = [row["passed"] for row in rows if row["passed"] is not None]
+        answered = shown.question.responses.get(policy, ())
+        passed = [row["passed"] for row in answered if row["passed"] is not None]
+        prompt = shown.question.prompt["prompt_id"]
+        rows = [self._rows[policy, benchmark, prompt, row["sample"]] for row in shown.responses[policy]]
         return {
             "policy": policy,
-            "samples": len(rows),
+            "samples": len(answered),
             "judged": len(passed),
             "passes": sum(passed),
             "responses": [
@@ -136,26 +138,20 @@ class BenchmarkPages:
                     "answer": None if row["answer"] is None else Excerpt.of(row["answer"]).within(ANSWER_BYTES),
                     "reason": Excerpt.of(row["error"] or "").within(REASON_BYTES),
                     "rewards": ", ".join(_reward(part) for part in row["rewards"] or ()),
-                    "text": self._texts.get((policy, benchmark, row["prompt_id"], row["sample"]), _NOTHING),
+                    "text": row["response"],
                 }
-                for row in shown.responses[policy]
+                for row in rows
             ],
         }
 
 
 def _of_benchmark(answered: Mapping[str, pa.Table], benchmark: str) -> pa.Table:
-    """Return the rows of all policies on a benchmark, with the policies' names."""
-    return pa.concat_tables(
-        [
-            part.append_column("policy", pa.array([policy] * part.num_rows, pa.string()))
-            for policy, table in answered.items()
-            for part in [table.filter(pc.equal(table.column("benchmark"), benchmark))]
-        ]
-    )
-
-
-def _without_policy(rollouts: pa.Table) -> pa.Table:
-    return rollouts.drop_columns([name for name in ("policy", "response") if name in rollouts.column_names])
+    """Return the columns `CHOSEN_BY` of all policies on a benchmark, with the policies' names."""
+    parts = []
+    for policy, table in answered.items():
+        part = table.select(CHOSEN_BY).filter(pc.equal(table.column("benchmark"), benchmark))
+        parts.append(part.append_column("policy", pa.array([policy] * part.num_rows, pa.string())))
+    return pa.concat_tables(parts)
 
 
 def _reward(part: Mapping[str, Any]) -> str:
