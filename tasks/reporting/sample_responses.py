@@ -22,26 +22,26 @@ def samples(before: pa.Table, after: pa.Table, prompts: pa.Table) -> list[dict[s
     """
     judged = (_by_prompt(before), _by_prompt(after))
     columns = (prompts.column(name).to_pylist() for name in ("prompt_id", "domain"))
-    rows = []
-    for index, (prompt, domain) in enumerate(zip(*columns, strict=True)):
+    pairs = []
+    for row, (prompt, domain) in enumerate(zip(*columns, strict=True)):
         if all(prompt in policy for policy in judged):
             first, second = (policy[prompt].mean for policy in judged)
-            rows.append(_Pair(prompt, domain, index, second - first, second))
-    rows.sort(key=lambda row: row.prompt)
-    better = sorted((row for row in rows if row.gain > 0), key=lambda row: -row.gain)
-    same = sorted((row for row in rows if row.gain == 0), key=lambda row: row.after)
-    worse = sorted((row for row in rows if row.gain < 0), key=lambda row: row.gain)
-    chosen = [("improved", row) for row in _spread(better)[:3]]
-    chosen += [("unchanged", row) for row in same[:2]] + [("got worse", row) for row in worse[:1]]
+            pairs.append(_Pair(prompt, domain, row, second - first, second))
+    pairs.sort(key=lambda pair: pair.prompt)
+    better = sorted((pair for pair in pairs if pair.gain > 0), key=lambda pair: -pair.gain)
+    same = sorted((pair for pair in pairs if pair.gain == 0), key=lambda pair: pair.after)
+    worse = sorted((pair for pair in pairs if pair.gain < 0), key=lambda pair: pair.gain)
+    chosen = [("improved", pair) for pair in _spread(better)[:3]]
+    chosen += [("unchanged", pair) for pair in same[:2]] + [("got worse", pair) for pair in worse[:1]]
     return [
         {
             "verdict": verdict,
-            "prompt": prompts.slice(row.index, 1).to_pylist()[0],
-            "before": _side(before, judged[0][row.prompt]),
-            "after": _side(after, judged[1][row.prompt]),
-            "gain": row.gain,
+            "prompt": prompts.slice(pair.row, 1).to_pylist()[0],
+            "before": _side(before, judged[0][pair.prompt]),
+            "after": _side(after, judged[1][pair.prompt]),
+            "gain": pair.gain,
         }
-        for verdict, row in chosen
+        for verdict, pair in chosen
     ]
 
 
@@ -50,7 +50,7 @@ class _Pair(NamedTuple):
 
     prompt: str
     domain: str
-    index: int
+    row: int
     gain: float
     after: float
 
