@@ -23,12 +23,16 @@ FILES = quickstart()
 
 
 class Comparison(NamedTuple):
-    """The outputs of an evaluation; tables have the columns of `tasks.tables.schemas`."""
+    """The outputs of an evaluation; tables have the columns of `tasks.tables.schemas`.
+
+    `benchmarks` is a folder with a page for people on each benchmark.
+    """
 
     evaluation: Parquet
     evaluation_prompts: Parquet
     evaluation_rollouts: Parquet
     set_aside_evaluation: Parquet
+    benchmarks: Folder
     summaries: list[StageSummary]
 
 
@@ -87,6 +91,7 @@ def evaluation(
         evaluation_prompts=compared.prompts,
         evaluation_rollouts=compared.rollouts,
         set_aside_evaluation=compared.set_aside,
+        benchmarks=compared.pages,
         summaries=[*(done.summary for done in evaluated.values()), compared.summary],
     )
 

@@ -106,7 +106,8 @@ def _mean_rewards(judged: pd.DataFrame) -> pd.DataFrame:
 
 def _rewards(judged: pd.DataFrame) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The rewards that apply, with the prompts of their responses."""
-    for prompt, parts in zip(judged["prompt_id"], judged["rewards"], strict=True):
+    prompts = judged["prompt_id"].to_numpy(object)  # pandas makes a scalar of each text where it iterates over them
+    for prompt, parts in zip(prompts, judged["rewards"], strict=True):
         for part in () if parts is None else parts:
             if part["value"] is not None:
                 yield prompt, part

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.config import must_be_one_of
@@ -57,12 +58,29 @@ def questions(run: Path, benchmark: str) -> list[Question]:
     """
     prompts, rollouts = (read_table(run, name) for name in ("evaluation_prompts", "evaluation_rollouts"))
     must_be_one_of(benchmark, set(prompts["benchmark"].to_pylist()), f"{run}: --benchmark", "benchmark")
+    return with_responses(*(table.filter(pc.equal(table["benchmark"], benchmark)) for table in (prompts, rollouts)))
+
+
+def with_responses(prompts: pa.Table, rollouts: pa.Table) -> list[Question]:
+    """Return the questions of one benchmark, in the order of `prompts`, with the rows of `rollouts` of all policies.
+
+    Args:
+        prompts: of `PROMPTS`, or a table that extends it.
+        rollouts: of `EVALUATION_ROLLOUTS`, of the benchmark alone; a column that nobody reads may be missing.
+    """
     answered: defaultdict[str, defaultdict[str, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
-    chosen = pc.equal(rollouts["benchmark"], benchmark)
-    for row in rollouts.filter(chosen).sort_by("sample").to_pylist():
+    for row in rollouts.to_pylist():
         answered[row["prompt_id"]][row["policy"]].append(row)
-    asked = prompts.filter(pc.equal(prompts["benchmark"], benchmark)).to_pylist()
-    return [Question(prompt, answered[prompt["prompt_id"]]) for prompt in asked]
+    return [
+        Question(
+            prompt,
+            {
+                policy: sorted(rows, key=lambda row: row["sample"])
+                for policy, rows in answered[prompt["prompt_id"]].items()
+            },
+        )
+        for prompt in prompts.to_pylist()
+    ]
 
 
 def lines(question: Question, policies: Sequence[str]) -> Iterator[str]:

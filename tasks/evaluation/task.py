@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import pyarrow as pa
 from flytekit import Resources
+from flytekit.types.directory import FlyteDirectory
 
 from images import DATA, GENERATION
 from tasks.evaluation.spec import ComparedBenchmarks, EvaluationSpec
@@ -22,6 +23,7 @@ from tasks.flyte.stages import (
     read_input,
     read_input_batches,
     sampling_progress,
+    scratch,
     show,
     shown_stage,
     storage_location,
@@ -44,6 +46,7 @@ from tasks.tables.schemas import (
 from tasks.verifiers.config import DEFAULTS, VerifiersConfig
 
 if TYPE_CHECKING:
+    from tasks.evaluation.pages.page import BenchmarkPages
     from tasks.generation.fill_cache import Workload
     from tasks.generation.sample_and_score import Rollouts
 
@@ -68,6 +71,7 @@ class Compared(NamedTuple):
     prompts: Parquet
     rollouts: Parquet
     set_aside: Parquet
+    pages: Folder
     summary: StageSummary
 
 
@@ -76,7 +80,9 @@ class ComparedRuns(NamedTuple):
     summary: StageSummary
 
 
-@shown_stage(container_image=GENERATION, requests=Resources(cpu="2", mem="8Gi"))
+@shown_stage(
+    container_image=GENERATION, requests=Resources(cpu="2", mem="8Gi"), ignored_code=("tasks.evaluation.pages",)
+)
 def evaluate_policy(
     policy: Folder,
     prompts: Parquet,
@@ -136,6 +142,7 @@ def evaluate_policy(
             output_tokens=sampled.output_tokens,
             tokens_per_second=sampled.tokens_per_second,
             engine_start_seconds=sampled.start_seconds,
+            benchmarks=rollouts.took([benchmark.name for benchmark in benchmarks]),
             unjudged=unjudged,
             verifiers=sampled.verifiers,
             too_long=rollouts.set_aside.num_rows,
@@ -234,10 +241,13 @@ def compare_policies(
         questions: the questions of benchmarks that all of them answered, a table each.
         benchmarks: the names, the margins and the k of majority@k of these benchmarks, in the same order.
         set_aside: questions and prompts that were set aside, which are put into one table.
+
+    Of its outputs `pages` is a folder with a page for people on each benchmark, `NAME.html`.
     """
     from tasks.charts import decks
     from tasks.evaluation.comparison import compare
     from tasks.evaluation.intervals import FLIP_SEED
+    from tasks.evaluation.pages.page import BenchmarkPages
 
     watch = Stopwatch("comparison")
     files = dict(zip(policies, rollouts, strict=True))
@@ -249,8 +259,9 @@ def compare_policies(
     for benchmark, table in zip(benchmarks.benchmarks, tables[1:], strict=True):
         if sentence := benchmark.shortfall(table.num_rows):
             logger.warning(sentence)
-    names = (HELDOUT, *(benchmark.name for benchmark in benchmarks.benchmarks))
-    evaluation = compare(answered, dict(zip(names, tables, strict=True)), baseline, benchmarks.benchmarks)
+    asked = dict(zip((HELDOUT, *(one.name for one in benchmarks.benchmarks)), tables, strict=True))
+    evaluation = compare(answered, asked, baseline, benchmarks.benchmarks)
+    pages = BenchmarkPages(asked, answered, list(evaluation.comparisons))
     inputs: dict[str, str | list[str]] = {
         "rollouts": [content_digest(file) for file in rollouts],
         "heldout": content_digest(prompts),
@@ -260,15 +271,13 @@ def compare_policies(
         __name__, inputs=inputs, seed=FLIP_SEED, policies=policies, baseline=baseline, benchmarks=benchmarks
     )
     show("comparison", decks.comparison(evaluation.table))
-    asked = pa.concat_tables([_of_benchmark(table, name) for name, table in zip(names, tables, strict=True)])
-    everything = (
-        _named(part, name) for name, file in files.items() for part in read_input_batches(file, EVALUATION_ROLLOUTS)
-    )
+    prompts_of_all = pa.concat_tables([_of_benchmark(table, name) for name, table in asked.items()])
     return Compared(
         write_output("evaluation.parquet", evaluation.table, EVALUATION, lineage),
-        write_output("evaluation_prompts.parquet", asked, EVALUATION_PROMPTS, lineage),
-        write_output("evaluation_rollouts.parquet", everything, EVALUATION_ROLLOUTS, lineage),
+        write_output("evaluation_prompts.parquet", prompts_of_all, EVALUATION_PROMPTS, lineage),
+        write_output("evaluation_rollouts.parquet", _all_rollouts(files, pages), EVALUATION_ROLLOUTS, lineage),
         write_output("set_aside.parquet", _set_aside(set_aside), SET_ASIDE, lineage),
+        FlyteDirectory(str(pages.write(scratch("benchmarks")))),
         watch.summary(
             evaluation.headline(),
             **evaluation.facts(),
@@ -337,6 +346,14 @@ def _of_benchmark(prompts: pa.Table, benchmark: str) -> pa.Table:
     """Return `PROMPTS` with the benchmark's name."""
     names = pa.array([benchmark] * prompts.num_rows, pa.string())
     return prompts.add_column(0, EVALUATION_PROMPTS.field("benchmark"), names)
+
+
+def _all_rollouts(files: Mapping[str, Parquet], pages: BenchmarkPages) -> Iterator[pa.Table]:
+    """Yield the rollouts of all policies in parts, with the policies' names, and let the pages read them."""
+    for name, file in files.items():
+        for part in read_input_batches(file, EVALUATION_ROLLOUTS):
+            pages.read(name, part)
+            yield _named(part, name)
 
 
 def _named(rollouts: pa.Table, policy: str) -> pa.Table:

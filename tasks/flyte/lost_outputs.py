@@ -40,6 +40,7 @@ WRITERS = {
     "evaluation.parquet": "tasks/evaluation/task.py compare_policies",
     "evaluation_prompts.parquet": "tasks/evaluation/task.py compare_policies",
     "evaluation_rollouts.parquet": "tasks/evaluation/task.py compare_policies",
+    "benchmarks": "tasks/evaluation/task.py compare_policies",
 }
 """The module and the task that write an output, by the name of its file or folder, where one task alone does."""
 

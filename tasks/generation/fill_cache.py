@@ -21,6 +21,7 @@ from tasks.generation.interface import EngineError, EngineOptionsError, Sampler,
 from tasks.generation.judging import Judged, call_of, fill_verdicts, verifiers_for
 from tasks.generation.policy_server import open_server
 from tasks.generation.rollout_cache import RolloutCache, Verdict, known_scores, responses, verdict_row
+from tasks.generation.time_shares import TimeShares
 from tasks.machine import precision
 from tasks.machine.resources import has_gpu
 from tasks.tables.schemas import messages_key
@@ -53,26 +54,54 @@ class Workload:
 
 
 @dataclass(frozen=True)
+class Generated:
+    """The work of a call of `sample` for one workload.
+
+    Attributes:
+        reused: number of responses that were in the cache already.
+        responses: number of responses generated now.
+        output_tokens: number of tokens sampled now.
+        seconds: its share of the engine's wall time (`TimeShares`).
+    """
+
+    reused: int
+    responses: int
+    output_tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Sampled:
     """The result of `sample`: the number of responses that count of every prompt, and figures of this call.
 
     Attributes:
         counts: by workload, for every prompt the number of its first responses that count.
-        reused: number of responses that were in the cache already.
-        responses: number of responses generated now.
-        output_tokens: number of tokens sampled now.
+        workloads: by workload, what this call did.
         start_seconds: wall time until the engine took requests; 0 where no engine was started.
         seconds: wall time of generation.
         verifiers: counters and latencies by verifier (`VerifierPool.figures`).
     """
 
     counts: list[list[int]]
-    reused: int
-    responses: int
-    output_tokens: int
+    workloads: list[Generated]
     start_seconds: float
     seconds: float
     verifiers: dict[str, float]
+
+    @property
+    def reused(self) -> int:
+        """Number of responses that were in the cache already."""
+        return sum(workload.reused for workload in self.workloads)
+
+    @property
+    def responses(self) -> int:
+        """Number of responses generated now."""
+        return sum(workload.responses for workload in self.workloads)
+
+    @property
+    def output_tokens(self) -> int:
+        """Number of tokens sampled now."""
+        return sum(workload.output_tokens for workload in self.workloads)
 
     @property
     def tokens_per_second(self) -> float:
@@ -111,15 +140,15 @@ def sample(
     if remaining is not None:  # it decides by the scores of cached responses, too
         for workload in workloads:
             _judge_cached(workload, verifiers, verifier_workers, on_judged, logged)
-    jobs = [_jobs(workload, remaining) for workload in workloads]
-    reused = sum(len(job.present) for part in jobs for job in part)
+    jobs = [_jobs(number, workload, remaining) for number, workload in enumerate(workloads)]
+    reused = [sum(len(job.present) for job in part) for part in jobs]
     lacking = [
         (job, ids)
         for workload, part in zip(workloads, jobs, strict=True)
         for job, ids in _tokenised(workload, part, model)
     ]
     most_samples = max((workload.sampling.samples for workload in workloads), default=1)
-    generation = _Generation(model, engine, most_samples, on_judged, logged)
+    generation = _Generation(model, engine, len(workloads), most_samples, on_judged, logged)
     if lacking:
         ordered = [lacking[index] for index in interleaved([job.row["verifier"] for job, _ in lacking])]
         judges = {name for workload in workloads for name in verifiers_for(workload.prompts)}
@@ -132,9 +161,12 @@ def sample(
                 workload.cache.verdicts.flush()
     return Sampled(
         counts=[[job.taken for job in part] for part in jobs],
-        reused=reused,
-        responses=generation.responses,
-        output_tokens=generation.output_tokens,
+        workloads=[
+            Generated(*figures)
+            for figures in zip(
+                reused, generation.responses, generation.output_tokens, generation.shares.seconds, strict=True
+            )
+        ],
         start_seconds=generation.start_seconds,
         seconds=generation.seconds,
         verifiers=generation.verifiers,
@@ -146,6 +178,7 @@ class _Job:
     """A prompt that is being sampled.
 
     Attributes:
+        workload: number of its workload, from 0.
         row: of `PROMPTS`.
         key: of its responses in the cache.
         sampling: options of the sampling.
@@ -156,6 +189,7 @@ class _Job:
         taken: number of its first responses that count.
     """
 
+    workload: int
     row: dict[str, Any]
     key: str
     sampling: SamplingConfig
@@ -166,14 +200,14 @@ class _Job:
     taken: int = 0
 
     @classmethod
-    def of(cls, row: dict[str, Any], key: str, workload: Workload, remaining: Remaining | None) -> _Job:
+    def of(cls, number: int, row: dict[str, Any], key: str, workload: Workload, remaining: Remaining | None) -> _Job:
         """The job of a prompt with its cached responses, which count as far as they are complete."""
         sampling, cache = workload.sampling, workload.cache
-        present = {number for number in range(sampling.samples) if (key, number) in cache.responses}
+        present = {sample for sample in range(sampling.samples) if (key, sample) in cache.responses}
         scores: dict[int, float | None] = {}
         if remaining is not None and present:
             scores = known_scores(row["prompt_id"], key, sorted(present), cache)
-        job = cls(row, key, sampling, cache, remaining, present, scores)
+        job = cls(number, row, key, sampling, cache, remaining, present, scores)
         job.take_present()
         return job
 
@@ -209,12 +243,12 @@ def _judge_cached(
     fill_verdicts(prompts, cached, cache, verifiers, verifier_workers, on_judged, logged)
 
 
-def _jobs(workload: Workload, remaining: Remaining | None) -> list[_Job]:
-    """Return the job of each prompt, with its cached responses."""
+def _jobs(number: int, workload: Workload, remaining: Remaining | None) -> list[_Job]:
+    """Return the job of each prompt of the workload with this number, with its cached responses."""
     keys = _keys(workload.prompts)
     workload.cache.responses.find(keys)
     rows = workload.prompts.to_pylist()
-    return [_Job.of(row, key, workload, remaining) for row, key in zip(rows, keys, strict=True)]
+    return [_Job.of(number, row, key, workload, remaining) for row, key in zip(rows, keys, strict=True)]
 
 
 def _keys(prompts: pa.Table) -> list[str]:
@@ -230,17 +264,22 @@ def _tokenised(workload: Workload, jobs: Sequence[_Job], model: Path) -> list[tu
 
 
 class _Generation:
-    """One sampler and one pool of verifiers that work off jobs; its attributes are the figures of `Sampled`."""
+    """One sampler and one pool of verifiers that work off jobs.
+
+    Its attributes are the figures of `Sampled`, and by workload those of `Generated`.
+    """
 
     def __init__(
         self,
         model: Path,
         config: EngineConfig,
+        workloads: int,
         most_samples: int,
         on_judged: Judged,
         logged: LoggedFunctions,
     ) -> None:
-        self.responses = self.output_tokens = 0
+        self.responses, self.output_tokens = [0] * workloads, [0] * workloads
+        self.shares = TimeShares(workloads)
         self.start_seconds = self.seconds = 0.0
         self.verifiers: dict[str, float] = {}
         self._model = model
@@ -287,9 +326,10 @@ class _Generation:
         """Generate and judge one response, and add both to the cache."""
         sampling, cache = job.sampling, job.cache
         seed = None if sampling.seed is None else sample_seed(sampling.seed, job.key, number)
-        completion = await sampler.generate(ids, sampling, seed=seed, with_logprobs=False)
-        self.responses += 1
-        self.output_tokens += completion.num_tokens
+        with self.shares.request(job.workload):
+            completion = await sampler.generate(ids, sampling, seed=seed, with_logprobs=False)
+        self.responses[job.workload] += 1
+        self.output_tokens[job.workload] += completion.num_tokens
         cache.responses.append(
             {
                 "key": job.key,

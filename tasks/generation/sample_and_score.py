@@ -50,6 +50,26 @@ class Rollouts:
         """The rollouts of all workloads."""
         return pa.concat_tables([ROLLOUTS.empty_table(), *self.tables])
 
+    def took(self, names: Sequence[str]) -> list[dict[str, Any]]:
+        """Return what the responses of every workload took, as JSON values for the facts of a stage.
+
+        Those that were not generated now came from the cache; their tokens are among `tokens`.
+
+        Args:
+            names: of the workloads, in their order.
+        """
+        return [
+            {
+                "name": name,
+                "responses": table.num_rows,
+                "tokens": pc.sum(table.column("num_tokens")).as_py() or 0,
+                "generated_responses": generated.responses,
+                "generated_tokens": generated.output_tokens,
+                "engine_seconds": generated.seconds,
+            }
+            for name, table, generated in zip(names, self.tables, self.sampled.workloads, strict=True)
+        ]
+
 
 def fitting(
     prompts: pa.Table, model: Path, sampling: SamplingConfig, room: int, within: str, stage: Stage

@@ -25,6 +25,7 @@ def templates() -> Environment:
         formats.duration,
         formats.count,
         formats.cost,
+        formats.money,
         formats.decimal,
         formats.p_value,
         formats.moment,

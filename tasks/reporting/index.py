@@ -1,4 +1,8 @@
-"""The page `outputs/index.html`: all runs of that folder, the newest first, with the options in which they differ."""
+"""The page `outputs/index.html`: all runs of that folder, the newest first, with what tells them apart.
+
+That is their data, their initial checkpoint, the nearest recipe that ships with what was overridden, their gain, and
+the options in which they differ from each other.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,8 @@ from tasks.lineage.differences import differences
 from tasks.reporting.environment import templates
 from tasks.storage.durable import whole
 
+OVERRIDDEN = 8
+"""Options that differ from the nearest recipe that the page shows of a run; of others it has the number."""
 COMPARISON = {"before", "after", "gain", "gain_low", "gain_high"}
 """Keys of a summary that has a comparison of two policies."""
 
@@ -37,7 +43,7 @@ def write_index(outputs: Path) -> Path:
     rows = [(name, run, own) for (name, run), own in zip(runs, options, strict=True)]
     page = outputs / "index.html"
     with whole(page) as partial:
-        partial.write_text(templates().get_template("index.html.j2").render(runs=rows, page=_page))
+        partial.write_text(templates().get_template("index.html.j2").render(runs=rows, page=_page, shown=OVERRIDDEN))
     return page
 
 

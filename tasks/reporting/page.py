@@ -18,6 +18,7 @@ from tasks.reporting import sections
 from tasks.reporting.environment import templates
 from tasks.reporting.reward_means import reward_means
 from tasks.reporting.sample_responses import samples
+from tasks.reporting.sampling_costs import sampling_costs
 from tasks.tables.parquet import validate
 from tasks.tables.schemas import EVALUATION, GRADED, LEDGER, MIXTURE, ROLLOUTS, SET_ASIDE, StageSummary
 
@@ -47,6 +48,7 @@ class ReportInputs:
         outputs: what the run made (`tasks.reporting.lineage.rows`).
         lineage: what was run: versions, seeds; `model` also stands in the header.
         price_per_gpu_hour: price of a GPU for an hour, in the currency of the judge's prices; None: it is not given.
+        pages: names of the benchmarks that have a page of their own, `benchmarks/NAME.html` beside the report.
     """
 
     title: str
@@ -69,6 +71,7 @@ class ReportInputs:
     evaluation_yaml: str = ""
     min_mean_score: float | None = None
     price_per_gpu_hour: float | None = None
+    pages: list[str] = field(default_factory=list)
 
 
 def render(inputs: ReportInputs) -> str:
@@ -124,6 +127,8 @@ def _context(inputs: ReportInputs) -> dict[str, Any]:
         "fates": sections.fates(inputs.ledger),
         "figures": shown,
         "policies": sections.policies(inputs.evaluation),
+        "pages": inputs.pages,
+        "sampling_costs": sampling_costs(inputs.summaries, inputs.run, inputs.price_per_gpu_hour),
         "asked_benchmarks": sections.asked_benchmarks(inputs.summaries),
         "figures_left_out": len(figures) - len(shown),
         "rewards": reward_means(inputs.summaries, inputs.before, inputs.after, inputs.metrics),

@@ -23,6 +23,7 @@ from tasks.inputs.files import EvaluationFile, Recipe
 from tasks.inputs.written import written_options
 from tasks.reporting.formats import aware, count, duration
 from tasks.reporting.index import write_index
+from tasks.reporting.nearest_recipe import origin_json
 from tasks.reporting.publication import new_run
 from tasks.reporting.sections import with_policy_names
 from tasks.reporting.terminal import print_gain, print_responses, print_stages, stages_json, summary_json
@@ -40,7 +41,7 @@ ORDER = (
     ("graded", "selected", "compared"),
     ("mixture", "heldout", "set_aside"),
     ("policy", "ledger", "metrics", "tensorboard"),
-    ("evaluation_prompts", "evaluation_rollouts", "evaluation", "set_aside_evaluation"),
+    ("evaluation_prompts", "evaluation_rollouts", "evaluation", "set_aside_evaluation", "benchmarks"),
 )
 """Names of a run's results, in the order in which the pipeline makes them; those of a group are made together."""
 
@@ -59,10 +60,13 @@ def publish(part: PartRun) -> str:
     values = [f"{name:<11} {value}" for name, value in part.values.items()]
     summaries = with_policy_names(part.summaries, _evaluated(part))
     began = min(map(aware, (part.began, *(one.started_at for one in summaries if one.run == part.run))))
+    options = {name: written_options(spec) for name, spec in part.specs.items()}
+    recipe = part.specs.get("training")
     figures = {
         "title": part.title,
         "part": part.name,
-        "options": {name: written_options(spec) for name, spec in part.specs.items()},
+        **(origin_json(recipe.model, options["training"]) if isinstance(recipe, Recipe) else {}),
+        "options": options,
         "seconds": (datetime.now(UTC) - began).total_seconds(),
         **stages_json(summaries, part.run),
     }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -20,37 +20,66 @@ def samples(before: pa.Table, after: pa.Table, prompts: pa.Table) -> list[dict[s
     The three largest gains (one for each domain first), the two lowest-scoring prompts without a gain, and the largest
     loss; ties go to the smaller `prompt_id`. Each policy shows its first sample whose score is nearest to its mean.
     """
-    judged = [_by_prompt(before), _by_prompt(after)]
-    rows = []
-    for prompt in sorted(prompts.to_pylist(), key=lambda prompt: prompt["prompt_id"]):
-        pair = [policy.get(prompt["prompt_id"]) for policy in judged]
-        if pair[0] and pair[1]:
-            sides = [_side(rollouts) for rollouts in pair if rollouts]
-            rows.append({"prompt": prompt, "before": sides[0], "after": sides[1], "gain": _gain(sides)})
-    better = sorted((row for row in rows if row["gain"] > 0), key=lambda row: -row["gain"])
-    same = sorted((row for row in rows if row["gain"] == 0), key=lambda row: row["after"]["mean"])
-    worse = sorted((row for row in rows if row["gain"] < 0), key=lambda row: row["gain"])
-    chosen = [("improved", row) for row in _spread(better)[:3]]
-    chosen += [("unchanged", row) for row in same[:2]] + [("got worse", row) for row in worse[:1]]
-    return [{"verdict": verdict, **row} for verdict, row in chosen]
+    judged = (_by_prompt(before), _by_prompt(after))
+    columns = (prompts.column(name).to_pylist() for name in ("prompt_id", "domain"))
+    pairs = []
+    for row, (prompt, domain) in enumerate(zip(*columns, strict=True)):
+        if all(prompt in policy for policy in judged):
+            first, second = (policy[prompt].mean for policy in judged)
+            pairs.append(_Pair(prompt, domain, row, second - first, second))
+    pairs.sort(key=lambda pair: pair.prompt)
+    better = sorted((pair for pair in pairs if pair.gain > 0), key=lambda pair: -pair.gain)
+    same = sorted((pair for pair in pairs if pair.gain == 0), key=lambda pair: pair.after)
+    worse = sorted((pair for pair in pairs if pair.gain < 0), key=lambda pair: pair.gain)
+    chosen = [("improved", pair) for pair in _spread(better)[:3]]
+    chosen += [("unchanged", pair) for pair in same[:2]] + [("got worse", pair) for pair in worse[:1]]
+    return [
+        {
+            "verdict": verdict,
+            "prompt": prompts.slice(pair.row, 1).to_pylist()[0],
+            "before": _side(before, judged[0][pair.prompt]),
+            "after": _side(after, judged[1][pair.prompt]),
+            "gain": pair.gain,
+        }
+        for verdict, pair in chosen
+    ]
 
 
-def _by_prompt(rollouts: pa.Table) -> dict[str, list[dict[str, Any]]]:
-    """Return the judged rollouts by prompt, in the order of their samples."""
-    judged: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in rollouts.to_pylist():
-        if row["score"] is not None:
-            judged[row["prompt_id"]].append(row)
-    return {prompt: sorted(rows, key=lambda row: row["sample"]) for prompt, rows in judged.items()}
+class _Pair(NamedTuple):
+    """A prompt that both policies answered: its row, the difference of mean scores, and that of the second policy."""
+
+    prompt: str
+    domain: str
+    row: int
+    gain: float
+    after: float
 
 
-def _side(rollouts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+class _Scores:
+    """The scores of a policy's judged rollouts of one prompt, by sample, and the rows in which they stand."""
+
+    def __init__(self, scored: list[tuple[int, float, int]]) -> None:
+        self.scored = sorted(scored)
+        self.mean = statistics.fmean(score for _, score, _ in scored)
+
+
+def _by_prompt(rollouts: pa.Table) -> dict[str, _Scores]:
+    """Return the scores of judged rollouts by prompt; a response is read only once it is chosen."""
+    scored: dict[str, list[tuple[int, float, int]]] = defaultdict(list)
+    columns = (rollouts.column(name).to_pylist() for name in ("prompt_id", "sample", "score"))
+    for row, (prompt, sample, score) in enumerate(zip(*columns, strict=True)):
+        if score is not None:
+            scored[prompt].append((sample, score, row))
+    return {prompt: _Scores(listed) for prompt, listed in scored.items()}
+
+
+def _side(rollouts: pa.Table, scores: _Scores) -> dict[str, Any]:
     """Return one policy's half of a sample: its scores, their mean, and the completion that stands for them."""
-    mean = statistics.fmean(row["score"] for row in rollouts)
-    nearest = min(rollouts, key=lambda row: abs(row["score"] - mean))
+    _, _, row = min(scores.scored, key=lambda entry: abs(entry[1] - scores.mean))
+    [nearest] = rollouts.slice(row, 1).to_pylist()
     return {
-        "mean": mean,
-        "scores": [row["score"] for row in rollouts],
+        "mean": scores.mean,
+        "scores": [score for _, score, _ in scores.scored],
         "sample": nearest["sample"],
         "score": nearest["score"],
         "num_tokens": nearest["num_tokens"],
@@ -59,11 +88,7 @@ def _side(rollouts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _gain(sides: Sequence[Mapping[str, Any]]) -> float:
-    return sides[1]["mean"] - sides[0]["mean"]
-
-
-def _spread(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _spread(rows: Sequence[_Pair]) -> list[_Pair]:
     """Return the rows with the first of each domain in front, otherwise in their order."""
-    first = {row["prompt"]["domain"]: row for row in reversed(rows)}
-    return sorted(rows, key=lambda row: first[row["prompt"]["domain"]] is not row)
+    first = {row.domain: row for row in reversed(rows)}
+    return sorted(rows, key=lambda row: first[row.domain] is not row)

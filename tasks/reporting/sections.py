@@ -309,6 +309,7 @@ def asked_benchmarks(summaries: Sequence[StageSummary]) -> list[dict[str, Any]]:
     return [
         {**benchmark, "maintained": maintained.get(benchmark["name"])}
         for summary in summaries
+        if "comparisons" in summary.facts
         for benchmark in summary.facts.get("benchmarks", ())
     ]
 

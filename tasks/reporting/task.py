@@ -22,6 +22,7 @@ from tasks.flyte.stages import (
     footer,
     local,
     read_input,
+    read_input_batches,
     run_id,
     scratch,
     uncached_stage,
@@ -32,15 +33,12 @@ from tasks.inputs.written import written_options
 from tasks.tables.content_digest import file_digest
 from tasks.tables.json_lines import read_json_lines
 from tasks.tables.schemas import (
-    AFTER,
-    BEFORE,
     EVALUATION,
     EVALUATION_ROLLOUTS,
     GRADED,
     HELDOUT,
     LEDGER,
     MIXTURE,
-    ROLLOUTS,
     SET_ASIDE,
     StageSummary,
 )
@@ -85,7 +83,7 @@ def report(
         training: the recipe.
         written: the options of the three files that are not at their defaults, by `data`, `training` and `evaluation`.
         tables: every table of the run, by name; those called `set_aside*` hold set-aside rows.
-        folders: the initial model and the policy.
+        folders: the initial model, the policy, and the pages of benchmarks.
         metrics: of training, a line a step.
         summaries: of the stages before the evaluation, in pipeline order.
         evaluating: of the evaluation's stages.
@@ -93,6 +91,7 @@ def report(
     from tasks.reporting import lineage, sections
     from tasks.reporting.formats import aware
     from tasks.reporting.index import write_index
+    from tasks.reporting.nearest_recipe import origin_json
     from tasks.reporting.page import render
     from tasks.reporting.publication import new_run
     from tasks.reporting.terminal import headline, print_summary, summary_json
@@ -121,8 +120,9 @@ def report(
             report=final / "report.html",
             tokens_per_second=rates[0] if rates else None,
         )
+        origin = origin_json(training.model, written["training"])
         (folder / "summary.json").write_text(
-            json.dumps({"title": data.name, "options": written, **summary}, indent=2) + "\n"
+            json.dumps({"title": data.name, **origin, "options": written, **summary}, indent=2) + "\n"
         )
         shutil.copy(path, folder / "report.html")
         if on_laptop:
@@ -189,7 +189,8 @@ def _report_inputs(
     """Read the arguments of `report` into what the page is made of."""
     import pyarrow as pa
 
-    from tasks.reporting import lineage
+    from tasks.reporting import lineage, sections
+    from tasks.reporting.heldout_rollouts import heldout_rollouts
     from tasks.reporting.page import ReportInputs
 
     def table(name: str, schema: pa.Schema) -> pa.Table:
@@ -197,9 +198,9 @@ def _report_inputs(
 
     run = run_id()
     origins = {name: footer(table) for name, table in tables.items()}
-    rollouts = table("evaluation_rollouts", EVALUATION_ROLLOUTS)
-    # The ledger is written with the policy, by the same task.
-    origins |= {"model": {}, "policy": origins["ledger"]}
+    before, after = heldout_rollouts(read_input_batches(tables["evaluation_rollouts"], EVALUATION_ROLLOUTS))
+    # The ledger is written with the policy, by the same task, and the pages of benchmarks with the evaluation.
+    origins |= {"model": {}, "policy": origins["ledger"], "benchmarks": origins["evaluation"]}
     outputs = [
         lineage.Output(name, content_digest(value), origins[name]) for name, value in {**folders, **tables}.items()
     ]
@@ -217,12 +218,13 @@ def _report_inputs(
         metrics=read_json_lines(local(metrics)),
         ledger=table("ledger", LEDGER),
         evaluation=table("evaluation", EVALUATION),
-        before=_heldout_rollouts(rollouts, BEFORE),
-        after=_heldout_rollouts(rollouts, AFTER),
+        before=before,
+        after=after,
         summaries=summaries,
         run=run,
         outputs=lineage.rows(outputs),
         price_per_gpu_hour=training.cluster.price_per_gpu_hour,
+        pages=[HELDOUT, *(benchmark["name"] for benchmark in sections.asked_benchmarks(summaries))],
         lineage={
             "model": training.model.name,
             "image": lineage.images(summaries),
@@ -230,14 +232,6 @@ def _report_inputs(
             "run": run,
         },
     )
-
-
-def _heldout_rollouts(rollouts: pa.Table, policy: str) -> pa.Table:
-    """Return a policy's `ROLLOUTS` of the held-out prompts."""
-    import pyarrow.compute as pc
-
-    is_chosen = pc.and_(pc.equal(rollouts["policy"], policy), pc.equal(rollouts["benchmark"], HELDOUT))
-    return rollouts.filter(is_chosen).select(ROLLOUTS.names)
 
 
 def _copy_results(

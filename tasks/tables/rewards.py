@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 import pyarrow as pa
+import pyarrow.compute as pc
 
 
 def reward_values(rollouts: pa.Table) -> dict[str, list[float]]:
@@ -12,9 +11,8 @@ def reward_values(rollouts: pa.Table) -> dict[str, list[float]]:
 
     Responses whose verifier's score is their only reward have none.
     """
-    values: dict[str, list[float]] = defaultdict(list)
-    for parts in rollouts.column("rewards").to_pylist():
-        for part in parts or ():
-            if part["value"] is not None:
-                values[part["name"]].append(part["value"])
-    return dict(values)
+    parts = pc.list_flatten(rollouts.column("rewards"))
+    names, values = (pc.struct_field(parts, name) for name in ("name", "value"))
+    applies = pc.is_valid(values)
+    names, values = names.filter(applies), values.filter(applies)
+    return {name: values.filter(pc.equal(names, name)).to_pylist() for name in names.unique().to_pylist()}

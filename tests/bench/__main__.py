@@ -260,6 +260,32 @@ def training() -> list[Figure]:
     ]
 
 
+def evaluation() -> list[Figure]:
+    """Tokens/s of the evaluation on several benchmarks, beside the same requests to vLLM alone."""
+    stage, bare = measure("evaluation", "stage"), measure("evaluation", "bare")
+    requests = f"evaluation, {stage['requests']:.0f} requests of three benchmarks"
+    rates = (stage["tokens_per_second"], bare["tokens_per_second"])
+    return [Figure.at_least(requests, rates[0], "output tokens/s", "vLLM's LLM.generate", rates[1], 0.95)]
+
+
+def report() -> list[Figure]:
+    """Seconds and megabytes of the comparison and the report of many rollouts, beside a bare read of their table."""
+    count = 100_000
+    found = measure("report", str(count))
+    name, bare = f"report, {count:,} rollouts", found["bare_cpu"]
+    return [
+        Figure.below(f"{name}: comparing and drawing", found["compare_seconds"] + found["render_seconds"], "s", 5),
+        Figure.below(f"{name}: size", found["report_mb"], "MB", 5),
+        Figure.below(f"{name}: page of the benchmark", found["page_mb"], "MB", 5),
+        Figure.below(f"{name}: memory", found["mib"], "MiB", 2048),
+        *(
+            Figure.stated(f"{name}: {part}", found[f"{part}_cpu"], "CPU s", "pyarrow: read the table", bare)
+            for part in ("compare", "pages", "render")
+        ),
+        Figure.stated(f"{name}: drawing", found["render_cpu"], "CPU s", "of a small run", found["small_cpu"]),
+    ]
+
+
 def checkpoints() -> list[Figure]:
     """How long training waits for a checkpoint."""
     found = measure("checkpoint", "share", cpu_environment.LEARNER)
@@ -332,7 +358,7 @@ def mistakes() -> list[Figure]:
 
 PARTS = (
     *(verifiers, chat, cleaning, mixing, simulation, controller, ladder),
-    *(training, checkpoints, logits, updates, relay, commands, mistakes),
+    *(training, evaluation, report, checkpoints, logits, updates, relay, commands, mistakes),
 )
 
 

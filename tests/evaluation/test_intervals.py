@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from tasks.evaluation.intervals import length_interval, rate_gain, rate_interval, sign_flip_p_value
 from tasks.evaluation.pass_at_k import pass_at_k
@@ -26,12 +27,32 @@ def test_gain_interval_equals_a_case_worked_by_hand():
     assert found.high == pytest.approx(min(1.0, 1 / 3 + half), abs=1e-6)
 
 
-@pytest.mark.parametrize("prompts", [13, 14, 50])
-def test_sign_flips_in_chunks_give_the_p_value_of_all_at_once(monkeypatch, prompts):
-    differences = np.random.default_rng(prompts).integers(-4, 6, prompts) / 8
-    at_once = sign_flip_p_value(differences)
-    monkeypatch.setattr("tasks.evaluation.intervals.FLIPPED_AT_ONCE", 1 << 10)
-    assert sign_flip_p_value(differences) == at_once
+def permuted(differences):
+    """The p-value of scipy's test: exact up to 13 differences, zeros included."""
+    return stats.permutation_test(
+        (differences,), np.sum, permutation_type="samples", n_resamples=9_999, vectorized=True, rng=1
+    ).pvalue
+
+
+@pytest.mark.parametrize("prompts", [2, 5, 9, 13])
+def test_sign_flips_of_few_prompts_have_the_p_value_of_all_permutations(prompts):
+    for seed in range(5):
+        differences = np.random.default_rng(seed).integers(-4, 6, prompts) / 8
+        assert sign_flip_p_value(differences) == pytest.approx(permuted(differences))
+
+
+def test_sign_flips_of_one_sample_each_are_the_exact_test_of_mcnemar():
+    differences = np.repeat([1.0, -1.0, 0.0], [70, 48, 900])
+    assert sign_flip_p_value(differences) == pytest.approx(stats.binomtest(70, 118).pvalue)
+
+
+def test_sign_flips_of_many_prompts_have_about_the_p_value_of_drawn_permutations(monkeypatch):
+    differences = np.random.default_rng(2).integers(-30, 36, 60) / 32
+    drawn = sign_flip_p_value(differences)
+    assert 0.05 < drawn < 0.9
+    assert drawn == pytest.approx(permuted(differences), abs=0.02)  # each has a standard error of at most 0.005
+    monkeypatch.setattr("tasks.evaluation.intervals.DRAWN_AT_ONCE", 1 << 10)
+    assert sign_flip_p_value(differences) == drawn
 
 
 def test_sign_flips_are_exact_for_few_prompts():

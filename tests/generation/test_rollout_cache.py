@@ -105,6 +105,10 @@ def test_one_engine_serves_workloads_that_are_sampled_differently(engine, tiny_m
     assert (engine.starts, made.counts, len(engine.requests)) == (1, [[4] * 6, [1]], 25)
     again = sample([workload(PROMPTS, SAMPLING), workload(table("Another", "A third"), greedy)], tiny_model, ENGINE)
     assert (again.reused, again.responses) == (25, 1)
+    assert [(part.responses, part.output_tokens) for part in made.workloads] == [(24, 72), (1, 3)]
+    assert [(part.reused, part.responses, part.output_tokens) for part in again.workloads] == [(24, 0, 0), (1, 1, 3)]
+    assert 0 < sum(part.seconds for part in made.workloads) <= made.seconds
+    assert [part.seconds > 0 for part in again.workloads] == [False, True]
 
 
 def test_further_samples_and_prompts_cost_themselves_alone(engine, draw):

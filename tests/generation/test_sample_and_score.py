@@ -6,13 +6,13 @@ import pyarrow as pa
 import pytest
 
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.fill_cache import Workload, interleaved
+from tasks.generation.fill_cache import Generated, Sampled, Workload, interleaved
 from tasks.generation.interface import EngineError
 from tasks.generation.judging import RolloutError, check_prompts, judgeable
 from tasks.generation.rollout_cache import RolloutCache
-from tasks.generation.sample_and_score import sample_and_score
+from tasks.generation.sample_and_score import Rollouts, sample_and_score
 from tasks.tables.parquet import table_from_rows
-from tasks.tables.schemas import PROMPTS, ROLLOUTS, canonical_json, prompt_id
+from tasks.tables.schemas import PROMPTS, ROLLOUTS, SET_ASIDE, canonical_json, prompt_id
 from tasks.verifiers import VerifiersConfig
 
 NO_COMMA = {"instruction_ids": ["punctuation:no_comma"], "kwargs": [{}]}
@@ -103,6 +103,18 @@ def test_prompts_of_each_verifier_come_at_an_even_pace_and_in_their_own_order():
     assert interleaved(verifiers) == [0, 1, 6, 2, 8, 3, 4, 7, 5]
     assert interleaved(["math"] * 4) == [0, 1, 2, 3]
     assert interleaved([]) == []
+
+
+def test_cached_responses_count_as_responses_and_not_as_generated():
+    columns = {name: pa.nulls(3, ROLLOUTS.field(name).type) for name in ROLLOUTS.names}
+    three = pa.table(columns | {"num_tokens": pa.array([5, 7, 9], pa.int32())})
+    sampled = Sampled([[3], []], [Generated(2, 1, 9, 0.5), Generated(0, 0, 0, 0.0)], 1.0, 0.5, {})
+    made = Rollouts([three, ROLLOUTS.empty_table()], SET_ASIDE.empty_table(), sampled)
+    names = ("name", "responses", "tokens", "generated_responses", "generated_tokens", "engine_seconds")
+    assert [tuple(row[name] for name in names) for row in made.took(["quiz", "none"])] == [
+        ("quiz", 3, 21, 1, 9, 0.5),
+        ("none", 0, 0, 0, 0, 0.0),
+    ]
 
 
 class BrokenEngine:

@@ -1,0 +1,195 @@
+"""Pages for people: one for each benchmark, with its questions and the responses of every policy to them.
+
+A page is self-contained (inline style, no script, nothing fetched), has at most about `PAGE_BYTES` bytes, and says what
+it leaves out. Its filters are radio inputs and style rules. Prompts and responses are hostile text; the template
+escapes everything. Equal tables give equal bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from tasks.evaluation.pages.excerpts import Excerpt, limit_of, size
+from tasks.evaluation.pages.selection import Pair, Selection, Shown, select, verdict_of
+from tasks.evaluation.questions import with_responses
+
+PAGE_BYTES = 4_800_000
+"""Bytes of a page; texts are shortened until it has about as many at most."""
+HEAD_BYTES, QUESTION_BYTES, RESPONSE_BYTES = 8_000, 620, 260
+"""Bytes of a page's markup: in front of the questions, around a question with two policies, around a response."""
+ANSWER_BYTES, REASON_BYTES = 120, 400
+"""Bytes of an answer, and of the reason why a response could not be judged, that a page shows."""
+CHOSEN_BY = ["prompt_id", "sample", "passed"]
+"""Columns of rollouts by which it is chosen what a page shows."""
+_NOTHING = Excerpt("")
+
+
+class BenchmarkPages:
+    """The pages of an evaluation. Of the responses, those that pages show are in memory, without their middles."""
+
+    def __init__(
+        self,
+        asked: Mapping[str, pa.Table],
+        answered: Mapping[str, pa.Table],
+        pairs: Sequence[Pair],
+    ) -> None:
+        """Choose what the pages show.
+
+        Args:
+            asked: the questions of every benchmark, by its name: a table of `PROMPTS` each.
+            answered: by policy, its rows of `EVALUATION_ROLLOUTS`, of which `CHOSEN_BY` are read.
+            pairs: the policies that are compared, each with its baseline.
+        """
+        self._policies = list(answered)
+        self._selections = {
+            benchmark: select(with_responses(prompts, _of_benchmark(answered, benchmark)), self._policies, pairs)
+            for benchmark, prompts in asked.items()
+        }
+        self._wanted = {
+            (policy, benchmark, row["prompt_id"], row["sample"])
+            for benchmark, selection in self._selections.items()
+            for policy, row in selection.rows()
+        }
+        self._rows: dict[tuple[str, str, str, int], dict[str, Any]] = {}
+
+    def read(self, policy: str, rollouts: pa.Table) -> None:
+        """Take the responses that the pages show from a part of a policy's `EVALUATION_ROLLOUTS`."""
+        columns = (rollouts.column(name).to_pylist() for name in ("benchmark", "prompt_id", "sample"))
+        wanted = [i for i, about in enumerate(zip(*columns, strict=True)) if (policy, *about) in self._wanted]
+        for row in rollouts.take(pa.array(wanted, pa.int64())).to_pylist():
+            about = (policy, row["benchmark"], row["prompt_id"], row["sample"])
+            self._rows[about] = row | {"response": Excerpt.of(row["response"])}
+
+    def write(self, folder: Path) -> Path:
+        """Write a page for each benchmark, `NAME.html`, once all responses were read; return the folder."""
+        folder.mkdir(parents=True)
+        for benchmark, selection in self._selections.items():
+            (folder / f"{benchmark}.html").write_text(self._render(benchmark, selection))
+        return folder
+
+    def _render(self, benchmark: str, selection: Selection) -> str:
+        pairs = {pair: f"c{number}" for number, pair in enumerate(selection.changes)}
+        questions = [self._question(benchmark, shown, pairs) for shown in selection.shown]
+        limit = limit_of(_sizes(questions), PAGE_BYTES - _markup(questions))
+        return _template().render(
+            title=benchmark,
+            questions=questions,
+            limit=limit,
+            selection=selection,
+            filters=[
+                {
+                    "policy": policy,
+                    "baseline": baseline,
+                    "name": pairs[policy, baseline],
+                    "all": counts,
+                    "shown": {
+                        change: sum(shown.changes[policy, baseline] == change for shown in selection.shown)
+                        for change in ("better", "worse")
+                    },
+                }
+                for (policy, baseline), counts in selection.changes.items()
+            ],
+        )
+
+    def _question(self, benchmark: str, shown: Shown, pairs: Mapping[Pair, str]) -> dict[str, Any]:
+        """Return what the template shows of a question."""
+        prompt = shown.question.prompt
+        turns = prompt["messages"]
+        text = "\n\n".join(f"{turn['role']}: {turn['content']}" for turn in turns)
+        return {
+            "number": shown.number,
+            "about": {name: prompt[name] for name in ("prompt_id", "row", "domain", "source", "verifier")},
+            "classes": [f"{pairs[pair]}-{change}" for pair, change in shown.changes.items()],
+            "changes": [
+                {"policy": pair[0], "baseline": pair[1], "change": change}
+                for pair, change in shown.changes.items()
+                if change in ("better", "worse")
+            ],
+            "prompt": Excerpt.of(turns[0]["content"] if len(turns) == 1 else text),
+            "truth": Excerpt.of(prompt["ground_truth"]),
+            "sides": [self._side(benchmark, shown, policy) for policy in self._policies],
+        }
+
+    def _side(self, benchmark: str, shown: Shown, policy: str) -> dict[str, Any]:
+        """Return what the template shows of a policy's responses to a question."""
+        answered = shown.question.responses.get(policy, ())
+        passed = [row["passed"] for row in answered if row["passed"] is not None]
+        prompt = shown.question.prompt["prompt_id"]
+        rows = [self._rows[policy, benchmark, prompt, row["sample"]] for row in shown.responses[policy]]
+        return {
+            "policy": policy,
+            "samples": len(answered),
+            "judged": len(passed),
+            "passes": sum(passed),
+            "responses": [
+                {
+                    "verdict": verdict_of(row),
+                    "sample": row["sample"],
+                    "score": row["score"],
+                    "tokens": row["num_tokens"],
+                    "is_cut": row["finish_reason"] == "length",
+                    "answer": None if row["answer"] is None else Excerpt.of(row["answer"]).within(ANSWER_BYTES),
+                    "reason": Excerpt.of(row["error"] or "").within(REASON_BYTES),
+                    "rewards": ", ".join(_reward(part) for part in row["rewards"] or ()),
+                    "text": row["response"],
+                }
+                for row in rows
+            ],
+        }
+
+
+def _of_benchmark(answered: Mapping[str, pa.Table], benchmark: str) -> pa.Table:
+    """Return the columns `CHOSEN_BY` of all policies on a benchmark, with the policies' names."""
+    parts = []
+    for policy, table in answered.items():
+        part = table.select(CHOSEN_BY).filter(pc.equal(table.column("benchmark"), benchmark))
+        parts.append(part.append_column("policy", pa.array([policy] * part.num_rows, pa.string())))
+    return pa.concat_tables(parts)
+
+
+def _reward(part: Mapping[str, Any]) -> str:
+    return f"{part['name']} {'does not apply' if part['value'] is None else format(part['value'], 'g')}"
+
+
+def _sizes(questions: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return the bytes of every text that may be shortened."""
+    return [
+        excerpt.size
+        for question in questions
+        for excerpt in (
+            question["prompt"],
+            question["truth"],
+            *(response["text"] for side in question["sides"] for response in side["responses"]),
+        )
+    ]
+
+
+def _markup(questions: Sequence[Mapping[str, Any]]) -> int:
+    """Return the bytes of everything else, about."""
+    total = HEAD_BYTES + QUESTION_BYTES * len(questions)
+    for question in questions:
+        total += sum(size(str(value)) for value in question["about"].values())
+        for response in (response for side in question["sides"] for response in side["responses"]):
+            answer = response["answer"] or _NOTHING
+            total += RESPONSE_BYTES + answer.size + response["reason"].size + size(response["rewards"])
+    return total
+
+
+@cache
+def _template() -> Any:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["count"] = "{:,}".format
+    return environment.get_template("page.html.j2")
