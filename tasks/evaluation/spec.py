@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from tasks.config import Config, RunTime, SpecError
 from tasks.generation.config import EngineConfig, SamplingConfig
+from tasks.generation.vllm_arguments import check_thinking_budget
 from tasks.pods import PodConfig
 
 
@@ -26,6 +29,12 @@ class EvaluationSpec(Config):
     rest."""
     pod: RunTime[PodConfig] = PodConfig()
     """Pod in which a policy is evaluated on a cluster."""
+
+    @model_validator(mode="after")
+    def _ends_thinking(self) -> Self:
+        if self.engine.server is None:  # a server has its own arguments
+            check_thinking_budget(self.sampling.vllm, self.engine.vllm)
+        return self
 
 
 class AskedBenchmark(Config):

@@ -33,7 +33,9 @@ class BenchmarkFile(Extendable):
     """Characters of all messages of a prompt, at most; a longer prompt is set aside."""
     sampling: SamplingConfig
     """Options of the sampling: `samples` responses to each question (n), the same for every policy. All of vLLM's are
-    permitted, as in `vllm: {repetition_penalty: 1.1}`."""
+    permitted, as in `vllm: {repetition_penalty: 1.1}`. `vllm: {thinking_token_budget: 4096}` ends the thinking of a
+    response after so many tokens; it needs `engine.vllm.reasoning_parser` of the evaluation file. No verifier reads
+    thinking, whether or not it has a budget."""
     majority: list[Annotated[int, Field(ge=1)]] = []  # noqa: RUF012 (pydantic copies defaults)
     """The k of majority@k: the pass rate of the answer that most of k responses give. Each is at most
     `sampling.samples`; for the verifier math alone, whose answers can be counted."""

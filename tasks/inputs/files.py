@@ -13,6 +13,7 @@ from tasks.config_fields import NameOrFile
 from tasks.difficulty.spec import DifficultySpec
 from tasks.evaluation.spec import AskedBenchmarks, ComparedBenchmarks, EvaluationSpec
 from tasks.generation.models import ModelSpec
+from tasks.generation.vllm_arguments import check_thinking_budget
 from tasks.inputs.benchmarks import NamedBenchmark, NamedQuestions
 from tasks.mixing.spec import MixtureSpec
 from tasks.pods import PodConfig
@@ -83,6 +84,9 @@ class EvaluationFile(Extendable, EvaluationSpec):
                     f"benchmark {benchmark.name!r}: its sampling.max_tokens ({benchmark.sampling.max_tokens}) leaves "
                     f"no room for a prompt in engine.max_model_len ({self.engine.max_model_len})"
                 )
+            check_thinking_budget(
+                benchmark.sampling.vllm, self.engine.vllm, f"benchmark {benchmark.name!r}: its sampling"
+            )
         return self
 
     @property
