@@ -248,7 +248,8 @@ def _metrics(frames: Sequence[pd.DataFrame]) -> Iterator[_Metric]:
             yield _Metric(f"instruction_{way}", f"{REWARD}{way}", given, is_rate=False, weight=INSTRUCTIONS)
     for name, given in _common(frames, "no_answer"):
         yield _Metric(name, name, given)
-    yield _Metric("truncated", "truncated", everyone)
+    for name, given in _common(frames, "truncated"):
+        yield _Metric(name, name, given)
     yield _Metric("mean_tokens", "num_tokens", everyone, is_rate=False)
     for name, given in _common(frames, REWARD):
         yield _Metric(name, name, given, is_rate=False)

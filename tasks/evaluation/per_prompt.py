@@ -24,6 +24,8 @@ PROMPT_LOOSE = "prompt_loose"
 """The column of the share of responses that follow all instructions by the loose criterion."""
 INSTRUCTIONS = "instructions"
 """The column of the number of a prompt's instructions."""
+UNKNOWN_END = "unknown"
+"""The `finish_reason` of a response of which it is not known how it ended."""
 
 
 class Asked:
@@ -68,8 +70,8 @@ def per_prompt(judged: pd.DataFrame, prompts: list[str], asked: Asked, votes: Se
 
     A column is NaN where it does not apply to a prompt: `rewards/<name>` where the reward applies to none of its
     responses, `pass@<k>` and `majority@<k>` where it has fewer than k judged rollouts, `no_answer` (the share of
-    responses that state none) where the verifier reads no answer, and `prompt_loose` and `instructions` where the
-    verifier is not `precise_if` in mode `both`.
+    responses that state none) where the verifier reads no answer, `truncated` where it is not known how responses
+    ended, and `prompt_loose` and `instructions` where the verifier is not `precise_if` in mode `both`.
 
     Args:
         judged: as `judged_rollouts` returns it.
@@ -80,7 +82,7 @@ def per_prompt(judged: pd.DataFrame, prompts: list[str], asked: Asked, votes: Se
     judged = judged[judged["prompt_id"].isin(prompts)]
     reads_answers = judged["prompt_id"].isin(asked.with_answers)
     grouped = judged.assign(
-        truncated=(judged["finish_reason"] == "length").astype(float),
+        truncated=(judged["finish_reason"] == "length").astype(float).where(judged["finish_reason"] != UNKNOWN_END),
         no_answer=judged["answer"].isna().astype(float).where(reads_answers),
     ).groupby("prompt_id")
     means = grouped[["passed", "score", "truncated", "num_tokens", "no_answer"]].mean().assign(judged=grouped.size())

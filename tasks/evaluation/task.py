@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -218,6 +218,7 @@ def compare_policies(
     questions: list[Parquet] = NO_QUESTIONS,
     benchmarks: ComparedBenchmarks = NONE_COMPARED,
     set_aside: list[Parquet] = NO_QUESTIONS,
+    further: list[Parquet] = NO_QUESTIONS,
 ) -> Compared:
     """Compare policies: figures of each with intervals, and the paired differences from a baseline with a test.
 
@@ -229,16 +230,21 @@ def compare_policies(
         questions: the questions of benchmarks that all of them answered, a table each.
         benchmarks: the names, the margins and the k of majority@k of these benchmarks, in the same order.
         set_aside: questions and prompts that were set aside, which are put into one table.
+        further: rollouts of benchmarks that policies answered apart, equally many tables of each, policy by policy.
     """
     from tasks.charts import decks
     from tasks.evaluation.comparison import compare
     from tasks.evaluation.intervals import FLIP_SEED
 
     watch = Stopwatch("comparison")
-    files = dict(zip(policies, rollouts, strict=True))
+    apart = len(further) // len(policies)
+    files = {
+        name: [file, *further[number * apart : (number + 1) * apart]]
+        for number, (name, file) in enumerate(zip(policies, rollouts, strict=True))
+    }
     answered = {
-        name: pa.concat_tables([_VERDICTS.empty_table(), *read_input_batches(file, _VERDICTS)])
-        for name, file in files.items()
+        name: pa.concat_tables([_VERDICTS.empty_table(), *_batches(listed, _VERDICTS)])
+        for name, listed in files.items()
     }
     tables = [read_input(file, PROMPTS) for file in (prompts, *questions)]
     for benchmark, table in zip(benchmarks.benchmarks, tables[1:], strict=True):
@@ -247,7 +253,7 @@ def compare_policies(
     names = (HELDOUT, *(benchmark.name for benchmark in benchmarks.benchmarks))
     evaluation = compare(answered, dict(zip(names, tables, strict=True)), baseline, benchmarks.benchmarks)
     inputs: dict[str, str | list[str]] = {
-        "rollouts": [content_digest(file) for file in rollouts],
+        "rollouts": [content_digest(file) for file in (*rollouts, *further)],
         "heldout": content_digest(prompts),
         "questions": [content_digest(file) for file in questions],
     }
@@ -257,7 +263,7 @@ def compare_policies(
     show("comparison", decks.comparison(evaluation.table))
     asked = pa.concat_tables([_of_benchmark(table, name) for name, table in zip(names, tables, strict=True)])
     everything = (
-        _named(part, name) for name, file in files.items() for part in read_input_batches(file, EVALUATION_ROLLOUTS)
+        _named(part, name) for name, listed in files.items() for part in _batches(listed, EVALUATION_ROLLOUTS)
     )
     return Compared(
         write_output("evaluation.parquet", evaluation.table, EVALUATION, lineage),
@@ -273,6 +279,12 @@ def compare_policies(
             ],
         ),
     )
+
+
+def _batches(files: Sequence[Parquet], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the rows of several tables, some at a time."""
+    for file in files:
+        yield from read_input_batches(file, schema)
 
 
 def _set_aside(files: Sequence[Parquet]) -> pa.Table:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tasks.config import SpecError
 from tasks.evaluation.spec import check_server
 from tasks.inputs.files import DataFile, EvaluationFile
 from tasks.inputs.fingerprints import fingerprinted_model
 from tasks.inputs.judges import check_has_judge
 from tasks.sourcing import loaders
+from tasks.tables.content_digest import file_digest
 
 
 def check_evaluation(data: DataFile, evaluation: EvaluationFile) -> None:
@@ -20,10 +23,11 @@ def check_evaluation(data: DataFile, evaluation: EvaluationFile) -> None:
     domains = {domain for source in data.used_sources for domain in source.domains}
     for benchmark in evaluation.benchmarks:
         check_has_judge(benchmark.source, data)
-        if benchmark.name in domains:
+    for name in (benchmark.name for benchmark in (*evaluation.benchmarks, *evaluation.harness)):
+        if name in domains:
             raise SpecError(
-                f"evaluation: benchmarks: {benchmark.name!r} is a domain of {data.name}, which has figures of its own: "
-                "give the benchmark's file another name"
+                f"evaluation: benchmarks: {name!r} is a domain of {data.name}, which has figures of its own: give the "
+                "benchmark another name"
             )
 
 
@@ -34,7 +38,7 @@ def pinned_evaluation(evaluation: EvaluationFile) -> EvaluationFile:
         SpecError: a repository of the hub that cannot be read.
         ModelError: as `fingerprinted_model` raises it.
     """
-    return evaluation.model_copy(
+    return with_digests(evaluation).model_copy(
         update={
             "benchmarks": [
                 benchmark.model_copy(update={"source": loaders.pinned(benchmark.source)})
@@ -43,3 +47,19 @@ def pinned_evaluation(evaluation: EvaluationFile) -> EvaluationFile:
             "policies": {name: fingerprinted_model(model) for name, model in evaluation.policies.items()},
         }
     )
+
+
+def with_digests(evaluation: EvaluationFile) -> EvaluationFile:
+    """Return the evaluation file with a digest of the harness's task files that are the user's.
+
+    Raises:
+        SpecError: a folder that does not exist.
+    """
+    harness = []
+    for benchmark in evaluation.harness:
+        path = benchmark.include_path
+        if path is not None and not Path(path).expanduser().is_dir():
+            raise SpecError(f"evaluation: harness: {benchmark.name!r}: include_path = {path!r}: no such folder")
+        digest = None if path is None else file_digest(str(Path(path).expanduser()))
+        harness.append(benchmark.model_copy(update={"fingerprint": digest or benchmark.fingerprint}))
+    return evaluation.model_copy(update={"harness": harness})

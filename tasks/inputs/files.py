@@ -11,6 +11,7 @@ from tasks.cleaning.spec import CleaningSpec
 from tasks.config import Companion, Extendable, RecipeFile, RunTime, file_called, load_yaml, must_be_one_of
 from tasks.config_fields import NameOrFile
 from tasks.difficulty.spec import DifficultySpec
+from tasks.evaluation.harness_spec import HarnessBenchmark
 from tasks.evaluation.spec import AskedBenchmarks, ComparedBenchmarks, EvaluationSpec
 from tasks.generation.models import ModelSpec
 from tasks.generation.vllm_arguments import check_thinking_budget
@@ -62,6 +63,9 @@ class EvaluationFile(Extendable, EvaluationSpec):
     benchmarks: NameOrFile[list[NamedBenchmark]] = []  # noqa: RUF012 (pydantic copies defaults)
     """Benchmarks that every policy answers beside the held-out prompts. Each is the name of one that ships, or the path
     of a file of your own, which ends in .yaml, is relative to this one, and may extend one that ships."""
+    harness: list[HarnessBenchmark] = []  # noqa: RUF012 (pydantic copies defaults)
+    """Benchmarks that the package lm-eval (lm-evaluation-harness) asks every policy, as in `{name: mmlu, tasks: [mmlu],
+    num_fewshot: 5}`; they are compared as the others are."""
     policies: dict[str, ModelSpec] = {}  # noqa: RUF012 (pydantic copies defaults)
     """Models by name that are evaluated beside `before`, the initial checkpoint, and `after`, the trained policy."""
     baseline: str = BEFORE
@@ -73,11 +77,11 @@ class EvaluationFile(Extendable, EvaluationSpec):
             if name in self.policies:
                 raise ValueError(f"policies: {name!r} is a policy of every run; give yours another name")
         must_be_one_of(self.baseline, (BEFORE, AFTER, *self.policies), "baseline", "policy")
-        names = [benchmark.name for benchmark in self.benchmarks]
+        names = [benchmark.name for benchmark in (*self.benchmarks, *self.harness)]
         for name in names:
             if names.count(name) > 1 or name in (HELDOUT, EVERYTHING):
                 taken = "stands twice" if names.count(name) > 1 else "is that of the held-out prompts"
-                raise ValueError(f"benchmarks: the name {name!r} {taken}; give the file of one another name")
+                raise ValueError(f"benchmarks: the name {name!r} {taken}; give one another name")
         for benchmark in self.benchmarks:
             if benchmark.sampling.max_tokens >= self.engine.max_model_len:
                 raise ValueError(
@@ -119,7 +123,7 @@ class EvaluationFile(Extendable, EvaluationSpec):
     @property
     def compared(self) -> ComparedBenchmarks:
         """The benchmarks as policies are compared on them."""
-        return ComparedBenchmarks(benchmarks=[benchmark.compared for benchmark in self.benchmarks])
+        return ComparedBenchmarks(benchmarks=[benchmark.compared for benchmark in (*self.benchmarks, *self.harness)])
 
 
 class Recipe(RecipeFile, TrainingConfig):

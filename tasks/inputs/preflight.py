@@ -12,6 +12,7 @@ from flytekit import FlyteContextManager, Resources
 from images import DATA
 from tasks.config import SpecError, must_be_one_of
 from tasks.difficulty.spec import DifficultySpec
+from tasks.evaluation.harness import check_installed
 from tasks.failures import MistakeError
 from tasks.flyte.stages import show, uncached_stage
 from tasks.generation.config import SamplingConfig
@@ -106,6 +107,8 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> C
     if on_this_machine:
         trackers.check(training.trackers)
         check_liger(training.learner, gpu=has_gpu())
+        if evaluation.harness:
+            check_installed()
         lacking = report_unjudgeable(pinned, first_rows)
     judged = (*pinned.sources, *(benchmark.source for benchmark in evaluation.benchmarks))
     if any(source.verifiers & set(VERIFIERS_OF["chat"]) for source in judged):
@@ -310,7 +313,7 @@ def _figures(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> di
         "response limit, tokens": f"{training.sampling.max_tokens:,}",
         "learner ranks, engines": f"{training.learner.ranks}, {training.actors.count}",
         "held-out samples a prompt": f"{evaluation.sampling.samples}",
-        "benchmarks": ", ".join(benchmark.name for benchmark in evaluation.benchmarks) or "none",
+        "benchmarks": ", ".join(one.name for one in (*evaluation.benchmarks, *evaluation.harness)) or "none",
         "policies": ", ".join(evaluation.names_of_policies),
     }
 
