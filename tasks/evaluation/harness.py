@@ -7,8 +7,6 @@ margins. Its documents are the questions, and a document's metric is the score o
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
-import importlib.util
 import json
 import subprocess
 import sys
@@ -19,42 +17,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from tasks.evaluation.harness_spec import VERSION, HarnessBenchmark
-from tasks.evaluation.per_prompt import UNKNOWN_END
+from tasks.evaluation.harness_spec import HarnessBenchmark
 from tasks.failures import InfrastructureError, MistakeError
 from tasks.generation.config import EngineConfig
 from tasks.tables.parquet import table_from_rows
-from tasks.tables.schemas import EVALUATION_ROLLOUTS, PROMPTS, canonical_json
+from tasks.tables.schemas import EVALUATION_ROLLOUTS, PROMPTS, UNKNOWN_END, canonical_json
 
-INSTALL = "pip install 'rlvr-flyte[harness]'"
-"""The command that installs the package with all that it imports."""
-NEEDED = ("evaluate", "pytablewriter", "rouge_score", "sacrebleu", "sklearn", "sqlitedict", "word2number")
-"""What the package imports and this project has no other use for; an installation without dependencies lacks it."""
 THINKING_ENDS = "</think>"
 """Text up to which a response is thinking, which no filter and no metric reads; where the policy is asked in a chat."""
 
 
 class HarnessError(InfrastructureError):
     """The process in which lm-evaluation-harness asks a policy failed."""
-
-
-def check_installed() -> None:
-    """Check that the package is installed, in the version by which results are cached.
-
-    Raises:
-        MistakeError: it is not.
-    """
-    try:
-        version = importlib.metadata.version("lm-eval")
-    except importlib.metadata.PackageNotFoundError:
-        raise MistakeError(f"evaluation: harness: lm-eval is not installed: {INSTALL}") from None
-    if version != VERSION:
-        raise MistakeError(f"evaluation: harness: lm-eval {version} is installed, and must be {VERSION}: {INSTALL}")
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise MistakeError(
-            f"evaluation: harness: lm-eval is installed without {missing[0]!r}, which it imports: {INSTALL}"
-        )
 
 
 def request_of(benchmark: HarnessBenchmark, engine: EngineConfig, policy: Path, *, gpu: bool) -> dict[str, Any]:

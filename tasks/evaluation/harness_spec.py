@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 from typing import Literal
 
 from pydantic import Field
@@ -9,11 +11,17 @@ from pydantic import Field
 from tasks.config import Config, RunTime
 from tasks.config_fields import InFile
 from tasks.evaluation.spec import ComparedBenchmark
+from tasks.failures import MistakeError
 
 VERSION = "0.4.13"
 """Version of the package lm-eval whose tasks and prompts these are; results of another one are not compared with."""
 CARD = "https://github.com/EleutherAI/lm-evaluation-harness"
 """Address of the public page of the package, whose tasks name their own sources."""
+
+INSTALL = "pip install 'rlvr-flyte[harness]'"
+"""The command that installs the package with all that it imports."""
+NEEDED = ("evaluate", "pytablewriter", "rouge_score", "sacrebleu", "sklearn", "sqlitedict", "word2number")
+"""Packages that lm-eval imports and this project has no other use for; an installation of it alone lacks them."""
 
 
 class HarnessBenchmark(Config):
@@ -52,3 +60,22 @@ class HarnessBenchmark(Config):
     def compared(self) -> ComparedBenchmark:
         """The benchmark as policies are compared on it."""
         return ComparedBenchmark(name=self.name, margin=self.margin, card=CARD, licence="those of its tasks")
+
+
+def check_installed() -> None:
+    """Check that the package is installed, in the version by which results are cached.
+
+    Raises:
+        MistakeError: it is not.
+    """
+    try:
+        version = importlib.metadata.version("lm-eval")
+    except importlib.metadata.PackageNotFoundError:
+        raise MistakeError(f"evaluation: harness: lm-eval is not installed: {INSTALL}") from None
+    if version != VERSION:
+        raise MistakeError(f"evaluation: harness: lm-eval {version} is installed, and must be {VERSION}: {INSTALL}")
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MistakeError(
+            f"evaluation: harness: lm-eval is installed without {missing[0]!r}, which it imports: {INSTALL}"
+        )

@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 from flytekit import Resources
 
 from images import GENERATION
-from tasks.evaluation.harness_spec import HarnessBenchmark
+from tasks.evaluation.harness_spec import HarnessBenchmark, check_installed
 from tasks.flyte.stages import RESULT, Folder, Parquet, Stopwatch, content_digest, local, shown_stage, write_output
 from tasks.generation.config import EngineConfig
 from tasks.lineage.provenance import made_from
@@ -34,7 +34,7 @@ def evaluate_by_harness(
         benchmark: the options of the benchmark.
         engine: the options of the evaluation's engine.
     """
-    from tasks.evaluation.harness import ask, check_installed, questions, request_of, rollouts
+    from tasks.evaluation.harness import ask, questions, request_of, rollouts
     from tasks.machine.resources import has_gpu, process_resources
 
     check_installed()

@@ -12,7 +12,9 @@ import pyarrow as pa
 
 from tasks.evaluation.majority import majority
 from tasks.evaluation.pass_at_k import pass_at_k
+from tasks.evaluation.win_rates import DIFFERENCE, ROW
 from tasks.failures import MistakeError
+from tasks.tables.schemas import UNKNOWN_END
 
 REWARD = "rewards/"
 """The beginning of the columns of rewards; the reward's name follows."""
@@ -24,8 +26,8 @@ PROMPT_LOOSE = "prompt_loose"
 """The column of the share of responses that follow all instructions by the loose criterion."""
 INSTRUCTIONS = "instructions"
 """The column of the number of a prompt's instructions."""
-UNKNOWN_END = "unknown"
-"""The `finish_reason` of a response of which it is not known how it ended."""
+CHARACTERS = f"{REWARD}characters"
+"""The column of the length of responses that were compared with a reference, in characters."""
 
 
 class Asked:
@@ -33,12 +35,17 @@ class Asked:
 
     def __init__(self, prompts: pa.Table) -> None:
         """Read a table of `PROMPTS`, or one that extends it."""
-        names = ("prompt_id", "domain", "verifier", "ground_truth")
+        names = ("prompt_id", "domain", "verifier", "ground_truth", "row")
         rows = list(zip(*(prompts.column(name).to_pylist() for name in names), strict=True))
-        self.domains = {prompt: domain for prompt, domain, _, _ in rows}
-        self.with_answers = {prompt for prompt, _, verifier, _ in rows if verifier == "math"}
-        truths = {prompt: json.loads(truth) for prompt, _, verifier, truth in rows if verifier == "precise_if"}
+        self.domains = {prompt: domain for prompt, domain, *_ in rows}
+        self.rows = {prompt: row for prompt, *_, row in rows}
+        self.with_answers = {prompt for prompt, _, verifier, *_ in rows if verifier == "math"}
+        truths = {prompt: json.loads(truth) for prompt, _, verifier, truth, _ in rows if verifier == "precise_if"}
         self.instructions = {prompt: len(truth["instruction_ids"]) for prompt, truth in truths.items()}
+        asked = {prompt: json.loads(truth) for prompt, _, verifier, truth, _ in rows if verifier == "chat_reference"}
+        self.characters = {
+            prompt: len(truth["reference"]) for prompt, truth in asked.items() if truth.get("mode") == "pairwise"
+        }
 
 
 def judged_rollouts(rollouts: pa.Table, asked: Asked, which: str) -> pd.DataFrame:
@@ -91,7 +98,15 @@ def per_prompt(judged: pd.DataFrame, prompts: list[str], asked: Asked, votes: Se
     majorities = {f"{MAJORITY_OF}{k}": [_majority(samples, k) for _, samples in grouped] for k in votes}
     columns = pd.DataFrame({**passes, **majorities}, index=means.index)
     table = means.join(columns).join(_mean_rewards(judged)).loc[prompts]
-    return table.assign(**_instructions(table, judged, asked.instructions))
+    return table.assign(**_instructions(table, judged, asked.instructions), **_lengths(table, asked))
+
+
+def _lengths(table: pd.DataFrame, asked: Asked) -> dict[str, pd.Series]:
+    """The columns of prompts whose responses were compared with a reference; none where none was."""
+    if not asked.characters or CHARACTERS not in table.columns:
+        return {}
+    references = pd.Series(asked.characters, dtype=float).reindex(table.index)
+    return {DIFFERENCE: references - table[CHARACTERS], ROW: pd.Series(asked.rows).reindex(table.index)}
 
 
 def _majority(samples: pd.DataFrame, k: int) -> float:

@@ -68,6 +68,10 @@ class ComparedBenchmark(Config):
     """Address of the public page that describes the questions."""
     licence: str = ""
     """Licence of the questions."""
+    length_control: str | None = None
+    """File of the data behind the length-controlled win rate; None: the benchmark has none."""
+    fingerprint: str | None = None
+    """Digest of that file where it lies on a file system here."""
     rows: int | None = None
     """Questions that the card counts; None where they are not known, or where only a part of them is asked."""
 

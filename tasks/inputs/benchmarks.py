@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from tasks.config import Extendable, file_called, load_yaml
+from tasks.config_fields import InFile
 from tasks.evaluation.spec import AskedBenchmark, ComparedBenchmark
 from tasks.generation.config import SamplingConfig
 from tasks.sourcing.spec import EvaluationSet, SourceSpec
@@ -39,6 +40,12 @@ class BenchmarkFile(Extendable):
     majority: list[Annotated[int, Field(ge=1)]] = []  # noqa: RUF012 (pydantic copies defaults)
     """The k of majority@k: the pass rate of the answer that most of k responses give. Each is at most
     `sampling.samples`; for the verifier math alone, whose answers can be counted."""
+    length_control: InFile[str | None] = None
+    """For `mode: pairwise`: the file of instructions' difficulties and of the baseline's comparisons with itself, as
+    AlpacaEval's authors publish it (`df_gamed.csv`), by which `length_controlled_win_rate` is computed; a path or an
+    address as fsspec reads it, such as `hf://datasets/...`. None: there is a `win_rate` alone."""
+    fingerprint: str | None = None
+    """Digest of that file where it is a local one, which is filled in before a run."""
     margin: float | None = Field(default=None, ge=0, le=1)
     """Points of pass rate, in [0, 1]: a policy has maintained the benchmark where the interval of its difference from
     the baseline lies above -margin. None: this is not tested."""
@@ -69,6 +76,12 @@ class BenchmarkFile(Extendable):
             raise ValueError(f"majority is for the verifier 'math' alone, and this one is {self.source.verifier!r}")
         return self
 
+    @model_validator(mode="after")
+    def _controls_length_of_comparisons(self) -> Self:
+        if self.length_control is not None and self.source.mode != "pairwise":
+            raise ValueError("length_control is for source.mode: pairwise alone, where answers are compared")
+        return self
+
     @property
     def evaluation_set(self) -> EvaluationSet:
         """The questions without answers, all of them, for the decontamination of a data file's prompts."""
@@ -97,6 +110,8 @@ class BenchmarkFile(Extendable):
             rows=self.rows if is_whole else None,
             majority=self.majority,
             margin=self.margin,
+            length_control=self.length_control,
+            fingerprint=self.fingerprint,
         )
 
 

@@ -23,7 +23,7 @@ def check_evaluation(data: DataFile, evaluation: EvaluationFile) -> None:
     domains = {domain for source in data.used_sources for domain in source.domains}
     for benchmark in evaluation.benchmarks:
         check_has_judge(benchmark.source, data)
-    for name in (benchmark.name for benchmark in (*evaluation.benchmarks, *evaluation.harness)):
+    for name in evaluation.names_of_benchmarks:
         if name in domains:
             raise SpecError(
                 f"evaluation: benchmarks: {name!r} is a domain of {data.name}, which has figures of its own: give the "
@@ -38,7 +38,8 @@ def pinned_evaluation(evaluation: EvaluationFile) -> EvaluationFile:
         SpecError: a repository of the hub that cannot be read.
         ModelError: as `fingerprinted_model` raises it.
     """
-    return with_digests(evaluation).model_copy(
+    evaluation = with_digests(evaluation)
+    return evaluation.model_copy(
         update={
             "benchmarks": [
                 benchmark.model_copy(update={"source": loaders.pinned(benchmark.source)})
@@ -50,11 +51,20 @@ def pinned_evaluation(evaluation: EvaluationFile) -> EvaluationFile:
 
 
 def with_digests(evaluation: EvaluationFile) -> EvaluationFile:
-    """Return the evaluation file with a digest of the harness's task files that are the user's.
+    """Return the evaluation file with digests of what it names here: the harness's task files, data of win rates.
 
     Raises:
-        SpecError: a folder that does not exist.
+        SpecError: a folder or file that does not exist.
     """
+    benchmarks = []
+    for known in evaluation.benchmarks:
+        file = known.length_control
+        if file is None or "://" in file:
+            benchmarks.append(known)
+            continue
+        if not Path(file).expanduser().is_file():
+            raise SpecError(f"evaluation: benchmark {known.name!r}: length_control = {file!r}: no such file")
+        benchmarks.append(known.model_copy(update={"fingerprint": file_digest(str(Path(file).expanduser()))}))
     harness = []
     for benchmark in evaluation.harness:
         path = benchmark.include_path
@@ -62,4 +72,4 @@ def with_digests(evaluation: EvaluationFile) -> EvaluationFile:
             raise SpecError(f"evaluation: harness: {benchmark.name!r}: include_path = {path!r}: no such folder")
         digest = None if path is None else file_digest(str(Path(path).expanduser()))
         harness.append(benchmark.model_copy(update={"fingerprint": digest or benchmark.fingerprint}))
-    return evaluation.model_copy(update={"harness": harness})
+    return evaluation.model_copy(update={"benchmarks": benchmarks, "harness": harness})

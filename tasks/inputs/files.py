@@ -77,7 +77,7 @@ class EvaluationFile(Extendable, EvaluationSpec):
             if name in self.policies:
                 raise ValueError(f"policies: {name!r} is a policy of every run; give yours another name")
         must_be_one_of(self.baseline, (BEFORE, AFTER, *self.policies), "baseline", "policy")
-        names = [benchmark.name for benchmark in (*self.benchmarks, *self.harness)]
+        names = self.names_of_benchmarks
         for name in names:
             if names.count(name) > 1 or name in (HELDOUT, EVERYTHING):
                 taken = "stands twice" if names.count(name) > 1 else "is that of the held-out prompts"
@@ -97,6 +97,11 @@ class EvaluationFile(Extendable, EvaluationSpec):
     def names_of_policies(self) -> list[str]:
         """The names of all policies, in the order of tables of results."""
         return [BEFORE, AFTER, *self.policies]
+
+    @property
+    def names_of_benchmarks(self) -> list[str]:
+        """The names of all benchmarks, those of the harness last."""
+        return [*(benchmark.name for benchmark in self.benchmarks), *(one.name for one in self.harness)]
 
     def same_as(self, name: str, initial: ModelSpec) -> str:
         """Return the first name of the model that policy `name` is, where `initial` is the one that `before` is.
@@ -123,7 +128,8 @@ class EvaluationFile(Extendable, EvaluationSpec):
     @property
     def compared(self) -> ComparedBenchmarks:
         """The benchmarks as policies are compared on them."""
-        return ComparedBenchmarks(benchmarks=[benchmark.compared for benchmark in (*self.benchmarks, *self.harness)])
+        asked = [benchmark.compared for benchmark in self.benchmarks]
+        return ComparedBenchmarks(benchmarks=[*asked, *(benchmark.compared for benchmark in self.harness)])
 
 
 class Recipe(RecipeFile, TrainingConfig):

@@ -12,7 +12,7 @@ from flytekit import FlyteContextManager, Resources
 from images import DATA
 from tasks.config import SpecError, must_be_one_of
 from tasks.difficulty.spec import DifficultySpec
-from tasks.evaluation.harness import check_installed
+from tasks.evaluation.harness_spec import check_installed
 from tasks.failures import MistakeError
 from tasks.flyte.stages import show, uncached_stage
 from tasks.generation.config import SamplingConfig
@@ -313,7 +313,7 @@ def _figures(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> di
         "response limit, tokens": f"{training.sampling.max_tokens:,}",
         "learner ranks, engines": f"{training.learner.ranks}, {training.actors.count}",
         "held-out samples a prompt": f"{evaluation.sampling.samples}",
-        "benchmarks": ", ".join(one.name for one in (*evaluation.benchmarks, *evaluation.harness)) or "none",
+        "benchmarks": ", ".join(evaluation.names_of_benchmarks) or "none",
         "policies": ", ".join(evaluation.names_of_policies),
     }
 

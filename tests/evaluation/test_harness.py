@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 
 from tasks.config import SpecError, parse
-from tasks.evaluation import harness
+from tasks.evaluation import harness, harness_spec
 from tasks.evaluation.comparison import compare
 from tasks.evaluation.harness_spec import VERSION, HarnessBenchmark
 from tasks.failures import MistakeError
@@ -54,7 +54,7 @@ filter_list:
 @pytest.fixture(scope="module")
 def package():
     try:
-        harness.check_installed()
+        harness_spec.check_installed()
     except MistakeError as reason:
         pytest.skip(str(reason))
 
@@ -203,14 +203,14 @@ def test_without_the_package_there_is_one_sentence(monkeypatch, versions, senten
 
     monkeypatch.setattr(metadata, "version", version)
     with pytest.raises(MistakeError, match=sentence):
-        harness.check_installed()
+        harness_spec.check_installed()
 
 
 def test_a_package_without_what_it_imports_is_one_sentence(monkeypatch):
     monkeypatch.setattr("importlib.metadata.version", lambda _: VERSION)
-    monkeypatch.setattr(harness, "NEEDED", ("json", "no_such_package"))
+    monkeypatch.setattr(harness_spec, "NEEDED", ("json", "no_such_package"))
     with pytest.raises(MistakeError, match="installed without 'no_such_package', which it imports: pip install"):
-        harness.check_installed()
+        harness_spec.check_installed()
 
 
 def test_the_version_is_that_of_the_extra():
