@@ -12,7 +12,6 @@ from flytekit import Resources
 
 from images import DATA, GENERATION
 from tasks.evaluation.spec import AskedBenchmark, AskedBenchmarks, ComparedBenchmarks, EvaluationSpec
-from tasks.failures import MistakeError
 from tasks.flyte.stages import (
     RESULT,
     Folder,
@@ -236,7 +235,7 @@ def compare_policies(
     from tasks.charts import decks
     from tasks.evaluation.comparison import compare
     from tasks.evaluation.intervals import FLIP_SEED
-    from tasks.evaluation.win_rates import read_length_control
+    from tasks.evaluation.win_rates import read_length_control, text_of
 
     watch = Stopwatch("comparison")
     apart = len(further) // len(policies)
@@ -254,7 +253,7 @@ def compare_policies(
             logger.warning(sentence)
     names = (HELDOUT, *(benchmark.name for benchmark in benchmarks.benchmarks))
     controls = {
-        benchmark.name: read_length_control(_text(benchmark.length_control), benchmark.length_control)
+        benchmark.name: read_length_control(text_of(benchmark.length_control), benchmark.length_control)
         for benchmark in benchmarks.benchmarks
         if benchmark.length_control is not None
     }
@@ -288,21 +287,6 @@ def compare_policies(
             ],
         ),
     )
-
-
-def _text(path: str) -> str:
-    """Return the text of a file, as fsspec opens it.
-
-    Raises:
-        MistakeError: it cannot be read.
-    """
-    import fsspec
-
-    try:
-        with fsspec.open(path, "r", encoding="utf-8") as file:
-            return str(file.read())
-    except (OSError, ValueError) as error:
-        raise MistakeError(f"{path}: length_control cannot be read: {error}") from None
 
 
 def _batches(files: Sequence[Parquet], schema: pa.Schema) -> Iterator[pa.Table]:

@@ -12,6 +12,7 @@ import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import fsspec
 import numpy as np
 import pandas as pd
 
@@ -42,6 +43,19 @@ class LengthControl:
 
     difficulties: Mapping[int, float]
     baseline: Preferences
+
+
+def text_of(path: str) -> str:
+    """Return the text of a file, as fsspec opens it.
+
+    Raises:
+        MistakeError: it cannot be read.
+    """
+    try:
+        with fsspec.open(path, "r", encoding="utf-8") as file:
+            return str(file.read())
+    except (OSError, ValueError) as error:
+        raise MistakeError(f"{path}: length_control cannot be read: {error}") from None
 
 
 def read_length_control(text: str, path: str) -> LengthControl:

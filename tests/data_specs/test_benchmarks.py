@@ -9,6 +9,8 @@ from statistics import fmean
 import pytest
 
 from data_specs.transforms import contest_problem
+from tasks.evaluation.win_rates import read_length_control, text_of
+from tasks.failures import MistakeError
 from tasks.inputs.benchmarks import BenchmarkFile, benchmark_called
 from tasks.sourcing.hub import COMMIT
 from tasks.sourcing.loader_specs import JsonlLoader
@@ -165,6 +167,17 @@ def test_verdicts_on_a_benchmarks_questions_are_those_worked_by_hand(name, pool)
         [bool(passes) for passes in responses.values()] for responses in RESPONSES[name]
     ]
     assert fmean(fmean(score.passed for score in scores) for scores in verdicts) == pytest.approx(RATES[name])
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("stand_in_hub")
+def test_the_data_of_alpaca_evals_length_control_is_read_from_the_hub():
+    path = benchmark_called("alpaca_eval_2").length_control
+    control = read_length_control(text_of(path), path)
+    assert control.difficulties == {0: 0.5}
+    assert (control.baseline.preferences.tolist(), control.baseline.differences.tolist()) == ([0.6], [-1])
+    with pytest.raises(MistakeError, match=r"nowhere.csv: length_control cannot be read"):
+        text_of("nowhere.csv")
 
 
 def rows_of_livecodebench():
