@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 from flytekit import Resources
 
 from images import DATA
+from tasks.evaluation.harness_task import evaluate_by_harness
 from tasks.evaluation.spec import check_server
 from tasks.evaluation.task import compare_policies, evaluate_policy
 from tasks.flyte.stages import Folder, Parquet, composed
 from tasks.generation.task import prepare_model
+from tasks.inputs.evaluations import with_digests
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe, quickstart
 from tasks.inputs.fingerprints import fingerprinted
 from tasks.inputs.memory_needs import judge_gpus, weights_gib
@@ -56,6 +58,7 @@ def evaluation(
         evaluation: what policies are asked, how they are sampled, and which others there are.
     """
     check_server(evaluation)
+    evaluation = with_digests(evaluation)
     verifiers = fingerprinted(data.verifiers)
     gpus = training.cluster.gpus_of(evaluation.engine)
     if training.cluster.gpus_per_node:
@@ -64,6 +67,7 @@ def evaluation(
     sourced = sourced_questions(evaluation.benchmarks, overrides(data.pod))
     questions = [known.prompts for known in sourced]
     # Names of nodes are short, because `evaluation-0-` stands before them, and have numbers: see `workflows.data`.
+    checkpoints = _checkpoints(model, policy, training, evaluation)
     evaluated = {
         name: evaluate_policy(
             policy=checkpoint,
@@ -74,7 +78,16 @@ def evaluation(
             questions=questions,
             asked=evaluation.asked,
         ).with_overrides(node_name=name if name in (BEFORE, AFTER) else f"eval-{number}", **pod)
-        for number, (name, checkpoint) in enumerate(_checkpoints(model, policy, training, evaluation).items())
+        for number, (name, checkpoint) in enumerate(checkpoints.items())
+    }
+    harnessed = {
+        name: [
+            evaluate_by_harness(policy=checkpoint, benchmark=benchmark, engine=evaluation.engine).with_overrides(
+                node_name=f"lm-{number}-{index}", **pod
+            )
+            for index, benchmark in enumerate(evaluation.harness)
+        ]
+        for number, (name, checkpoint) in enumerate(checkpoints.items())
     }
     of_policy = {name: evaluated[evaluation.same_as(name, training.model)] for name in evaluation.names_of_policies}
     compared = compare_policies(
@@ -82,9 +95,14 @@ def evaluation(
         rollouts=[done.rollouts for done in of_policy.values()],
         prompts=heldout,
         baseline=evaluation.baseline,
-        questions=questions,
+        questions=[*questions, *(done.questions for done in harnessed[BEFORE])],
         benchmarks=evaluation.compared,
         set_aside=[evaluated[BEFORE].set_aside, *(known.set_aside for known in sourced)],
+        further=[
+            done.rollouts
+            for name in evaluation.names_of_policies
+            for done in harnessed[evaluation.same_as(name, training.model)]
+        ],
     ).with_overrides(node_name="compare")
     return Comparison(
         evaluation=compared.evaluation,
@@ -92,7 +110,11 @@ def evaluation(
         evaluation_rollouts=compared.rollouts,
         set_aside_evaluation=compared.set_aside,
         benchmarks=compared.pages,
-        summaries=[*(done.summary for done in evaluated.values()), compared.summary],
+        summaries=[
+            *(done.summary for done in evaluated.values()),
+            *(done.summary for of_one in harnessed.values() for done in of_one),
+            compared.summary,
+        ],
     )
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from flytekit import LaunchPlan, Resources, workflow
 
 from images import DATA
-from tasks.evaluation.task import compare_trained
+from tasks.evaluation.runs_task import compare_trained
 from tasks.flyte.stages import Html, Parquet, composed
 from tasks.inputs.experiments import Experiment, quickstart_experiment
 from tasks.inputs.preflight import check_variants

@@ -113,7 +113,8 @@ def _verdict(row: Mapping[str, Any]) -> str:
 def _outcome(row: Mapping[str, Any]) -> str:
     """Return a response's score, length and end as text."""
     score = f"could not be judged: {row['error']}" if row["score"] is None else f"score {row['score']:g}"
-    ended = "stopped by itself" if row["finish_reason"] == "stop" else "cut at the limit"
+    ends = {"stop": "stopped by itself", "length": "cut at the limit"}
+    ended = ends.get(row["finish_reason"], "it is not known how it ended")
     return f"{score}, {row['num_tokens']} tokens, {ended}"
 
 

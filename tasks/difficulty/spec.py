@@ -10,6 +10,7 @@ from tasks.config import Config, RunTime
 from tasks.difficulty.stopping import Bounds
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.models import ModelSpec
+from tasks.generation.vllm_arguments import check_thinking_budget
 from tasks.pods import PodConfig
 
 
@@ -72,6 +73,12 @@ class DifficultySpec(Config):
         low, high = self.min_mean_score, self.max_mean_score
         if low is not None and high is not None and low >= high:
             raise ValueError(f"min_mean_score ({low:g}) must be below max_mean_score ({high:g}): nothing would be kept")
+        return self
+
+    @model_validator(mode="after")
+    def _ends_thinking(self) -> Self:
+        if self.engine.server is None:  # a server has its own arguments
+            check_thinking_budget(self.sampling.vllm, self.engine.vllm)
         return self
 
     @model_validator(mode="after")

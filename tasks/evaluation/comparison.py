@@ -36,9 +36,19 @@ from tasks.evaluation.per_prompt import (
 )
 from tasks.evaluation.several_benchmarks import holm, maintained
 from tasks.evaluation.spec import ComparedBenchmark
+from tasks.evaluation.win_rates import (
+    DIFFERENCE,
+    WIN_RATE,
+    LengthControl,
+    LengthControlledRate,
+    check_difficulties,
+)
 from tasks.failures import MistakeError
 from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import AFTER, BEFORE, DOMAINS, EVALUATION, EVERYTHING, HELDOUT
+
+NO_CONTROLS: Mapping[str, LengthControl] = {}
+"""Data behind length-controlled win rates, where no benchmark has any."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +127,7 @@ def compare(
     baseline: str,
     benchmarks: Sequence[ComparedBenchmark] = (),
     *,
+    controls: Mapping[str, LengthControl] = NO_CONTROLS,
     seed: int = FLIP_SEED,
 ) -> Evaluation:
     """Compare policies on the prompts that all of them answered.
@@ -127,6 +138,7 @@ def compare(
             those of `heldout` have figures by domain as well.
         baseline: the policy that all others are compared with; `after` is compared with `before` besides.
         benchmarks: margins and the k of majority@k, for the benchmarks that have any.
+        controls: the data behind length-controlled win rates, by the names of the benchmarks that have any.
         seed: of the sign flips behind the p-values.
 
     Raises:
@@ -140,12 +152,15 @@ def compare(
     unpaired = 0
     for name, table in prompts.items():
         asked = Asked(table)
+        control = controls.get(name)
+        if control is not None:
+            check_difficulties(control, asked.rows, name)
         frames = _frames(rollouts, name, asked, votes.get(name, ()))
         common = next(iter(frames.values())).index
         unpaired += len(asked.domains) - len(common)
         for benchmark, chosen in _parts(name, [asked.domains[prompt] for prompt in common]):
             part = {policy: frame[chosen] for policy, frame in frames.items()}
-            rows += _rows(benchmark, part, pairs)
+            rows += _rows(benchmark, part, pairs, control)
             for policy, other in pairs:
                 comparisons[policy, other][benchmark] = _comparison(part[policy], part[other], seed)
     margins = {benchmark.name: benchmark.margin for benchmark in benchmarks}
@@ -232,12 +247,16 @@ class _Metric:
         return values * weights / weights.mean()
 
 
-def _metrics(frames: Sequence[pd.DataFrame]) -> Iterator[_Metric]:
+def _metrics(frames: Sequence[pd.DataFrame], control: LengthControl | None) -> Iterator[_Metric | LengthControlledRate]:
     """The metrics that all policies have, from their per-prompt tables of the same prompts."""
     everyone = np.full(len(frames[0]), True)
     fewest = np.min([frame["judged"].to_numpy() for frame in frames], axis=0)
     yield _Metric("pass_rate", "passed", everyone)
     yield _Metric("mean_score", "score", everyone)
+    for _, given in _common(frames, DIFFERENCE):
+        yield _Metric(WIN_RATE, "score", given)
+        if control is not None:
+            yield LengthControlledRate(given, control)
     for k in range(2, int(fewest.max()) + 1):
         yield _Metric(f"{PASSES_OF}{k}", f"{PASSES_OF}{k}", fewest >= k, block=k)
     for name, given in _common(frames, MAJORITY_OF):
@@ -248,7 +267,8 @@ def _metrics(frames: Sequence[pd.DataFrame]) -> Iterator[_Metric]:
             yield _Metric(f"instruction_{way}", f"{REWARD}{way}", given, is_rate=False, weight=INSTRUCTIONS)
     for name, given in _common(frames, "no_answer"):
         yield _Metric(name, name, given)
-    yield _Metric("truncated", "truncated", everyone)
+    for name, given in _common(frames, "truncated"):
+        yield _Metric(name, name, given)
     yield _Metric("mean_tokens", "num_tokens", everyone, is_rate=False)
     for name, given in _common(frames, REWARD):
         yield _Metric(name, name, given, is_rate=False)
@@ -264,10 +284,13 @@ def _common(frames: Sequence[pd.DataFrame], beginning: str) -> Iterator[tuple[st
 
 
 def _rows(
-    benchmark: str, frames: Mapping[str, pd.DataFrame], pairs: Sequence[tuple[str, str]]
+    benchmark: str,
+    frames: Mapping[str, pd.DataFrame],
+    pairs: Sequence[tuple[str, str]],
+    control: LengthControl | None,
 ) -> Iterator[dict[str, Any]]:
     """The rows of `EVALUATION` of one benchmark, by metric: policies, then differences."""
-    for metric in _metrics(list(frames.values())):
+    for metric in _metrics(list(frames.values()), control):
         about = {"benchmark": benchmark, "metric": metric.name}
         for policy, frame in frames.items():
             yield {**about, "policy": policy, "baseline": None, **asdict(metric.of(frame))}

@@ -12,7 +12,9 @@ import pyarrow as pa
 
 from tasks.evaluation.majority import majority
 from tasks.evaluation.pass_at_k import pass_at_k
+from tasks.evaluation.win_rates import DIFFERENCE, ROW
 from tasks.failures import MistakeError
+from tasks.tables.schemas import UNKNOWN_END
 
 REWARD = "rewards/"
 """The beginning of the columns of rewards; the reward's name follows."""
@@ -24,6 +26,8 @@ PROMPT_LOOSE = "prompt_loose"
 """The column of the share of responses that follow all instructions by the loose criterion."""
 INSTRUCTIONS = "instructions"
 """The column of the number of a prompt's instructions."""
+CHARACTERS = f"{REWARD}characters"
+"""The column of the length of responses that were compared with a reference, in characters."""
 
 
 class Asked:
@@ -31,12 +35,17 @@ class Asked:
 
     def __init__(self, prompts: pa.Table) -> None:
         """Read a table of `PROMPTS`, or one that extends it."""
-        names = ("prompt_id", "domain", "verifier", "ground_truth")
+        names = ("prompt_id", "domain", "verifier", "ground_truth", "row")
         rows = list(zip(*(prompts.column(name).to_pylist() for name in names), strict=True))
-        self.domains = {prompt: domain for prompt, domain, _, _ in rows}
-        self.with_answers = {prompt for prompt, _, verifier, _ in rows if verifier == "math"}
-        truths = {prompt: json.loads(truth) for prompt, _, verifier, truth in rows if verifier == "precise_if"}
+        self.domains = {prompt: domain for prompt, domain, *_ in rows}
+        self.rows = {prompt: row for prompt, *_, row in rows}
+        self.with_answers = {prompt for prompt, _, verifier, *_ in rows if verifier == "math"}
+        truths = {prompt: json.loads(truth) for prompt, _, verifier, truth, _ in rows if verifier == "precise_if"}
         self.instructions = {prompt: len(truth["instruction_ids"]) for prompt, truth in truths.items()}
+        asked = {prompt: json.loads(truth) for prompt, _, verifier, truth, _ in rows if verifier == "chat_reference"}
+        self.characters = {
+            prompt: len(truth["reference"]) for prompt, truth in asked.items() if truth.get("mode") == "pairwise"
+        }
 
 
 def judged_rollouts(rollouts: pa.Table, asked: Asked, which: str) -> pd.DataFrame:
@@ -68,8 +77,8 @@ def per_prompt(judged: pd.DataFrame, prompts: list[str], asked: Asked, votes: Se
 
     A column is NaN where it does not apply to a prompt: `rewards/<name>` where the reward applies to none of its
     responses, `pass@<k>` and `majority@<k>` where it has fewer than k judged rollouts, `no_answer` (the share of
-    responses that state none) where the verifier reads no answer, and `prompt_loose` and `instructions` where the
-    verifier is not `precise_if` in mode `both`.
+    responses that state none) where the verifier reads no answer, `truncated` where it is not known how responses
+    ended, and `prompt_loose` and `instructions` where the verifier is not `precise_if` in mode `both`.
 
     Args:
         judged: as `judged_rollouts` returns it.
@@ -80,7 +89,7 @@ def per_prompt(judged: pd.DataFrame, prompts: list[str], asked: Asked, votes: Se
     judged = judged[judged["prompt_id"].isin(prompts)]
     reads_answers = judged["prompt_id"].isin(asked.with_answers)
     grouped = judged.assign(
-        truncated=(judged["finish_reason"] == "length").astype(float),
+        truncated=(judged["finish_reason"] == "length").astype(float).where(judged["finish_reason"] != UNKNOWN_END),
         no_answer=judged["answer"].isna().astype(float).where(reads_answers),
     ).groupby("prompt_id")
     means = grouped[["passed", "score", "truncated", "num_tokens", "no_answer"]].mean().assign(judged=grouped.size())
@@ -89,7 +98,15 @@ def per_prompt(judged: pd.DataFrame, prompts: list[str], asked: Asked, votes: Se
     majorities = {f"{MAJORITY_OF}{k}": [_majority(samples, k) for _, samples in grouped] for k in votes}
     columns = pd.DataFrame({**passes, **majorities}, index=means.index)
     table = means.join(columns).join(_mean_rewards(judged)).loc[prompts]
-    return table.assign(**_instructions(table, judged, asked.instructions))
+    return table.assign(**_instructions(table, judged, asked.instructions), **_lengths(table, asked))
+
+
+def _lengths(table: pd.DataFrame, asked: Asked) -> dict[str, pd.Series]:
+    """The columns of prompts whose responses were compared with a reference; none where none was."""
+    if not asked.characters or CHARACTERS not in table.columns:
+        return {}
+    references = pd.Series(asked.characters, dtype=float).reindex(table.index)
+    return {DIFFERENCE: references - table[CHARACTERS], ROW: pd.Series(asked.rows).reindex(table.index)}
 
 
 def _majority(samples: pd.DataFrame, k: int) -> float:

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from tasks.evaluation.comparison import Evaluation, compare
 from tasks.evaluation.spec import ComparedBenchmark
+from tasks.evaluation.win_rates import length_controls
 from tasks.failures import MistakeError
 from tasks.tables.parquet import validate
 from tasks.tables.schemas import AFTER, EVALUATION_PROMPTS, EVALUATION_ROLLOUTS
@@ -90,7 +91,7 @@ def compare_answers(
         benchmark: asked.filter(pc.equal(asked["benchmark"], benchmark))
         for benchmark in dict.fromkeys(asked["benchmark"].to_pylist())
     }
-    return compare(common, by_benchmark, baseline, benchmarks)
+    return compare(common, by_benchmark, baseline, benchmarks, controls=length_controls(benchmarks))
 
 
 def _of_policy(run: Path, policy: str) -> pa.Table:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from tasks.config import Config, RunTime, SpecError
 from tasks.generation.config import EngineConfig, SamplingConfig
+from tasks.generation.vllm_arguments import check_thinking_budget
 from tasks.pods import PodConfig
 
 
@@ -27,6 +30,12 @@ class EvaluationSpec(Config):
     pod: RunTime[PodConfig] = PodConfig()
     """Pod in which a policy is evaluated on a cluster."""
 
+    @model_validator(mode="after")
+    def _ends_thinking(self) -> Self:
+        if self.engine.server is None:  # a server has its own arguments
+            check_thinking_budget(self.sampling.vllm, self.engine.vllm)
+        return self
+
 
 class ComparedBenchmark(Config):
     """A benchmark as policies are compared on it."""
@@ -41,6 +50,10 @@ class ComparedBenchmark(Config):
     """Address of the public page that describes the questions."""
     licence: str = ""
     """Licence of the questions."""
+    length_control: str | None = None
+    """File of the data behind the length-controlled win rate; None: the benchmark has none."""
+    fingerprint: str | None = None
+    """Digest of that file where it lies on a file system here."""
     rows: int | None = None
     """Questions that the card counts; None where they are not known, or where only a part of them is asked."""
 

@@ -33,7 +33,6 @@ from tasks.generation.asked import AskedBenchmark, AskedBenchmarks
 from tasks.lineage.provenance import made_from
 from tasks.machine.resources import process_resources
 from tasks.tables.schemas import (
-    AFTER,
     EVALUATION,
     EVALUATION_PROMPTS,
     EVALUATION_ROLLOUTS,
@@ -72,11 +71,6 @@ class Compared(NamedTuple):
     rollouts: Parquet
     set_aside: Parquet
     pages: Folder
-    summary: StageSummary
-
-
-class ComparedRuns(NamedTuple):
-    evaluation: Parquet
     summary: StageSummary
 
 
@@ -230,6 +224,7 @@ def compare_policies(
     questions: list[Parquet] = NO_QUESTIONS,
     benchmarks: ComparedBenchmarks = NONE_COMPARED,
     set_aside: list[Parquet] = NO_QUESTIONS,
+    further: list[Parquet] = NO_QUESTIONS,
 ) -> Compared:
     """Compare policies: figures of each with intervals, and the paired differences from a baseline with a test.
 
@@ -241,6 +236,7 @@ def compare_policies(
         questions: the questions of benchmarks that all of them answered, a table each.
         benchmarks: the names, the margins and the k of majority@k of these benchmarks, in the same order.
         set_aside: questions and prompts that were set aside, which are put into one table.
+        further: rollouts of benchmarks that policies answered apart, equally many tables of each, policy by policy.
 
     Of its outputs `pages` is a folder with a page for people on each benchmark, `NAME.html`.
     """
@@ -248,22 +244,28 @@ def compare_policies(
     from tasks.evaluation.comparison import compare
     from tasks.evaluation.intervals import FLIP_SEED
     from tasks.evaluation.pages.page import BenchmarkPages
+    from tasks.evaluation.win_rates import length_controls
 
     watch = Stopwatch("comparison")
-    files = dict(zip(policies, rollouts, strict=True))
+    apart = len(further) // len(policies)
+    files = {
+        name: [file, *further[number * apart : (number + 1) * apart]]
+        for number, (name, file) in enumerate(zip(policies, rollouts, strict=True))
+    }
     answered = {
-        name: pa.concat_tables([VERDICTS.empty_table(), *read_input_batches(file, VERDICTS)])
-        for name, file in files.items()
+        name: pa.concat_tables([VERDICTS.empty_table(), *_batches(listed, VERDICTS)]) for name, listed in files.items()
     }
     tables = [read_input(file, PROMPTS) for file in (prompts, *questions)]
     for benchmark, table in zip(benchmarks.benchmarks, tables[1:], strict=True):
         if sentence := benchmark.shortfall(table.num_rows):
             logger.warning(sentence)
-    asked = dict(zip((HELDOUT, *(one.name for one in benchmarks.benchmarks)), tables, strict=True))
-    evaluation = compare(answered, asked, baseline, benchmarks.benchmarks)
+    names = (HELDOUT, *(benchmark.name for benchmark in benchmarks.benchmarks))
+    asked = dict(zip(names, tables, strict=True))
+    controls = length_controls(benchmarks.benchmarks)
+    evaluation = compare(answered, asked, baseline, benchmarks.benchmarks, controls=controls)
     pages = BenchmarkPages(asked, answered, list(evaluation.comparisons))
     inputs: dict[str, str | list[str]] = {
-        "rollouts": [content_digest(file) for file in rollouts],
+        "rollouts": [content_digest(file) for file in (*rollouts, *further)],
         "heldout": content_digest(prompts),
         "questions": [content_digest(file) for file in questions],
     }
@@ -289,50 +291,10 @@ def compare_policies(
     )
 
 
-@shown_stage(container_image=DATA, requests=Resources(cpu="1", mem="2Gi"))
-def compare_trained(
-    runs: list[str],
-    rollouts: list[Parquet],
-    prompts: Parquet,
-    baseline: str,
-    benchmarks: ComparedBenchmarks = NONE_COMPARED,
-) -> ComparedRuns:
-    """Compare the trained policies of several runs, on the prompts that all of them answered.
-
-    Args:
-        runs: names of the runs.
-        rollouts: the outputs `evaluation_rollouts` of each, in the same order.
-        prompts: the output `evaluation_prompts` of one of them.
-        baseline: the name among `runs` of the one that the others are compared with.
-        benchmarks: the margins and the k of majority@k of benchmarks.
-    """
-    import pyarrow.compute as pc
-
-    from tasks.charts import decks
-    from tasks.evaluation.intervals import FLIP_SEED
-    from tasks.evaluation.runs import compare_answers
-
-    watch = Stopwatch("comparison of runs")
-    tables = {
-        name: pa.concat_tables([VERDICTS.empty_table(), *read_input_batches(file, VERDICTS)])
-        for name, file in zip(runs, rollouts, strict=True)
-    }
-    answered = {name: table.filter(pc.equal(table["policy"], AFTER)) for name, table in tables.items()}
-    asked = read_input(prompts, EVALUATION_PROMPTS)
-    evaluation = compare_answers(answered, asked, baseline, benchmarks.benchmarks)
-    lineage = made_from(
-        __name__,
-        inputs={"rollouts": [content_digest(file) for file in rollouts], "prompts": content_digest(prompts)},
-        seed=FLIP_SEED,
-        runs=runs,
-        baseline=baseline,
-        benchmarks=benchmarks,
-    )
-    show("comparison", decks.comparison(evaluation.table))
-    return ComparedRuns(
-        write_output("experiment.parquet", evaluation.table, EVALUATION, lineage),
-        watch.summary(f"{len(runs)} runs on {asked.num_rows:,} prompts", **evaluation.facts()),
-    )
+def _batches(files: Sequence[Parquet], schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the rows of several tables, some at a time."""
+    for file in files:
+        yield from read_input_batches(file, schema)
 
 
 def _set_aside(files: Sequence[Parquet]) -> pa.Table:
@@ -348,10 +310,10 @@ def _of_benchmark(prompts: pa.Table, benchmark: str) -> pa.Table:
     return prompts.add_column(0, EVALUATION_PROMPTS.field("benchmark"), names)
 
 
-def _all_rollouts(files: Mapping[str, Parquet], pages: BenchmarkPages) -> Iterator[pa.Table]:
+def _all_rollouts(files: Mapping[str, Sequence[Parquet]], pages: BenchmarkPages) -> Iterator[pa.Table]:
     """Yield the rollouts of all policies in parts, with the policies' names, and let the pages read them."""
-    for name, file in files.items():
-        for part in read_input_batches(file, EVALUATION_ROLLOUTS):
+    for name, listed in files.items():
+        for part in _batches(listed, EVALUATION_ROLLOUTS):
             pages.read(name, part)
             yield _named(part, name)
 

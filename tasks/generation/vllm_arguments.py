@@ -169,3 +169,24 @@ def refused_in_training(option: str, arguments: Mapping[str, Any], refused: Mapp
         if name in refused:
             return f"{option}.{name}: training refuses it: {refused[name]}; leave it out"
     return None
+
+
+def check_thinking_budget(sampling: Mapping[str, Any], engine: Mapping[str, Any], where: str = "sampling") -> None:
+    """Check that an engine can end the thinking of responses that have a budget for it.
+
+    Args:
+        sampling: the sampling arguments.
+        engine: the arguments of the engine that samples.
+        where: path of the option that holds the sampling arguments as `vllm`.
+
+    Raises:
+        ValueError: a budget, and an engine that does not know with which texts thinking begins and ends.
+    """
+    budget = sampling.get("thinking_token_budget")
+    if budget in (None, -1) or engine.get("reasoning_parser") or engine.get("reasoning_config"):
+        return
+    raise ValueError(
+        f"{where}.vllm.thinking_token_budget is {budget!r}, and the engine does not know where thinking ends: give "
+        "engine.vllm.reasoning_parser, such as qwen3, or engine.vllm.reasoning_config, such as "
+        "{reasoning_start_str: <think>, reasoning_end_str: </think>}"
+    )

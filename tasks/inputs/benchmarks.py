@@ -10,9 +10,11 @@ import pyarrow as pa
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from tasks.config import Extendable, file_called, load_yaml
+from tasks.config_fields import InFile
 from tasks.evaluation.spec import ComparedBenchmark
 from tasks.generation.asked import AskedBenchmark
-from tasks.generation.config import SamplingConfig
+from tasks.generation.config import EngineConfig, SamplingConfig
+from tasks.generation.vllm_arguments import check_thinking_budget
 from tasks.sourcing.spec import EvaluationSet, SourceSpec
 
 
@@ -36,10 +38,18 @@ class BenchmarkFile(Extendable):
     """Characters of all messages of a prompt, at most; a longer prompt is set aside."""
     sampling: SamplingConfig
     """Options of the sampling: `samples` responses to each question (n), the same for every policy. All of vLLM's are
-    permitted, as in `vllm: {repetition_penalty: 1.1}`."""
+    permitted, as in `vllm: {repetition_penalty: 1.1}`. `vllm: {thinking_token_budget: 4096}` ends the thinking of a
+    response after so many tokens; it needs `engine.vllm.reasoning_parser` of the evaluation file. No verifier reads
+    thinking, whether or not it has a budget."""
     majority: list[Annotated[int, Field(ge=1)]] = []  # noqa: RUF012 (pydantic copies defaults)
     """The k of majority@k: the pass rate of the answer that most of k responses give. Each is at most
     `sampling.samples`; for the verifier math alone, whose answers can be counted."""
+    length_control: InFile[str | None] = None
+    """For `mode: pairwise`: the file of instructions' difficulties and of the baseline's comparisons with itself, as
+    AlpacaEval's authors publish it (`df_gamed.csv`), by which `length_controlled_win_rate` is computed; a path or an
+    address as fsspec reads it, such as `hf://datasets/...`. None: there is a `win_rate` alone."""
+    fingerprint: str | None = None
+    """Digest of that file where it is a local one, which is filled in before a run."""
     margin: float | None = Field(default=None, ge=0, le=1)
     """Points of pass rate, in [0, 1]: a policy has maintained the benchmark where the interval of its difference from
     the baseline lies above -margin. None: this is not tested."""
@@ -70,6 +80,12 @@ class BenchmarkFile(Extendable):
             raise ValueError(f"majority is for the verifier 'math' alone, and this one is {self.source.verifier!r}")
         return self
 
+    @model_validator(mode="after")
+    def _controls_length_of_comparisons(self) -> Self:
+        if self.length_control is not None and self.source.mode != "pairwise":
+            raise ValueError("length_control is for source.mode: pairwise alone, where answers are compared")
+        return self
+
     @property
     def evaluation_set(self) -> EvaluationSet:
         """The questions without answers, all of them, for the decontamination of a data file's prompts."""
@@ -98,6 +114,8 @@ class BenchmarkFile(Extendable):
             rows=self.rows if is_whole else None,
             majority=self.majority,
             margin=self.margin,
+            length_control=self.length_control,
+            fingerprint=self.fingerprint,
         )
 
 
@@ -112,31 +130,33 @@ def questions(benchmark: BenchmarkFile) -> pa.Table:
     return build_prompts(benchmark.source, benchmark.max_prompt_chars).prompts
 
 
-def check_names(benchmarks: Sequence[BenchmarkFile], reserved: Collection[str]) -> None:
+def check_names(names: Sequence[str], reserved: Collection[str]) -> None:
     """Check that no two benchmarks of a file have one name, and none has one of the reserved names.
 
     Raises:
         ValueError: one has.
     """
-    names = [benchmark.name for benchmark in benchmarks]
     for name in names:
         if names.count(name) > 1 or name in reserved:
             taken = "stands twice" if names.count(name) > 1 else "is that of the held-out prompts"
-            raise ValueError(f"benchmarks: the name {name!r} {taken}; give the file of one another name")
+            raise ValueError(f"benchmarks: the name {name!r} {taken}; give one another name")
 
 
-def check_room(benchmarks: Sequence[BenchmarkFile], tokens: int, option: str) -> None:
-    """Check that an engine whose context has `tokens` tokens, as its `option` says, holds a response and a prompt.
+def check_engine(benchmarks: Sequence[BenchmarkFile], engine: EngineConfig, option: str) -> None:
+    """Check that an engine can answer benchmarks: with a response and a prompt in its context, and within budgets.
+
+    `option` is the name of the engine's `max_model_len`, for messages.
 
     Raises:
-        ValueError: it holds no prompt beside a benchmark's longest response.
+        ValueError: it holds no prompt beside a benchmark's longest response, or cannot end thinking at a budget.
     """
     for benchmark in benchmarks:
-        if benchmark.sampling.max_tokens >= tokens:
+        if benchmark.sampling.max_tokens >= engine.max_model_len:
             raise ValueError(
                 f"benchmark {benchmark.name!r}: its sampling.max_tokens ({benchmark.sampling.max_tokens}) leaves "
-                f"no room for a prompt in {option} ({tokens})"
+                f"no room for a prompt in {option} ({engine.max_model_len})"
             )
+        check_thinking_budget(benchmark.sampling.vllm, engine.vllm, f"benchmark {benchmark.name!r}: its sampling")
 
 
 def benchmark_called(name: str, beside: Path = Path(), where: str = "") -> BenchmarkFile:

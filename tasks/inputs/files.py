@@ -11,10 +11,11 @@ from tasks.cleaning.spec import CleaningSpec
 from tasks.config import Companion, Extendable, RecipeFile, RunTime, file_called, load_yaml, must_be_one_of
 from tasks.config_fields import NameOrFile
 from tasks.difficulty.spec import DifficultySpec
+from tasks.evaluation.harness_spec import HarnessBenchmark
 from tasks.evaluation.spec import ComparedBenchmarks, EvaluationSpec
 from tasks.generation.asked import AskedBenchmarks
 from tasks.generation.models import ModelSpec
-from tasks.inputs.benchmarks import BenchmarkFile, NamedBenchmark, NamedQuestions, check_names, check_room
+from tasks.inputs.benchmarks import BenchmarkFile, NamedBenchmark, NamedQuestions, check_engine, check_names
 from tasks.mixing.spec import MixtureSpec
 from tasks.pods import PodConfig
 from tasks.sourcing.spec import DataSpec
@@ -62,6 +63,9 @@ class EvaluationFile(Extendable, EvaluationSpec):
     benchmarks: NameOrFile[list[NamedBenchmark]] = []  # noqa: RUF012 (pydantic copies defaults)
     """Benchmarks that every policy answers beside the held-out prompts. Each is the name of one that ships, or the path
     of a file of your own, which ends in .yaml, is relative to this one, and may extend one that ships."""
+    harness: list[HarnessBenchmark] = []  # noqa: RUF012 (pydantic copies defaults)
+    """Benchmarks that the package lm-eval (lm-evaluation-harness) asks every policy, as in `{name: mmlu, tasks: [mmlu],
+    num_fewshot: 5}`; they are compared as the others are."""
     policies: dict[str, ModelSpec] = {}  # noqa: RUF012 (pydantic copies defaults)
     """Models by name that are evaluated beside `before`, the initial checkpoint, and `after`, the trained policy."""
     baseline: str = BEFORE
@@ -73,14 +77,19 @@ class EvaluationFile(Extendable, EvaluationSpec):
             if name in self.policies:
                 raise ValueError(f"policies: {name!r} is a policy of every run; give yours another name")
         must_be_one_of(self.baseline, (BEFORE, AFTER, *self.policies), "baseline", "policy")
-        check_names(self.benchmarks, (HELDOUT, EVERYTHING))
-        check_room(self.benchmarks, self.engine.max_model_len, "engine.max_model_len")
+        check_names(self.names_of_benchmarks, (HELDOUT, EVERYTHING))
+        check_engine(self.benchmarks, self.engine, "engine.max_model_len")
         return self
 
     @property
     def names_of_policies(self) -> list[str]:
         """The names of all policies, in the order of tables of results."""
         return [BEFORE, AFTER, *self.policies]
+
+    @property
+    def names_of_benchmarks(self) -> list[str]:
+        """The names of all benchmarks, those of the harness last."""
+        return [*(benchmark.name for benchmark in self.benchmarks), *(one.name for one in self.harness)]
 
     def same_as(self, name: str, initial: ModelSpec) -> str:
         """Return the first name of the model that policy `name` is, where `initial` is the one that `before` is.
@@ -107,7 +116,8 @@ class EvaluationFile(Extendable, EvaluationSpec):
     @property
     def compared(self) -> ComparedBenchmarks:
         """The benchmarks as policies are compared on them."""
-        return ComparedBenchmarks(benchmarks=[benchmark.compared for benchmark in self.benchmarks])
+        asked = [benchmark.compared for benchmark in self.benchmarks]
+        return ComparedBenchmarks(benchmarks=[*asked, *(benchmark.compared for benchmark in self.harness)])
 
 
 class ValidationOptions(ValidationConfig):
@@ -121,7 +131,7 @@ class ValidationOptions(ValidationConfig):
     def _asks_something(self) -> Self:
         if self.prompts == 0 and not self.benchmarks:
             raise ValueError("validation: prompts is 0 and benchmarks has none: give one of them, or leave it out")
-        check_names(self.benchmarks, ())
+        check_names([benchmark.name for benchmark in self.benchmarks], ())
         return self
 
 
@@ -150,7 +160,7 @@ class Recipe(RecipeFile, TrainingConfig):
 
     @model_validator(mode="after")
     def _has_room_for_benchmarks(self) -> Self:
-        check_room(self.benchmarks, self.actors.engine.max_model_len, "actors.engine.max_model_len")
+        check_engine(self.benchmarks, self.actors.engine, "actors.engine.max_model_len")
         return self
 
     @property

@@ -135,9 +135,18 @@ def _missing(row: loaders.Row, source: SourceSpec, data: DataFile) -> str | None
 
 
 def check_has_judge(source: SourceSpec, data: DataFile) -> None:
-    """Check that the data file names a judge where a source is of chat; raises `SpecError` where it names none."""
+    """Check that the data file names a judge where a source is of chat, and one that does what the source asks of it.
+
+    Raises:
+        SpecError: it does not.
+    """
     if source.verifiers & set(VERIFIERS_OF["chat"]) and data.verifiers.judge is None:
         raise SpecError(
             f"{data.name}: source {source.name!r}: chat needs a judge: give verifiers.judge (a model to serve, or the "
             "URL of an OpenAI-compatible endpoint)"
+        )
+    if source.mode == "pairwise" and getattr(data.verifiers.judge, "kind", "endpoint") != "endpoint":
+        raise SpecError(
+            f"{data.name}: source {source.name!r}: mode pairwise compares two answers, and the judge is a reward "
+            "model, which scores one: give verifiers.judge of kind endpoint"
         )

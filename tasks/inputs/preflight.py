@@ -12,6 +12,7 @@ from flytekit import FlyteContextManager, Resources
 from images import DATA
 from tasks.config import SpecError, must_be_one_of
 from tasks.difficulty.spec import DifficultySpec
+from tasks.evaluation.harness_spec import check_installed
 from tasks.failures import MistakeError
 from tasks.flyte.stages import show, uncached_stage
 from tasks.generation.config import SamplingConfig
@@ -107,6 +108,8 @@ def preflight(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> C
     if on_this_machine:
         trackers.check(training.trackers)
         check_liger(training.learner, gpu=has_gpu())
+        if evaluation.harness:
+            check_installed()
         lacking = report_unjudgeable(pinned, first_rows)
     benchmarks = [*evaluation.benchmarks, *training.benchmarks]
     judged = (*pinned.sources, *(benchmark.source for benchmark in benchmarks))
@@ -327,7 +330,7 @@ def _figures(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> di
         "response limit, tokens": f"{training.sampling.max_tokens:,}",
         "learner ranks, engines": f"{training.learner.ranks}, {training.actors.count}",
         "held-out samples a prompt": f"{evaluation.sampling.samples}",
-        "benchmarks": ", ".join(benchmark.name for benchmark in evaluation.benchmarks) or "none",
+        "benchmarks": ", ".join(evaluation.names_of_benchmarks) or "none",
         "benchmarks while training": ", ".join(benchmark.name for benchmark in training.benchmarks) or "none",
         "policies": ", ".join(evaluation.names_of_policies),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,6 +37,8 @@ EVALUATION_STAGE = "evaluation"
 _NUMBER = r"\d[\d,.]*"
 BEFORE_GRADING = ("sourcing", "cleaning", "difficulty")
 """Stages whose set-aside rows are not among the graded prompts."""
+HARNESS_STAGE = "harness: "
+"""Beginning of the stages in which lm-evaluation-harness asks a policy a benchmark."""
 
 _VALUE_LIMIT = 160  # characters of the value at fault that the report shows
 
@@ -212,14 +214,18 @@ def fates_chart(ledger: pa.Table) -> str:
 
 
 def with_policy_names(summaries: Sequence[StageSummary], policies: Sequence[str]) -> list[StageSummary]:
-    """Return the summaries, those of evaluations renamed by policy in the order given, as in `evaluation: before`."""
-    names = iter(policies)
-    return [
-        replace(summary, stage=f"{EVALUATION_STAGE}: {next(names, '?')}")
-        if summary.stage == EVALUATION_STAGE
-        else summary
-        for summary in summaries
-    ]
+    """Return the summaries, those of evaluations renamed by policy in the order given.
+
+    They become `evaluation: before` and, of a benchmark that the harness asks, `harness: mmlu of before`.
+    """
+    waiting: dict[str, Iterator[str]] = defaultdict(lambda: iter(policies))
+
+    def renamed(stage: str) -> str:
+        if stage == EVALUATION_STAGE:
+            return f"{stage}: {next(waiting[stage], '?')}"
+        return f"{stage} of {next(waiting[stage], '?')}" if stage.startswith(HARNESS_STAGE) else stage
+
+    return [replace(summary, stage=renamed(summary.stage)) for summary in summaries]
 
 
 def stages(summaries: Sequence[StageSummary], run: str) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ VERIFIERS: tuple[Verifier, ...] = get_args(Verifier)
 MODES_OF: dict[Verifier, tuple[str, ...]] = {
     "math": ("sympy", "gsm8k", "exact"),
     "precise_if": ("strict", "loose", "both"),
+    "chat_reference": ("grade", "pairwise"),
 }
 
 VERIFIERS_OF: dict[Domain, tuple[BuiltInVerifier, ...]] = {

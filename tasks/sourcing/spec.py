@@ -108,9 +108,11 @@ class SourceSpec(Config):
     """Origin of the rows: a mapping with the key `kind` and the options of that loader."""
     mode: str | None = None
     """Mode of the verifier: `sympy` (the default), `gsm8k` or `exact` for math, `strict` (the default), `loose` or
-    `both` for precise_if; None: its default. `both` judges as `strict` does and records by the names `strict` and
-    `loose` the proportion of constraints that hold in either way, for the four rates of IFEval; in training, whose
-    reward is that of `strict`, it costs time and changes nothing."""
+    `both` for precise_if, `grade` (the default) or `pairwise` for chat_reference; None: its default. `both` judges as
+    `strict` does and records by the names `strict` and `loose` the proportion of constraints that hold in either way,
+    for the four rates of IFEval; in training, whose reward is that of `strict`, it costs time and changes nothing.
+    `pairwise` compares the response with the reference, as AlpacaEval 2 does: the score is the probability with which
+    the judge prefers the response."""
     weight: float = Field(default=1.0, gt=0)
     """Factor of the verifier's reward in the sum, where `rewards` names others; `verifier: function` has none."""
     rewards: list[RewardSpec] = []  # noqa: RUF012 (pydantic copies defaults)

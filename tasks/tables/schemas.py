@@ -107,6 +107,9 @@ RESPONSES = pa.schema(
 )
 """The table of responses before they are judged, one completion a row."""
 
+UNKNOWN_END = "unknown"
+"""The `finish_reason` of a response of which it is not known how it ended."""
+
 REWARDS = pa.list_(pa.struct([_column("name", pa.string()), _column("value", pa.float64(), nullable=True)]))
 """The type of the rewards of a response by name, before their weights, the verifier's own first; null for one that does
 not apply. It is empty where the verifier's score is the only reward."""

@@ -9,19 +9,22 @@ from statistics import fmean
 import pytest
 
 from data_specs.transforms import contest_problem
+from tasks.evaluation.win_rates import read_length_control, text_of
+from tasks.failures import MistakeError
 from tasks.inputs.benchmarks import BenchmarkFile, benchmark_called
 from tasks.sourcing.hub import COMMIT
-from tasks.sourcing.loader_specs import HuggingFaceLoader
+from tasks.sourcing.loader_specs import JsonlLoader
 from tasks.sourcing.loaders import pinned
 from tasks.sourcing.prompts import build_prompts
 from tasks.verifiers import VerifierPool, VerifiersConfig
 from tests.hub.benchmarks import livecodebench
 from tests.hub.fixture import stand_in_hub  # noqa: F401 - a fixture
-from tests.verifiers.chat.fake_endpoint import FakeEndpoint, graded, scripted
+from tests.verifiers.chat.fake_endpoint import FakeEndpoint, graded, likeliest, scripted
 
 COUNTS = {
     "aime_2024": 30,
     "aime_2025": 30,
+    "alpaca_eval_2": 805,
     "gsm8k": 1_319,
     "humaneval": 164,
     "ifbench": 300,
@@ -50,6 +53,7 @@ RESPONSES = {
         {r"\boxed{204}": 1},
     ],
     "aime_2025": [{r"\boxed{70}": 1, r"\boxed{7}": 0}, {r"\boxed{336}": 1, r"\boxed{336^\circ}": 1}],
+    "alpaca_eval_2": [{"A good answer.": 1, "An answer.": 0}],
     "math_500": [{r"At \boxed{(1, \pi/2)}.": 1, r"\boxed{(\pi/2, 1)}": 0}, {r"\boxed{\frac{3}{2}}": 1}],
     "minerva_math": [
         {r"\boxed{4.5 \times 10^{33}}": 1, r"\boxed{4.5e32}": 0},
@@ -89,6 +93,7 @@ RESPONSES = {
 RATES = {
     "aime_2024": (2 / 4 + 1) / 2,
     "aime_2025": (1 / 2 + 1) / 2,
+    "alpaca_eval_2": 1 / 2,
     "math_500": (1 / 2 + 1) / 2,
     "minerva_math": 1 / 2,
     "gsm8k": (1 / 2 + 1 + 0 + 1) / 4,
@@ -105,8 +110,18 @@ RATES = {
 
 @pytest.fixture(scope="module")
 def pool():
-    """Verifiers, and a judge that grades the right answer first."""
-    with FakeEndpoint(scripted(graded(10), graded(1))) as endpoint:
+    """Verifiers, and a judge that grades the right answer first, and prefers a good one."""
+    grades = scripted(graded(10), graded(1))
+
+    def reply(request):
+        if not request.get("logprobs"):
+            return grades(request)
+        text = request["messages"][1]["content"]
+        first = text.find("A good answer.") if "A good answer." in text else text.find("A plain answer.")
+        name = "m" if first < text.find('"model_identifier": "M"') else "M"
+        return likeliest({name: 0.8, "m" if name == "M" else "M": 0.2})
+
+    with FakeEndpoint(reply) as endpoint:
         config = VerifiersConfig.model_validate({"judge": {"url": endpoint.url, "model": "judge"}})
         with VerifierPool(1, config) as opened:
             yield opened
@@ -128,9 +143,10 @@ def test_a_benchmark_has_the_count_of_its_card_and_a_pinned_source(name):
     assert benchmark.source.name == benchmark.name
     assert benchmark.sampling.seed is not None
     loader = benchmark.source.loader
-    revision = loader.revision if isinstance(loader, HuggingFaceLoader) else loader.path.split("@")[1].split("/")[0]
+    address = loader.path if isinstance(loader, JsonlLoader) else loader.files
+    revision = loader.revision if address is None else address.split("@")[1].split("/")[0]
     assert COMMIT.fullmatch(revision) or (name, revision) == ("rlvr_multi_subject", "main")
-    assert benchmark.card.endswith(loader.dataset or "?") if isinstance(loader, HuggingFaceLoader) else True
+    assert benchmark.card.endswith(loader.dataset if address is None else address.split("@")[0].split("hf://")[1])
 
 
 @pytest.mark.long
@@ -151,6 +167,17 @@ def test_verdicts_on_a_benchmarks_questions_are_those_worked_by_hand(name, pool)
         [bool(passes) for passes in responses.values()] for responses in RESPONSES[name]
     ]
     assert fmean(fmean(score.passed for score in scores) for scores in verdicts) == pytest.approx(RATES[name])
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("stand_in_hub")
+def test_the_data_of_alpaca_evals_length_control_is_read_from_the_hub():
+    path = benchmark_called("alpaca_eval_2").length_control
+    control = read_length_control(text_of(path), path)
+    assert control.difficulties == {0: 0.5}
+    assert (control.baseline.preferences.tolist(), control.baseline.differences.tolist()) == ([0.6], [-1])
+    with pytest.raises(MistakeError, match=r"nowhere.csv: length_control cannot be read"):
+        text_of("nowhere.csv")
 
 
 def rows_of_livecodebench():

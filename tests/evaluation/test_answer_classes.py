@@ -87,3 +87,12 @@ def test_only_math_has_answers_and_classes_only_where_they_are_asked_for():
     assert (table["answer"].null_count, table["answer_class"].null_count) == (1, 1)
     table = with_answers(rollouts("half", r"\boxed{3}"), prompts(), "quiz")
     assert (table["answer"].to_pylist(), table["answer_class"].to_pylist()) == (["3"], [None])
+
+
+@pytest.mark.long
+def test_an_answer_within_thinking_is_none():
+    thought = [r"<think>\boxed{1/2}", r"<think>\boxed{2}</think>\boxed{1/2}", r"\boxed{1/2}</think>"]
+    table = with_answers(rollouts("half", *thought), prompts(), "quiz")
+    assert table["answer"].to_pylist() == [None, "1/2", None]
+    figures = {row["metric"]: row["value"] for row in compare({"p": table}, {"quiz": prompts()}, "p").table.to_pylist()}
+    assert (figures["no_answer"], figures["pass_rate"]) == (pytest.approx(2 / 3), pytest.approx(1 / 3))

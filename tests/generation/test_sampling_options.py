@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from tasks.generation.chat_template import ChatTemplateError, encode
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import VersionSpan
+from tasks.training.config import TrainingConfig
 
 PROMPT = [5, 6, 7]
 
@@ -200,6 +201,22 @@ def test_arguments_of_vllm_reach_it(engine, loop):
         loop.run(drawn(engine, 1, SamplingConfig(max_tokens=8, vllm={"min_tokens": "few"})))
     with pytest.raises(EngineOptionsError, match=r"sampling.vllm = .*repetition_penalty"):
         loop.run(drawn(engine, 1, SamplingConfig(max_tokens=8, vllm={"repetition_penalty": -1.0})))
+
+
+@pytest.mark.long
+def test_a_budget_of_thinking_reaches_vllms_parameters_and_not_the_policys_in_training():
+    from tasks.generation.engine_sampling import sampling_parameters
+    from tasks.generation.interface import EngineOptionsError
+
+    def budget(tokens):
+        sampling = SamplingConfig(max_tokens=8, vllm={"thinking_token_budget": tokens})
+        return sampling_parameters(sampling, seed=0, with_logprobs=False).thinking_token_budget
+
+    assert budget(4) == 4
+    with pytest.raises(EngineOptionsError, match=r"sampling.vllm = .*thinking_token_budget"):
+        budget(-2)
+    with pytest.raises(ValidationError, match=r"sampling.vllm.thinking_token_budget: training refuses it"):
+        TrainingConfig.model_validate({"sampling": {"vllm": {"thinking_token_budget": 4}}})
 
 
 def test_what_is_no_regular_expression_is_refused_before_anything_starts():

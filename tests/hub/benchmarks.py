@@ -194,6 +194,31 @@ def constrained(key: int, text: str, name: str, arguments: dict) -> dict:
     return {"key": key, "prompt": text, "instruction_id_list": [name], "kwargs": [NULLS | arguments]}
 
 
+def alpaca_eval() -> Repository:
+    """`tatsu-lab/alpaca_eval` at 2edc6fa: a script, the baseline's answers, and the data of the length control.
+
+    Read: files and the commit, in code of public repositories that reads them; columns, in the package alpaca_eval.
+    """
+    rows = [
+        {
+            "instruction": "Name a colour.",
+            "output": "A plain answer.",
+            "generator": "gpt4_1106_preview",
+            "dataset": "helpful_base",
+        }
+    ]
+    control = (
+        "model,index,preference,std_delta_len,instruction_difficulty,not_gamed_baseline\nverbose,0,0.6,-1,0.5,False\n"
+    )
+    files = {
+        "README.md": b"",
+        "alpaca_eval.py": b"",
+        "alpaca_eval_gpt4_baseline.json": json.dumps(rows).encode(),
+        "df_gamed.csv": control.encode(),
+    }
+    return Repository("dataset", "tatsu-lab/alpaca_eval", files, commit="2edc6fad8be6b14ea7230aabfd08188da6b8b814")
+
+
 def ifeval() -> Repository:
     """`google/IFEval` at 966cd89: `ifeval_input_data.jsonl`.
 
@@ -231,6 +256,7 @@ def repositories() -> list[Repository]:
         omega_500(),
         humaneval(),
         livecodebench(),
+        alpaca_eval(),
         ifeval(),
         ifbench(),
     ]

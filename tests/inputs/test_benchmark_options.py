@@ -7,7 +7,7 @@ import pytest
 
 from tasks.config import SpecError, load_yaml, parse
 from tasks.inputs.benchmarks import BenchmarkFile, benchmark_called
-from tasks.inputs.files import DataFile
+from tasks.inputs.files import DataFile, EvaluationFile
 from tasks.inputs.json_schema import json_schema
 from tasks.sourcing.loaders import check
 from tasks.sourcing.prompts import build_prompts
@@ -87,6 +87,16 @@ def test_a_source_that_makes_no_sense_is_one_sentence(tmp_path, changes, sentenc
         load_yaml(BenchmarkFile, path)
     assert sentence in str(error.value)
     assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_budget_of_thinking_needs_an_engine_that_knows_where_thinking_ends(tmp_path):
+    path = written(tmp_path, sampling={"max_tokens": 99, "vllm": {"thinking_token_budget": 8}})
+    options = {"extends": "quickstart", "benchmarks": [str(path)]}
+    with pytest.raises(SpecError, match=r"'mine': its sampling.vllm.thinking_token_budget is 8, and the engine"):
+        parse(EvaluationFile, json.dumps(options))
+    for known in ({"reasoning_parser": "qwen3"}, {"reasoning_config": {"reasoning_end_str": "</think>"}}):
+        [benchmark] = parse(EvaluationFile, json.dumps({**options, "engine.vllm": known})).benchmarks
+        assert benchmark.sampling.vllm == {"thinking_token_budget": 8}
 
 
 def test_majorities_are_for_answers_that_can_be_counted():

@@ -9,6 +9,7 @@ from tasks.inputs.files import DataFile
 from tasks.sourcing.columns import MODES_OF, VERIFIERS
 from tasks.sourcing.spec import DataSpec
 from tasks.verifiers import instructions, mathematics
+from tasks.verifiers.chat import prompts
 from tests.paths import ROOT
 
 SOURCE = {
@@ -151,4 +152,5 @@ def test_sources_without_a_seed_take_the_specs_and_keep_it_through_json():
 
 def test_the_names_that_a_spec_may_hold_are_those_that_judge():
     assert set(VERIFIERS) == set(verifiers.VERIFIERS) - {"weighted"}  # a verifier and `rewards` together
-    assert {"math": mathematics.MODES, "precise_if": instructions.MODES} == MODES_OF
+    modes = {"math": mathematics.MODES, "precise_if": instructions.MODES, "chat_reference": prompts.MODES}
+    assert modes == MODES_OF

@@ -11,15 +11,21 @@ os.environ.setdefault("NLTK_DATA", str(DATA / "nltk_data"))  # before the first 
 
 
 @pytest.fixture(scope="session")
-def rows():
-    """Read a JSONL file of the shared data; skips the test where it is absent."""
+def data_file():
+    """Return the path of a file of the shared data; skips the test where it is absent."""
 
-    def read(name):
+    def path(name):
         if not (DATA / name).exists():
             pytest.skip(f"no {name} in {DATA}; set RLVR_TEST_DATA")
-        return [json.loads(line) for line in (DATA / name).read_text().splitlines()]
+        return DATA / name
 
-    return read
+    return path
+
+
+@pytest.fixture(scope="session")
+def rows(data_file):
+    """Read a JSONL file of the shared data; skips the test where it is absent."""
+    return lambda name: [json.loads(line) for line in data_file(name).read_text().splitlines()]
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,9 @@ from flytekit.types.directory import FlyteDirectory
 from flytekit.types.file import FlyteFile
 
 from tasks.difficulty.rollout_tasks import SUMMARY, Split, judge_rollouts, roll_out, split_prompts
+from tasks.evaluation import harness
 from tasks.evaluation.answers import with_answers
+from tasks.evaluation.harness_task import Harnessed, evaluate_by_harness
 from tasks.evaluation.task import Evaluated, evaluate_policy
 from tasks.flyte.ray_job import RayJobTask
 from tasks.flyte.stages import run_id
@@ -29,7 +31,8 @@ from tasks.training.model_check.task import check_model
 from tasks.training.task import Trained, train_policy
 from tests.workflows.containers import image_environments, registered
 
-HEAVY = (prepare_model, check_model, split_prompts, roll_out, judge_rollouts, train_policy, evaluate_policy)
+EVALUATED = (evaluate_policy, evaluate_by_harness)
+HEAVY = (prepare_model, check_model, split_prompts, roll_out, judge_rollouts, train_policy, *EVALUATED)
 
 
 def summary(stage: str) -> StageSummary:
@@ -140,6 +143,26 @@ class StandIns:
         ]
         table = write_table(path, pa.concat_tables(parts), EVALUATION_ROLLOUTS)
         return Evaluated(FlyteFile(str(table)), FlyteFile(str(self.none)), summary("evaluation"))
+
+    def evaluate_by_harness(self, policy, benchmark, engine):
+        able = (Path(policy.path) / "weights").read_text().startswith("trained")
+        documents = [
+            {
+                "task": benchmark.tasks[0],
+                "number": number,
+                "digest": str(number),
+                "question": f"Which is number {number}?",
+                "target": "this",
+                "response": "this" if able or number % 2 else "that",
+                "value": float(able or number % 2),
+                "tokens": 1,
+            }
+            for number in range(20)
+        ]
+        path = self.new("evaluate_by_harness.parquet")
+        answers = write_table(path, harness.rollouts(documents, benchmark, "policy"), EVALUATION_ROLLOUTS)
+        asked = write_table(f"{path}-asked", harness.questions(documents, benchmark), PROMPTS)
+        return Harnessed(FlyteFile(str(answers)), FlyteFile(str(asked)), summary(f"harness: {benchmark.name}"))
 
 
 @pytest.fixture

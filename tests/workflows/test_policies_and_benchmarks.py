@@ -107,6 +107,42 @@ def test_policies_answer_benchmarks_and_what_ran_once_does_not_run_again(run, wr
     assert f"page        {latest / 'benchmarks' / 'sums.html'}" in done.output
 
 
+MMLU = {"name": "mmlu", "tasks": ["mmlu"], "margin": 0.1}
+
+
+def test_what_the_harness_asks_stands_beside_the_other_benchmarks(run, written, tmp_path, monkeypatch):
+    monkeypatch.setattr("tasks.inputs.preflight.check_installed", lambda: None)
+    policies = {"other": other_model(tmp_path / "other")}
+    ran, summary = run(written("sums", harness=[MMLU], policies=policies))
+    assert (ran["evaluate_policy"], ran["evaluate_by_harness"]) == (3, 3)
+    assert {f"harness: mmlu of {name}" for name in ("before", "after", "other")} <= set(summary["stages"])
+    assert run(written("sums", harness=[MMLU], policies=policies))[0] == {}
+    more = [MMLU, {"name": "bbh", "tasks": ["bbh"], "metric": "exact_match"}]
+    assert run(written("sums", harness=more, policies=policies))[0] == {"evaluate_by_harness": 3}
+
+    latest = tmp_path / "outputs" / "latest"
+    figures = read_table(latest / "evaluation.parquet", EVALUATION).to_pylist()
+    rates = {
+        (row["policy"], row["baseline"]): (row["value"], row["n"])
+        for row in figures
+        if (row["benchmark"], row["metric"]) == ("mmlu", "pass_rate")
+    }
+    assert rates["before", None] == rates["other", None] == (1 / 2, 20)
+    assert rates["after", None] == (1, 20)
+    assert rates["after", "before"] == (1 / 2, 20)
+    assert "truncated" not in {row["metric"] for row in figures if row["benchmark"] == "mmlu"}
+    assert re.search(r'<th scope="row">mmlu</th>.*>yes<', (latest / "report.html").read_text())
+    done = CliRunner().invoke(main, ["show", str(latest), "--benchmark", "mmlu", "--flipped"])
+    assert "20 questions, of after against before 10 better and 0 worse; 10 of 10 shown" in done.output
+
+
+def test_a_harness_that_is_not_installed_is_one_sentence_before_anything_runs(run, written, stand_ins, monkeypatch):
+    monkeypatch.setattr("tasks.evaluation.harness_spec.NEEDED", ("no_such_package",))
+    with pytest.raises(Exception, match=r"harness: lm-eval .*: pip install 'rlvr-flyte\[harness\]'"):
+        run(written(harness=[MMLU]))
+    assert not stand_ins.ran
+
+
 def test_prompts_that_hold_a_benchmarks_question_are_counted_before_the_first_rollout(run, written, tmp_path, caplog):
     run(written())
     prompt = read_table(tmp_path / "outputs" / "latest" / "prompts.parquet", PROMPTS).to_pylist()[0]
@@ -145,6 +181,10 @@ def test_a_policy_that_is_the_initial_checkpoint_is_evaluated_once(run, written)
         ({"benchmarks": ["gsm9k"]}, r"benchmarks = 'gsm9k': no such file \(did you mean 'gsm8k'\?\)"),
         ({"benchmarks": ["gsm8k", "gsm8k"], "engine.max_model_len": 4096}, "'gsm8k-test' stands twice"),
         ({"benchmarks": ["gsm8k"]}, r"'gsm8k-test': its sampling.max_tokens \(1024\) leaves no room .* \(512\)"),
+        (
+            {"sampling.vllm": {"thinking_token_budget": 8}},
+            r"sampling.vllm.thinking_token_budget is 8, and the engine does not know .* engine.vllm.reasoning_parser",
+        ),
     ],
 )
 def test_a_mistake_in_policies_or_benchmarks_is_one_sentence(options, sentence):

@@ -29,7 +29,7 @@ LABEL = r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 EXPERIMENT = {"check_variants", "run_variants", "report_experiment"}
 CLUSTER_CHECK = {"check_for", "check_machines", "check_pod", "conclude"}
 UNCACHED = {"preflight", "checking", "data", "train", "evaluation", "report", *EXPERIMENT, *CLUSTER_CHECK}
-ENGINES = {"check_model", "roll_out", "evaluate_policy", "train_policy"}
+ENGINES = {"check_model", "roll_out", "evaluate_policy", "evaluate_by_harness", "train_policy"}
 IMAGES = {
     "preflight": "data",
     "prepare_model": "generation",
@@ -51,6 +51,7 @@ IMAGES = {
     "mix_prompts": "data",
     "train_policy": "training",
     "evaluate_policy": "generation",
+    "evaluate_by_harness": "generation",
     "compare_policies": "data",
     "train": "data",
     "evaluation": "data",

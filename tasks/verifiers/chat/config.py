@@ -185,7 +185,7 @@ class JudgeConfig(_Judged, ConnectionConfig):
     @field_validator("reference_template", "open_template")
     @classmethod
     def _known_template(cls, name: str) -> str:
-        known = sorted(path.stem for path in TEMPLATES.glob("*.jinja"))
+        known = sorted(path.stem for path in TEMPLATES.glob("chat_*.jinja"))
         if name not in known:
             raise ValueError(f"no such template; accepted: {', '.join(known)}")
         return name

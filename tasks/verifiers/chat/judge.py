@@ -24,7 +24,8 @@ from tasks.verifiers.chat.endpoint import Endpoint, TooLong, Unwanted, Usage
 from tasks.verifiers.chat.fitting import Context
 from tasks.verifiers.chat.injection import find_injections
 from tasks.verifiers.chat.material import shortened
-from tasks.verifiers.chat.prompts import Prompt, check_ground_truth, render, turns
+from tasks.verifiers.chat.pairwise import PairwiseJudge, scored
+from tasks.verifiers.chat.prompts import Prompt, check_ground_truth, is_pairwise, render, turns
 from tasks.verifiers.chat.reading import (
     Judgement,
     NoCompletion,
@@ -88,6 +89,7 @@ class ChatJudge:
         self._usage = Usage()
         self._endpoint = Endpoint(config, self._usage)
         self._context = Context(config, self._endpoint)
+        self._pairwise = PairwiseJudge(config, self._endpoint, self._usage)
 
     async def judge(self, verifier: str, response: str, ground_truth: Any, messages: Messages | None) -> Score:
         """Grade one response, in the light of the conversation and, for `chat_reference`, of the reference.
@@ -102,6 +104,10 @@ class ChatJudge:
         """
         check_ground_truth(verifier, ground_truth)
         answer, note, score = settled(self._config, self._usage, response, messages)
+        if is_pairwise(ground_truth):
+            if score is not None:
+                return scored(score.value, answer, score.detail)
+            return await self._pairwise.compare(answer, note, ground_truth, messages)
         if score is not None:
             return score
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 WITH_REFERENCE, WITHOUT_REFERENCE = "chat_reference", "chat_open"
 """Names of the verifiers that judge chat, with and without a reference."""
+MODES = ("grade", "pairwise")
+"""Ways in which an answer is judged by a reference: graded beside it, or compared with it (`chat.pairwise`)."""
 
 
 @dataclass(frozen=True)
@@ -38,18 +40,28 @@ class Prompt:
 
 
 def check_ground_truth(verifier: str, ground_truth: Any) -> None:
-    """Raise `GroundTruthError` unless it is `{"reference": text}` for `chat_reference`, None for `chat_open`."""
+    """Raise `GroundTruthError` unless it is `{"reference": text}` for `chat_reference`, None for `chat_open`.
+
+    A reference may have a `mode` beside it, one of `MODES`.
+    """
     if verifier == WITHOUT_REFERENCE:
         if ground_truth is not None:
             raise GroundTruthError(f"{verifier} wants null, got {ground_truth!r:.200}")
         return
     if verifier != WITH_REFERENCE:
         raise ValueError(f"verifier {verifier!r} is not judged here; accepted: {WITH_REFERENCE}, {WITHOUT_REFERENCE}")
-    if not isinstance(ground_truth, dict) or set(ground_truth) != {"reference"}:
+    if not isinstance(ground_truth, dict) or set(ground_truth) - {"mode"} != {"reference"}:
         raise GroundTruthError(f'{verifier} wants {{"reference": "..."}}, got {ground_truth!r:.200}')
-    reference = ground_truth["reference"]
+    reference, mode = ground_truth["reference"], ground_truth.get("mode", MODES[0])
+    if mode not in MODES:
+        raise GroundTruthError(f"mode is {mode!r:.200}; accepted: {', '.join(MODES)}")
     if not isinstance(reference, str) or not reference.strip():
         raise GroundTruthError(f"the reference must be a text that is not empty, got {reference!r:.200}")
+
+
+def is_pairwise(ground_truth: Any) -> bool:
+    """Return whether a well-formed ground truth asks for a comparison with its reference."""
+    return isinstance(ground_truth, dict) and ground_truth.get("mode") == MODES[1]
 
 
 def turns(messages: Any) -> list[tuple[str, str]]:
@@ -102,7 +114,7 @@ def render(
     text, omitted = shortened(answer, config.max_response_chars if most is None else most, quoted)
     seen = [verifier, *(block.mark for block in blocks.values()), text]
     blocks["answer"] = material("answer", text, ["answer", *seen], omitted, omitted_tokens)
-    filled: Any = _template(name).make_module(
+    filled: Any = template(name).make_module(
         {"lowest": config.lowest, "highest": config.highest, "reasons": config.reasons, **blocks}
     )
     return Prompt(system=str(filled.system), user=str(filled.user), answer=blocks["answer"])
@@ -117,7 +129,8 @@ def _conversation(conversation: list[tuple[str, str]]) -> Material:
 
 
 @cache
-def _template(name: str) -> Template:
+def template(name: str) -> Template:
+    """Return the template of `templates/` that is called so."""
     from jinja2 import FileSystemLoader, StrictUndefined
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 

@@ -47,7 +47,7 @@ def read_completion(body: bytes, lowest: int, highest: int, reasons: bool = True
     It is `NoCompletion` where the body holds no words of a judge.
     """
     try:
-        completion = _parse(body, "the endpoint's answer")
+        completion = parsed(body, "the endpoint's answer")
     except NoJudgement as reason:
         raise NoCompletion(str(reason)) from None
     choices = completion.get("choices") if isinstance(completion, dict) else None
@@ -74,7 +74,7 @@ def read_judgement(content: Any, lowest: int, highest: int, reasons: bool = True
     if not isinstance(content, str) or not content.strip():
         raise NoJudgement("the judge said nothing")
     text = strip_thinking(content) if content.lstrip().startswith("<think>") else content
-    fields = _parse(text, "the judge's message")
+    fields = parsed(text, "the judge's message")
     wanted = {"reason", "score"} if reasons else {"score"}
     if not isinstance(fields, dict) or set(fields) != wanted:
         raise NoJudgement(f"the judge's message is not an object of {' and '.join(sorted(wanted))}: {_shown(text)}")
@@ -91,7 +91,7 @@ def read_judgement(content: Any, lowest: int, highest: int, reasons: bool = True
 def read_usage(body: bytes) -> tuple[int, int]:
     """Return the tokens read and written by the endpoint's own count; zeros where it states none."""
     try:
-        completion = _parse(body, "")
+        completion = parsed(body, "")
     except NoJudgement:
         return 0, 0
     usage = completion.get("usage") if isinstance(completion, dict) else None
@@ -103,8 +103,8 @@ def _count(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
-def _parse(text: str | bytes, what: str) -> Any:
-    """Parse strict JSON: UTF-8, no NaN, no key twice."""
+def parsed(text: str | bytes, what: str) -> Any:
+    """Parse strict JSON: UTF-8, no NaN, no key twice; raises `NoJudgement` for anything else."""
     try:
         if isinstance(text, bytes):
             text = text.decode("utf-8")

@@ -17,7 +17,7 @@ from tasks.verifiers.chat.endpoint import Usage
 from tasks.verifiers.chat.fitting import STEPS, smaller
 from tasks.verifiers.chat.judge import CONTROL, settled
 from tasks.verifiers.chat.material import plain, shortened
-from tasks.verifiers.chat.prompts import WITH_REFERENCE, check_ground_truth, turns
+from tasks.verifiers.chat.prompts import WITH_REFERENCE, check_ground_truth, is_pairwise, turns
 from tasks.verifiers.scores import CannotJudge, Score
 
 if TYPE_CHECKING:
@@ -163,6 +163,8 @@ class RewardModelJudge:
                 `chat_reference`, unless `scores_references` is set.
         """
         check_ground_truth(verifier, ground_truth)
+        if is_pairwise(ground_truth):
+            raise CannotJudge("a reward model scores one answer and compares none: mode pairwise needs kind: endpoint")
         if verifier == WITH_REFERENCE and not self._config.scores_references:
             raise CannotJudge("a reward model sees no reference; scores_references: true has it score without")
         answer, note, score = settled(self._config, self._usage, response, messages)

@@ -5,6 +5,7 @@ falls for whatever it reads outside the answer's place.
 """
 
 import json
+import math
 import re
 import threading
 import time
@@ -29,6 +30,15 @@ def completion(content, *, finish_reason="stop", usage=(100, 20), **message):
     choice = {"index": 0, "message": {"role": "assistant", "content": content, **message}}
     counts = {"prompt_tokens": usage[0], "completion_tokens": usage[1]}
     return Reply(json.dumps({"choices": [choice | {"finish_reason": finish_reason}], "usage": counts}).encode())
+
+
+def likeliest(chances):
+    """A completion of one token with the log-probabilities of the likeliest ones."""
+    listed = [{"token": token, "logprob": math.log(chance)} for token, chance in chances.items()]
+    top = {"token": listed[0]["token"], "logprob": listed[0]["logprob"], "top_logprobs": listed}
+    choice = {"index": 0, "message": {"role": "assistant", "content": top["token"]}, "finish_reason": "length"}
+    counts = {"prompt_tokens": 100, "completion_tokens": 1}
+    return Reply(json.dumps({"choices": [choice | {"logprobs": {"content": [top]}}], "usage": counts}).encode())
 
 
 def graded(score, reason="it is so", **options):

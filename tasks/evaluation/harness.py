@@ -1,0 +1,141 @@
+"""Hands a policy to lm-evaluation-harness, and makes tables of questions and rollouts of what it returns.
+
+So a benchmark of the package is compared as any other: paired by question, with the same intervals, corrections and
+margins. Its documents are the questions, and a document's metric is the score of the one response to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tasks.evaluation.harness_spec import HarnessBenchmark
+from tasks.failures import InfrastructureError, MistakeError
+from tasks.generation.config import EngineConfig
+from tasks.tables.parquet import table_from_rows
+from tasks.tables.schemas import EVALUATION_ROLLOUTS, PROMPTS, UNKNOWN_END, canonical_json
+
+THINKING_ENDS = "</think>"
+"""Text up to which a response is thinking, which no filter and no metric reads; where the policy is asked in a chat."""
+
+
+class HarnessError(InfrastructureError):
+    """The process in which lm-evaluation-harness asks a policy failed."""
+
+
+def request_of(benchmark: HarnessBenchmark, engine: EngineConfig, policy: Path, *, gpu: bool) -> dict[str, Any]:
+    """Return what the package is asked to do, as `tasks.evaluation.harness_child` reads it.
+
+    Args:
+        benchmark: the options of the benchmark.
+        engine: the options of the engine that answers all other benchmarks.
+        policy: the model folder.
+        gpu: whether there is a GPU.
+    """
+    vllm = benchmark.backend == "vllm"
+    ours = {
+        "max_model_len": engine.max_model_len,
+        "max_num_seqs": engine.max_num_seqs,
+        "tensor_parallel_size": engine.tensor_parallel_size,
+        "enforce_eager": engine.enforce_eager,
+        **({"gpu_memory_utilization": engine.share_of_gpu} if gpu else {}),
+        **engine.vllm,
+    }
+    return {
+        "name": benchmark.name,
+        "tasks": benchmark.tasks,
+        "include_path": benchmark.include_path,
+        "metric": benchmark.metric,
+        "filter": benchmark.filter,
+        "num_fewshot": benchmark.num_fewshot,
+        "limit": benchmark.limit,
+        "chat_template": benchmark.chat_template,
+        "backend": benchmark.backend,
+        "arguments": {
+            "pretrained": str(policy),
+            "dtype": engine.dtype,
+            **({"think_end_token": THINKING_ENDS} if benchmark.chat_template else {}),
+            **(ours if vllm else {"max_length": engine.max_model_len}),
+        },
+        "batch_size": "auto" if vllm else benchmark.batch_size,
+        "device": "cuda" if gpu else "cpu",
+    }
+
+
+def ask(request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Have the package ask a policy in a process of its own, and return its documents with their responses.
+
+    Raises:
+        MistakeError: a task, metric or filter that the package does not have.
+        HarnessError: the process failed; the last line of its error.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        asked, answered = Path(folder, "request.json"), Path(folder, "result.json")
+        asked.write_text(json.dumps(request))
+        command = [sys.executable, "-m", "tasks.evaluation.harness_child", str(asked), str(answered)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own module
+        if done.returncode or not answered.is_file():
+            lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+            raise HarnessError(f"harness benchmark {request['name']!r}: lm-eval failed: {lines[-1]}")
+        result = json.loads(answered.read_text())
+    if isinstance(result, dict):
+        raise MistakeError(result["mistake"])
+    if not result:
+        raise MistakeError(f"harness benchmark {request['name']!r}: its tasks have no documents")
+    return result
+
+
+def questions(documents: Sequence[Mapping[str, Any]], benchmark: HarnessBenchmark) -> pa.Table:
+    """Return `PROMPTS` of a benchmark's documents; the source of each is its task."""
+    rows = [
+        {
+            "prompt_id": _id(document),
+            "domain": benchmark.name,
+            "source": document["task"],
+            "row": document["number"],
+            "messages": [{"role": "user", "content": document["question"]}],
+            "verifier": f"lm-eval {benchmark.metric}",
+            "ground_truth": canonical_json(document["target"]),
+            "metadata": "{}",
+            "cluster": None,
+        }
+        for document in documents
+    ]
+    return table_from_rows(rows, PROMPTS, f"questions of {benchmark.name}")
+
+
+def rollouts(documents: Sequence[Mapping[str, Any]], benchmark: HarnessBenchmark, policy: str) -> pa.Table:
+    """Return `EVALUATION_ROLLOUTS` of the responses of a policy, whose digest it is given."""
+    rows = [
+        {
+            "benchmark": benchmark.name,
+            "prompt_id": _id(document),
+            "sample": 0,
+            "response": document["response"],
+            "num_tokens": document["tokens"],
+            "finish_reason": UNKNOWN_END,
+            "score": document["value"],
+            "passed": document["value"] == 1,
+            "rewards": [],
+            "error": None,
+            "policy": policy,
+            "answer": None,
+            "answer_class": None,
+        }
+        for document in documents
+    ]
+    return table_from_rows(rows, EVALUATION_ROLLOUTS, f"rollouts of {benchmark.name}")
+
+
+def _id(document: Mapping[str, Any]) -> str:
+    """Return the id of a document, which does not depend on the policy's chat template."""
+    text = canonical_json([document["task"], document["number"], document["digest"]])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,122 @@
+"""A process in which lm-evaluation-harness asks one policy: the package imports much, and keeps the GPU until it ends.
+
+python -m tasks.evaluation.harness_child REQUEST RESULT
+
+REQUEST is a file of JSON, as `tasks.evaluation.harness` writes it. RESULT is a file of JSON: a list of documents, or an
+object whose `mistake` is the sentence on what the user should change.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module  # the package is in no image's pins: its version is an option's part of cache keys
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+from tasks.config import close_match
+from tasks.failures import MistakeError
+
+
+def ask(request: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Have the package ask a policy, and return its documents, each with the response and the metric's value.
+
+    Args:
+        request: `name` of the benchmark; `tasks`, `include_path`, `metric`, `filter`, `num_fewshot`, `limit` and
+            `chat_template` of its options; `backend`, `arguments` of the model, `batch_size` and `device`.
+
+    Raises:
+        MistakeError: a task, metric or filter that the package does not have.
+    """
+    manager = import_module("lm_eval.tasks").TaskManager(
+        include_path=request["include_path"], metadata=request["arguments"]
+    )
+    where = f"harness benchmark {request['name']!r}"
+    for name in request["tasks"]:
+        if name not in manager.all_tasks:
+            raise MistakeError(f"{where}: lm-eval has no task {name!r}{close_match(name, manager.all_tasks)}")
+    tasks = manager.load(list(request["tasks"]))["tasks"]
+    for name, task in tasks.items():
+        if request["metric"] not in task.aggregation():
+            known = ", ".join(task.aggregation())
+            raise MistakeError(f"{where}: task {name!r} has no metric {request['metric']!r}; it has: {known}")
+    filters = {name: _filter(where, name, task, request["filter"]) for name, task in tasks.items()}
+    results = import_module("lm_eval.evaluator").simple_evaluate(
+        model=request["backend"],
+        model_args=request["arguments"],
+        tasks=list(tasks.values()),
+        num_fewshot=request["num_fewshot"],
+        batch_size=request["batch_size"],
+        device=request["device"],
+        limit=request["limit"],
+        bootstrap_iters=0,
+        apply_chat_template=request["chat_template"],
+        task_manager=manager,
+    )
+    return [
+        _document(where, name, sample, request["metric"])
+        for name, samples in results["samples"].items()
+        for sample in samples
+        if sample["filter"] == filters[name]
+    ]
+
+
+def _filter(where: str, name: str, task: Any, wanted: str | None) -> str:
+    """Return the name of the filter by which a task's metric is taken."""
+    known = [listed["name"] for listed in task.config.filter_list or ()] or ["none"]
+    if wanted is None and len(known) == 1:
+        return str(known[0])
+    if wanted in known:
+        return str(wanted)
+    given = "several filters" if wanted is None else f"no filter {wanted!r}"
+    raise MistakeError(f"{where}: task {name!r} has {given}; give filter, one of: {', '.join(known)}")
+
+
+def _document(where: str, task: str, sample: Mapping[str, Any], metric: str) -> dict[str, Any]:
+    value = sample[metric]
+    if not isinstance(value, Real) or not 0 <= float(value) <= 1:
+        raise MistakeError(f"{where}: task {task!r}: the metric {metric!r} is no share of a document: {value!r:.80}")
+    return {
+        "task": task,
+        "number": sample["doc_id"],
+        "digest": sample["doc_hash"],
+        "question": str(sample["arguments"][0][0]),
+        "target": str(sample["target"]),
+        "response": _response(sample),
+        "value": float(value),
+    }
+
+
+def _response(sample: Mapping[str, Any]) -> str:
+    """Return the text that was generated, or the choice that the policy finds the likeliest."""
+    first = sample["resps"][0][0]
+    if isinstance(first, str):
+        return first
+    likelihoods = [float(given[0]) for given in sample["filtered_resps"]]
+    best = likelihoods.index(max(likelihoods))
+    return str(sample["arguments"][best][1])
+
+
+def _with_tokens(documents: Sequence[dict[str, Any]], folder: str) -> Iterator[dict[str, Any]]:
+    """Yield the documents with the length of their responses in tokens of the policy."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    for document in documents:
+        yield document | {"tokens": len(tokenizer.encode(document["response"], add_special_tokens=False))}
+
+
+def main() -> None:
+    """Answer the request of the command line."""
+    request = json.loads(Path(sys.argv[1]).read_text())
+    try:
+        result: Any = list(_with_tokens(ask(request), request["arguments"]["pretrained"]))
+    except MistakeError as mistake:
+        result = {"mistake": str(mistake)}
+    Path(sys.argv[2]).write_text(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""A benchmark of lm-evaluation-harness for one policy, as a Flyte task."""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+from flytekit import Resources
+
+from images import GENERATION
+from tasks.evaluation.harness_spec import HarnessBenchmark, check_installed
+from tasks.flyte.stages import RESULT, Folder, Parquet, Stopwatch, content_digest, local, shown_stage, write_output
+from tasks.generation.config import EngineConfig
+from tasks.lineage.provenance import made_from
+from tasks.tables.schemas import EVALUATION_ROLLOUTS, PROMPTS, StageSummary
+
+
+class Harnessed(NamedTuple):
+    rollouts: Parquet
+    questions: Parquet
+    summary: StageSummary
+
+
+@shown_stage(container_image=GENERATION, requests=Resources(cpu="2", mem="8Gi"))
+def evaluate_by_harness(
+    policy: Folder, benchmark: Annotated[HarnessBenchmark, RESULT], engine: Annotated[EngineConfig, RESULT]
+) -> Harnessed:
+    """Have lm-evaluation-harness ask one policy the questions of one benchmark.
+
+    The inputs do not name the policy, so that the same weights are evaluated once; a further benchmark costs its own
+    documents and a start of the engine alone.
+
+    Args:
+        policy: the model folder.
+        benchmark: the options of the benchmark.
+        engine: the options of the evaluation's engine.
+    """
+    from tasks.evaluation.harness import ask, questions, request_of, rollouts
+    from tasks.machine.resources import has_gpu, process_resources
+
+    check_installed()
+    watch = Stopwatch(f"harness: {benchmark.name}")
+    documents = ask(request_of(benchmark, engine, local(policy), gpu=has_gpu()))
+    digest = content_digest(policy)
+    lineage = made_from(__name__, inputs={"policy": digest}, benchmark=benchmark, engine=engine)
+    passed = sum(document["value"] == 1 for document in documents)
+    return Harnessed(
+        write_output("rollouts.parquet", rollouts(documents, benchmark, digest), EVALUATION_ROLLOUTS, lineage),
+        write_output("questions.parquet", questions(documents, benchmark), PROMPTS, lineage),
+        watch.summary(
+            f"{len(documents):,} documents of {', '.join(benchmark.tasks)}, {passed / len(documents):.1%} pass",
+            on=process_resources(),
+            documents=len(documents),
+        ),
+    )

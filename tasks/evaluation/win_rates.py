@@ -1,0 +1,145 @@
+"""Win rates of a policy over a baseline's answers, and the same at equal lengths, from preferences by prompt.
+
+The interval of the length-controlled rate is that of a jackknife that leaves out a tenth of the prompts at a time (Kott
+2001, "The Delete-a-Group Jackknife"), as the rate is no mean over prompts; of a difference likewise, with the same
+tenths for both policies.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import fsspec
+import numpy as np
+import pandas as pd
+
+from tasks.evaluation.intervals import Estimate
+from tasks.evaluation.length_controlled import Preferences, length_controlled_rate
+from tasks.evaluation.spec import ComparedBenchmark
+from tasks.failures import MistakeError
+
+WIN_RATE, LENGTH_CONTROLLED = "win_rate", "length_controlled_win_rate"
+"""Names of the metrics."""
+ROW, DIFFERENCE = "source_row", "length_difference"
+"""Columns of a prompt's row in its source, and of the length of the reference less the policy's mean, in characters."""
+GROUPS = 10
+"""Groups of prompts of which the jackknife leaves out one at a time."""
+T_QUANTILE = 2.262
+"""The 97.5% quantile of Student's t with 9 degrees of freedom, one less than the groups."""
+COLUMNS = ("index", "preference", "std_delta_len", "instruction_difficulty")
+"""Columns of a file of the authors that are read."""
+
+
+@dataclass(frozen=True)
+class LengthControl:
+    """The authors' data behind the regression.
+
+    Attributes:
+        difficulties: difficulty of the instruction by its row in the source.
+        baseline: comparisons of the baseline with its own verbose and concise answers.
+    """
+
+    difficulties: Mapping[int, float]
+    baseline: Preferences
+
+
+def length_controls(benchmarks: Sequence[ComparedBenchmark]) -> dict[str, LengthControl]:
+    """Return the authors' data of the benchmarks that name any, by benchmark.
+
+    Raises:
+        MistakeError: as `text_of` and `read_length_control` raise it.
+    """
+    files = {benchmark.name: benchmark.length_control for benchmark in benchmarks}
+    return {name: read_length_control(text_of(file), file) for name, file in files.items() if file is not None}
+
+
+def text_of(path: str) -> str:
+    """Return the text of a file, as fsspec opens it.
+
+    Raises:
+        MistakeError: it cannot be read.
+    """
+    try:
+        with fsspec.open(path, "r", encoding="utf-8") as file:
+            return str(file.read())
+    except (OSError, ValueError) as error:
+        raise MistakeError(f"{path}: length_control cannot be read: {error}") from None
+
+
+def read_length_control(text: str, path: str) -> LengthControl:
+    """Read a file as AlpacaEval's authors publish it (`df_gamed.csv`), a comparison of the baseline a row.
+
+    Raises:
+        MistakeError: a column that is missing, a cell that is no number, or no row.
+    """
+    rows = list(csv.DictReader(io.StringIO(text)))
+    missing = [name for name in COLUMNS if not rows or name not in rows[0]]
+    if missing:
+        raise MistakeError(f"{path}: length_control: it has no rows with the column {missing[0]!r}")
+    try:
+        columns = {name: np.array([float(row[name]) for row in rows]) for name in COLUMNS}
+        baseline = Preferences(columns["preference"], columns["std_delta_len"], columns["instruction_difficulty"])
+    except ValueError as error:
+        raise MistakeError(f"{path}: length_control: {error}") from None
+    pairs = zip(columns["index"].astype(int).tolist(), columns["instruction_difficulty"].tolist(), strict=True)
+    return LengthControl(dict(pairs), baseline)
+
+
+def check_difficulties(control: LengthControl, rows: Mapping[str, int], benchmark: str) -> None:
+    """Check that every prompt of a benchmark has a difficulty; `rows` are those of prompts in the source.
+
+    Raises:
+        MistakeError: one has none.
+    """
+    unknown = sorted(set(rows.values()) - control.difficulties.keys())
+    if unknown:
+        raise MistakeError(
+            f"benchmark {benchmark!r}: length_control has no difficulty of row {unknown[0]} ({len(unknown)} such rows)"
+        )
+
+
+@dataclass(frozen=True)
+class LengthControlledRate:
+    """The metric of per-prompt tables, with the methods of a mean over prompts.
+
+    Attributes:
+        prompts: mask of the prompts that it is taken over.
+        control: the authors' data.
+    """
+
+    prompts: np.ndarray
+    control: LengthControl
+    name: str = LENGTH_CONTROLLED
+
+    def of(self, frame: pd.DataFrame) -> Estimate:
+        """Return a policy's rate."""
+        return self._estimate(lambda chosen: self._rate(frame, chosen), 0.0)
+
+    def difference(self, frame: pd.DataFrame, other: pd.DataFrame) -> Estimate:
+        """Return the rate of a policy less that of another."""
+        return self._estimate(lambda chosen: self._rate(frame, chosen) - self._rate(other, chosen), -1.0)
+
+    def _rate(self, frame: pd.DataFrame, chosen: np.ndarray) -> float:
+        part = frame[chosen]
+        difficulties = part[ROW].map(dict(self.control.difficulties)).to_numpy(dtype=float)
+        preferences = Preferences(part["score"].to_numpy(), part[DIFFERENCE].to_numpy(), difficulties)
+        return length_controlled_rate(preferences, self.control.baseline).rate
+
+    def _estimate(self, statistic: Callable[[np.ndarray], float], least: float) -> Estimate:
+        """Return a statistic of the prompts with its interval, whose bounds are `least` and 1 at most."""
+        numbers = np.flatnonzero(self.prompts)
+        value = statistic(self.prompts)
+        if len(numbers) < 2 * GROUPS:
+            return Estimate(value, least, 1.0, len(numbers))
+        group = np.arange(len(numbers)) % GROUPS
+        without = []
+        for left_out in range(GROUPS):
+            chosen = np.full(len(self.prompts), False)
+            chosen[numbers[group != left_out]] = True
+            without.append(statistic(chosen))
+        error = float(np.sqrt((GROUPS - 1) / GROUPS * np.sum((np.array(without) - value) ** 2)))
+        low, high = value - T_QUANTILE * error, value + T_QUANTILE * error
+        return Estimate(value, max(least, low), min(1.0, high), len(numbers))

@@ -1,0 +1,168 @@
+"""The comparison of an answer with a reference by a judge's log-probabilities, as AlpacaEval 2 asks for it.
+
+The judge is shown both answers under the names m and M and may say one token. The score is the probability of the
+answer's name among the two. Which answer stands first is drawn by the instruction and the seed of the judge alone, so
+that it is the same for all policies. The protocol is `weighted_alpaca_eval_gpt4_turbo` (arXiv:2404.04475): but for
+invisible characters, texts stand in the question as they are, so that an answer may speak to its judge there; rules for
+such answers (`injection`) matter more than elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from tasks.verifiers.calls import Messages
+from tasks.verifiers.chat.config import JudgeConfig
+from tasks.verifiers.chat.endpoint import Endpoint, TooLong, Unwanted, Usage
+from tasks.verifiers.chat.material import shortened, visible
+from tasks.verifiers.chat.prompts import template, turns
+from tasks.verifiers.chat.reading import NoCompletion, NoJudgement, parsed, read_usage
+from tasks.verifiers.scores import CannotJudge, Reward, Score
+
+TEMPLATE = "pairwise.v1"
+"""Name of the question's template."""
+NAMES = ("m", "M")
+"""Names of the answer that stands first, and of the one that stands second."""
+FIELDS = {"temperature": 1.0, "logprobs": True, "top_logprobs": 5}
+"""Fields of the request; the temperature has no part in log-probabilities."""
+TOKENS = 1
+"""Tokens that the judge may say."""
+CONTROL = "I do not know."
+"""An answer that every judge can compare, which is tried where the judge did not compare another."""
+PREFERENCE, CHARACTERS = "preference", "characters"
+"""Names of the rewards of a comparison: the preference, and the length of the answer, which no sum counts."""
+
+
+class Pair(NamedTuple):
+    """A question about two answers, and whether the one to be scored stands first."""
+
+    messages: list[dict[str, str]]
+    first: bool
+
+
+def pair(answer: str, reference: str, messages: Messages | None, *, seed: int | None, most: int) -> Pair:
+    """Return the question about an answer and a reference.
+
+    Args:
+        answer: the answer, without its thinking part.
+        reference: the answer that it is compared with.
+        messages: the conversation: one message of the user, after a system message or none.
+        seed: of the order of the two.
+        most: bytes of UTF-8 of an answer that are shown.
+
+    Raises:
+        CannotJudge: no conversation, or one of several turns.
+    """
+    spoken = [content for role, content in turns(messages) if role != "system"]
+    if len(spoken) != 1:
+        raise CannotJudge(f"answers to one instruction are compared, and the conversation has {len(spoken)} turns")
+    first = stands_first(spoken[0], seed)
+    texts = [shortened(visible(text), most)[0] for text in (answer, reference)]
+    filled: Any = template(TEMPLATE).make_module(
+        {"instruction": visible(spoken[0]), "first": texts[0 if first else 1], "second": texts[1 if first else 0]}
+    )
+    shown = [{"role": "system", "content": str(filled.system)}, {"role": "user", "content": str(filled.user)}]
+    return Pair(shown, first)
+
+
+def stands_first(instruction: str, seed: int | None) -> bool:
+    """Return whether the answer stands first: for one instruction and seed always the same, and for half of them."""
+    return hashlib.sha256(f"{seed}\n{instruction}".encode("utf-8", "surrogatepass")).digest()[0] % 2 == 0
+
+
+def read_preference(body: bytes, *, first: bool) -> float:
+    """Return the probability, in [0, 1], with which the judge prefers the answer, from the body of a completion.
+
+    Args:
+        body: the endpoint's answer.
+        first: whether the answer stands first.
+
+    Raises:
+        NoCompletion: no completion, or one without log-probabilities.
+        NoJudgement: neither name is among the likeliest tokens.
+    """
+    try:
+        likeliest = parsed(body, "the endpoint's answer")["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+        logprobs = {one["token"]: float(one["logprob"]) for one in likeliest if one["token"] in NAMES}
+    except (NoJudgement, TypeError, KeyError, IndexError, ValueError):
+        raise NoCompletion("the endpoint's answer has no log-probabilities of its first token") from None
+    if not logprobs or any(math.isnan(value) for value in logprobs.values()):
+        raise NoJudgement(f"the judge's likeliest tokens are neither {NAMES[0]} nor {NAMES[1]}")
+    largest = max(logprobs.values())
+    chances = [math.exp(logprobs.get(name, -math.inf) - largest) for name in NAMES]
+    return chances[0 if first else 1] / sum(chances)
+
+
+def scored(value: float, answer: str, detail: str) -> Score:
+    """Return the score of a preference; the answer passes where it is preferred."""
+    rewards = (Reward(PREFERENCE, 1.0, value), Reward(CHARACTERS, 0.0, float(len(answer))))
+    return Score(value, value > 1 / 2, detail, rewards=rewards)
+
+
+class PairwiseJudge:
+    """Compares answers with references by one endpoint, whose counters it shares."""
+
+    def __init__(self, config: JudgeConfig, endpoint: Endpoint, usage: Usage) -> None:
+        """Take the options, the client and the counters of the judge that grades."""
+        self._config = config
+        self._endpoint = endpoint
+        self._usage = usage
+
+    async def compare(self, answer: str, note: str, truth: Mapping[str, str], messages: Messages | None) -> Score:
+        """Return the preference for an answer; one that keeps the judge from comparing it scores 0, as if graded.
+
+        Args:
+            answer: the answer, without its thinking part; not empty.
+            note: begins the score's detail.
+            truth: the ground truth, whose `reference` it is compared with.
+            messages: the conversation.
+
+        Raises:
+            CannotJudge: a conversation of several turns; an endpoint that refuses, fails, is too slow or gives no
+                log-probabilities; no preference, whichever answer it is asked about.
+        """
+        asked = partial(self._preferred, answer, truth["reference"], messages)
+        value = await self._endpoint.judgement(asked)
+        if isinstance(value, str):
+            self._usage.ungraded += 1
+            return scored(0.0, answer, f"{note}the judge compares another answer here, and not this one: {value}")
+        return scored(value, answer, f"{note}preferred to the reference with a probability of {value:.3f}")
+
+    async def _preferred(self, answer: str, reference: str, messages: Messages | None, deadline: float) -> float | str:
+        """Return the preference for an answer, or the reason why the judge compares `CONTROL` and not this answer."""
+        value = await self._asked(answer, reference, messages, deadline)
+        if isinstance(value, str):
+            control = await self._asked(CONTROL, reference, messages, deadline)
+            if isinstance(control, str):
+                raise self._endpoint.failed(f"has no preference, for another answer neither, at last: {control}")
+        return value
+
+    async def _asked(self, answer: str, reference: str, messages: Messages | None, deadline: float) -> float | str:
+        """Ask the endpoint, again after an answer without a preference, and return it or the last problem."""
+        config = self._config
+        question = pair(answer, reference, messages, seed=config.seed, most=config.max_response_chars)
+        fields = {**FIELDS, config.max_tokens_field: TOKENS}
+        reason: NoJudgement | None = None
+        for attempt in range(config.judgement_retries + 1):
+            self._usage.retries += attempt > 0
+            try:
+                body = await self._endpoint.ask(question.messages, fields, deadline)
+                self._count(body)
+                return read_preference(body, first=question.first)
+            except (TooLong, Unwanted) as refusal:
+                return str(refusal)
+            except NoJudgement as problem:
+                reason = problem
+        if isinstance(reason, NoCompletion):
+            raise self._endpoint.failed(f"failed {config.judgement_retries + 1} times, at last: {reason}")
+        return str(reason)
+
+    def _count(self, body: bytes) -> None:
+        read, written = read_usage(body)
+        self._usage.input_tokens += read
+        self._usage.output_tokens += written
+        self._usage.cost += (read * self._config.input_price + written * self._config.output_price) / 1e6
