@@ -3,6 +3,7 @@
 pyflyte run workflows/evaluation.py evaluation --model FOLDER --policy FOLDER --heldout FILE [--evaluation FILE]
 """
 
+from itertools import count
 from typing import Any, NamedTuple
 
 from flytekit import Resources
@@ -80,14 +81,15 @@ def evaluation(
         ).with_overrides(node_name=name if name in (BEFORE, AFTER) else f"eval-{number}", **pod)
         for number, (name, checkpoint) in enumerate(checkpoints.items())
     }
+    number = count()
     harnessed = {
         name: [
             evaluate_by_harness(policy=checkpoint, benchmark=benchmark, engine=evaluation.engine).with_overrides(
-                node_name=f"lm-{number}-{index}", **pod
+                node_name=f"lm-{next(number)}", **pod
             )
-            for index, benchmark in enumerate(evaluation.harness)
+            for benchmark in evaluation.harness
         ]
-        for number, (name, checkpoint) in enumerate(checkpoints.items())
+        for name, checkpoint in checkpoints.items()
     }
     of_policy = {name: evaluated[evaluation.same_as(name, training.model)] for name in evaluation.names_of_policies}
     compared = compare_policies(

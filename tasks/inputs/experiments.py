@@ -117,11 +117,11 @@ class Variant(Config):
     """The three files of a variant's run."""
 
     data: DataFile
-    """Its data file."""
+    """The variant's data file."""
     training: Recipe
-    """Its recipe."""
+    """The variant's recipe."""
     evaluation: EvaluationFile
-    """Its evaluation file."""
+    """The variant's evaluation file."""
 
 
 class Experiment(Composed):

@@ -12,7 +12,7 @@ from tasks.evaluation.harness_spec import VERSION, HarnessBenchmark
 from tasks.failures import MistakeError
 from tasks.generation.config import EngineConfig
 from tasks.inputs.evaluations import check_evaluation, with_digests
-from tasks.inputs.files import DataFile, EvaluationFile
+from tasks.inputs.files import DataFile, EvaluationFile, quickstart
 from tasks.reporting.sections import with_policy_names
 from tasks.tables.parquet import validate
 from tasks.tables.schemas import EVALUATION_ROLLOUTS, PROMPTS
@@ -250,7 +250,7 @@ def test_a_name_that_is_taken_is_one_sentence():
     with pytest.raises(SpecError, match="the name 'mmlu' stands twice"):
         evaluation(harness=[mmlu, mmlu])
     with pytest.raises(SpecError, match=r"'math' is a domain of .*: give the benchmark another name"):
-        check_evaluation(parse(DataFile, "gsm8k"), evaluation(harness=[mmlu | {"name": "math"}]))
+        check_evaluation(parse(DataFile, "gsm8k"), quickstart()[1], evaluation(harness=[mmlu | {"name": "math"}]))
     assert [one.name for one in evaluation(harness=[mmlu]).compared.benchmarks] == ["mmlu"]
 
 
