@@ -58,9 +58,9 @@ class RetirementConfig(Config):
 
 
 class RerollConfig(Config):
-    """Deferred re-rolling (Axolotl): a prompt without a right response is tried again with a later policy.
+    """Deferred re-rolling (Axolotl): a prompt whose responses have no reward at all is tried again with a later policy.
 
-    Such prompts are noted from the first step on. One that its epoch draws in the meantime waits no longer.
+    The rewards are the scores before shaping: a response with a partial one, for its format say, counts. Such prompts are noted from the first step on. One that its epoch draws in the meantime waits no longer.
     """
 
     start_fraction: float = Field(0.5, ge=0, lt=1)
@@ -68,7 +68,7 @@ class RerollConfig(Config):
     max_groups: int = Field(1, ge=1)
     """Largest number of waiting prompts that are sampled again for one batch (Axolotl's `reroll_max_groups`)."""
     max_tries: int = Field(3, ge=2)
-    """Number of groups of a prompt without a right response after which it is no longer tried between epochs."""
+    """Number of groups of a prompt without any reward after which it is no longer tried between epochs."""
 
 
 class CurriculumConfig(Config):

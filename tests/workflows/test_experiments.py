@@ -7,7 +7,7 @@ import yaml
 
 from tasks.config import SpecError, parse
 from tasks.inputs.experiments import Experiment, ExperimentFile
-from tasks.inputs.preflight import check_variants
+from tasks.inputs.preflight import check_together, check_variants, sampled_as_trained
 from tasks.tables.parquet import read_table
 from tasks.tables.schemas import EVALUATION
 from workflows.experiments import experiment
@@ -128,6 +128,7 @@ def test_a_shipped_experiment_changes_what_it_says_and_nothing_else(name):
     base = made.variants[made.baseline]
     for variant, files in made.variants.items():
         changed = [part for part in ("data", "training", "evaluation") if getattr(files, part) != getattr(base, part)]
+        check_together(sampled_as_trained(files.data, files.training), files.training, files.evaluation)
         assert changed == ([] if variant == made.baseline else [CHANGED[name]]), variant
 
 

@@ -290,7 +290,7 @@ class GroupLifecycle:
     def _decide(self, group: JudgedGroup) -> None:
         """Let a group wait for a batch, or drop it where it carries no gradient or is too old."""
         self.counters.judged(group)
-        outlook = self._prompts.history.judged(group.prompt.prompt_id, group.passed)
+        outlook = self._prompts.history.judged(group.prompt.prompt_id, group.passed, group.unshaped_scores)
         if reason := self._zero_variance_reason(group):
             self.counters.zero_variance_groups += 1
             if self._config.resampling.kind != "none":

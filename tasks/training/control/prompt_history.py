@@ -37,13 +37,13 @@ class PromptHistory:
         reroll = self._reroll
         self._allowed = reroll.max_groups if reroll and step >= reroll.start_fraction * self._steps else 0
 
-    def judged(self, prompt: str, passed: Sequence[bool]) -> str:
-        """Take in the judgements of one group of `prompt`.
+    def judged(self, prompt: str, passed: Sequence[bool], rewards: Sequence[float]) -> str:
+        """Take in the judgements of one group of `prompt`: which responses pass, and their scores before shaping.
 
         Returns the consequence for the prompt as text for the ledger: it retires, or waits for another try. The text is
         empty where nothing changes.
         """
-        return self._may_retire(prompt, passed) or self._may_wait(prompt, any(passed))
+        return self._may_retire(prompt, passed) or self._may_wait(prompt, any(reward > 0 for reward in rewards))
 
     def take_deferred(self) -> str | None:
         """Remove and return a prompt to try again now; None where none waits, or this batch has its share of them."""
@@ -62,7 +62,7 @@ class PromptHistory:
 
         `retired_prompts` and `deferred_prompts` are the numbers of prompts that are retired, and that wait for another
         try. `retried_groups` counts the judged groups of another try since the last call, and `recovered_groups` those
-        of them with a response that passes.
+        of them with a response that has a reward.
         """
         figures: dict[str, float] = {}
         if self._retirement:
@@ -108,21 +108,21 @@ class PromptHistory:
         self.retired.add(prompt)
         return "the prompt is solved, and retires"
 
-    def _may_wait(self, prompt: str, some_passed: bool) -> str:
+    def _may_wait(self, prompt: str, some_rewarded: bool) -> str:
         options = self._reroll
         if not options:
             return ""
         tries = self._failed.get(prompt, [])
         self._retried += bool(tries)
-        if some_passed:
+        if some_rewarded:
             self._recovered += bool(tries)
             self._forget_failures(prompt)
             return ""
         self._failed[prompt] = [*tries, self._step]
         if len(tries) + 1 >= options.max_tries or prompt in self._deferred:
-            return f"no response passed at steps {self._failed[prompt]}"
+            return f"no response had a reward at steps {self._failed[prompt]}"
         self._deferred.append(prompt)
-        return f"no response passed at steps {self._failed[prompt]}; the prompt waits for another try"
+        return f"no response had a reward at steps {self._failed[prompt]}; the prompt waits for another try"
 
     def _forget_failures(self, prompt: str) -> None:
         self.drawn(prompt)

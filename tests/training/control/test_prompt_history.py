@@ -96,7 +96,7 @@ def test_a_prompt_that_nothing_solved_comes_back_when_the_policy_may_have_improv
     run = played(tmp_path, improving(5, {1, 2}), 50, steps=10, prompts=reroll)
     failed = run.rows("zero_variance")
     assert ids(failed) == [1, 2]
-    assert failed[0]["detail"] == "every score is 0; no response passed at steps [0]; the prompt waits for another try"
+    assert failed[0]["detail"] == "every score is 0; no response had a reward at steps [0]; the prompt waits for another try"
     trained = run.rows("trained")
     assert [(row["step"], row["prompt_id"]) for row in trained if row["prompt_id"] in ("p1", "p2")] == [
         (5, "p1"),
@@ -111,7 +111,7 @@ def test_a_prompt_waits_at_most_so_many_times_and_is_never_tried_twice_by_one_po
     run = played(tmp_path, improving(99, {1}), 50, steps=10, prompts=reroll)
     failed = run.rows("zero_variance")
     assert ids(failed) == [1, 1, 1]
-    assert failed[-1]["detail"] == "every score is 0; no response passed at steps [0, 1, 2]"
+    assert failed[-1]["detail"] == "every score is 0; no response had a reward at steps [0, 1, 2]"
 
 
 def test_what_waits_is_not_lost_over_a_restart(tmp_path):
