@@ -95,7 +95,7 @@ PANELS = (
         {
             "retired_prompts": "retired as solved",
             "deferred_prompts": "wait for another try",
-            "recovered_groups": "solved on another try",
+            "recovered_groups": "rewarded on another try",
             "replayed_groups": "groups trained on again",
         },
     ),

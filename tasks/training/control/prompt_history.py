@@ -26,7 +26,7 @@ class PromptHistory:
         self._step = 0
         self._allowed = 0
         self._solved: dict[str, int] = {}  # number of successive groups that count as solved, by prompt
-        self._failed: dict[str, list[int]] = {}  # steps at which no response of a group passed, by prompt
+        self._failed: dict[str, list[int]] = {}  # steps at which no response had a reward, by prompt
         self._deferred: deque[str] = deque()  # prompts that wait for another try, the one tried longest ago first
         self._retried = self._recovered = 0
         self.retired: set[str] = set()

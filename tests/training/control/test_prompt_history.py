@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tasks.failures import MistakeError
 from tasks.training.control.controller import NoPromptsLeftError
+from tasks.training.control.prompt_history import PromptHistory
 from tasks.training.control.prompt_stream import PromptStream, easy_to_hard
-from tasks.training.prompt_options import CurriculumConfig, PromptsConfig
+from tasks.training.prompt_options import CurriculumConfig, PromptsConfig, RerollConfig
 from tests.training.stand_ins import Run, always, config, ids, prompts
 
 
@@ -96,7 +97,10 @@ def test_a_prompt_that_nothing_solved_comes_back_when_the_policy_may_have_improv
     run = played(tmp_path, improving(5, {1, 2}), 50, steps=10, prompts=reroll)
     failed = run.rows("zero_variance")
     assert ids(failed) == [1, 2]
-    assert failed[0]["detail"] == "every score is 0; no response had a reward at steps [0]; the prompt waits for another try"
+    assert (
+        failed[0]["detail"]
+        == "every score is 0; no response had a reward at steps [0]; the prompt waits for another try"
+    )
     trained = run.rows("trained")
     assert [(row["step"], row["prompt_id"]) for row in trained if row["prompt_id"] in ("p1", "p2")] == [
         (5, "p1"),
@@ -104,6 +108,14 @@ def test_a_prompt_that_nothing_solved_comes_back_when_the_policy_may_have_improv
     ]
     assert [row["deferred_prompts"] for row in run.metrics()] == [2, 2, 2, 2, 2, 1, 0, 0, 0, 0]
     assert sum(row["recovered_groups"] for row in run.metrics()) == 2
+
+
+def test_a_part_of_a_reward_is_no_reason_to_try_again():
+    history = PromptHistory(PromptsConfig(reroll=RerollConfig()), steps=10)
+    history.begin(0)
+    assert history.judged("formatted", passed=[False, False], rewards=[0.25, 0.0]) == ""
+    assert "waits for another try" in history.judged("hopeless", passed=[False, False], rewards=[0.0, -1.0])
+    assert history.take_figures()["deferred_prompts"] == 1
 
 
 def test_a_prompt_waits_at_most_so_many_times_and_is_never_tried_twice_by_one_policy(tmp_path):
