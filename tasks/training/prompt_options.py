@@ -60,7 +60,8 @@ class RetirementConfig(Config):
 class RerollConfig(Config):
     """Deferred re-rolling (Axolotl): a prompt whose responses have no reward at all is tried again with a later policy.
 
-    The rewards are the scores before shaping: a response with a partial one, for its format say, counts. Such prompts are noted from the first step on. One that its epoch draws in the meantime waits no longer.
+    The rewards are the scores before shaping: a response with a partial one, for its format say, counts. Such prompts
+    are noted from the first step on. One that its epoch draws in the meantime waits no longer.
     """
 
     start_fraction: float = Field(0.5, ge=0, lt=1)
