@@ -26,7 +26,7 @@ QUICKSTART = quickstart_experiment()
 class Experimented(NamedTuple):
     """The outputs of an experiment: the page, and the figures of the trained policies, named as their variants."""
 
-    page: Html
+    report: Html
     evaluation: Parquet
 
 
@@ -51,13 +51,13 @@ def run_variants(experiment: Experiment) -> Experimented:
         baseline=experiment.baseline,
         benchmarks=experiment.variants[experiment.baseline].evaluation.compared,
     ).with_overrides(node_name="compare")
-    page = report_experiment(
+    reported = report_experiment(
         experiment=experiment,
         evaluation=compared.evaluation,
         comparison=compared.summary,
         metrics=[run.metrics for run in results],
     ).with_overrides(node_name="report")
-    return Experimented(page, compared.evaluation)
+    return Experimented(reported, compared.evaluation)
 
 
 @workflow

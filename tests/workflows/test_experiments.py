@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from tasks.config import SpecError, parse
+from tasks.flyte.local_run import LocalRun
 from tasks.inputs.experiments import Experiment, ExperimentFile
 from tasks.inputs.preflight import check_together, check_variants, sampled_as_trained
 from tasks.tables.parquet import read_table
@@ -66,7 +67,7 @@ def test_each_variant_runs_the_pipeline_and_what_they_share_runs_once(
     assert str(latest.resolve() / "experiment.html") in printed
 
     stand_ins.ran.clear()
-    experiment(experiment=file)
+    assert LocalRun(experiment)(experiment=file) == "results     report, evaluation", "it is published once"
     assert not stand_ins.ran
 
 

@@ -72,11 +72,9 @@ def summary(asked: Sequence[Question], judged: Sequence[Answer]) -> dict[str, fl
         response, or, without such prompts, a benchmark has none.
     """
     benchmarks = dict.fromkeys(question.benchmark for question in asked if question.benchmark != KEPT_OUT)
-    kept_out = _where(judged, lambda question: question.benchmark == KEPT_OUT)
-    of_benchmarks = {
-        name: _where(judged, lambda question, name=name: question.benchmark == name) for name in benchmarks
-    }
-    by_benchmark = {name: _figures(answers) for name, answers in of_benchmarks.items() if answers}
+    answered = _grouped(judged, lambda question: question.benchmark)
+    kept_out = answered.get(KEPT_OUT, [])
+    by_benchmark = {name: _figures(answered[name]) for name in benchmarks if name in answered}
     if any(question.benchmark == KEPT_OUT for question in asked):
         if not kept_out:
             return None
@@ -93,15 +91,17 @@ def summary(asked: Sequence[Question], judged: Sequence[Answer]) -> dict[str, fl
     }
 
 
-def _where(answers: Sequence[Answer], is_chosen: Callable[[Question], bool]) -> list[Answer]:
-    return [answer for answer in answers if is_chosen(answer.question)]
+def _grouped(answers: Sequence[Answer], key: Callable[[Question], str]) -> dict[str, list[Answer]]:
+    """Return the answers by a key of their questions."""
+    groups: dict[str, list[Answer]] = {}
+    for answer in answers:
+        groups.setdefault(key(answer.question), []).append(answer)
+    return groups
 
 
 def _figures(answers: Sequence[Answer]) -> dict[str, float]:
     """Return score, standard error, pass rate and share of truncated responses; there is at least one answer."""
-    by_prompt: dict[str, list[Answer]] = {}
-    for answer in answers:
-        by_prompt.setdefault(answer.question.prompt.prompt_id, []).append(answer)
+    by_prompt = _grouped(answers, lambda question: question.prompt.prompt_id)
     scores = [statistics.fmean(answer.score.value for answer in group) for group in by_prompt.values()]
     passed = [statistics.fmean(answer.score.passed for answer in group) for group in by_prompt.values()]
     return {
@@ -129,10 +129,8 @@ def _rewards(answers: Sequence[Answer]) -> dict[str, float]:
 
 def _domains(answers: Sequence[Answer]) -> dict[str, float]:
     """Return score and pass rate by domain; nothing where there is only one."""
-    domains = sorted({answer.question.prompt.domain for answer in answers})
+    domains = _grouped(answers, lambda question: question.prompt.domain)
     if len(domains) < 2:
         return {}
-    figures = {
-        name: _figures(_where(answers, lambda question, name=name: question.prompt.domain == name)) for name in domains
-    }
+    figures = {name: _figures(domains[name]) for name in sorted(domains)}
     return {f"domains/{name}/{key}": part[key] for name, part in figures.items() for key in ("score", "pass_rate")}
