@@ -20,7 +20,7 @@ def test_no_metric_is_declared_twice():
 
 def test_every_metric_of_a_run_is_on_the_page(tmp_path):
     patterns = [re.compile(re.sub("<[a-z]+>", "[^/]+", name)) for name in NAMES]
-    options = {"validation": {"every": 2, "prompts": 4}, "prompts": {"retirement": {}, "reroll": {}}}
+    options = {"validation": {"every": 2, "prompts": 4, "samples": 2}, "prompts": {"retirement": {}, "reroll": {}}}
     replay = {"resampling": {"kind": "none"}, "replay": {}}
     for number, chosen in enumerate((options, replay, {"resampling": {"kind": "dynamic"}, "async_steps": 0})):
         run = Run(tmp_path / str(number), config(steps=4, **chosen), prompts(60)).play()
