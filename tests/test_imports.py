@@ -108,7 +108,14 @@ def test_plain_modules_know_nothing_of_flyte():
 FLOORS = (
     *("failures", "docstrings", "config_fields", "config", "kubernetes_fields", "pod_templates", "pods"),
     *("machine", "charts", "tables", "lineage", "storage", "flyte"),
-    *("verifiers", "generation", "sourcing", "cleaning", "difficulty", "mixing", "evaluation"),
+    *(
+        "verifiers",
+        "generation.vllm_arguments",
+        "generation.config",
+        "generation.interface",
+        "generation.chat_template",
+    ),
+    *("environments", "generation", "sourcing", "cleaning", "difficulty", "mixing", "evaluation"),
     *("training.metric", "training.objective", "training.learner.deepspeed_keys", "training.learner.config"),
     *("training.prompt_options", "training.gpu_shares", "training.config", "training.simulation.roofline"),
     *("training.simulation.rank_memory", "training.simulation.fit"),

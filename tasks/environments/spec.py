@@ -6,7 +6,6 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-
 GIVEN: dict[str, str] = {
     "guess_number": "tasks.environments.guess_number.guess_number",
 }

@@ -36,15 +36,7 @@ def encode(
     from jinja2 import TemplateError
 
     apply = tokenizer.apply_chat_template
-    fixed = {*inspect.signature(apply).parameters, "messages"}
-    for name in variables:
-        if name in fixed or not re.search(rf"\b{re.escape(name)}\b", tokenizer.get_chat_template()):
-            why = (
-                "it is set here" if name in fixed else f"the template of {tokenizer.name_or_path} has no such variable"
-            )
-            raise ChatTemplateError(f"sampling.chat_template_kwargs: {name}: {why}; leave it out")
-    variables = {**date_variables(tokenizer.get_chat_template()), **variables}
-    options = {"add_generation_prompt": True, "return_dict": False, **variables}
+    options = {"add_generation_prompt": True, "return_dict": False, **variables_of(tokenizer, variables)}
     encoded = []
     for prompt in prompts:
         try:
@@ -56,3 +48,19 @@ def encode(
                 f"{tokenizer.name_or_path} refuses it: {error}"
             ) from error
     return encoded
+
+
+def variables_of(tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the variables that the chat template is given: `variables`, and the date where it asks for one.
+
+    Raises:
+        ChatTemplateError: the template has no such variable, or the pipeline sets it itself.
+    """
+    fixed = {*inspect.signature(tokenizer.apply_chat_template).parameters, "messages"}
+    for name in variables:
+        if name in fixed or not re.search(rf"\b{re.escape(name)}\b", tokenizer.get_chat_template()):
+            why = (
+                "it is set here" if name in fixed else f"the template of {tokenizer.name_or_path} has no such variable"
+            )
+            raise ChatTemplateError(f"sampling.chat_template_kwargs: {name}: {why}; leave it out")
+    return {**date_variables(tokenizer.get_chat_template()), **variables}

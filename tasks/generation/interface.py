@@ -5,13 +5,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tasks.failures import InfrastructureError, MistakeError
 from tasks.generation.config import SamplingConfig
+from tasks.verifiers.scores import FunctionFailure, Reward, Score
 
 
 class EngineError(InfrastructureError):
@@ -39,17 +40,61 @@ class VersionSpan:
     end: int
 
 
-@dataclass(frozen=True, eq=False)
-class Completion:
-    """One sampled response. Its numbers are arrays, because a window of long responses has 10^8 of them.
+class EpisodeTurn(NamedTuple):
+    """One turn of the policy in an episode.
 
     Attributes:
-        text: the response, with special tokens but for the one that ended it.
-        token_ids: int32 `[n]`, sampled tokens, the end token included where the model ended the response.
+        start, end: its tokens are [start, end) of those of the episode.
+        text: what it said, without the token that ended it.
+        inserted: the messages before it, by role and content, that the environment inserted; its tokens from the end of
+            the turn before are the chat template's.
+    """
+
+    start: int
+    end: int
+    text: str
+    inserted: tuple[dict[str, str], ...] = ()
+
+
+class EpisodeEnd(NamedTuple):
+    """The end of an episode that does not leave the judgement of its last turn to the verifier.
+
+    Attributes:
+        reward: the reward that its environment gave; None where there is none, for the reason in `error`.
+        passed: whether the environment calls the episode a success.
+        error: why the episode has no reward; None where it has one.
+        failure: the failure of the environment behind `error`; None where another reason is.
+    """
+
+    reward: float | None
+    passed: bool = False
+    error: str | None = None
+    failure: FunctionFailure | None = None
+
+    @property
+    def score(self) -> Score:
+        """The score of the episode: the environment's reward is its only one, and `value` is that clipped to [0, 1]."""
+        if self.reward is None:
+            return Score.unjudged(self.error or "the episode has no reward", self.failure)
+        value = min(max(self.reward, 0.0), 1.0)
+        rewards = (Reward("environment", 1.0, self.reward),)
+        return Score(value, self.passed, f"environment: {self.reward:g}", rewards=rewards)
+
+
+@dataclass(frozen=True, eq=False)
+class Completion:
+    """One sampled response, or the turns of one episode. Its numbers are arrays: a window of them has 10^8 tokens.
+
+    Attributes:
+        text: the response, with special tokens but for the one that ended it; of an episode, its last turn.
+        token_ids: int32 `[n]`, sampled tokens, the end token included where the model ended the response; of an
+            episode, the tokens that its environment inserted as well.
         logprobs: float32 `[n]`, log-probability of each sampled token under the distribution that it was sampled from,
-            nats; `[0]` where they were not requested.
+            nats; 0 for an inserted token; `[0]` where they were not requested.
         finish_reason: `stop` (the model ended it) or `length` (truncated at the limit).
         versions: spans of tokens by the policy version that sampled them; in-flight updates make more than one.
+        turns: the turns of an episode; empty for a single response, all of whose tokens are sampled.
+        end: how the episode ended, where the verifier has nothing to judge; None otherwise.
     """
 
     text: str
@@ -57,11 +102,28 @@ class Completion:
     logprobs: NDArray[np.float32]
     finish_reason: str
     versions: list[VersionSpan]
+    turns: tuple[EpisodeTurn, ...] = ()
+    end: EpisodeEnd | None = None
 
     @property
     def num_tokens(self) -> int:
         """Number of sampled tokens."""
+        if self.is_episode:
+            return sum(turn.end - turn.start for turn in self.turns)
         return len(self.token_ids)
+
+    @property
+    def is_episode(self) -> bool:
+        """True for an episode; one that failed before its first turn has neither turns nor tokens."""
+        return bool(self.turns) or self.end is not None
+
+    @property
+    def earlier(self) -> list[dict[str, str]]:
+        """The messages between the prompt and the last turn of an episode; empty for a single response."""
+        messages: list[dict[str, str]] = []
+        for turn in self.turns:
+            messages += [*turn.inserted, {"role": "assistant", "content": turn.text}]
+        return messages[:-1]
 
     @property
     def truncated(self) -> bool:

@@ -12,8 +12,9 @@ from tasks.tables.schemas import Domain
 
 BuiltInVerifier = Literal["math", "code", "precise_if", "chat_reference", "chat_open"]
 """Name of a verifier that this project has; it decides the domain of a row."""
-Verifier = Literal[BuiltInVerifier, "function"]
-"""Name of a source's verifier; `function` stands for the user's functions under `rewards`, and fits any domain."""
+Verifier = Literal[BuiltInVerifier, "function", "environment"]
+"""Name of a source's verifier. `function` stands for the user's functions under `rewards`, `environment` for the reward
+that the source's environment returns; both fit any domain."""
 VERIFIERS: tuple[Verifier, ...] = get_args(Verifier)
 
 MODES_OF: dict[Verifier, tuple[str, ...]] = {
@@ -38,6 +39,7 @@ COLUMNS_OF: dict[Verifier, tuple[str, ...]] = {
     "chat_reference": ("ground_truth", "ground_truth_pattern"),
     "chat_open": (),
     "function": ("ground_truth", "ground_truth_pattern"),
+    "environment": (),
 }
 """The column settings that only some verifiers read."""
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
+from tasks.environments.spec import EnvironmentSpec
 from tasks.sourcing.code_tests import read_tests
 from tasks.sourcing.columns import Columns, Verifier
 from tasks.sourcing.integer_answers import whole
@@ -63,6 +64,27 @@ def graded(row: Mapping[str, Any], source: SourceSpec) -> tuple[str, Any]:
     return "weighted", {"rewards": parts}
 
 
+def environment_of(row: Mapping[str, Any], source: SourceSpec) -> str | None:
+    """Return the environment of a row, the text of the column `environment`; None where the source has none.
+
+    Raises:
+        UnusableError: the row lacks a column that the environment is handed.
+        CannotJudge: there is no such module.
+    """
+    options = source.environment
+    if options is None:
+        return None
+    path = options.path
+    return EnvironmentSpec(
+        path=path,
+        columns=options.options | {name: present(row, name) for name in options.columns},
+        turns=options.turns,
+        turn_tokens=options.turn_tokens,
+        seconds=options.seconds,
+        digest=function_digest(path, "environment"),
+    ).to_json()
+
+
 def _with_mode(truth: Any, source: SourceSpec) -> Any:
     if source.mode is None:
         return truth
@@ -81,7 +103,7 @@ def ground_truth(row: Mapping[str, Any], verifier: Verifier, columns: Columns) -
             return _constraints(row, columns)
         case "chat_reference":
             return {"reference": _extracted(only(present(row, columns.ground_truth)), columns)}
-        case "chat_open":
+        case "chat_open" | "environment":
             return None
         case "function":
             return _handed(row, columns)

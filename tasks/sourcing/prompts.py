@@ -15,7 +15,7 @@ import pyarrow as pa
 from tasks.config import SpecError
 from tasks.sourcing.columns import DOMAIN_OF
 from tasks.sourcing.files import Malformed
-from tasks.sourcing.ground_truths import asked_instead, graded, verifier_of
+from tasks.sourcing.ground_truths import asked_instead, environment_of, graded, verifier_of
 from tasks.sourcing.loaders import Row, open_rows
 from tasks.sourcing.messages import Chat, chat_from
 from tasks.sourcing.spec import SourceSpec
@@ -169,7 +169,8 @@ def _prompt(index: int, row: Mapping[str, Any], source: SourceSpec, max_prompt_c
     try:
         truth_text, metadata_text = canonical_json(truth), canonical_json(metadata)
         (truth_text + metadata_text).encode()
-        identity = prompt_id(chat.messages, verifier, truth)
+        environment = environment_of(row, source)
+        identity = prompt_id(chat.messages, verifier, truth, environment)
     except UnicodeEncodeError as error:
         raise UnusableError("text that is not valid Unicode", error.object) from None
     except (TypeError, ValueError) as error:
@@ -178,7 +179,7 @@ def _prompt(index: int, row: Mapping[str, Any], source: SourceSpec, max_prompt_c
     return Prompt(
         {
             "prompt_id": identity,
-            "domain": source.domain if own == "function" else DOMAIN_OF[own],
+            "domain": source.domain if own == "function" or own == "environment" else DOMAIN_OF[own],
             "source": source.name,
             "row": index,
             "messages": chat.messages,
@@ -186,6 +187,7 @@ def _prompt(index: int, row: Mapping[str, Any], source: SourceSpec, max_prompt_c
             "ground_truth": truth_text,
             "metadata": metadata_text,
             "cluster": None,
+            "environment": environment,
         },
         answered=chat.answers > 0,
     )

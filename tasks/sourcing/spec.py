@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, GetPydanticSchema, ValidationInfo, field_validator, model_validator
 
 from tasks.config import Config, close_match
+from tasks.environments.spec import GIVEN
 from tasks.sourcing.columns import (
     COLUMNS_OF,
     DOMAIN_OF,
@@ -82,6 +83,49 @@ class RewardSpec(Config):
         return self
 
 
+class EnvironmentOptions(Config):
+    """The environment of a source's prompts, which answers between the turns of an episode (`tasks.environments`)."""
+
+    name: str
+    """Name of an environment that comes with the project, such as `guess_number`, or the import path of your own async
+    function or class (`tasks.environments.interface`), in the working directory or on the Python path, such as
+    `my_rooms.maze`."""
+    columns: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
+    """Columns of the row that the environment gets as keyword arguments."""
+    options: Where = {}  # noqa: RUF012 (pydantic copies defaults)
+    """Further keyword arguments, the same for all rows."""
+    turns: int = Field(default=8, gt=0)
+    """Most turns of the policy in an episode; one that would have more is truncated."""
+    turn_tokens: int | None = Field(default=None, gt=0)
+    """Most tokens of one turn; a longer one is cut off, and the episode is truncated there. None: as many as
+    `sampling.max_tokens` leaves, which bounds all tokens of an episode after its prompt."""
+    seconds: float = Field(default=60.0, gt=0)
+    """Most wall seconds that the environment may take in one episode, its waits for the policy left out; an episode
+    whose environment takes more is truncated."""
+
+    @property
+    def path(self) -> str:
+        """The import path of the environment."""
+        return GIVEN.get(self.name, self.name)
+
+    @field_validator("name")
+    @classmethod
+    def _is_given_or_a_path(cls, name: str) -> str:
+        if name not in GIVEN and not IMPORT_PATH.fullmatch(name):
+            raise ValueError(
+                f"{name!r} is none of {', '.join(GIVEN)}{close_match(name, GIVEN)}, nor an import path such as "
+                "my_rooms.maze"
+            )
+        return name
+
+    @model_validator(mode="after")
+    def _hands_over_each_name_once(self) -> EnvironmentOptions:
+        twice = sorted(set(self.columns) & set(self.options))
+        if twice:
+            raise ValueError(f"{twice[0]!r} is among columns and options: give it once")
+        return self
+
+
 class RowVerifier(Config):
     """Chooses the verifier of each row by the value of one of its columns; a row with another value is set aside."""
 
@@ -101,11 +145,14 @@ class SourceSpec(Config):
     spaces; not given with `row_verifier`, where a row has the domain of its verifier."""
     verifier: Verifier | None = None
     """Verifier that scores the responses; one of those that the domain takes. `function`: the functions of `rewards`
-    alone, of which the first decides whether a response passes; it fits any domain, one of your own too."""
+    alone, of which the first decides whether a response passes. `environment`: the reward that `environment` returns.
+    Both fit any domain, one of your own too."""
     row_verifier: RowVerifier | None = None
     """Verifier of each row, instead of `domain` and `verifier`, for a published mixture whose rows name theirs."""
     loader: Loader
     """Origin of the rows: a mapping with the key `kind` and the options of that loader."""
+    environment: EnvironmentOptions | None = None
+    """Environment that answers between the turns of an episode; None: a prompt is answered in a single turn."""
     mode: str | None = None
     """Mode of the verifier: `sympy` (the default), `gsm8k` or `exact` for math, `strict` (the default), `loose` or
     `both` for precise_if, `grade` (the default) or `pairwise` for chat_reference; None: its default. `both` judges as
@@ -159,14 +206,16 @@ class SourceSpec(Config):
             missing = "domain" if self.domain is None else "verifier"
             accepted = ", ".join(DOMAINS if self.domain is None else VERIFIERS)
             raise ValueError(f"{missing}: required key is missing; one of {accepted}; or give row_verifier")
-        if self.verifier == "function":
+        if self.verifier == "environment" and self.environment is None:
+            raise ValueError("verifier: environment needs environment, whose reward it stands for")
+        if self.verifier in ("function", "environment"):
             return self
         fitting = {str(domain): names for domain, names in VERIFIERS_OF.items()}
         if self.domain not in fitting:
             accepted = ", ".join(DOMAINS)
             raise ValueError(
                 f"domain {self.domain!r} is none of {accepted}{close_match(self.domain, DOMAINS)}; one of another name "
-                "is for verifier: function"
+                "is for verifier: function or environment"
             )
         if self.verifier not in fitting[self.domain]:
             accepted = ", ".join((*fitting[self.domain], "function"))
@@ -204,6 +253,8 @@ class SourceSpec(Config):
             raise ValueError(f"mode {self.mode!r} is none of verifier {self.verifier!r}; accepted: {accepted}")
         if self.verifier == "function":
             return self._judged_by_functions()
+        if self.verifier == "environment" and self.rewards:
+            raise ValueError("rewards are for a verifier; with verifier: environment, its reward is the only one")
         if self.weight != 1.0 and not self.rewards:
             raise ValueError("weight is for a source with other rewards beside its verifier's")
         if self.rewards and self.weight + math.fsum(reward.weight for reward in self.rewards) <= 0:
@@ -244,6 +295,7 @@ class SourceSpec(Config):
             named.remove(columns.ground_truth)  # rows without an answer need no such column
         handed = [name for reward in self.rewards for name in reward.columns]
         naming = [self.row_verifier.column] if self.row_verifier else []
+        handed += self.environment.columns if self.environment else []
         every = (columns.prompt, *named, *columns.keep, *handed, *naming, *self.where)
         return [name for name in dict.fromkeys(every) if name is not None]
 

@@ -39,6 +39,7 @@ PROMPTS = pa.schema(
         _column("ground_truth", TEXT),
         _column("metadata", TEXT),
         _column("cluster", pa.string(), nullable=True),
+        _column("environment", TEXT, nullable=True),
     ]
 )
 """The table of prompts, one a row.
@@ -47,7 +48,8 @@ PROMPTS = pa.schema(
 `metadata` are JSON text; `metadata` has what the user keeps (`columns`), what the messages held beside role and content
 (`messages`) and the number of assistant's turns left off (`answers_left_off`). `cluster` is the same for prompts that
 stay on one side of the split into training and held-out prompts: the key of the first of them
-(`tasks.tables.texts.prompt_keys`) in hex digits; null for a prompt that is like no other.
+(`tasks.tables.texts.prompt_keys`) in hex digits; null for a prompt that is like no other. `environment` is JSON text
+(`tasks.environments.spec.EnvironmentSpec`); null for a prompt that is answered in a single turn.
 """
 
 Stage = Literal["sourcing", "cleaning", "difficulty", "mixing", "evaluation"]
@@ -95,6 +97,19 @@ and the value at fault.
 
 `prompt_id` is null for a row that became no prompt; `clashed_with` is the prompt that stays instead, where one does.
 """
+
+EPISODE_TURNS = pa.list_(
+    pa.struct(
+        [
+            _column("role", pa.string()),
+            _column("content", TEXT),
+            _column("sampled", pa.bool_()),
+            _column("token_ids", pa.list_(_column("item", pa.int32()))),
+        ]
+    )
+)
+"""The type of the turns of an episode after its prompt: those of the policy (`sampled`, with the tokens that it
+sampled) and those of the environment, the last of which before a turn of the policy has the tokens of all of them."""
 
 RESPONSES = pa.schema(
     [
@@ -251,9 +266,14 @@ def row_rank(seed: int, row: int) -> bytes:
     return hashlib.sha256(f"{seed}:{row}".encode()).digest()
 
 
-def prompt_id(messages: Iterable[Mapping[str, str]], verifier: str, ground_truth: Any) -> str:
-    """Return the identity of a prompt: 32 hex digits over its messages, verifier and ground truth (a JSON value)."""
-    return _digest([_turns(messages), verifier, ground_truth])
+def prompt_id(
+    messages: Iterable[Mapping[str, str]], verifier: str, ground_truth: Any, environment: str | None = None
+) -> str:
+    """Return the identity of a prompt: 32 hex digits over its messages, verifier, ground truth and environment.
+
+    `ground_truth` is a JSON value, `environment` the column of that name.
+    """
+    return _digest([_turns(messages), verifier, ground_truth, *([] if environment is None else [environment])])
 
 
 def messages_key(messages: Iterable[Mapping[str, str]]) -> str:

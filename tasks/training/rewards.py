@@ -57,9 +57,20 @@ class RewardClient(Protocol):
 
 
 async def judge_response(judge: RewardClient, prompt: Prompt, completion: Completion) -> Score:
-    """Return the judgement of a response; one that could not be judged has the reason in `Score.error`."""
+    """Return the judgement of a response; one that could not be judged has the reason in `Score.error`.
+
+    Of an episode the verifier is given the last turn, and those before it as messages, unless the environment gave a
+    reward itself.
+    """
+    if completion.end is not None:
+        return completion.end.score
+    return await judge_text(judge, prompt, completion.text, completion.earlier)
+
+
+async def judge_text(judge: RewardClient, prompt: Prompt, text: str, earlier: list[Message]) -> Score:
+    """Return the judgement of a text, given the messages between the prompt and it."""
     try:
-        return await judge.score(prompt.verifier, completion.text, prompt.ground_truth, prompt.messages)
+        return await judge.score(prompt.verifier, text, prompt.ground_truth, [*prompt.messages, *earlier])
     except JudgementError as error:
         return Score.unjudged(str(error), error.failure)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tasks.environments.episode import EpisodePlayer
 from tasks.failures import PASSING, MistakeError
 from tasks.generation.sample_and_score import check_prompts
 from tasks.machine import memory_limit, precision
@@ -22,6 +23,7 @@ from tasks.storage.threads import PatientThreads
 from tasks.tables.parquet import read_table, write_table
 from tasks.tables.schemas import LEDGER, MIXTURE
 from tasks.training.actors.engine_check import EngineCheck
+from tasks.training.actors.episodes import Episodes, RunEpisodes
 from tasks.training.actors.relayed_weights import RelayedWeights
 from tasks.training.actors.weights import Weights, WeightStore, needed_memory, weights_folder
 from tasks.training.cluster.memory import killed_again
@@ -47,6 +49,7 @@ from tasks.training.records.journal import Journal
 from tasks.training.records.ledger import Ledger, cut_back
 from tasks.training.records.response_files import RolloutFiles
 from tasks.training.records.run_state import RunState
+from tasks.training.rewards import RewardClient
 from tasks.training.simulation.roofline import known_architecture
 from tasks.training.telemetry import trackers
 from tasks.training.telemetry.machine_use import MachineUse
@@ -239,6 +242,7 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], questions: list[Quest
                 needed_judge_gpus(inputs.verifiers, verifiers_of_prompts(judged)),
             ),
         )
+        collaborators.episodes = episodes = _episodes(inputs, judged, collaborators.judge)
         stack.enter_context(trackers.following(config.trackers, folder, config.model_dump(mode="json")))
         controller = Controller(config, PromptStream(trained, config.seed, config.prompts, config.steps), collaborators)
         processes.start_actors()
@@ -246,7 +250,7 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], questions: list[Quest
         await collaborators.learner.start()
         if checkpoint is not None:
             await controller.resume(checkpoint, journal.rows())
-        async with lease.held():
+        async with lease.held(), contextlib.aclosing(episodes) if episodes else contextlib.nullcontext():
             await until_the_first([controller.run(), this_node_lives(), killed_again(memory, config)])
         await _hand_over(controller, collaborators, config, inputs.model, folder / "policy")
         write_table(folder / "ledger.parquet", ledger.table(), LEDGER, inputs.lineage)
@@ -257,6 +261,14 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], questions: list[Quest
         tensorboard=folder / "tensorboard",
         resumed_from=state.version,
     )
+
+
+def _episodes(inputs: RunInputs, prompts: list[Prompt], judge: RewardClient) -> Episodes | None:
+    """Return the player of the run's episodes; None where no prompt has an environment."""
+    if not any(prompt.environment for prompt in prompts):
+        return None
+    variables = inputs.config.sampling.chat_template_kwargs
+    return RunEpisodes(EpisodePlayer.of_model(inputs.model, variables, inputs.verifiers.environments), judge)
 
 
 def _weights(stack: contextlib.ExitStack, inputs: RunInputs, widening: int) -> tuple[Weights, str | RelayNodes]:

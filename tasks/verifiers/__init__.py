@@ -9,6 +9,7 @@ filtering, training and evaluation agree. Ground truths are JSON values:
     chat_reference  {"reference": "..."}
     chat_open       null
     function        {"function": "rewards.accuracy_reward", "columns": {...}}
+    environment     null: the prompt's environment returns the reward
     weighted        {"rewards": [{"verifier": ..., "weight": ..., "ground_truth": ...}, ...]}
 
 Importing this package loads no checker: SymPy and the others live in the worker processes.

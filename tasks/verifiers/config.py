@@ -12,6 +12,18 @@ from tasks.verifiers.chat.config import INITIAL, AnyJudgeConfig
 from tasks.verifiers.code.config import CodeConfig
 
 
+class EnvironmentsConfig(Config):
+    """Bounds of the processes of environments, one episode at a time in each."""
+
+    processes: RunTime[int] = Field(256, gt=0)
+    """Most episodes of one stage whose environments run at one time; further ones wait. Processes are forked from one
+    that has loaded the environment, and share its memory."""
+    memory_mib: int = Field(4096, gt=0)
+    """MiB of address space of one process."""
+    cpu_seconds: float = Field(30.0, gt=0)
+    """CPU seconds that the environment of one episode may take in all; an episode that takes more is truncated."""
+
+
 class VerifiersConfig(Config):
     """Options of all verifiers."""
 
@@ -26,6 +38,8 @@ class VerifiersConfig(Config):
     """Scores that are cached, so that an equal response to an equal ground truth is not judged twice; 0 caches none."""
     code: CodeConfig = CodeConfig()
     """Sandbox of the code verifier, and the worth of its verdicts."""
+    environments: EnvironmentsConfig = EnvironmentsConfig()
+    """Processes of the environments of prompts that have one."""
     judge: AnyJudgeConfig | None = None
     """LM judge or reward model of `chat_reference` and `chat_open`; None where no prompt needs one."""
 

@@ -61,7 +61,7 @@ def missing_resources(ground_truth: Any) -> list[str]:
     It may be impossible to import, or its code may have changed since the prompts were made.
     """
     try:
-        _load(ground_truth["function"], ground_truth.get("digest"))
+        load(ground_truth["function"], ground_truth.get("digest"))
     except CannotJudge as reason:
         return [str(reason)]
     return []
@@ -77,7 +77,7 @@ def judge(response: str, ground_truth: Any, messages: Messages | None) -> Score:
     """
     check_ground_truth(ground_truth)
     name = ground_truth["function"]
-    function = _load(name, ground_truth.get("digest"))
+    function = load(name, ground_truth.get("digest"))
     completions = [[{"role": "assistant", "content": response}]]
     columns = {column: [value] for column, value in ground_truth["columns"].items()}
     began = time.monotonic()
@@ -112,8 +112,10 @@ def warm_up() -> None:
     """Load nothing: the functions are known only when they are called."""
 
 
-def function_digest(name: str) -> str:
+def function_digest(name: str, what: str = "reward function") -> str:
     """Return 16 hex digits over the file that a function is in and the user's files that it imports.
+
+    `what` it is stands in the message of an error.
 
     Raises:
         CannotJudge: there is no such module.
@@ -125,22 +127,33 @@ def function_digest(name: str) -> str:
         return user_code_digest(module)
     except ImportError as error:
         reason = f"{error} in {os.getcwd()} or the Python path"
-        raise CannotJudge(f"reward function {name}: {reason}", FunctionFailure(name, reason)) from error
+        raise CannotJudge(f"{what} {name}: {reason}", FunctionFailure(name, reason)) from error
 
 
 @cache
-def _load(name: str, digest: str | None) -> Callable[..., Any]:
+def load(name: str, digest: str | None, what: str = "reward function") -> Callable[..., Any]:
+    """Import and return a user's function.
+
+    Args:
+        name: its import path.
+        digest: digest of its code when the prompts were made (`function_digest`); None: it is not compared.
+        what: what it is, for a message.
+
+    Raises:
+        CannotJudge: it cannot be imported, is none, or has changed.
+    """
     module, _, attribute = name.rpartition(".")
-    if function_digest(name) != digest and digest is not None:
+    if function_digest(name, what) != digest and digest is not None:
         reason = "its file, or one that it imports, has changed since the prompts were made: source anew"
-        raise CannotJudge(f"reward function {name}: {reason}", FunctionFailure(name, reason))
+        raise CannotJudge(f"{what} {name}: {reason}", FunctionFailure(name, reason))
     try:
         function = getattr(imported(module), attribute)
     except (Exception, SystemExit) as error:
-        reason = f"cannot be imported: {type(error).__name__}: {one_line(error)}{_line_of(error, module)}"
-        raise _failed(name, reason) from error
+        reason = f"cannot be imported: {type(error).__name__}: {one_line(error)}{line_of(error, module)}"
+        raise CannotJudge(f"{what} {name} {reason}", FunctionFailure(name, reason)) from error
     if not callable(function):
-        raise _failed(name, f"is of type {type(function).__name__}, not a function")
+        reason = f"is of type {type(function).__name__}, not a function"
+        raise CannotJudge(f"{what} {name} {reason}", FunctionFailure(name, reason))
     return function
 
 
@@ -166,15 +179,15 @@ def _failed(name: str, reason: str, details: str = "", *, may_pass: bool = False
 
 
 def _raised(name: str, function: Callable[..., Any], error: BaseException) -> CannotJudge:
-    line = _line_of(error, name.rpartition(".")[0], function)
+    line = line_of(error, name.rpartition(".")[0], function)
     kind = type(error).__name__
-    failure = FunctionFailure(name, f"raised {kind}{line}", may_pass=_may_pass(error))
+    failure = FunctionFailure(name, f"raised {kind}{line}", may_pass=may_pass(error))
     text = one_line(error)
     return CannotJudge(f"reward function {name} raised {kind}{f': {text}' if text else ''}{line}", failure)
 
 
-def _may_pass(error: BaseException) -> bool:
-    """Return whether the network or a service is the cause of a function's exception, so that it may pass."""
+def may_pass(error: BaseException) -> bool:
+    """Return whether the network or a service is the cause of an exception of a user's code, so that it may pass."""
     status = _status(error)
     if status is not None:
         return status >= 500 or status in _PASSING_STATUS
@@ -193,8 +206,11 @@ def _status(error: BaseException) -> int | None:
     return next((value for value in values if isinstance(value, int) and 400 <= value < 600), None)
 
 
-def _line_of(error: BaseException, module: str, function: Callable[..., Any] | None = None) -> str:
-    """The last line of the user's files that an exception came through, else the function's first, in parentheses."""
+def line_of(error: BaseException, module: str, function: Callable[..., Any] | None = None) -> str:
+    """Return the last line of the user's files that an exception came through, or else the function's first.
+
+    It stands in parentheses after a space; the text is empty where no line is known.
+    """
     files = {str(path): path for path in user_files(module).values()}
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return _line(Path(error.filename), error.lineno)

@@ -181,7 +181,7 @@ class _Lane:
                     return None
                 self._counters.died += 1
                 if outcome > 0:  # it ended itself, which no response can bring about
-                    raise CannotJudge(f"a {self._template.verifier} worker failed: see stderr")
+                    raise CannotJudge(f"a {self._template.name} worker failed: see stderr")
                 self._counters.retries += 1
             assert isinstance(outcome, int), "a score has been returned"
             return Score.binary(False, f"ended its process twice (signal {-outcome})")

@@ -31,6 +31,7 @@ from tasks.verifiers import functions, registry
 from tasks.verifiers.calls import Call, Messages, Verifier, VerifierStats
 from tasks.verifiers.config import VerifiersConfig
 from tasks.verifiers.lanes import LaneLimits, Lanes
+from tasks.verifiers.own_rewards import NO_REWARD
 from tasks.verifiers.scores import CannotJudge, Score
 from tasks.verifiers.weighted import combine, parts_of
 
@@ -305,6 +306,8 @@ class VerifierPool:
     def _verifier(self, call: Call) -> Verifier:
         if not isinstance(call.response, str):
             raise CannotJudge(f"the response is of type {type(call.response).__name__}, not a string")
+        if call.verifier == "environment":
+            raise CannotJudge(NO_REWARD)
         if call.verifier not in self._judges:
             raise CannotJudge(f"{call.verifier} needs a judge, and none is configured (verifiers.judge)")
         return self._judges[call.verifier]

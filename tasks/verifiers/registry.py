@@ -24,6 +24,7 @@ _MODULES = {
     "code": "tasks.verifiers.code",
     "precise_if": "tasks.verifiers.instructions",
     "function": "tasks.verifiers.functions",
+    "environment": "tasks.verifiers.own_rewards",
 }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
-Verifier = Literal["math", "code", "precise_if", "chat_reference", "chat_open", "function", "weighted"]
+Verifier = Literal["math", "code", "precise_if", "chat_reference", "chat_open", "function", "environment", "weighted"]
 """Name of a verifier."""
 VERIFIERS: tuple[Verifier, ...] = get_args(Verifier)
 """All names of verifiers."""

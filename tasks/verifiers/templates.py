@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,17 +59,29 @@ class Worker:
 class Template:
     """The lane's end of the template process; started when first needed, and again after it has ended."""
 
-    def __init__(self, verifier: str, memory_mib: int, locked_up: bool, nltk_data: str | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        memory_mib: int,
+        locked_up: bool,
+        nltk_data: str | None = None,
+        *,
+        program: str = "tasks.verifiers.worker",
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         """Create it without starting the process.
 
         Args:
-            verifier: the verifier that its workers judge by.
+            name: what its workers work for, such as a verifier, for messages.
             memory_mib: MiB of address space of a worker.
             locked_up: True for workers with neither network nor environment.
             nltk_data: the folder in which NLTK looks for its data.
+            program: the module whose `main` is the process.
+            settings: what the module reads of its settings beside these; None: the verifier's name.
         """
-        self.verifier = verifier
-        self._settings = {"verifier": verifier, "memory_mib": memory_mib, "locked_up": locked_up}
+        self.name = name
+        self._program = program
+        self._settings = {"memory_mib": memory_mib, "locked_up": locked_up, **(settings or {"verifier": name})}
         self._environment = _environment(locked_up, nltk_data)
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -95,7 +108,7 @@ class Template:
                     reader, writer = await asyncio.open_connection(sock=ours, limit=LINE_BYTES)
                     return Worker(answer["pid"], process, reader, writer)
         ours.close()
-        raise CannotJudge(f"no process for {self.verifier} could be started in {START_ATTEMPTS} attempts")
+        raise CannotJudge(f"no process for {self.name} could be started in {START_ATTEMPTS} attempts")
 
     async def end(self, worker: Worker) -> int:
         """Kill a worker that has not ended by itself, and return its exit status; -9 if it ended with its template."""
@@ -125,14 +138,14 @@ class Template:
         if self._process is not None and self._process.poll() is None:
             return self._process
         self._stop()
-        refused = f"the process that {self.verifier} workers come from ends as it starts: see stderr"
+        refused = f"the process that {self.name} workers come from ends as it starts: see stderr"
         if time.monotonic() - self._failed_at < RETRY_SECONDS:
             raise CannotJudge(refused)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603 - our own module
-                [sys.executable, "-c", "from tasks.verifiers import worker; worker.main()", str(theirs.fileno())],
+                [sys.executable, "-c", f"from {self._program} import main; main()", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env=self._environment,
@@ -158,7 +171,7 @@ class Template:
             socket.send_fds(control, [json.dumps(order).encode()], descriptors)
             answer = await asyncio.get_running_loop().sock_recv(control, MESSAGE_BYTES)
         except OSError as error:
-            logger.warning("the process that %s workers come from was lost: %s", self.verifier, error)
+            logger.warning("the process that %s workers come from was lost: %s", self.name, error)
             answer = b""
         except BaseException:  # cancelled: the next one would read this answer
             self._stop()

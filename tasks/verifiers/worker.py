@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -32,17 +33,33 @@ OVERRUN_SIGNAL = signal.SIGPROF
 
 
 def main() -> None:
+    """Serve as the template process of a verifier."""
+    serve(warm_up, lambda connection, settings: work(connection, settings["verifier"]))
+
+
+def warm_up(settings: Mapping[str, Any]) -> None:
+    """Load the verifier that the settings name."""
+    logging.disable(logging.ERROR)  # the checkers log whole responses that they cannot make sense of
+    registry.in_process_module(settings["verifier"]).warm_up()
+
+
+def serve(
+    warm_up: Callable[[Mapping[str, Any]], None], work: Callable[[socket.socket, Mapping[str, Any]], None]
+) -> None:
     """Serve as the template process that workers are forked from, until the lane is gone.
 
     The descriptor of the control socket is the process's only argument. Its first message holds the settings.
+
+    Args:
+        warm_up: loads what all workers need, given the settings.
+        work: the work of one worker, given its socket and the settings, until the other end closes.
     """
     control = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     kernel.die_with_parent()
     kernel.prefer_for_out_of_memory()
     settings = json.loads(control.recv(MESSAGE_BYTES))
-    logging.disable(logging.ERROR)  # the checkers log whole responses that they cannot make sense of
-    registry.in_process_module(settings["verifier"]).warm_up()
+    warm_up(settings)
     gc.collect()
     gc.freeze()  # workers share what is in memory now, and their collections need not walk it
     control.send(b"{}")
@@ -52,13 +69,19 @@ def main() -> None:
             return
         order = json.loads(message)
         if "fork" in order:
-            answer = {"pid": _fork(control, descriptors[0], order["fork"], settings)}
+            answer = {"pid": _fork(control, descriptors[0], order["fork"], settings, work)}
         else:
             answer = {"status": _end(order["end"])}
         control.send(json.dumps(answer).encode())
 
 
-def _fork(control: socket.socket, descriptor: int, nice: int, settings: dict[str, Any]) -> int:
+def _fork(
+    control: socket.socket,
+    descriptor: int,
+    nice: int,
+    settings: Mapping[str, Any],
+    work: Callable[[socket.socket, Mapping[str, Any]], None],
+) -> int:
     child = os.fork()
     if child:
         os.close(descriptor)
@@ -72,7 +95,7 @@ def _fork(control: socket.socket, descriptor: int, nice: int, settings: dict[str
         kernel.limit_memory(settings["memory_mib"] << 20)
         if settings["locked_up"]:
             kernel.lock_up()
-        work(connection, settings["verifier"])
+        work(connection, settings)
         status = 0
     except BaseException:
         traceback.print_exc()

@@ -24,13 +24,14 @@ from tasks.generation.interface import (
     sample_seed,
 )
 from tasks.training.actors.engine_check import EngineCheck
+from tasks.training.actors.episodes import Episode, Episodes, SlotObserver
 from tasks.training.actors.process import Actor, ActorLostError
 from tasks.training.actors.receiver import Receiver
 from tasks.training.actors.slot import ActorSlot, SlotState
 from tasks.training.actors.updates import WeightUpdates
 from tasks.training.actors.weights import Weights
 from tasks.training.config import TrainingConfig
-from tasks.training.groups.group import Group, Sample, Stage
+from tasks.training.groups.group import Group, Prompt, Sample, Stage
 from tasks.training.groups.window import Window
 from tasks.training.metric import Metric
 from tasks.training.timeouts import Limit, until_the_first, within
@@ -68,6 +69,7 @@ class Fleet:
         receiver: Receiver,
         engine_check: EngineCheck | None = None,
         turns: Turns | None = None,
+        episodes: Episodes | None = None,
     ) -> None:
         """Make a fleet without actors; `run` starts them.
 
@@ -80,8 +82,10 @@ class Fleet:
             receiver: is notified of responses, losses and updates.
             engine_check: checks each engine after its first update; None: engines are not checked.
             turns: the turns of engines and learner on their GPUs; None: they take none.
+            episodes: plays the episodes of prompts with an environment; None: no prompt has one.
         """
         self._config = config
+        self._episodes = episodes
         self._window = window
         self._make_actor = make_actor
         self._weights = weights
@@ -164,7 +168,7 @@ class Fleet:
         actor = slot.actor
         assert actor is not None
         try:
-            completion = await actor.generate(sample.group.prompt.token_ids, self._config.sampling, self._seed(sample))
+            completion = await self._respond(slot, actor, sample)
         except RequestRefusedError as refusal:
             self._end(slot, sample)
             self._receiver.on_impossible(sample.group, str(refusal))
@@ -176,6 +180,16 @@ class Fleet:
             self._end(slot, sample)
             self._receiver.on_generated(sample, completion)
         self._dispatch_among([slot])
+
+    async def _respond(self, slot: ActorSlot, actor: Actor, sample: Sample) -> Completion:
+        """Return the response of a sample, or its episode, all of whose turns the actor generates."""
+        prompt, seed = sample.group.prompt, self._seed(sample)
+        if prompt.environment is None:
+            return await actor.generate(prompt.token_ids, self._config.sampling, seed)
+        assert self._episodes is not None, "a prompt with an environment has a player of episodes"
+        episode = Episode(prompt, self._config.sampling, seed, sample.group.number, sample.index, sample.recorded)
+        observer = SlotObserver(slot, lambda: self._dispatch_among([slot]), sample)
+        return await self._episodes.play(episode, actor.generate, observer)
 
     def _seed(self, sample: Sample) -> int | None:
         if not self._config.deterministic:
@@ -225,9 +239,9 @@ class Fleet:
             slot.unpinned.set()
 
     async def generate_for_validation(
-        self, slot: ActorSlot, prompt_ids: list[int], sampling: SamplingConfig, seed: int
+        self, slot: ActorSlot, prompt: Prompt, sampling: SamplingConfig, seed: int, index: int
     ) -> Completion:
-        """Return a response that belongs to no sample of training; it counts as load of the slot.
+        """Return response `index` to a prompt, which belongs to no sample of training; it is load of the slot.
 
         Raises:
             ActorLostError: the actor was lost.
@@ -237,7 +251,7 @@ class Fleet:
         if actor is None:
             raise ActorLostError(f"actor {slot.index} {slot.description}")
         slot.begin_request()
-        call = asyncio.create_task(actor.generate(prompt_ids, sampling, seed))
+        call = asyncio.create_task(self._validated(slot, actor, Episode(prompt, sampling, seed, -1, index)))
         slot.validation_calls.add(call)
         try:
             return await call
@@ -256,6 +270,12 @@ class Fleet:
             if not slot.running:
                 slot.finish_training()
             self.dispatch()
+
+    async def _validated(self, slot: ActorSlot, actor: Actor, episode: Episode) -> Completion:
+        if episode.prompt.environment is None:
+            return await actor.generate(episode.prompt.token_ids, episode.sampling, episode.seed)
+        assert self._episodes is not None, "a prompt with an environment has a player of episodes"
+        return await self._episodes.play(episode, actor.generate, SlotObserver(slot, self.dispatch))
 
     # The life of an actor
 
@@ -346,7 +366,7 @@ class Fleet:
                 )
             )
             progress = slot.statistics.generated_tokens != before.generated_tokens
-            if progress or slot.idle.is_set() or slot.state in (SlotState.UPDATING, SlotState.ASLEEP):
+            if progress or not slot.num_requests or slot.state in (SlotState.UPDATING, SlotState.ASLEEP):
                 since = loop.time()
             elif loop.time() - since >= limit:
                 raise ActorLostError(

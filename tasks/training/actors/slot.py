@@ -69,6 +69,7 @@ class ActorSlot:
         attempts: actors that the slot has had so far.
         running: samples that are being generated, each with the task that waits for it.
         validation_calls: calls to the actor for responses of a validation, which belong to no sample of training.
+        environments: episodes whose environments work, so that the actor has nothing to generate for them.
         unpinned: an event that is set unless a validation needs the actor to stay at its version.
         idle: an event that is set while the actor has nothing to generate.
         reserved: whether the slot takes nothing more until a suspect group has been generated on it alone.
@@ -88,6 +89,7 @@ class ActorSlot:
         self.attempts = 0
         self.running: dict[Sample, asyncio.Task[None]] = {}
         self.validation_calls: set[asyncio.Task[Completion]] = set()
+        self.environments: set[object] = set()
         self.unpinned = asyncio.Event()
         self.unpinned.set()
         self.idle = asyncio.Event()
@@ -174,6 +176,7 @@ class ActorSlot:
             task.cancel()
         self.running.clear()
         self.validation_calls.clear()
+        self.environments.clear()
         self.finish_training()
         return unfinished
 
@@ -219,8 +222,8 @@ class ActorSlot:
 
     @property
     def num_requests(self) -> int:
-        """Responses that the actor has to generate, those of a validation included."""
-        return len(self.running) + len(self.validation_calls)
+        """Responses that the actor has to generate now, those of a validation included."""
+        return len(self.running) + len(self.validation_calls) - len(self.environments)
 
     @property
     def free_capacity(self) -> int:
@@ -270,7 +273,7 @@ class ActorSlot:
         """Record that no sample of training is left on the actor; a suspect group has had its turn then."""
         if self.suspect:
             self.reserved, self.suspect = False, None
-        if not self.num_requests and not self.idle.is_set():
+        if not self.running and not self.validation_calls and not self.idle.is_set():
             self.count_idle()
             self.idle.set()
 

@@ -133,13 +133,18 @@ def responses(batch: Sequence[JudgedGroup], version: int, config: TrainingConfig
 
 
 def _mask(completion: Completion, version: int, config: TrainingConfig) -> list[bool] | None:
-    """Return whether to train on a token, for all tokens of a response; None: on all of them."""
+    """Return whether to train on a token, for all tokens of a response; None: on all of them.
+
+    The tokens that an environment inserted are never trained on.
+    """
     if config.objective.shaping.filter_truncated and completion.truncated:
         return [False] * len(completion.token_ids)
     too_old = [span for span in completion.versions if version - span.version > config.max_staleness]
-    if not too_old:
+    if not too_old and not completion.turns:
         return None
-    mask = [True] * len(completion.token_ids)
+    mask = [not completion.turns] * len(completion.token_ids)
+    for turn in completion.turns:
+        mask[turn.start : turn.end] = [True] * (turn.end - turn.start)
     for span in too_old:
         mask[span.start : span.end] = [False] * (span.end - span.start)
     return mask
@@ -160,7 +165,7 @@ def advantages(batch: Sequence[JudgedGroup], penalties: list[float], config: Tra
     else:
         rewards = _padded([group.scores for group in batch], torch.float64)
         rewards[present] -= torch.tensor(penalties, dtype=torch.float64)
-        num_tokens = _padded([[len(c.token_ids) for c in group.completions] for group in batch], torch.long)
+        num_tokens = _padded([[c.num_tokens for c in group.completions] for group in batch], torch.long)
         values = compute_advantages(rewards, num_tokens, config.objective, present)
     return [row[mask].tolist() for row, mask in zip(values, present, strict=True)]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tasks.training.actors.engine_check import EngineCheck
+from tasks.training.actors.episodes import Episodes
 from tasks.training.actors.process import Actor
 from tasks.training.actors.weights import Weights
 from tasks.training.control.batch import Advantages, advantages
@@ -40,6 +41,7 @@ class Collaborators:
         advantages: computes the advantages of a batch.
         engine_check: checks each engine after its first update; None: engines are not checked.
         turns: the turns of engines and learner on their GPUs, which `learner` has too; None: they take none.
+        episodes: plays the episodes of prompts with an environment; None: no prompt has one.
         machine_use: measures how well the run uses its machines.
     """
 
@@ -57,4 +59,5 @@ class Collaborators:
     advantages: Advantages = advantages
     engine_check: EngineCheck | None = None
     turns: Turns | None = None
+    episodes: Episodes | None = None
     machine_use: MachineUse = field(default_factory=MachineUse)

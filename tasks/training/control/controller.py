@@ -97,6 +97,7 @@ class Controller:
             clock=self._elapsed,
             engine_check=collaborators.engine_check,
             turns=collaborators.turns,
+            episodes=collaborators.episodes,
         )
         fleet, validated, leave = self.lifecycle.fleet, collaborators.validation_prompts, self._learner.leave_gpus
         self.validation = Validation(config, validated, fleet, self._judge, leave, collaborators.questions)

@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from tasks.generation.interface import Completion, UpdateTiming
 from tasks.training.actors.engine_check import EngineCheck
+from tasks.training.actors.episodes import Episodes
 from tasks.training.actors.fleet import Fleet
 from tasks.training.actors.process import Actor
 from tasks.training.actors.weights import Weights
@@ -61,6 +62,7 @@ class GroupLifecycle:
         clock: Callable[[], float],
         engine_check: EngineCheck | None = None,
         turns: Turns | None = None,
+        episodes: Episodes | None = None,
     ) -> None:
         """Make an empty life cycle; `run` starts actors and judgements.
 
@@ -74,6 +76,7 @@ class GroupLifecycle:
             clock: returns the seconds since the run began.
             engine_check: checks each engine after its first update; None: engines are not checked.
             turns: the turns of engines and learner on their GPUs; None: they take none.
+            episodes: plays the episodes of prompts with an environment; None: no prompt has one.
         """
         self._config = config
         self._prompts = prompts
@@ -82,7 +85,7 @@ class GroupLifecycle:
         self._ledger = ledger
         self._clock = clock
         self.window = Window(self._open)
-        self.fleet = Fleet(config, self.window, make_actor, weights, self, engine_check, turns)
+        self.fleet = Fleet(config, self.window, make_actor, weights, self, engine_check, turns, episodes)
         self.replay = ReplayBuffer(config.replay)
         self._judging: dict[Sample, asyncio.Task[None]] = {}
         self._functions = FunctionWatch()
@@ -243,7 +246,7 @@ class GroupLifecycle:
 
     def on_generated(self, sample: Sample, completion: Completion) -> None:
         """Count the response, and have it judged."""
-        self.counters.generated_tokens += len(completion.token_ids)
+        self.counters.generated_tokens += completion.num_tokens
         self.counters.generated_samples += 1
         self.window.generated(sample, completion)
         self._start_judging(sample)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -80,7 +79,7 @@ def _questions(
     rows = table.to_pylist()
     token_ids = chat_template.encode(tokenizer, rows, sampling.chat_template_kwargs)
     questions = [
-        Question(_prompt(row, tokens), sampling, asked.name)
+        Question(Prompt.of_row(row, tokens), sampling, asked.name)
         for row, tokens in zip(rows, token_ids, strict=True)
         if len(tokens) + sampling.max_tokens <= limit
     ]
@@ -99,15 +98,3 @@ def _questions(
             limit,
         )
     return questions
-
-
-def _prompt(row: dict[str, Any], token_ids: list[int]) -> Prompt:
-    return Prompt(
-        prompt_id=row["prompt_id"],
-        domain=row["domain"],
-        messages=row["messages"],
-        verifier=row["verifier"],
-        ground_truth=json.loads(row["ground_truth"]),
-        token_ids=token_ids,
-        pass_rate=None,
-    )

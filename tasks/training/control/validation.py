@@ -248,7 +248,7 @@ class Validation:
         async def sample(question: Question, index: int) -> Completion:
             prompt, sampling = question.prompt, question.sampling
             seed = sample_seed(sampling.seed or 0, f"validation {prompt.prompt_id}", index)
-            completion = await self._fleet.generate_for_validation(slot, prompt.token_ids, sampling, seed)
+            completion = await self._fleet.generate_for_validation(slot, prompt, sampling, seed, index)
             self.responses += 1
             return completion
 

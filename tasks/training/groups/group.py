@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from tasks.environments.spec import EnvironmentSpec
 from tasks.generation import chat_template
 from tasks.generation.interface import Completion
 from tasks.tables.schemas import Message
@@ -46,6 +47,7 @@ class Prompt:
         ground_truth: parsed JSON value that the verifier compares responses with.
         token_ids: the conversation under the model's chat template.
         pass_rate: share of right responses under the initial checkpoint, 0 to 1; None where it was not measured.
+        environment: the environment that answers between the turns of an episode; None: a response is a single turn.
     """
 
     prompt_id: str
@@ -55,6 +57,21 @@ class Prompt:
     ground_truth: Any
     token_ids: list[int]
     pass_rate: float | None = 0.0
+    environment: EnvironmentSpec | None = None
+
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any], token_ids: list[int]) -> Prompt:
+        """Return the prompt in a row of `schemas.PROMPTS`, or of a table with more columns, and its tokens."""
+        return cls(
+            prompt_id=row["prompt_id"],
+            domain=row["domain"],
+            messages=row["messages"],
+            verifier=row["verifier"],
+            ground_truth=json.loads(row["ground_truth"]),
+            token_ids=token_ids,
+            pass_rate=row.get("pass_rate"),
+            environment=EnvironmentSpec.from_json(row["environment"]),
+        )
 
 
 class Stage(Enum):
@@ -80,6 +97,8 @@ class Sample:
         stage: stage of the sample; changed by `Window` alone.
         actor: index of the actor slot that was given the sample last; -1 before.
         began_under: version of the policy under which the response was begun; None before.
+        recorded: the turns of an unfinished episode, which another actor or a resumed run continues; None before the
+            first one.
         completion: the response, once it is generated.
         score: the verifier's judgement, once there is one; `Score.error` is the reason where none is possible.
     """
@@ -89,6 +108,7 @@ class Sample:
     stage: Stage = Stage.WAITING
     actor: int = -1
     began_under: int | None = None
+    recorded: Completion | None = None
     completion: Completion | None = None
     score: Score | None = None
 
@@ -134,7 +154,12 @@ class Group:
     def first_version(self) -> int:
         """Oldest version of the policy that sampled a token of the group, unfinished responses included."""
         begun = [sample.began_under for sample in self.samples if sample.stage is Stage.GENERATING]
-        versions = [*(version for version in begun if version is not None), *_versions(self.completions)]
+        recorded = [sample.recorded for sample in self.samples if sample.recorded and not sample.completion]
+        versions = [
+            *(version for version in begun if version is not None),
+            *_versions(self.completions),
+            *_versions(recorded),
+        ]
         return min(versions, default=self.policy_version)
 
     @property
@@ -214,7 +239,7 @@ class JudgedGroup:
             completion, score = sample.completion, sample.score
             if completion is None or score is None:
                 raise ValueError(f"group {group.number} has samples that are not judged: it is not ready")
-            length = len(completion.token_ids)
+            length = completion.num_tokens
             if score.error is not None:
                 unjudged.append(UnjudgedSample(length, score.error))
                 continue
@@ -305,15 +330,4 @@ def read_prompts(mixture: pa.Table, tokenizer: Any, variables: Mapping[str, Any]
     """
     rows = mixture.sort_by("order").to_pylist()
     token_ids = chat_template.encode(tokenizer, rows, variables)
-    return [
-        Prompt(
-            prompt_id=row["prompt_id"],
-            domain=row["domain"],
-            messages=row["messages"],
-            verifier=row["verifier"],
-            ground_truth=json.loads(row["ground_truth"]),
-            token_ids=tokens,
-            pass_rate=row["pass_rate"],
-        )
-        for row, tokens in zip(rows, token_ids, strict=True)
-    ]
+    return [Prompt.of_row(row, tokens) for row, tokens in zip(rows, token_ids, strict=True)]

@@ -76,7 +76,7 @@ class Ledger:
             raise ValueError(f"group {group.number} already left the ledger; it cannot become {fate}")
         self._closed.add(group.number)
         self.fates[fate] += 1
-        lengths = [len(completion.token_ids) for completion in group.completions]
+        lengths = [completion.num_tokens for completion in group.completions]
         scores, unjudged = (group.scores, group.unjudged) if isinstance(group, JudgedGroup) else ([], ())
         left_out = describe_unjudged([sample.reason for sample in unjudged], len(lengths) + len(unjudged))
         row = {

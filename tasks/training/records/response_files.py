@@ -16,8 +16,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from tasks.generation.episode_turns import turns_of
 from tasks.storage.durable import whole
 from tasks.tables.parquet import storable, table_from_rows, write_table
+from tasks.tables.schemas import EPISODE_TURNS
 from tasks.training.groups.group import Group, JudgedGroup, Sample
 
 TRAINING_ROLLOUTS = pa.schema(
@@ -26,6 +28,7 @@ TRAINING_ROLLOUTS = pa.schema(
         pa.field("sample", pa.int32(), nullable=False),
         pa.field("prompt_id", pa.string(), nullable=False),
         pa.field("response", pa.large_string(), nullable=False),
+        pa.field("turns", EPISODE_TURNS, nullable=False),
         pa.field("num_tokens", pa.int32(), nullable=False),
         pa.field("finish_reason", pa.string(), nullable=False),
         pa.field("actor", pa.int32(), nullable=False),
@@ -41,6 +44,7 @@ TRAINING_ROLLOUTS = pa.schema(
 )
 """Schema of the files: one finished response a row, with `fate` and `step` of its group as in the ledger.
 
+`response` is the last turn of an episode, and `turns` has all of them (`turns_of`); it is empty for a single response.
 `score` is the verifier's, before shaping; null where the response could not be judged, for the reason in `detail`.
 `rewards` holds the parts of the score by name, before their weights.
 """
@@ -114,7 +118,8 @@ def _row(group: Group, sample: Sample, fate: str, step: int | None) -> dict[str,
         "sample": sample.index,
         "prompt_id": group.prompt.prompt_id,
         "response": storable(completion.text),
-        "num_tokens": len(completion.token_ids),
+        "turns": turns_of(completion),
+        "num_tokens": completion.num_tokens,
         "finish_reason": completion.finish_reason,
         "actor": sample.actor,
         "first_version": min(versions),
@@ -134,7 +139,7 @@ def print_responses(groups: Iterable[JudgedGroup], step: int, count: int, chars:
         completion, score = group.samples[0].completion, group.samples[0].score
         print(
             f"── step {step} ── {group.prompt.domain} {group.prompt.prompt_id[:8]} ── reward {score:.2f} ── "
-            f"{len(completion.token_ids)} tokens\n"
+            f"{completion.num_tokens} tokens\n"
             f"{_excerpt(group.prompt.messages[-1]['content'], chars)}\n"
             f"▸ {_excerpt(completion.text, chars)}",
             file=sys.stderr,

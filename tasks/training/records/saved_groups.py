@@ -9,11 +9,12 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.failures import MistakeError
-from tasks.generation.interface import Completion, VersionSpan
+from tasks.generation.interface import Completion, EpisodeEnd, EpisodeTurn, VersionSpan
 from tasks.tables.parquet import read_table, storable, table_from_rows
 from tasks.training.groups.group import Group, JudgedGroup, Prompt, Stage
 from tasks.training.objective import ShapingConfig
 from tasks.verifiers import Reward, Score
+from tasks.verifiers.scores import FunctionFailure
 
 _REWARD = pa.struct([("name", pa.string()), ("weight", pa.float64()), ("value", pa.float64())])
 _SCORE = pa.struct(
@@ -26,6 +27,10 @@ _SCORE = pa.struct(
         ("timed_out", pa.bool_()),
     ]
 )
+_MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+_TURN = pa.struct([("start", pa.int64()), ("end", pa.int64()), ("text", pa.string()), ("inserted", _MESSAGES)])
+_FAILURE = pa.struct([("function", pa.string()), ("reason", pa.string()), ("may_pass", pa.bool_())])
+_END = pa.struct([("reward", pa.float64()), ("passed", pa.bool_()), ("error", pa.string()), ("failure", _FAILURE)])
 _COMPLETION = pa.struct(
     [
         ("text", pa.string()),
@@ -33,6 +38,8 @@ _COMPLETION = pa.struct(
         ("logprobs", pa.list_(pa.float32())),
         ("finish_reason", pa.string()),
         ("versions", pa.list_(pa.struct([("version", pa.int64()), ("start", pa.int64()), ("end", pa.int64())]))),
+        ("turns", pa.list_(_TURN)),
+        ("end", _END),
     ]
 )
 ARRAYS = ("token_ids", "logprobs")
@@ -45,14 +52,15 @@ SAVED_GROUPS = pa.schema(
         pa.field("finished_at", pa.float64()),
         pa.field("policy_version", pa.int64(), nullable=False),
         pa.field("actor", pa.int32(), nullable=False),
+        pa.field("finished", pa.bool_(), nullable=False),
         pa.field("completion", _COMPLETION),
         pa.field("score", _SCORE),
     ]
 )
 """Schema of `groups.parquet`: one sample a row, the samples of a group in successive rows.
 
-`completion` is null where generation had not finished, `score` where judging had not, `finished_at` where the group
-was not ready.
+`completion` is null where nothing was generated; where generation had not `finished`, it is the turns that an episode
+has had. `score` is null where judging had not finished, `finished_at` where the group was not ready.
 """
 
 
@@ -69,7 +77,8 @@ def groups_table(groups: Iterable[Group | JudgedGroup]) -> pa.Table:
             "finished_at": finished_at,
             "policy_version": group.policy_version,
             "actor": sample.actor,
-            "completion": _completion_row(sample.completion) if sample.completion else None,
+            "finished": sample.completion is not None,
+            "completion": _completion_row(generated) if (generated := sample.completion or sample.recorded) else None,
             "score": _score_row(sample.score) if sample.score else None,
         }
         for group, finished_at in finished
@@ -133,24 +142,58 @@ def _group(rows: list[dict[str, Any]], prompts: Mapping[str, Prompt]) -> Group:
     )
     for sample, row in zip(group.samples, rows, strict=True):
         sample.actor = row["actor"]
-        if completion := row["completion"]:
-            sample.completion = Completion(
-                completion["text"],
-                completion["token_ids"],
-                completion["logprobs"],
-                completion["finish_reason"],
-                [VersionSpan(**span) for span in completion["versions"]],
-            )
-            sample.stage = Stage.JUDGING
+        generated = _completion(row["completion"]) if row["completion"] else None
+        if row["finished"]:
+            sample.completion, sample.stage = generated, Stage.JUDGING
+        else:
+            sample.recorded = generated
         if score := row["score"]:
             sample.score = Score(**{**score, "rewards": tuple(Reward(**part) for part in score["rewards"])})
             sample.stage = Stage.JUDGED
     return group
 
 
+def _completion(row: dict[str, Any]) -> Completion:
+    end = row["end"]
+    if end is not None:
+        failure = FunctionFailure(**end["failure"]) if end["failure"] else None
+        end = EpisodeEnd(end["reward"], end["passed"], end["error"], failure)
+    return Completion(
+        row["text"],
+        row["token_ids"],
+        row["logprobs"],
+        row["finish_reason"],
+        [VersionSpan(**span) for span in row["versions"]],
+        tuple(EpisodeTurn(**{**turn, "inserted": tuple(turn["inserted"])}) for turn in row["turns"]),
+        end,
+    )
+
+
 def _completion_row(completion: Completion) -> dict[str, Any]:
     spans = [{"version": span.version, "start": span.start, "end": span.end} for span in completion.versions]
-    return {**vars(completion), "text": storable(completion.text), "versions": spans}
+    turns = [
+        {
+            **turn._asdict(),
+            "text": storable(turn.text),
+            "inserted": [{"role": said["role"], "content": storable(said["content"])} for said in turn.inserted],
+        }
+        for turn in completion.turns
+    ]
+    return {
+        **vars(completion),
+        "text": storable(completion.text),
+        "versions": spans,
+        "turns": turns,
+        "end": _end_row(completion.end) if completion.end else None,
+    }
+
+
+def _end_row(end: EpisodeEnd) -> dict[str, Any]:
+    return {
+        **end._asdict(),
+        "error": end.error and storable(end.error),
+        "failure": end.failure._asdict() if end.failure else None,
+    }
 
 
 def _score_row(score: Score) -> dict[str, Any]:

@@ -161,7 +161,7 @@ def batch_metrics(batch: list[JudgedGroup], version: int) -> dict[str, float]:
     """Return the metrics of `TRAINED`, of the step that started at policy `version` and trained on `batch`."""
     completions = [completion for group in batch for completion in group.completions]
     passed = [passed for group in batch for passed in group.passed]
-    lengths = [len(completion.token_ids) for completion in completions]
+    lengths = [completion.num_tokens for completion in completions]
     by_correctness: dict[str, list[int]] = {"correct": [], "wrong": []}
     for length, right in zip(lengths, passed, strict=True):
         by_correctness["correct" if right else "wrong"].append(length)

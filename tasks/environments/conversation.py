@@ -1,0 +1,85 @@
+r"""The tokens between two turns of the policy: what the chat template writes around inserted messages.
+
+    sampled                          inserted                                            sampled
+    I guess 5 . <|im_end|>   \n <|im_start|> user \n higher <|im_end|> \n <|im_start|> assistant \n   7 <|im_end|>
+
+The template is applied to a made-up conversation that ends in a marker as the assistant's turn, and to the inserted
+messages behind it; what stands behind the marker is tokenised. So the tokens of earlier turns never change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tasks.generation.chat_template import ChatTemplateError, variables_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+MARKER = "0123456789"
+"""The made-up turn of the assistant. No template changes or trims digits."""
+
+
+class Conversation:
+    """The chat template of a policy, as it continues a conversation."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, Any]) -> None:
+        """Make a conversation of a tokenizer with a chat template.
+
+        Args:
+            tokenizer: a Hugging Face tokenizer.
+            variables: values of the template's variables (`SamplingConfig.chat_template_kwargs`).
+
+        Raises:
+            ChatTemplateError: the template has no such variable.
+        """
+        self._tokenizer = tokenizer
+        self._options = variables_of(tokenizer, variables)
+        added = tokenizer.added_tokens_decoder.items()
+        self._specials = {number: token.content for number, token in added if token.special}
+
+    @property
+    def control_tokens(self) -> list[str]:
+        """Texts of the control tokens, which an inserted message may not hold."""
+        return sorted(self._specials.values())
+
+    def inserted(self, messages: Sequence[Mapping[str, str]], last_token: int) -> list[int]:
+        """Return the tokens from the end of a turn of the policy to the beginning of its next one.
+
+        Args:
+            messages: what is said between them.
+            last_token: the last token of the policy's turn; where it is a control token, the template's own is left
+                out, and the turn ends as the policy ended it.
+
+        Raises:
+            ChatTemplateError: the template refuses the messages.
+        """
+        text = self._rendered(messages)
+        _, marker, text = text.partition(MARKER)
+        if not marker:
+            raise ChatTemplateError(f"the chat template of {self._tokenizer.name_or_path} leaves out earlier turns")
+        end = next((content for content in self._specials.values() if text.startswith(content)), "")
+        if last_token in self._specials:
+            text = text.removeprefix(end)
+        return self._tokenizer.encode(text, add_special_tokens=False)
+
+    def _rendered(self, messages: Sequence[Mapping[str, str]]) -> str:
+        from jinja2 import TemplateError
+
+        said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": MARKER}]
+        try:
+            text = self._tokenizer.apply_chat_template(
+                [*said, *(dict(message) for message in messages)],
+                tokenize=False,
+                add_generation_prompt=True,
+                **self._options,
+            )
+        except TemplateError as error:
+            roles = ", ".join(message["role"] for message in messages)
+            raise ChatTemplateError(
+                f"the chat template of {self._tokenizer.name_or_path} refuses turns of {roles} after the policy's: "
+                f"{error}"
+            ) from error
+        assert isinstance(text, str)
+        return text

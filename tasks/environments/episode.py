@@ -1,0 +1,308 @@
+"""Plays one episode: the policy and the environment take turns until one of them, or a limit, ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from tasks.environments.conversation import Conversation
+from tasks.environments.interface import Judgement, Turn
+from tasks.environments.sessions import (
+    AsksForJudgement,
+    AsksForTurn,
+    Ended,
+    EnvironmentPool,
+    Failed,
+    Overran,
+    Request,
+    Session,
+)
+from tasks.environments.spec import EnvironmentSpec
+from tasks.generation.chat_template import ChatTemplateError
+from tasks.generation.config import SamplingConfig
+from tasks.generation.interface import Completion, EpisodeEnd, EpisodeTurn, VersionSpan, sample_seed
+from tasks.storage.model_folder import loading
+from tasks.verifiers.config import EnvironmentsConfig
+from tasks.verifiers.scores import CannotJudge, FunctionFailure, Score
+
+NO_TURN = "ended before a turn of the policy"
+"""The reason of an environment that returned without one."""
+
+GenerateTurn = Callable[[list[int], SamplingConfig, int | None], Awaitable[Completion]]
+"""The policy: returns its response to tokens, for a seed."""
+Judge = Callable[[str, list[dict[str, str]]], Awaitable[Score]]
+"""The prompt's verifier: judges a text, given the messages after the prompt that precede it."""
+
+
+@dataclass(frozen=True)
+class EpisodeRequest:
+    """The episode that is asked for: one sample of a prompt.
+
+    Attributes:
+        spec: the environment.
+        prompt_id: id of the prompt, from which the environment's random choices derive.
+        messages: the turns of the prompt.
+        prompt_ids: their tokens under the chat template.
+        sample: number of the sample.
+        sampling: options of sampling; `max_tokens` bounds all tokens of the episode after the prompt.
+        seed: seed of the episode's turns; None draws from the engine's stream.
+        group: number of the group, so that the environment of a prompt that is drawn again makes other choices.
+    """
+
+    spec: EnvironmentSpec
+    prompt_id: str
+    messages: Sequence[Mapping[str, str]]
+    prompt_ids: list[int]
+    sample: int
+    sampling: SamplingConfig
+    seed: int | None
+    group: int = 0
+
+
+class Observer(Protocol):
+    """The interface of what follows an episode while it is played."""
+
+    def on_environment(self, *, busy: bool) -> None:
+        """Note that the environment has the episode now (`busy`), or that the policy generates."""
+
+    def on_turn(self, so_far: Completion) -> None:
+        """Note that a turn of the policy is complete; `so_far` is the episode up to here."""
+
+
+class NoObserver:
+    """An observer that notes nothing."""
+
+    def on_environment(self, *, busy: bool) -> None:
+        """Note nothing."""
+
+    def on_turn(self, so_far: Completion) -> None:
+        """Note nothing."""
+
+
+class _Transcript:
+    """The tokens of an episode as they come."""
+
+    def __init__(self) -> None:
+        self.token_ids: list[int] = []
+        self._logprobs: list[np.ndarray] = []
+        self._versions: list[VersionSpan] = []
+        self.turns: list[EpisodeTurn] = []
+        self.truncated = False
+
+    def add(self, inserted_ids: list[int], messages: Sequence[dict[str, str]], turn: Completion) -> None:
+        """Add what the environment inserted, and the policy's turn after it."""
+        start = len(self.token_ids) + len(inserted_ids)
+        self.token_ids += [*inserted_ids, *turn.token_ids.tolist()]
+        self._logprobs += [np.zeros(len(inserted_ids), np.float32), turn.logprobs]
+        self._versions += [VersionSpan(span.version, start + span.start, start + span.end) for span in turn.versions]
+        self.turns.append(EpisodeTurn(start, len(self.token_ids), turn.text, tuple(messages)))
+        self.truncated = turn.truncated
+
+    def completion(self, end: EpisodeEnd | None = None) -> Completion:
+        """Return the episode so far, ended by `end`."""
+        logprobs = np.concatenate([np.empty(0, np.float32), *self._logprobs])
+        return Completion(
+            text=self.turns[-1].text if self.turns else "",
+            token_ids=np.array(self.token_ids, np.int32),
+            logprobs=logprobs,
+            finish_reason="length" if self.truncated else "stop",
+            versions=list(self._versions),
+            turns=tuple(self.turns),
+            end=end,
+        )
+
+
+class EpisodePlayer:
+    """Plays the episodes of one stage.
+
+    An interrupted episode is played again with the turns that it had (`recorded`): the environment begins anew and is
+    handed these turns in place of new ones, as long as it inserts the same messages. From the first other message on
+    the turns are sampled anew.
+    """
+
+    def __init__(self, pool: EnvironmentPool, conversation: Conversation) -> None:
+        self._pool = pool
+        self._conversation = conversation
+
+    @classmethod
+    def of_model(cls, model: Path, variables: Mapping[str, Any], config: EnvironmentsConfig) -> EpisodePlayer:
+        """Return a player for a policy, on the running event loop.
+
+        Args:
+            model: its Hugging Face folder, whose tokenizer and chat template it has.
+            variables: values of the chat template's variables.
+            config: bounds of the processes of environments.
+
+        Raises:
+            ModelError: the tokenizer cannot be loaded.
+            ChatTemplateError: the template has no such variable.
+        """
+        from transformers import AutoTokenizer
+
+        with loading(model):
+            tokenizer = AutoTokenizer.from_pretrained(model)
+        return cls(EnvironmentPool(config), Conversation(tokenizer, variables))
+
+    async def aclose(self) -> None:
+        """End the processes of environments."""
+        await self._pool.close()
+
+    async def play(
+        self,
+        request: EpisodeRequest,
+        generate: GenerateTurn,
+        judge: Judge,
+        observer: Observer | None = None,
+        recorded: Completion | None = None,
+    ) -> Completion:
+        """Play one episode, and return it. No fault of the environment raises: it is the episode's `end`.
+
+        Args:
+            request: the episode.
+            generate: the policy; its exceptions end the call.
+            judge: the prompt's verifier, for environments that ask it.
+            observer: follows the episode; None: nothing does.
+            recorded: the turns that the episode had when it was interrupted.
+        """
+        observer = observer or NoObserver()
+        observer.on_environment(busy=True)
+        try:
+            async with self._pool.session(request.spec) as session:
+                game = _Game(self._conversation, session, request, generate, judge, observer, recorded)
+                return await game.play()
+        except CannotJudge as reason:  # no process could be started
+            failure = FunctionFailure(request.spec.path, "no process could be started", may_pass=True)
+            return _Transcript().completion(EpisodeEnd(None, error=str(reason), failure=failure))
+        finally:
+            observer.on_environment(busy=False)
+
+
+class _Game:
+    """One episode while it is played."""
+
+    def __init__(
+        self,
+        conversation: Conversation,
+        session: Session,
+        request: EpisodeRequest,
+        generate: GenerateTurn,
+        judge: Judge,
+        observer: Observer,
+        recorded: Completion | None,
+    ) -> None:
+        self._conversation = conversation
+        self._session = session
+        self._request = request
+        self._generate = generate
+        self._judge = judge
+        self._observer = observer
+        self._recorded = recorded
+        self._transcript = _Transcript()
+        self._over = ""
+
+    async def play(self) -> Completion:
+        """Play to the end."""
+        request = self._request
+        asked: Request = await self._session.begin(
+            request.messages,
+            request.sample,
+            sample_seed(request.group, request.prompt_id, request.sample),
+            self._conversation.control_tokens,
+        )
+        while True:
+            match asked:
+                case AsksForTurn(messages):
+                    if self._over:  # it was refused a turn, and asks again
+                        return self._transcript.completion(self._end(Ended()))
+                    asked = await self._next(messages)
+                case AsksForJudgement(text):
+                    asked = await self._session.judgement(await self._judgement(text))
+                case Overran(reason):
+                    self._transcript.truncated = True
+                    return self._transcript.completion(None if self._transcript.turns else self._failure(reason))
+                case Failed(error, failure):
+                    return self._transcript.completion(EpisodeEnd(None, error=error, failure=failure))
+                case Ended():
+                    return self._transcript.completion(self._end(asked))
+
+    def _end(self, ended: Ended) -> EpisodeEnd | None:
+        if not self._transcript.turns:
+            return self._failure(NO_TURN)
+        if ended.reward is None:
+            return None
+        return EpisodeEnd(ended.reward, ended.passed)
+
+    def _failure(self, reason: str) -> EpisodeEnd:
+        path = self._request.spec.path
+        return EpisodeEnd(None, error=f"environment {path} {reason}", failure=FunctionFailure(path, reason))
+
+    async def _next(self, messages: list[dict[str, str]]) -> Request:
+        """Have the policy take its next turn after `messages`, or refuse it, and return the next request."""
+        turns, limit = self._transcript.turns, self._request.spec.turns
+        try:
+            inserted = self._inserted(messages)
+        except ChatTemplateError as error:
+            return Failed(str(error), FunctionFailure(self._request.spec.path, str(error)))
+        room = self._request.sampling.max_tokens - len(self._transcript.token_ids) - len(inserted)
+        if self._transcript.truncated or len(turns) >= limit or room <= 0:
+            self._transcript.truncated = True
+            self._over = f"the episode has had {len(turns)} turns of {limit} and has {max(room, 0)} tokens left"
+            return await self._session.over(self._over)
+        turn = self._replayed(messages) or await self._sampled(inserted, room)
+        self._transcript.add(inserted, messages, turn)
+        self._observer.on_turn(self._transcript.completion())
+        last = turn.truncated or len(turns) >= limit or room <= len(turn.token_ids)
+        return await self._session.turn(Turn(turn.text, turn.finish_reason, last))
+
+    def _inserted(self, messages: list[dict[str, str]]) -> list[int]:
+        """Return the tokens between the last turn and the next; at the beginning, the prompt's are all that precede."""
+        if self._transcript.turns:
+            return self._conversation.inserted(messages, self._transcript.token_ids[-1])
+        if messages:
+            raise ChatTemplateError("messages were inserted before the policy's first turn, which answers the prompt")
+        return []
+
+    def _replayed(self, messages: list[dict[str, str]]) -> Completion | None:
+        """Return the recorded turn that comes next; None where there is none, or where the environment inserts others.
+
+        Other messages make the rest of the record void.
+        """
+        record, index = self._recorded, len(self._transcript.turns)
+        if record is None or index >= len(record.turns):
+            return None
+        turn = record.turns[index]
+        if list(turn.inserted) != messages:
+            self._recorded = None
+            return None
+        spans = [
+            VersionSpan(span.version, span.start - turn.start, span.end - turn.start)
+            for span in record.versions
+            if turn.start <= span.start < turn.end
+        ]
+        span = slice(turn.start, turn.end)
+        reason = record.finish_reason if index == len(record.turns) - 1 else "stop"
+        return Completion(turn.text, record.token_ids[span], record.logprobs[span], reason, spans)
+
+    async def _sampled(self, inserted: list[int], room: int) -> Completion:
+        request, sampling = self._request, self._request.sampling
+        tokens = min(room, request.spec.turn_tokens or room)
+        seed = None if request.seed is None else sample_seed(request.seed, "turn", len(self._transcript.turns))
+        self._observer.on_environment(busy=False)
+        try:
+            return await self._generate(
+                [*request.prompt_ids, *self._transcript.token_ids, *inserted],
+                sampling.model_copy(update={"max_tokens": tokens}),
+                seed,
+            )
+        finally:
+            self._observer.on_environment(busy=True)
+
+    async def _judgement(self, text: str) -> Judgement | str:
+        score = await self._judge(text, self._transcript.completion().earlier)
+        if score.error is not None:
+            return score.error
+        return Judgement(score.value, score.passed, score.detail)

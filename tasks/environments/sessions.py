@@ -1,0 +1,213 @@
+"""The sessions of episodes with the processes in which their environments run; `worker` has the other ends.
+
+    EnvironmentPool ── session ──► Session: begin ──► Asks for a turn ──► turn ──► Asks ... ──► Ended or Failed
+
+There is a process for each episode that is played at one time, forked from one that has loaded the environment, and
+used again by the next. An environment that hangs, dies or floods its line costs its own episode alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.environments.interface import Judgement, Turn
+from tasks.environments.spec import EnvironmentSpec
+from tasks.failures import one_line
+from tasks.verifiers.config import EnvironmentsConfig
+from tasks.verifiers.scores import FunctionFailure
+from tasks.verifiers.templates import Template, Worker
+from tasks.verifiers.worker import OVERRUN_SIGNAL
+
+RECYCLE_AFTER = 1000
+"""Episodes after which a process is replaced, which bounds what environments can leave behind in it."""
+
+
+@dataclass(frozen=True)
+class AsksForTurn:
+    """The environment inserts `messages` and wants the policy's next turn."""
+
+    messages: list[dict[str, str]]
+
+
+@dataclass(frozen=True)
+class AsksForJudgement:
+    """The environment wants the verifier's judgement of `text`."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The environment has returned. `reward` is None where the verifier judges; `passed` says nothing then."""
+
+    reward: float | None = None
+    passed: bool = False
+
+
+@dataclass(frozen=True)
+class Overran:
+    """The environment took more time than it may: the episode is cut where it stands."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The environment failed: the sentence for people, and the failure without what depends on the episode."""
+
+    error: str
+    failure: FunctionFailure
+
+
+Request = AsksForTurn | AsksForJudgement | Ended | Overran | Failed
+
+
+class Session:
+    """The session of one episode. Every method waits for the environment's next request, and never raises for it.
+
+    Attributes:
+        reusable: whether the process has ended the episode, and can run another.
+        died: whether the process has ended.
+    """
+
+    def __init__(self, spec: EnvironmentSpec, worker: Worker, template: Template, config: EnvironmentsConfig) -> None:
+        self._spec = spec
+        self._worker = worker
+        self._template = template
+        self._config = config
+        self._seconds = spec.seconds
+        self.reusable = False
+        self.died = False
+
+    async def begin(
+        self, messages: Sequence[Mapping[str, str]], sample: int, seed: int, control_tokens: Sequence[str]
+    ) -> Request:
+        """Begin the episode of one sample of a prompt (`interface.Prompt`)."""
+        return await self._exchange(
+            {
+                "messages": [dict(message) for message in messages],
+                "sample": sample,
+                "seed": seed,
+                "columns": self._spec.columns,
+                "digest": self._spec.digest,
+                "control_tokens": list(control_tokens),
+                "cpu_seconds": self._config.cpu_seconds,
+            }
+        )
+
+    async def turn(self, turn: Turn) -> Request:
+        """Hand over the turn that was asked for."""
+        return await self._exchange({"turn": vars(turn)})
+
+    async def over(self, reason: str) -> Request:
+        """Refuse a turn, because a limit allows none."""
+        return await self._exchange({"over": reason})
+
+    async def judgement(self, judgement: Judgement | str) -> Request:
+        """Hand over the judgement that was asked for, or the reason why there is none."""
+        refused = isinstance(judgement, str)
+        return await self._exchange({"refused": judgement} if refused else {"judgement": vars(judgement)})
+
+    async def _exchange(self, message: Mapping[str, Any]) -> Request:
+        """Send a message, and return the request that follows, within the wall seconds that are left."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        self.reusable = False
+        try:
+            async with asyncio.timeout(self._seconds):
+                self._worker.writer.write(json.dumps(message).encode() + b"\n")
+                await self._worker.writer.drain()
+                line = await self._worker.reader.readline()
+        except TimeoutError:
+            return Overran(f"the environment took more than {self._spec.seconds:g} s")
+        except (ConnectionError, ValueError) as error:  # ValueError: a line longer than any message may be
+            return self._failed(f"broke its line: {one_line(error)}")
+        self._seconds -= clock() - began
+        if not line.endswith(b"\n"):
+            return await self._died()
+        return self._request(json.loads(line))
+
+    def _request(self, message: Mapping[str, Any]) -> Request:
+        if "generate" in message:
+            return AsksForTurn(message["generate"])
+        if "judge" in message:
+            return AsksForJudgement(message["judge"])
+        self.reusable = True
+        if "end" in message:
+            return Ended(**(message["end"] or {}))
+        fault = message["fault"]
+        return self._failed(fault["reason"], fault["details"], may_pass=fault["may_pass"])
+
+    async def _died(self) -> Request:
+        status = await self._template.end(self._worker)
+        self.died = True
+        if status == -OVERRUN_SIGNAL:
+            limit = self._config.cpu_seconds
+            return Overran(f"the environment took more than {limit:g} s of CPU time (verifiers.environments)")
+        return self._failed(f"ended its process (status {status})")
+
+    def _failed(self, reason: str, details: str = "", *, may_pass: bool = False) -> Failed:
+        path = self._spec.path
+        return Failed(f"environment {path} {reason}{details}", FunctionFailure(path, reason, may_pass))
+
+
+class EnvironmentPool:
+    """The processes of the environments of one stage. They start when they are first needed, on one event loop."""
+
+    def __init__(self, config: EnvironmentsConfig) -> None:
+        self._config = config
+        self._slots = asyncio.Semaphore(config.processes)
+        self._templates: dict[str, Template] = {}
+        self._idle: dict[str, list[Worker]] = {}
+
+    @contextlib.asynccontextmanager
+    async def session(self, spec: EnvironmentSpec) -> AsyncIterator[Session]:
+        """Yield a session with a process for one episode; wait for one where all are taken.
+
+        Raises:
+            CannotJudge: no process can be started.
+        """
+        async with self._slots:
+            template = self._template(spec.path)
+            worker = await self._take(spec.path, template)
+            session = Session(spec, worker, template, self._config)
+            try:
+                yield session
+            finally:
+                if session.reusable and worker.calls < RECYCLE_AFTER:
+                    self._idle[spec.path].append(worker)
+                elif not session.died:
+                    template.discard(worker)
+
+    async def _take(self, path: str, template: Template) -> Worker:
+        idle = self._idle.setdefault(path, [])
+        while idle:
+            worker = idle.pop()
+            if not worker.reader.at_eof():
+                break
+            template.discard(worker)
+        else:
+            worker = await template.fork(0)
+        worker.calls += 1
+        return worker
+
+    def _template(self, path: str) -> Template:
+        if path not in self._templates:
+            self._templates[path] = Template(
+                path,
+                self._config.memory_mib,
+                locked_up=False,
+                program="tasks.environments.worker",
+                settings={"path": path},
+            )
+        return self._templates[path]
+
+    async def close(self) -> None:
+        """End all processes."""
+        await asyncio.gather(*(template.close() for template in self._templates.values()))
+        self._idle.clear()

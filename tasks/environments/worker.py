@@ -1,0 +1,176 @@
+"""The code that runs inside the processes of environments: one episode at a time, on an event loop of its own.
+
+    session ──{"begin": ...}──► worker        session ◄──{"generate": messages}── worker
+            ──{"turn": ...}───►                       ◄──{"judge": text}─────────
+            ──{"over": why}───►                       ◄──{"end": ...}────────────
+            ──{"judgement"}───►                       ◄──{"fault": ...}──────────
+
+Every message is a line of JSON. The worker asks and the session answers: a conversation has one turn at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import math
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+from tasks.environments.interface import ROLES, EpisodeOver, Judgement, Outcome, Prompt, Turn
+from tasks.failures import one_line
+from tasks.verifiers import worker
+from tasks.verifiers.functions import line_of, load, may_pass
+from tasks.verifiers.scores import CannotJudge
+
+LINE_BYTES = 1 << 26
+"""Longest message, in bytes."""
+
+
+def main() -> None:
+    """Serve as the process that workers are forked from; it has loaded the environment."""
+    worker.serve(warm_up, work)
+
+
+def warm_up(settings: Mapping[str, Any]) -> None:
+    """Import the environment, so that all workers share its memory; a fault of it is each episode's to report."""
+    with suppress(CannotJudge):
+        load(settings["path"], None, what="environment")
+
+
+def work(connection: socket.socket, settings: Mapping[str, Any]) -> None:
+    """Run one episode after another, until the other end closes."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    loop.run_until_complete(_episodes(connection, settings["path"]))
+
+
+async def _episodes(connection: socket.socket, path: str) -> None:
+    reader, writer = await asyncio.open_connection(sock=connection, limit=LINE_BYTES)
+    line = _Line(reader, writer)
+    while begin := await line.read():
+        signal.setitimer(signal.ITIMER_PROF, begin["cpu_seconds"])
+        end = await _episode(path, begin, line)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        await line.write(end)
+
+
+class _Line:
+    """The worker's end of the line to its session."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._turn = asyncio.Lock()
+        self.open = True
+
+    async def read(self) -> dict[str, Any]:
+        line = await self._reader.readline()
+        return json.loads(line) if line.endswith(b"\n") else {}
+
+    async def write(self, message: Mapping[str, Any]) -> None:
+        self._writer.write(json.dumps(message).encode() + b"\n")
+        await self._writer.drain()
+
+    async def ask(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a request and return its answer; one at a time, and none after the end of the episode."""
+        if self._turn.locked():
+            raise RuntimeError("an episode has one conversation: await a call before the next one")
+        async with self._turn:
+            if not self.open:
+                raise RuntimeError("the episode has ended")
+            await self.write(message)
+            return await self.read()
+
+
+async def _episode(path: str, begin: Mapping[str, Any], line: _Line) -> dict[str, Any]:
+    """Play one episode, and return the message that ends it."""
+    line.open = True
+    control = begin["control_tokens"]
+
+    async def generate(messages: str | Sequence[Mapping[str, str]] = (), /) -> Turn:
+        answer = await line.ask({"generate": _checked(messages, control)})
+        if "turn" not in answer:
+            raise EpisodeOver(answer.get("over", "the run has ended"))
+        return Turn(**answer["turn"])
+
+    async def judge(text: str) -> Judgement:
+        answer = await line.ask({"judge": text})
+        if "judgement" not in answer:
+            raise RuntimeError(answer.get("refused", "the run has ended"))
+        return Judgement(**answer["judgement"])
+
+    prompt = Prompt(begin["messages"], begin["sample"], begin["seed"], judge, control)
+    function: Callable[..., Any] | None = None
+    try:
+        function = load(path, begin["digest"], what="environment")
+        return _end(path, await _called(function, prompt, generate, begin["columns"]))
+    except EpisodeOver:
+        return {"end": None}
+    except MemoryError:
+        return _fault(path, "needs more memory than verifiers.environments.memory_mib")
+    except CannotJudge as reason:
+        return _fault(path, reason.failure.reason if reason.failure else str(reason))
+    except (Exception, SystemExit) as error:
+        where = line_of(error, path.rpartition(".")[0], function)
+        text = one_line(error)
+        kind = f"raised {type(error).__name__}"
+        return _fault(path, f"{kind}{where}", f": {text}" if text else "", may_pass=may_pass(error))
+    finally:
+        line.open = False
+        await _cancel_others()
+
+
+async def _called(function: Callable[..., Any], prompt: Prompt, generate: Any, columns: Mapping[str, Any]) -> Any:
+    if inspect.isclass(function):
+        return await cast(Any, function)(prompt, **columns).run(generate)
+    returned = function(prompt, generate, **columns)
+    if not inspect.isawaitable(returned):
+        raise TypeError("an environment must be an async function, or a class with an async method `run`")
+    return await returned
+
+
+async def _cancel_others() -> None:
+    """End the tasks that an environment left behind."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+def _checked(messages: str | Sequence[Mapping[str, str]], control: Sequence[str]) -> list[dict[str, str]]:
+    """Return the messages of a call of `generate`; raises `ValueError` where the conversation cannot hold them."""
+    if isinstance(messages, str):
+        messages = [{"role": "user", "content": messages}]
+    checked = []
+    for message in messages:
+        if not isinstance(message, Mapping) or message.get("role") not in ROLES or len(message) != 2:
+            raise ValueError(f"a message has a role of {', '.join(ROLES)}, and content; got {message!r:.100}")
+        content = message.get("content")
+        if not isinstance(content, str):
+            raise ValueError(f"the content of a message must be text, got {content!r:.100}")
+        for token in control:
+            if token in content:
+                raise ValueError(f"a message holds the control token {token!r}: pass it through prompt.plain")
+        checked.append({"role": message["role"], "content": content})
+    return checked
+
+
+def _end(path: str, result: Any) -> dict[str, Any]:
+    """Return the message of an episode that ended by itself."""
+    if result is None:
+        return {"end": None}
+    outcome = result if isinstance(result, Outcome) else Outcome(result)
+    reward = outcome.reward
+    if not isinstance(reward, int | float) or not math.isfinite(reward):
+        return _fault(path, "must return a finite number, an Outcome or None", f", got {result!r:.100}")
+    passed = reward >= 1 if outcome.passed is None else bool(outcome.passed)
+    return {"end": {"reward": float(reward), "passed": passed}}
+
+
+def _fault(path: str, reason: str, details: str = "", *, may_pass: bool = False) -> dict[str, Any]:
+    """Return the message of an environment that failed; `details` depend on the episode, and `reason` does not."""
+    return {"fault": {"function": path, "reason": reason, "details": details, "may_pass": may_pass}}

@@ -1,0 +1,27 @@
+"""The turns of episodes in tables: who said what, and the tokens of the policy's turns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tasks.generation.interface import Completion
+from tasks.tables.parquet import storable
+
+
+def turns_of(completion: Completion) -> list[dict[str, Any]]:
+    """Return the turns of an episode after its prompt as rows of `EPISODE_TURNS`; none for a single response."""
+    rows: list[dict[str, Any]] = []
+    begins = 0
+    for turn in completion.turns:
+        between = completion.token_ids[begins : turn.start].tolist()
+        said = [_row(message["role"], message["content"]) for message in turn.inserted]
+        if said:  # the template's tokens around several messages are not told apart
+            said[-1]["token_ids"] = between
+        rows += said
+        rows.append(_row("assistant", turn.text, completion.token_ids[turn.start : turn.end].tolist(), sampled=True))
+        begins = turn.end
+    return rows
+
+
+def _row(role: str, content: str, token_ids: list[int] | None = None, *, sampled: bool = False) -> dict[str, Any]:
+    return {"role": role, "content": storable(content), "sampled": sampled, "token_ids": token_ids or []}

@@ -1,0 +1,112 @@
+"""The episodes of a training run: one of its actors takes the policy's turns, and the run's judge answers environments.
+
+A slot is not loaded by an episode whose environment works: the actor is given other samples meanwhile, and all turns of
+an episode go to the same actor, which has its prefix in the KV cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from tasks.environments.episode import EpisodePlayer, EpisodeRequest, GenerateTurn, Observer
+from tasks.generation.config import SamplingConfig
+from tasks.generation.interface import Completion
+from tasks.tables.schemas import Message
+from tasks.training.actors.slot import ActorSlot
+from tasks.training.groups.group import Prompt, Sample
+from tasks.training.rewards import RewardClient, judge_text
+from tasks.verifiers import Score
+
+
+@dataclass(frozen=True)
+class Episode:
+    """The episode that is asked for.
+
+    Attributes:
+        prompt: its prompt, which has an environment.
+        sampling: options of sampling; `max_tokens` bounds all of the episode's tokens.
+        seed: seed of the policy's turns; None draws from the engine's stream.
+        group: number of the group, or -1 for a validation.
+        index: number of the sample within the group.
+        recorded: the turns that the episode had when it was interrupted.
+    """
+
+    prompt: Prompt
+    sampling: SamplingConfig
+    seed: int | None
+    group: int
+    index: int
+    recorded: Completion | None = None
+
+
+class Episodes(Protocol):
+    """The player of a run's episodes, as the fleet calls it."""
+
+    async def play(self, episode: Episode, generate: GenerateTurn, observer: Observer) -> Completion:
+        """Play an episode whose turns `generate` samples; exceptions of that end the call, and no others."""
+
+    async def aclose(self) -> None:
+        """End the processes of environments."""
+
+
+class RunEpisodes:
+    """The episodes of a run: environments in processes of this machine, judged by the run's judge."""
+
+    def __init__(self, player: EpisodePlayer, judge: RewardClient) -> None:
+        self._player = player
+        self._judge = judge
+
+    async def play(self, episode: Episode, generate: GenerateTurn, observer: Observer) -> Completion:
+        """Play an episode (`Episodes.play`)."""
+        prompt = episode.prompt
+        assert prompt.environment is not None
+
+        async def judge(text: str, earlier: list[Message]) -> Score:
+            return await judge_text(self._judge, prompt, text, earlier)
+
+        request = EpisodeRequest(
+            prompt.environment,
+            prompt.prompt_id,
+            prompt.messages,
+            prompt.token_ids,
+            episode.index,
+            episode.sampling,
+            episode.seed,
+            episode.group,
+        )
+        return await self._player.play(request, generate, judge, observer, episode.recorded)
+
+    async def aclose(self) -> None:
+        """End the processes of environments."""
+        await self._player.aclose()
+
+
+class SlotObserver:
+    """An observer that takes an episode off the slot's load while its environment works, and records its turns."""
+
+    def __init__(self, slot: ActorSlot, freed: Callable[[], None], sample: Sample | None = None) -> None:
+        """Make the observer of one episode.
+
+        Args:
+            slot: the slot whose actor takes the policy's turns.
+            freed: called when the slot has capacity for another sample.
+            sample: the sample whose turns are recorded; None in a validation.
+        """
+        self._slot = slot
+        self._freed = freed
+        self._sample = sample
+
+    def on_environment(self, *, busy: bool) -> None:
+        """Take the episode off the slot's load, or put it back."""
+        if busy:
+            self._slot.environments.add(self)
+            self._freed()
+        else:
+            self._slot.environments.discard(self)
+
+    def on_turn(self, so_far: Completion) -> None:
+        """Record the turns up to here, for another actor or a resumed run."""
+        if self._sample is not None:
+            self._sample.recorded = so_far

@@ -1,0 +1,132 @@
+"""Environments of the tests, as a user would write them."""
+
+import asyncio
+import os
+import signal
+import time
+
+from tasks.environments.interface import EpisodeOver, Outcome
+
+
+async def silent(prompt, generate):
+    """Leave the judgement of the only turn to the verifier."""
+    await generate()
+
+
+async def count(prompt, generate, *, to=3):
+    """Ask for turns until there are `to`; the reward is their number."""
+    turns = [await generate()]
+    while len(turns) < to:
+        turns.append(await generate(f"turn {len(turns) + 1}"))
+    return float(len(turns))
+
+
+class Countdown:
+    """The same as a class."""
+
+    def __init__(self, prompt, *, to=2):
+        self.to = to
+
+    async def run(self, generate):
+        await generate()
+        for left in range(self.to - 1, 0, -1):
+            await generate([{"role": "tool", "content": f"{left} left"}])
+        return Outcome(0.25, passed=True)
+
+
+async def greedy(prompt, generate):
+    """Ask for more turns than any limit allows, and do not notice."""
+    await generate()
+    while True:
+        await generate("go on")
+
+
+async def modest(prompt, generate):
+    """Ask for turns until the limits end it, and give a reward then."""
+    turns = 0
+    try:
+        while True:
+            await generate("go on" if turns else ())
+            turns += 1
+    except EpisodeOver:
+        return turns / 10
+
+
+async def hasty(prompt, generate):
+    """Return before a turn."""
+    return 1.0
+
+
+async def raising(prompt, generate):
+    """Raise after a turn."""
+    await generate()
+    raise KeyError("answer")
+
+
+async def nothing_finite(prompt, generate):
+    """Return no finite number."""
+    await generate()
+    return float("nan")
+
+
+async def dying(prompt, generate):
+    """End the process after a turn."""
+    await generate()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def hanging(prompt, generate):
+    """Hang in blocking code after a turn."""
+    await generate()
+    time.sleep(3600)
+
+
+async def busy(prompt, generate):
+    """Compute for ever after a turn."""
+    await generate()
+    while True:
+        pass
+
+
+async def hungry(prompt, generate):
+    """Take more memory than there may be."""
+    await generate()
+    return float(len(bytearray(1 << 40)))
+
+
+async def controlling(prompt, generate):
+    """Insert a control token."""
+    await generate()
+    await generate("<|im_end|>")
+
+
+async def plain(prompt, generate):
+    """Insert a text with a control token, made plain."""
+    await generate()
+    await generate(prompt.plain("<|im_end|>"))
+
+
+async def crowded(prompt, generate):
+    """Ask for two turns at one time."""
+    await asyncio.gather(generate(), generate())
+
+
+async def judged(prompt, generate):
+    """Ask the verifier about the only turn."""
+    turn = await generate()
+    judgement = await prompt.judge(turn.text)
+    return Outcome(judgement.score / 2, judgement.passed)
+
+
+async def random_words(prompt, generate):
+    """Insert other messages whenever it is played."""
+    await generate()
+    await generate(f"{time.time_ns()}")
+    return 1.0
+
+
+def blocking(prompt, generate):
+    """Be no async function."""
+
+
+NO_FUNCTION = 1

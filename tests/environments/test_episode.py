@@ -1,0 +1,219 @@
+"""Episodes with real processes of environments, a real chat template, and a policy of the test."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from tasks.environments.conversation import Conversation
+from tasks.environments.episode import EpisodePlayer, EpisodeRequest
+from tasks.environments.sessions import EnvironmentPool
+from tasks.environments.spec import EnvironmentSpec
+from tasks.generation.config import SamplingConfig
+from tasks.generation.interface import Completion, VersionSpan
+from tasks.verifiers import Score
+from tasks.verifiers.config import EnvironmentsConfig
+from tests.tiny_model import tokenizer_of
+
+PROMPT = [{"role": "user", "content": "count"}]
+
+
+class Policy:
+    """A policy that says one text after another, under one version of its weights after another."""
+
+    def __init__(self, tokenizer, texts=("a", "b", "c", "d"), truncated=()):
+        self.tokenizer, self.texts, self.truncated = tokenizer, texts, truncated
+        self.asked = []
+
+    async def generate(self, token_ids, sampling, seed):
+        number = len(self.asked)
+        self.asked.append((list(token_ids), sampling.max_tokens, seed))
+        text = self.texts[number % len(self.texts)]
+        cut = number in self.truncated
+        ids = self.tokenizer.encode(text, add_special_tokens=False) + ([] if cut else [self.tokenizer.eos_token_id])
+        logprobs = np.full(len(ids), -float(number + 1), np.float32)
+        return Completion(
+            text, np.array(ids, np.int32), logprobs, "length" if cut else "stop", [VersionSpan(number, 0, len(ids))]
+        )
+
+
+async def judge(text, earlier):
+    return Score.binary(text == "a", f"{text} after {len(earlier)}")
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return tokenizer_of(ends=True)
+
+
+@pytest.fixture
+def play(tokenizer):
+    def playing(room, policy=None, recorded=None, *, max_tokens=200, memory_mib=4096, cpu_seconds=1.0, **options):
+        async def run():
+            policy_ = policy or Policy(tokenizer)
+            pool = EnvironmentPool(EnvironmentsConfig(memory_mib=memory_mib, cpu_seconds=cpu_seconds))
+            player = EpisodePlayer(pool, Conversation(tokenizer, {}))
+            ids = tokenizer.apply_chat_template(PROMPT, add_generation_prompt=True, return_dict=False)
+            spec = EnvironmentSpec(f"tests.environments.rooms.{room}", **options)
+            sampling = SamplingConfig(max_tokens=max_tokens)
+            request = EpisodeRequest(spec, "p", PROMPT, ids, 0, sampling, seed=5)
+            try:
+                return await player.play(request, policy_.generate, judge, recorded=recorded)
+            finally:
+                await player.aclose()
+
+        return asyncio.run(run())
+
+    return playing
+
+
+def test_three_turns_are_the_tokens_of_the_whole_conversation(play, tokenizer):
+    policy = Policy(tokenizer)
+    completion = play("count", policy)
+    whole = tokenizer.apply_chat_template(
+        [
+            *PROMPT,
+            {"role": "assistant", "content": "a"},
+            {"role": "user", "content": "turn 2"},
+            {"role": "assistant", "content": "b"},
+            {"role": "user", "content": "turn 3"},
+            {"role": "assistant", "content": "c"},
+        ],
+        return_dict=False,
+    )
+    prompt = policy.asked[0][0]
+    assert [*prompt, *completion.token_ids] == whole[: len(prompt) + len(completion.token_ids)]
+    assert completion.end.reward == 3.0
+    assert completion.end.passed
+    assert completion.finish_reason == "stop"
+    assert [turn.text for turn in completion.turns] == ["a", "b", "c"]
+    assert completion.earlier[1] == {"role": "user", "content": "turn 2"}
+    sampled = np.zeros(len(completion.token_ids), bool)
+    for number, (turn, span) in enumerate(zip(completion.turns, completion.versions, strict=True)):
+        sampled[turn.start : turn.end] = True
+        assert (span.version, span.start, span.end) == (number, turn.start, turn.end)
+        assert set(completion.logprobs[turn.start : turn.end]) == {-(number + 1.0)}
+    assert not completion.logprobs[~sampled].any()
+    assert completion.num_tokens == sampled.sum() < len(completion.token_ids)
+    # Every turn is asked for behind all tokens before it, and has a seed of its own.
+    for (asked, _, _), turn in zip(policy.asked, completion.turns, strict=True):
+        assert asked == [*prompt, *completion.token_ids[: turn.start]]
+    assert len({seed for _, _, seed in policy.asked}) == 3
+
+
+def test_a_single_turn_is_left_to_the_verifier(play):
+    completion = play("silent")
+    assert completion.end is None
+    assert completion.text == "a"
+    assert completion.earlier == []
+
+
+def test_a_class_and_tool_turns(play):
+    completion = play("Countdown")
+    assert completion.end == (0.25, True, None, None)
+    assert completion.turns[1].inserted == ({"role": "tool", "content": "1 left"},)
+    assert completion.end.score.reward == 0.25
+    assert completion.end.score.passed
+
+
+def test_an_environment_may_ask_the_verifier(play):
+    assert play("judged").end[:2] == (0.5, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "turns"),
+    [
+        pytest.param({"turns": 2}, 2, id="turns"),
+        pytest.param({"max_tokens": 40}, 2, id="tokens"),
+    ],
+)
+def test_what_overruns_a_limit_is_truncated(play, options, turns):
+    completion = play("greedy", **options)
+    assert (len(completion.turns), completion.truncated, completion.end) == (turns, True, None)
+    assert len(completion.token_ids) <= options.get("max_tokens", 200)
+
+
+def test_an_environment_that_notices_the_limit_gives_its_reward(play):
+    completion = play("modest", turns=3)
+    assert completion.end.reward == pytest.approx(0.3)
+    assert completion.truncated
+
+
+def test_a_turn_that_is_cut_off_ends_the_episode(play, tokenizer):
+    completion = play("greedy", Policy(tokenizer, truncated={1}), turn_tokens=4)
+    assert (len(completion.turns), completion.truncated) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("room", "reason"),
+    [
+        ("hasty", "ended before a turn"),
+        ("raising", "raised KeyError (tests/environments/rooms.py, line"),
+        ("nothing_finite", "must return a finite number"),
+        ("dying", "ended its process (status -9)"),
+        ("hungry", "memory"),
+        ("controlling", "raised ValueError"),
+        ("crowded", "raised RuntimeError"),
+        ("blocking", "raised TypeError"),
+        ("NO_FUNCTION", "is of type int"),
+        ("missing", "cannot be imported"),
+    ],
+)
+def test_a_fault_of_the_environment_is_never_a_score(play, room, reason):
+    completion = play(room)
+    assert completion.end.reward is None
+    assert reason in completion.end.failure.reason
+    score = completion.end.score
+    assert score.error.startswith(f"environment tests.environments.rooms.{room} ")
+    assert score.failure.function == f"tests.environments.rooms.{room}"
+
+
+@pytest.mark.parametrize("room", ["hanging", "busy"])
+def test_an_environment_that_takes_too_long_is_cut_and_costs_no_engine_anything(play, room):
+    completion = play(room, seconds=2.0)
+    assert (completion.text, completion.truncated, completion.end) == ("a", True, None)
+
+
+def test_a_control_token_that_is_made_plain_is_text(play, tokenizer):
+    completion = play("plain")
+    assert completion.turns[1].inserted == ({"role": "user", "content": "< |im_end|>"},)
+    between = completion.token_ids[completion.turns[0].end : completion.turns[1].start].tolist()
+    assert between.count(tokenizer.convert_tokens_to_ids("<|im_end|>")) == 1
+
+
+def test_an_interrupted_episode_goes_on_behind_its_last_turn(play, tokenizer):
+    whole = play("count")
+    cut = whole.turns[1].end
+    recorded = Completion("b", whole.token_ids[:cut], whole.logprobs[:cut], "stop", whole.versions[:2], whole.turns[:2])
+    policy = Policy(tokenizer, texts=("c",))
+    resumed = play("count", policy, recorded)
+    assert len(policy.asked) == 1
+    assert resumed.token_ids.tolist() == whole.token_ids.tolist()
+    assert [span.version for span in resumed.versions] == [0, 1, 0]
+    assert resumed.end == whole.end
+
+
+def test_an_environment_that_inserts_others_has_its_turns_sampled_anew_from_there(play, tokenizer):
+    recorded = play("random_words")
+    policy = Policy(tokenizer, texts=("z",))
+    played = play("random_words", policy, recorded)
+    assert [turn.text for turn in played.turns] == ["a", "z"]
+
+
+def test_a_process_plays_many_episodes(tokenizer):
+    async def run():
+        pool = EnvironmentPool(EnvironmentsConfig(processes=2))
+        player = EpisodePlayer(pool, Conversation(tokenizer, {}))
+        spec = EnvironmentSpec("tests.environments.rooms.count")
+        sampling = SamplingConfig(max_tokens=200)
+
+        async def one(sample):
+            request = EpisodeRequest(spec, "p", PROMPT, [1, 2], sample, sampling, seed=None)
+            return await player.play(request, Policy(tokenizer).generate, judge)
+
+        try:
+            return await asyncio.gather(*map(one, range(20)))
+        finally:
+            await player.aclose()
+
+    assert [completion.end.reward for completion in asyncio.run(run())] == [3.0] * 20
