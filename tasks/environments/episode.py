@@ -96,8 +96,8 @@ class _Transcript:
     def add(self, inserted_ids: list[int], messages: Sequence[dict[str, str]], turn: Completion) -> None:
         """Add what the environment inserted, and the policy's turn after it."""
         start = len(self.token_ids) + len(inserted_ids)
-        self.token_ids += [*inserted_ids, *turn.token_ids.tolist()]
-        self._logprobs += [np.zeros(len(inserted_ids), np.float32), turn.logprobs]
+        self.token_ids += [*inserted_ids, *np.asarray(turn.token_ids).tolist()]
+        self._logprobs += [np.zeros(len(inserted_ids), np.float32), np.asarray(turn.logprobs, np.float32)]
         self._versions += [VersionSpan(span.version, start + span.start, start + span.end) for span in turn.versions]
         self.turns.append(EpisodeTurn(start, len(self.token_ids), turn.text, tuple(messages)))
         self.truncated = turn.truncated

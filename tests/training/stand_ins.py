@@ -13,10 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tasks.environments.spec import EnvironmentSpec
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion, EngineStatistics, UpdateTiming, VersionSpan
 from tasks.tables.parquet import read_table
 from tasks.training.actors.engine_check import EngineCheck
+from tasks.training.actors.episodes import Episodes
 from tasks.training.actors.weights import WeightStore
 from tasks.training.config import TrainingConfig
 from tasks.training.control.collaborators import Collaborators
@@ -49,10 +51,20 @@ HUNG_SECONDS = 1e6
 """Of the clock in which stand-ins live: a run that takes longer has hung, and fails with a traceback."""
 
 
-def prompts(count: int, domain: Callable[[int], str] = lambda _: "math") -> list[Prompt]:
+def prompts(
+    count: int, domain: Callable[[int], str] = lambda _: "math", environment: EnvironmentSpec | None = None
+) -> list[Prompt]:
     """Prompts 1, 2, ..: number i has the id `p<i>` and the tokens [i, 1000]."""
     return [
-        Prompt(f"p{i}", domain(i), [{"role": "user", "content": f"question {i}"}], "math", "1", [i, 1000])
+        Prompt(
+            f"p{i}",
+            domain(i),
+            [{"role": "user", "content": f"question {i}"}],
+            "math",
+            "1",
+            [i, 1000],
+            environment=environment,
+        )
         for i in range(1, count + 1)
     ]
 
@@ -266,6 +278,7 @@ class Run:
     make_actor: Callable[[int], ScriptedActor] | None = None
     engine_check: EngineCheck | None = None
     questions: list[Question] = field(default_factory=list)
+    episodes: Episodes | None = None
     attempts: list[tuple[int, int]] = field(default_factory=list)
     actors: list[ScriptedActor] = field(default_factory=list)
 
@@ -300,6 +313,7 @@ class Run:
             questions=self.questions,
             engine_check=self.engine_check,
             turns=turns,
+            episodes=self.episodes,
         )
         try:
             stream = PromptStream(trained, self.config.seed, self.config.prompts, self.config.steps)

@@ -2,7 +2,8 @@
 
 Controller, window, fleet, ledger and checkpoints are the real ones. Actors are clocks that die, hang, start late,
 refuse requests and fail at updates; judgements take time and fail; the learner is lost; the driver is killed
-and started again.
+and started again. In every other run the prompts have environments: episodes of random length, which hang, raise or
+overrun.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from tasks.training.control.validation import split_validation
 from tasks.training.learner.client import LearnerLostError
 from tasks.training.records.run_state import RunState
 from tasks.training.rewards import JudgementError
+from tests.training.scripted_environments import ENVIRONMENT, FaultySession, episodes
 from tests.training.stand_ins import RecordingLearner, Run, ScriptedActor, TableJudge, config, never, prompts
 
 HUNDREDS = (0, 1, *(pytest.param(number, marks=pytest.mark.complete) for number in range(2, 10)))
@@ -85,7 +87,7 @@ def drawn_config(chance):
     return config(
         steps=5,
         groups_per_step=chance.choice([1, 2, 4]),
-        sampling={"samples": 3, "max_tokens": 8},
+        sampling={"samples": 3, "max_tokens": 24},
         async_steps=steps_ahead,
         max_staleness=chance.choice([1, 2, 4]),
         beyond_staleness=chance.choice(["drop", "drop", "abort", "mask"]),
@@ -126,6 +128,7 @@ class SlowDisk(RecordingLearner):
 def played(folder, seed):
     """A run with its faults, started again each time that its driver is killed."""
     chance = random.Random(seed)
+    has_episodes = random.Random(f"{seed} episodes").random() < 0.5
     options, poisoned = drawn_config(chance), set(chance.sample(range(1, PROMPTS + 1), chance.choice([0, 0, 1])))
     kills = chance.choice([0, 1, 2])
 
@@ -139,12 +142,14 @@ def played(folder, seed):
             raise LearnerLostError("connection closed by peer")
 
     while True:
+        judge = SlowJudge(chance)
         run = Run(
             folder,
             options,
-            prompts(PROMPTS),
+            prompts(PROMPTS, environment=ENVIRONMENT if has_episodes else None),
             learner=SlowDisk(learns, chance),
-            judge=SlowJudge(chance),
+            judge=judge,
+            episodes=episodes(judge, lambda: FaultySession(chance)) if has_episodes else None,
             make_actor=lambda _: FaultyActor(chance, poisoned),
         )
         try:
