@@ -36,7 +36,7 @@ def play(
     texts,
     *,
     turns=None,
-    judge=equals("right"),
+    judge=None,
     seed=0,
     control_tokens=(),
     messages=({"role": "user", "content": "Begin."},),
@@ -63,7 +63,7 @@ def play(
 
     async def judged(text):
         played.judged.append(text)
-        return judge(text)
+        return (judge or equals("right"))(text)
 
     prompt = Prompt(messages, 0, seed, judged, control_tokens)
     played.result = asyncio.run(environment(prompt, generate, **columns))
