@@ -216,7 +216,7 @@ class CodeClient:
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
             where = ".".join(map(str, problem["loc"])) or "the whole of it"
-            raise client.failed(f"gave no judgement: {where}: {problem['msg']}") from None
+            raise client.failed(f"gave no answer of its form: {where}: {problem['msg']}") from None
         if self._server is None and reply.version != version():
             raise client.failed(
                 f"runs other code (version {reply.version}, here {version()}): start it from the same commit"
