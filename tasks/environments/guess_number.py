@@ -49,8 +49,8 @@ async def guess_number(prompt: Prompt, generate: Generate, *, low: int, high: in
 
 def guess_in(turn: Turn) -> int | None:
     """Return the first integer of a turn, its thinking part left out; None without one."""
-    found = _GUESS.search(strip_thinking(turn.text))
-    return int(found[0]) if found else None
+    guess = _GUESS.search(strip_thinking(turn.text))
+    return int(guess[0]) if guess else None
 
 
 def nearness(guess: int | None, secret: int, width: int) -> float:

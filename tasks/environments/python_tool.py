@@ -33,7 +33,7 @@ ROLES = ("tool", "user")
 RunProgram = Callable[[str, int], Awaitable[Execution]]
 """Runs a program, and returns at most so many characters of its output: `VerifierPool.run_program`, for one."""
 RUN_PROGRAM: ContextVar[RunProgram] = ContextVar("run_program")
-"""What runs the programs of an episode; the process of environments sets it."""
+"""The function that runs the programs of an episode; the process of environments sets it."""
 
 _SESSION = """
 def _session(names, earlier, code):

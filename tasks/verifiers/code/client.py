@@ -51,7 +51,7 @@ Answer = TypeVar("Answer", bound="About")
 
 
 class About(Config):
-    """What every answer of a server holds."""
+    """The part that all answers of a server have in common."""
 
     error: str | None
     """Reason why the program could not be run, or the response not be judged; None where it was."""

@@ -34,7 +34,7 @@ QUICK_SECONDS = 0.06
 """Seconds of the first grant. A light program takes a fifth of it, most of that to begin."""
 
 TOO_LONG = f"a program of more than {MAX_PROGRAM_CHARS} characters"
-"""Why a program of such a length is not run."""
+"""Reason for which a program of such a length is not run."""
 
 Result = TypeVar("Result")
 

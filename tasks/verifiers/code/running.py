@@ -53,11 +53,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Execution:
-    """What a program wrote, and how it ended.
+    """The output of a program, and its end.
 
     Attributes:
         output: its standard output, up to the limit.
-        ending: why it ended otherwise than by itself with exit status 0; empty where it did not.
+        ending: the reason for which it ended otherwise than by itself with exit status 0; empty where it did not.
         timed_out: whether a limit of time ended it.
     """
 
