@@ -34,6 +34,7 @@ def equals(right):
 def play(
     environment,
     texts,
+    /,
     *,
     turns=None,
     judge=None,
