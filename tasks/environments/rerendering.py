@@ -75,11 +75,11 @@ def text_of(message: Mapping[str, Any]) -> str:
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else [content]
-    if not all(isinstance(part, dict) and isinstance(part.get("text"), str) for part in parts):
-        raise ValueError(
-            f"a message of the environment holds {str(content)[:SHOWN_CHARS]}, where text alone goes into an episode"
-        )
-    return "".join(part["text"] for part in parts)
+    texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
+    if len(texts) < len(parts):
+        shown = str(content)[:SHOWN_CHARS]
+        raise ValueError(f"a message of the environment holds {shown}, where text alone goes into an episode")
+    return "".join(texts)
 
 
 def _shown(turn: tuple[str, str]) -> str:
