@@ -56,8 +56,8 @@ def _session(names, earlier, code):
             print("".join(traceback.format_exception(type(error), error, frames)).rstrip())
 
     random.seed(0)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(0)
+    if "numpy" in sys.modules and any("random" in text for text in (*earlier, code)):
+        sys.modules["numpy"].random.seed(0)  # which loads it: most code would pay for nothing
     sys.stderr = sys.stdout
     sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")
     output = os.dup(1)
