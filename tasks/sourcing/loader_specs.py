@@ -168,6 +168,19 @@ class TopicsLoader(Config):
     """Number of distinct prompts to draw."""
 
 
+class GuessingLoader(Config):
+    """Prompts of the environment `guess_number`; gives the columns `prompt`, `low` and `high`."""
+
+    kind: Literal["guessing"]
+    """The generator of ranges in which a number is to be guessed."""
+    size: int = Field(ge=1)
+    """Number of distinct ranges to draw."""
+    numbers: int = Field(default=10, ge=2)
+    """Numbers in a range."""
+    highest: int = Field(default=1000, ge=2)
+    """Number that no range goes beyond; none begins below 1."""
+
+
 def _not_a_format(loader: Any) -> Any:
     """Refuse the name of a file format as a kind, and name the loader that reads it."""
     kind = loader.get("kind") if isinstance(loader, dict) else None
@@ -183,7 +196,8 @@ Loader = Annotated[
     | ReasoningGymLoader
     | InstructionsLoader
     | FunctionsLoader
-    | TopicsLoader,
+    | TopicsLoader
+    | GuessingLoader,
     Field(discriminator="kind"),
     BeforeValidator(_not_a_format),
 ]

@@ -20,9 +20,10 @@ from tasks.config import SpecError, close_match
 from tasks.sourcing import hub
 from tasks.sourcing.compression import ERRORS
 from tasks.sourcing.files import File, Item, Malformed, named_files
-from tasks.sourcing.generators import TooFewPromptsError, functions, instructions, topics
+from tasks.sourcing.generators import TooFewPromptsError, functions, guessing, instructions, topics
 from tasks.sourcing.loader_specs import (
     FunctionsLoader,
+    GuessingLoader,
     HuggingFaceLoader,
     InstructionsLoader,
     JsonlLoader,
@@ -197,6 +198,9 @@ def _checked_stream(source: SourceSpec) -> Iterator[Item]:
             stream = _guarded(made, f"{where}.size", TooFewPromptsError)
         case FunctionsLoader() as loader:
             made = functions.generate(loader.size, loader.tests, source.seed)
+            stream = _guarded(made, f"{where}.size", TooFewPromptsError)
+        case GuessingLoader() as loader:
+            made = guessing.generate(loader.size, loader.numbers, loader.highest, source.seed)
             stream = _guarded(made, f"{where}.size", TooFewPromptsError)
     stream = _transformed(source, stream)
     head = list(islice(stream, PEEK))

@@ -37,6 +37,7 @@ from tasks.verifiers.weighted import combine, parts_of
 
 if TYPE_CHECKING:
     from tasks.verifiers.code.client import CodeClient
+    from tasks.verifiers.code.running import Execution
 
 CLOSED = "the verifier pool was closed"
 """The error of calls that were in flight when the pool was closed, or that come later."""
@@ -83,7 +84,7 @@ class VerifierPool:
         self._stats: dict[str, VerifierStats] = defaultdict(VerifierStats)
         self._scores: OrderedDict[bytes, Score] = OrderedDict()
         self._in_flight: dict[bytes, asyncio.Task[Score]] = {}
-        self._tasks: set[asyncio.Task[Score]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._owner = os.getpid()
         self._closed = False
         self._closing_lock = threading.Lock()
@@ -117,6 +118,24 @@ class VerifierPool:
         """
         self._admit(verifier)
         return await asyncio.wrap_future(self._schedule(Call(verifier, response, ground_truth, messages)))
+
+    async def run_program(self, program: str, output_chars: int) -> Execution:
+        """Run a program in the sandbox of `code` without judging it, for asyncio; it counts as no judgement.
+
+        Args:
+            program: its source; it gets no input, and the limits of one test.
+            output_chars: characters of its output that come back, of a longer one head and tail.
+
+        Raises:
+            CannotJudge: there is no sandbox, or no server of programs, or the pool is closed meanwhile.
+            RuntimeError: the pool is closed, or this process was forked from the one that owns it.
+        """
+        self._admit("code")
+        with self._closing_lock:
+            if self._closed:
+                raise RuntimeError(CLOSED)
+            future = asyncio.run_coroutine_threadsafe(self._run_program(program, output_chars), self._loop)
+        return await asyncio.wrap_future(future)
 
     def score_many(self, calls: Iterable[Call], progress: Callable[[int], None] | None = None) -> list[Score]:
         """Return the scores of all calls, in their order. `calls` is read no faster than it is judged.
@@ -296,6 +315,19 @@ class VerifierPool:
             if len(self._scores) > self.config.cache_entries:
                 self._scores.popitem(last=False)
         return score
+
+    async def _run_program(self, program: str, output_chars: int) -> Execution:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            return await self._code.run(program, output_chars)
+        except asyncio.CancelledError:
+            if self._closed:
+                raise CannotJudge(CLOSED) from None
+            raise
+        finally:
+            self._tasks.discard(task)
 
     def _processes(self, verifier: str) -> int:
         """Return how many processes can be busy for a verifier: one server of chat, none for the sum of other calls."""

@@ -9,7 +9,7 @@ from itertools import combinations, islice
 import pytest
 
 from tasks.sourcing.columns import Columns
-from tasks.sourcing.generators import TooFewPromptsError, functions, instructions
+from tasks.sourcing.generators import TooFewPromptsError, functions, guessing, instructions
 from tasks.sourcing.generators.conflicts import ALONE, CONFLICTS, compatible
 from tasks.sourcing.generators.constraints import CHOICES, CONSTRAINTS, END_PHRASES, FIRST_WORDS, LAST_WORDS, PHRASES
 from tasks.sourcing.generators.topics import TOPICS
@@ -191,3 +191,19 @@ def test_functions_are_distinct_and_repeatable():
     assert rows == list(functions.generate(100, 4, 1))
     with pytest.raises(TooFewPromptsError, match="distinct prompts; 5000 were asked for"):
         next(islice(functions.generate(5000, 4, 1), 1))
+
+
+def test_ranges_of_numbers_are_distinct_and_as_long_as_asked():
+    rows = list(guessing.generate(91, 10, 100, seed=3))
+    assert sorted(row["low"] for row in rows) == list(range(1, 92))
+    assert all(row["high"] - row["low"] == 9 for row in rows)
+    assert all(
+        row["prompt"] == f"Guess my number from {row['low']} to {row['high']}. Say only a number." for row in rows
+    )
+    assert list(guessing.generate(5, 10, 100, seed=3)) == list(guessing.generate(5, 10, 100, seed=3))
+
+
+@pytest.mark.parametrize(("numbers", "ranges"), [(10, 91), (100, 1), (101, 0)])
+def test_more_ranges_than_there_are_is_too_many(numbers, ranges):
+    with pytest.raises(TooFewPromptsError, match=f"there are {ranges} ranges of {numbers} numbers up to 100"):
+        list(guessing.generate(ranges + 1, numbers, 100, seed=0))

@@ -1,7 +1,11 @@
 """The client of a code server: a response and its tests go out, the proportion that passes comes back.
 
+A program alone may go out, too, for an environment in which the policy runs code: then its output comes back.
+
     CodeClient ── POST /judge {response, ground_truth, options} ────────► tasks.verifiers.code.server
                ◄── {value, passed, detail, error, isolation, version} ──┘
+               ── POST /run {program, output_chars, options} ───────────►
+               ◄── {output, ending, error, isolation, version} ─────────┘
 
 The server is one that the configuration names, or else one that is started for this client and reached over a Unix
 socket. The worth of a proportion (`reward`, `min_proportion`) is decided here, so that one server serves runs that
@@ -17,7 +21,7 @@ import ssl
 from collections import Counter
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import httpx2
 from pydantic import Field, ValidationError, model_validator
@@ -26,6 +30,7 @@ from tasks.config import Config
 from tasks.verifiers.calls import Messages
 from tasks.verifiers.code.config import CodeConfig, RemoteConfig
 from tasks.verifiers.code.local import LocalServer
+from tasks.verifiers.code.running import Execution
 from tasks.verifiers.http_client import PASSING, Client, Traffic, read_key
 from tasks.verifiers.scores import CannotJudge, GroundTruthError, Score
 
@@ -42,9 +47,32 @@ UNLIMITED = httpx2.Limits(max_connections=None)
 """Connection pool without a bound of its own: `concurrency` bounds the requests."""
 DIFFERENT_LIMITS = 409
 """HTTP status of a server's answer to limits that are not its own; a repetition would not help."""
+Answer = TypeVar("Answer", bound="About")
 
 
-class Reply(Config):
+class About(Config):
+    """The part that all answers of a server have in common."""
+
+    error: str | None
+    """Reason why the program could not be run, or the response not be judged; None where it was."""
+    timed_out: bool = Field(strict=True)
+    """True if a limit of time ended a program."""
+    isolation: str
+    """Mechanism that held the program: `namespaces` or `landlock`."""
+    version: str
+    """Digest of the code that ran it (`version`)."""
+
+
+class Output(About):
+    """The server's answer to one program."""
+
+    output: str
+    """Standard output of the program, shortened."""
+    ending: str
+    """Why it ended otherwise than by itself with exit status 0; empty where it did not."""
+
+
+class Reply(About):
     """The server's answer to one response."""
 
     value: float = Field(ge=0, le=1, strict=True)
@@ -53,14 +81,6 @@ class Reply(Config):
     """True if all tests pass."""
     detail: str
     """One line for people about the first test that failed."""
-    error: str | None
-    """Reason why the response could not be judged; None where it was."""
-    timed_out: bool = Field(strict=True)
-    """True if a test ran out of time."""
-    isolation: str
-    """Mechanism that held the program: `namespaces` or `landlock`."""
-    version: str
-    """Digest of the code that judged (`version`)."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -126,17 +146,37 @@ class CodeClient:
         content = _content(request)
         if content is None:
             return Score.binary(False, f"a response of more than {MAX_RESPONSE_BYTES} bytes")
-        reply = await self._reply(content)
-        self.isolation = reply.isolation
-        self._judged[f"by_{reply.isolation}"] += 1
+        reply = await self._reply("/judge", content, Reply)
         return Score(self._config.worth(reply.value), reply.passed, reply.detail, timed_out=reply.timed_out)
 
-    async def _reply(self, content: bytes) -> Reply:
+    async def run(self, program: str, output_chars: int) -> Execution:
+        """Run a program without input, under the limits of one test.
+
+        Args:
+            program: its source.
+            output_chars: characters of its output that come back, of a longer one head and tail; at most
+                `running.MAX_OUTPUT_CHARS`.
+
+        Raises:
+            CannotJudge: a server that cannot be started, refuses, fails, is too slow, runs other code or answers what
+                is no output.
+        """
+        request = {"program": program, "output_chars": output_chars, "options": self._config.limits()}
+        content = json.dumps(request).encode()
+        if len(content) > MAX_RESPONSE_BYTES:
+            return Execution("", f"a program of more than {MAX_RESPONSE_BYTES} bytes")
+        reply = await self._reply("/run", content, Output)
+        return Execution(reply.output, reply.ending, reply.timed_out)
+
+    async def _reply(self, path: str, content: bytes, kind: type[Answer]) -> Answer:
         """Return the server's answer. It is asked once more if it is the client's own and ended during the request."""
         for is_last in (False, True):
             client = await self._client()
             try:
-                return await client.judgement(partial(self._ask, client, content))
+                reply = await client.judgement(partial(self._ask, client, path, content, kind))
+                self.isolation = reply.isolation
+                self._judged[f"by_{reply.isolation}"] += 1
+                return reply
             except CannotJudge:
                 if is_last or self._server is None or self._server.runs:
                     raise
@@ -169,14 +209,14 @@ class CodeClient:
         limits = self._connection
         return Client(who, limits.url, limits, self._traffic, self._token, passing, transport)
 
-    async def _ask(self, client: Client, content: bytes, deadline: float) -> Reply:
-        body = await client.post("/judge", content, deadline)
+    async def _ask(self, client: Client, path: str, content: bytes, kind: type[Answer], deadline: float) -> Answer:
+        body = await client.post(path, content, deadline)
         try:
-            reply = Reply.model_validate_json(body)
+            reply = kind.model_validate_json(body)
         except ValidationError as error:
             problem = error.errors(include_url=False)[0]
             where = ".".join(map(str, problem["loc"])) or "the whole of it"
-            raise client.failed(f"gave no judgement: {where}: {problem['msg']}") from None
+            raise client.failed(f"gave no answer of its form: {where}: {problem['msg']}") from None
         if self._server is None and reply.version != version():
             raise client.failed(
                 f"runs other code (version {reply.version}, here {version()}): start it from the same commit"

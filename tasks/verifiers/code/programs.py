@@ -1,4 +1,4 @@
-"""Judging of many programs at a time: two lanes of threads, each thread with a sandbox of its own.
+"""Judging and running of many programs at a time: two lanes of threads, each thread with a sandbox of its own.
 
     judge ──► quick lane: `workers` threads ──────────────────────────────────────────► verdicts
                └─ grant overrun: the processes are ended, and the program begins anew in the
@@ -17,12 +17,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 from tasks.verifiers.code import check_ground_truth, open_sandbox, read_cases
 from tasks.verifiers.code.config import CodeConfig
 from tasks.verifiers.code.extraction import MAX_PROGRAM_CHARS, extract_program
-from tasks.verifiers.code.running import Verdict, run_assertions, run_cases
+from tasks.verifiers.code.running import Execution, Verdict, run_assertions, run_cases, run_program
 from tasks.verifiers.code.sandbox import Sandbox, SandboxError
 from tasks.verifiers.code.timing import Clock, TakesLong
 from tasks.verifiers.grants import PATIENT_NICE, PrioritySemaphore, few, grants
@@ -32,6 +32,11 @@ ATTEMPTS = 2
 """Sandboxes in which a response is tried, where one fails under it."""
 QUICK_SECONDS = 0.06
 """Seconds of the first grant. A light program takes a fifth of it, most of that to begin."""
+
+TOO_LONG = f"a program of more than {MAX_PROGRAM_CHARS} characters"
+"""Reason for which a program of such a length is not run."""
+
+Result = TypeVar("Result")
 
 
 class Programs:
@@ -70,14 +75,26 @@ class Programs:
         if program is None:
             return Score.binary(False, "no code block")
         if len(program) > MAX_PROGRAM_CHARS:
-            return Score.binary(False, f"a program of more than {MAX_PROGRAM_CHARS} characters")
-        self.counters["programs"] += 1
+            return Score.binary(False, TOO_LONG)
+        return score_of(await self._granted(partial(verdicts_on, program, ground_truth, self.config)))
 
+    async def run(self, program: str) -> Execution:
+        """Run a program without input, under the limits of one test, and return what it wrote.
+
+        Raises:
+            CannotJudge: there is no sandbox.
+        """
+        if len(program) > MAX_PROGRAM_CHARS:
+            return Execution("", TOO_LONG)
+        return await self._granted(partial(execution_on, program, self.config))
+
+    async def _granted(self, work: Callable[[float, Sandbox], Result]) -> Result:
+        """Call `work` with a grant's seconds and a sandbox, anew with a larger grant where one does not suffice."""
+        self.counters["programs"] += 1
         lane = self._quick
         for seconds in grants(QUICK_SECONDS, self.config.total_seconds):
             try:
-                work = partial(verdicts_on, program, ground_truth, self.config, seconds)
-                return score_of(await lane.run(work, seconds))
+                return await lane.run(partial(work, seconds), seconds)
             except TakesLong:
                 self.counters["patient"] += lane is self._quick
                 lane = self._patient
@@ -102,8 +119,8 @@ class _Lane:
         self._sandboxes: set[Sandbox] = set()
         self._closed = False
 
-    async def run(self, work: Callable[[Sandbox], list[Verdict]], granted: float) -> list[Verdict]:
-        """Call `work` with a sandbox and return its verdicts; once more with a new sandbox where the sandbox failed.
+    async def run(self, work: Callable[[Sandbox], Result], granted: float) -> Result:
+        """Call `work` with a sandbox and return its result; once more with a new sandbox where the sandbox failed.
 
         The queue is ordered by `granted`, the seconds of the work.
         """
@@ -119,7 +136,7 @@ class _Lane:
         for sandbox in self._sandboxes:
             sandbox.close()
 
-    def _attempt(self, work: Callable[[Sandbox], list[Verdict]]) -> list[Verdict]:
+    def _attempt(self, work: Callable[[Sandbox], Result]) -> Result:
         problem = ""
         for _ in range(ATTEMPTS):
             if self._closed:
@@ -164,6 +181,11 @@ def verdicts_on(
     if "cases" in ground_truth:
         return run_cases(sandbox, program, read_cases(ground_truth["cases"]), config, clock)
     return run_assertions(sandbox, program, ground_truth.get("setup") or "", ground_truth["tests"], config, clock)
+
+
+def execution_on(program: str, config: CodeConfig, granted: float, sandbox: Sandbox) -> Execution:
+    """Run a program; raises what `run_program` raises."""
+    return run_program(sandbox, program, config, Clock(config.test_seconds, config.total_seconds, granted))
 
 
 def score_of(verdicts: list[Verdict]) -> Score:

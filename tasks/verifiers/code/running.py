@@ -1,5 +1,7 @@
 """Runs the tests of one response in a sandbox: assertions on its functions, or cases of standard input and output.
 
+`run_program` runs a program alone, for who wants its output.
+
 Assertions, which a response must not read:                     Cases:
 
     this process ──test──► checker ──call──► response               source, input ──► program ──► output
@@ -28,6 +30,8 @@ from tasks.verifiers.scores import CannotJudge
 
 EXIT_GRACE_SECONDS = 1.0
 """Seconds that a program may take to end after it closed its output."""
+MAX_OUTPUT_CHARS = 100_000
+"""Most characters of a program's output that a code server hands back."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,40 @@ class Case:
 
     input: str
     output: str
+
+
+@dataclass(frozen=True)
+class Execution:
+    """The output of a program, and its end.
+
+    Attributes:
+        output: its standard output, up to the limit.
+        ending: the reason for which it ended otherwise than by itself with exit status 0; empty where it did not.
+        timed_out: whether a limit of time ended it.
+    """
+
+    output: str
+    ending: str = ""
+    timed_out: bool = False
+
+
+def run_program(sandbox: Sandbox, program: str, config: CodeConfig, clock: Clock) -> Execution:
+    """Run a program without input, under the limits of one test.
+
+    Raises:
+        TakesLong: it has used up its grant.
+        SandboxError: the sandbox failed.
+    """
+    with _file(program) as source:
+        return _execute(sandbox, source, "", _limits(config), clock, config.output_bytes)
+
+
+def shortened(output: str, chars: int) -> str:
+    """Return an output of at most `chars` characters and a note; head and tail of a longer one, half of them each."""
+    if len(output) <= chars:
+        return output
+    head, tail = output[: (chars + 1) // 2], output[len(output) - chars // 2 :]
+    return f"{head}\n[{len(output) - chars} characters left out]\n{tail}"
 
 
 def run_assertions(
@@ -164,40 +202,49 @@ def imports_of(setup: str) -> str:
 
 
 def _run_case(sandbox: Sandbox, source: int, case: Case, limits: Limits, clock: Clock, output_bytes: int) -> Verdict:
+    run = _execute(sandbox, source, case.input, limits, clock, output_bytes)
+    if run.ending:
+        return Verdict(False, run.ending, run.timed_out)
+    same = same_output(run.output, case.output)
+    return Verdict(True) if same else Verdict(False, f"wrong output {run.output[:80]!r}")
+
+
+def _execute(
+    sandbox: Sandbox, source: int, standard_input: str, limits: Limits, clock: Clock, output_bytes: int
+) -> Execution:
+    """Run the program that the descriptor `source` holds, in a process of its own."""
+    output, timed_out = bytearray(), False
     reading, writing = os.pipe()
     with open(reading, "rb", buffering=0):
-        with _file(case.input) as given, open(writing, "wb", buffering=0):
+        with _file(standard_input) as given, open(writing, "wb", buffering=0):
             process = sandbox.fork("program", limits, [source, given, writing])
         try:
             with clock.watching(process):
                 clock.begin_test()
-                output = _read_all(reading, clock, output_bytes)
+                _read_into(output, reading, clock, output_bytes)
                 if len(output) <= output_bytes:
                     with suppress(OutOfTime):
                         clock.wait_for(process.watched, EXIT_GRACE_SECONDS)
         except OutOfTime:
-            return Verdict(False, "time limit of the test", timed_out=True)
+            timed_out = True
         finally:
             ended = sandbox.end(process)
+    ending = "time limit of the test" if timed_out else ""
     if len(output) > output_bytes:
-        return Verdict(False, f"more than {output_bytes} bytes of output")
-    if ended.status != 0:
-        return Verdict(False, _how_it_ended(ended))
-    text = output.decode(errors="replace")
-    return Verdict(True) if same_output(text, case.output) else Verdict(False, f"wrong output {text[:80]!r}")
+        ending = f"more than {output_bytes} bytes of output"
+    elif not timed_out and ended.status != 0:
+        ending = _how_it_ended(ended)
+    return Execution(output[:output_bytes].decode(errors="replace"), ending, timed_out)
 
 
-def _read_all(descriptor: int, clock: Clock, limit: int) -> bytes:
-    """Read until the end, or until more than `limit` bytes."""
-    parts, size = [], 0
-    while size <= limit:
+def _read_into(output: bytearray, descriptor: int, clock: Clock, limit: int) -> None:
+    """Read until the end, or until `output` has more than `limit` bytes. It holds what came before an exception."""
+    while len(output) <= limit:
         clock.wait_for(descriptor)
         part = os.read(descriptor, 1 << 16)
         if not part:
-            break
-        parts.append(part)
-        size += len(part)
-    return b"".join(parts)
+            return
+        output += part
 
 
 @contextmanager

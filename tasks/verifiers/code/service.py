@@ -1,13 +1,17 @@
 """The code server's HTTP side.
 
     POST /judge    {response, ground_truth, options} -> {value, passed, detail, error, timed_out, isolation, version}
+    POST /run      {program, output_chars, options} -> {output, ending, error, timed_out, isolation, version}
     GET /metrics   its isolation, version, options, load and counters
     GET /health    {"status": "ok"}; needs no token, as probes have none
 
-`options` are the limits that the caller expects to be judged under. They belong to the sandboxes and cannot change from
-request to request: where they are not the server's own, it answers 409 and names both. 401: no or a wrong token. 400: a
-body that is no such request. 408, 413: a body that comes too slowly, or is too large. 503: all places are taken, or all
-bytes that requests may hold.
+`/run` runs a program without input, under the limits of one test; of an output of more than `output_chars` characters,
+head and tail come back.
+
+`options` are the limits that the caller expects. They belong to the sandboxes and cannot change from request to
+request: where they are not the server's own, it answers 409 and names both. 401: no or a wrong token. 400: a body that
+is no such request. 408, 413: a body that comes too slowly, or is too large. 503: all places are taken, or all bytes
+that requests may hold.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import asyncio
 import hmac
 import json
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
@@ -23,6 +28,7 @@ from pydantic import SecretStr
 
 from tasks.verifiers.code.client import DIFFERENT_LIMITS, MAX_REQUEST_BYTES, version
 from tasks.verifiers.code.programs import Programs
+from tasks.verifiers.code.running import MAX_OUTPUT_CHARS, Execution, shortened
 from tasks.verifiers.scores import CannotJudge, Score
 
 READ_SECONDS = 30.0
@@ -31,7 +37,8 @@ MAX_BYTES = 512 * 2**20
 """Bytes of all requests together that are read or judged at one time."""
 RETRY_AFTER_SECONDS = 1
 """Seconds that a client is asked to wait after a 503."""
-_FIELDS = {"response", "ground_truth", "options"}
+Answer = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+"""Answers the content of an accepted request, without what is common to all answers."""
 
 
 class CodeService:
@@ -62,39 +69,75 @@ class CodeService:
     def application(self) -> web.Application:
         """Return the aiohttp application with all routes."""
         application = web.Application(client_max_size=MAX_REQUEST_BYTES)
-        routes = [web.post("/judge", self._judge), web.get("/metrics", self._metrics), web.get("/health", self._health)]
+        routes = [
+            web.post("/judge", self._judge),
+            web.post("/run", self._run),
+            web.get("/metrics", self._metrics),
+            web.get("/health", self._health),
+        ]
         application.add_routes(routes)
         return application
 
     async def _judge(self, request: web.Request) -> web.Response:
+        return await self._answer(request, self._judgement)
+
+    async def _run(self, request: web.Request) -> web.Response:
+        return await self._answer(request, self._execution)
+
+    async def _answer(self, request: web.Request, answer: Answer) -> web.Response:
         try:
-            answer = await self._answer(request)
+            response = web.json_response(await self._admitted(request, answer) | self._about())
         except web.HTTPException as refused:
             self._answered[refused.status] += 1
             raise
-        self._answered[answer.status] += 1
-        return answer
+        self._answered[response.status] += 1
+        return response
 
-    async def _answer(self, request: web.Request) -> web.Response:
+    async def _admitted(self, request: web.Request, answer: Answer) -> dict[str, Any]:
         self._authorise(request)
         size = self._admit(request)
         self._under_way += 1
         self._bytes += size
         try:
-            response, ground_truth = self._unpack(await _body(request))
-            score = await self._score(response, ground_truth)
+            return await answer(_content(await _body(request)))
         finally:
             self._under_way -= 1
             self._bytes -= size
-        return web.json_response(self._reply(score))
 
-    async def _score(self, response: str, ground_truth: Any) -> Score:
+    async def _judgement(self, content: dict[str, Any]) -> dict[str, Any]:
+        if content.keys() != {"response", "ground_truth", "options"} or not isinstance(content["response"], str):
+            raise web.HTTPBadRequest(text="want an object with response (text), ground_truth and options")
+        self._check_limits(content["options"])
         try:
-            return await self._programs.judge(response, ground_truth)
-        except CannotJudge as reason:
-            return Score.unjudged(str(reason))
-        except Exception as failure:  # a bug of ours must reach the caller as an error of this one judgement
-            return Score.unjudged(f"code failed: {type(failure).__name__}: {failure}")
+            score = await self._programs.judge(content["response"], content["ground_truth"])
+        except Exception as failure:
+            score = Score.unjudged(_reason(failure))
+        return {
+            "value": score.value,
+            "passed": score.passed,
+            "detail": _unicode(score.detail),
+            "error": None if score.error is None else _unicode(score.error),
+            "timed_out": score.timed_out,
+        }
+
+    async def _execution(self, content: dict[str, Any]) -> dict[str, Any]:
+        if content.keys() != {"program", "output_chars", "options"} or not isinstance(content["program"], str):
+            raise web.HTTPBadRequest(text="want an object with program (text), output_chars and options")
+        chars = content["output_chars"]
+        if type(chars) is not int or not 0 < chars <= MAX_OUTPUT_CHARS:
+            raise web.HTTPBadRequest(text=f"output_chars must be an integer from 1 to {MAX_OUTPUT_CHARS}")
+        self._check_limits(content["options"])
+        run, error = Execution(""), None
+        try:
+            run = await self._programs.run(content["program"])
+        except Exception as failure:
+            error = _unicode(_reason(failure))
+        output = _unicode(shortened(run.output, chars))
+        return {"output": output, "ending": run.ending, "error": error, "timed_out": run.timed_out}
+
+    def _about(self) -> dict[str, Any]:
+        """Return what every answer says of this server."""
+        return {"isolation": self._isolation, "version": version()}
 
     def _authorise(self, request: web.Request) -> None:
         given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
@@ -113,17 +156,10 @@ class CodeService:
             raise web.HTTPServiceUnavailable(text=f"requests hold all {self._max_bytes} bytes", headers=retry)
         return size
 
-    def _unpack(self, body: bytes) -> tuple[str, Any]:
-        try:
-            content = json.loads(body)
-        except (ValueError, RecursionError):
-            raise web.HTTPBadRequest(text="the body is no JSON") from None
-        if not isinstance(content, dict) or set(content) != _FIELDS or not isinstance(content["response"], str):
-            raise web.HTTPBadRequest(text="want an object with response (text), ground_truth and options")
-        if content["options"] != self._limits:
-            received = f"{content['options']}"[:200]
+    def _check_limits(self, options: Any) -> None:
+        if options != self._limits:
+            received = f"{options}"[:200]
             raise web.HTTPConflict(text=f"this server judges with the options {self._limits}, not with {received}")
-        return content["response"], content["ground_truth"]
 
     async def _health(self, request: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
@@ -144,17 +180,6 @@ class CodeService:
             }
         )
 
-    def _reply(self, score: Score) -> dict[str, Any]:
-        return {
-            "value": score.value,
-            "passed": score.passed,
-            "detail": _unicode(score.detail),
-            "error": None if score.error is None else _unicode(score.error),
-            "timed_out": score.timed_out,
-            "isolation": self._isolation,
-            "version": version(),
-        }
-
 
 assert web.HTTPConflict.status_code == DIFFERENT_LIMITS
 
@@ -165,6 +190,21 @@ async def _body(request: web.Request) -> bytes:
             return await request.read()
     except TimeoutError:
         raise web.HTTPRequestTimeout(text=f"the body did not come within {READ_SECONDS:g} s") from None
+
+
+def _content(body: bytes) -> dict[str, Any]:
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        raise web.HTTPBadRequest(text="the body is no JSON") from None
+    if not isinstance(content, dict):
+        raise web.HTTPBadRequest(text="the body is no JSON object")
+    return content
+
+
+def _reason(failure: Exception) -> str:
+    """Return why a program could not be run; a bug of ours must reach the caller as an error of this one program."""
+    return str(failure) if isinstance(failure, CannotJudge) else f"code failed: {type(failure).__name__}: {failure}"
 
 
 def _unicode(text: str) -> str:

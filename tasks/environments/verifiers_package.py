@@ -1,0 +1,167 @@
+"""Environments of the package `verifiers` (Prime Intellect; version 0.4, `verifiers.v1`), with our policy behind them.
+
+    its environment ──► its harness (a process) ──► its interception ──► an endpoint here ──► generate
+                                                   chat completions      one per episode      only what was added
+
+One call is one episode of one of its tasks. Its harnesses speak in messages, so that the endpoint hands on what a
+request adds to the conversation, and refuses one that changes what was before (`rerendering`).
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from tasks.environments.interface import Generate, Outcome, Prompt, Turn
+from tasks.environments.rerendering import Conversation, text_of
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+MODEL = "policy"
+"""Name of the policy in requests."""
+
+
+async def verifiers_package(prompt: Prompt, generate: Generate, *, env: Mapping[str, Any], task: int) -> Outcome:
+    """Play one task of an environment of the package, and return its reward.
+
+    Args:
+        prompt: its turns must be those of the task (`rows`).
+        generate: continues the conversation.
+        env: the package's own options of an environment, its block `[env]`, such as `{"taskset": {"id":
+            "gsm8k-v1"}, "agent": {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}}`.
+        task: number of the task in the taskset, from 0.
+
+    Raises:
+        HistoryChanged: its harness changed an earlier turn.
+        EpisodeOver: it asked for a further turn than the limits allow.
+        ValueError: it offers tools, has no such task, or has several agents.
+        RuntimeError: the package's episode failed.
+    """
+    import verifiers.v1 as vf
+    from verifiers.v1.utils.loaders import load_environment, resolve_env_config
+
+    options = json.dumps(env, sort_keys=True)
+    theirs = load_environment(resolve_env_config(json.loads(options)))
+    endpoint = _Endpoint(Conversation(prompt.messages, generate))
+    async with endpoint.listening() as url, theirs.serving():
+        client = vf.EvalClientConfig(base_url=url, api_key_var="NO_KEY")
+        episode = await theirs.run_episode(_task(options, task), vf.ModelContext(model=MODEL, client=client))
+    if endpoint.failure is not None:
+        raise endpoint.failure
+    errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
+    if errors or not episode.ok:
+        reason = f"{errors[0].type}: {errors[0].message}" if errors else "no reason is given"
+        raise RuntimeError(f"verifiers_package: the episode of task {task} failed: {reason}")
+    if len(episode.traces) != 1:
+        raise ValueError(f"verifiers_package: the episode has {len(episode.traces)} agents; one is the policy's")
+    return Outcome(float(episode.traces[0].reward))
+
+
+def rows(env: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
+    """Return rows `{messages, task}` of the first tasks of an environment, for a file of prompts.
+
+    Args:
+        env: the package's options of an environment.
+        limit: most rows.
+
+    Raises:
+        ValueError: a task has no prompt, or one that is no text.
+    """
+    from verifiers.v1.utils.loaders import load_environment, resolve_env_config
+
+    theirs = load_environment(resolve_env_config(dict(env)))
+    return [
+        {"messages": _messages(task.data), "task": number}
+        for number, task in enumerate(islice(iter(theirs.taskset), limit))
+    ]
+
+
+def _messages(data: Any) -> list[dict[str, str]]:
+    if data.prompt is None:
+        raise ValueError("verifiers_package: a task without a prompt, whose environment speaks first")
+    given = [{"role": "user", "content": data.prompt}] if isinstance(data.prompt, str) else data.prompt
+    turns = [turn if isinstance(turn, dict) else turn.model_dump() for turn in given]
+    system = [{"role": "system", "content": data.system_prompt}] if data.system_prompt else []
+    return [*system, *({"role": turn["role"], "content": text_of(turn)} for turn in turns)]
+
+
+@lru_cache(maxsize=1024)
+def _task(options: str, number: int) -> Any:
+    from verifiers.v1.utils.loaders import load_environment, resolve_env_config
+
+    theirs = load_environment(resolve_env_config(json.loads(options)))
+    for task in islice(iter(theirs.taskset), number, number + 1):
+        return task
+    raise ValueError(f"verifiers_package: {theirs.config.env_id} has no task {number}")
+
+
+class _Endpoint:
+    """An endpoint of chat completions on this machine, whose model is the policy in one episode."""
+
+    def __init__(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self.failure: Exception | None = None
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[str]:
+        """Listen on a free port, below a path that nobody else knows, and yield the URL."""
+        from aiohttp import web
+
+        secret = secrets.token_urlsafe(16)
+        application = web.Application(client_max_size=1 << 26)
+        application.add_routes([web.post(f"/{secret}/chat/completions", self._complete)])
+        runner = web.AppRunner(application, access_log=None)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}/{secret}"
+        finally:
+            await runner.cleanup()
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        from aiohttp import web
+
+        body = await request.json()
+        try:
+            if body.get("tools"):
+                raise ValueError("the environment offers tools, which its prompt in the episode does not name")
+            turn = await self._conversation.answer(body["messages"])
+        except Exception as failure:  # it is raised once the package has ended its episode
+            self.failure = self.failure or failure
+            return web.json_response({"error": {"message": str(failure), "type": "episode"}}, status=400)
+        if not body.get("stream"):
+            message = {"role": "assistant", "content": turn.text}
+            choice = {"index": 0, "message": message, "finish_reason": turn.finish_reason}
+            return web.json_response(_completion("chat.completion", [choice]) | _usage())
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for event in _events(turn):
+            await response.write(f"data: {event}\n\n".encode())
+        await response.write_eof()
+        return response
+
+
+def _completion(kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"id": "episode", "object": kind, "created": 0, "model": MODEL, "choices": choices}
+
+
+def _usage() -> dict[str, Any]:
+    """Return a usage of nothing: the episode counts its own tokens."""
+    return {"usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}}
+
+
+def _events(turn: Turn) -> list[str]:
+    delta = {"role": "assistant", "content": turn.text}
+    choices = (
+        {"index": 0, "delta": delta, "finish_reason": None},
+        {"index": 0, "delta": {}, "finish_reason": turn.finish_reason},
+    )
+    chunks = [_completion("chat.completion.chunk", [choice]) for choice in choices]
+    return [*map(json.dumps, [*chunks, _completion("chat.completion.chunk", []) | _usage()]), "[DONE]"]

@@ -1,0 +1,51 @@
+"""The environment that docs/environments.md works through, and the options that its table names."""
+
+import inspect
+import re
+from importlib import import_module
+
+import pytest
+
+from tests.environments.scripted import play
+from tests.paths import ROOT
+
+PAGE = (ROOT / "docs" / "environments.md").read_text()
+NAMES = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
+
+
+def count_up(*texts, **options):
+    program = re.search(r"^```python\n# my_games\.py\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[1]
+    names = {}
+    exec(program, names)  # noqa: S102 - the page's own
+    return play(names["count_up"], texts, **options)
+
+
+def test_the_environment_of_the_page_counts_up():
+    played = count_up("1", "3", "5", target=5)
+    assert played.contents == ["2", "4"]
+    assert (played.result.reward, played.result.passed) == (1.0, True)
+    assert count_up("1", "4", target=5).result.reward == pytest.approx(3 / 5)
+    assert count_up("1", "3", "5", target=5, turns=2).result.passed is False
+
+
+def test_the_table_has_all_environments_that_come_with_the_project():
+    folder = ROOT / "tasks" / "environments"
+    given = {path.stem for path in folder.glob("*.py") if f"\nasync def {path.stem}(prompt" in path.read_text()}
+    given |= {path.stem for path in folder.glob("*.py") if f"\nasync def {path.stem}(\n" in path.read_text()}
+    assert set(NAMES) == given
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_table_names_every_option(name):
+    function = getattr(import_module(f"tasks.environments.{name}"), name)
+    options = {
+        parameter.name
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{name}` |"))
+    column = row.split(" | ")[2]
+    named = set(re.findall(r"`(\w+)(?:: [^`]+)?`", column))
+    assert options <= named
+    for option, default in re.findall(r"`(\w+): ([^`]+)`", column):
+        assert str(inspect.signature(function).parameters[option].default).lower() == default
