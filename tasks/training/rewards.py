@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol
 
@@ -19,6 +20,8 @@ from tasks.tables.schemas import Message
 from tasks.training.config import RewardsConfig
 from tasks.training.groups.group import Prompt
 from tasks.verifiers import Score, VerifiersConfig, open_pool
+from tasks.verifiers.calls import Response
+from tasks.verifiers.grouped import Scorer, score_group
 from tasks.verifiers.scores import FunctionFailure
 
 logger = logging.getLogger(__name__)
@@ -45,8 +48,10 @@ class JudgementError(RuntimeError):
 class RewardClient(Protocol):
     """The reward workers as the controller calls them."""
 
-    async def score(self, verifier: str, response: str, ground_truth: Any, messages: list[Message]) -> Score:
+    async def score(self, verifier: str, response: Response, ground_truth: Any, messages: list[Message]) -> Score:
         """Return the judgement of one response to `messages`; `ground_truth` is the parsed value of the prompt.
+
+        For a reward function of a group `response` is a list of all responses to the prompt.
 
         Raises:
             JudgementError: the response could not be judged.
@@ -62,6 +67,24 @@ async def judge_response(judge: RewardClient, prompt: Prompt, completion: Comple
         return await judge.score(prompt.verifier, completion.text, prompt.ground_truth, prompt.messages)
     except JudgementError as error:
         return Score.unjudged(str(error), error.failure)
+
+
+async def judge_group(judge: RewardClient, prompt: Prompt, completions: Sequence[Completion]) -> list[Score]:
+    """Return the judgements of all responses to a prompt with a reward for the group, as `judge_response` of one."""
+    texts = [completion.text for completion in completions]
+    return await score_group(scorer_of(judge, prompt), prompt.verifier, texts, prompt.ground_truth)
+
+
+def scorer_of(judge: RewardClient, prompt: Prompt) -> Scorer:
+    """Return a function that judges by a verifier, a response to the prompt and a ground truth, and raises nothing."""
+
+    async def score(verifier: str, response: Response, ground_truth: Any) -> Score:
+        try:
+            return await judge.score(verifier, response, ground_truth, prompt.messages)
+        except JudgementError as error:
+            return Score.unjudged(str(error), error.failure)
+
+    return score
 
 
 class RewardProcess:
@@ -88,7 +111,7 @@ class RewardProcess:
         """Wait until every verifier process has loaded its verifiers."""
         self._pool.wait_ready(self._names)
 
-    async def score(self, verifier: str, response: str, ground_truth: Any, messages: list[Message]) -> Score:
+    async def score(self, verifier: str, response: Response, ground_truth: Any, messages: list[Message]) -> Score:
         """Return the judgement of one response, computed in a verifier process with a hard time limit."""
         return await self._pool.score(verifier, response, ground_truth, messages)
 
@@ -111,7 +134,7 @@ class RayJudge:
         self._succeeded: Counter[str] = Counter()
         self._away: set[str] = set()
 
-    async def score(self, verifier: str, response: str, ground_truth: Any, messages: list[Message]) -> Score:
+    async def score(self, verifier: str, response: Response, ground_truth: Any, messages: list[Message]) -> Score:
         """Return the judgement of one response, after as many attempts as `RewardsConfig` allows.
 
         A failure of a user's function that would come back is final. Any other counts if the verifier has judged

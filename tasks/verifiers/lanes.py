@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from tasks.verifiers import registry
-from tasks.verifiers.calls import Messages
+from tasks.verifiers.calls import Messages, Response
 from tasks.verifiers.grants import PATIENT_NICE, PrioritySemaphore, few, grants
 from tasks.verifiers.scores import CannotJudge, Score
 from tasks.verifiers.templates import Template, Worker
@@ -111,7 +111,7 @@ class Lanes:
         """Start the template and wait until it is warm; raises `CannotJudge` where it cannot start."""
         await self._template.ready()
 
-    async def judge(self, verifier: str, response: str, ground_truth: Any, messages: Messages | None) -> Score:
+    async def judge(self, verifier: str, response: Response, ground_truth: Any, messages: Messages | None) -> Score:
         """Judge one response in a worker, and return the score.
 
         Raises:

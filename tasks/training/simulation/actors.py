@@ -25,6 +25,7 @@ from tasks.tables.schemas import Message
 from tasks.training.learner.client import StepReport
 from tasks.training.learner.packing import Floats, Sequence
 from tasks.verifiers import Score
+from tasks.verifiers.calls import Response
 
 
 @dataclass(frozen=True)
@@ -296,7 +297,7 @@ class ChanceJudge:
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
 
-    async def score(self, verifier: str, response: str, ground_truth: Any, messages: list[Message]) -> Score:
+    async def score(self, verifier: str, response: Response, ground_truth: Any, messages: list[Message]) -> Score:
         """Return a passing score with a chance of one half; never where the ground truth is None."""
         return Score.binary(ground_truth is not None and self._chance.random() < 0.5, "")
 
