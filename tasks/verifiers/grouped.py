@@ -87,7 +87,8 @@ class GroupRewards:
             Reward(part.name, part.weight, next(grouped).rewards[index].value) if part.of_group else next(single)
             for part in self.parts
         ]
-        details = [f"{part.name}: {reward.value}" for part, reward in zip(self.parts, rewards, strict=True) if part.of_group]
+        named = zip(self.parts, rewards, strict=True)
+        details = [f"{part.name}: {reward.value}" for part, reward in named if part.of_group]
         rewards += single  # recorded ones of weight 0
         first = rewards[0].value or 0.0
         passed = first >= 1 if self.parts[0].of_group else alone is not None and alone.passed

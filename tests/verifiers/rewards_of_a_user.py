@@ -94,3 +94,23 @@ def kills_itself(completions, **kwargs):
 def spins(completions, **kwargs):
     while True:
         pass
+
+
+def ranks(completions, prompts, **columns):
+    """Rewards of a group by length: 0 for the shortest, 1 for the longest, and even steps between."""
+    assert len(prompts) == len(completions) and all(len(column) == len(completions) for column in columns.values())
+    lengths = [len(completion[0]["content"]) for completion in completions]
+    return [sorted(lengths).index(length) / max(len(lengths) - 1, 1) for length in lengths]
+
+
+def longest_only(completions, **columns):
+    longest = max(len(completion[0]["content"]) for completion in completions)
+    return [3.0 if len(completion[0]["content"]) == longest else None for completion in completions]
+
+
+def one_for_all(completions, **columns):
+    return [1.0]
+
+
+def nan_for_one(completions, **columns):
+    return [0.5] * (len(completions) - 1) + [float("nan")]

@@ -1,7 +1,7 @@
 """The judgements of groups whose prompts have a reward for all responses together, while they are generated.
 
-    a response is generated ──► its other rewards ───────────────────────┐
-    the last one is generated ──► the group's rewards, asked for once ───┴──► a score for each response
+a response is generated ──► its other rewards ───────────────────────┐
+the last one is generated ──► the group's rewards, asked for once ───┴──► a score for each response
 """
 
 from __future__ import annotations
