@@ -99,9 +99,8 @@ def _check(pool: VerifierPool, function: _Function, rows: list[_Row], where: str
     elif function.group:
         alone = pool.submit("function", [SENTENCE], rows[0].truths[function], rows[0].messages).result()
         if alone.error is not None:
-            logger.warning(
-                "%s: %s; it fails so on one response alone, as a stage has with samples: 1", where, alone.error
-            )
+            reason = "it fails so on one response alone, as a stage has with samples: 1"
+            logger.warning("%s: %s; %s", where, alone.error, reason)
 
 
 def _calls(function: _Function, row: _Row) -> Iterator[Call]:

@@ -8,7 +8,8 @@ filtering, training and evaluation agree. Ground truths are JSON values:
     precise_if      {"instruction_ids": [...], "kwargs": [{...}, ...], "mode": "strict" | "loose" | "both"}
     chat_reference  {"reference": "..."}
     chat_open       null
-    function        {"function": "rewards.accuracy_reward", "columns": {...}}, with "group": true for all responses at once
+    function        {"function": "rewards.accuracy_reward", "columns": {...}}, with "group": true where it judges
+                    all responses to a prompt in one call
     weighted        {"rewards": [{"verifier": ..., "weight": ..., "ground_truth": ...}, ...]}
 
 Importing this package loads no checker: SymPy and the others live in the worker processes.

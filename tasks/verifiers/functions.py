@@ -79,6 +79,42 @@ def judge(response: Response, ground_truth: Any, messages: Messages | None) -> S
         CannotJudge: the function cannot be imported, raised, returned anything but one finite number or None for each
             response, or is asked for one response where it takes a group, or the other way round.
     """
+    function, name, arguments = _prepared(response, ground_truth, messages)
+    began = time.monotonic()
+    try:
+        returned = function(**arguments)
+        if inspect.iscoroutine(returned):
+            returned = asyncio.run(returned)
+    except MemoryError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _raised(name, function, error) from error
+    return _score(returned, ground_truth, len(arguments["completions"]), time.monotonic() - began)
+
+
+async def judge_overlapping(response: Response, ground_truth: Any, messages: Messages | None) -> Score | None:
+    """Do as `judge` does on the running event loop, while other calls wait; None where the function is not async.
+
+    Raises:
+        CannotJudge: as `judge` does.
+    """
+    function, name, arguments = _prepared(response, ground_truth, messages)
+    if not inspect.iscoroutinefunction(function):
+        return None
+    began = time.monotonic()
+    try:
+        returned = await function(**arguments)
+    except MemoryError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _raised(name, function, error) from error
+    return _score(returned, ground_truth, len(arguments["completions"]), time.monotonic() - began)
+
+
+def _prepared(
+    response: Response, ground_truth: Any, messages: Messages | None
+) -> tuple[Callable[..., Any], str, dict[str, Any]]:
+    """Return the function, its name, and its arguments."""
     check_ground_truth(ground_truth)
     name = ground_truth["function"]
     if isinstance(response, str) == ("group" in ground_truth):
@@ -88,17 +124,13 @@ def judge(response: Response, ground_truth: Any, messages: Messages | None) -> S
     function = _load(name, ground_truth.get("digest"))
     completions = [[{"role": "assistant", "content": text}] for text in texts]
     columns = {column: [value for _ in texts] for column, value in ground_truth["columns"].items()}
-    began = time.monotonic()
-    try:
-        returned = function(completions=completions, prompts=[list(messages or ()) for _ in texts], **columns)
-        if inspect.iscoroutine(returned):
-            returned = asyncio.run(returned)
-    except MemoryError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise _raised(name, function, error) from error
-    seconds = time.monotonic() - began
-    values = _values(returned, name, len(texts))
+    return function, name, {"completions": completions, "prompts": [list(messages or ()) for _ in texts], **columns}
+
+
+def _score(returned: Any, ground_truth: Any, completions: int, seconds: float) -> Score:
+    """Return the score of what a function returned after this many seconds."""
+    name = ground_truth["function"]
+    values = _values(returned, name, completions)
     rewards = tuple(Reward(name, 1.0, value) for value in values)
     slow = SlowCall(name, seconds) if seconds >= SLOW_SECONDS else None
     if "group" in ground_truth:

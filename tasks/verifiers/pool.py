@@ -346,7 +346,8 @@ def _lanes(workers: int, config: VerifiersConfig) -> dict[str, Lanes]:
     """Return the lanes of the verifiers that judge in worker processes, by verifier."""
     seconds, memory, processes = config.time_limit_seconds, config.memory_mib, config.processes(workers)
     computing = LaneLimits(processes, seconds, WALL_FACTOR * seconds, memory)
-    calling = LaneLimits(processes, seconds, FUNCTION_WALL_FACTOR * seconds, memory, quick=False, locked_up=False)
+    wall = FUNCTION_WALL_FACTOR * seconds
+    calling = LaneLimits(processes, seconds, wall, memory, quick=False, locked_up=False, overlapping=True)
     return {
         "math": Lanes("math", computing),
         "precise_if": Lanes("precise_if", computing, os.environ.get("NLTK_DATA")),

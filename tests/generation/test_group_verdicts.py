@@ -8,10 +8,11 @@ from tasks.generation.fill_cache import Workload, sample
 from tasks.generation.judging import Judging, by_whole_prompts
 from tasks.generation.rollout_cache import responses, verdict_key
 from tasks.tables.parquet import table_from_rows
-from tasks.tables.schemas import RESPONSES, ROLLOUTS
+from tasks.tables.schemas import RESPONSES
 from tasks.verifiers import VerifiersConfig, open_pool
 from tests.generation.test_rollout_cache import CountingEngine
 from tests.generation.test_sample_and_score import cache_in, table
+from tests.verifiers.rewards_of_a_user import ranks
 
 CONFIG = VerifiersConfig(time_limit_seconds=5)
 ENGINE = EngineConfig(max_model_len=128, max_num_seqs=4)
@@ -106,7 +107,9 @@ def test_sampling_judges_a_group_once_it_is_whole_and_never_stops_early(
     with Judging(prompts(), cache_in(tmp_path), CONFIG) as judging:
         cache.responses.find([])
         parts = [judging.rollouts(part, "initial") for part in responses(prompts(), [3, 3], cache)]
-    assert sorted(pa.concat_tables([ROLLOUTS.empty_table(), *parts])["score"].to_pylist())[-1] == 1.0
+    for rollouts in (part for whole in parts for part in (whole.slice(0, 3), whole.slice(3, 3))):
+        completions = [[{"content": text}] for text in rollouts["response"].to_pylist()]
+        assert rollouts["score"].to_pylist() == ranks(completions, completions)
 
 
 def test_a_group_of_which_some_responses_are_cached_is_judged_with_them(tiny_model, tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 
 from tasks.verifiers import Reward, Score, VerifierPool, VerifiersConfig, check_ground_truth, functions
 from tasks.verifiers.grouped import GroupRewards, judges_groups, score_group
-from tasks.verifiers.scores import CannotJudge, FunctionFailure
+from tasks.verifiers.scores import CannotJudge
 from tests.verifiers.test_functions import HERE, MESSAGES, own, weighted
 
 TEXTS = ["7", "it is 7, I think", "it is 8"]
@@ -128,7 +128,7 @@ def test_a_ground_truth_says_group_true_or_nothing_and_never_partial():
 
 @pytest.fixture(scope="module")
 def pool():
-    with VerifierPool(1, VerifiersConfig(time_limit_seconds=1)) as pool:
+    with VerifierPool(1, VerifiersConfig(time_limit_seconds=2)) as pool:
         yield pool
 
 
@@ -152,6 +152,5 @@ def test_a_response_alone_has_no_score_of_a_group(pool):
 @pytest.mark.long
 def test_a_function_of_a_group_that_never_ends_is_its_failure_on_every_response(pool):
     scores = asyncio.run(pool.score_group("function", TEXTS, group("spins"), MESSAGES))
-    reason = "time limit of 1 s of CPU time"
-    assert [score.failure for score in scores] == [FunctionFailure(f"{HERE}.spins", reason)] * 3
+    assert {score.failure.function for score in scores} == {f"{HERE}.spins"}
     assert all(score.timed_out and score.value == 0.0 and score.error for score in scores)
