@@ -242,7 +242,7 @@ def judge_rollouts(
             (`spec.max_unjudged`); the verdicts on others are cached, so that another attempt judges the rest.
     """
     from tasks.charts import decks
-    from tasks.generation.judging import Judging
+    from tasks.generation.judging import Judging, by_whole_prompts
 
     watch = Stopwatch("judging")
     table = read_input(prompts, PROMPTS)
@@ -252,7 +252,7 @@ def judge_rollouts(
 
     def parts() -> Iterator[pa.Table]:
         with judging:
-            for part in read_input_batches(responses, RESPONSES):
+            for part in by_whole_prompts(read_input_batches(responses, RESPONSES)):
                 scored = judging.rollouts(part, policy="initial")
                 if not first:
                     first.append(scored)

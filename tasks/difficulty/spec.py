@@ -49,7 +49,8 @@ class DifficultySpec(Config):
     not those that training will meet."""
     early_stopping: bool = False
     """End the sampling of a prompt once its remaining rollouts cannot change whether it is kept. The same prompts are
-    kept; their pass rates and mean scores come from fewer rollouts (`num_rollouts`)."""
+    kept; their pass rates and mean scores come from fewer rollouts (`num_rollouts`). All samples of a prompt are drawn
+    where a reward judges them together (`group: true`)."""
     engine: EngineConfig = EngineConfig()
     """Options of the vLLM engine."""
     shard_prompts: RunTime[int] = Field(10_000, gt=0)

@@ -67,10 +67,10 @@ class Conversation:
     def _rendered(self, messages: Sequence[Mapping[str, str]]) -> str:
         from jinja2 import TemplateError
 
-        said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": MARKER}]
+        before = [{"role": "user", "content": "?"}, {"role": "assistant", "content": MARKER}]
         try:
             text = self._tokenizer.apply_chat_template(
-                [*said, *(dict(message) for message in messages)],
+                [*before, *(dict(message) for message in messages)],
                 tokenize=False,
                 add_generation_prompt=True,
                 **self._options,

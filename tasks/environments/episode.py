@@ -14,6 +14,7 @@ from tasks.environments.interface import Judgement, Turn
 from tasks.environments.sessions import (
     AsksForJudgement,
     AsksForTurn,
+    AsksToRun,
     Ended,
     EnvironmentPool,
     Failed,
@@ -26,6 +27,7 @@ from tasks.generation.chat_template import ChatTemplateError
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion, EpisodeEnd, EpisodeTurn, VersionSpan, sample_seed
 from tasks.storage.model_folder import loading
+from tasks.verifiers.code.running import Execution
 from tasks.verifiers.config import EnvironmentsConfig
 from tasks.verifiers.scores import CannotJudge, FunctionFailure, Score
 
@@ -34,8 +36,6 @@ NO_TURN = "ended before a turn of the policy"
 
 GenerateTurn = Callable[[list[int], SamplingConfig, int | None], Awaitable[Completion]]
 """The policy: returns its response to tokens, for a seed."""
-Judge = Callable[[str, list[dict[str, str]]], Awaitable[Score]]
-"""The prompt's verifier: judges a text, given the messages after the prompt that precede it."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,20 @@ class EpisodeRequest:
     sampling: SamplingConfig
     seed: int | None
     group: int = 0
+
+
+class Services(Protocol):
+    """The interface of what environments may ask for beside the policy's turns."""
+
+    async def judge(self, text: str, earlier: list[dict[str, str]]) -> Score:
+        """Return the judgement of the prompt's verifier on a text, given the messages between the prompt and it."""
+
+    async def run_program(self, program: str, output_chars: int) -> Execution:
+        """Run a program in the sandbox, and return at most so many characters of its output.
+
+        Raises:
+            CannotJudge: it cannot be run.
+        """
 
 
 class Observer(Protocol):
@@ -155,7 +169,7 @@ class EpisodePlayer:
         self,
         request: EpisodeRequest,
         generate: GenerateTurn,
-        judge: Judge,
+        services: Services,
         observer: Observer | None = None,
         recorded: Completion | None = None,
     ) -> Completion:
@@ -164,7 +178,7 @@ class EpisodePlayer:
         Args:
             request: the episode.
             generate: the policy; its exceptions end the call.
-            judge: the prompt's verifier, for environments that ask it.
+            services: the prompt's verifier and the sandbox, for environments that ask them.
             observer: follows the episode; None: nothing does.
             recorded: the turns that the episode had when it was interrupted.
         """
@@ -172,7 +186,7 @@ class EpisodePlayer:
         observer.on_environment(busy=True)
         try:
             async with self._pool.session(request.spec) as session:
-                game = _Game(self._conversation, session, request, generate, judge, observer, recorded)
+                game = _Game(self._conversation, session, request, generate, services, observer, recorded)
                 return await game.play()
         except CannotJudge as reason:  # no process could be started
             failure = FunctionFailure(request.spec.path, "no process could be started", may_pass=True)
@@ -190,7 +204,7 @@ class _Game:
         session: Session,
         request: EpisodeRequest,
         generate: GenerateTurn,
-        judge: Judge,
+        services: Services,
         observer: Observer,
         recorded: Completion | None,
     ) -> None:
@@ -198,7 +212,7 @@ class _Game:
         self._session = session
         self._request = request
         self._generate = generate
-        self._judge = judge
+        self._services = services
         self._observer = observer
         self._recorded = recorded
         self._transcript = _Transcript()
@@ -221,6 +235,8 @@ class _Game:
                     asked = await self._next(messages)
                 case AsksForJudgement(text):
                     asked = await self._session.judgement(await self._judgement(text))
+                case AsksToRun(program, output_chars):
+                    asked = await self._session.execution(await self._execution(program, output_chars))
                 case Overran(reason):
                     self._transcript.truncated = True
                     return self._transcript.completion(None if self._transcript.turns else self._failure(reason))
@@ -302,7 +318,13 @@ class _Game:
             self._observer.on_environment(busy=True)
 
     async def _judgement(self, text: str) -> Judgement | str:
-        score = await self._judge(text, self._transcript.completion().earlier)
+        score = await self._services.judge(text, self._transcript.completion().earlier)
         if score.error is not None:
             return score.error
         return Judgement(score.value, score.passed, score.detail)
+
+    async def _execution(self, program: str, output_chars: int) -> Execution | str:
+        try:
+            return await self._services.run_program(program, output_chars)
+        except CannotJudge as reason:
+            return str(reason)

@@ -111,4 +111,4 @@ class Generate(Protocol):
 
 
 Result = float | Outcome | None
-"""What an environment returns: a reward, or None, where the prompt's verifier judges the last turn."""
+"""The value that an environment returns: a reward, or None, where the prompt's verifier judges the last turn."""

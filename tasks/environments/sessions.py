@@ -18,6 +18,7 @@ from typing import Any
 from tasks.environments.interface import Judgement, Turn
 from tasks.environments.spec import EnvironmentSpec
 from tasks.failures import one_line
+from tasks.verifiers.code.running import Execution
 from tasks.verifiers.config import EnvironmentsConfig
 from tasks.verifiers.scores import FunctionFailure
 from tasks.verifiers.templates import Template, Worker
@@ -39,6 +40,14 @@ class AsksForJudgement:
     """The environment wants the verifier's judgement of `text`."""
 
     text: str
+
+
+@dataclass(frozen=True)
+class AsksToRun:
+    """The environment wants a program to be run in the sandbox, and at most so many characters of its output."""
+
+    program: str
+    output_chars: int
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ class Failed:
     failure: FunctionFailure
 
 
-Request = AsksForTurn | AsksForJudgement | Ended | Overran | Failed
+Request = AsksForTurn | AsksForJudgement | AsksToRun | Ended | Overran | Failed
 
 
 class Session:
@@ -113,6 +122,11 @@ class Session:
         refused = isinstance(judgement, str)
         return await self._exchange({"refused": judgement} if refused else {"judgement": vars(judgement)})
 
+    async def execution(self, execution: Execution | str) -> Request:
+        """Hand over the output of the program, or the reason why it could not be run."""
+        refused = isinstance(execution, str)
+        return await self._exchange({"refused": execution} if refused else {"execution": vars(execution)})
+
     async def _exchange(self, message: Mapping[str, Any]) -> Request:
         """Send a message, and return the request that follows, within the wall seconds that are left."""
         clock = asyncio.get_running_loop().time
@@ -137,6 +151,8 @@ class Session:
             return AsksForTurn(message["generate"])
         if "judge" in message:
             return AsksForJudgement(message["judge"])
+        if "run" in message:
+            return AsksToRun(message["run"], message["output_chars"])
         self.reusable = True
         if "end" in message:
             return Ended(**(message["end"] or {}))

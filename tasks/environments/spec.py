@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 GIVEN: dict[str, str] = {
-    "guess_number": "tasks.environments.guess_number.guess_number",
+    name: f"tasks.environments.{name}.{name}"
+    for name in ("guess_number", "second_try", "python_tool", "verifiers_package")
 }
 """Import paths of the environments that come with the project, by their names."""
 

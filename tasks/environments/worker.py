@@ -3,7 +3,8 @@
     session ──{"begin": ...}──► worker        session ◄──{"generate": messages}── worker
             ──{"turn": ...}───►                       ◄──{"judge": text}─────────
             ──{"over": why}───►                       ◄──{"end": ...}────────────
-            ──{"judgement"}───►                       ◄──{"fault": ...}──────────
+            ──{"judgement"}───►                       ◄──{"run": program}────────
+            ──{"execution"}───►                       ◄──{"fault": ...}──────────
 
 Every message is a line of JSON. The worker asks and the session answers: a conversation has one turn at a time.
 """
@@ -21,13 +22,12 @@ from contextlib import suppress
 from typing import Any, cast
 
 from tasks.environments.interface import ROLES, EpisodeOver, Judgement, Outcome, Prompt, Turn
+from tasks.environments.python_tool import RUN_PROGRAM
 from tasks.failures import one_line
 from tasks.verifiers import worker
+from tasks.verifiers.code.running import Execution
 from tasks.verifiers.functions import line_of, load, may_pass
 from tasks.verifiers.scores import CannotJudge
-
-LINE_BYTES = 1 << 26
-"""Longest message, in bytes."""
 
 
 def main() -> None:
@@ -49,7 +49,7 @@ def work(connection: socket.socket, settings: Mapping[str, Any]) -> None:
 
 
 async def _episodes(connection: socket.socket, path: str) -> None:
-    reader, writer = await asyncio.open_connection(sock=connection, limit=LINE_BYTES)
+    reader, writer = await asyncio.open_connection(sock=connection, limit=worker.LINE_BYTES)
     line = _Line(reader, writer)
     while begin := await line.read():
         signal.setitimer(signal.ITIMER_PROF, begin["cpu_seconds"])
@@ -66,6 +66,7 @@ class _Line:
         self._writer = writer
         self._turn = asyncio.Lock()
         self.open = True
+        self.control_tokens: Sequence[str] = ()
 
     async def read(self) -> dict[str, Any]:
         line = await self._reader.readline()
@@ -85,43 +86,54 @@ class _Line:
             await self.write(message)
             return await self.read()
 
-
-async def _episode(path: str, begin: Mapping[str, Any], line: _Line) -> dict[str, Any]:
-    """Play one episode, and return the message that ends it."""
-    line.open = True
-    control = begin["control_tokens"]
-
-    async def generate(messages: str | Sequence[Mapping[str, str]] = (), /) -> Turn:
-        answer = await line.ask({"generate": _checked(messages, control)})
+    async def generate(self, messages: str | Sequence[Mapping[str, str]] = (), /) -> Turn:
+        """Continue the conversation (`interface.Generate`)."""
+        answer = await self.ask({"generate": _checked(messages, self.control_tokens)})
         if "turn" not in answer:
             raise EpisodeOver(answer.get("over", "the run has ended"))
         return Turn(**answer["turn"])
 
-    async def judge(text: str) -> Judgement:
-        answer = await line.ask({"judge": text})
-        if "judgement" not in answer:
-            raise RuntimeError(answer.get("refused", "the run has ended"))
-        return Judgement(**answer["judgement"])
+    async def judge(self, text: str) -> Judgement:
+        """Ask the prompt's verifier (`interface.Prompt.judge`)."""
+        return Judgement(**self._answer(await self.ask({"judge": text}), "judgement"))
 
-    prompt = Prompt(begin["messages"], begin["sample"], begin["seed"], judge, control)
+    async def run_program(self, program: str, output_chars: int) -> Execution:
+        """Run a program in the sandbox."""
+        answer = await self.ask({"run": program, "output_chars": output_chars})
+        return Execution(**self._answer(answer, "execution"))
+
+    def _answer(self, answer: Mapping[str, Any], key: str) -> dict[str, Any]:
+        if key not in answer:
+            raise RuntimeError(answer.get("refused", "the run has ended"))
+        return dict(answer[key])
+
+
+async def _episode(path: str, begin: Mapping[str, Any], line: _Line) -> dict[str, Any]:
+    """Play one episode, and return the message that ends it."""
+    line.open, line.control_tokens = True, begin["control_tokens"]
+    RUN_PROGRAM.set(line.run_program)
+    prompt = Prompt(begin["messages"], begin["sample"], begin["seed"], line.judge, line.control_tokens)
     function: Callable[..., Any] | None = None
     try:
         function = load(path, begin["digest"], what="environment")
-        return _end(path, await _called(function, prompt, generate, begin["columns"]))
+        return _end(path, await _called(function, prompt, line.generate, begin["columns"]))
     except EpisodeOver:
         return {"end": None}
-    except MemoryError:
-        return _fault(path, "needs more memory than verifiers.environments.memory_mib")
-    except CannotJudge as reason:
-        return _fault(path, reason.failure.reason if reason.failure else str(reason))
     except (Exception, SystemExit) as error:
-        where = line_of(error, path.rpartition(".")[0], function)
-        text = one_line(error)
-        kind = f"raised {type(error).__name__}"
-        return _fault(path, f"{kind}{where}", f": {text}" if text else "", may_pass=may_pass(error))
+        return _fault_of(path, function, error)
     finally:
         line.open = False
         await _cancel_others()
+
+
+def _fault_of(path: str, function: Callable[..., Any] | None, error: BaseException) -> dict[str, Any]:
+    """Return the message of an environment that raised, or could not be loaded."""
+    if isinstance(error, MemoryError):
+        return _fault(path, "needs more memory than verifiers.environments.memory_mib")
+    if isinstance(error, CannotJudge):
+        return _fault(path, error.failure.reason if error.failure else str(error))
+    where, text = line_of(error, path.rpartition(".")[0], function), one_line(error)
+    return _fault(path, f"raised {type(error).__name__}{where}", f": {text}" if text else "", may_pass=may_pass(error))
 
 
 async def _called(function: Callable[..., Any], prompt: Prompt, generate: Any, columns: Mapping[str, Any]) -> Any:

@@ -14,10 +14,10 @@ def turns_of(completion: Completion) -> list[dict[str, Any]]:
     begins = 0
     for turn in completion.turns:
         between = completion.token_ids[begins : turn.start].tolist()
-        said = [_row(message["role"], message["content"]) for message in turn.inserted]
-        if said:  # the template's tokens around several messages are not told apart
-            said[-1]["token_ids"] = between
-        rows += said
+        inserted = [_row(message["role"], message["content"]) for message in turn.inserted]
+        if inserted:  # the template's tokens around several messages are not told apart
+            inserted[-1]["token_ids"] = between
+        rows += inserted
         rows.append(_row("assistant", turn.text, completion.token_ids[turn.start : turn.end].tolist(), sampled=True))
         begins = turn.end
     return rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -18,22 +18,33 @@ from tasks.generation import chat_template
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.engine import running_engine
 from tasks.generation.interface import EngineError, EngineOptionsError, Sampler, sample_seed
-from tasks.generation.judging import Judged, call_of, fill_verdicts, verifiers_for
+from tasks.generation.jobs import Job, Remaining
+from tasks.generation.judging import (
+    Judged,
+    call_of,
+    fill_verdicts,
+    group_call_of,
+    is_group_prompt,
+    verifiers_for,
+)
 from tasks.generation.policy_server import open_server
-from tasks.generation.rollout_cache import RolloutCache, Verdict, known_scores, responses, verdict_row
+from tasks.generation.rollout_cache import (
+    RolloutCache,
+    Verdict,
+    responses,
+    verdict_key,
+    verdict_row,
+)
 from tasks.generation.time_shares import TimeShares
 from tasks.machine import precision
 from tasks.machine.resources import has_gpu
 from tasks.tables.schemas import messages_key
-from tasks.verifiers import VerifierPool, VerifiersConfig, open_pool
+from tasks.verifiers import Score, VerifierPool, VerifiersConfig, open_pool
 from tasks.verifiers.config import DEFAULTS
 from tasks.verifiers.function_watch import FunctionWatch, LoggedFunctions, RewardFunctionError
 
 BACKLOG = 4
 """Most responses that are being generated and judged at one time, in multiples of `max_num_seqs`."""
-
-Remaining = Callable[[Sequence[float | None]], int]
-"""A function that returns how many samples of a prompt to draw next, given the scores of those so far; 0: no more."""
 
 
 @dataclass(frozen=True)
@@ -123,12 +134,14 @@ def sample(
     """Fill caches up to `sampling.samples` responses to each prompt; no engine starts where they have them already.
 
     One engine serves all workloads. At most `BACKLOG` times `max_num_seqs` responses are in memory. Each is judged as
-    it comes, and its verdict goes to the cache; one that cannot be judged now is left to `Judging`.
+    it comes, and its verdict goes to the cache; one that cannot be judged now is left to `Judging`. Those to a prompt
+    with a reward for all of them together are judged when all are there.
 
     Args:
         workloads, model, engine, verifiers, verifier_workers, on_judged: as for `sample_and_score`; every prompt fits
             the context.
-        remaining: ends the sampling of a prompt before it has all of its samples, cached ones included.
+        remaining: ends the sampling of a prompt before it has all of its samples, cached ones included; not that of a
+            prompt with a reward for all of them together, which depends on their number.
         logged: reward functions that the log of the stage names already, to which new ones are added.
 
     Raises:
@@ -173,62 +186,6 @@ def sample(
     )
 
 
-@dataclass
-class _Job:
-    """A prompt that is being sampled.
-
-    Attributes:
-        workload: number of its workload, from 0.
-        row: of `PROMPTS`.
-        key: of its responses in the cache.
-        sampling: options of the sampling.
-        cache: the cache of its responses.
-        remaining: as for `sample`.
-        present: the numbers of the responses that exist.
-        scores: scores of those of them that were judged.
-        taken: number of its first responses that count.
-    """
-
-    workload: int
-    row: dict[str, Any]
-    key: str
-    sampling: SamplingConfig
-    cache: RolloutCache
-    remaining: Remaining | None
-    present: set[int]
-    scores: dict[int, float | None]
-    taken: int = 0
-
-    @classmethod
-    def of(cls, number: int, row: dict[str, Any], key: str, workload: Workload, remaining: Remaining | None) -> _Job:
-        """The job of a prompt with its cached responses, which count as far as they are complete."""
-        sampling, cache = workload.sampling, workload.cache
-        present = {sample for sample in range(sampling.samples) if (key, sample) in cache.responses}
-        scores: dict[int, float | None] = {}
-        if remaining is not None and present:
-            scores = known_scores(row["prompt_id"], key, sorted(present), cache)
-        job = cls(number, row, key, sampling, cache, remaining, present, scores)
-        job.take_present()
-        return job
-
-    def next(self) -> range:
-        """The numbers of the samples that come next; empty where the prompt has enough."""
-        if self.remaining is None or self.taken == self.sampling.samples:
-            return range(self.taken, self.sampling.samples)
-        count = self.remaining([self.scores.get(number) for number in range(self.taken)])
-        return range(self.taken, self.taken + count)
-
-    @property
-    def missing(self) -> list[int]:
-        """The numbers of those of the next samples that do not exist yet."""
-        return [number for number in self.next() if number not in self.present]
-
-    def take_present(self) -> None:
-        """Count existing responses, until one is missing or the prompt has enough."""
-        while self.next() and not self.missing:
-            self.taken = self.next().stop
-
-
 def _judge_cached(
     workload: Workload,
     verifiers: VerifiersConfig,
@@ -237,25 +194,28 @@ def _judge_cached(
     logged: LoggedFunctions,
 ) -> None:
     """Give cached responses the verdicts that they lack."""
-    prompts, cache = workload.prompts, workload.cache
+    cache = workload.cache
+    alone = pa.array([not is_group_prompt(row) for row in workload.prompts.to_pylist()], pa.bool_())
+    prompts = workload.prompts.filter(alone)
     cache.responses.find(_keys(prompts))
     cached = responses(prompts, [workload.sampling.samples] * prompts.num_rows, cache)
     fill_verdicts(prompts, cached, cache, verifiers, verifier_workers, on_judged, logged)
 
 
-def _jobs(number: int, workload: Workload, remaining: Remaining | None) -> list[_Job]:
+def _jobs(number: int, workload: Workload, remaining: Remaining | None) -> list[Job]:
     """Return the job of each prompt of the workload with this number, with its cached responses."""
     keys = _keys(workload.prompts)
     workload.cache.responses.find(keys)
     rows = workload.prompts.to_pylist()
-    return [_Job.of(number, row, key, workload, remaining) for row, key in zip(rows, keys, strict=True)]
+    sampling, cache = workload.sampling, workload.cache
+    return [Job.of(number, row, key, sampling, cache, remaining) for row, key in zip(rows, keys, strict=True)]
 
 
 def _keys(prompts: pa.Table) -> list[str]:
     return [messages_key(messages) for messages in prompts.column("messages").to_pylist()]
 
 
-def _tokenised(workload: Workload, jobs: Sequence[_Job], model: Path) -> list[tuple[_Job, list[int]]]:
+def _tokenised(workload: Workload, jobs: Sequence[Job], model: Path) -> list[tuple[Job, list[int]]]:
     """Return those jobs that lack responses, with the tokens of their prompts."""
     lacking = [job for job in jobs if job.missing]
     if not lacking:
@@ -289,7 +249,7 @@ class _Generation:
         self._functions = FunctionWatch(ends_when_away=False, logged=logged)
         self._free_jobs = asyncio.Semaphore(max(1, BACKLOG * config.max_num_seqs * config.replicas // most_samples))
 
-    async def run(self, jobs: Sequence[tuple[_Job, list[int]]], judges: AbstractContextManager[VerifierPool]) -> None:
+    async def run(self, jobs: Sequence[tuple[Job, list[int]]], judges: AbstractContextManager[VerifierPool]) -> None:
         """Sample all jobs, given with the tokens of their prompts.
 
         Raises:
@@ -313,16 +273,18 @@ class _Generation:
                 self.start_seconds, self.seconds = ready - began, time.perf_counter() - ready
             self.verifiers = pool.figures()
 
-    async def _finish(self, sampler: Sampler, pool: VerifierPool, job: _Job, ids: list[int]) -> None:
+    async def _finish(self, sampler: Sampler, pool: VerifierPool, job: Job, ids: list[int]) -> None:
         """Draw responses to one prompt until it has enough."""
         try:
             while missing := job.missing:
                 await asyncio.gather(*(self._draw(sampler, pool, job, ids, number) for number in missing))
                 job.take_present()
+            if job.texts is not None:
+                await self._judge_group(pool, job, job.texts)
         finally:
             self._free_jobs.release()
 
-    async def _draw(self, sampler: Sampler, pool: VerifierPool, job: _Job, ids: list[int], number: int) -> None:
+    async def _draw(self, sampler: Sampler, pool: VerifierPool, job: Job, ids: list[int], number: int) -> None:
         """Generate and judge one response, and add both to the cache."""
         sampling, cache = job.sampling, job.cache
         seed = None if sampling.seed is None else sample_seed(sampling.seed, job.key, number)
@@ -339,17 +301,42 @@ class _Generation:
                 "finish_reason": completion.finish_reason,
             }
         )
-        score = await pool.score(*call_of(job.row, completion.text))
-        verdict = Verdict.of(score)
-        job.present.add(number)
-        job.scores[number] = verdict.score
+        if job.texts is not None:
+            job.texts[number] = completion.text
+            job.present.add(number)
+        else:
+            score = await pool.score(*call_of(job.row, completion.text))
+            job.present.add(number)
+            job.scores[number] = self._judged(job, verdict_key(job.row["prompt_id"]), number, completion.text, score)
+        await _flush(cache)
+
+    async def _judge_group(self, pool: VerifierPool, job: Job, texts: dict[int, str]) -> None:
+        """Judge all responses to a prompt together, and add the verdicts to the cache."""
+        stored = sorted(job.present - texts.keys())
+        table = job.cache.responses.read([(job.key, number) for number in stored])
+        by_number = texts | dict(zip(stored, table["response"].to_pylist(), strict=True))
+        group = [by_number[number] for number in sorted(by_number)]
+        key = verdict_key(job.row["prompt_id"], group)
+        scores = await pool.score_group(*group_call_of(job.row, group))
+        for number, (text, score) in enumerate(zip(group, scores, strict=True)):
+            self._judged(job, key, number, text, score)
+        await _flush(job.cache)
+
+    def _judged(self, job: Job, key: str, number: int, text: str, score: Score) -> float | None:
+        """Count the score of a response, cache the verdict that it is, and return that one's score."""
+        verdict, prompt_id = Verdict.of(score), job.row["prompt_id"]
         if verdict.error is None:
-            cache.verdicts.append(verdict_row(job.row["prompt_id"], number, completion.text, verdict))
-        self._on_judged({"prompt_id": job.row["prompt_id"], "score": verdict.score})
-        self._functions.judged(job.row["prompt_id"], score)
-        for store in (cache.responses, cache.verdicts):
-            if store.due:
-                await asyncio.to_thread(store.flush)
+            job.cache.verdicts.append(verdict_row(key, number, text, verdict))
+        self._on_judged({"prompt_id": prompt_id, "score": verdict.score})
+        self._functions.judged(prompt_id, score)
+        return verdict.score
+
+
+async def _flush(cache: RolloutCache) -> None:
+    """Write what is due of a cache."""
+    for store in (cache.responses, cache.verdicts):
+        if store.due:
+            await asyncio.to_thread(store.flush)
 
 
 def _sampler(model: Path, config: EngineConfig) -> AbstractAsyncContextManager[Sampler]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tasks.failures import InfrastructureError, MistakeError
-from tasks.generation.rollout_cache import RolloutCache, Verdict, verdict_row, verdicts_of
+from tasks.generation.rollout_cache import RolloutCache, Verdict, verdict_key, verdict_row, verdicts_of
+from tasks.generation.row_store import Key
 from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import REWARDS, ROLLOUTS, SET_ASIDE, Stage, set_aside_row
 from tasks.verifiers import (
@@ -27,6 +30,7 @@ from tasks.verifiers import (
 from tasks.verifiers.calls import Call
 from tasks.verifiers.config import DEFAULTS
 from tasks.verifiers.function_watch import FunctionWatch, LoggedFunctions, RewardFunctionError
+from tasks.verifiers.grouped import judges_groups
 
 Judged = Callable[[Mapping[str, str | float | None]], None]
 """A callback for every response that is judged now, given its `prompt_id` and `score`; None: it could not be judged."""
@@ -103,7 +107,8 @@ def judgeable(prompts: pa.Table, verifiers: VerifiersConfig, stage: Stage) -> tu
 class Judging:
     """A context manager that turns responses into scored rollouts, judging only those without a verdict in the cache.
 
-    The verifiers start with the first response that needs them, and end with the block.
+    The verifiers start with the first response that needs them, and end with the block. A prompt with a reward for all
+    of its responses together has one group of them in the cache, those of one policy.
 
     Args:
         prompts: a table of `PROMPTS`, those of all responses.
@@ -155,7 +160,10 @@ class Judging:
                 self.figures = self._pool.figures()
 
     def rollouts(self, part: pa.Table, policy: str) -> pa.Table:
-        """Return a table of `RESPONSES` as one of `ROLLOUTS`, with `policy` in the column of that name."""
+        """Return a table of `RESPONSES` as one of `ROLLOUTS`, with `policy` in the column of that name.
+
+        It has all responses to each of its prompts (`by_whole_prompts`).
+        """
         verdicts = self.verdicts(part)
         columns = {
             "score": pa.array([verdict.score for verdict in verdicts], pa.float64()),
@@ -169,32 +177,68 @@ class Judging:
         return part.cast(ROLLOUTS)
 
     def verdicts(self, part: pa.Table) -> list[Verdict]:
-        """Return the verdict on every row of a table of `RESPONSES`.
+        """Return the verdict on every row of a table of `RESPONSES`, which has all responses to each of its prompts.
 
         Raises:
             RewardFunctionError, RewardServiceError: a reward function of the user's fails on every response.
         """
         ids, texts = part["prompt_id"].to_pylist(), part["response"].to_pylist()
-        keys = list(zip(ids, part["sample"].to_pylist(), strict=True))
+        groups = self._groups(ids, texts)
+        keys = [
+            (verdict_key(name, groups.get(name)), number)
+            for name, number in zip(ids, part["sample"].to_pylist(), strict=True)
+        ]
+        if groups:
+            self._cache.verdicts.find(key for key, _ in keys)
         verdicts = verdicts_of(keys, texts, self._cache.verdicts)
         missing = [index for index, verdict in enumerate(verdicts) if verdict is None]
         self.responses += len(keys)
         self._on_cached(len(keys) - len(missing))
-        if missing:
-            calls = (call_of(self._rows[ids[index]], texts[index]) for index in missing)
-            for index, score in zip(missing, self._opened_pool().scores(calls), strict=True):
-                verdicts[index] = self._judged_now(*keys[index], texts[index], score)
+        alone = [index for index in missing if ids[index] not in groups]
+        if alone:
+            calls = (call_of(self._rows[ids[index]], texts[index]) for index in alone)
+            for index, score in zip(alone, self._opened_pool().scores(calls), strict=True):
+                verdicts[index] = self._judged_now(ids[index], keys[index], texts[index], score)
+        lacking = {ids[index]: groups[ids[index]] for index in missing if ids[index] in groups}
+        if lacking:
+            asyncio.run(self._judge_groups(lacking, ids, keys, verdicts))
         if self._cache.verdicts.due:
             self._cache.verdicts.flush()
         return [verdict for verdict in verdicts if verdict is not None]
 
-    def _judged_now(self, prompt_id: str, number: int, text: str, score: Score) -> Verdict:
+    def _groups(self, ids: list[str], texts: list[str]) -> dict[str, list[str]]:
+        """Return all responses to each prompt with a reward for the group, by prompt."""
+        together = {name for name in dict.fromkeys(ids) if is_group_prompt(self._rows[name])}
+        groups: defaultdict[str, list[str]] = defaultdict(list)
+        for name, text in zip(ids, texts, strict=True):
+            if name in together:
+                groups[name].append(text)
+        return dict(groups)
+
+    async def _judge_groups(
+        self, groups: Mapping[str, list[str]], ids: list[str], keys: list[Key], verdicts: list[Verdict | None]
+    ) -> None:
+        """Judge the responses of groups, some of which lack a verdict, and fill in those that are missing."""
+        pool = self._opened_pool()
+        calls = {
+            name: asyncio.create_task(pool.score_group(*group_call_of(self._rows[name], texts)))
+            for name, texts in groups.items()
+        }
+        indices = defaultdict(list)
+        for index, name in enumerate(ids):
+            indices[name].append(index)
+        for name, call in calls.items():
+            for index, text, score in zip(indices[name], groups[name], await call, strict=True):
+                if verdicts[index] is None:
+                    verdicts[index] = self._judged_now(name, keys[index], text, score)
+
+    def _judged_now(self, prompt_id: str, key: Key, text: str, score: Score) -> Verdict:
         """Count the score of a response, and cache the verdict that it is."""
         verdict = Verdict.of(score)
         self.judged += 1
         self._on_judged({"prompt_id": prompt_id, "score": verdict.score})
         if verdict.error is None:
-            self._cache.verdicts.append(verdict_row(prompt_id, number, text, verdict))
+            self._cache.verdicts.append(verdict_row(*key, text, verdict))
         else:
             self.unjudged += 1
             self._errors[verdict.error] += 1
@@ -246,8 +290,25 @@ def fill_verdicts(
         parts: tables of `RESPONSES`.
     """
     with Judging(prompts, cache, verifiers, verifier_workers, on_judged=on_judged, logged=logged) as judging:
-        for part in parts:
+        for part in by_whole_prompts(parts):
             judging.verdicts(part)
+
+
+def by_whole_prompts(parts: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the rows of tables of `RESPONSES` in tables that hold all responses to each of their prompts.
+
+    The responses to a prompt follow one another.
+    """
+    rest: pa.Table | None = None
+    for part in parts:
+        joined = part if rest is None else pa.concat_tables([rest, part])
+        ids = joined["prompt_id"]
+        begin = pc.index(ids, ids[-1]).as_py() if joined.num_rows else 0
+        rest = joined.slice(begin)
+        if begin:
+            yield joined.slice(0, begin)
+    if rest is not None and rest.num_rows:
+        yield rest
 
 
 def verifiers_for(prompts: pa.Table) -> set[str]:
@@ -261,3 +322,13 @@ def verifiers_for(prompts: pa.Table) -> set[str]:
 def call_of(row: Mapping[str, Any], response: str) -> Call:
     """Return the verifier's call for a response to a prompt, a row of `PROMPTS`."""
     return Call(row["verifier"], response, json.loads(row["ground_truth"]), row["messages"])
+
+
+def is_group_prompt(row: Mapping[str, Any]) -> bool:
+    """Return whether a prompt, a row of `PROMPTS`, has a reward that judges all of its responses together."""
+    return judges_groups(row["verifier"], json.loads(row["ground_truth"]))
+
+
+def group_call_of(row: Mapping[str, Any], responses: list[str]) -> tuple[str, list[str], Any, Any]:
+    """Return the arguments of `VerifierPool.score_group` for all responses to a prompt, a row of `PROMPTS`."""
+    return row["verifier"], responses, json.loads(row["ground_truth"]), row["messages"]

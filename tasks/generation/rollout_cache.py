@@ -36,7 +36,7 @@ VERDICTS = pa.schema(
         pa.field("rewards", REWARDS, nullable=False),
     ]
 )
-"""Schema of cached verdicts: `key` is the `prompt_id`, and `response` is the digest of the text that was judged; the
+"""Schema of cached verdicts: `key` is `verdict_key`, and `response` is the digest of the text that was judged; the
 others are those of `Verdict`.
 
 A response that could not be judged has no verdict.
@@ -153,17 +153,26 @@ def _text_digest(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-def verdict_row(prompt_id: str, number: int, response: str, verdict: Verdict) -> dict[str, Any]:
+def verdict_key(prompt_id: str, group: Sequence[str] | None = None) -> str:
+    """Return the key of the verdicts on responses to a prompt.
+
+    Where a reward judges all of them together, they are `group`, in their order: verdicts on another number of samples,
+    or on a group with another response, have another key.
+    """
+    return prompt_id if group is None else f"{prompt_id}-{_text_digest(canonical_json(list(group)))}"
+
+
+def verdict_row(key: str, number: int, response: str, verdict: Verdict) -> dict[str, Any]:
     """Return the row of `VERDICTS` for the verdict on sample `number` of a prompt, whose text is `response`."""
     columns = {"score": verdict.score, "passed": verdict.passed, "rewards": verdict.rewards}
-    return {"key": prompt_id, "sample": number, "response": _text_digest(response), **columns}
+    return {"key": key, "sample": number, "response": _text_digest(response), **columns}
 
 
 def verdicts_of(keys: Sequence[Key], texts: Sequence[str], verdicts: RowStore) -> list[Verdict | None]:
     """Return the cached verdicts on responses; None for one without a verdict, or whose verdict is on another text.
 
     Args:
-        keys: `prompt_id` and sample of each response.
+        keys: `verdict_key` and sample of each response.
         texts: the responses.
         verdicts: rows of `VERDICTS`.
     """

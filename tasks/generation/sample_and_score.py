@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.fill_cache import Sampled, Workload, sample, tokenise
-from tasks.generation.judging import Judged, Judging, RolloutError, check_prompts
+from tasks.generation.judging import Judged, Judging, RolloutError, by_whole_prompts, check_prompts
 from tasks.generation.rollout_cache import responses
 from tasks.tables.parquet import table_from_rows
 from tasks.tables.schemas import ROLLOUTS, SET_ASIDE, Stage, set_aside_row
@@ -163,7 +163,8 @@ def sample_and_score(
     for workload, counts in zip(fits, sampled.counts, strict=True):
         prompts, cache = workload.prompts, workload.cache
         with Judging(prompts, cache, verifiers, verifier_workers, on_judged=again, logged=logged) as judging:
-            parts = [judging.rollouts(part, policy) for part in responses(prompts, counts, cache)]
+            answered = by_whole_prompts(responses(prompts, counts, cache))
+            parts = [judging.rollouts(part, policy) for part in answered]
             judging.check_share(max_unjudged)
         tables.append(pa.concat_tables([ROLLOUTS.empty_table(), *parts]))
     return Rollouts(tables, set_aside, sampled)

@@ -1,7 +1,8 @@
 """Calls the reward functions of a source on made-up responses to its first rows, before anything is sampled.
 
 A function is called as every stage calls it: in a worker process, under the limits of the data file, with columns and
-answer of a real row. Only the responses are made up: no text at all, a sentence, and the row's own answer.
+answer of a real row. Only the responses are made up: no text at all, a sentence, and the row's own answer. A function
+of a group is called with all three, with two, and then with one, as a stage of one sample calls it.
 
 A policy may write any of them, but a function may rightly refuse one, so that one failure is no proof. A function is
 refused when it fails on all of them, and on those to other rows too: then its signature, its import, its result's form
@@ -24,7 +25,7 @@ from tasks.sourcing.messages import chat_from
 from tasks.sourcing.spec import SourceSpec
 from tasks.sourcing.values import UnusableError
 from tasks.verifiers import Call, Score, VerifierPool
-from tasks.verifiers.calls import Messages
+from tasks.verifiers.calls import Messages, Response
 from tasks.verifiers.scores import CannotJudge
 
 logger = logging.getLogger(__name__)
@@ -39,10 +40,17 @@ UNKNOWN = "42"
 """The made-up answer, and value of a column, where a row gives none."""
 
 
-class _Row(NamedTuple):
-    """One row as the reward functions of its source get it: their ground truths by name, and the prompt."""
+class _Function(NamedTuple):
+    """A reward function: its import path, and whether it judges a group."""
 
-    truths: dict[str, Any]
+    name: str
+    group: bool
+
+
+class _Row(NamedTuple):
+    """One row as the reward functions of its source get it: their ground truths by function, and the prompt."""
+
+    truths: dict[_Function, Any]
     messages: Messages
 
 
@@ -57,8 +65,8 @@ def check_rewards(source: SourceSpec, rows: list[loaders.Row], data: DataFile) -
     Raises:
         SpecError: a function fails on every one of them; the sentence has its name, its exception and the line.
     """
-    names = [reward.function for reward in source.rewards if reward.function is not None]
-    if not names:
+    functions = [_Function(reward.function, reward.group) for reward in source.rewards if reward.function is not None]
+    if not functions:
         return
     where = f"{data.name}: source {source.name!r}"
     try:
@@ -66,15 +74,15 @@ def check_rewards(source: SourceSpec, rows: list[loaders.Row], data: DataFile) -
     except CannotJudge as reason:
         raise SpecError(f"{where}: {reason}") from None
     with VerifierPool(1, data.verifiers.model_copy(update={"judge": None})) as pool:
-        for name in dict.fromkeys(names):
-            _check(pool, name, usable, where)
+        for function in dict.fromkeys(functions):
+            _check(pool, function, usable, where)
 
 
-def _check(pool: VerifierPool, name: str, rows: list[_Row], where: str) -> None:
+def _check(pool: VerifierPool, function: _Function, rows: list[_Row], where: str) -> None:
     """Call one function, on responses to further rows while it fails on all; raises `SpecError` where it never ends."""
     failed: list[Score] = []
     for row in rows:
-        scores = [pool.submit(*call).result() for call in _calls(name, row)]
+        scores = [pool.submit(*call).result() for call in _calls(function, row)]
         away = next((score for score in scores if score.failure is not None and score.failure.may_pass), None)
         if away is not None:
             logger.warning("%s: it could not be tried whether this works: %s", where, away.error)
@@ -83,14 +91,23 @@ def _check(pool: VerifierPool, name: str, rows: list[_Row], where: str) -> None:
         if any(score.failure is None for score in scores):
             break
     else:
-        raise SpecError(f"{where}: {failed[0].error}; it fails so on each of {len(failed)} made-up responses")
+        kind = "groups of responses" if function.group else "responses"
+        raise SpecError(f"{where}: {failed[0].error}; it fails so on each of {len(failed)} made-up {kind}")
     if failed:
-        logger.warning("%s: %s; it fails so on a made-up response, and not on others", where, failed[0].error)
+        kind = "group of responses" if function.group else "response"
+        logger.warning("%s: %s; it fails so on a made-up %s, and not on others", where, failed[0].error, kind)
+    elif function.group:
+        alone = pool.submit("function", [SENTENCE], rows[0].truths[function], rows[0].messages).result()
+        if alone.error is not None:
+            reason = "it fails so on one response alone, as a stage has with samples: 1"
+            logger.warning("%s: %s; %s", where, alone.error, reason)
 
 
-def _calls(name: str, row: _Row) -> Iterator[Call]:
-    truth = row.truths[name]
-    for response in ("", SENTENCE, ANSWER.format(_answer(truth["columns"].get("ground_truth")))):
+def _calls(function: _Function, row: _Row) -> Iterator[Call]:
+    truth = row.truths[function]
+    texts = ["", SENTENCE, ANSWER.format(_answer(truth["columns"].get("ground_truth")))]
+    responses: list[Response] = [texts, texts[1:]] if function.group else [*texts]
+    for response in responses:
         yield Call("function", response, truth, row.messages)
 
 
@@ -119,17 +136,19 @@ def _usable(source: SourceSpec, rows: list[loaders.Row]) -> list[_Row]:
     return usable
 
 
-def _truths(verifier: str, truth: Any) -> dict[str, Any]:
+def _truths(verifier: str, truth: Any) -> dict[_Function, Any]:
     parts = [truth] if verifier == "function" else [part["ground_truth"] for part in truth["rewards"]]
-    return {part["function"]: part for part in parts if isinstance(part, dict) and "function" in part}
+    called = [part for part in parts if isinstance(part, dict) and "function" in part]
+    return {_Function(part["function"], "group" in part): part for part in called}
 
 
 def _made_up(source: SourceSpec) -> _Row:
     """A row of text in every column, for a source whose first rows become no prompts."""
     truths = {
-        reward.function: {
+        _Function(reward.function, reward.group): {
             "function": reward.function,
             "columns": dict.fromkeys([*reward.columns, "ground_truth"], UNKNOWN),
+            **({"group": True} if reward.group else {}),
         }
         for reward in source.rewards
         if reward.function is not None

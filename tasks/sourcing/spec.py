@@ -69,6 +69,9 @@ class RewardSpec(Config):
     """Factor of the reward in the sum; below 0 for a penalty."""
     columns: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
     """Columns of the row that the function gets as keyword arguments, beside `ground_truth`."""
+    group: bool = False
+    """True: the function is called once for all responses to a prompt (a ranking, their diversity) and returns a number
+    or None for each of them. False: it is called for each response by itself."""
 
     @model_validator(mode="after")
     def _one_judge(self) -> RewardSpec:
@@ -78,6 +81,8 @@ class RewardSpec(Config):
             raise ValueError(f"function must be an import path such as rewards.format_reward, got {self.function!r}")
         if self.columns and self.function is None:
             raise ValueError("columns are for a function; a verifier reads the source's")
+        if self.group and self.function is None:
+            raise ValueError("group is for a function; a verifier judges each response by itself")
         if self.weight == 0 or not math.isfinite(self.weight):
             raise ValueError(f"weight must be a finite number other than 0, got {self.weight}")
         return self

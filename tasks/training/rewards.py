@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol
 
@@ -19,7 +20,10 @@ from tasks.tables.schemas import Message
 from tasks.training.config import RewardsConfig
 from tasks.training.groups.group import Prompt
 from tasks.verifiers import Score, VerifiersConfig, open_pool
-from tasks.verifiers.scores import FunctionFailure
+from tasks.verifiers.calls import Response
+from tasks.verifiers.code.running import Execution
+from tasks.verifiers.grouped import Scorer, score_group
+from tasks.verifiers.scores import CannotJudge, FunctionFailure
 
 logger = logging.getLogger(__name__)
 
@@ -45,11 +49,20 @@ class JudgementError(RuntimeError):
 class RewardClient(Protocol):
     """The reward workers as the controller calls them."""
 
-    async def score(self, verifier: str, response: str, ground_truth: Any, messages: list[Message]) -> Score:
+    async def score(self, verifier: str, response: Response, ground_truth: Any, messages: list[Message]) -> Score:
         """Return the judgement of one response to `messages`; `ground_truth` is the parsed value of the prompt.
+
+        For a reward function of a group `response` is a list of all responses to the prompt.
 
         Raises:
             JudgementError: the response could not be judged.
+        """
+
+    async def run_program(self, program: str, output_chars: int) -> Execution:
+        """Run a program in the sandbox of `code`, and return at most so many characters of its output.
+
+        Raises:
+            CannotJudge: it cannot be run.
         """
 
     async def figures(self) -> dict[str, float]:
@@ -73,6 +86,24 @@ async def judge_text(judge: RewardClient, prompt: Prompt, text: str, earlier: li
         return await judge.score(prompt.verifier, text, prompt.ground_truth, [*prompt.messages, *earlier])
     except JudgementError as error:
         return Score.unjudged(str(error), error.failure)
+
+
+async def judge_group(judge: RewardClient, prompt: Prompt, completions: Sequence[Completion]) -> list[Score]:
+    """Return the judgements of all responses to a prompt with a reward for the group, as `judge_response` of one."""
+    texts = [completion.text for completion in completions]
+    return await score_group(scorer_of(judge, prompt), prompt.verifier, texts, prompt.ground_truth)
+
+
+def scorer_of(judge: RewardClient, prompt: Prompt) -> Scorer:
+    """Return a function that judges by a verifier, a response to the prompt and a ground truth, and raises nothing."""
+
+    async def score(verifier: str, response: Response, ground_truth: Any) -> Score:
+        try:
+            return await judge.score(verifier, response, ground_truth, prompt.messages)
+        except JudgementError as error:
+            return Score.unjudged(str(error), error.failure)
+
+    return score
 
 
 class RewardProcess:
@@ -99,9 +130,13 @@ class RewardProcess:
         """Wait until every verifier process has loaded its verifiers."""
         self._pool.wait_ready(self._names)
 
-    async def score(self, verifier: str, response: str, ground_truth: Any, messages: list[Message]) -> Score:
+    async def score(self, verifier: str, response: Response, ground_truth: Any, messages: list[Message]) -> Score:
         """Return the judgement of one response, computed in a verifier process with a hard time limit."""
         return await self._pool.score(verifier, response, ground_truth, messages)
+
+    async def run_program(self, program: str, output_chars: int) -> Execution:
+        """Run a program in the sandbox (`VerifierPool.run_program`)."""
+        return await self._pool.run_program(program, output_chars)
 
     def figures(self) -> dict[str, float]:
         """Return counters and latencies by verifier, as metrics."""
@@ -122,7 +157,7 @@ class RayJudge:
         self._succeeded: Counter[str] = Counter()
         self._away: set[str] = set()
 
-    async def score(self, verifier: str, response: str, ground_truth: Any, messages: list[Message]) -> Score:
+    async def score(self, verifier: str, response: Response, ground_truth: Any, messages: list[Message]) -> Score:
         """Return the judgement of one response, after as many attempts as `RewardsConfig` allows.
 
         A failure of a user's function that would come back is final. Any other counts if the verifier has judged
@@ -152,6 +187,22 @@ class RayJudge:
             self._name_once(verifier, score.error)
             self._retried[verifier] += 1
             await asyncio.sleep(min(2.0 ** (failures - 1), LONGEST_PAUSE))
+
+    async def run_program(self, program: str, output_chars: int) -> Execution:
+        """Run a program in the sandbox.
+
+        Raises:
+            CannotJudge: it cannot be run; a reward process that was lost is such a reason.
+        """
+        import ray
+
+        try:
+            execution: Execution = await _awaited(self._handle.run_program.remote(program, output_chars))
+        except ray.exceptions.RayTaskError as error:
+            raise CannotJudge(one_line(error.cause)) from error
+        except ray.exceptions.RayError as error:
+            raise CannotJudge(with_cause(one_line(error), error)) from error
+        return execution
 
     def _name_once(self, verifier: str, error: str) -> None:
         """Log that responses wait for a verifier, once until it has judged another."""

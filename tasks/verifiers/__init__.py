@@ -8,7 +8,8 @@ filtering, training and evaluation agree. Ground truths are JSON values:
     precise_if      {"instruction_ids": [...], "kwargs": [{...}, ...], "mode": "strict" | "loose" | "both"}
     chat_reference  {"reference": "..."}
     chat_open       null
-    function        {"function": "rewards.accuracy_reward", "columns": {...}}
+    function        {"function": "rewards.accuracy_reward", "columns": {...}}, with "group": true where it judges
+                    all responses to a prompt in one call
     environment     null: the prompt's environment returns the reward
     weighted        {"rewards": [{"verifier": ..., "weight": ..., "ground_truth": ...}, ...]}
 

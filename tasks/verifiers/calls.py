@@ -14,6 +14,8 @@ from tasks.verifiers.scores import Score
 
 Messages = Sequence[Mapping[str, str]]
 """Turns of a prompt: mappings with `role` and `content`."""
+Response = str | list[str]
+"""The text of a response; for a reward function of a group, the texts of all responses to a prompt."""
 MAX_LATENCIES = 10_000
 """Latest judgements whose latency is recorded, for percentiles."""
 
@@ -22,7 +24,7 @@ class Call(NamedTuple):
     """One response to judge: its verifier, its text, its ground truth, and the turns of its prompt."""
 
     verifier: str
-    response: str
+    response: Response
     ground_truth: Any
     messages: Messages | None = None
 
@@ -43,8 +45,11 @@ class Call(NamedTuple):
 class Verifier(Protocol):
     """The interface of what judges calls on one event loop; limits, retries and concurrency are its own."""
 
-    async def judge(self, verifier: str, response: str, ground_truth: Any, messages: Messages | None) -> Score:
-        """Score a response; raises `CannotJudge` where that is impossible for a reason that is not the response's."""
+    async def judge(self, verifier: str, response: Any, ground_truth: Any, messages: Messages | None) -> Score:
+        """Score a response; raises `CannotJudge` where that is impossible for a reason that is not the response's.
+
+        `response` is a text; `function` takes a list of all texts of a group, too.
+        """
 
     async def close(self) -> None:
         """End processes and connections."""

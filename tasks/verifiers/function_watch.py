@@ -132,7 +132,7 @@ class FunctionWatch:
         if score.slow is not None and score.slow.function not in self._logged.slow:
             self._logged.slow.add(score.slow.function)
             logger.warning(
-                "reward function %s is slow: one response took %.1f s; more processes judge more responses at a time "
+                "reward function %s is slow: one call took %.1f s; more processes judge more responses at a time "
                 "(difficulty.verifier_workers, rewards.workers in training, verifier_workers in evaluation)",
                 *score.slow,
             )

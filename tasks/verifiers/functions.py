@@ -8,8 +8,8 @@ imported from the working directory or the Python path.
 
 `completions` is a list of completions, each a list with one message `{"role": "assistant", "content": ...}`; `prompts`
 holds the messages of their prompts, and each column a value per completion. None means that the reward does not apply.
-Functions get one completion at a time, so that a score does not depend on what else was judged with it; lists leave
-room for a call with all completions of a prompt.
+A function gets one completion at a time, so that a score does not depend on what else was judged with it; with
+`"group": true` it gets all completions of a prompt in one call (`tasks.verifiers.grouped`).
 
 A failure is the function's and never a score of 0: an exception, a result of another form, and a limit of time or
 memory that the function, which is no part of the response, overruns. It is final, as it would come back, unless the
@@ -33,13 +33,13 @@ from typing import Any
 
 from tasks.failures import cause_in_infrastructure, one_line
 from tasks.lineage.user_code import imported, user_code_digest, user_files
-from tasks.verifiers.calls import Messages
+from tasks.verifiers.calls import Messages, Response
 from tasks.verifiers.scores import CannotJudge, FunctionFailure, GroundTruthError, Reward, Score, SlowCall
 
 SLOW_SECONDS = 5.0
 """Seconds of one call from which on a function is named as slow."""
 
-_KEYS = {"function", "columns", "digest"}
+_KEYS = {"function", "columns", "digest", "group"}
 _PASSING_STATUS = {408, 425, 429}
 """HTTP status codes below 500 after which the same request may succeed later."""
 
@@ -53,6 +53,8 @@ def check_ground_truth(ground_truth: Any) -> None:
         raise GroundTruthError(f"function must be an import path such as rewards.accuracy_reward, got {name!r}")
     if not isinstance(columns, dict) or {"completions", "prompts"} & set(columns):
         raise GroundTruthError("columns must be an object without 'completions' and 'prompts', which are given anyway")
+    if ground_truth.get("group", True) is not True:
+        raise GroundTruthError(f"group is true, or not given, got {ground_truth['group']!r}")
 
 
 def missing_resources(ground_truth: Any) -> list[str]:
@@ -67,33 +69,74 @@ def missing_resources(ground_truth: Any) -> list[str]:
     return []
 
 
-def judge(response: str, ground_truth: Any, messages: Messages | None) -> Score:
+def judge(response: Response, ground_truth: Any, messages: Messages | None) -> Score:
     """Call the reward function that the ground truth names, and return its value as the only reward of the score.
 
-    `Score.value` is that value clipped to [0, 1].
+    `Score.value` is that value clipped to [0, 1]. For a function of a group, the score has a reward for each response
+    and no value: `tasks.verifiers.grouped` makes a score of each response of it.
 
     Raises:
-        CannotJudge: the function cannot be imported, raised, or returned anything but one finite number or None.
+        CannotJudge: the function cannot be imported, raised, returned anything but one finite number or None for each
+            response, or is asked for one response where it takes a group, or the other way round.
     """
-    check_ground_truth(ground_truth)
-    name = ground_truth["function"]
-    function = load(name, ground_truth.get("digest"))
-    completions = [[{"role": "assistant", "content": response}]]
-    columns = {column: [value] for column, value in ground_truth["columns"].items()}
+    function, name, arguments = _prepared(response, ground_truth, messages)
     began = time.monotonic()
     try:
-        returned = function(completions=completions, prompts=[list(messages or ())], **columns)
+        returned = function(**arguments)
         if inspect.iscoroutine(returned):
             returned = asyncio.run(returned)
     except MemoryError:
         raise
     except (Exception, SystemExit) as error:
         raise _raised(name, function, error) from error
-    seconds = time.monotonic() - began
-    value = _only_value(returned, name)
-    held = min(max(value, 0.0), 1.0) if value is not None else 0.0
+    return _score(returned, ground_truth, len(arguments["completions"]), time.monotonic() - began)
+
+
+async def judge_overlapping(response: Response, ground_truth: Any, messages: Messages | None) -> Score | None:
+    """Do as `judge` does on the running event loop, while other calls wait; None where the function is not async.
+
+    Raises:
+        CannotJudge: as `judge` does.
+    """
+    function, name, arguments = _prepared(response, ground_truth, messages)
+    if not inspect.iscoroutinefunction(function):
+        return None
+    began = time.monotonic()
+    try:
+        returned = await function(**arguments)
+    except MemoryError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _raised(name, function, error) from error
+    return _score(returned, ground_truth, len(arguments["completions"]), time.monotonic() - began)
+
+
+def _prepared(
+    response: Response, ground_truth: Any, messages: Messages | None
+) -> tuple[Callable[..., Any], str, dict[str, Any]]:
+    """Return the function, its name, and its arguments."""
+    check_ground_truth(ground_truth)
+    name = ground_truth["function"]
+    if isinstance(response, str) == ("group" in ground_truth):
+        takes = "all responses to a prompt in one call" if "group" in ground_truth else "one response at a time"
+        raise _failed(name, f"takes {takes}")
+    texts = [response] if isinstance(response, str) else response
+    function = load(name, ground_truth.get("digest"))
+    completions = [[{"role": "assistant", "content": text}] for text in texts]
+    columns = {column: [value for _ in texts] for column, value in ground_truth["columns"].items()}
+    return function, name, {"completions": completions, "prompts": [list(messages or ()) for _ in texts], **columns}
+
+
+def _score(returned: Any, ground_truth: Any, completions: int, seconds: float) -> Score:
+    """Return the score of what a function returned after this many seconds."""
+    name = ground_truth["function"]
+    values = _values(returned, name, completions)
+    rewards = tuple(Reward(name, 1.0, value) for value in values)
     slow = SlowCall(name, seconds) if seconds >= SLOW_SECONDS else None
-    return Score(held, held == 1.0, f"{name}: {value}", rewards=(Reward(name, 1.0, value),), slow=slow)
+    if "group" in ground_truth:
+        return Score(0.0, False, f"{name}: {len(values)} rewards", rewards=rewards, slow=slow)
+    held = min(max(values[0] or 0.0, 0.0), 1.0)
+    return Score(held, held == 1.0, f"{name}: {values[0]}", rewards=rewards, slow=slow)
 
 
 def attributed(score: Score, ground_truth: Any) -> Score:
@@ -157,17 +200,21 @@ def load(name: str, digest: str | None, what: str = "reward function") -> Callab
     return function
 
 
-def _only_value(returned: Any, name: str) -> float | None:
-    if not isinstance(returned, list | tuple) or len(returned) != 1:
-        raise _failed(
-            name, "must return a list with one value per completion", f", got {one_line(repr(returned), 100)}"
-        )
-    if returned[0] is None:
+def _values(returned: Any, name: str, completions: int) -> list[float | None]:
+    if not isinstance(returned, list | tuple) or len(returned) != completions:
+        of_group = f" for {completions} completions" if completions > 1 else ""
+        got = f", got {one_line(repr(returned), 100)}{of_group}"
+        raise _failed(name, "must return a list with one value per completion", got)
+    return [_number(value, name) for value in returned]
+
+
+def _number(returned: Any, name: str) -> float | None:
+    if returned is None:
         return None
     try:
-        value = float(returned[0])
+        value = float(returned)
     except (TypeError, ValueError) as error:
-        raise _failed(name, "must return numbers", f", got {one_line(repr(returned[0]), 100)}") from error
+        raise _failed(name, "must return numbers", f", got {one_line(repr(returned), 100)}") from error
     if not math.isfinite(value):
         raise _failed(name, f"returned {value}, which is not finite")
     return value

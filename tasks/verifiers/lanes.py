@@ -24,11 +24,12 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from tasks.verifiers import registry
-from tasks.verifiers.calls import Messages
+from tasks.verifiers.calls import Messages, Response
 from tasks.verifiers.grants import PATIENT_NICE, PrioritySemaphore, few, grants
+from tasks.verifiers.overlapping import Overlapping
 from tasks.verifiers.scores import CannotJudge, Score
 from tasks.verifiers.templates import Template, Worker
-from tasks.verifiers.worker import OVERRUN_SIGNAL, RETIRED
+from tasks.verifiers.worker import OVERRUN_SIGNAL, RETIRED, waited
 
 QUICK_CPU_SECONDS = 0.03
 """CPU seconds of the first grant. Most judgements take a few milliseconds."""
@@ -48,6 +49,7 @@ class LaneLimits(NamedTuple):
         memory_mib: MiB of address space of one process.
         quick: True for a quick lane before the patient one. False: each call is granted all its time at once.
         locked_up: True for workers with neither network nor environment. A user's function needs both.
+        overlapping: True where calls of `async def` functions share a process (`tasks.verifiers.overlapping`).
     """
 
     processes: int
@@ -56,6 +58,7 @@ class LaneLimits(NamedTuple):
     memory_mib: int
     quick: bool = True
     locked_up: bool = True
+    overlapping: bool = False
 
 
 @dataclass
@@ -103,6 +106,11 @@ class Lanes:
         self._limits = limits
         self._first_grant = QUICK_CPU_SECONDS if limits.quick else limits.cpu_seconds
         self._template = Template(verifier, limits.memory_mib, limits.locked_up, nltk_data)
+        self._overlapping = (
+            Overlapping(self._template, limits.cpu_seconds, limits.wall_seconds, self.counters)
+            if limits.overlapping
+            else None
+        )
         self._quick = _Lane(self._template, limits.processes, 0, self.counters)
         self._patient = _Lane(self._template, few(limits.processes), PATIENT_NICE, self.counters)
         self._shared: WeakValueDictionary[str, _Shared] = WeakValueDictionary()
@@ -111,13 +119,15 @@ class Lanes:
         """Start the template and wait until it is warm; raises `CannotJudge` where it cannot start."""
         await self._template.ready()
 
-    async def judge(self, verifier: str, response: str, ground_truth: Any, messages: Messages | None) -> Score:
+    async def judge(self, verifier: str, response: Response, ground_truth: Any, messages: Messages | None) -> Score:
         """Judge one response in a worker, and return the score.
 
         Raises:
             CannotJudge: no worker can be started, or the call is no JSON.
         """
         call = {"response": response, "ground_truth": ground_truth, "messages": messages}
+        if self._overlapping is not None and (score := await self._overlapping.judge(call)) is not None:
+            return score
         seconds, *more = grants(self._first_grant, self._limits.cpu_seconds)
         score = await self._quick.run(_line(call, seconds), seconds, self._limits.wall_seconds)
         if score is not None:
@@ -140,6 +150,8 @@ class Lanes:
 
     async def close(self) -> None:
         """End all processes."""
+        if self._overlapping is not None:
+            await self._overlapping.close()
         await self._template.close()
 
     def usage(self) -> dict[str, float]:
@@ -193,8 +205,7 @@ class _Lane:
                 answer = await worker.ask(line)
         except TimeoutError:
             await self._template.end(worker)
-            reason = f"the judgement did not end in {wall_seconds:g} s, most of which it waited"
-            raise CannotJudge(reason, timed_out=True) from None
+            raise CannotJudge(waited(wall_seconds), timed_out=True) from None
         except BaseException:  # cancelled: the worker is at a call whose score is not wanted any more
             self._template.discard(worker)
             raise

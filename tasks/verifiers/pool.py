@@ -28,12 +28,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tasks.verifiers import functions, registry
-from tasks.verifiers.calls import Call, Messages, Verifier, VerifierStats
+from tasks.verifiers.calls import Call, Messages, Response, Verifier, VerifierStats
 from tasks.verifiers.config import VerifiersConfig
+from tasks.verifiers.grouped import score_group
 from tasks.verifiers.lanes import LaneLimits, Lanes
 from tasks.verifiers.own_rewards import NO_REWARD
 from tasks.verifiers.scores import CannotJudge, Score
-from tasks.verifiers.weighted import combine, parts_of
+from tasks.verifiers.weighted import combine, is_partial, parts_of
 
 if TYPE_CHECKING:
     from tasks.verifiers.code.client import CodeClient
@@ -94,7 +95,7 @@ class VerifierPool:
         atexit.register(self.close)
 
     def submit(
-        self, verifier: str, response: str, ground_truth: Any, messages: Messages | None = None
+        self, verifier: str, response: Response, ground_truth: Any, messages: Messages | None = None
     ) -> Future[Score]:
         """Schedule the judgement of a response; blocks the calling thread while `max_pending` calls are pending.
 
@@ -111,13 +112,25 @@ class VerifierPool:
         future.add_done_callback(lambda _: self._pending.release())
         return future
 
-    async def score(self, verifier: str, response: str, ground_truth: Any, messages: Messages | None = None) -> Score:
+    async def score(
+        self, verifier: str, response: Response, ground_truth: Any, messages: Messages | None = None
+    ) -> Score:
         """Judge a response as `submit` does, for asyncio: it blocks no event loop.
 
         It does not count towards `max_pending`.
         """
         self._admit(verifier)
         return await asyncio.wrap_future(self._schedule(Call(verifier, response, ground_truth, messages)))
+
+    async def score_group(
+        self, verifier: str, responses: list[str], ground_truth: Any, messages: Messages | None = None
+    ) -> list[Score]:
+        """Judge all responses to a prompt with a reward for the group, and return their scores in the same order."""
+
+        async def score(verifier: str, response: Response, ground_truth: Any) -> Score:
+            return await self.score(verifier, response, ground_truth, messages)
+
+        return await score_group(score, verifier, responses, ground_truth)
 
     async def run_program(self, program: str, output_chars: int) -> Execution:
         """Run a program in the sandbox of `code` without judging it, for asyncio; it counts as no judgement.
@@ -256,7 +269,7 @@ class VerifierPool:
 
     def _schedule(self, call: Call) -> Future[Score]:
         """Hand a call to the loop, and return the future of its score."""
-        if call.verifier == "function":
+        if call.verifier == "function" and isinstance(call.response, str):
             # A function's None means that its reward does not apply. Alone it would read as a reward of 0; as the only
             # part of a weighted call it becomes an error.
             part = {"verifier": "function", "weight": 1.0, "ground_truth": call.ground_truth}
@@ -336,7 +349,8 @@ class VerifierPool:
         return 1 if verifier in registry.CHAT else self.workers
 
     def _verifier(self, call: Call) -> Verifier:
-        if not isinstance(call.response, str):
+        is_group = call.verifier == "function" and isinstance(call.response, list)
+        if not is_group and not isinstance(call.response, str):
             raise CannotJudge(f"the response is of type {type(call.response).__name__}, not a string")
         if call.verifier == "environment":
             raise CannotJudge(NO_REWARD)
@@ -346,9 +360,10 @@ class VerifierPool:
 
     async def _parts(self, call: Call) -> Score:
         """Judge the parts of a weighted call at the same time, each as a call of its own."""
-        parts = parts_of(call.ground_truth)
+        partial = is_partial(call.ground_truth)
+        parts = parts_of(call.ground_truth, partial=partial)
         calls = [Call(part.verifier, call.response, part.ground_truth, call.messages) for part in parts]
-        return combine(parts, await asyncio.gather(*map(self._cached, calls)))
+        return combine(parts, await asyncio.gather(*map(self._cached, calls)), partial=partial)
 
     async def _end(self) -> None:
         """Cancel the judgements in flight, close the verifiers, then stop the loop."""
@@ -366,7 +381,8 @@ def _lanes(workers: int, config: VerifiersConfig) -> dict[str, Lanes]:
     """Return the lanes of the verifiers that judge in worker processes, by verifier."""
     seconds, memory, processes = config.time_limit_seconds, config.memory_mib, config.processes(workers)
     computing = LaneLimits(processes, seconds, WALL_FACTOR * seconds, memory)
-    calling = LaneLimits(processes, seconds, FUNCTION_WALL_FACTOR * seconds, memory, quick=False, locked_up=False)
+    wall = FUNCTION_WALL_FACTOR * seconds
+    calling = LaneLimits(processes, seconds, wall, memory, quick=False, locked_up=False, overlapping=True)
     return {
         "math": Lanes("math", computing),
         "precise_if": Lanes("precise_if", computing, os.environ.get("NLTK_DATA")),

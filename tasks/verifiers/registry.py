@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Collection
 from typing import Any, Protocol, cast
 
-from tasks.verifiers.calls import Messages
+from tasks.verifiers.calls import Messages, Response
 from tasks.verifiers.scores import VERIFIERS, CannotJudge, Score
 
 WEIGHTED = "weighted"
@@ -106,7 +106,7 @@ def in_process_module(verifier: str) -> InProcessVerifier:
     return cast(InProcessVerifier, module_of(verifier))
 
 
-def answer_of(verifier: str, response: str, ground_truth: Any) -> str | None:
+def answer_of(verifier: str, response: Response, ground_truth: Any) -> str | None:
     """Return a text that decides the verdict on a well-formed call, its answer and its reference; None without one.
 
     Two responses with the same one have the same score.

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tasks.verifiers.scores import CannotJudge
-from tasks.verifiers.worker import MESSAGE_BYTES
+from tasks.verifiers.worker import LINE_BYTES, MESSAGE_BYTES
 
 START_ATTEMPTS = 3
 """Attempts to fork one worker."""
@@ -28,8 +28,6 @@ START_SECONDS = 120.0
 """Seconds that a template may take to start."""
 RETRY_SECONDS = 30.0
 """Seconds after a start that failed during which calls are refused without another attempt."""
-LINE_BYTES = 1 << 26
-"""Longest answer of a worker, in bytes."""
 
 logger = logging.getLogger(__name__)
 
@@ -95,15 +93,18 @@ class Template:
         async with self._one_at_a_time:
             await self._start()
 
-    async def fork(self, nice: int) -> Worker:
-        """Fork a worker of this niceness; raises `CannotJudge` where none can be started."""
+    async def fork(self, nice: int, *, overlapping: bool = False) -> Worker:
+        """Fork a worker of this niceness; raises `CannotJudge` where none can be started.
+
+        One that is `overlapping` takes calls of `async def` functions, any number at a time.
+        """
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         with theirs:
             for _ in range(START_ATTEMPTS):
                 async with self._one_at_a_time:
                     process = await self._start()
-                    answer = await self._exchange({"fork": nice}, theirs.fileno())
+                    answer = await self._exchange({"fork": nice, "overlapping": overlapping}, theirs.fileno())
                 if answer is not None:
                     reader, writer = await asyncio.open_connection(sock=ours, limit=LINE_BYTES)
                     return Worker(answer["pid"], process, reader, writer)

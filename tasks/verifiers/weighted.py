@@ -3,6 +3,9 @@
 A ground truth is `{"rewards": [{"verifier": "math", "weight": 1.0, "ground_truth": "7"}, ...]}`, with at least one
 part; weights are above 0, or below for a penalty, and sum to more than 0. The first part is the prompt's own verifier:
 it alone decides whether a response passes, so that a reward for a format never makes a wrong answer right.
+
+`tasks.verifiers.grouped` asks for some of a prompt's rewards with `"partial": true`, which no prompt's ground truth
+holds: those are judged, and not combined.
 """
 
 from __future__ import annotations
@@ -13,6 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tasks.verifiers.scores import VERIFIERS, CannotJudge, GroundTruthError, Reward, Score
+
+PARTIAL = "partial"
+"""Key of a ground truth that has some of a prompt's rewards."""
 
 
 @dataclass(frozen=True)
@@ -29,21 +35,36 @@ class Part:
         named = self.verifier == "function" and isinstance(self.ground_truth, dict)
         return str(self.ground_truth.get("function", self.verifier)) if named else self.verifier
 
+    @property
+    def of_group(self) -> bool:
+        """True for a function that judges all responses to a prompt in one call."""
+        return self.verifier == "function" and isinstance(self.ground_truth, dict) and "group" in self.ground_truth
 
-def parts_of(ground_truth: Any) -> list[Part]:
-    """Return the parts of a ground truth; raises `GroundTruthError` where it is malformed."""
-    if not isinstance(ground_truth, dict) or set(ground_truth) != {"rewards"}:
+
+def parts_of(ground_truth: Any, *, partial: bool = False) -> list[Part]:
+    """Return the parts of a ground truth; raises `GroundTruthError` where it is malformed.
+
+    Args:
+        ground_truth: the ground truth.
+        partial: it has some of a prompt's rewards, whose weights may sum to anything.
+    """
+    if not isinstance(ground_truth, dict) or set(ground_truth) != {"rewards", *([PARTIAL] if partial else [])}:
         raise GroundTruthError(f"want an object with 'rewards' alone, got {ground_truth!r:.200}")
     parts = ground_truth["rewards"]
     if not isinstance(parts, list) or not parts:
         raise GroundTruthError("'rewards' must be a list of at least one")
     listed = [_part(part) for part in parts]
-    if math.fsum(part.weight for part in listed) <= 0:
+    if not partial and math.fsum(part.weight for part in listed) <= 0:
         raise GroundTruthError("the weights of the rewards must sum to more than 0")
     return listed
 
 
-def combine(parts: Sequence[Part], scores: Sequence[Score]) -> Score:
+def is_partial(ground_truth: Any) -> bool:
+    """Return whether a ground truth of `weighted` has some of a prompt's rewards, which are not combined."""
+    return isinstance(ground_truth, dict) and PARTIAL in ground_truth
+
+
+def combine(parts: Sequence[Part], scores: Sequence[Score], *, partial: bool = False) -> Score:
     """Combine the scores of the parts into one, which passes where the first part does.
 
     An error of one part is an error of the whole.
@@ -51,6 +72,7 @@ def combine(parts: Sequence[Part], scores: Sequence[Score]) -> Score:
     Args:
         parts: the rewards of the prompt.
         scores: the score of each part, in the same order.
+        partial: the prompt has other rewards, too: the score has those of the parts and no value.
     """
     slow = max((score.slow for score in scores if score.slow), key=lambda call: call.seconds, default=None)
     for part, score in zip(parts, scores, strict=True):
@@ -61,10 +83,13 @@ def combine(parts: Sequence[Part], scores: Sequence[Score]) -> Score:
     rewards = [_reward(part, score) for part, score in zip(parts, scores, strict=True)]
     rewards += [recorded for score in scores for recorded in score.rewards[1:]]  # of weight 0: no sum counts them
     detail = "; ".join(f"{part.name}: {score.detail}" for part, score in zip(parts, scores, strict=True))
-    try:
-        combined = Score.of_rewards(rewards, scores[0].passed, detail)
-    except CannotJudge as reason:
-        return Score.unjudged(reason)
+    if partial:
+        combined = Score(0.0, scores[0].passed, detail, rewards=tuple(rewards))
+    else:
+        try:
+            combined = Score.of_rewards(rewards, scores[0].passed, detail)
+        except CannotJudge as reason:
+            return Score.unjudged(reason)
     return replace(combined, timed_out=any(score.timed_out for score in scores), slow=slow)
 
 

@@ -6,6 +6,7 @@ import signal
 import time
 
 from tasks.environments.interface import EpisodeOver, Outcome
+from tasks.environments.python_tool import python_tool
 
 
 async def silent(prompt, generate):
@@ -130,3 +131,5 @@ def blocking(prompt, generate):
 
 
 NO_FUNCTION = 1
+
+tool = python_tool

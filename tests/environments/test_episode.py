@@ -12,6 +12,7 @@ from tasks.environments.spec import EnvironmentSpec
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion, VersionSpan
 from tasks.verifiers import Score
+from tasks.verifiers.code.running import Execution
 from tasks.verifiers.config import EnvironmentsConfig
 from tests.tiny_model import tokenizer_of
 
@@ -37,8 +38,14 @@ class Policy:
         )
 
 
-async def judge(text, earlier):
-    return Score.binary(text == "a", f"{text} after {len(earlier)}")
+class Services:
+    """A verifier that wants the text `a`, and a sandbox that repeats a program."""
+
+    async def judge(self, text, earlier):
+        return Score.binary(text == "a", f"{text} after {len(earlier)}")
+
+    async def run_program(self, program, output_chars):
+        return Execution(program[-output_chars:])
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +65,7 @@ def play(tokenizer):
             sampling = SamplingConfig(max_tokens=max_tokens)
             request = EpisodeRequest(spec, "p", PROMPT, ids, 0, sampling, seed=5)
             try:
-                return await player.play(request, policy_.generate, judge, recorded=recorded)
+                return await player.play(request, policy_.generate, Services(), recorded=recorded)
             finally:
                 await player.aclose()
 
@@ -118,6 +125,14 @@ def test_a_class_and_tool_turns(play):
 
 def test_an_environment_may_ask_the_verifier(play):
     assert play("judged").end[:2] == (0.5, True)
+
+
+def test_an_environment_may_run_programs(play, tokenizer):
+    policy = Policy(tokenizer, texts=("```python\n1 + 1\n```", "a"))
+    completion = play("tool", policy, columns={"max_output_chars": 20})
+    assert completion.end is None
+    assert completion.turns[1].inserted[0]["role"] == "tool"
+    assert "1 + 1" in completion.turns[1].inserted[0]["content"]
 
 
 @pytest.mark.parametrize(
@@ -209,7 +224,7 @@ def test_a_process_plays_many_episodes(tokenizer):
 
         async def one(sample):
             request = EpisodeRequest(spec, "p", PROMPT, [1, 2], sample, sampling, seed=None)
-            return await player.play(request, Policy(tokenizer).generate, judge)
+            return await player.play(request, Policy(tokenizer).generate, Services())
 
         try:
             return await asyncio.gather(*map(one, range(20)))

@@ -37,6 +37,15 @@ def wrong_length(completions, **columns):
 def is_away(completions, **columns):
     raise ConnectionRefusedError("port 8000")
 
+def first_only(completions, **columns):
+    return [1.0]
+
+def share(completions, topic=None, **columns):
+    return [1.0 / len(completions) for _ in completions]
+
+def spread(completions, **columns):
+    return [1.0 / (len(completions) - 1) for _ in completions]
+
 def first_row_only(completions, ground_truth, **columns):
     return [1.0 / (float(ground_truth[0]) - 2)]
 """
@@ -61,6 +70,9 @@ def check(tmp_path, monkeypatch):
             "columns": {"prompt": "question", "ground_truth": "answer"},
             "rewards": [{"function": f"{module}.{name}", "columns": list(columns)}],
         }
+        for reward in source.get("rewards", []):
+            if "function" in reward:
+                reward["function"] = reward["function"].replace("MODULE", module)
         data = DataFile.model_validate({"name": "my-data", "sources": [own | source]})
         [read] = data.sources
         check_rewards(read, loaders.check(read), data)
@@ -112,3 +124,23 @@ def test_one_whose_service_is_not_up_yet_is_named_and_not_refused(check, caplog)
 def test_a_module_that_is_nowhere_is_refused(check):
     with pytest.raises(SpecError, match=r"source 'sums': reward function no_such\.f: there is no module no_such"):
         check("fine", rewards=[{"function": "no_such.f"}])
+
+
+def test_a_function_of_a_group_is_called_with_several_responses_and_refused_where_it_returns_too_few(check):
+    with pytest.raises(SpecError) as error:
+        check("first_only", rewards=[{"function": "MODULE.first_only", "group": True}])
+    assert "got [1.0] for 3 completions" in str(error.value)
+    assert str(error.value).endswith("it fails so on each of 6 made-up groups of responses")
+    check("share", rewards=[{"function": "MODULE.share", "group": True}])
+
+
+def test_one_that_cannot_judge_a_response_alone_is_named_and_not_refused(check, caplog):
+    check("spread", rewards=[{"function": "MODULE.spread", "group": True}])
+    [line] = caplog.messages
+    assert "spread raised ZeroDivisionError" in line
+    assert line.endswith("it fails so on one response alone, as a stage has with samples: 1")
+
+
+def test_group_is_for_a_function(check):
+    with pytest.raises(ValueError, match="group is for a function; a verifier judges each response by itself"):
+        check("share", rewards=[{"verifier": "math", "group": True}])

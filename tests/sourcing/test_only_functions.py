@@ -45,6 +45,12 @@ def test_one_function_is_the_verifier_in_a_domain_of_the_users(rows):
     assert (truth["function"], truth["columns"]) == (f"{HERE}.later", {"ground_truth": None})
 
 
+def test_a_function_of_a_group_says_so_in_the_ground_truth(rows):
+    grouped, alone = source(rows, rewards=[{"function": f"{HERE}.ranks", "group": True}]), source(rows)
+    assert [json.loads(row["ground_truth"])["group"] for row in built(grouped)] == [True] * 3
+    assert all("group" not in json.loads(row["ground_truth"]) for row in built(alone))
+
+
 def test_columns_and_the_answer_are_handed_over_as_they_are(rows):
     spec = source(rows, columns={"ground_truth": "n"}, rewards=[{"function": f"{HERE}.later", "columns": ["style"]}])
     [truth, *_] = (json.loads(row["ground_truth"]) for row in built(spec))

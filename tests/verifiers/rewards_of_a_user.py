@@ -1,5 +1,6 @@
 """Reward functions as a user would write them, good ones and bad ones, for the tests to name."""
 
+import asyncio
 import os
 import signal
 import time
@@ -71,6 +72,7 @@ def hangs(completions, **kwargs):
 
 NOT_A_FUNCTION = 7
 _KEPT = []
+_LOOPS = []
 
 
 def keeps_300_mib(completions, **kwargs):
@@ -94,3 +96,53 @@ def kills_itself(completions, **kwargs):
 def spins(completions, **kwargs):
     while True:
         pass
+
+
+def ranks(completions, prompts, **columns):
+    """Rewards of a group by length: 0 for the shortest, 1 for the longest, and even steps between."""
+    assert len(prompts) == len(completions)
+    assert all(len(column) == len(completions) for column in columns.values())
+    lengths = [len(completion[0]["content"]) for completion in completions]
+    return [sorted(lengths).index(length) / max(len(lengths) - 1, 1) for length in lengths]
+
+
+def longest_only(completions, **columns):
+    longest = max(len(completion[0]["content"]) for completion in completions)
+    return [3.0 if len(completion[0]["content"]) == longest else None for completion in completions]
+
+
+def one_for_all(completions, **columns):
+    return [1.0]
+
+
+def nan_for_one(completions, **columns):
+    return [0.5] * (len(completions) - 1) + [float("nan")]
+
+
+async def waits(completions, **columns):
+    await asyncio.sleep(1.0)
+    return [0.5] * len(completions)
+
+
+async def waits_forever(completions, **columns):
+    await asyncio.Event().wait()
+
+
+async def blocks_the_loop(completions, **columns):
+    time.sleep(3600)
+
+
+async def spins_on_the_loop(completions, **columns):
+    while True:
+        pass
+
+
+async def raises_later(completions, **columns):
+    await asyncio.sleep(0)
+    raise KeyError("no such column")
+
+
+async def keeps_the_loop(completions, **columns):
+    """1 where the calls before it ran on the same event loop, as clients of a network need it."""
+    _LOOPS.append(asyncio.get_running_loop())
+    return [float(all(loop is _LOOPS[-1] for loop in _LOOPS))] * len(completions)

@@ -72,7 +72,7 @@ def test_slow_and_failing_functions_are_named_once(caplog):
     slow = Score(1.0, True, "", rewards=(Reward("mine.f", 1.0, 1.0),), slow=SlowCall("mine.f", 30.25))
     count(watch, [slow, slow, failed(), failed(), slow])
     first, second = caplog.messages
-    assert first.startswith("reward function mine.f is slow: one response took 30.2 s")
+    assert first.startswith("reward function mine.f is slow: one call took 30.2 s")
     assert second.startswith("reward function mine.f raised KeyError: 'x' (mine.py, line 3)")
 
 

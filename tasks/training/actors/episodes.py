@@ -18,6 +18,7 @@ from tasks.training.actors.slot import ActorSlot
 from tasks.training.groups.group import Prompt, Sample
 from tasks.training.rewards import RewardClient, judge_text
 from tasks.verifiers import Score
+from tasks.verifiers.code.running import Execution
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,6 @@ class RunEpisodes:
         prompt = episode.prompt
         assert prompt.environment is not None
 
-        async def judge(text: str, earlier: list[Message]) -> Score:
-            return await judge_text(self._judge, prompt, text, earlier)
-
         request = EpisodeRequest(
             prompt.environment,
             prompt.prompt_id,
@@ -76,11 +74,25 @@ class RunEpisodes:
             episode.seed,
             episode.group,
         )
-        return await self._player.play(request, generate, judge, observer, episode.recorded)
+        return await self._player.play(request, generate, _Services(self._judge, prompt), observer, episode.recorded)
 
     async def aclose(self) -> None:
         """End the processes of environments."""
         await self._player.aclose()
+
+
+@dataclass(frozen=True)
+class _Services:
+    """The run's verifiers and sandbox, as the environment of one prompt asks them (`Services`)."""
+
+    client: RewardClient
+    prompt: Prompt
+
+    async def judge(self, text: str, earlier: list[Message]) -> Score:
+        return await judge_text(self.client, self.prompt, text, earlier)
+
+    async def run_program(self, program: str, output_chars: int) -> Execution:
+        return await self.client.run_program(program, output_chars)
 
 
 class SlotObserver:

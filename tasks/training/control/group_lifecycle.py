@@ -6,7 +6,8 @@
          │                 └─► stale (`abort`)            └─► unused: the run has ended
          └─ a stale group's prompt is sampled again; for a dropped group, the window is filled with another
 
-A response is judged as soon as it is generated, whatever becomes of its actor and of the other responses of its group.
+A response is judged as soon as it is generated, whatever becomes of its actor and of the other responses of its group;
+by a reward that judges the whole group, as soon as all of it is generated.
 Every decision is recorded in the ledger, and counted for the metrics of the step.
 """
 
@@ -24,6 +25,7 @@ from tasks.training.actors.fleet import Fleet
 from tasks.training.actors.process import Actor
 from tasks.training.actors.weights import Weights
 from tasks.training.config import TrainingConfig
+from tasks.training.control.group_judgements import GroupJudgements
 from tasks.training.control.prompt_stream import PromptStream
 from tasks.training.groups.group import Group, JudgedGroup, Sample, describe_unjudged
 from tasks.training.groups.replay_buffer import ReplayBuffer
@@ -35,6 +37,7 @@ from tasks.training.telemetry.step_metrics import StepCounters
 from tasks.training.timeouts import until_the_first
 from tasks.training.turns import Turns
 from tasks.verifiers.function_watch import FunctionWatch
+from tasks.verifiers.grouped import judges_groups
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +91,7 @@ class GroupLifecycle:
         self.fleet = Fleet(config, self.window, make_actor, weights, self, engine_check, turns, episodes)
         self.replay = ReplayBuffer(config.replay)
         self._judging: dict[Sample, asyncio.Task[None]] = {}
+        self._groups = GroupJudgements(judge)
         self._functions = FunctionWatch()
         self._defect: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._size = 0
@@ -179,6 +183,7 @@ class GroupLifecycle:
             for sample in group.samples:
                 if judging := self._judging.pop(sample, None):
                     judging.cancel()
+            self._groups.leave(group)
         self._ledger.close_group(group, fate, detail=detail)
         self.counters.dropped[fate] += 1
         self.decided.set()
@@ -219,6 +224,7 @@ class GroupLifecycle:
             for task in self._judging.values():
                 task.cancel()
             await asyncio.gather(*self._judging.values(), return_exceptions=True)
+            await self._groups.close()
 
     def close(self) -> None:
         """Record that the groups which are left are unused: the last step was taken."""
@@ -279,7 +285,10 @@ class GroupLifecycle:
     async def _judge_sample(self, sample: Sample) -> None:
         group = sample.group
         assert sample.completion is not None
-        score = await judge_response(self._judge, group.prompt, sample.completion)
+        if judges_groups(group.prompt.verifier, group.prompt.ground_truth):
+            score = await self._groups.score(sample)
+        else:
+            score = await judge_response(self._judge, group.prompt, sample.completion)
         del self._judging[sample]
         self._functions.judged(group.prompt.prompt_id, score)
         self.window.judged(sample, score)
@@ -288,6 +297,7 @@ class GroupLifecycle:
             self.counters.unjudged_samples += len(errors)
             self.drop(group, "failed", describe_unjudged(errors, len(group.samples)))
         elif group.all_judged:
+            self._groups.leave(group)
             self._decide(JudgedGroup.of(group, self._config.objective.shaping, finished_at=self._clock()))
 
     def _decide(self, group: JudgedGroup) -> None:

@@ -22,7 +22,8 @@ from tasks.training.actors.slot import ActorSlot
 from tasks.training.config import TrainingConfig, ValidationConfig
 from tasks.training.control.validation_figures import Answer, Question, summary
 from tasks.training.groups.group import Prompt
-from tasks.training.rewards import RewardClient, judge_response
+from tasks.training.rewards import RewardClient, judge_group, judge_response
+from tasks.verifiers.grouped import judges_groups
 
 logger = logging.getLogger(__name__)
 
@@ -177,7 +178,7 @@ class Validation:
     async def _validate(self, version: int) -> None:
         clock = asyncio.get_running_loop().time
         started, asked = clock(), list(self._questions)
-        judging: list[asyncio.Task[Answer]] = []
+        judging: list[asyncio.Task[list[Answer]]] = []
         try:
             if not await self._generate(version, judging):
                 logger.warning(
@@ -185,7 +186,8 @@ class Validation:
                     version,
                 )
                 return
-            judged = [answer for answer in await asyncio.gather(*judging) if answer.score.error is None]
+            answers = [answer for answered in await asyncio.gather(*judging) for answer in answered]
+            judged = [answer for answer in answers if answer.score.error is None]
         finally:
             await _cancel(judging)
         figures = summary(asked, judged)
@@ -201,7 +203,7 @@ class Validation:
             "seconds": clock() - started,
         }
 
-    async def _generate(self, version: int, judging: list[asyncio.Task[Answer]]) -> bool:
+    async def _generate(self, version: int, judging: list[asyncio.Task[list[Answer]]]) -> bool:
         """Generate all responses and begin to judge them; return False where no actor has `version` any more.
 
         After the loss of an actor, prompts are answered one by one, because one of them may be the cause of the loss.
@@ -232,7 +234,11 @@ class Validation:
         return True
 
     async def _answer(
-        self, slot: ActorSlot, questions: list[Question], waiting: list[Question], judging: list[asyncio.Task[Answer]]
+        self,
+        slot: ActorSlot,
+        questions: list[Question],
+        waiting: list[Question],
+        judging: list[asyncio.Task[list[Answer]]],
     ) -> None:
         """Generate all responses to `questions`; remove one from `waiting` when its responses are being judged."""
 
@@ -243,7 +249,8 @@ class Validation:
                 logger.warning("prompt %s is not validated: %s", question.prompt.prompt_id, error)
                 completions = []
             waiting.remove(question)
-            judging.extend(asyncio.create_task(self._judged(question, completion)) for completion in completions)
+            if completions:
+                judging.append(asyncio.create_task(self._judged(question, completions)))
 
         async def sample(question: Question, index: int) -> Completion:
             prompt, sampling = question.prompt, question.sampling
@@ -258,8 +265,13 @@ class Validation:
         finally:
             await _cancel(answering)
 
-    async def _judged(self, question: Question, completion: Completion) -> Answer:
-        return Answer(question, completion, await judge_response(self._judge, question.prompt, completion))
+    async def _judged(self, question: Question, completions: Sequence[Completion]) -> list[Answer]:
+        judge, prompt = self._judge, question.prompt
+        if judges_groups(prompt.verifier, prompt.ground_truth):
+            scores = await judge_group(judge, prompt, completions)
+        else:
+            scores = await asyncio.gather(*(judge_response(judge, prompt, completion) for completion in completions))
+        return [Answer(question, *answered) for answered in zip(completions, scores, strict=True)]
 
 
 async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:

@@ -25,6 +25,9 @@ from tasks.tables.schemas import Message
 from tasks.training.learner.client import StepReport
 from tasks.training.learner.packing import Floats, Sequence
 from tasks.verifiers import Score
+from tasks.verifiers.calls import Response
+from tasks.verifiers.code.running import Execution
+from tasks.verifiers.scores import CannotJudge
 
 
 @dataclass(frozen=True)
@@ -296,9 +299,13 @@ class ChanceJudge:
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
 
-    async def score(self, verifier: str, response: str, ground_truth: Any, messages: list[Message]) -> Score:
+    async def score(self, verifier: str, response: Response, ground_truth: Any, messages: list[Message]) -> Score:
         """Return a passing score with a chance of one half; never where the ground truth is None."""
         return Score.binary(ground_truth is not None and self._chance.random() < 0.5, "")
+
+    async def run_program(self, program: str, output_chars: int) -> Execution:
+        """Refuse: a simulation runs no programs."""
+        raise CannotJudge("a simulation runs no programs")
 
     async def figures(self) -> dict[str, float]:
         """Return nothing: it keeps no counters."""

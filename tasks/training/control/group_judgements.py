@@ -1,0 +1,73 @@
+"""The judgements of groups whose prompts have a reward for all responses together, while they are generated.
+
+a response is generated ──► its other rewards ───────────────────────┐
+the last one is generated ──► the group's rewards, asked for once ───┴──► a score for each response
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from tasks.training.groups.group import Group, Sample
+from tasks.training.rewards import RewardClient, scorer_of
+from tasks.verifiers import Score
+from tasks.verifiers.grouped import GroupRewards
+
+
+@dataclass
+class _Pending:
+    """The rewards of one group: an event for the moment at which its last response is generated, and their call."""
+
+    generated: asyncio.Event
+    call: asyncio.Task[list[Score]]
+
+
+class GroupJudgements:
+    """The rewards of groups in flight, one call for each group, which all of its samples wait for."""
+
+    def __init__(self, judge: RewardClient) -> None:
+        self._judge = judge
+        self._pending: dict[int, _Pending] = {}
+
+    async def score(self, sample: Sample) -> Score:
+        """Return the judgement of a response, once all of its group are generated.
+
+        One that fails in a reward of its own has its judgement, an error, before; it is handed to the group's all the
+        same.
+        """
+        group, completion = sample.group, sample.completion
+        assert completion is not None
+        rewards = GroupRewards.of(group.prompt.verifier, group.prompt.ground_truth)
+        pending = self._of(group, rewards)
+        alone = await rewards.score_alone(scorer_of(self._judge, group.prompt), completion.text)
+        if alone is not None and alone.error is not None:
+            return alone
+        return rewards.combined(sample.index, alone, await asyncio.shield(pending.call))
+
+    def leave(self, group: Group) -> None:
+        """Forget a group, whose samples are judged or wait no longer."""
+        if pending := self._pending.pop(group.number, None):
+            pending.call.cancel()
+
+    async def close(self) -> None:
+        """Cancel all calls."""
+        calls = [pending.call for pending in self._pending.values()]
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    def _of(self, group: Group, rewards: GroupRewards) -> _Pending:
+        pending = self._pending.get(group.number)
+        if pending is None:
+            generated = asyncio.Event()
+            call = asyncio.create_task(self._together(group, rewards, generated))
+            pending = self._pending[group.number] = _Pending(generated, call)
+        if all(sample.completion is not None for sample in group.samples):
+            pending.generated.set()
+        return pending
+
+    async def _together(self, group: Group, rewards: GroupRewards, generated: asyncio.Event) -> list[Score]:
+        await generated.wait()
+        texts = [completion.text for completion in group.completions]
+        return await rewards.score_together(scorer_of(self._judge, group.prompt), texts)

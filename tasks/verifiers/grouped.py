@@ -1,0 +1,110 @@
+"""Rewards of a whole group: a function that judges all responses to a prompt in one call, beside other rewards.
+
+    a response ─────► `alone`: its other rewards, as soon as it exists ──┐
+    all responses ──► `together`: one call of each function of a group ──┴──► `combined`: a score for each response
+
+Every response of the group is handed to the function, whatever its other rewards are and even where one of them failed.
+What the function returns then depends on the responses alone: it is the same in every stage, after a resume, and on an
+attempt that judges the failed one anew. A failure of the function is a failure of every response of the group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tasks.verifiers.calls import Response
+from tasks.verifiers.registry import WEIGHTED
+from tasks.verifiers.scores import CannotJudge, Reward, Score
+from tasks.verifiers.weighted import PARTIAL, Part, parts_of
+
+Scorer = Callable[[str, Response, Any], Awaitable[Score]]
+"""A function that judges by a verifier, a response to a prompt that it knows, and a ground truth."""
+
+
+def judges_groups(verifier: str, ground_truth: Any) -> bool:
+    """Return whether a reward of a prompt judges all of its responses in one call."""
+    if verifier != WEIGHTED:
+        return Part(verifier, 1.0, ground_truth).of_group
+    try:
+        return any(part.of_group for part in parts_of(ground_truth))
+    except CannotJudge:  # a malformed one is an error of each response
+        return False
+
+
+@dataclass(frozen=True)
+class GroupRewards:
+    """The rewards of a prompt of which one or more judge all responses in one call."""
+
+    parts: tuple[Part, ...]
+
+    @classmethod
+    def of(cls, verifier: str, ground_truth: Any) -> GroupRewards:
+        """Return those of a prompt for which `judges_groups` is true."""
+        return cls(tuple(parts_of(ground_truth)) if verifier == WEIGHTED else (Part(verifier, 1.0, ground_truth),))
+
+    @property
+    def alone(self) -> Any:
+        """Ground truth of `weighted` for the rewards that judge a response by itself; None without any."""
+        parts = [
+            {"verifier": part.verifier, "weight": part.weight, "ground_truth": part.ground_truth}
+            for part in self.parts
+            if not part.of_group
+        ]
+        return {"rewards": parts, PARTIAL: True} if parts else None
+
+    @property
+    def together(self) -> list[Any]:
+        """Ground truths of the functions that judge the group."""
+        return [part.ground_truth for part in self.parts if part.of_group]
+
+    async def score_alone(self, score: Scorer, response: str) -> Score | None:
+        """Judge one response by `alone`; None where there is no such reward."""
+        return None if self.alone is None else await score(WEIGHTED, response, self.alone)
+
+    async def score_together(self, score: Scorer, responses: list[str]) -> list[Score]:
+        """Call each function of the group, and return a score for each call, which has a reward for each response."""
+        calls = (score("function", responses, ground_truth) for ground_truth in self.together)
+        return list(await asyncio.gather(*calls))
+
+    def combined(self, index: int, alone: Score | None, together: Sequence[Score]) -> Score:
+        """Return the score of a response of the group, which passes where its first reward does.
+
+        Args:
+            index: number of the response in the group.
+            alone: what `score_alone` returned for it.
+            together: what `score_together` returned.
+        """
+        scores = [*([] if alone is None else [alone]), *together]
+        slow = max((score.slow for score in scores if score.slow), key=lambda call: call.seconds, default=None)
+        failed = next((score for score in scores if score.error is not None), None)
+        if failed is not None:
+            return replace(failed, slow=slow)
+        single, grouped = iter(() if alone is None else alone.rewards), iter(together)
+        rewards = [
+            Reward(part.name, part.weight, next(grouped).rewards[index].value) if part.of_group else next(single)
+            for part in self.parts
+        ]
+        named = zip(self.parts, rewards, strict=True)
+        details = [f"{part.name}: {reward.value}" for part, reward in named if part.of_group]
+        rewards += single  # recorded ones of weight 0
+        first = rewards[0].value or 0.0
+        passed = first >= 1 if self.parts[0].of_group else alone is not None and alone.passed
+        detail = "; ".join([*([] if alone is None else [alone.detail]), *details])
+        try:
+            score = Score.of_rewards(rewards, passed, detail)
+        except CannotJudge as reason:
+            return Score.unjudged(reason)
+        return replace(score, timed_out=any(part.timed_out for part in scores), slow=slow)
+
+
+async def score_group(score: Scorer, verifier: str, responses: list[str], ground_truth: Any) -> list[Score]:
+    """Judge all responses to a prompt for which `judges_groups` is true, and return their scores in the same order."""
+    rewards = GroupRewards.of(verifier, ground_truth)
+    together, alone = await asyncio.gather(
+        rewards.score_together(score, responses),
+        asyncio.gather(*(rewards.score_alone(score, response) for response in responses)),
+    )
+    return [rewards.combined(index, own, together) for index, own in enumerate(alone)]

@@ -1,0 +1,169 @@
+"""Calls of `async def` reward functions, many at a time in one process: they wait for a network at the same time.
+
+    judge ──► one worker, on whose event loop up to `IN_FLIGHT` calls wait ──► score
+                 │ it is lost: out of CPU time or memory, blocked, dead
+                 └─► the lanes, in which a call has a process to itself
+
+Each call has its own limit of wall time. What one of them does to the process, it does to all: then each is judged
+again by itself, under the limits of any function, and the functions that were in flight have no calls at the same time
+any more. A function counts as `async def` where the file of its module defines it so.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import itertools
+import json
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tasks.lineage.user_code import user_files
+from tasks.verifiers.functions import function_digest
+from tasks.verifiers.scores import CannotJudge, Score
+from tasks.verifiers.templates import Template, Worker
+
+if TYPE_CHECKING:
+    from tasks.verifiers.lanes import Counters
+
+IN_FLIGHT = 32
+"""Number of calls that wait in one process at a time; further ones wait for one of these to end."""
+GRACE_SECONDS = 5.0
+"""Seconds after a call's limit of wall time at which a process that has not ended the call itself counts as blocked."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Asked:
+    """A call in flight: the identity of its function, and the future of its answer, None where its worker was lost."""
+
+    function: str
+    answer: asyncio.Future[dict[str, Any] | None]
+
+
+class Overlapping:
+    """The worker process of calls that wait at the same time; it belongs to one event loop, and starts when needed.
+
+    Args:
+        template: forks the worker.
+        cpu_seconds: CPU seconds for which the worker may run without returning to its event loop.
+        wall_seconds: wall seconds of one call.
+        counters: counters of worker processes.
+    """
+
+    def __init__(self, template: Template, cpu_seconds: float, wall_seconds: float, counters: Counters) -> None:
+        self._template = template
+        self._cpu_seconds = cpu_seconds
+        self._wall_seconds = wall_seconds
+        self._counters = counters
+        self._slots = asyncio.Semaphore(IN_FLIGHT)
+        self._numbers = itertools.count()
+        self._overlaps: dict[str, bool] = {}
+        self._asked: dict[int, _Asked] = {}
+        self._worker: Worker | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
+
+    async def judge(self, call: dict[str, Any]) -> Score | None:
+        """Judge by a function; None where the call needs a process to itself.
+
+        Raises:
+            CannotJudge: no worker can be started, or the call is no JSON.
+        """
+        function = self._identity(call["ground_truth"])
+        if function is None:
+            return None
+        async with self._slots:
+            if not self._overlaps[function]:
+                return None
+            worker, number = await self._started(), next(self._numbers)
+            asked = self._asked[number] = _Asked(function, asyncio.get_running_loop().create_future())
+            try:
+                answer = await self._answer(worker, number, call, asked)
+            finally:
+                del self._asked[number]
+        if answer is None:  # lost, or not `async def` once it is imported
+            self._overlaps[function] = False
+            return None
+        return Score.from_json(answer)
+
+    async def close(self) -> None:
+        """Wait for no answers any more; the worker ends with its template."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+
+    def _identity(self, ground_truth: Any) -> str | None:
+        """Return what identifies a function whose calls may overlap; None for any other."""
+        if not isinstance(ground_truth, dict) or not isinstance(ground_truth.get("function"), str):
+            return None
+        identity = f"{ground_truth['function']} {ground_truth.get('digest', '')}"
+        if identity not in self._overlaps:
+            self._overlaps[identity] = is_async(ground_truth["function"])
+        return identity if self._overlaps[identity] else None
+
+    async def _answer(self, worker: Worker, number: int, call: dict[str, Any], asked: _Asked) -> dict[str, Any] | None:
+        limits = {"number": number, "cpu_seconds": self._cpu_seconds, "wall_seconds": self._wall_seconds}
+        try:
+            worker.writer.write(json.dumps(call | limits).encode() + b"\n")
+            async with asyncio.timeout(self._wall_seconds + GRACE_SECONDS):
+                return await asked.answer
+        except TimeoutError:
+            await self._lose(worker)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise CannotJudge(f"the call is no JSON: {error}") from None
+        return None
+
+    async def _started(self) -> Worker:
+        async with self._starting:
+            if self._worker is None:
+                self._worker = await self._template.fork(0, overlapping=True)
+                self._counters.started += 1
+                self._reading = asyncio.create_task(self._read(self._worker))
+            return self._worker
+
+    async def _read(self, worker: Worker) -> None:
+        """Hand answers to their calls until the worker ends."""
+        try:
+            while (line := await worker.reader.readline()).endswith(b"\n"):
+                answer = json.loads(line)
+                asked = self._asked.get(answer["number"])
+                if asked is not None and not asked.answer.done():
+                    asked.answer.set_result(answer["score"])
+        except ConnectionError:
+            pass
+        await self._lose(worker)
+
+    async def _lose(self, worker: Worker) -> None:
+        """End a worker that was lost or blocked; its calls, and later ones of their functions, are made alone."""
+        if worker is not self._worker:
+            return
+        self._worker = None
+        self._counters.died += 1
+        functions = sorted({asked.function for asked in self._asked.values()})
+        for function in functions:
+            self._overlaps[function] = False
+        for asked in self._asked.values():
+            if not asked.answer.done():
+                asked.answer.set_result(None)
+        if functions:
+            logger.warning(
+                "reward functions %s: their process was lost with %d calls in flight (out of CPU time or memory, "
+                "blocked, or dead); these calls are repeated, and made one by one from now on",
+                ", ".join(function.split()[0] for function in functions),
+                len(self._asked),
+            )
+        await self._template.end(worker)
+
+
+def is_async(function: str) -> bool:
+    """Return whether the file of a function's module defines it as `async def`; nothing is imported."""
+    module, _, name = function.rpartition(".")
+    try:
+        function_digest(function)
+        tree = ast.parse(user_files(module)[module].read_bytes())
+    except (CannotJudge, ImportError, SyntaxError, ValueError, OSError):  # the call itself says what is wrong
+        return False
+    return any(isinstance(node, ast.AsyncFunctionDef) and node.name == name for node in tree.body)
