@@ -55,8 +55,9 @@ def graded(row: Mapping[str, Any], source: SourceSpec) -> tuple[str, Any]:
             assert reward.function is not None
             handed = {name: present(row, name) for name in reward.columns} | {"ground_truth": truth}
             digest = function_digest(reward.function)
-            call = {"function": reward.function, "columns": handed, "digest": digest}
-            call |= {"group": True} if reward.group else {}
+            call: dict[str, Any] = {"function": reward.function, "columns": handed, "digest": digest}
+            if reward.group:
+                call["group"] = True
             part = {"verifier": "function", "ground_truth": call}
         parts.append(part | {"weight": reward.weight})
     if verifier == "function" and len(parts) == 1 and parts[0]["weight"] == 1:
