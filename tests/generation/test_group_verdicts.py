@@ -86,6 +86,7 @@ def test_tables_are_divided_between_prompts():
     assert list(by_whole_prompts([whole.slice(0, 0)])) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stops_early", [False, True])
 def test_sampling_judges_a_group_once_it_is_whole_and_never_stops_early(
     tiny_model, tmp_path, pool, monkeypatch, stops_early
@@ -112,6 +113,7 @@ def test_sampling_judges_a_group_once_it_is_whole_and_never_stops_early(
         assert rollouts["score"].to_pylist() == ranks(completions, completions)
 
 
+@pytest.mark.long
 def test_a_group_of_which_some_responses_are_cached_is_judged_with_them(tiny_model, tmp_path, monkeypatch):
     monkeypatch.setattr("tasks.generation.fill_cache.running_engine", CountingEngine())
     fewer = SAMPLING.model_copy(update={"samples": 2})
