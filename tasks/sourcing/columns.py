@@ -3,20 +3,45 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, get_args
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Literal, get_args
 
-from pydantic import field_validator
+from pydantic import AfterValidator, WithJsonSchema, field_validator
 
-from tasks.config import Config
+from tasks.config import Config, close_match
 from tasks.tables.schemas import Domain
+from tasks.verifiers.scores import OWN, is_own
 
 BuiltInVerifier = Literal["math", "code", "precise_if", "chat_reference", "chat_open"]
-"""Name of a verifier that this project has; it decides the domain of a row."""
-Verifier = Literal[BuiltInVerifier, "function"]
-"""Name of a source's verifier; `function` stands for the user's functions under `rewards`, and fits any domain."""
-VERIFIERS: tuple[Verifier, ...] = get_args(Verifier)
+"""Name of a verifier that this project has; with `row_verifier` it decides the domain of a row."""
+NamedVerifier = Literal[BuiltInVerifier, "function"]
+"""Name of a source's verifier that is no import path; `function` stands for the user's functions under `rewards`."""
+VERIFIERS: tuple[NamedVerifier, ...] = get_args(NamedVerifier)
 
-MODES_OF: dict[Verifier, tuple[str, ...]] = {
+
+def _checked(name: str, names: Sequence[str]) -> str:
+    if name in names or is_own(name):
+        return name
+    accepted = ", ".join(names)
+    raise ValueError(
+        f"no verifier is called so{close_match(name, names)}; accepted: {accepted}, and the import path of one of your "
+        "own, such as my_verifiers.chess"
+    )
+
+
+def _schema(names: Sequence[str]) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [{"enum": [*names], "type": "string"}, {"pattern": f"^{OWN}$", "type": "string"}]})
+
+
+Verifier = Annotated[str, AfterValidator(partial(_checked, names=VERIFIERS)), _schema(VERIFIERS)]
+"""Name of a source's verifier, or the import path of one of the user's own (`tasks.verifiers.own`)."""
+RewardVerifier = Annotated[
+    str, AfterValidator(partial(_checked, names=get_args(BuiltInVerifier))), _schema(get_args(BuiltInVerifier))
+]
+"""Name of a verifier beside a source's, or the import path of one of the user's own."""
+
+MODES_OF: dict[str, tuple[str, ...]] = {
     "math": ("sympy", "gsm8k", "exact"),
     "precise_if": ("strict", "loose", "both"),
     "chat_reference": ("grade", "pairwise"),
@@ -31,7 +56,7 @@ VERIFIERS_OF: dict[Domain, tuple[BuiltInVerifier, ...]] = {
 
 DOMAIN_OF: dict[BuiltInVerifier, Domain] = {name: domain for domain, names in VERIFIERS_OF.items() for name in names}
 
-COLUMNS_OF: dict[Verifier, tuple[str, ...]] = {
+COLUMNS_OF: dict[str, tuple[str, ...]] = {
     "math": ("ground_truth", "ground_truth_pattern", "integer_answers"),
     "code": ("tests", "setup"),
     "precise_if": ("instruction_ids", "kwargs"),
@@ -39,10 +64,15 @@ COLUMNS_OF: dict[Verifier, tuple[str, ...]] = {
     "chat_open": (),
     "function": ("ground_truth", "ground_truth_pattern"),
 }
-"""The column settings that only some verifiers read."""
+"""The column settings that only some verifiers read; one of the user's own reads those of `function`."""
 
 NO_COLUMNS = {"ground_truth_pattern", "integer_answers"}
 """The column settings that hold a pattern or a switch instead of the name of a column."""
+
+
+def columns_of(verifier: str) -> tuple[str, ...]:
+    """Return the column settings that a verifier reads, of those that only some read."""
+    return COLUMNS_OF.get(verifier, COLUMNS_OF["function"])
 
 
 class Columns(Config):
@@ -62,8 +92,8 @@ class Columns(Config):
     by the tests; None: the message stays as it is."""
     ground_truth: str = "ground_truth"
     """Column of the expected answer: text, a number, or for math also a list of texts of which one must match. For
-    `verifier: function` any JSON value, which the functions get as `ground_truth`; null where the column is left at its
-    default and the rows have none."""
+    `verifier: function`, and a verifier of your own, any JSON value, which they get as `ground_truth`; null where the
+    column is left at its default and the rows have none."""
     ground_truth_pattern: str | None = None
     """Regular expression that finds the answer inside the column `ground_truth`: its group if it has one, its last
     match if it has several (GSM8K: `#### (.+)`); None: the answer is all of the column."""

@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.config import SpecError
-from tasks.sourcing.columns import DOMAIN_OF
 from tasks.sourcing.files import Malformed
 from tasks.sourcing.ground_truths import asked_instead, graded, verifier_of
 from tasks.sourcing.loaders import Row, open_rows
@@ -178,7 +177,7 @@ def _prompt(index: int, row: Mapping[str, Any], source: SourceSpec, max_prompt_c
     return Prompt(
         {
             "prompt_id": identity,
-            "domain": source.domain if own == "function" else DOMAIN_OF[own],
+            "domain": source.domain_of(own),
             "source": source.name,
             "row": index,
             "messages": chat.messages,

@@ -22,12 +22,15 @@ from tasks.sourcing.columns import (
     VERIFIERS_OF,
     BuiltInVerifier,
     Columns,
+    RewardVerifier,
     Verifier,
+    columns_of,
 )
 from tasks.sourcing.loader_specs import Loader
 from tasks.tables.schemas import DOMAINS
+from tasks.verifiers.scores import OWN
 
-IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+IMPORT_PATH = re.compile(OWN)
 
 VERIFIER_OF_LOADER: dict[str, BuiltInVerifier] = {
     "instructions": "precise_if",
@@ -57,13 +60,14 @@ TopUp = Annotated[Annotated[float, Field(gt=1, allow_inf_nan=False)] | Literal["
 
 
 class RewardSpec(Config):
-    """A reward of a source: a function of the user's own, or another verifier beside the source's."""
+    """A reward of a source: a function, or another verifier beside the source's."""
 
     function: str | None = None
     """Import path of a function with TRL's signature (`tasks.verifiers.functions`), in the working directory or on the
     Python path, such as `rewards.format_reward`. Give either this or `verifier`."""
-    verifier: BuiltInVerifier | None = None
-    """Name of another verifier, which reads the same columns as the source's own. Give either this or `function`."""
+    verifier: RewardVerifier | None = None
+    """Name of another verifier, or the import path of one of your own, which reads the same columns as the source's
+    own. Give either this or `function`."""
     weight: float = 1.0
     """Factor of the reward in the sum; below 0 for a penalty."""
     columns: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
@@ -97,11 +101,13 @@ class SourceSpec(Config):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Name of the source, without spaces and unique in the data file; it becomes the column `source`."""
     domain: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    """Domain of the prompts: `math`, `code`, `precise_if` or `chat`, and with `verifier: function` any name without
-    spaces; not given with `row_verifier`, where a row has the domain of its verifier."""
+    """Domain of the prompts: any name without spaces; `math`, `code`, `precise_if` and `chat` go with their own
+    verifiers. Not given with `row_verifier`, where a row has the domain of its verifier."""
     verifier: Verifier | None = None
-    """Verifier that scores the responses; one of those that the domain takes. `function`: the functions of `rewards`
-    alone, of which the first decides whether a response passes; it fits any domain, one of your own too."""
+    """Verifier that scores the responses: `math`, `code`, `precise_if`, `chat_reference`, `chat_open`; or the import
+    path of one of your own, such as `my_verifiers.chess`, a module in the working directory or on the Python path
+    (`tasks.verifiers.own`); or `function`, the functions of `rewards` alone, of which the first decides whether a
+    response passes."""
     row_verifier: RowVerifier | None = None
     """Verifier of each row, instead of `domain` and `verifier`, for a published mixture whose rows name theirs."""
     loader: Loader
@@ -158,19 +164,15 @@ class SourceSpec(Config):
         if self.domain is None or self.verifier is None:
             missing = "domain" if self.domain is None else "verifier"
             accepted = ", ".join(DOMAINS if self.domain is None else VERIFIERS)
-            raise ValueError(f"{missing}: required key is missing; one of {accepted}; or give row_verifier")
-        if self.verifier == "function":
-            return self
-        fitting = {str(domain): names for domain, names in VERIFIERS_OF.items()}
-        if self.domain not in fitting:
-            accepted = ", ".join(DOMAINS)
+            other = "any other name" if self.domain is None else "the import path of one of your own"
+            raise ValueError(f"{missing}: required key is missing; one of {accepted}, or {other}; or give row_verifier")
+        fitting = {str(domain): names for domain, names in VERIFIERS_OF.items()}.get(self.domain)
+        if fitting is not None and self.verifier in VERIFIERS and self.verifier not in (*fitting, "function"):
+            accepted = ", ".join((*fitting, "function"))
             raise ValueError(
-                f"domain {self.domain!r} is none of {accepted}{close_match(self.domain, DOMAINS)}; one of another name "
-                "is for verifier: function"
+                f"verifier {self.verifier!r} does not fit domain {self.domain!r}, which takes {accepted}, or one of "
+                "your own; a domain of another name takes any"
             )
-        if self.verifier not in fitting[self.domain]:
-            accepted = ", ".join((*fitting[self.domain], "function"))
-            raise ValueError(f"verifier {self.verifier!r} does not fit domain {self.domain!r}, which takes {accepted}")
         return self
 
     @model_validator(mode="after")
@@ -180,7 +182,7 @@ class SourceSpec(Config):
             raise ValueError(f"the loader {self.loader.kind!r} makes prompts for the verifier {wanted!r} only")
         every = {name for names in COLUMNS_OF.values() for name in names}
         unread = (self.columns.model_fields_set & every) - {
-            name for verifier in self.verifiers for name in COLUMNS_OF[verifier]
+            name for verifier in self.verifiers for name in columns_of(verifier)
         }
         if any(getattr(self.columns, name) != Columns.model_fields[name].default for name in unread):
             read_by = self.verifier or ", ".join(sorted(self.verifiers))
@@ -223,10 +225,14 @@ class SourceSpec(Config):
         return self
 
     @property
-    def verifiers(self) -> set[Verifier]:
+    def verifiers(self) -> set[str]:
         """The verifiers of the source's rows and of its further rewards."""
         own = self.row_verifier.names.values() if self.row_verifier else [self.verifier]
         return {name for name in (*own, *(reward.verifier for reward in self.rewards)) if name is not None}
+
+    def domain_of(self, verifier: str) -> str:
+        """Return the domain of a row with this verifier."""
+        return self.domain or {str(name): domain for name, domain in DOMAIN_OF.items()}[verifier]
 
     @property
     def domains(self) -> set[str]:
@@ -238,9 +244,10 @@ class SourceSpec(Config):
     def paths(self) -> list[str]:
         """Return the columns that the source's rows must have, and paths into them."""
         columns = self.columns
-        settings = [name for verifier in sorted(self.verifiers) for name in COLUMNS_OF[verifier]]
+        settings = [name for verifier in sorted(self.verifiers) for name in columns_of(verifier)]
         named = [getattr(columns, name) for name in dict.fromkeys(settings) if name not in NO_COLUMNS]
-        if self.verifiers == {"function"} and columns.ground_truth == Columns().ground_truth:
+        of_the_users = all(columns_of(name) == columns_of("function") for name in self.verifiers)
+        if of_the_users and columns.ground_truth == Columns().ground_truth:
             named.remove(columns.ground_truth)  # rows without an answer need no such column
         handed = [name for reward in self.rewards for name in reward.columns]
         naming = [self.row_verifier.column] if self.row_verifier else []

@@ -10,6 +10,7 @@ filtering, training and evaluation agree. Ground truths are JSON values:
     chat_open       null
     function        {"function": "rewards.accuracy_reward", "columns": {...}}
     weighted        {"rewards": [{"verifier": ..., "weight": ..., "ground_truth": ...}, ...]}
+    my.own          {"ground_truth": ...}: a verifier of a user's own, by import path (`tasks.verifiers.own`)
 
 Importing this package loads no checker: SymPy and the others live in the worker processes.
 """
@@ -54,7 +55,7 @@ def verify(verifier: str, response: str, ground_truth: Any, *, messages: Message
     first.
 
     Args:
-        verifier: one of `VERIFIERS`.
+        verifier: one of `VERIFIERS`, or the import path of one's own.
         response: the policy's text, thinking part included.
         ground_truth: a JSON value, as described in the module's docstring.
         messages: the turns of the prompt, for verifiers that read the prompt.

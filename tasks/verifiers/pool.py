@@ -2,7 +2,7 @@
 
     submit ──────┐  _schedule                _cached                    _judge
     score  ──────┼────────────► event loop ──────────► cache, or ──────────────► lanes of processes: math, precise_if,
-    score_many ──┘  (any thread)             an equal call in flight      │      │   function
+    score_many ──┘  (any thread)             an equal call in flight      │      │   function, verifiers of a user's own
                                                                           │      ├► the client of a code server
                                                                           │      └► the client of a judge of chat
                                                                           └► the parts of a weighted call, each
@@ -31,7 +31,7 @@ from tasks.verifiers import functions, registry
 from tasks.verifiers.calls import Call, Messages, Verifier, VerifierStats
 from tasks.verifiers.config import VerifiersConfig
 from tasks.verifiers.lanes import LaneLimits, Lanes
-from tasks.verifiers.scores import CannotJudge, Score
+from tasks.verifiers.scores import CannotJudge, Score, is_own
 from tasks.verifiers.weighted import combine, parts_of
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class VerifierPool:
         self._tasks: set[asyncio.Task[Score]] = set()
         self._owner = os.getpid()
         self._closed = False
-        self._closing_lock = threading.Lock()
+        self._closing_lock, self._own_lock = threading.Lock(), threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="verifiers", daemon=True)
         self._thread.start()
@@ -184,7 +184,7 @@ class VerifierPool:
             for verifier, stats in self.stats().items()
             for name, value in stats.figures().items()
         }
-        for verifier, judge in self._judges.items():
+        for verifier, judge in list(self._judges.items()):  # one of a user's own may be added meanwhile
             about = "judge" if verifier in registry.CHAT else verifier
             figures |= {f"{about}/{name}": value for name, value in self._on_loop(judge.usage).items()}
         return figures
@@ -222,6 +222,8 @@ class VerifierPool:
             raise RuntimeError(CLOSED)
 
     def _starting(self, verifiers: Iterable[str]) -> list[Lanes | CodeClient]:
+        for verifier in filter(is_own, verifiers := list(verifiers)):
+            self._add_own(verifier)
         return [self._startable[verifier] for verifier in dict.fromkeys(verifiers) if verifier in self._startable]
 
     def _on_loop(self, look: Callable[[], Result]) -> Result:
@@ -305,9 +307,18 @@ class VerifierPool:
     def _verifier(self, call: Call) -> Verifier:
         if not isinstance(call.response, str):
             raise CannotJudge(f"the response is of type {type(call.response).__name__}, not a string")
+        if is_own(call.verifier):
+            self._add_own(call.verifier)
         if call.verifier not in self._judges:
             raise CannotJudge(f"{call.verifier} needs a judge, and none is configured (verifiers.judge)")
         return self._judges[call.verifier]
+
+    def _add_own(self, verifier: str) -> None:
+        """Add the lanes of a verifier of a user's own, unless they are there."""
+        with self._own_lock:
+            if verifier not in self._judges:
+                lanes = Lanes(verifier, _computing(self.workers, self.config))
+                self._startable[verifier] = self._judges[verifier] = lanes
 
     async def _parts(self, call: Call) -> Score:
         """Judge the parts of a weighted call at the same time, each as a call of its own."""
@@ -327,11 +338,16 @@ class VerifierPool:
             self._loop.call_soon(self._loop.stop)
 
 
+def _computing(workers: int, config: VerifiersConfig) -> LaneLimits:
+    """Return the bounds of the processes of a verifier that only computes."""
+    seconds, processes = config.time_limit_seconds, config.processes(workers)
+    return LaneLimits(processes, seconds, WALL_FACTOR * seconds, config.memory_mib)
+
+
 def _lanes(workers: int, config: VerifiersConfig) -> dict[str, Lanes]:
-    """Return the lanes of the verifiers that judge in worker processes, by verifier."""
-    seconds, memory, processes = config.time_limit_seconds, config.memory_mib, config.processes(workers)
-    computing = LaneLimits(processes, seconds, WALL_FACTOR * seconds, memory)
-    calling = LaneLimits(processes, seconds, FUNCTION_WALL_FACTOR * seconds, memory, quick=False, locked_up=False)
+    """Return the lanes of our verifiers that judge in worker processes, by verifier."""
+    computing, seconds = _computing(workers, config), config.time_limit_seconds
+    calling = computing._replace(wall_seconds=FUNCTION_WALL_FACTOR * seconds, quick=False, locked_up=False)
     return {
         "math": Lanes("math", computing),
         "precise_if": Lanes("precise_if", computing, os.environ.get("NLTK_DATA")),

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tasks.verifiers.scores import VERIFIERS, CannotJudge, GroundTruthError, Reward, Score
+from tasks.verifiers.scores import VERIFIERS, CannotJudge, GroundTruthError, Reward, Score, is_own
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,7 @@ def _part(part: Any) -> Part:
     weight = part["weight"]
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight) or weight == 0:
         raise GroundTruthError(f"the weight of a reward must be a finite number other than 0, got {weight!r}")
-    if part["verifier"] not in VERIFIERS or part["verifier"] == "weighted":
+    known = part["verifier"] in VERIFIERS or is_own(part["verifier"])
+    if not known or part["verifier"] == "weighted":
         raise GroundTruthError(f"a reward cannot be judged by {part['verifier']!r}")
     return Part(part["verifier"], float(weight), part["ground_truth"])
