@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TypeVar
 
 from tasks.generation.models import HubModel, ModelError, ModelSpec, PackagedGguf
 from tasks.lineage.code_digest import LOCK, pinned_version
 from tasks.sourcing.hub import resolve_revision
 from tasks.tables.content_digest import file_digest
 from tasks.verifiers import VerifiersConfig
+from tasks.verifiers.chat.config import ClassifierConfig, JudgeConfig
+
+Model = TypeVar("Model", JudgeConfig, ClassifierConfig)
 
 
 def fingerprinted_model(spec: ModelSpec) -> ModelSpec:
@@ -37,13 +41,17 @@ def fingerprinted_model(spec: ModelSpec) -> ModelSpec:
 
 
 def fingerprinted(verifiers: VerifiersConfig) -> VerifiersConfig:
-    """Return `verifiers` with a digest of the judge's model where that is a folder: a changed one is another input."""
-    judge = verifiers.judge
-    if (
-        judge is None
-        or judge.fingerprint is not None
-        or getattr(judge, "url", None) is not None
-        or not Path(judge.model).is_dir()
-    ):
-        return verifiers
-    return verifiers.model_copy(update={"judge": judge.model_copy(update={"fingerprint": file_digest(judge.model)})})
+    """Return `verifiers` with a digest of each model in a folder, of a judge or a reward model.
+
+    A changed one is another input.
+    """
+    models = {name: _fingerprinted(model) for name, model in verifiers.reward_models.items()}
+    judge = verifiers.judge and _fingerprinted(verifiers.judge)
+    return verifiers.model_copy(update={"judge": judge, "reward_models": models})
+
+
+def _fingerprinted(model: Model) -> Model:
+    is_elsewhere = getattr(model, "url", None) is not None
+    if model.fingerprint is not None or is_elsewhere or not Path(model.model).is_dir():
+        return model
+    return model.model_copy(update={"fingerprint": file_digest(model.model)})

@@ -58,7 +58,7 @@ def check_own_verifiers(source: SourceSpec, rows: list[loaders.Row], data: DataF
         usable = {name: _usable(name, source, rows, where) for name in names}
     except CannotJudge as reason:
         raise SpecError(f"{where}: {reason}") from None
-    with VerifierPool(1, data.verifiers.model_copy(update={"judge": None})) as pool:
+    with VerifierPool(1, data.verifiers.model_copy(update={"judge": None, "reward_models": {}})) as pool:
         for name, few in usable.items():
             _check(pool, name, few, where)
 

@@ -22,7 +22,13 @@ from tasks.inputs.experiments import Experiment
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.inputs.fingerprints import fingerprinted, fingerprinted_model
 from tasks.inputs.heldout import check_heldout
-from tasks.inputs.judges import check_has_judge, check_judge, check_policy_server, report_unjudgeable
+from tasks.inputs.judges import (
+    check_has_judge,
+    check_judge,
+    check_policy_server,
+    check_reward_models,
+    report_unjudgeable,
+)
 from tasks.inputs.memory_needs import check_memory, judge_gpus
 from tasks.inputs.own_verifiers import check_own_verifiers
 from tasks.inputs.rewards import check_rewards
@@ -215,6 +221,7 @@ def check_together(data: DataFile, training: Recipe, evaluation: EvaluationFile)
     names = [source.name for source in data.used_sources]
     for source in data.used_sources:
         check_has_judge(source, data)
+    check_reward_models(data, [*evaluation.benchmarks, *training.benchmarks])
     for name in data.cleaning.priority:
         must_be_one_of(name, names, f"{data.name}: cleaning.priority", "source")
     if data.cleaning.filters.ground_truths and not any("math" in source.verifiers for source in data.used_sources):

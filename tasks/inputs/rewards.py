@@ -65,7 +65,7 @@ def check_rewards(source: SourceSpec, rows: list[loaders.Row], data: DataFile) -
         usable = _usable(source, rows) or [_made_up(source)]
     except CannotJudge as reason:
         raise SpecError(f"{where}: {reason}") from None
-    with VerifierPool(1, data.verifiers.model_copy(update={"judge": None})) as pool:
+    with VerifierPool(1, data.verifiers.model_copy(update={"judge": None, "reward_models": {}})) as pool:
         for name in dict.fromkeys(names):
             _check(pool, name, usable, where)
 

@@ -15,8 +15,8 @@ from tasks.verifiers.scores import OWN, is_own
 
 BuiltInVerifier = Literal["math", "code", "precise_if", "chat_reference", "chat_open"]
 """Name of a verifier that this project has; with `row_verifier` it decides the domain of a row."""
-NamedVerifier = Literal[BuiltInVerifier, "function"]
-"""Name of a source's verifier that is no import path; `function` stands for the user's functions under `rewards`."""
+NamedVerifier = Literal[BuiltInVerifier, "function", "reward_model"]
+"""Name of a source's verifier that is no import path; the last two stand for what is under `rewards`, and that alone."""
 VERIFIERS: tuple[NamedVerifier, ...] = get_args(NamedVerifier)
 
 
@@ -41,6 +41,9 @@ RewardVerifier = Annotated[
 ]
 """Name of a verifier beside a source's, or the import path of one of the user's own."""
 
+IN_REWARDS = ("function", "reward_model")
+"""Verifiers of a source that has none beside its `rewards`, of which the first is of this kind."""
+
 MODES_OF: dict[str, tuple[str, ...]] = {
     "math": ("sympy", "gsm8k", "exact"),
     "precise_if": ("strict", "loose", "both"),
@@ -63,6 +66,7 @@ COLUMNS_OF: dict[str, tuple[str, ...]] = {
     "chat_reference": ("ground_truth", "ground_truth_pattern"),
     "chat_open": (),
     "function": ("ground_truth", "ground_truth_pattern"),
+    "reward_model": (),
 }
 """The column settings that only some verifiers read; one of the user's own reads those of `function`."""
 

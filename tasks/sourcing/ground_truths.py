@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import Any
 
 from tasks.sourcing.code_tests import read_tests
-from tasks.sourcing.columns import Columns
+from tasks.sourcing.columns import IN_REWARDS, Columns
 from tasks.sourcing.integer_answers import whole
 from tasks.sourcing.spec import SourceSpec
 from tasks.sourcing.values import UnusableError, only, present, root, structure, value_at
@@ -50,9 +50,11 @@ def graded(row: Mapping[str, Any], source: SourceSpec) -> tuple[str, Any]:
     if not source.rewards:
         return verifier, truth
     own = {"verifier": verifier, "weight": source.weight, "ground_truth": truth}
-    parts = [] if verifier == "function" else [own]
+    parts = [] if verifier in IN_REWARDS else [own]
     for reward in source.rewards:
-        if reward.verifier is not None:
+        if reward.reward_model is not None:
+            part = {"verifier": "reward_model", "ground_truth": {"reward_model": reward.reward_model}}
+        elif reward.verifier is not None:
             part = {"verifier": reward.verifier, "ground_truth": ground_truth(row, reward.verifier, source.columns)}
         else:
             assert reward.function is not None
@@ -62,7 +64,7 @@ def graded(row: Mapping[str, Any], source: SourceSpec) -> tuple[str, Any]:
             call = {"function": reward.function, "columns": handed, "digest": digest}
             part = {"verifier": "function", "ground_truth": call}
         parts.append(part | {"weight": reward.weight})
-    if verifier == "function" and len(parts) == 1 and parts[0]["weight"] == 1:
+    if verifier in IN_REWARDS and len(parts) == 1 and parts[0]["weight"] == 1:
         return verifier, parts[0]["ground_truth"]
     return "weighted", {"rewards": parts}
 
@@ -94,7 +96,7 @@ def _of_ours(row: Mapping[str, Any], verifier: str, columns: Columns) -> Any:
         case "chat_open":
             return None
         case _:
-            assert verifier == "function", "the spec has checked the name"
+            assert verifier in IN_REWARDS, "the spec has checked the name"
             return _handed(row, columns)
 
 

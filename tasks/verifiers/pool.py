@@ -4,7 +4,7 @@
     score  ──────┼────────────► event loop ──────────► cache, or ──────────────► lanes of processes: math, precise_if,
     score_many ──┘  (any thread)             an equal call in flight      │      │   function, verifiers of a user's own
                                                                           │      ├► the client of a code server
-                                                                          │      └► the client of a judge of chat
+                                                                          │      └► the judge of chat, reward models
                                                                           └► the parts of a weighted call, each
                                                                              through _cached as a call of its own
 
@@ -57,16 +57,25 @@ class VerifierPool:
     It is thread-safe, usable from asyncio, and ended by `close` or as a context manager.
     """
 
-    def __init__(self, workers: int = 1, config: VerifiersConfig | None = None, *, max_pending: int = 256) -> None:
+    def __init__(
+        self,
+        workers: int = 1,
+        config: VerifiersConfig | None = None,
+        *,
+        max_pending: int = 256,
+        judge_gpus: int | None = None,
+    ) -> None:
         """Create the pool without starting a process.
 
         Args:
             workers: processes of each verifier that judge at one time; half as many more take the calls that need long.
             config: limits and options of the verifiers.
             max_pending: calls of `submit` that may wait or run at one time; a further one blocks its caller.
+            judge_gpus: the last GPUs of this process's, which the judge of chat has; None: as `config` says.
 
         Raises:
-            ValueError: `workers` or `max_pending` is not above 0, or a judge's key is missing in the environment.
+            ValueError: `workers` or `max_pending` is not above 0, a judge's key is missing in the environment, or a
+                reward model cannot be loaded.
         """
         for name, value in (("workers", workers), ("max_pending", max_pending)):
             if value <= 0:
@@ -77,7 +86,8 @@ class VerifierPool:
 
         self._code = CodeClient(self.config.code, workers)
         self._startable: dict[str, Lanes | CodeClient] = {**_lanes(workers, self.config), "code": self._code}
-        self._judges: dict[str, Verifier] = self._startable | _chat(self.config)
+        taken = self.config.judge_gpus if judge_gpus is None else judge_gpus
+        self._judges: dict[str, Verifier] = self._startable | _chat(self.config) | _reward_models(self.config, taken)
         self._pending = threading.BoundedSemaphore(max_pending)
         self._stats: dict[str, VerifierStats] = defaultdict(VerifierStats)
         self._scores: OrderedDict[bytes, Score] = OrderedDict()
@@ -299,9 +309,14 @@ class VerifierPool:
         return score
 
     def _processes(self, verifier: str) -> int:
-        """Return how many processes can be busy for a verifier: one server of chat, none for the sum of other calls."""
+        """Return how many processes can be busy for a verifier: one server of chat, none for the sum of other calls.
+
+        A reward model is one, too.
+        """
         if verifier == registry.WEIGHTED:
             return 0
+        if verifier == registry.REWARD_MODEL:
+            return len(self.config.reward_models)
         return 1 if verifier in registry.CHAT else self.workers
 
     def _verifier(self, call: Call) -> Verifier:
@@ -310,7 +325,9 @@ class VerifierPool:
         if is_own(call.verifier):
             self._add_own(call.verifier)
         if call.verifier not in self._judges:
-            raise CannotJudge(f"{call.verifier} needs a judge, and none is configured (verifiers.judge)")
+            wanted = "a judge, and none" if call.verifier in registry.CHAT else "reward models, and none"
+            option = "judge" if call.verifier in registry.CHAT else "reward_models"
+            raise CannotJudge(f"{call.verifier} needs {wanted} is configured (verifiers.{option})")
         return self._judges[call.verifier]
 
     def _add_own(self, verifier: str) -> None:
@@ -361,3 +378,11 @@ def _chat(config: VerifiersConfig) -> dict[str, Verifier]:
     from tasks.verifiers.chat import make_judge
 
     return dict.fromkeys(registry.CHAT, make_judge(config.judge))
+
+
+def _reward_models(config: VerifiersConfig, judge_gpus: int) -> dict[str, Verifier]:
+    if not config.reward_models:
+        return {}
+    from tasks.verifiers.chat.reward_model import NamedRewardModels
+
+    return {registry.REWARD_MODEL: NamedRewardModels(config.reward_models, judge_gpus)}

@@ -12,12 +12,11 @@ from collections.abc import Collection
 from typing import Any, Protocol, cast
 
 from tasks.verifiers.calls import Messages
+from tasks.verifiers.config import CHAT, REWARD_MODEL
 from tasks.verifiers.scores import VERIFIERS, CannotJudge, Score, is_own
 
 WEIGHTED = "weighted"
 """Name of the verifier that combines others."""
-CHAT = ("chat_reference", "chat_open")
-"""Names of the verifiers that ask a judge of chat."""
 TOO_LARGE = "too large or too deep to judge"
 """The beginning of the detail of a response that exhausted the memory or the stack."""
 
@@ -26,6 +25,7 @@ _MODULES = {
     "code": "tasks.verifiers.code",
     "precise_if": "tasks.verifiers.instructions",
     "function": "tasks.verifiers.functions",
+    REWARD_MODEL: "tasks.verifiers.reward_models",
 }
 
 
@@ -98,6 +98,17 @@ def verifiers_of(verifier: str, ground_truth: Any) -> set[str]:
     from tasks.verifiers.weighted import parts_of
 
     return {part.verifier for part in parts_of(ground_truth)}
+
+
+def reward_models_of(verifier: str, ground_truth: Any) -> set[str]:
+    """Return the names of the reward models that score by a well-formed ground truth, alone or among others."""
+    if verifier == REWARD_MODEL:
+        return {str(ground_truth["reward_model"])}
+    if verifier != WEIGHTED:
+        return set()
+    from tasks.verifiers.weighted import parts_of
+
+    return {name for part in parts_of(ground_truth) for name in reward_models_of(part.verifier, part.ground_truth)}
 
 
 def module_of(verifier: str) -> VerifierModule:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
-Verifier = Literal["math", "code", "precise_if", "chat_reference", "chat_open", "function", "weighted"]
+Verifier = Literal["math", "code", "precise_if", "chat_reference", "chat_open", "function", "reward_model", "weighted"]
 """Name of a verifier of this project; a verifier of a user's own has its import path as its name (`is_own`)."""
 VERIFIERS: tuple[Verifier, ...] = get_args(Verifier)
 """All names of verifiers of this project."""

@@ -25,9 +25,9 @@ class Part:
 
     @property
     def name(self) -> str:
-        """Name of the reward in metrics: that of its function, or else of its verifier."""
-        named = self.verifier == "function" and isinstance(self.ground_truth, dict)
-        return str(self.ground_truth.get("function", self.verifier)) if named else self.verifier
+        """Name of the reward in metrics: that of its function or reward model, or else of its verifier."""
+        named = self.verifier in ("function", "reward_model") and isinstance(self.ground_truth, dict)
+        return str(self.ground_truth.get(self.verifier, self.verifier)) if named else self.verifier
 
 
 def parts_of(ground_truth: Any) -> list[Part]:
