@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeVar
 
 from tasks.generation.models import HubModel, ModelError, ModelSpec, PackagedGguf
 from tasks.lineage.code_digest import LOCK, pinned_version
@@ -11,8 +10,6 @@ from tasks.sourcing.hub import resolve_revision
 from tasks.tables.content_digest import file_digest
 from tasks.verifiers import VerifiersConfig
 from tasks.verifiers.chat.config import ClassifierConfig, JudgeConfig
-
-Model = TypeVar("Model", JudgeConfig, ClassifierConfig)
 
 
 def fingerprinted_model(spec: ModelSpec) -> ModelSpec:
@@ -45,13 +42,13 @@ def fingerprinted(verifiers: VerifiersConfig) -> VerifiersConfig:
 
     A changed one is another input.
     """
-    models = {name: _fingerprinted(model) for name, model in verifiers.reward_models.items()}
-    judge = verifiers.judge and _fingerprinted(verifiers.judge)
+    models = {name: model.model_copy(update=_digest(model)) for name, model in verifiers.reward_models.items()}
+    judge = verifiers.judge and verifiers.judge.model_copy(update=_digest(verifiers.judge))
     return verifiers.model_copy(update={"judge": judge, "reward_models": models})
 
 
-def _fingerprinted(model: Model) -> Model:
+def _digest(model: JudgeConfig | ClassifierConfig) -> dict[str, str]:
+    """Return the field that identifies a model in a folder; nothing for another, and where it is known."""
     is_elsewhere = getattr(model, "url", None) is not None
-    if model.fingerprint is not None or is_elsewhere or not Path(model.model).is_dir():
-        return model
-    return model.model_copy(update={"fingerprint": file_digest(model.model)})
+    is_known = model.fingerprint is not None or is_elsewhere or not Path(model.model).is_dir()
+    return {} if is_known else {"fingerprint": file_digest(model.model)}

@@ -16,7 +16,7 @@ from tasks.verifiers.scores import OWN, is_own
 BuiltInVerifier = Literal["math", "code", "precise_if", "chat_reference", "chat_open"]
 """Name of a verifier that this project has; with `row_verifier` it decides the domain of a row."""
 NamedVerifier = Literal[BuiltInVerifier, "function", "reward_model"]
-"""Name of a source's verifier that is no import path; the last two stand for what is under `rewards`, and that alone."""
+"""Name of a source's verifier that is no import path; the last two stand for what is under `rewards` alone."""
 VERIFIERS: tuple[NamedVerifier, ...] = get_args(NamedVerifier)
 
 

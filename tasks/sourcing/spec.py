@@ -126,9 +126,9 @@ class SourceSpec(Config):
     """Factor of the verifier's reward in the sum, where `rewards` names others; `verifier: function` and `reward_model`
     have none."""
     rewards: list[RewardSpec] = []  # noqa: RUF012 (pydantic copies defaults)
-    """Further rewards beside the verifier's, or all of them with `verifier: function` or `reward_model`. Training maximises the weighted
-    sum; a score is the weighted mean, clipped to [0, 1]; whether a response passes is decided by the first alone, which
-    is the verifier's."""
+    """Further rewards beside the verifier's, or all of them with `verifier: function` or `reward_model`. Training
+    maximises the weighted sum; a score is the weighted mean, clipped to [0, 1]; whether a response passes is decided by
+    the first alone, which is the verifier's where there is one."""
     transform: str | None = None
     """Import path of a function that rewrites rows (`tasks.sourcing.transforms`), such as `my_transforms.split`; None:
     rows are used as they are."""

@@ -39,9 +39,9 @@ class VerifiersConfig(Config):
     judge: AnyJudgeConfig | None = None
     """LM judge or reward model of `chat_reference` and `chat_open`; None where no prompt needs one."""
     reward_models: dict[ModelName, NamedRewardModelConfig] = {}  # noqa: RUF012 (pydantic copies defaults)
-    """Reward models by name, as in `{helpful: {model: models/helpful, squash: false}}`, which sources name in `rewards`:
-    `{reward_model: helpful, weight: 0.5}`. Each runs in the process that judges, on the GPU that it has alone
-    (`device`), or on its cores."""
+    """Reward models by name, as in `{helpful: {model: models/helpful, squash: false}}`. Sources name them in `rewards`,
+    as in `{reward_model: helpful, weight: 0.5}`. Each runs in the process that judges, on a GPU of its own or on cores
+    (`device`)."""
 
     @field_validator("reward_models")
     @classmethod

@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from tasks.verifiers import functions, registry
 from tasks.verifiers.calls import Call, Messages, Verifier, VerifierStats
 from tasks.verifiers.config import VerifiersConfig
-from tasks.verifiers.lanes import LaneLimits, Lanes
+from tasks.verifiers.lanes import Lanes
+from tasks.verifiers.makers import judge_of_chat, lanes, lanes_of_own, reward_models
 from tasks.verifiers.scores import CannotJudge, Score, is_own
 from tasks.verifiers.weighted import combine, parts_of
 
@@ -39,12 +40,6 @@ if TYPE_CHECKING:
 
 CLOSED = "the verifier pool was closed"
 """The error of calls that were in flight when the pool was closed, or that come later."""
-WALL_FACTOR, FUNCTION_WALL_FACTOR = 100, 6
-"""Wall seconds per CPU second of the limit, after which a call is given up.
-
-`WALL_FACTOR` is for verifiers that only compute, and may have to wait for a core; `FUNCTION_WALL_FACTOR` is for a
-user's function, which may wait for anything."""
-
 AHEAD = 1024
 """Most calls that `VerifierPool.scores` has scheduled beyond the one whose score it waits for."""
 
@@ -85,9 +80,11 @@ class VerifierPool:
         from tasks.verifiers.code.client import CodeClient  # with the library of its requests
 
         self._code = CodeClient(self.config.code, workers)
-        self._startable: dict[str, Lanes | CodeClient] = {**_lanes(workers, self.config), "code": self._code}
+        self._startable: dict[str, Lanes | CodeClient] = {**lanes(workers, self.config), "code": self._code}
         taken = self.config.judge_gpus if judge_gpus is None else judge_gpus
-        self._judges: dict[str, Verifier] = self._startable | _chat(self.config) | _reward_models(self.config, taken)
+        self._judges: dict[str, Verifier] = (
+            self._startable | judge_of_chat(self.config) | reward_models(self.config, taken)
+        )
         self._pending = threading.BoundedSemaphore(max_pending)
         self._stats: dict[str, VerifierStats] = defaultdict(VerifierStats)
         self._scores: OrderedDict[bytes, Score] = OrderedDict()
@@ -334,8 +331,7 @@ class VerifierPool:
         """Add the lanes of a verifier of a user's own, unless they are there."""
         with self._own_lock:
             if verifier not in self._judges:
-                lanes = Lanes(verifier, _computing(self.workers, self.config))
-                self._startable[verifier] = self._judges[verifier] = lanes
+                self._startable[verifier] = self._judges[verifier] = lanes_of_own(verifier, self.workers, self.config)
 
     async def _parts(self, call: Call) -> Score:
         """Judge the parts of a weighted call at the same time, each as a call of its own."""
@@ -353,36 +349,3 @@ class VerifierPool:
             await asyncio.gather(*ending)
         finally:
             self._loop.call_soon(self._loop.stop)
-
-
-def _computing(workers: int, config: VerifiersConfig) -> LaneLimits:
-    """Return the bounds of the processes of a verifier that only computes."""
-    seconds, processes = config.time_limit_seconds, config.processes(workers)
-    return LaneLimits(processes, seconds, WALL_FACTOR * seconds, config.memory_mib)
-
-
-def _lanes(workers: int, config: VerifiersConfig) -> dict[str, Lanes]:
-    """Return the lanes of our verifiers that judge in worker processes, by verifier."""
-    computing, seconds = _computing(workers, config), config.time_limit_seconds
-    calling = computing._replace(wall_seconds=FUNCTION_WALL_FACTOR * seconds, quick=False, locked_up=False)
-    return {
-        "math": Lanes("math", computing),
-        "precise_if": Lanes("precise_if", computing, os.environ.get("NLTK_DATA")),
-        "function": Lanes("function", calling),
-    }
-
-
-def _chat(config: VerifiersConfig) -> dict[str, Verifier]:
-    if config.judge is None:
-        return {}
-    from tasks.verifiers.chat import make_judge
-
-    return dict.fromkeys(registry.CHAT, make_judge(config.judge))
-
-
-def _reward_models(config: VerifiersConfig, judge_gpus: int) -> dict[str, Verifier]:
-    if not config.reward_models:
-        return {}
-    from tasks.verifiers.chat.reward_model import NamedRewardModels
-
-    return {registry.REWARD_MODEL: NamedRewardModels(config.reward_models, judge_gpus)}

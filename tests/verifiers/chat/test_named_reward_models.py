@@ -28,8 +28,8 @@ ASKED = [
     {"role": "user", "content": "What is the sum?"},
 ]
 ANSWERS = ["eighteen", "the sum is eighteen , short", "no no no no what", ""]
-WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-WORDS += "What is the sum ? eighteen . , short no what Be Hi Hello user assistant system".split()
+TEXT = "[PAD] [UNK] [CLS] [SEP] [MASK] What is the sum ? eighteen . , short no what Be Hi Hello user assistant system"
+WORDS = TEXT.split()
 
 
 def saved(folder, model, **tokenizer_options):
