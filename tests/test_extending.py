@@ -11,8 +11,15 @@ from tests.paths import ROOT
 
 PAGE = (ROOT / "docs" / "extending.md").read_text()
 DIFFS = re.findall(r"^```diff\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-PROGRAMS = dict(re.findall(r"^```python\n# (\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
-PRINTED = {"try_loader.py": "1 prompt", "try_verifier.py": "1.0 0.0", "try_objective.py": "[[-0.5, -0.5]]"}
+WRITTEN = dict(re.findall(r"^```(?:python|yaml)\n# (\S+)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+PROGRAMS = {name: text for name, text in WRITTEN.items() if name.startswith("try_")}
+BESIDE = ("my_verifiers/contains.py", "capitals.yaml")
+"""The files that a program reads."""
+PRINTED = {
+    "try_loader.py": "1 prompt",
+    "try_verifier.py": "1 prompt, 1 set aside\n1.0 0.0",
+    "try_objective.py": "[[-0.5, -0.5]]",
+}
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +32,9 @@ def changed(tmp_path_factory):
         command = ["git", "apply", "--whitespace=nowarn", "-"]
         done = subprocess.run(command, input=diff, cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
+    for name in BESIDE:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(WRITTEN[name])
     return folder
 
 

@@ -24,9 +24,10 @@ from typing import Any, cast
 from tasks.environments.interface import ROLES, EpisodeOver, Judgement, Outcome, Prompt, Turn
 from tasks.environments.python_tool import RUN_PROGRAM
 from tasks.failures import one_line
+from tasks.lineage.user_code import line_of
 from tasks.verifiers import worker
 from tasks.verifiers.code.running import Execution
-from tasks.verifiers.functions import line_of, load, may_pass
+from tasks.verifiers.functions import load, may_pass
 from tasks.verifiers.scores import CannotJudge
 
 

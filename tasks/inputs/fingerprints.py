@@ -9,6 +9,7 @@ from tasks.lineage.code_digest import LOCK, pinned_version
 from tasks.sourcing.hub import resolve_revision
 from tasks.tables.content_digest import file_digest
 from tasks.verifiers import VerifiersConfig
+from tasks.verifiers.chat.config import ClassifierConfig, JudgeConfig
 
 
 def fingerprinted_model(spec: ModelSpec) -> ModelSpec:
@@ -37,13 +38,17 @@ def fingerprinted_model(spec: ModelSpec) -> ModelSpec:
 
 
 def fingerprinted(verifiers: VerifiersConfig) -> VerifiersConfig:
-    """Return `verifiers` with a digest of the judge's model where that is a folder: a changed one is another input."""
-    judge = verifiers.judge
-    if (
-        judge is None
-        or judge.fingerprint is not None
-        or getattr(judge, "url", None) is not None
-        or not Path(judge.model).is_dir()
-    ):
-        return verifiers
-    return verifiers.model_copy(update={"judge": judge.model_copy(update={"fingerprint": file_digest(judge.model)})})
+    """Return `verifiers` with a digest of each model in a folder, of a judge or a reward model.
+
+    A changed one is another input.
+    """
+    models = {name: model.model_copy(update=_digest(model)) for name, model in verifiers.reward_models.items()}
+    judge = verifiers.judge and verifiers.judge.model_copy(update=_digest(verifiers.judge))
+    return verifiers.model_copy(update={"judge": judge, "reward_models": models})
+
+
+def _digest(model: JudgeConfig | ClassifierConfig) -> dict[str, str]:
+    """Return the field that identifies a model in a folder; nothing for another, and where it is known."""
+    is_elsewhere = getattr(model, "url", None) is not None
+    is_known = model.fingerprint is not None or is_elsewhere or not Path(model.model).is_dir()
+    return {} if is_known else {"fingerprint": file_digest(model.model)}

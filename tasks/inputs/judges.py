@@ -7,10 +7,13 @@ import logging
 import socket
 import urllib.request
 from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 from urllib.parse import urlsplit
 
-from tasks.config import SpecError
+from tasks.config import SpecError, must_be_one_of
 from tasks.generation.config import EngineConfig
+from tasks.inputs.benchmarks import BenchmarkFile
 from tasks.inputs.files import DataFile
 from tasks.sourcing import ground_truths, loaders
 from tasks.sourcing.columns import VERIFIERS_OF
@@ -132,6 +135,30 @@ def _missing(row: loaders.Row, source: SourceSpec, data: DataFile) -> str | None
     if "precise_if" not in verifiers_of(verifier, truth):
         return ""
     return ", ".join(missing_resources(verifier, truth, data.verifiers))
+
+
+def check_reward_models(data: DataFile, benchmarks: Sequence[BenchmarkFile]) -> None:
+    """Check that sources and benchmarks name reward models of the data file, which each have a model and are named.
+
+    Raises:
+        SpecError: one is unknown, is named nowhere, or is neither a folder nor a hub id with a revision.
+    """
+    models = data.verifiers.reward_models
+    named = {source.name: source.reward_models for source in data.sources}
+    for benchmark in benchmarks:
+        named[f"{benchmark.name} (a benchmark)"] = benchmark.source.reward_models
+    for source, names in named.items():
+        for name in names:
+            where = f"{data.name}: source {source}: rewards, where the models are those of verifiers.reward_models"
+            must_be_one_of(name, models, where, "reward model")
+    for name, model in models.items():
+        option = f"{data.name}: verifiers.reward_models.{name}"
+        if not any(name in names for names in named.values()):
+            raise SpecError(
+                f"{option}: no source's rewards name it: add {{reward_model: {name}}} to rewards, or leave it out"
+            )
+        if model.revision is None and not Path(model.model).is_dir():
+            raise SpecError(f"{option}.model = {model.model!r}: neither a folder nor a hub id with a revision")
 
 
 def check_has_judge(source: SourceSpec, data: DataFile) -> None:

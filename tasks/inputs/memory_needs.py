@@ -146,13 +146,12 @@ def _check_head(data: DataFile, training: Recipe) -> None:
 
 
 def judge_gpus(data: DataFile, benchmarks: Sequence[BenchmarkFile] = ()) -> int:
-    """Return the GPUs of the judge or reward model that a stage serves itself, if its machines have GPUs.
+    """Return the GPUs of the judge and the reward models that a stage serves itself, if its machines have GPUs.
 
     `benchmarks`: those that the stage asks beside prompts of the data file.
     """
     sources = (*data.used_sources, *(benchmark.source for benchmark in benchmarks))
-    is_needed = any(source.verifiers & set(VERIFIERS_OF["chat"]) for source in sources)
-    return data.verifiers.judge_gpus if is_needed else 0
+    return data.verifiers.gpus({name for source in sources for name in source.verifiers})
 
 
 def weights_gib(model: ModelSpec) -> float | None:

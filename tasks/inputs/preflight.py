@@ -22,8 +22,15 @@ from tasks.inputs.experiments import Experiment
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
 from tasks.inputs.fingerprints import fingerprinted, fingerprinted_model
 from tasks.inputs.heldout import check_heldout
-from tasks.inputs.judges import check_has_judge, check_judge, check_policy_server, report_unjudgeable
+from tasks.inputs.judges import (
+    check_has_judge,
+    check_judge,
+    check_policy_server,
+    check_reward_models,
+    report_unjudgeable,
+)
 from tasks.inputs.memory_needs import check_memory, judge_gpus
+from tasks.inputs.own_verifiers import check_own_verifiers
 from tasks.inputs.rewards import check_rewards
 from tasks.inputs.written import written_options
 from tasks.machine.local_ray import check_machine
@@ -159,9 +166,9 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> dict[
     """Raise an error for the first part of the three files that would fail later; return sources' first rows by name.
 
     Raises:
-        SpecError: a missing file or column, a repository of the hub that cannot be read, a reward function that cannot
-            be imported or fails on every made-up response, chat without a judge, a mixture that names an unknown source
-            or domain, a response length that one stage cannot hold.
+        SpecError: a missing file or column, a repository of the hub that cannot be read, a reward function or verifier
+            of the user's own that cannot be imported or fails on every made-up response, chat without a judge, a
+            mixture that names an unknown source or domain, a response length that one stage cannot hold.
         ModelError: a model folder that is not usable, a package that neither this machine nor an image holds.
     """
     check_together(data, training, evaluation)
@@ -170,7 +177,7 @@ def check(data: DataFile, training: Recipe, evaluation: EvaluationFile) -> dict[
     for known in data.evaluation_sets:
         loaders.check(known.source)
     for benchmark in (*evaluation.benchmarks, *training.benchmarks):
-        check_rewards(benchmark.source, loaders.check(benchmark.source), data)
+        _opened(data, benchmark.source)
     for model in (training.model, *evaluation.policies.values()):
         fingerprinted_model(model)
     return first_rows
@@ -198,8 +205,9 @@ def _of_all(data: DataFile, call: Callable[[SourceSpec], Result]) -> list[Result
 
 
 def _opened(data: DataFile, source: SourceSpec) -> list[loaders.Row]:
-    """Return the first rows of a source, once its reward functions have been called on made-up responses to them."""
+    """Return the first rows of a source, once its functions and verifiers have judged made-up responses to them."""
     rows = loaders.check(source)
+    check_own_verifiers(source, rows, data)
     check_rewards(source, rows, data)
     return rows
 
@@ -213,6 +221,7 @@ def check_together(data: DataFile, training: Recipe, evaluation: EvaluationFile)
     names = [source.name for source in data.used_sources]
     for source in data.used_sources:
         check_has_judge(source, data)
+    check_reward_models(data, [*evaluation.benchmarks, *training.benchmarks])
     for name in data.cleaning.priority:
         must_be_one_of(name, names, f"{data.name}: cleaning.priority", "source")
     if data.cleaning.filters.ground_truths and not any("math" in source.verifiers for source in data.used_sources):

@@ -73,7 +73,7 @@ def check_rewards(source: SourceSpec, rows: list[loaders.Row], data: DataFile) -
         usable = _usable(source, rows) or [_made_up(source)]
     except CannotJudge as reason:
         raise SpecError(f"{where}: {reason}") from None
-    with VerifierPool(1, data.verifiers.model_copy(update={"judge": None})) as pool:
+    with VerifierPool(1, data.verifiers.model_copy(update={"judge": None, "reward_models": {}})) as pool:
         for function in dict.fromkeys(functions):
             _check(pool, function, usable, where)
 

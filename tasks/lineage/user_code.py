@@ -11,15 +11,17 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from importlib.machinery import all_suffixes
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 PROJECT = {"tasks", "workflows", "images"}
 """The packages of this project, whose code is in the cache versions of its stages."""
@@ -101,6 +103,21 @@ def user_files(module: str) -> dict[str, Path]:
     return files
 
 
+def line_of(error: BaseException, module: str, function: Callable[..., Any] | None = None) -> str:
+    """Return the last line of the user's files that an exception came through, else the function's first.
+
+    It stands in parentheses, and is empty where neither is known.
+    """
+    files = {str(path): path for path in user_files(module).values()}
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return _line(Path(error.filename), error.lineno)
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename in files and frame.lineno is not None:
+            return _line(files[frame.filename], frame.lineno)
+    code = getattr(inspect.unwrap(function), "__code__", None) if function is not None else None
+    return "" if code is None else _line(Path(code.co_filename), code.co_firstlineno)
+
+
 def _file(module: str) -> Path:
     location = _located(module)
     if location is None or location.file is None:
@@ -175,3 +192,8 @@ def _absolute(name: str, package: str) -> str:
         return importlib.util.resolve_name(name, package)
     except ImportError:  # a relative name outside of a package
         return ""
+
+
+def _line(path: Path, number: int) -> str:
+    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f" ({shown}, line {number})"

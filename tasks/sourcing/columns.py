@@ -3,21 +3,52 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, get_args
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Literal, get_args
 
-from pydantic import field_validator
+from pydantic import AfterValidator, WithJsonSchema, field_validator
 
-from tasks.config import Config
+from tasks.config import Config, close_match
 from tasks.tables.schemas import Domain
+from tasks.verifiers.scores import OWN, is_own
 
 BuiltInVerifier = Literal["math", "code", "precise_if", "chat_reference", "chat_open"]
-"""Name of a verifier that this project has; it decides the domain of a row."""
-Verifier = Literal[BuiltInVerifier, "function", "environment"]
-"""Name of a source's verifier. `function` stands for the user's functions under `rewards`, `environment` for the reward
-that the source's environment returns; both fit any domain."""
-VERIFIERS: tuple[Verifier, ...] = get_args(Verifier)
+"""Name of a verifier that this project has; with `row_verifier` it decides the domain of a row."""
+NamedVerifier = Literal[BuiltInVerifier, "function", "reward_model", "environment"]
+"""Name of a source's verifier that is no import path. `function` and `reward_model` stand for what is under `rewards`
+alone, `environment` for the reward that the source's environment returns."""
+VERIFIERS: tuple[NamedVerifier, ...] = get_args(NamedVerifier)
 
-MODES_OF: dict[Verifier, tuple[str, ...]] = {
+
+def _checked(name: str, names: Sequence[str]) -> str:
+    if name in names or is_own(name):
+        return name
+    accepted = ", ".join(names)
+    raise ValueError(
+        f"no verifier is called so{close_match(name, names)}; accepted: {accepted}, and the import path of one of your "
+        "own, such as my_verifiers.chess"
+    )
+
+
+def _schema(names: Sequence[str]) -> WithJsonSchema:
+    return WithJsonSchema({"anyOf": [{"enum": [*names], "type": "string"}, {"pattern": f"^{OWN}$", "type": "string"}]})
+
+
+Verifier = Annotated[str, AfterValidator(partial(_checked, names=VERIFIERS)), _schema(VERIFIERS)]
+"""Name of a source's verifier, or the import path of one of the user's own (`tasks.verifiers.own`)."""
+RewardVerifier = Annotated[
+    str, AfterValidator(partial(_checked, names=get_args(BuiltInVerifier))), _schema(get_args(BuiltInVerifier))
+]
+"""Name of a verifier beside a source's, or the import path of one of the user's own."""
+
+IN_REWARDS = ("function", "reward_model")
+"""Verifiers of a source that has none beside its `rewards`, of which the first is of this kind."""
+
+OF_ANY_DOMAIN = (*IN_REWARDS, "environment")
+"""Verifiers that fit any domain."""
+
+MODES_OF: dict[str, tuple[str, ...]] = {
     "math": ("sympy", "gsm8k", "exact"),
     "precise_if": ("strict", "loose", "both"),
     "chat_reference": ("grade", "pairwise"),
@@ -32,19 +63,25 @@ VERIFIERS_OF: dict[Domain, tuple[BuiltInVerifier, ...]] = {
 
 DOMAIN_OF: dict[BuiltInVerifier, Domain] = {name: domain for domain, names in VERIFIERS_OF.items() for name in names}
 
-COLUMNS_OF: dict[Verifier, tuple[str, ...]] = {
+COLUMNS_OF: dict[str, tuple[str, ...]] = {
     "math": ("ground_truth", "ground_truth_pattern", "integer_answers"),
     "code": ("tests", "setup"),
     "precise_if": ("instruction_ids", "kwargs"),
     "chat_reference": ("ground_truth", "ground_truth_pattern"),
     "chat_open": (),
     "function": ("ground_truth", "ground_truth_pattern"),
+    "reward_model": (),
     "environment": (),
 }
-"""The column settings that only some verifiers read."""
+"""The column settings that only some verifiers read; one of the user's own reads those of `function`."""
 
 NO_COLUMNS = {"ground_truth_pattern", "integer_answers"}
 """The column settings that hold a pattern or a switch instead of the name of a column."""
+
+
+def columns_of(verifier: str) -> tuple[str, ...]:
+    """Return the column settings that a verifier reads, of those that only some read."""
+    return COLUMNS_OF.get(verifier, COLUMNS_OF["function"])
 
 
 class Columns(Config):
@@ -64,8 +101,8 @@ class Columns(Config):
     by the tests; None: the message stays as it is."""
     ground_truth: str = "ground_truth"
     """Column of the expected answer: text, a number, or for math also a list of texts of which one must match. For
-    `verifier: function` any JSON value, which the functions get as `ground_truth`; null where the column is left at its
-    default and the rows have none."""
+    `verifier: function`, and a verifier of your own, any JSON value, which they get as `ground_truth`; null where the
+    column is left at its default and the rows have none."""
     ground_truth_pattern: str | None = None
     """Regular expression that finds the answer inside the column `ground_truth`: its group if it has one, its last
     match if it has several (GSM8K: `#### (.+)`); None: the answer is all of the column."""

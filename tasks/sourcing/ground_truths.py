@@ -1,7 +1,8 @@
 """Reads the ground truth of a row, in the form that its verifier takes.
 
 The forms are those of `tasks.verifiers.verify`: a string or list of strings for math, tests for code, constraint ids
-with arguments for precise_if, a reference for chat_reference, null for chat_open, a call for function.
+with arguments for precise_if, a reference for chat_reference, null for chat_open, a call for function, and for a
+verifier of the user's own the value of its column, which the verifier checks.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from typing import Any
 
 from tasks.environments.spec import EnvironmentSpec
 from tasks.sourcing.code_tests import read_tests
-from tasks.sourcing.columns import Columns, Verifier
+from tasks.sourcing.columns import IN_REWARDS, Columns
 from tasks.sourcing.integer_answers import whole
 from tasks.sourcing.spec import SourceSpec
 from tasks.sourcing.values import UnusableError, only, present, root, structure, value_at
 from tasks.verifiers.functions import function_digest
 from tasks.verifiers.instructions.arguments import SCHEMAS, ArgumentsError, normalized
+from tasks.verifiers.own import own_verifier
+from tasks.verifiers.scores import GroundTruthError, is_own
 
 
-def verifier_of(row: Mapping[str, Any], source: SourceSpec) -> Verifier:
+def verifier_of(row: Mapping[str, Any], source: SourceSpec) -> str:
     """Return the verifier of a row; raises `UnusableError` where the row names none that `row_verifier` maps."""
     by_row = source.row_verifier
     if by_row is None:
@@ -48,19 +51,22 @@ def graded(row: Mapping[str, Any], source: SourceSpec) -> tuple[str, Any]:
     if not source.rewards:
         return verifier, truth
     own = {"verifier": verifier, "weight": source.weight, "ground_truth": truth}
-    parts = [] if verifier == "function" else [own]
+    parts = [] if verifier in IN_REWARDS else [own]
     for reward in source.rewards:
-        if reward.verifier is not None:
+        if reward.reward_model is not None:
+            part = {"verifier": "reward_model", "ground_truth": {"reward_model": reward.reward_model}}
+        elif reward.verifier is not None:
             part = {"verifier": reward.verifier, "ground_truth": ground_truth(row, reward.verifier, source.columns)}
         else:
             assert reward.function is not None
-            handed = {name: present(row, name) for name in reward.columns} | {"ground_truth": truth}
+            plain = truth["ground_truth"] if is_own(verifier) else truth
+            handed = {name: present(row, name) for name in reward.columns} | {"ground_truth": plain}
             digest = function_digest(reward.function)
             call: dict[str, Any] = {"function": reward.function, "columns": handed, "digest": digest}
             call |= {"group": True} if reward.group else {}
             part = {"verifier": "function", "ground_truth": call}
         parts.append(part | {"weight": reward.weight})
-    if verifier == "function" and len(parts) == 1 and parts[0]["weight"] == 1:
+    if verifier in IN_REWARDS and len(parts) == 1 and parts[0]["weight"] == 1:
         return verifier, parts[0]["ground_truth"]
     return "weighted", {"rewards": parts}
 
@@ -92,8 +98,14 @@ def _with_mode(truth: Any, source: SourceSpec) -> Any:
     return {"answer": truth, "mode": source.mode} if source.verifier == "math" else truth | {"mode": source.mode}
 
 
-def ground_truth(row: Mapping[str, Any], verifier: Verifier, columns: Columns) -> Any:
+def ground_truth(row: Mapping[str, Any], verifier: str, columns: Columns) -> Any:
     """Return the row's ground truth as a JSON value; raises `UnusableError` where `verifier` could use none."""
+    if is_own(verifier):
+        return _own(_handed(row, columns), verifier)
+    return _of_ours(row, verifier, columns)
+
+
+def _of_ours(row: Mapping[str, Any], verifier: str, columns: Columns) -> Any:
     match verifier:
         case "math":
             answer = _answer(row, columns)
@@ -106,11 +118,12 @@ def ground_truth(row: Mapping[str, Any], verifier: Verifier, columns: Columns) -
             return {"reference": _extracted(only(present(row, columns.ground_truth)), columns)}
         case "chat_open" | "environment":
             return None
-        case "function":
+        case _:
+            assert verifier in IN_REWARDS, "the spec has checked the name"
             return _handed(row, columns)
 
 
-def asked_instead(row: Mapping[str, Any], verifier: Verifier, columns: Columns) -> str:
+def asked_instead(row: Mapping[str, Any], verifier: str, columns: Columns) -> str:
     """Return the sentence by which the prompt asks for a whole number (`integer_answers`); mostly empty."""
     return _whole(_answer(row, columns))[1] if columns.integer_answers and verifier == "math" else ""
 
@@ -121,6 +134,15 @@ def _handed(row: Mapping[str, Any], columns: Columns) -> Any:
         return None
     value = present(row, columns.ground_truth)
     return value if columns.ground_truth_pattern is None else _extracted(only(value), columns)
+
+
+def _own(value: Any, verifier: str) -> dict[str, Any]:
+    """The ground truth of a verifier of the user's own, which has checked it."""
+    try:
+        return own_verifier(verifier).checked(value)
+    except GroundTruthError as refusal:
+        reason = f"verifier {verifier} refuses the ground truth"
+        raise UnusableError(f"{reason}: {refusal.reason}", value, reason, kind="ground_truth") from None
 
 
 def _whole(answer: str | list[str]) -> tuple[str, str]:

@@ -37,6 +37,8 @@ from tasks.sourcing.transforms import transform_digest, transformed
 from tasks.sourcing.values import only, root, value_at
 from tasks.tables.schemas import canonical_json, row_rank
 from tasks.verifiers.functions import function_digest
+from tasks.verifiers.own import own_digest
+from tasks.verifiers.scores import is_own
 
 PEEK = 100
 """Rows that are read first, to learn which columns a source has."""
@@ -98,9 +100,9 @@ def fingerprint(source: SourceSpec) -> str:
     """Return a digest that changes when the content that `source` reads changes, so that a cache keyed by it misses.
 
     Local files count by their content, remote ones by what their filesystem reports as checksum (size and modification
-    time where it has nothing better), hub data sets by their commit, reasoning-gym by its version, reward functions and
-    transforms by their file and the user's files that it imports. Our own generators depend on nothing outside the code
-    and the spec.
+    time where it has nothing better), hub data sets by their commit, reasoning-gym by its version, reward functions,
+    transforms and verifiers of the user's own by their file and the user's files that it imports. Our own generators
+    depend on nothing outside the code and the spec.
     """
     loader = source.loader
     reads: list[Any] = [loader.model_dump(mode="json")]
@@ -113,6 +115,7 @@ def fingerprint(source: SourceSpec) -> str:
     for reward in source.rewards:
         if reward.function is not None:
             reads.append(function_digest(reward.function))
+    reads += [own_digest(verifier) for verifier in sorted(source.verifiers) if is_own(verifier)]
     return hashlib.sha256(canonical_json(reads).encode()).hexdigest()
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 
 from tasks.config import SpecError
-from tasks.sourcing.columns import DOMAIN_OF, Verifier
 from tasks.sourcing.files import Malformed
 from tasks.sourcing.ground_truths import asked_instead, environment_of, graded, verifier_of
 from tasks.sourcing.loaders import Row, open_rows
@@ -179,7 +178,7 @@ def _prompt(index: int, row: Mapping[str, Any], source: SourceSpec, max_prompt_c
     return Prompt(
         {
             "prompt_id": identity,
-            "domain": _domain(own, source),
+            "domain": source.domain_of(own),
             "source": source.name,
             "row": index,
             "messages": chat.messages,
@@ -191,12 +190,6 @@ def _prompt(index: int, row: Mapping[str, Any], source: SourceSpec, max_prompt_c
         },
         answered=chat.answers > 0,
     )
-
-
-def _domain(verifier: Verifier, source: SourceSpec) -> str | None:
-    if verifier == "function" or verifier == "environment":  # noqa: PLR1714 - a set of them would not narrow the type
-        return source.domain
-    return DOMAIN_OF[verifier]
 
 
 def _check_length(chat: Chat, max_prompt_chars: int) -> None:

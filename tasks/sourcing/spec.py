@@ -17,18 +17,23 @@ from tasks.environments.spec import GIVEN
 from tasks.sourcing.columns import (
     COLUMNS_OF,
     DOMAIN_OF,
+    IN_REWARDS,
     MODES_OF,
     NO_COLUMNS,
+    OF_ANY_DOMAIN,
     VERIFIERS,
     VERIFIERS_OF,
     BuiltInVerifier,
     Columns,
+    RewardVerifier,
     Verifier,
+    columns_of,
 )
 from tasks.sourcing.loader_specs import Loader
 from tasks.tables.schemas import DOMAINS
+from tasks.verifiers.scores import OWN
 
-IMPORT_PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
+IMPORT_PATH = re.compile(OWN)
 
 VERIFIER_OF_LOADER: dict[str, BuiltInVerifier] = {
     "instructions": "precise_if",
@@ -58,13 +63,16 @@ TopUp = Annotated[Annotated[float, Field(gt=1, allow_inf_nan=False)] | Literal["
 
 
 class RewardSpec(Config):
-    """A reward of a source: a function of the user's own, or another verifier beside the source's."""
+    """A reward of a source: a function, another verifier beside the source's, or a reward model."""
 
     function: str | None = None
     """Import path of a function with TRL's signature (`tasks.verifiers.functions`), in the working directory or on the
-    Python path, such as `rewards.format_reward`. Give either this or `verifier`."""
-    verifier: BuiltInVerifier | None = None
-    """Name of another verifier, which reads the same columns as the source's own. Give either this or `function`."""
+    Python path, such as `rewards.format_reward`. Give this, `verifier` or `reward_model`."""
+    verifier: RewardVerifier | None = None
+    """Name of another verifier, or the import path of one of your own, which reads the same columns as the source's
+    own. Give this, `function` or `reward_model`."""
+    reward_model: str | None = None
+    """Name of one of `verifiers.reward_models` of the data file. Give this, `function` or `verifier`."""
     weight: float = 1.0
     """Factor of the reward in the sum; below 0 for a penalty."""
     columns: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
@@ -75,12 +83,12 @@ class RewardSpec(Config):
 
     @model_validator(mode="after")
     def _one_judge(self) -> RewardSpec:
-        if (self.function is None) == (self.verifier is None):
-            raise ValueError("give either function (an import path) or verifier, not both or neither")
+        if [self.function, self.verifier, self.reward_model].count(None) != 2:
+            raise ValueError("give one of function (an import path), verifier and reward_model, and no other")
         if self.function is not None and not IMPORT_PATH.fullmatch(self.function):
             raise ValueError(f"function must be an import path such as rewards.format_reward, got {self.function!r}")
         if self.columns and self.function is None:
-            raise ValueError("columns are for a function; a verifier reads the source's")
+            raise ValueError("columns are for a function; a verifier reads the source's, and a reward model none")
         if self.group and self.function is None:
             raise ValueError("group is for a function; a verifier judges each response by itself")
         if self.weight == 0 or not math.isfinite(self.weight):
@@ -146,12 +154,13 @@ class SourceSpec(Config):
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Name of the source, without spaces and unique in the data file; it becomes the column `source`."""
     domain: str | None = Field(default=None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    """Domain of the prompts: `math`, `code`, `precise_if` or `chat`, and with `verifier: function` any name without
-    spaces; not given with `row_verifier`, where a row has the domain of its verifier."""
+    """Domain of the prompts: any name without spaces; `math`, `code`, `precise_if` and `chat` go with their own
+    verifiers. Not given with `row_verifier`, where a row has the domain of its verifier."""
     verifier: Verifier | None = None
-    """Verifier that scores the responses; one of those that the domain takes. `function`: the functions of `rewards`
-    alone, of which the first decides whether a response passes. `environment`: the reward that `environment` returns.
-    Both fit any domain, one of your own too."""
+    """Verifier that scores the responses: `math`, `code`, `precise_if`, `chat_reference`, `chat_open`; or the import
+    path of one of your own, such as `my_verifiers.chess`, a module in the working directory or on the Python path
+    (`tasks.verifiers.own`); or `function` or `reward_model`, the `rewards` alone, of which the first, of that kind,
+    decides whether a response passes; or `environment`, the reward that `environment` returns."""
     row_verifier: RowVerifier | None = None
     """Verifier of each row, instead of `domain` and `verifier`, for a published mixture whose rows name theirs."""
     loader: Loader
@@ -166,11 +175,12 @@ class SourceSpec(Config):
     `pairwise` compares the response with the reference, as AlpacaEval 2 does: the score is the probability with which
     the judge prefers the response."""
     weight: float = Field(default=1.0, gt=0)
-    """Factor of the verifier's reward in the sum, where `rewards` names others; `verifier: function` has none."""
+    """Factor of the verifier's reward in the sum, where `rewards` names others; `verifier: function` and `reward_model`
+    have none."""
     rewards: list[RewardSpec] = []  # noqa: RUF012 (pydantic copies defaults)
-    """Further rewards beside the verifier's, or all of them with `verifier: function`. Training maximises the weighted
-    sum; a score is the weighted mean, clipped to [0, 1]; whether a response passes is decided by the first alone, which
-    is the verifier's."""
+    """Further rewards beside the verifier's, or all of them with `verifier: function` or `reward_model`. Training
+    maximises the weighted sum; a score is the weighted mean, clipped to [0, 1]; whether a response passes is decided by
+    the first alone, which is the verifier's where there is one."""
     transform: str | None = None
     """Import path of a function that rewrites rows (`tasks.sourcing.transforms`), such as `my_transforms.split`; None:
     rows are used as they are."""
@@ -210,21 +220,17 @@ class SourceSpec(Config):
         if self.domain is None or self.verifier is None:
             missing = "domain" if self.domain is None else "verifier"
             accepted = ", ".join(DOMAINS if self.domain is None else VERIFIERS)
-            raise ValueError(f"{missing}: required key is missing; one of {accepted}; or give row_verifier")
+            other = "any other name" if self.domain is None else "the import path of one of your own"
+            raise ValueError(f"{missing}: required key is missing; one of {accepted}, or {other}; or give row_verifier")
         if self.verifier == "environment" and self.environment is None:
             raise ValueError("verifier: environment needs environment, whose reward it stands for")
-        if self.verifier in ("function", "environment"):
-            return self
-        fitting = {str(domain): names for domain, names in VERIFIERS_OF.items()}
-        if self.domain not in fitting:
-            accepted = ", ".join(DOMAINS)
+        fitting = {str(domain): names for domain, names in VERIFIERS_OF.items()}.get(self.domain)
+        if fitting is not None and self.verifier in VERIFIERS and self.verifier not in (*fitting, *OF_ANY_DOMAIN):
+            accepted = ", ".join((*fitting, *OF_ANY_DOMAIN))
             raise ValueError(
-                f"domain {self.domain!r} is none of {accepted}{close_match(self.domain, DOMAINS)}; one of another name "
-                "is for verifier: function or environment"
+                f"verifier {self.verifier!r} does not fit domain {self.domain!r}, which takes {accepted}, or one of "
+                "your own; a domain of another name takes any"
             )
-        if self.verifier not in fitting[self.domain]:
-            accepted = ", ".join((*fitting[self.domain], "function"))
-            raise ValueError(f"verifier {self.verifier!r} does not fit domain {self.domain!r}, which takes {accepted}")
         return self
 
     @model_validator(mode="after")
@@ -234,7 +240,7 @@ class SourceSpec(Config):
             raise ValueError(f"the loader {self.loader.kind!r} makes prompts for the verifier {wanted!r} only")
         every = {name for names in COLUMNS_OF.values() for name in names}
         unread = (self.columns.model_fields_set & every) - {
-            name for verifier in self.verifiers for name in COLUMNS_OF[verifier]
+            name for verifier in self._readers for name in columns_of(verifier)
         }
         if any(getattr(self.columns, name) != Columns.model_fields[name].default for name in unread):
             read_by = self.verifier or ", ".join(sorted(self.verifiers))
@@ -256,33 +262,51 @@ class SourceSpec(Config):
         if self.mode is not None and self.mode not in modes:
             accepted = ", ".join(modes) or "none"
             raise ValueError(f"mode {self.mode!r} is none of verifier {self.verifier!r}; accepted: {accepted}")
-        if self.verifier == "function":
-            return self._judged_by_functions()
+        if self.environment is not None and any(reward.group for reward in self.rewards):
+            raise ValueError("a reward with group sees single responses: leave it out beside an environment")
         if self.verifier == "environment" and self.rewards:
             raise ValueError("rewards are for a verifier; with verifier: environment, its reward is the only one")
+        if self.verifier in IN_REWARDS:
+            return self._judged_by_rewards(self.verifier)
         if self.weight != 1.0 and not self.rewards:
             raise ValueError("weight is for a source with other rewards beside its verifier's")
         if self.rewards and self.weight + math.fsum(reward.weight for reward in self.rewards) <= 0:
             raise ValueError("the weights of the verifier and of the rewards must sum to more than 0")
         return self
 
-    def _judged_by_functions(self) -> SourceSpec:
-        if not self.rewards or self.rewards[0].function is None:
+    def _judged_by_rewards(self, kind: str) -> SourceSpec:
+        if not self.rewards or getattr(self.rewards[0], kind) is None:
+            example = {"function": "my_rewards.score", "reward_model": "helpful"}[kind]
             raise ValueError(
-                "verifier: function needs rewards: a list that begins with a function, such as "
-                "rewards: [{function: my_rewards.score}]"
+                f"verifier: {kind} needs rewards: a list that begins with a {kind.replace('_', ' ')}, such as "
+                f"rewards: [{{{kind}: {example}}}]"
             )
         if self.weight != 1.0:
-            raise ValueError("weight is for a verifier; with verifier: function, give the functions of rewards theirs")
+            raise ValueError(f"weight is for a verifier; with verifier: {kind}, give those of rewards theirs")
         if math.fsum(reward.weight for reward in self.rewards) <= 0:
             raise ValueError("the weights of the rewards must sum to more than 0")
         return self
 
     @property
-    def verifiers(self) -> set[Verifier]:
-        """The verifiers of the source's rows and of its further rewards."""
+    def verifiers(self) -> set[str]:
+        """The verifiers of the source's rows and of its further rewards, those of functions aside."""
         own = self.row_verifier.names.values() if self.row_verifier else [self.verifier]
-        return {name for name in (*own, *(reward.verifier for reward in self.rewards)) if name is not None}
+        models = ["reward_model"] if self.reward_models else []
+        return {name for name in (*own, *models, *(reward.verifier for reward in self.rewards)) if name is not None}
+
+    @property
+    def reward_models(self) -> list[str]:
+        """The names of the reward models among the source's rewards."""
+        return [reward.reward_model for reward in self.rewards if reward.reward_model is not None]
+
+    @property
+    def _readers(self) -> set[str]:
+        """The verifiers whose columns are read; functions beside reward models are handed a ground truth, too."""
+        return self.verifiers | ({"function"} if self.verifier in IN_REWARDS else set())
+
+    def domain_of(self, verifier: str) -> str:
+        """Return the domain of a row with this verifier."""
+        return self.domain or {str(name): domain for name, domain in DOMAIN_OF.items()}[verifier]
 
     @property
     def domains(self) -> set[str]:
@@ -294,10 +318,12 @@ class SourceSpec(Config):
     def paths(self) -> list[str]:
         """Return the columns that the source's rows must have, and paths into them."""
         columns = self.columns
-        settings = [name for verifier in sorted(self.verifiers) for name in COLUMNS_OF[verifier]]
+        settings = [name for verifier in sorted(self._readers) for name in columns_of(verifier)]
         named = [getattr(columns, name) for name in dict.fromkeys(settings) if name not in NO_COLUMNS]
-        if self.verifiers == {"function"} and columns.ground_truth == Columns().ground_truth:
-            named.remove(columns.ground_truth)  # rows without an answer need no such column
+        ours = {name for name in self._readers if name in VERIFIERS and name not in IN_REWARDS}
+        is_needed = any("ground_truth" in columns_of(name) for name in ours)
+        if not is_needed and columns.ground_truth == Columns().ground_truth:
+            named = [name for name in named if name != columns.ground_truth]  # rows without an answer need none
         handed = [name for reward in self.rewards for name in reward.columns]
         naming = [self.row_verifier.column] if self.row_verifier else []
         handed += self.environment.columns if self.environment else []

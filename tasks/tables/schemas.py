@@ -12,7 +12,7 @@ from typing import Any, Literal, Self, get_args
 import pyarrow as pa
 
 Domain = Literal["math", "code", "precise_if", "chat"]
-"""Name of a domain that has verifiers of its own; a source that a user's functions judge may name another."""
+"""Name of a domain that has verifiers of its own; a source may name any other."""
 DOMAINS: tuple[Domain, ...] = get_args(Domain)
 
 Message = dict[str, str]

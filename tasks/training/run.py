@@ -56,7 +56,7 @@ from tasks.training.telemetry.machine_use import MachineUse
 from tasks.training.timeouts import until_the_first
 from tasks.training.turns import Turns
 from tasks.verifiers import VerifiersConfig
-from tasks.verifiers.config import DEFAULTS
+from tasks.verifiers.config import DEFAULTS, REWARD_MODEL
 
 logger = logging.getLogger(__name__)
 
@@ -239,7 +239,8 @@ async def _train(inputs: RunInputs, prompts: list[Prompt], questions: list[Quest
             machine_use=MachineUse(
                 known_architecture(inputs.model),
                 gpu,
-                needed_judge_gpus(inputs.verifiers, verifiers_of_prompts(judged)),
+                needed_judge_gpus(inputs.verifiers, verifiers_of_prompts(judged) - {REWARD_MODEL}),
+                needed_judge_gpus(inputs.verifiers, verifiers_of_prompts(judged) & {REWARD_MODEL}),
             ),
         )
         collaborators.episodes = episodes = _episodes(inputs, judged, collaborators.judge)

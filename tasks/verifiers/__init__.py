@@ -11,7 +11,9 @@ filtering, training and evaluation agree. Ground truths are JSON values:
     function        {"function": "rewards.accuracy_reward", "columns": {...}}, with "group": true where it judges
                     all responses to a prompt in one call
     environment     null: the prompt's environment returns the reward
+    reward_model    {"reward_model": "helpful"}
     weighted        {"rewards": [{"verifier": ..., "weight": ..., "ground_truth": ...}, ...]}
+    my.own          {"ground_truth": ...}: a verifier of a user's own, by import path (`tasks.verifiers.own`)
 
 Importing this package loads no checker: SymPy and the others live in the worker processes.
 """
@@ -56,7 +58,7 @@ def verify(verifier: str, response: str, ground_truth: Any, *, messages: Message
     first.
 
     Args:
-        verifier: one of `VERIFIERS`.
+        verifier: one of `VERIFIERS`, or the import path of one's own.
         response: the policy's text, thinking part included.
         ground_truth: a JSON value, as described in the module's docstring.
         messages: the turns of the prompt, for verifiers that read the prompt.
@@ -90,7 +92,9 @@ def missing_resources(verifier: str, ground_truth: Any, config: VerifiersConfig 
     missing = registry.missing_resources(verifier, ground_truth, elsewhere)
     if config.judge is None and not verifiers_of(verifier, ground_truth).isdisjoint(registry.CHAT):
         missing.append("a judge (verifiers.judge: a model to serve, or the URL of an endpoint)")
-    return missing
+    unknown = registry.reward_models_of(verifier, ground_truth) - set(config.reward_models)
+    known = ", ".join(config.reward_models) or "none"
+    return [*missing, *(f"a reward model {name!r} (verifiers.reward_models has {known})" for name in sorted(unknown))]
 
 
 def stated_answer(verifier: str, response: str, ground_truth: Any) -> str | None:
@@ -107,7 +111,8 @@ def verifiers_of(verifier: str, ground_truth: Any) -> set[str]:
 def open_pool(workers: int, config: VerifiersConfig, verifiers: Iterable[str]) -> Iterator[VerifierPool]:
     """Open a pool that judges by `verifiers`, and begin to load what they need; close it when the block ends.
 
-    Where chat is among them and the judge is a model to serve, its server runs for the length of the block.
+    Where chat is among them and the judge is a model to serve, its server runs for the length of the block. The reward
+    models are loaded where `reward_model` is among them.
 
     Args:
         workers: processes of each verifier that judge at one time.
@@ -115,9 +120,13 @@ def open_pool(workers: int, config: VerifiersConfig, verifiers: Iterable[str]) -
         verifiers: names of those that will be called.
 
     Raises:
-        ValueError: chat is among them, and no judge is configured.
+        ValueError: chat is among them, and no judge is configured; a reward model cannot be loaded.
     """
+    verifiers = set(verifiers)
+    if registry.REWARD_MODEL not in verifiers:
+        config = config.model_copy(update={"reward_models": {}})
     with ExitStack() as stack:
+        gpus_of_judge = config.judge_gpus
         if set(verifiers) & set(registry.CHAT):
             if config.judge is None:
                 raise MistakeError("there are chat prompts and no judge for them: give verifiers.judge")
@@ -125,8 +134,8 @@ def open_pool(workers: int, config: VerifiersConfig, verifiers: Iterable[str]) -
 
             config = config.model_copy(update={"judge": stack.enter_context(serving(config.judge))})
         elif config.judge is not None:
-            config = config.model_copy(update={"judge": None})
-        pool = stack.enter_context(VerifierPool(workers, config))
+            config, gpus_of_judge = config.model_copy(update={"judge": None}), 0
+        pool = stack.enter_context(VerifierPool(workers, config, judge_gpus=gpus_of_judge))
         pool.start(verifiers)
         yield pool
 

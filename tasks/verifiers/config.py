@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from tasks.config import Config, RunTime
-from tasks.verifiers.chat.config import INITIAL, AnyJudgeConfig
+from tasks.verifiers.chat.config import INITIAL, AnyJudgeConfig, NamedRewardModelConfig
 from tasks.verifiers.code.config import CodeConfig
+from tasks.verifiers.scores import VERIFIERS
+
+CHAT = ("chat_reference", "chat_open")
+"""Names of the verifiers that ask a judge of chat."""
+REWARD_MODEL = "reward_model"
+"""Name of the verifier that asks the reward models."""
+
+ModelName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
+"""Name of a reward model: letters, digits, `_` and `-`."""
 
 
 class EnvironmentsConfig(Config):
@@ -42,6 +52,17 @@ class VerifiersConfig(Config):
     """Processes of the environments of prompts that have one."""
     judge: AnyJudgeConfig | None = None
     """LM judge or reward model of `chat_reference` and `chat_open`; None where no prompt needs one."""
+    reward_models: dict[ModelName, NamedRewardModelConfig] = {}  # noqa: RUF012 (pydantic copies defaults)
+    """Reward models by name, as in `{helpful: {model: models/helpful, squash: false}}`. Sources name them in `rewards`,
+    as in `{reward_model: helpful, weight: 0.5}`. Each runs in the process that judges, on a GPU of its own or on cores
+    (`device`)."""
+
+    @field_validator("reward_models")
+    @classmethod
+    def _no_verifiers_name(cls, models: dict[str, NamedRewardModelConfig]) -> dict[str, NamedRewardModelConfig]:
+        if taken := sorted(set(models) & set(VERIFIERS)):
+            raise ValueError(f"{taken[0]!r} is the name of a verifier; give the reward model another")
+        return models
 
     @model_validator(mode="after")
     def _two_processes_fit(self) -> Self:
@@ -57,13 +78,23 @@ class VerifiersConfig(Config):
 
     @property
     def serves(self) -> bool:
-        """True if the judge is a model that runs on this machine, and needs its GPU if there is one."""
-        return self.judge is not None and getattr(self.judge, "url", None) is None
+        """True if a judge or reward models run on this machine, and need its GPUs if there are some."""
+        return bool(self.reward_models) or self._serves_judge
 
     @property
     def judge_gpus(self) -> int:
         """GPUs of the judge or reward model that runs on this machine, if there are GPUs; 0: none runs here."""
-        return self.judge.gpus if self.judge is not None and self.serves else 0
+        return self.judge.gpus if self.judge is not None and self._serves_judge else 0
+
+    @property
+    def _serves_judge(self) -> bool:
+        return self.judge is not None and getattr(self.judge, "url", None) is None
+
+    def gpus(self, verifiers: Collection[str]) -> int:
+        """Return the GPUs of the judge and the reward models that these verifiers ask here, if there are GPUs."""
+        judge = self.judge_gpus if not set(CHAT).isdisjoint(verifiers) else 0
+        models = self.reward_models.values() if REWARD_MODEL in verifiers else ()
+        return judge + sum(model.gpus for model in models)
 
     def with_initial(self, checkpoint: Path) -> Self:
         """Return a copy in which a judge of `model: initial` has the path of that checkpoint as its model."""

@@ -1,4 +1,4 @@
-"""Follows the reward functions of a user through one stage, from the scores that it gets.
+"""Follows the reward functions and verifiers of a user through one stage, from the scores that it gets.
 
 A function that fails on response after response ends the stage, before all of its rollouts are paid for. One that is
 slow, and one that fails on some responses, is named once.
@@ -21,7 +21,7 @@ PROMPTS = 3
 
 
 class RewardFunctionError(MistakeError):
-    """A reward function of the user's fails on every response: its code, or what it is called with, is wrong."""
+    """A reward function, or a verifier, of the user's fails on every response: its code, or what it gets, is wrong."""
 
 
 class RewardServiceError(InfrastructureError):
@@ -122,7 +122,9 @@ class FunctionWatch:
 
     def _end(self, streak: _Streak, where: str) -> None:
         failure = streak.failure
-        sentence = f"reward function {failure.function} fails {where}: {_after_name(streak.error, failure.function)}"
+        what = "verifier" if streak.error.startswith(f"verifier {failure.function}") else "reward function"
+        begin = f"{what} {failure.function}"
+        sentence = f"{begin} fails {where}: {streak.error.removeprefix(begin).lstrip(' :')}"
         if not failure.may_pass:
             raise RewardFunctionError(sentence)
         if self._ends_when_away:
@@ -136,8 +138,3 @@ class FunctionWatch:
                 "(difficulty.verifier_workers, rewards.workers in training, verifier_workers in evaluation)",
                 *score.slow,
             )
-
-
-def _after_name(error: str, function: str) -> str:
-    """The sentence of a failure without its beginning, which names the function."""
-    return error.removeprefix(f"reward function {function}").lstrip(" :")

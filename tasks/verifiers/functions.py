@@ -25,14 +25,12 @@ import os
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from tasks.failures import cause_in_infrastructure, one_line
-from tasks.lineage.user_code import imported, user_code_digest, user_files
+from tasks.lineage.user_code import imported, line_of, user_code_digest
 from tasks.verifiers.calls import Messages, Response
 from tasks.verifiers.scores import CannotJudge, FunctionFailure, GroundTruthError, Reward, Score, SlowCall
 
@@ -251,23 +249,3 @@ def _status(error: BaseException) -> int | None:
         for name in ("status_code", "status", "code")
     )
     return next((value for value in values if isinstance(value, int) and 400 <= value < 600), None)
-
-
-def line_of(error: BaseException, module: str, function: Callable[..., Any] | None = None) -> str:
-    """Return the last line of the user's files that an exception came through, or else the function's first.
-
-    It stands in parentheses after a space; the text is empty where no line is known.
-    """
-    files = {str(path): path for path in user_files(module).values()}
-    if isinstance(error, SyntaxError) and error.filename and error.lineno:
-        return _line(Path(error.filename), error.lineno)
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if frame.filename in files and frame.lineno is not None:
-            return _line(files[frame.filename], frame.lineno)
-    code = getattr(inspect.unwrap(function), "__code__", None) if function is not None else None
-    return "" if code is None else _line(Path(code.co_filename), code.co_firstlineno)
-
-
-def _line(path: Path, number: int) -> str:
-    shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return f" ({shown}, line {number})"

@@ -37,6 +37,8 @@ RECYCLE_AFTER = 20_000
 """Calls after which a worker is replaced, which bounds what its checkers can leave behind in it."""
 ATTEMPTS = 2
 """Processes that a call may end before that is its verdict."""
+ENDED = "ended its process twice"
+"""The beginning of the detail of a response with that verdict."""
 
 
 class LaneLimits(NamedTuple):
@@ -196,7 +198,7 @@ class _Lane:
                     raise CannotJudge(f"a {self._template.name} worker failed: see stderr")
                 self._counters.retries += 1
             assert isinstance(outcome, int), "a score has been returned"
-            return Score.binary(False, f"ended its process twice (signal {-outcome})")
+            return Score.binary(False, f"{ENDED} (signal {-outcome})")
 
     async def _once(self, worker: Worker, line: bytes, wall_seconds: float) -> Score | int:
         """Run one call in one worker: return its score, or the exit status of the worker that ended instead."""

@@ -2,9 +2,9 @@
 
     submit ──────┐  _schedule                _cached                    _judge
     score  ──────┼────────────► event loop ──────────► cache, or ──────────────► lanes of processes: math, precise_if,
-    score_many ──┘  (any thread)             an equal call in flight      │      │   function
+    score_many ──┘  (any thread)             an equal call in flight      │      │   function, verifiers of a user's own
                                                                           │      ├► the client of a code server
-                                                                          │      └► the client of a judge of chat
+                                                                          │      └► the judge of chat, reward models
                                                                           └► the parts of a weighted call, each
                                                                              through _cached as a call of its own
 
@@ -30,10 +30,11 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from tasks.verifiers import functions, registry
 from tasks.verifiers.calls import Call, Messages, Response, Verifier, VerifierStats
 from tasks.verifiers.config import VerifiersConfig
+from tasks.verifiers.environment_rewards import NO_REWARD
 from tasks.verifiers.grouped import score_group
-from tasks.verifiers.lanes import LaneLimits, Lanes
-from tasks.verifiers.own_rewards import NO_REWARD
-from tasks.verifiers.scores import CannotJudge, Score
+from tasks.verifiers.lanes import Lanes
+from tasks.verifiers.makers import judge_of_chat, lanes, lanes_of_own, reward_models
+from tasks.verifiers.scores import CannotJudge, Score, is_own
 from tasks.verifiers.weighted import combine, is_partial, parts_of
 
 if TYPE_CHECKING:
@@ -42,12 +43,6 @@ if TYPE_CHECKING:
 
 CLOSED = "the verifier pool was closed"
 """The error of calls that were in flight when the pool was closed, or that come later."""
-WALL_FACTOR, FUNCTION_WALL_FACTOR = 100, 6
-"""Wall seconds per CPU second of the limit, after which a call is given up.
-
-`WALL_FACTOR` is for verifiers that only compute, and may have to wait for a core; `FUNCTION_WALL_FACTOR` is for a
-user's function, which may wait for anything."""
-
 AHEAD = 1024
 """Most calls that `VerifierPool.scores` has scheduled beyond the one whose score it waits for."""
 
@@ -60,16 +55,25 @@ class VerifierPool:
     It is thread-safe, usable from asyncio, and ended by `close` or as a context manager.
     """
 
-    def __init__(self, workers: int = 1, config: VerifiersConfig | None = None, *, max_pending: int = 256) -> None:
+    def __init__(
+        self,
+        workers: int = 1,
+        config: VerifiersConfig | None = None,
+        *,
+        max_pending: int = 256,
+        judge_gpus: int | None = None,
+    ) -> None:
         """Create the pool without starting a process.
 
         Args:
             workers: processes of each verifier that judge at one time; half as many more take the calls that need long.
             config: limits and options of the verifiers.
             max_pending: calls of `submit` that may wait or run at one time; a further one blocks its caller.
+            judge_gpus: the last GPUs of this process's, which the judge of chat has; None: as `config` says.
 
         Raises:
-            ValueError: `workers` or `max_pending` is not above 0, or a judge's key is missing in the environment.
+            ValueError: `workers` or `max_pending` is not above 0, a judge's key is missing in the environment, or a
+                reward model cannot be loaded.
         """
         for name, value in (("workers", workers), ("max_pending", max_pending)):
             if value <= 0:
@@ -79,8 +83,11 @@ class VerifierPool:
         from tasks.verifiers.code.client import CodeClient  # with the library of its requests
 
         self._code = CodeClient(self.config.code, workers)
-        self._startable: dict[str, Lanes | CodeClient] = {**_lanes(workers, self.config), "code": self._code}
-        self._judges: dict[str, Verifier] = self._startable | _chat(self.config)
+        self._startable: dict[str, Lanes | CodeClient] = {**lanes(workers, self.config), "code": self._code}
+        taken = self.config.judge_gpus if judge_gpus is None else judge_gpus
+        self._judges: dict[str, Verifier] = (
+            self._startable | judge_of_chat(self.config) | reward_models(self.config, taken)
+        )
         self._pending = threading.BoundedSemaphore(max_pending)
         self._stats: dict[str, VerifierStats] = defaultdict(VerifierStats)
         self._scores: OrderedDict[bytes, Score] = OrderedDict()
@@ -88,7 +95,7 @@ class VerifierPool:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._owner = os.getpid()
         self._closed = False
-        self._closing_lock = threading.Lock()
+        self._closing_lock, self._own_lock = threading.Lock(), threading.Lock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="verifiers", daemon=True)
         self._thread.start()
@@ -217,7 +224,7 @@ class VerifierPool:
             for verifier, stats in self.stats().items()
             for name, value in stats.figures().items()
         }
-        for verifier, judge in self._judges.items():
+        for verifier, judge in list(self._judges.items()):  # one of a user's own may be added meanwhile
             about = "judge" if verifier in registry.CHAT else verifier
             figures |= {f"{about}/{name}": value for name, value in self._on_loop(judge.usage).items()}
         return figures
@@ -255,6 +262,8 @@ class VerifierPool:
             raise RuntimeError(CLOSED)
 
     def _starting(self, verifiers: Iterable[str]) -> list[Lanes | CodeClient]:
+        for verifier in filter(is_own, verifiers := list(verifiers)):
+            self._add_own(verifier)
         return [self._startable[verifier] for verifier in dict.fromkeys(verifiers) if verifier in self._startable]
 
     def _on_loop(self, look: Callable[[], Result]) -> Result:
@@ -343,9 +352,14 @@ class VerifierPool:
             self._tasks.discard(task)
 
     def _processes(self, verifier: str) -> int:
-        """Return how many processes can be busy for a verifier: one server of chat, none for the sum of other calls."""
+        """Return how many processes can be busy for a verifier: one server of chat, none for the sum of other calls.
+
+        A reward model is one, too.
+        """
         if verifier == registry.WEIGHTED:
             return 0
+        if verifier == registry.REWARD_MODEL:
+            return len(self.config.reward_models)
         return 1 if verifier in registry.CHAT else self.workers
 
     def _verifier(self, call: Call) -> Verifier:
@@ -354,9 +368,19 @@ class VerifierPool:
             raise CannotJudge(f"the response is of type {type(call.response).__name__}, not a string")
         if call.verifier == "environment":
             raise CannotJudge(NO_REWARD)
+        if is_own(call.verifier):
+            self._add_own(call.verifier)
         if call.verifier not in self._judges:
-            raise CannotJudge(f"{call.verifier} needs a judge, and none is configured (verifiers.judge)")
+            wanted = "a judge, and none" if call.verifier in registry.CHAT else "reward models, and none"
+            option = "judge" if call.verifier in registry.CHAT else "reward_models"
+            raise CannotJudge(f"{call.verifier} needs {wanted} is configured (verifiers.{option})")
         return self._judges[call.verifier]
+
+    def _add_own(self, verifier: str) -> None:
+        """Add the lanes of a verifier of a user's own, unless they are there."""
+        with self._own_lock:
+            if verifier not in self._judges:
+                self._startable[verifier] = self._judges[verifier] = lanes_of_own(verifier, self.workers, self.config)
 
     async def _parts(self, call: Call) -> Score:
         """Judge the parts of a weighted call at the same time, each as a call of its own."""
@@ -375,24 +399,3 @@ class VerifierPool:
             await asyncio.gather(*ending)
         finally:
             self._loop.call_soon(self._loop.stop)
-
-
-def _lanes(workers: int, config: VerifiersConfig) -> dict[str, Lanes]:
-    """Return the lanes of the verifiers that judge in worker processes, by verifier."""
-    seconds, memory, processes = config.time_limit_seconds, config.memory_mib, config.processes(workers)
-    computing = LaneLimits(processes, seconds, WALL_FACTOR * seconds, memory)
-    wall = FUNCTION_WALL_FACTOR * seconds
-    calling = LaneLimits(processes, seconds, wall, memory, quick=False, locked_up=False, overlapping=True)
-    return {
-        "math": Lanes("math", computing),
-        "precise_if": Lanes("precise_if", computing, os.environ.get("NLTK_DATA")),
-        "function": Lanes("function", calling),
-    }
-
-
-def _chat(config: VerifiersConfig) -> dict[str, Verifier]:
-    if config.judge is None:
-        return {}
-    from tasks.verifiers.chat import make_judge
-
-    return dict.fromkeys(registry.CHAT, make_judge(config.judge))

@@ -12,19 +12,21 @@ from collections.abc import Collection
 from typing import Any, Protocol, cast
 
 from tasks.verifiers.calls import Messages, Response
-from tasks.verifiers.scores import VERIFIERS, CannotJudge, Score
+from tasks.verifiers.config import CHAT, REWARD_MODEL
+from tasks.verifiers.scores import VERIFIERS, CannotJudge, Score, is_own
 
 WEIGHTED = "weighted"
 """Name of the verifier that combines others."""
-CHAT = ("chat_reference", "chat_open")
-"""Names of the verifiers that ask a judge of chat."""
+TOO_LARGE = "too large or too deep to judge"
+"""The beginning of the detail of a response that exhausted the memory or the stack."""
 
 _MODULES = {
     "math": "tasks.verifiers.mathematics",
     "code": "tasks.verifiers.code",
     "precise_if": "tasks.verifiers.instructions",
     "function": "tasks.verifiers.functions",
-    "environment": "tasks.verifiers.own_rewards",
+    "environment": "tasks.verifiers.environment_rewards",
+    REWARD_MODEL: "tasks.verifiers.reward_models",
 }
 
 
@@ -50,8 +52,11 @@ class InProcessVerifier(VerifierModule, Protocol):
 
 def require(verifier: str) -> None:
     """Raise `ValueError` where `verifier` is unknown."""
-    if verifier not in VERIFIERS:
-        raise ValueError(f"verifier {verifier!r} is unknown; accepted: {', '.join(VERIFIERS)}")
+    if verifier not in VERIFIERS and not is_own(verifier):
+        raise ValueError(
+            f"verifier {verifier!r} is unknown; accepted: {', '.join(VERIFIERS)}, and an import path such as "
+            "my_verifiers.chess"
+        )
 
 
 def check_ground_truth(verifier: str, ground_truth: Any) -> None:
@@ -96,13 +101,28 @@ def verifiers_of(verifier: str, ground_truth: Any) -> set[str]:
     return {part.verifier for part in parts_of(ground_truth)}
 
 
+def reward_models_of(verifier: str, ground_truth: Any) -> set[str]:
+    """Return the names of the reward models that score by a well-formed ground truth, alone or among others."""
+    if verifier == REWARD_MODEL:
+        return {str(ground_truth["reward_model"])}
+    if verifier != WEIGHTED:
+        return set()
+    from tasks.verifiers.weighted import parts_of
+
+    return {name for part in parts_of(ground_truth) for name in reward_models_of(part.verifier, part.ground_truth)}
+
+
 def module_of(verifier: str) -> VerifierModule:
-    """Import and return the module of a verifier."""
+    """Import and return the module of a verifier; of a user's own, what stands between its module and the others."""
+    if is_own(verifier):
+        from tasks.verifiers.own import own_verifier
+
+        return own_verifier(verifier)
     return cast(VerifierModule, importlib.import_module(_MODULES[verifier]))
 
 
 def in_process_module(verifier: str) -> InProcessVerifier:
-    """Import and return the module of a verifier that judges in a worker process."""
+    """Import and return the module of a verifier that judges in a worker process, as `module_of` does."""
     return cast(InProcessVerifier, module_of(verifier))
 
 
@@ -143,4 +163,4 @@ def judge(verifier: str, response: Any, ground_truth: Any, messages: Messages | 
 
 def too_large(excess: Exception) -> Score:
     """Return the score 0 of a response that exhausted the memory or the stack."""
-    return Score.binary(False, f"too large or too deep to judge: {type(excess).__name__}")
+    return Score.binary(False, f"{TOO_LARGE}: {type(excess).__name__}")

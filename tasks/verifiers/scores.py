@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
-Verifier = Literal["math", "code", "precise_if", "chat_reference", "chat_open", "function", "environment", "weighted"]
-"""Name of a verifier."""
+Verifier = Literal[
+    "math",
+    "code",
+    "precise_if",
+    "chat_reference",
+    "chat_open",
+    "function",
+    "reward_model",
+    "environment",
+    "weighted",
+]
+"""Name of a verifier of this project; a verifier of a user's own has its import path as its name (`is_own`)."""
 VERIFIERS: tuple[Verifier, ...] = get_args(Verifier)
-"""All names of verifiers."""
+"""All names of verifiers of this project."""
+OWN = r"[^\W\d]\w*(\.[^\W\d]\w*)+"
+"""Regular expression of the name of a verifier of a user's own: the import path of a module, with a dot in it."""
+
+
+def is_own(verifier: object) -> bool:
+    """Return whether a name is that of a verifier of a user's own: an import path such as `my_verifiers.chess`."""
+    return isinstance(verifier, str) and re.fullmatch(OWN, verifier) is not None
 
 
 class FunctionFailure(NamedTuple):
-    """The failure of a user's reward function on one response, without what depends on the response.
+    """The failure of a user's reward function, or verifier, on one response, without what depends on the response.
 
     Attributes:
-        function: import path of the function.
+        function: import path of the function, or name of the verifier.
         reason: what went wrong, with the line of the user's file where there is one; equal for failures of one kind.
         may_pass: True where the network or a service failed that the function asks: a later attempt may succeed.
     """
@@ -50,6 +68,11 @@ class CannotJudge(Exception):  # noqa: N818 - reads as the sentence it is
 
 class GroundTruthError(CannotJudge):
     """A failure to judge because the ground truth does not have the form that its verifier accepts."""
+
+    @property
+    def reason(self) -> str:
+        """What is wrong with it."""
+        return super().__str__()
 
     def __str__(self) -> str:
         """Return the reason with a prefix that sets it apart from a failure of the judge."""
@@ -86,7 +109,7 @@ class Score:
         rewards: the rewards that it consists of, where a prompt has several rewards or a custom one; those of weight 0
             are recorded and in no sum (`precise_if` in mode `both`).
         timed_out: True if a limit of time had a part in it; such a score is not cached.
-        failure: the failure of a user's reward function behind `error`; None where another reason is.
+        failure: the failure of a user's reward function, or verifier, behind `error`; None where another reason is.
         slow: the slowest call of a user's reward function, where one took long (`functions.SLOW_SECONDS`).
     """
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tasks.verifiers.scores import VERIFIERS, CannotJudge, GroundTruthError, Reward, Score
+from tasks.verifiers.scores import VERIFIERS, CannotJudge, GroundTruthError, Reward, Score, is_own
 
 PARTIAL = "partial"
 """Key of a ground truth that has some of a prompt's rewards."""
@@ -31,9 +31,9 @@ class Part:
 
     @property
     def name(self) -> str:
-        """Name of the reward in metrics: that of its function, or else of its verifier."""
-        named = self.verifier == "function" and isinstance(self.ground_truth, dict)
-        return str(self.ground_truth.get("function", self.verifier)) if named else self.verifier
+        """Name of the reward in metrics: that of its function or reward model, or else of its verifier."""
+        named = self.verifier in ("function", "reward_model") and isinstance(self.ground_truth, dict)
+        return str(self.ground_truth.get(self.verifier, self.verifier)) if named else self.verifier
 
     @property
     def of_group(self) -> bool:
@@ -105,6 +105,7 @@ def _part(part: Any) -> Part:
     weight = part["weight"]
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight) or weight == 0:
         raise GroundTruthError(f"the weight of a reward must be a finite number other than 0, got {weight!r}")
-    if part["verifier"] not in VERIFIERS or part["verifier"] == "weighted":
+    known = part["verifier"] in VERIFIERS or is_own(part["verifier"])
+    if not known or part["verifier"] == "weighted":
         raise GroundTruthError(f"a reward cannot be judged by {part['verifier']!r}")
     return Part(part["verifier"], float(weight), part["ground_truth"])

@@ -52,11 +52,10 @@ def test_every_shipped_spec_loads(path):
         ),
         ([source(loader={"path": "a"})], ["sources[0].loader.kind: required", "jsonl", "functions"]),
         ([source(loader={"kind": "jsonl"})], ["sources[0].loader.path: required key is missing", "a glob"]),
-        (
-            [source(domain="maths")],
-            ["sources[0]: domain 'maths' is none of math, code, precise_if, chat (did you mean 'math'?); one of"],
-        ),
-        ([source(verifier="regex")], ["sources[0].verifier = 'regex'", "'precise_if'"]),
+        ([source(verifier="regex")], ["sources[0].verifier = 'regex'", "precise_if", "such as my_verifiers.chess"]),
+        ([source(verifier="mth")], ["sources[0].verifier = 'mth': no verifier is called so (did you mean 'math'?)"]),
+        ([source(verifier="my-verifiers.chess")], ["sources[0].verifier = 'my-verifiers.chess': no verifier"]),
+        ([source(rewards=[{"verifier": "cod"}])], ["sources[0].rewards[0].verifier = 'cod'", "mean 'code'?"]),
         ([source(verifier="code")], ["sources[0]: verifier 'code' does not fit domain 'math', which takes math"]),
         ([source(top_up=2)], ["sources[0]: top_up is a multiple of limit: give limit"]),
         ([source(limit=5, top_up=1)], ["sources[0].top_up = 1: must be a number above 1, or inf"]),
@@ -119,7 +118,7 @@ def test_a_source_reads_as_many_rows_as_its_limit_and_top_up_ask_for(tmp_path, t
 
 def test_several_mistakes_are_listed_together(tmp_path):
     with pytest.raises(SpecError) as caught:
-        load(tmp_path, {"name": "x", "sed": 1, "sources": [source(limit=-1), source(name="b", domain="art")]})
+        load(tmp_path, {"name": "x", "sed": 1, "sources": [source(limit=-1), source(name="b", verifier="art")]})
     assert len(str(caught.value).splitlines()) == 3
 
 

@@ -217,7 +217,7 @@ def is_in_one_pod(config: TrainingConfig, cluster: ClusterConfig, judge_gpus: in
 
 
 def check_judge_gpus(config: TrainingConfig, cluster: ClusterConfig, judge_gpus: int) -> None:
-    """Check that the judge or reward model that a run serves itself fits on one machine, and that its pods can be had.
+    """Check that the judge and reward models that a run serves fit on one machine, and that its pods can be had.
 
     Raises:
         ValueError: it does not fit, or makes a Ray cluster of what one pod would hold, without an option of its pods.
@@ -225,7 +225,8 @@ def check_judge_gpus(config: TrainingConfig, cluster: ClusterConfig, judge_gpus:
     per_node = cluster.gpus_per_node
     if per_node and judge_gpus > per_node:
         raise MistakeError(
-            f"verifiers.judge: its model needs {judge_gpus} GPUs, and a machine has cluster.gpus_per_node ({per_node})"
+            f"verifiers.judge and reward_models: their models need {judge_gpus} GPUs, and a machine has "
+            f"cluster.gpus_per_node ({per_node})"
         )
     if not is_in_one_pod(config, cluster, judge_gpus):
         _check_ray_cluster(cluster)

@@ -28,7 +28,6 @@ from tasks.training.learner.rank_files import RankFiles
 from tasks.training.rewards import RayJudge, RewardProcess
 from tasks.training.simulation.roofline import known_architecture
 from tasks.verifiers import VerifiersConfig, verifiers_of
-from tasks.verifiers.registry import CHAT
 
 logger = logging.getLogger(__name__)
 
@@ -94,8 +93,8 @@ def verifiers_of_prompts(prompts: list[Prompt]) -> set[str]:
 
 
 def needed_judge_gpus(verifiers: VerifiersConfig, names: set[str]) -> int:
-    """Return the GPUs of the judge that a run serves itself, if its nodes have GPUs; 0: these verifiers need none."""
-    return verifiers.judge_gpus if names & set(CHAT) else 0
+    """Return the GPUs of the judge and reward models of a run, if its nodes have GPUs; 0: these verifiers need none."""
+    return verifiers.gpus(names)
 
 
 class RunProcesses:

@@ -19,7 +19,7 @@ from tasks.training.simulation.roofline import (
     model_bandwidth_utilization,
     tokens_before,
 )
-from tasks.verifiers.registry import CHAT
+from tasks.verifiers.registry import CHAT, REWARD_MODEL
 
 MACHINES = (
     Metric(
@@ -69,12 +69,14 @@ class MachineUse:
     Attributes:
         shape: the policy's; None: it is not known.
         gpu: True: learner and engines compute on GPUs.
-        judge_gpus: GPUs of the judge or reward model that the run serves itself.
+        judge_gpus: GPUs of the judge of chat that the run serves itself.
+        reward_model_gpus: GPUs of the reward models by name, one each.
     """
 
     shape: Architecture | None = None
     gpu: bool = False
     judge_gpus: int = 0
+    reward_model_gpus: int = 0
     _judged: dict[str, float] = field(default_factory=dict, init=False)  # busy seconds at the step before, by metric
 
     def metrics(
@@ -146,6 +148,8 @@ class MachineUse:
             passed = busy - before if busy >= before else busy  # a reward process that was replaced counts from 0
             if metric.split("/")[1] in CHAT:
                 spent += passed * self.judge_gpus
+            elif metric.split("/")[1] == REWARD_MODEL and self.reward_model_gpus:
+                spent += passed  # it is the sum over the models
             else:
                 spent += passed / (CORES_A_GPU if self.gpu else 1)
         return spent

@@ -227,17 +227,13 @@ class JudgeConfig(_Judged, ConnectionConfig):
         return self
 
 
-class RewardModelConfig(_Judged):
+class ClassifierConfig(Config):
     """A sequence classifier with one output that scores a conversation and its answer; it never sees a reference."""
 
-    kind: Literal["reward_model"]
-    """Kind of this judge."""
     model: HubOrFolder[str] = Field(min_length=1)
     """Hugging Face folder or hub id of safetensors weights."""
     revision: str | None = None
     """Commit, tag or branch of a hub id, and required for one."""
-    scores_references: bool = False
-    """Also judge `chat_reference`, by the answer alone; without it that is an error."""
     dtype: Literal["bfloat16", "float16", "float32"] = "float32"
     """Type of weights and activations."""
     device: RunTime[Literal["auto", "cpu"]] = "auto"
@@ -246,13 +242,40 @@ class RewardModelConfig(_Judged):
     """Answers that are scored in one forward pass at most."""
     max_tokens: int = Field(4096, gt=0)
     """Tokens of conversation and answer at most; the middle of a longer answer is left out."""
-    bounds: list[float] | None = Field(None, min_length=2, max_length=2)
-    """The two logits that map to 0 and 1, linearly and clipped; None: the logistic function."""
+    max_response_chars: int = Field(20_000, ge=100)
+    """Length of an answer (thinking part left out) above which the model sees only its first and its last half of this
+    length, with a note on the gap. The unit is a byte of UTF-8."""
+    fingerprint: str | None = None
+    """Digest of a local model, filled in by the pipeline so that a changed folder misses the cache."""
 
     @property
     def gpus(self) -> int:
         """Number of GPUs of the model: 1, or 0 on the device `cpu`."""
         return int(self.device == "auto")
+
+
+class NamedRewardModelConfig(ClassifierConfig):
+    """A reward model that data files name: its logit is a reward beside others."""
+
+    chat_template: bool = True
+    """Make the model's text with the tokenizer's chat template. False: of the last turn of the user and the answer, as
+    a pair of texts, `tokenizer(question, answer)`; other turns are not read."""
+    squash: bool = True
+    """Have the logistic function of the logit as the reward, in (0, 1). False: the logit itself, of any range; a score
+    is then clipped to [0, 1], and training maximises the logit."""
+    pass_value: float = Field(0.5, allow_inf_nan=False)
+    """Reward from which on a response passes where the model is the first of a source's rewards."""
+
+
+class RewardModelConfig(ClassifierConfig, _Judged):
+    """A reward model as the judge of chat: its logit becomes a score in [0, 1]."""
+
+    kind: Literal["reward_model"]
+    """Kind of this judge."""
+    scores_references: bool = False
+    """Also judge `chat_reference`, by the answer alone; without it that is an error."""
+    bounds: list[float] | None = Field(None, min_length=2, max_length=2)
+    """The two logits that map to 0 and 1, linearly and clipped; None: the logistic function."""
 
     @field_validator("bounds")
     @classmethod

@@ -1,0 +1,116 @@
+"""Tries the verifiers of a user's own on a source's first rows and made-up responses, before anything is sampled.
+
+Their modules are imported and their functions' signatures compared with the calls. They check the ground truths of the
+first rows, and judge made-up responses as every stage has them judge: in locked-up processes, under the limits of the
+data file. A verifier is refused when it refuses every ground truth, or when none of the made-up responses to a row
+could be judged within the limits: then its imports, its result's form or its code is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from tasks.config import SpecError
+from tasks.inputs.files import DataFile
+from tasks.inputs.rewards import ANSWER, ROWS, SENTENCE, UNKNOWN
+from tasks.sourcing import ground_truths, loaders
+from tasks.sourcing.files import Malformed
+from tasks.sourcing.messages import chat_from
+from tasks.sourcing.spec import SourceSpec
+from tasks.sourcing.values import UnusableError
+from tasks.verifiers import Call, Score, VerifierPool
+from tasks.verifiers.calls import Messages
+from tasks.verifiers.lanes import ENDED
+from tasks.verifiers.own import own_verifier
+from tasks.verifiers.registry import TOO_LARGE
+from tasks.verifiers.scores import CannotJudge, is_own
+
+logger = logging.getLogger(__name__)
+
+
+class _Row(NamedTuple):
+    """A row as a verifier gets it: its ground truth, and the prompt."""
+
+    truth: dict[str, Any]
+    messages: Messages
+
+
+def check_own_verifiers(source: SourceSpec, rows: list[loaders.Row], data: DataFile) -> None:
+    """Try the verifiers of the user's own that judge a source.
+
+    Args:
+        source: the source.
+        rows: its first rows.
+        data: the data file, for its name and the limits of the verifiers.
+
+    Raises:
+        SpecError: a verifier's module cannot be imported or lacks a function, or the verifier fails as above; the
+            sentence has its name and the reason.
+    """
+    names = sorted(filter(is_own, source.verifiers))
+    if not names:
+        return
+    where = f"{data.name}: source {source.name!r}"
+    try:
+        usable = {name: _usable(name, source, rows, where) for name in names}
+    except CannotJudge as reason:
+        raise SpecError(f"{where}: {reason}") from None
+    with VerifierPool(1, data.verifiers.model_copy(update={"judge": None, "reward_models": {}})) as pool:
+        for name, few in usable.items():
+            _check(pool, name, few, where)
+
+
+def _usable(name: str, source: SourceSpec, rows: list[loaders.Row], where: str) -> list[_Row]:
+    """The first rows whose ground truths a verifier takes, `ROWS` at most; raises `CannotJudge` where it is unfit."""
+    own_verifier(name).load()
+    usable: list[_Row] = []
+    refused: UnusableError | None = None
+    for row in rows:
+        if isinstance(row.content, Malformed) or len(usable) == ROWS:
+            continue
+        try:
+            truth = json.loads(json.dumps(ground_truths.ground_truth(row.content, name, source.columns)))
+            messages = chat_from(row.content, source.columns, "", "").messages
+        except UnusableError as error:
+            refused = error if error.kind == "ground_truth" else refused
+            continue
+        except (TypeError, ValueError):
+            continue
+        usable.append(_Row(truth, messages))
+    if refused is not None and not usable:
+        raise SpecError(f"{where}: {refused.reason}; so it is with each of its first rows")
+    if refused is not None:
+        logger.warning("%s: %s; such rows are set aside", where, refused.reason)
+    return usable
+
+
+def _check(pool: VerifierPool, name: str, rows: list[_Row], where: str) -> None:
+    """Have a verifier judge responses to further rows while it fails on all; raises `SpecError` where it never ends."""
+    problems: list[str] = []
+    for row in rows:
+        found = [_problem(name, pool.submit(*call).result()) for call in _calls(name, row)]
+        problems += filter(None, found)
+        if not all(found):
+            break
+    else:
+        if problems:
+            raise SpecError(f"{where}: {problems[0]}; so it is with each of {len(problems)} made-up responses")
+    if problems:
+        logger.warning("%s: %s; so it is with a made-up response, and not with others", where, problems[0])
+
+
+def _calls(name: str, row: _Row) -> Iterator[Call]:
+    value = row.truth["ground_truth"]
+    answer = value if isinstance(value, str | int | float) else UNKNOWN
+    for response in ("", SENTENCE, ANSWER.format(answer)):
+        yield Call(name, response, row.truth, row.messages)
+
+
+def _problem(name: str, score: Score) -> str | None:
+    """Return why a made-up response could not be judged within the limits; None: it could."""
+    if score.timed_out or score.detail.startswith((TOO_LARGE, ENDED)):
+        return f"verifier {name}: {score.detail}"
+    return score.error

@@ -1,0 +1,233 @@
+"""A sequence classifier of one output as a reward model: its tokens, its logits, and a queue of answers in batches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tasks.storage.model_folder import date_variables
+from tasks.verifiers.chat.config import ClassifierConfig, NamedRewardModelConfig
+from tasks.verifiers.chat.endpoint import Usage
+from tasks.verifiers.chat.fitting import STEPS, smaller
+from tasks.verifiers.chat.judge import CONTROL
+from tasks.verifiers.chat.material import plain, shortened
+from tasks.verifiers.scores import CannotJudge
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CLOSED = "the reward model was closed"
+"""The error of answers that wait when a reward model is closed, or that come later."""
+
+
+class AnswerTooLong(CannotJudge):
+    """An answer cannot be cut to the model's length beside its conversation, where a short one could be scored."""
+
+
+class Row(NamedTuple):
+    """The tokens of a conversation and an answer; `types` are the segments of a pair, None without such."""
+
+    token_ids: list[int]
+    types: list[int] | None = None
+
+
+class _Waiting(NamedTuple):
+    """A tokenised answer in the queue, and the future of its logit."""
+
+    row: Row
+    logit: asyncio.Future[float]
+
+
+class RewardModel:
+    """The classifier and its tokenizer. It blocks, and is not thread-safe: one thread loads it and calls it."""
+
+    def __init__(self, config: ClassifierConfig, gpus_behind: int = 0) -> None:
+        """Load the model. Code that comes with it is never run, and weights are read from safetensors only.
+
+        Args:
+            config: the model's options.
+            gpus_behind: GPUs at the end of this process's that others have.
+
+        Raises:
+            ValueError: the model is missing, is no classifier of one output, or has no chat template, where it is to
+                have one, or no padding token.
+        """
+        import torch
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+        if not Path(config.model).is_dir() and config.revision is None:
+            raise ValueError(f"reward model {config.model!r}: neither a folder nor a hub id with a revision")
+        self._config = config
+        self._is_pair = isinstance(config, NamedRewardModelConfig) and not config.chat_template
+        options: dict[str, Any] = {"revision": config.revision, "trust_remote_code": False}
+        try:
+            self._tokenizer = AutoTokenizer.from_pretrained(config.model, **options)
+            self._model, loading = AutoModelForSequenceClassification.from_pretrained(
+                config.model,
+                dtype=getattr(torch, config.dtype),
+                use_safetensors=True,
+                output_loading_info=True,
+                **options,
+            )
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"reward model {config.model!r} cannot be loaded, from safetensors as it has to be: {error}"
+            ) from error
+        if loading["missing_keys"]:
+            raise ValueError(f"reward model {config.model!r} lacks the weights {sorted(loading['missing_keys'])[:3]}")
+        if self._model.config.num_labels != 1:
+            raise ValueError(f"reward model {config.model!r} has {self._model.config.num_labels} outputs; want 1")
+        if not self._is_pair and not self._tokenizer.chat_template:
+            raise ValueError(f"reward model {config.model!r}: the tokenizer has no chat template")
+        if self._tokenizer.pad_token_id is None or self._model.config.pad_token_id is None:
+            raise ValueError(f"reward model {config.model!r} names no padding token")
+        self._device = torch.device("cpu")
+        if config.device == "auto" and (accelerator := torch.accelerator.current_accelerator(check_available=True)):
+            # An engine of the same pod has the first GPUs.
+            index = max(0, torch.accelerator.device_count() - 1 - gpus_behind)
+            self._device = torch.device(accelerator.type, index)
+        self._model.to(self._device).eval()
+
+    def tokenise(self, conversation: Sequence[tuple[str, str]], answer: str) -> Row:
+        """Return the tokens of a conversation and an answer, under the chat template or as a pair.
+
+        Special tokens in the texts are broken up. The middle of the answer is left out where there would be more than
+        `max_tokens`.
+
+        Raises:
+            AnswerTooLong: not even the line about the gap fits, where `CONTROL` does.
+            CannotJudge: the conversation is too long for any answer, or is one that the chat template refuses.
+        """
+        specials = sorted(self._tokenizer.added_tokens_encoder)
+        asked = [(role, plain(content, specials)) for role, content in conversation]
+
+        def row(keep: int) -> Row:
+            text, _ = shortened(answer, keep, lambda part: plain(part, specials))
+            return self._row(asked, text)
+
+        budget = self._config.max_tokens
+        keep = min(self._config.max_response_chars, len(answer.encode("utf-8", "surrogatepass")))
+        fitted = row(keep)
+        if len(fitted.token_ids) <= budget:
+            return fitted
+        fixed = len(self._row(asked, CONTROL).token_ids)
+        if fixed > budget:
+            raise CannotJudge(f"the conversation is too long for the reward model: it takes {budget} tokens")
+        for step in range(STEPS):
+            keep = smaller(keep, len(fitted.token_ids), fixed, budget, step)
+            fitted = row(keep)
+            if len(fitted.token_ids) <= budget:
+                return fitted
+        raise AnswerTooLong(f"the answer is too long for the reward model: it takes {budget} tokens")
+
+    def logits(self, rows: Sequence[Row]) -> list[float]:
+        """Return one logit for each row, from one forward pass, padded to the right."""
+        import torch
+
+        longest = max(len(row.token_ids) for row in rows)
+
+        def padded(values: Sequence[list[int]], padding: int) -> Tensor:  # [rows, longest]
+            return torch.tensor([[*row, *[padding] * (longest - len(row))] for row in values], device=self._device)
+
+        lengths = torch.tensor([len(row.token_ids) for row in rows], device=self._device)
+        mask = (torch.arange(longest, device=self._device)[None] < lengths[:, None]).long()
+        inputs = {"input_ids": padded([row.token_ids for row in rows], self._tokenizer.pad_token_id)}
+        if rows[0].types is not None:
+            inputs["token_type_ids"] = padded([row.types or [] for row in rows], 0)
+        with torch.inference_mode():
+            logits: Tensor = self._model(**inputs, attention_mask=mask).logits  # [rows, 1]
+        return logits[:, 0].float().tolist()
+
+    def _row(self, conversation: list[tuple[str, str]], answer: str) -> Row:
+        if not self._is_pair:
+            turns = [{"role": role, "content": content} for role, content in conversation]
+            return Row(self._templated([*turns, {"role": "assistant", "content": answer}]))
+        question = next(content for role, content in reversed(conversation) if role == "user")
+        pair = self._tokenizer(question, answer)
+        types = pair.get("token_type_ids")
+        return Row(list(pair["input_ids"]), None if types is None else list(types))
+
+    def _templated(self, messages: list[dict[str, str]]) -> list[int]:
+        from jinja2 import TemplateError
+
+        dates = date_variables(self._tokenizer.get_chat_template())
+        try:
+            return list(self._tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False, **dates))
+        except (TemplateError, ValueError) as error:
+            raise CannotJudge(f"the reward model's chat template refuses the conversation: {error}") from None
+
+
+class Scorer:
+    """A reward model in a thread of its own, which computes the logits of waiting answers in batches.
+
+    A thread is enough: the forward pass leaves the interpreter to the event loop.
+    """
+
+    def __init__(self, config: ClassifierConfig, usage: Usage, gpus_behind: int = 0) -> None:
+        """Load the model; raises `ValueError` where that cannot be done."""
+        self._config = config
+        self._usage = usage
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reward-model")
+        self._queue: list[_Waiting] = []
+        self._at_work: asyncio.Task[None] | None = None
+        self._closed = False
+        try:
+            self.model = self._thread.submit(RewardModel, config, gpus_behind).result()
+        except BaseException:
+            self._thread.shutdown(wait=False)
+            raise
+
+    async def logit(self, conversation: list[tuple[str, str]], answer: str) -> float:
+        """Return the logit of an answer, which may not be finite.
+
+        Raises:
+            CannotJudge: as `RewardModel.tokenise`; the model failed, or was closed.
+        """
+        if self._closed:
+            raise CannotJudge(CLOSED)
+        loop = asyncio.get_running_loop()
+        row = await loop.run_in_executor(self._thread, self.model.tokenise, conversation, answer)
+        if self._closed:
+            raise CannotJudge(CLOSED)
+        self._usage.input_tokens += len(row.token_ids)
+        waiting = _Waiting(row, loop.create_future())
+        self._queue.append(waiting)
+        if self._at_work is None or self._at_work.done():
+            self._at_work = loop.create_task(self._work())
+        return await waiting.logit
+
+    async def close(self) -> None:
+        """End the thread; answers that still wait are not scored, and their judgements fail."""
+        self._closed = True
+        _fail(self._queue, CLOSED)
+        self._queue.clear()
+        if self._at_work is not None:
+            await self._at_work
+        self._thread.shutdown(wait=False)  # an answer that is being tokenised then finds the model closed
+
+    async def _work(self) -> None:
+        """Score the waiting answers, batch after batch, until the queue is empty."""
+        loop = asyncio.get_running_loop()
+        while self._queue:
+            batch = [waiting for waiting in self._queue[: self._config.batch_size] if not waiting.logit.cancelled()]
+            del self._queue[: self._config.batch_size]
+            if not batch:
+                continue
+            rows = [waiting.row for waiting in batch]
+            try:
+                logits = await loop.run_in_executor(self._thread, self.model.logits, rows)
+            except Exception as error:  # out of memory and the like: the model's failure, for all that wait
+                _fail(batch, f"the reward model failed: {error!s:.300}")
+                continue
+            for waiting, logit in zip(batch, logits, strict=True):
+                if not waiting.logit.done():
+                    waiting.logit.set_result(logit)
+
+
+def _fail(batch: Sequence[_Waiting], reason: str) -> None:
+    for waiting in batch:
+        if not waiting.logit.done():
+            waiting.logit.set_exception(CannotJudge(reason))

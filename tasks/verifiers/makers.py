@@ -1,0 +1,61 @@
+"""Makes what a pool judges by: lanes of worker processes, the judge of chat, the reward models."""
+
+from __future__ import annotations
+
+import os
+
+from tasks.verifiers import registry
+from tasks.verifiers.calls import Verifier
+from tasks.verifiers.config import VerifiersConfig
+from tasks.verifiers.lanes import LaneLimits, Lanes
+
+WALL_FACTOR, FUNCTION_WALL_FACTOR = 100, 6
+"""Wall seconds per CPU second of the limit, after which a call is given up.
+
+`WALL_FACTOR` is for verifiers that only compute, and may have to wait for a core; `FUNCTION_WALL_FACTOR` is for a
+user's function, which may wait for anything."""
+
+
+def _computing(workers: int, config: VerifiersConfig) -> LaneLimits:
+    """Return the bounds of the processes of a verifier that only computes."""
+    seconds, processes = config.time_limit_seconds, config.processes(workers)
+    return LaneLimits(processes, seconds, WALL_FACTOR * seconds, config.memory_mib)
+
+
+def lanes_of_own(verifier: str, workers: int, config: VerifiersConfig) -> Lanes:
+    """Return the lanes of a verifier of a user's own."""
+    return Lanes(verifier, _computing(workers, config))
+
+
+def lanes(workers: int, config: VerifiersConfig) -> dict[str, Lanes]:
+    """Return the lanes of our verifiers that judge in worker processes, by verifier."""
+    computing, seconds = _computing(workers, config), config.time_limit_seconds
+    calling = computing._replace(
+        wall_seconds=FUNCTION_WALL_FACTOR * seconds, quick=False, locked_up=False, overlapping=True
+    )
+    return {
+        "math": Lanes("math", computing),
+        "precise_if": Lanes("precise_if", computing, os.environ.get("NLTK_DATA")),
+        "function": Lanes("function", calling),
+    }
+
+
+def judge_of_chat(config: VerifiersConfig) -> dict[str, Verifier]:
+    """Return the judge of chat, which is loaded or connected here, by the verifiers that ask it; none where none is."""
+    if config.judge is None:
+        return {}
+    from tasks.verifiers.chat import make_judge
+
+    return dict.fromkeys(registry.CHAT, make_judge(config.judge))
+
+
+def reward_models(config: VerifiersConfig, judge_gpus: int) -> dict[str, Verifier]:
+    """Load the reward models, and return what asks them; none where none is.
+
+    `judge_gpus`: the last GPUs of this process's, which the judge of chat has.
+    """
+    if not config.reward_models:
+        return {}
+    from tasks.verifiers.chat.reward_model import NamedRewardModels
+
+    return {registry.REWARD_MODEL: NamedRewardModels(config.reward_models, judge_gpus)}

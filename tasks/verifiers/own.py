@@ -1,0 +1,262 @@
+"""Verifiers of a user's own: modules, each with its import path as its name, such as `my_verifiers.chess`.
+
+    def check_ground_truth(ground_truth) -> None: ...  # raises ValueError with the reason
+    def judge(response, ground_truth, messages) -> float: ...  # in [0, 1], or a `tasks.verifiers.Score`
+
+and, where it needs them, `missing_resources(ground_truth) -> list[str]` and `warm_up()`. The module is imported from
+the working directory or the Python path. A ground truth is `{"ground_truth": ...}` with the value that the module gets,
+optionally with `digest`, the digest of the module's file, and of the user's files that it imports, when the prompts
+were made.
+
+`judge` runs as math does: in worker processes without network and environment, under limits of CPU time and memory, by
+which a response that takes more scores 0. An exception, and a result of another form, is the verifier's failure: an
+error, and never a score of 0.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+import sys
+from dataclasses import replace
+from functools import cache
+from types import ModuleType
+from typing import Any
+
+from tasks.failures import one_line
+from tasks.lineage.user_code import imported, line_of, user_code_digest
+from tasks.verifiers.calls import Messages
+from tasks.verifiers.scores import CannotJudge, FunctionFailure, GroundTruthError, Reward, Score
+
+_KEYS = {"ground_truth", "digest"}
+_CALLED_WITH: dict[str, tuple[str, ...]] = {
+    "judge": ("response", "ground_truth", "messages"),
+    "check_ground_truth": ("ground_truth",),
+    "missing_resources": ("ground_truth",),
+    "warm_up": (),
+}
+"""The functions of a module, of which the first two are required, and the positional arguments of their calls."""
+_REQUIRED = ("judge", "check_ground_truth")
+
+
+@cache
+def own_verifier(name: str) -> OwnVerifier:
+    """Return the verifier of this import path; its module is imported when it is first used."""
+    return OwnVerifier(name)
+
+
+def own_digest(name: str) -> str:
+    """Return 16 hex digits over the file of a verifier's module and the user's files that it imports.
+
+    Raises:
+        CannotJudge: there is no such module.
+    """
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return user_code_digest(name)
+    except ImportError as error:
+        raise _failed(name, f": {error} in {os.getcwd()} or the Python path") from error
+
+
+class OwnVerifier:
+    """What stands between a user's module and the pool: the interface of `registry.InProcessVerifier`.
+
+    After `warm_up` it keeps the module that it has: the processes of a run judge by one code. Before, it imports the
+    module anew where a file of it changed.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Create it without importing the module `name`."""
+        self._name = name
+        self._module: ModuleType | None = None
+        self._digest = ""
+        self._warm = False
+        self._refusal: CannotJudge | None = None
+
+    def load(self) -> None:
+        """Import the module.
+
+        Raises:
+            CannotJudge: it cannot be imported, or lacks a function or has one that cannot be called as it will be.
+        """
+        self._loaded()
+
+    def checked(self, value: Any) -> dict[str, Any]:
+        """Return the ground truth with the value of a row and the digest of the module as it is now.
+
+        Raises:
+            GroundTruthError: the module refuses the value.
+            CannotJudge: as `load`.
+        """
+        module = self._loaded()
+        self._check(module, value)
+        return {"ground_truth": value, "digest": self._digest}
+
+    def check_ground_truth(self, ground_truth: Any) -> None:
+        """Raise `GroundTruthError` where the ground truth has another form, or the module refuses its value.
+
+        Of a module that cannot be imported `missing_resources` tells.
+        """
+        value = _value_of(ground_truth)
+        try:
+            module = self._loaded()
+        except CannotJudge:
+            return
+        self._check(module, value)
+
+    def missing_resources(self, ground_truth: Any) -> list[str]:
+        """Return what the module lacks to judge, or why it cannot be called here.
+
+        It may be impossible to import, or its code may have changed since the prompts were made.
+        """
+        try:
+            module = self._loaded(ground_truth.get("digest"))
+        except CannotJudge as reason:
+            return [str(reason)]
+        missing = getattr(module, "missing_resources", None)
+        if missing is None:
+            return []
+        try:
+            return [str(name) for name in missing(_value_of(ground_truth))]
+        except Exception as error:
+            return [str(self._raised("missing_resources", error))]
+
+    def judge(self, response: str, ground_truth: Any, messages: Messages | None) -> Score:
+        """Return the module's score of a response, its value as the only reward that counts.
+
+        Raises:
+            CannotJudge: the module cannot be imported, raised, or returned neither a number in [0, 1] nor a score.
+            MemoryError: the process has no memory left.
+        """
+        value = _value_of(ground_truth)
+        module = self._loaded(ground_truth.get("digest"))
+        try:
+            returned = module.judge(response, value, messages)
+        except MemoryError:
+            raise
+        except GroundTruthError:
+            raise
+        except CannotJudge as reason:
+            raise _failed(self._name, f" could not judge: {one_line(reason)}") from reason
+        except (Exception, SystemExit) as error:
+            raise self._raised("judge", error) from error
+        return self._score(returned)
+
+    def warm_up(self) -> None:
+        """Import the module and have it load what it needs; a failure is the error of every judgement."""
+        try:
+            module = self._loaded()
+            if hasattr(module, "warm_up"):
+                module.warm_up()
+        except CannotJudge as reason:
+            self._refusal = reason
+        except (Exception, SystemExit) as error:
+            self._refusal = self._raised("warm_up", error)
+        self._warm = True
+
+    def _loaded(self, digest: str | None = None) -> ModuleType:
+        if not self._warm:
+            self._import()
+        if self._refusal is not None:
+            raise self._refusal
+        assert self._module is not None, "it has been imported"
+        if digest is not None and digest != self._digest:
+            reason = ": its file, or one that it imports, has changed since the prompts were made: source anew"
+            raise _failed(self._name, reason)
+        return self._module
+
+    def _import(self) -> None:
+        digest = own_digest(self._name)
+        if self._module is not None and digest == self._digest:
+            return
+        try:
+            module = imported(self._name)
+        except (Exception, SystemExit) as error:
+            reason = f" cannot be imported: {type(error).__name__}: {one_line(error)}{line_of(error, self._name)}"
+            raise _failed(self._name, reason) from error
+        for function, arguments in _CALLED_WITH.items():
+            if problem := _unfit(module, function, arguments):
+                raise _failed(self._name, problem)
+        self._module, self._digest = module, digest
+
+    def _check(self, module: ModuleType, value: Any) -> None:
+        try:
+            module.check_ground_truth(value)
+        except ValueError as reason:
+            raise GroundTruthError(one_line(reason) or "check_ground_truth refuses it") from reason
+        except GroundTruthError:
+            raise
+        except Exception as error:
+            raise GroundTruthError(str(self._raised("check_ground_truth", error))) from error
+
+    def _score(self, returned: Any) -> Score:
+        if not isinstance(returned, Score):
+            value = _number(returned)
+            if value is None or not 0 <= value <= 1:
+                wanted = " must return a number in [0, 1] or a tasks.verifiers.Score"
+                raise _failed(self._name, f": judge{wanted}", f", got {one_line(repr(returned), 100)}")
+            return Score(value, value == 1.0, f"{self._name}: {value:g}", rewards=(Reward(self._name, 1.0, value),))
+        if returned.error is not None:
+            raise _failed(self._name, " could not judge", f": {one_line(str(returned.error))}")
+        value = float(returned.value)
+        recorded = [self._recorded(reward) for reward in returned.rewards]
+        rewards = (Reward(self._name, 1.0, value), *recorded)
+        score = Score(value, bool(returned.passed), one_line(str(returned.detail)), rewards=rewards)
+        return replace(score, timed_out=bool(returned.timed_out))
+
+    def _recorded(self, reward: Any) -> Reward:
+        """A further reward of a score, which is recorded by its name and counts nothing."""
+        name, _, given = reward
+        value = None if given is None else _number(given)
+        if given is not None and value is None:
+            raise _failed(self._name, ": a reward of its score must be a finite number", f", got {given!r:.100}")
+        return Reward(str(name), 0.0, value)
+
+    def _raised(self, function: str, error: BaseException) -> CannotJudge:
+        line, kind, text = line_of(error, self._name), type(error).__name__, one_line(error)
+        return CannotJudge(
+            f"verifier {self._name}: {function} raised {kind}{f': {text}' if text else ''}{line}",
+            FunctionFailure(self._name, f"{function} raised {kind}{line}"),
+        )
+
+
+def _value_of(ground_truth: Any) -> Any:
+    if not isinstance(ground_truth, dict) or not {"ground_truth"} <= set(ground_truth) <= _KEYS:
+        raise GroundTruthError(f"want an object with 'ground_truth', got {ground_truth!r:.200}")
+    return ground_truth["ground_truth"]
+
+
+def _unfit(module: ModuleType, function: str, arguments: tuple[str, ...]) -> str:
+    """Return why a function of a module cannot be called as it will be; empty: it can, or need not be there."""
+    called = getattr(module, function, None)
+    wanted = f"{function}({', '.join(arguments)})"
+    if called is None:
+        return f" has no {wanted}" if function in _REQUIRED else ""
+    if not callable(called):
+        return f": {function} is of type {type(called).__name__}, not a function"
+    if inspect.iscoroutinefunction(called):
+        return f": {function} is async, and a verifier is called as {wanted}"
+    try:
+        signature = inspect.signature(called)
+    except ValueError:  # a function in C that does not tell
+        return ""
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return f": {function}{signature} cannot be called as {wanted}"
+    return ""
+
+
+def _number(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) and not isinstance(value, str) else None
+
+
+def _failed(name: str, reason: str, details: str = "") -> CannotJudge:
+    """The error of a verifier; `details` depend on the response, and `reason` does not."""
+    return CannotJudge(f"verifier {name}{reason}{details}", FunctionFailure(name, reason.lstrip(": ")))

@@ -1,0 +1,28 @@
+"""`reward_model`: the reward of a sequence classifier that `verifiers.reward_models` configures by name.
+
+A ground truth is `{"reward_model": "helpful"}`. The models run beside the pool (`tasks.verifiers.chat.reward_model`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tasks.verifiers.scores import GroundTruthError
+
+
+def name_of(ground_truth: Any) -> str:
+    """Return the name of the model; raises `GroundTruthError` where the ground truth names none."""
+    named = ground_truth.get("reward_model") if isinstance(ground_truth, dict) and len(ground_truth) == 1 else None
+    if not isinstance(named, str):
+        raise GroundTruthError(f"want an object with 'reward_model' alone, got {ground_truth!r:.200}")
+    return named
+
+
+def check_ground_truth(ground_truth: Any) -> None:
+    """Raise `GroundTruthError` where the ground truth names no model; whether it is configured is not looked at."""
+    name_of(ground_truth)
+
+
+def missing_resources(ground_truth: Any) -> list[str]:
+    """Return an empty list: what a machine lacks is known when the models are loaded."""
+    return []
