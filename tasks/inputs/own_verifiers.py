@@ -91,9 +91,9 @@ def _check(pool: VerifierPool, name: str, rows: list[_Row], where: str) -> None:
     """Have a verifier judge responses to further rows while it fails on all; raises `SpecError` where it never ends."""
     problems: list[str] = []
     for row in rows:
-        found = [_problem(name, pool.submit(*call).result()) for call in _calls(name, row)]
-        problems += filter(None, found)
-        if not all(found):
+        outcomes = [_problem(name, pool.submit(*call).result()) for call in _calls(name, row)]
+        problems += filter(None, outcomes)
+        if not all(outcomes):
             break
     else:
         if problems:

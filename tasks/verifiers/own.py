@@ -61,7 +61,7 @@ def own_digest(name: str) -> str:
 
 
 class OwnVerifier:
-    """What stands between a user's module and the pool: the interface of `registry.InProcessVerifier`.
+    """A user's module as the pool calls it, with the interface of `registry.InProcessVerifier`.
 
     After `warm_up` it keeps the module that it has: the processes of a run judge by one code. Before, it imports the
     module anew where a file of it changed.

@@ -71,7 +71,7 @@ class GroundTruthError(CannotJudge):
 
     @property
     def reason(self) -> str:
-        """What is wrong with it."""
+        """The fault of the ground truth, for people."""
         return super().__str__()
 
     def __str__(self) -> str:

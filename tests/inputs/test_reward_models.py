@@ -1,8 +1,10 @@
 """Reward models and the sources that name them are compared before anything is paid for."""
 
 import json
+import re
 
 import pytest
+import yaml
 
 from tasks.config import SpecError, result_options
 from tasks.inputs.benchmarks import BenchmarkFile
@@ -12,6 +14,7 @@ from tasks.inputs.judges import check_reward_models
 from tasks.inputs.memory_needs import judge_gpus
 from tasks.sourcing.prompts import build_prompts
 from tasks.verifiers import verifiers_of
+from tests.paths import ROOT
 
 SOURCE = {"name": "sums", "domain": "math", "verifier": "math", "loader": {"kind": "jsonl", "path": "rows.jsonl"}}
 HUB = {"model": "some/model", "revision": "main"}
@@ -119,3 +122,11 @@ def test_a_folder_is_relative_to_the_data_file(tmp_path):
     loaded = load_yaml(DataFile, file)
     assert loaded.verifiers.reward_models["safe"].model == str(tmp_path / "models" / "safe")
     check_reward_models(loaded, [])
+
+
+def test_the_example_of_the_page_is_read():
+    page = (ROOT / "docs" / "verifiers.md").read_text()
+    [example] = re.findall(r"^```yaml\n(name: my-talks\n.*?)^```", page, re.MULTILINE | re.DOTALL)
+    read = DataFile.model_validate(yaml.safe_load(example))
+    check_reward_models(read, [])
+    assert judge_gpus(read) == 1

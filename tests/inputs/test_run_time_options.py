@@ -22,7 +22,7 @@ from tasks.training.prompt_options import (
     NoResampling,
 )
 from tasks.training.task import train_policy
-from tasks.verifiers.chat.config import JudgeConfig, RewardModelConfig, ServerConfig
+from tasks.verifiers.chat.config import JudgeConfig, NamedRewardModelConfig, RewardModelConfig, ServerConfig
 from tasks.verifiers.code.config import CodeConfig, RemoteConfig
 from tasks.verifiers.config import VerifiersConfig
 
@@ -43,6 +43,7 @@ CONFIGS_OF_STAGES = [
     ServerConfig(),
     JudgeConfig(model="m"),
     RewardModelConfig(kind="reward_model", model="m"),
+    NamedRewardModelConfig(model="m"),
 ]
 """A configuration of every model with run-time options beside others; docs/options has which options those are."""
 OPTIONS = [(config, name) for config in CONFIGS_OF_STAGES for name in type(config).model_fields]

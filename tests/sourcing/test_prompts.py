@@ -273,7 +273,7 @@ def test_a_mode_goes_with_the_ground_truth(tmp_path, changes, truth):
         ({"mode": "loose"}, "mode 'loose' is none of verifier 'math'; accepted: sympy, gsm8k, exact"),
         ({"weight": 2.0}, "weight is for a source with other rewards"),
         ({"rewards": [{"function": "f"}]}, "must be an import path"),
-        ({"rewards": [{"weight": 2}]}, "give either function"),
+        ({"rewards": [{"weight": 2}]}, "give one of function"),
         ({"rewards": [{"verifier": "chat_open", "columns": ["a"]}]}, "columns are for a function"),
         ({"rewards": [{"verifier": "chat_open", "weight": 0}]}, "other than 0"),
         ({"rewards": [{"verifier": "chat_open", "weight": -1}]}, "must sum to more than 0"),
