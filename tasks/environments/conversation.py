@@ -10,9 +10,11 @@ messages behind it; what stands behind the marker is tokenised. So the tokens of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.generation.chat_template import ChatTemplateError, variables_of
+from tasks.storage.model_folder import loading
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -38,6 +40,19 @@ class Conversation:
         self._options = variables_of(tokenizer, variables)
         added = tokenizer.added_tokens_decoder.items()
         self._specials = {number: token.content for number, token in added if token.special}
+
+    @classmethod
+    def of_model(cls, model: Path, variables: Mapping[str, Any]) -> Conversation:
+        """Return the conversation of a policy, by its Hugging Face folder.
+
+        Raises:
+            ModelError: the tokenizer cannot be loaded.
+            ChatTemplateError: the template has no such variable.
+        """
+        from transformers import AutoTokenizer
+
+        with loading(model):
+            return cls(AutoTokenizer.from_pretrained(model), variables)
 
     @property
     def control_tokens(self) -> list[str]:

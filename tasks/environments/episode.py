@@ -26,7 +26,6 @@ from tasks.environments.spec import EnvironmentSpec
 from tasks.generation.chat_template import ChatTemplateError
 from tasks.generation.config import SamplingConfig
 from tasks.generation.interface import Completion, EpisodeEnd, EpisodeTurn, VersionSpan, sample_seed
-from tasks.storage.model_folder import loading
 from tasks.verifiers.code.running import Execution
 from tasks.verifiers.config import EnvironmentsConfig
 from tasks.verifiers.scores import CannotJudge, FunctionFailure, Score
@@ -155,11 +154,7 @@ class EpisodePlayer:
             ModelError: the tokenizer cannot be loaded.
             ChatTemplateError: the template has no such variable.
         """
-        from transformers import AutoTokenizer
-
-        with loading(model):
-            tokenizer = AutoTokenizer.from_pretrained(model)
-        return cls(EnvironmentPool(config), Conversation(tokenizer, variables))
+        return cls(EnvironmentPool(config), Conversation.of_model(model, variables))
 
     async def aclose(self) -> None:
         """End the processes of environments."""

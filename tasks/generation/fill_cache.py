@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,19 @@ import pyarrow as pa
 from tasks.generation import chat_template
 from tasks.generation.config import EngineConfig, SamplingConfig
 from tasks.generation.engine import running_engine
-from tasks.generation.interface import EngineError, EngineOptionsError, Sampler, sample_seed
-from tasks.generation.jobs import Job, Remaining
+from tasks.generation.episodes import StageEpisodes, content_of, episode_columns, has_environments
+from tasks.generation.interface import (
+    Completion,
+    EngineError,
+    EngineOptionsError,
+    Response,
+    Sampler,
+    sample_seed,
+)
+from tasks.generation.jobs import Job, Remaining, interleaved
 from tasks.generation.judging import (
     Judged,
+    RolloutError,
     call_of,
     fill_verdicts,
     group_call_of,
@@ -38,9 +45,8 @@ from tasks.generation.rollout_cache import (
 from tasks.generation.time_shares import TimeShares
 from tasks.machine import precision
 from tasks.machine.resources import has_gpu
-from tasks.tables.schemas import messages_key
 from tasks.verifiers import Score, VerifierPool, VerifiersConfig, open_pool
-from tasks.verifiers.config import DEFAULTS
+from tasks.verifiers.config import DEFAULTS, EnvironmentsConfig
 from tasks.verifiers.function_watch import FunctionWatch, LoggedFunctions, RewardFunctionError
 
 BACKLOG = 4
@@ -145,10 +151,13 @@ def sample(
         logged: reward functions that the log of the stage names already, to which new ones are added.
 
     Raises:
+        RolloutError: a server samples for prompts with an environment.
         EngineError, EngineOptionsError: as `Engine` raises them.
         RewardFunctionError: a reward function of the user's fails on every response.
             In each case, responses that were generated until then are cached.
     """
+    if engine.server is not None and any(has_environments(workload.prompts) for workload in workloads):
+        raise RolloutError("prompts with an environment need an engine: engine.server gives no tokens")
     logged = logged or LoggedFunctions()
     if remaining is not None:  # it decides by the scores of cached responses, too
         for workload in workloads:
@@ -161,7 +170,7 @@ def sample(
         for job, ids in _tokenised(workload, part, model)
     ]
     most_samples = max((workload.sampling.samples for workload in workloads), default=1)
-    generation = _Generation(model, engine, len(workloads), most_samples, on_judged, logged)
+    generation = _Generation(model, engine, len(workloads), most_samples, verifiers.environments, on_judged, logged)
     if lacking:
         ordered = [lacking[index] for index in interleaved([job.row["verifier"] for job, _ in lacking])]
         judges = {name for workload in workloads for name in verifiers_for(workload.prompts)}
@@ -197,22 +206,18 @@ def _judge_cached(
     cache = workload.cache
     alone = pa.array([not is_group_prompt(row) for row in workload.prompts.to_pylist()], pa.bool_())
     prompts = workload.prompts.filter(alone)
-    cache.responses.find(_keys(prompts))
+    cache.responses.find(cache.keys_of(prompts))
     cached = responses(prompts, [workload.sampling.samples] * prompts.num_rows, cache)
     fill_verdicts(prompts, cached, cache, verifiers, verifier_workers, on_judged, logged)
 
 
 def _jobs(number: int, workload: Workload, remaining: Remaining | None) -> list[Job]:
     """Return the job of each prompt of the workload with this number, with its cached responses."""
-    keys = _keys(workload.prompts)
+    keys = workload.cache.keys_of(workload.prompts)
     workload.cache.responses.find(keys)
     rows = workload.prompts.to_pylist()
     sampling, cache = workload.sampling, workload.cache
     return [Job.of(number, row, key, sampling, cache, remaining) for row, key in zip(rows, keys, strict=True)]
-
-
-def _keys(prompts: pa.Table) -> list[str]:
-    return [messages_key(messages) for messages in prompts.column("messages").to_pylist()]
 
 
 def _tokenised(workload: Workload, jobs: Sequence[Job], model: Path) -> list[tuple[Job, list[int]]]:
@@ -235,6 +240,7 @@ class _Generation:
         config: EngineConfig,
         workloads: int,
         most_samples: int,
+        environments: EnvironmentsConfig,
         on_judged: Judged,
         logged: LoggedFunctions,
     ) -> None:
@@ -244,6 +250,8 @@ class _Generation:
         self.verifiers: dict[str, float] = {}
         self._model = model
         self._config = config
+        self._environments = environments
+        self._episodes: StageEpisodes | None = None
         self._on_judged = on_judged
         # `Judging` tries again what a service could not judge.
         self._functions = FunctionWatch(ends_when_away=False, logged=logged)
@@ -270,6 +278,8 @@ class _Generation:
             except* (EngineError, EngineOptionsError, RewardFunctionError) as failed:
                 raise failed.exceptions[0] from None
             finally:
+                if self._episodes is not None:
+                    await self._episodes.aclose()
                 self.start_seconds, self.seconds = ready - began, time.perf_counter() - ready
             self.verifiers = pool.figures()
 
@@ -286,10 +296,9 @@ class _Generation:
 
     async def _draw(self, sampler: Sampler, pool: VerifierPool, job: Job, ids: list[int], number: int) -> None:
         """Generate and judge one response, and add both to the cache."""
-        sampling, cache = job.sampling, job.cache
-        seed = None if sampling.seed is None else sample_seed(sampling.seed, job.key, number)
+        cache = job.cache
         with self.shares.request(job.workload):
-            completion = await sampler.generate(ids, sampling, seed=seed, with_logprobs=False)
+            completion = await self._sampled(sampler, pool, job, ids, number)
         self.responses[job.workload] += 1
         self.output_tokens[job.workload] += completion.num_tokens
         cache.responses.append(
@@ -299,16 +308,29 @@ class _Generation:
                 "response": completion.text,
                 "num_tokens": completion.num_tokens,
                 "finish_reason": completion.finish_reason,
+                **episode_columns(completion),
             }
         )
         if job.texts is not None:
             job.texts[number] = completion.text
             job.present.add(number)
         else:
-            score = await pool.score(*call_of(job.row, completion.text))
+            content = content_of(completion)
+            score = content.end.score if content.end else await pool.score(*call_of(job.row, content))
             job.present.add(number)
-            job.scores[number] = self._judged(job, verdict_key(job.row["prompt_id"]), number, completion.text, score)
+            job.scores[number] = self._judged(job, verdict_key(job.row["prompt_id"]), number, content.identity, score)
         await _flush(cache)
+
+    async def _sampled(
+        self, sampler: Sampler, pool: VerifierPool, job: Job, ids: list[int], number: int
+    ) -> Completion | Response:
+        sampling = job.sampling
+        seed = None if sampling.seed is None else sample_seed(sampling.seed, job.key, number)
+        if job.row["environment"] is None:
+            return await sampler.generate(ids, sampling, seed=seed, with_logprobs=False)
+        if self._episodes is None:
+            self._episodes = StageEpisodes(self._model, self._environments, sampler, pool)
+        return await self._episodes.play(job.row, ids, sampling, seed, number)
 
     async def _judge_group(self, pool: VerifierPool, job: Job, texts: dict[int, str]) -> None:
         """Judge all responses to a prompt together, and add the verdicts to the cache."""
@@ -358,21 +380,6 @@ async def _opened(judges: AbstractContextManager[VerifierPool]) -> AsyncIterator
         await asyncio.wait([opening])
         opening.exception()  # marks it as seen: where the engine failed first, asyncio would log it
         await asyncio.to_thread(stack.close)
-
-
-def interleaved(verifiers: Sequence[str]) -> list[int]:
-    """Order prompts so that each verifier's come at an even pace, and in their own order; return their indices.
-
-    A slow verifier, such as a model that judges, so works while engines generate for the others. In the order of a
-    table, which goes by source, it would idle at first, and the engines at last.
-
-    Args:
-        verifiers: the verifier of every prompt.
-    """
-    sizes = Counter(verifiers)
-    positions: defaultdict[str, count[int]] = defaultdict(count)
-    progress = [(next(positions[verifier]) + 0.5) / sizes[verifier] for verifier in verifiers]
-    return sorted(range(len(verifiers)), key=progress.__getitem__)
 
 
 def tokenise(rows: Sequence[Mapping[str, Any]], model: Path, sampling: SamplingConfig) -> list[list[int]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from tasks.generation.config import SamplingConfig
@@ -79,3 +81,18 @@ class Job:
         """Count existing responses, until one is missing or the prompt has enough."""
         while self.next() and not self.missing:
             self.taken = self.next().stop
+
+
+def interleaved(verifiers: Sequence[str]) -> list[int]:
+    """Order prompts so that each verifier's come at an even pace, and in their own order; return their indices.
+
+    A slow verifier, such as a model that judges, so works while engines generate for the others. In the order of a
+    table, which goes by source, it would idle at first, and the engines at last.
+
+    Args:
+        verifiers: the verifier of every prompt.
+    """
+    sizes = Counter(verifiers)
+    positions: defaultdict[str, count[int]] = defaultdict(count)
+    progress = [(next(positions[verifier]) + 0.5) / sizes[verifier] for verifier in verifiers]
+    return sorted(range(len(verifiers)), key=progress.__getitem__)

@@ -8,12 +8,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.failures import InfrastructureError, MistakeError
+from tasks.generation.episodes import Content, contents_of
 from tasks.generation.rollout_cache import RolloutCache, Verdict, verdict_key, verdict_row, verdicts_of
 from tasks.generation.row_store import Key
 from tasks.tables.parquet import table_from_rows
@@ -182,7 +184,8 @@ class Judging:
         Raises:
             RewardFunctionError, RewardServiceError: a reward function of the user's fails on every response.
         """
-        ids, texts = part["prompt_id"].to_pylist(), part["response"].to_pylist()
+        ids, contents = part["prompt_id"].to_pylist(), contents_of(part)
+        texts = [content.identity for content in contents]
         groups = self._groups(ids, texts)
         keys = [
             (verdict_key(name, groups.get(name)), number)
@@ -196,8 +199,12 @@ class Judging:
         self._on_cached(len(keys) - len(missing))
         alone = [index for index in missing if ids[index] not in groups]
         if alone:
-            calls = (call_of(self._rows[ids[index]], texts[index]) for index in alone)
-            for index, score in zip(alone, self._opened_pool().scores(calls), strict=True):
+            ended = [index for index in alone if contents[index].end is not None]
+            scores = [end.score for index in ended if (end := contents[index].end)]
+            asked = [index for index in alone if contents[index].end is None]
+            calls = (call_of(self._rows[ids[index]], contents[index]) for index in asked)
+            judged = self._opened_pool().scores(calls) if asked else iter(())
+            for index, score in zip([*ended, *asked], chain(scores, judged), strict=True):
                 verdicts[index] = self._judged_now(ids[index], keys[index], texts[index], score)
         lacking = {ids[index]: groups[ids[index]] for index in missing if ids[index] in groups}
         if lacking:
@@ -319,9 +326,10 @@ def verifiers_for(prompts: pa.Table) -> set[str]:
     }
 
 
-def call_of(row: Mapping[str, Any], response: str) -> Call:
+def call_of(row: Mapping[str, Any], content: Content) -> Call:
     """Return the verifier's call for a response to a prompt, a row of `PROMPTS`."""
-    return Call(row["verifier"], response, json.loads(row["ground_truth"]), row["messages"])
+    messages = [*row["messages"], *content.earlier]
+    return Call(row["verifier"], content.text, json.loads(row["ground_truth"]), messages)
 
 
 def is_group_prompt(row: Mapping[str, Any]) -> bool:

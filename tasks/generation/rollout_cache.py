@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tasks.config import result_options
 from tasks.generation.config import EngineConfig, SamplingConfig
+from tasks.generation.episodes import contents_of
 from tasks.generation.row_store import Key, RowStore
 from tasks.lineage.code_digest import code_digest
 from tasks.tables.schemas import RESPONSES, REWARDS, canonical_json, messages_key
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 """Version of the cache's layout; entries of another version are not read."""
 
-CACHED_RESPONSES = pa.schema([pa.field("key", pa.string(), nullable=False), *[RESPONSES.field(i) for i in range(1, 5)]])
-"""Schema of cached responses; `key` is `tasks.tables.schemas.messages_key`, so that ground truths may change."""
+CACHED_RESPONSES = pa.schema([pa.field("key", pa.string(), nullable=False), *list(RESPONSES)[1:]])
+"""Schema of cached responses; `key` is that of `RolloutCache.keys_of`."""
 
 VERDICTS = pa.schema(
     [
@@ -73,10 +74,17 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class RolloutCache:
-    """The cached responses of one policy, sampled in one way, and the verdicts on them of one judging."""
+    """The cached responses of one policy, sampled in one way, and the verdicts on them of one judging.
+
+    Attributes:
+        responses: rows of `CACHED_RESPONSES`.
+        verdicts: rows of `VERDICTS`.
+        judging: `judging_digest` of the verdicts.
+    """
 
     responses: RowStore
     verdicts: RowStore
+    judging: str = ""
 
     @classmethod
     def at(
@@ -110,7 +118,25 @@ class RolloutCache:
         return cls(
             RowStore(filesystem, f"{ours}/responses", CACHED_RESPONSES),
             RowStore(filesystem, f"{ours}/verdicts-{judging[:16]}", VERDICTS),
+            judging,
         )
+
+    def keys_of(self, prompts: pa.Table) -> list[str]:
+        """Return the keys of the responses to prompts, a table of `PROMPTS`.
+
+        Ground truths and verifiers may change without a new response, but that of an episode depends on all that its
+        environment may ask.
+        """
+        columns = ("messages", "environment", "verifier", "ground_truth")
+        return [
+            messages_key(messages) if environment is None else self._episode_key(messages, environment, *truth)
+            for messages, environment, *truth in zip(*(prompts[name].to_pylist() for name in columns), strict=True)
+        ]
+
+    def _episode_key(self, messages: list[dict[str, str]], environment: str, *truth: str) -> str:
+        code = code_digest("tasks.environments")
+        identity = [messages_key(messages), environment, *truth, self.judging, code]
+        return hashlib.sha256(canonical_json(identity).encode()).hexdigest()[:32]
 
 
 def judging_digest(verifiers: VerifiersConfig, initial: str) -> str:
@@ -137,9 +163,8 @@ def responses(prompts: pa.Table, counts: Sequence[int], cache: RolloutCache) -> 
     """
     wanted: list[Key] = []
     ids: list[str] = []
-    columns = (prompts.column("prompt_id").to_pylist(), prompts.column("messages").to_pylist(), counts)
-    for name, messages, count in zip(*columns, strict=True):
-        key = messages_key(messages)
+    columns = (prompts.column("prompt_id").to_pylist(), cache.keys_of(prompts), counts)
+    for name, key, count in zip(*columns, strict=True):
         cached = [(key, number) for number in range(count) if (key, number) in cache.responses]
         wanted += cached
         ids += [name] * len(cached)
@@ -173,7 +198,7 @@ def verdicts_of(keys: Sequence[Key], texts: Sequence[str], verdicts: RowStore) -
 
     Args:
         keys: `verdict_key` and sample of each response.
-        texts: the responses.
+        texts: the responses (`Content.identity`).
         verdicts: rows of `VERDICTS`.
     """
     cached = [index for index, key in enumerate(keys) if key in verdicts]
@@ -189,9 +214,9 @@ def verdicts_of(keys: Sequence[Key], texts: Sequence[str], verdicts: RowStore) -
 def known_scores(prompt_id: str, key: str, numbers: Sequence[int], cache: RolloutCache) -> dict[int, float | None]:
     """Return the cached scores of samples `numbers` of a prompt, whose responses are all cached; None: no verdict.
 
-    `key` is the prompt's `messages_key`.
+    `key` is that of the prompt's responses (`RolloutCache.keys_of`).
     """
-    texts = cache.responses.read([(key, number) for number in numbers])["response"].to_pylist()
+    texts = [content.identity for content in contents_of(cache.responses.read([(key, n) for n in numbers]))]
     verdicts = verdicts_of([(prompt_id, number) for number in numbers], texts, cache.verdicts)
     scores = (verdict.score if verdict else None for verdict in verdicts)
     return dict(zip(numbers, scores, strict=True))

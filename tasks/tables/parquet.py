@@ -42,7 +42,7 @@ def table_from_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema, where:
     """Return the rows as a table of `schema`; raises `TableError`, which names the column at fault.
 
     Args:
-        rows: by column.
+        rows: by column; a row may lack a column that may be null.
         schema: the columns.
         where: the name of the table in errors.
     """
@@ -50,7 +50,8 @@ def table_from_rows(rows: Iterable[Mapping[str, Any]], schema: pa.Schema, where:
     columns = []
     for column in schema:
         try:
-            columns.append(pa.array([row[column.name] for row in listed], type=column.type))
+            values = [row.get(column.name) if column.nullable else row[column.name] for row in listed]
+            columns.append(pa.array(values, type=column.type))
         except KeyError:
             raise TableError(f"{where}: a row lacks the column {column.name!r}") from None
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:

@@ -118,9 +118,16 @@ RESPONSES = pa.schema(
         _column("response", TEXT),
         _column("num_tokens", pa.int32()),
         _column("finish_reason", pa.string()),
+        _column("turns", EPISODE_TURNS, nullable=True),
+        _column("outcome", TEXT, nullable=True),
     ]
 )
-"""The table of responses before they are judged, one completion a row."""
+"""The table of responses before they are judged, one completion a row.
+
+Of an episode, `response` is the last turn, and `turns` has all that follow the prompt; null for a single response.
+`outcome` is JSON text, the reward that an environment gave or its failure (`tasks.generation.interface.EpisodeEnd`);
+null where the verifier judges.
+"""
 
 UNKNOWN_END = "unknown"
 """The `finish_reason` of a response of which it is not known how it ended."""

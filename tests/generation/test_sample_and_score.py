@@ -6,8 +6,9 @@ import pyarrow as pa
 import pytest
 
 from tasks.generation.config import EngineConfig, SamplingConfig
-from tasks.generation.fill_cache import Generated, Sampled, Workload, interleaved
+from tasks.generation.fill_cache import Generated, Sampled, Workload
 from tasks.generation.interface import EngineError
+from tasks.generation.jobs import interleaved
 from tasks.generation.judging import RolloutError, check_prompts, judgeable
 from tasks.generation.rollout_cache import RolloutCache
 from tasks.generation.sample_and_score import Rollouts, sample_and_score

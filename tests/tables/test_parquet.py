@@ -22,6 +22,7 @@ ROW = {
     "ground_truth": '"2"',
     "metadata": "{}",
     "cluster": None,
+    "environment": None,
     "row": 0,
 }
 
