@@ -20,7 +20,7 @@ RUN := $(BIN)/pyflyte run workflows/rlvr.py rlvr
 IMAGES := data generation  # training has the image of generation
 PUBLISHED = $(shell sed -n 's/^published = \[\(.*\)\]/\1/p' pyproject.toml | tr -d '",')
 
-.PHONY: environment demo demo-experiment test test-fast test-all test-recipes test-mistakes test-images chaos chaos-hosts soak check lock image-digests reference format bench gpu-check cluster-check bench-learning images register registry-is-named config-exists code-server clean
+.PHONY: environment demo demo-experiment demo-tools test test-fast test-all test-recipes test-mistakes test-images chaos chaos-hosts soak check lock image-digests reference format bench gpu-check cluster-check bench-learning images register registry-is-named config-exists code-server clean
 
 environment: $(VENV)/.ready  ## the environment alone, and how to use it
 	@echo "ready: source $(BIN)/activate; export FLYTE_SDK_LOCAL_SANDBOX=\$$PWD/outputs/flyte"
@@ -30,6 +30,9 @@ demo: $(VENV)/.ready  ## the whole pipeline on the quickstart
 
 demo-experiment: $(VENV)/.ready  ## two variants of the quickstart, trained and compared
 	@$(BIN)/pyflyte run workflows/experiments.py experiment
+
+demo-tools: $(VENV)/.ready  ## the pipeline with episodes: a number is guessed in several turns; 10 minutes of training
+	@$(RUN) --training quickstart_tools
 
 test: $(VENV)/.ready  ## what is worth running before every commit
 	@$(PYTEST) -m "not complete"

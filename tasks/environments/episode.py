@@ -62,6 +62,17 @@ class EpisodeRequest:
     group: int = 0
 
 
+class Template(Protocol):
+    """The interface of a chat template that continues a conversation (`Conversation`)."""
+
+    @property
+    def control_tokens(self) -> Sequence[str]:
+        """Texts of the control tokens, which an inserted message may not hold."""
+
+    def inserted(self, messages: Sequence[Mapping[str, str]], last_token: int) -> list[int]:
+        """Return the tokens between two turns (`Conversation.inserted`)."""
+
+
 class Services(Protocol):
     """The interface of what environments may ask for beside the policy's turns."""
 
@@ -137,7 +148,7 @@ class EpisodePlayer:
     the turns are sampled anew.
     """
 
-    def __init__(self, pool: EnvironmentPool, conversation: Conversation) -> None:
+    def __init__(self, pool: EnvironmentPool, conversation: Template) -> None:
         self._pool = pool
         self._conversation = conversation
 
@@ -195,7 +206,7 @@ class _Game:
 
     def __init__(
         self,
-        conversation: Conversation,
+        conversation: Template,
         session: Session,
         request: EpisodeRequest,
         generate: GenerateTurn,

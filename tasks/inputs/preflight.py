@@ -17,6 +17,7 @@ from tasks.failures import MistakeError
 from tasks.flyte.stages import show, uncached_stage
 from tasks.generation.config import SamplingConfig
 from tasks.generation.models import ModelSpec
+from tasks.inputs.environments import check_environment
 from tasks.inputs.evaluations import check_evaluation, pinned_evaluation, pinned_recipe
 from tasks.inputs.experiments import Experiment
 from tasks.inputs.files import DataFile, EvaluationFile, Recipe
@@ -205,9 +206,10 @@ def _of_all(data: DataFile, call: Callable[[SourceSpec], Result]) -> list[Result
 
 
 def _opened(data: DataFile, source: SourceSpec) -> list[loaders.Row]:
-    """Return the first rows of a source, once its functions and verifiers have judged made-up responses to them."""
+    """Return the first rows of a source, once its functions, verifiers and environment have been tried on them."""
     rows = loaders.check(source)
     check_own_verifiers(source, rows, data)
+    check_environment(source, rows, data)
     check_rewards(source, rows, data)
     return rows
 
