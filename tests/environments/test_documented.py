@@ -5,7 +5,9 @@ import re
 from importlib import import_module
 
 import pytest
+import yaml
 
+from tasks.inputs.files import DataFile
 from tests.environments.scripted import play
 from tests.paths import ROOT
 
@@ -26,6 +28,12 @@ def test_the_environment_of_the_page_counts_up():
     assert (played.result.reward, played.result.passed) == (1.0, True)
     assert count_up("1", "4", target=5).result.reward == pytest.approx(3 / 5)
     assert count_up("1", "3", "5", target=5, turns=2).result.passed is False
+
+
+def test_the_data_file_of_the_page_names_it():
+    text = re.search(r"^```yaml\nsources:\n.*?^```", PAGE, re.MULTILINE | re.DOTALL)[0].strip("`").removeprefix("yaml")
+    data = DataFile.model_validate({"name": "counting", **yaml.safe_load(text)})
+    assert data.sources[0].environment.path == "my_games.count_up"
 
 
 def test_the_table_has_all_environments_that_come_with_the_project():

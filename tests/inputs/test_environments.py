@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from pydantic import ValidationError
 
 from tasks.config import SpecError
 from tasks.inputs.environments import check_environment
@@ -53,12 +54,12 @@ def test_one_that_fails_in_every_episode_is_refused(check, name, reason):
 
 
 def test_a_name_that_is_nearly_right_is_refused_with_a_hint(check):
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(ValidationError) as refused:
         check("guess_nubmer")
     assert "did you mean 'guess_number'" in str(refused.value)
 
 
 def test_what_contradicts_itself_is_refused(check):
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(ValidationError) as refused:
         check("second_try", columns=["low"], options={"low": 1})
     assert "among columns and options" in str(refused.value)

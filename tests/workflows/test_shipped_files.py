@@ -37,7 +37,7 @@ from workflows.rlvr import rlvr
 PYFLYTE = str(Path(sys.executable).with_name("pyflyte"))
 NAMES_OF_DATA = sorted(path.stem for path in DATA_SPECS.glob("*.yaml"))
 NAMES_OF_RECIPES = sorted(path.stem for path in RECIPES.glob("*.yaml"))
-SHRUNK = [name for name in NAMES_OF_RECIPES if name != "quickstart"]
+SHRUNK = [name for name in NAMES_OF_RECIPES if name not in ("quickstart", "quickstart_tools")]
 """Recipes that run shrunk. The quickstart runs as it is, with its own model, in `make demo`: a random one fails at each
 of its prompts or passes each time."""
 
@@ -54,6 +54,7 @@ FAMILY = {
     "prorl_v2": "qwen2",
     "prorl_v2_1_moe": "qwen3_moe",
     "quickstart": "llama",
+    "quickstart_tools": "llama",
 }
 """The architecture that each recipe trains; the engine serves all of them without a GPU."""
 
