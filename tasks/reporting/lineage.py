@@ -83,7 +83,7 @@ def model_card(title: str, base: str, headline: str, files: Mapping[str, str], f
         base: the initial checkpoint.
         headline: the result of evaluation.
         files: the content of the three files, by the option of the pipeline that takes them.
-        functions: full names of the user's reward functions, whose code the card does not hold.
+        functions: import paths of the user's functions, verifiers and environments, whose code the card does not hold.
     """
     base_model = f"base_model: {base.partition('@')[0]}\n" if "/" in base else ""
     options = " ".join(f"--{name} {name}.yaml" for name in files)

@@ -128,7 +128,7 @@ def report(
         if on_laptop:
             _copy_results(folder, written, tables, folders, metrics)
             files = {name: _yaml(options) for name, options in written.items()}
-            functions = {reward.function for source in data.sources for reward in source.rewards if reward.function}
+            functions = {name for source in data.sources for name in source.code_of_the_user}
             card = lineage.model_card(inputs.title, training.model.name, str(headline(summary)), files, functions)
             (folder / "policy" / "README.md").write_text(card)
     if on_laptop:

@@ -101,8 +101,8 @@ def fingerprint(source: SourceSpec) -> str:
 
     Local files count by their content, remote ones by what their filesystem reports as checksum (size and modification
     time where it has nothing better), hub data sets by their commit, reasoning-gym by its version, reward functions,
-    transforms and verifiers of the user's own by their file and the user's files that it imports. Our own generators
-    depend on nothing outside the code and the spec.
+    transforms, environments and verifiers of the user's own by their file and the user's files that it imports. Our own
+    generators depend on nothing outside the code and the spec.
     """
     loader = source.loader
     reads: list[Any] = [loader.model_dump(mode="json")]
@@ -115,6 +115,8 @@ def fingerprint(source: SourceSpec) -> str:
     for reward in source.rewards:
         if reward.function is not None:
             reads.append(function_digest(reward.function))
+    if source.environment is not None:
+        reads.append(function_digest(source.environment.path, "environment"))
     reads += [own_digest(verifier) for verifier in sorted(source.verifiers) if is_own(verifier)]
     return hashlib.sha256(canonical_json(reads).encode()).hexdigest()
 

@@ -7,10 +7,9 @@ set that does not exist) are found when the source is opened, before its rows ar
 from __future__ import annotations
 
 import math
-import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, GetPydanticSchema, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from tasks.config import Config, close_match
 from tasks.environments.spec import GIVEN
@@ -29,11 +28,11 @@ from tasks.sourcing.columns import (
     Verifier,
     columns_of,
 )
+from tasks.sourcing.environment_options import EnvironmentOptions
+from tasks.sourcing.fields import IMPORT_PATH, Where
 from tasks.sourcing.loader_specs import Loader
 from tasks.tables.schemas import DOMAINS
-from tasks.verifiers.scores import OWN
-
-IMPORT_PATH = re.compile(OWN)
+from tasks.verifiers.scores import is_own
 
 VERIFIER_OF_LOADER: dict[str, BuiltInVerifier] = {
     "instructions": "precise_if",
@@ -41,13 +40,6 @@ VERIFIER_OF_LOADER: dict[str, BuiltInVerifier] = {
     "topics": "chat_open",
 }
 """The generators whose prompts only one verifier can judge."""
-
-Where = Annotated[dict, GetPydanticSchema(lambda _, handler: handler(dict[str, Any]))]
-"""Accepted values of columns, or lists of them, by column.
-
-The type is `dict[str, Any]` for pydantic and a plain `dict` for flytekit, which warns of `Any` that it would pickle the
-values.
-"""
 
 
 def _factor_or_inf(value: Any) -> Any:
@@ -93,49 +85,6 @@ class RewardSpec(Config):
             raise ValueError("group is for a function; a verifier judges each response by itself")
         if self.weight == 0 or not math.isfinite(self.weight):
             raise ValueError(f"weight must be a finite number other than 0, got {self.weight}")
-        return self
-
-
-class EnvironmentOptions(Config):
-    """The environment of a source's prompts, which answers between the turns of an episode (`tasks.environments`)."""
-
-    name: str
-    """Name of an environment that comes with the project, such as `guess_number`, or the import path of your own async
-    function or class (`tasks.environments.interface`), in the working directory or on the Python path, such as
-    `my_rooms.maze`."""
-    columns: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
-    """Columns of the row that the environment gets as keyword arguments."""
-    options: Where = {}  # noqa: RUF012 (pydantic copies defaults)
-    """Further keyword arguments, the same for all rows."""
-    turns: int = Field(default=8, gt=0)
-    """Most turns of the policy in an episode; one that would have more is truncated."""
-    turn_tokens: int | None = Field(default=None, gt=0)
-    """Most tokens of one turn; a longer one is cut off, and the episode is truncated there. None: as many as
-    `sampling.max_tokens` leaves, which bounds all tokens of an episode after its prompt."""
-    seconds: float = Field(default=60.0, gt=0)
-    """Most wall seconds that the environment may take in one episode, its waits for the policy left out; an episode
-    whose environment takes more is truncated."""
-
-    @property
-    def path(self) -> str:
-        """The import path of the environment."""
-        return GIVEN.get(self.name, self.name)
-
-    @field_validator("name")
-    @classmethod
-    def _is_given_or_a_path(cls, name: str) -> str:
-        if name not in GIVEN and not IMPORT_PATH.fullmatch(name):
-            raise ValueError(
-                f"{name!r} is none of {', '.join(GIVEN)}{close_match(name, GIVEN)}, nor an import path such as "
-                "my_rooms.maze"
-            )
-        return name
-
-    @model_validator(mode="after")
-    def _hands_over_each_name_once(self) -> EnvironmentOptions:
-        twice = sorted(set(self.columns) & set(self.options))
-        if twice:
-            raise ValueError(f"{twice[0]!r} is among columns and options: give it once")
         return self
 
 
@@ -307,6 +256,13 @@ class SourceSpec(Config):
     def domain_of(self, verifier: str) -> str:
         """Return the domain of a row with this verifier."""
         return self.domain or {str(name): domain for name, domain in DOMAIN_OF.items()}[verifier]
+
+    @property
+    def code_of_the_user(self) -> set[str]:
+        """The import paths of reward functions, verifiers and environment that do not come with the project."""
+        functions = {reward.function for reward in self.rewards if reward.function is not None}
+        environment = {self.environment.name} - set(GIVEN) if self.environment else set()
+        return functions | environment | {name for name in self.verifiers if is_own(name)}
 
     @property
     def domains(self) -> set[str]:
