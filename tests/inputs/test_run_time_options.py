@@ -24,7 +24,7 @@ from tasks.training.prompt_options import (
 from tasks.training.task import train_policy
 from tasks.verifiers.chat.config import JudgeConfig, NamedRewardModelConfig, RewardModelConfig, ServerConfig
 from tasks.verifiers.code.config import CodeConfig, RemoteConfig
-from tasks.verifiers.config import VerifiersConfig
+from tasks.verifiers.config import EnvironmentsConfig, VerifiersConfig
 
 CONFIGS_OF_STAGES = [
     EngineConfig(),
@@ -39,6 +39,7 @@ CONFIGS_OF_STAGES = [
     DynamicResampling(),
     NoResampling(),
     VerifiersConfig(),
+    EnvironmentsConfig(),
     CodeConfig(),
     ServerConfig(),
     JudgeConfig(model="m"),
