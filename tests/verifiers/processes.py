@@ -8,7 +8,7 @@ from pathlib import Path
 GUARD_S = 60.0
 HANG = r"\boxed{\int_0^1 e^{\sin(x^{x^x})} \cos(e^{x^7}) dx}"
 """A response of mathematics that is computed for longer than any limit of these tests."""
-TEMPLATE = "worker.main"
+TEMPLATE = "verifiers.worker import main"
 SERVER = "code.server"
 
 

@@ -85,8 +85,8 @@ def test_an_answer_of_a_service_counts_as_passing_by_its_status(monkeypatch):
     def of(status):
         return urllib.error.HTTPError("http://host", status, "", {}, None)
 
-    assert [functions._may_pass(of(status)) for status in (503, 429, 404)] == [True, True, False]
-    assert functions._may_pass(urllib.error.URLError(ConnectionRefusedError()))
+    assert [functions.may_pass(of(status)) for status in (503, 429, 404)] == [True, True, False]
+    assert functions.may_pass(urllib.error.URLError(ConnectionRefusedError()))
 
 
 def test_failures_of_one_kind_are_equal_whatever_the_response_is():
