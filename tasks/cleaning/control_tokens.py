@@ -131,7 +131,9 @@ class ControlTokens:
             for message in changed["messages"][row]:
                 message["content"] = self._pattern.sub(lambda hit: f"{hit[0][0]} {hit[0][1:]}", message["content"])
             truth = json.loads(prompt["ground_truth"])
-            changed["prompt_id"][row] = prompt_id(changed["messages"][row], prompt["verifier"], truth)
+            changed["prompt_id"][row] = prompt_id(
+                changed["messages"][row], prompt["verifier"], truth, prompt["environment"]
+            )
         for name, values in changed.items():
             field = PROMPTS.field(name)
             prompts = prompts.set_column(prompts.schema.get_field_index(name), field, pa.array(values, field.type))

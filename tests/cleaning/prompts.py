@@ -29,6 +29,7 @@ def prompt(text, *, source="s", row=0, truth="1", verifier="math", domain="math"
         "ground_truth": canonical_json(truth),
         "metadata": "{}",
         "cluster": None,
+        "environment": None,
         "row": row,
     }
 
