@@ -46,7 +46,7 @@ NOT_TO_BE_FILTERED = (
     *("dolci_think_rl_7b", "dolci_think_rl_32b", "dolci_instruct_rl_7b"),  # filtered by those who published them
     *("dapo_math_17k", "math_12k", "open_math_instruct_2", "axolotl_gsm8k"),  # their sources train on all
 )
-OF_OUR_OWN = {"quickstart", "local_files"}
+OF_OUR_OWN = {"quickstart", "quickstart_tools", "local_files"}
 
 
 def test_every_data_file_is_here():
