@@ -20,6 +20,7 @@ WITH_ONE_ENGINE = (
         "tests/generation/test_sampling_options.py",
         "tests/generation/test_vllm_arguments.py",
         "tests/generation/test_policy_server.py",
+        "tests/generation/test_engine_episodes.py",
         "tests/generation/test_engine.py",
     ),
     ("tests/training/learner/test_universal.py", "tests/training/learner/test_learner.py"),

@@ -1,0 +1,108 @@
+"""Episodes in a real engine whose weights change between turns and within one: every token knows its policy.
+
+It runs before test_engine.py, whose engine it shares, and leaves the weights as version 0 has them.
+"""
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.environments.conversation import Conversation
+from tasks.environments.episode import EpisodePlayer, EpisodeRequest
+from tasks.environments.sessions import EnvironmentPool
+from tasks.environments.spec import EnvironmentSpec
+from tasks.generation.config import SamplingConfig
+from tasks.verifiers.config import EnvironmentsConfig
+from tests.generation.test_engine import policy_logprobs
+from tests.tiny_model import build
+
+pytestmark = pytest.mark.engine
+
+EPISODES = 8  # as many as the engine decodes at one time
+MESSAGES = [{"role": "user", "content": "count"}]
+SAMPLING = SamplingConfig(max_tokens=200, stop_token_ids=list(range(20, 32)))
+"""The tiny model hardly ever ends a turn: some tokens in twenty do it instead."""
+
+
+@pytest.fixture(scope="module")
+def other_model(tmp_path_factory):
+    """Another policy of the same shape."""
+    return build(tmp_path_factory.mktemp("model") / "other", seed=1)
+
+
+@pytest.fixture(scope="module")
+def played(engine, loop, tiny_model, other_model):
+    """The prompt's tokens and episodes of three turns; version 1 comes between turns, and version 2 within them."""
+
+    async def play():
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+        player = EpisodePlayer(EnvironmentPool(EnvironmentsConfig()), Conversation(tokenizer, {}))
+        prompt = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, return_dict=False)
+        first_turns = asyncio.Barrier(EPISODES + 1)
+
+        async def one(sample):
+            had = 0
+
+            async def generate(token_ids, sampling, seed):
+                nonlocal had
+                if had == 1:  # all have their first turn, and none its second
+                    await first_turns.wait()
+                    await updated.wait()
+                had += 1
+                return await engine.generate(token_ids, sampling, seed=seed)
+
+            spec = EnvironmentSpec("tests.environments.rooms.count", turns=3)
+            request = EpisodeRequest(spec, "p", MESSAGES, prompt, sample, SAMPLING, seed=sample)
+            return await player.play(request, generate, services=None)
+
+        updated = asyncio.Event()
+        try:
+            episodes = [asyncio.create_task(one(sample)) for sample in range(EPISODES)]
+            await first_turns.wait()
+            await engine.update_weights(Path(other_model) / "model.safetensors", 1)
+            made = engine.statistics.generated_tokens
+            updated.set()
+            while engine.statistics.generated_tokens < made + 5 * EPISODES:
+                await asyncio.sleep(0.001)
+            await engine.update_weights(Path(tiny_model) / "model.safetensors", 2, keep_cache=False)
+            return prompt, await asyncio.gather(*episodes)
+        finally:
+            await player.aclose()
+            await engine.update_weights(Path(tiny_model) / "model.safetensors", 0)
+
+    return loop.run(play())
+
+
+def test_turns_are_sampled_by_the_policy_of_their_time(played):
+    _, episodes = played
+    assert len(episodes) == EPISODES
+    versions = [[span.version for span in episode.versions] for episode in episodes]
+    assert all(spans[:2] == [0, 1] for spans in versions)
+    within = 0
+    for episode in episodes:
+        assert len(episode.turns) == 3
+        for turn in episode.turns:
+            spans = [span for span in episode.versions if turn.start <= span.start < turn.end]
+            assert (spans[0].start, spans[-1].end) == (turn.start, turn.end)
+            within += len(spans) - 1
+    assert within > 0
+
+
+def test_log_probabilities_are_those_of_the_whole_conversation_under_these_policies(played, tiny_model, other_model):
+    """So an importance weight of an episode is 1 where the learner holds the policy that sampled the token."""
+    prompt, episodes = played
+    for episode in episodes:
+        ids = episode.token_ids.tolist()
+        under = {0: policy_logprobs(tiny_model, prompt, ids), 1: policy_logprobs(other_model, prompt, ids)}
+        under[2] = under[0]
+        sampled = np.zeros(len(ids), bool)
+        for span in episode.versions:
+            tokens = slice(span.start, span.end)
+            sampled[tokens] = True
+            assert episode.logprobs[tokens] == pytest.approx(under[span.version][tokens], abs=1e-4)
+        assert not episode.logprobs[~sampled].any()
+        assert sampled.sum() == episode.num_tokens
