@@ -110,6 +110,7 @@ FLOORS = (
     *("machine", "charts", "tables", "lineage", "storage", "flyte"),
     *(
         "verifiers",
+        "environments.spec",
         "generation.vllm_names",
         "generation.vllm_arguments",
         "generation.config",

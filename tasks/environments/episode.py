@@ -165,7 +165,7 @@ class EpisodePlayer:
             ModelError: the tokenizer cannot be loaded.
             ChatTemplateError: the template has no such variable.
         """
-        return cls(EnvironmentPool(config), Conversation.of_model(model, variables))
+        return cls(EnvironmentPool(config, model), Conversation.of_model(model, variables))
 
     async def aclose(self) -> None:
         """End the processes of environments."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 Message = Mapping[str, str]
 """A turn of a conversation: `role` and `content`."""
@@ -70,6 +70,35 @@ class Outcome:
 
 
 @dataclass(frozen=True)
+class ToolCall:
+    """A call of a tool, as a turn of the policy holds it.
+
+    Attributes:
+        name: name of the function.
+        arguments: JSON values by the names of its parameters; nothing of them has been checked.
+        problem: why it cannot be read, for the policy; empty where it can.
+    """
+
+    name: str
+    arguments: dict[str, Any]
+    problem: str = ""
+
+
+class Tools(Protocol):
+    """The functions that the data file names in `environment.tools`."""
+
+    def calls_in(self, text: str) -> list[ToolCall]:
+        """Return the calls in a turn of the policy, in their order."""
+
+    async def result_of(self, call: ToolCall) -> str:
+        """Call the function, and return its result as text; where the call is wrong, a text that says so.
+
+        An exception of the function is the environment's, but for `ValueError`, `LookupError` and `ArithmeticError`,
+        which the policy reads.
+        """
+
+
+@dataclass(frozen=True)
 class Prompt:
     """The prompt of an episode.
 
@@ -80,6 +109,7 @@ class Prompt:
             episode is played again.
         judge: asks the prompt's verifier about a text of the policy; raises `RuntimeError` where it cannot judge.
         control_tokens: texts of the model's control tokens, which an inserted message may not hold.
+        tools: the functions that the policy may call; None where the data file names none.
     """
 
     messages: Sequence[Message]
@@ -87,6 +117,7 @@ class Prompt:
     seed: int
     judge: Callable[[str], Awaitable[Judgement]]
     control_tokens: Sequence[str] = ()
+    tools: Tools | None = None
 
     def plain(self, text: str) -> str:
         """Return `text` with a space inside every control token in it, so that it may be inserted."""

@@ -13,7 +13,8 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from tasks.environments.interface import Judgement, Turn
 from tasks.environments.spec import EnvironmentSpec
@@ -104,6 +105,9 @@ class Session:
                 "seed": seed,
                 "columns": self._spec.columns,
                 "digest": self._spec.digest,
+                "tools": self._spec.tools,
+                "tool_parser": self._spec.tool_parser,
+                "tool_pattern": self._spec.tool_pattern,
                 "control_tokens": list(control_tokens),
                 "cpu_seconds": self._config.cpu_seconds,
             }
@@ -172,14 +176,31 @@ class Session:
         return Failed(f"environment {path} {reason}{details}", FunctionFailure(path, reason, may_pass))
 
 
+class Program(NamedTuple):
+    """What a process of environments has loaded before it is forked."""
+
+    path: str
+    """Import path of the environment."""
+    tool_parser: str | None
+    """vLLM's parser of calls of its tools."""
+
+
 class EnvironmentPool:
     """The processes of the environments of one stage. They start when they are first needed, on one event loop."""
 
-    def __init__(self, config: EnvironmentsConfig) -> None:
+    def __init__(self, config: EnvironmentsConfig, tokenizer: Path | None = None) -> None:
+        """Create it without starting a process.
+
+        Args:
+            config: bounds of the processes.
+            tokenizer: folder of the policy's tokenizer, for environments whose tools are called in a format of vLLM's
+                (`EnvironmentSpec.tool_parser`); None: such environments fail.
+        """
         self._config = config
+        self._tokenizer = tokenizer
         self._slots = asyncio.Semaphore(config.processes)
-        self._templates: dict[str, Template] = {}
-        self._idle: dict[str, list[Worker]] = {}
+        self._templates: dict[Program, Template] = {}
+        self._idle: dict[Program, list[Worker]] = {}
 
     @contextlib.asynccontextmanager
     async def session(self, spec: EnvironmentSpec) -> AsyncIterator[Session]:
@@ -189,19 +210,20 @@ class EnvironmentPool:
             CannotJudge: no process can be started.
         """
         async with self._slots:
-            template = self._template(spec.path)
-            worker = await self._take(spec.path, template)
+            program = Program(spec.path, spec.tool_parser)
+            template = self._template(program)
+            worker = await self._take(program, template)
             session = Session(spec, worker, template, self._config)
             try:
                 yield session
             finally:
                 if session.reusable and worker.calls < RECYCLE_AFTER:
-                    self._idle[spec.path].append(worker)
+                    self._idle[program].append(worker)
                 elif not session.died:
                     template.discard(worker)
 
-    async def _take(self, path: str, template: Template) -> Worker:
-        idle = self._idle.setdefault(path, [])
+    async def _take(self, program: Program, template: Template) -> Worker:
+        idle = self._idle.setdefault(program, [])
         while idle:
             worker = idle.pop()
             if not worker.reader.at_eof():
@@ -212,16 +234,16 @@ class EnvironmentPool:
         worker.calls += 1
         return worker
 
-    def _template(self, path: str) -> Template:
-        if path not in self._templates:
-            self._templates[path] = Template(
-                path,
+    def _template(self, program: Program) -> Template:
+        if program not in self._templates:
+            self._templates[program] = Template(
+                program.path,
                 self._config.memory_mib,
                 locked_up=False,
                 program="tasks.environments.worker",
-                settings={"path": path},
+                settings={**program._asdict(), "tokenizer": self._tokenizer and str(self._tokenizer)},
             )
-        return self._templates[path]
+        return self._templates[program]
 
     async def close(self) -> None:
         """End all processes."""

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypedDict
 
 GIVEN: dict[str, str] = {
     name: f"tasks.environments.{name}.{name}"
-    for name in ("guess_number", "second_try", "python_tool", "verifiers_package")
+    for name in ("guess_number", "second_try", "python_tool", "call_tools", "verifiers_package")
 }
 """Import paths of the environments that come with the project, by their names."""
+
+
+class ToolSpec(TypedDict):
+    """A function that the policy may call."""
+
+    path: str
+    """Its import path."""
+    digest: str
+    """Digest of its file when the prompts were made."""
+    schema: dict[str, Any]
+    """Its description as chat templates take it: `{"type": "function", "function": {"name", "parameters", ...}}`."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +35,9 @@ class EnvironmentSpec:
         turn_tokens: most tokens of one turn; None: as many as the episode has left.
         seconds: most wall seconds that the environment may take in all, its waits for the policy left out.
         digest: digest of the file when the prompts were made; None: it is not compared.
+        tools: the functions that the policy may call.
+        tool_parser: vLLM's name of the format in which the model calls tools; None: `tool_pattern` tells calls.
+        tool_pattern: regular expression of a call; None: the Hermes format.
     """
 
     path: str
@@ -32,6 +46,9 @@ class EnvironmentSpec:
     turn_tokens: int | None = None
     seconds: float = 60.0
     digest: str | None = None
+    tools: list[ToolSpec] = field(default_factory=list)
+    tool_parser: str | None = None
+    tool_pattern: str | None = None
 
     def to_json(self) -> str:
         """Return the text of the column `environment`."""

@@ -23,6 +23,8 @@ from typing import Any, cast
 
 from tasks.environments.interface import ROLES, EpisodeOver, Judgement, Outcome, Prompt, Turn
 from tasks.environments.python_tool import RUN_PROGRAM
+from tasks.environments.tools import Toolbox, toolbox
+from tasks.environments.tools import warm_up as warm_up_parser
 from tasks.failures import one_line
 from tasks.lineage.user_code import line_of
 from tasks.verifiers import worker
@@ -38,6 +40,8 @@ def main() -> None:
 
 def warm_up(settings: Mapping[str, Any]) -> None:
     """Import the environment, so that all workers share its memory; a fault of it is each episode's to report."""
+    with suppress(RuntimeError):
+        warm_up_parser(settings["tool_parser"], settings["tokenizer"])
     with suppress(CannotJudge):
         load(settings["path"], None, what="environment")
 
@@ -46,15 +50,15 @@ def work(connection: socket.socket, settings: Mapping[str, Any]) -> None:
     """Run one episode after another, until the other end closes."""
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
-    loop.run_until_complete(_episodes(connection, settings["path"]))
+    loop.run_until_complete(_episodes(connection, settings["path"], settings["tokenizer"]))
 
 
-async def _episodes(connection: socket.socket, path: str) -> None:
+async def _episodes(connection: socket.socket, path: str, tokenizer: str | None) -> None:
     reader, writer = await asyncio.open_connection(sock=connection, limit=worker.LINE_BYTES)
     line = _Line(reader, writer)
     while begin := await line.read():
         signal.setitimer(signal.ITIMER_PROF, begin["cpu_seconds"])
-        end = await _episode(path, begin, line)
+        end = await _episode(path, begin, line, tokenizer)
         signal.setitimer(signal.ITIMER_PROF, 0)
         await line.write(end)
 
@@ -109,13 +113,14 @@ class _Line:
         return dict(answer[key])
 
 
-async def _episode(path: str, begin: Mapping[str, Any], line: _Line) -> dict[str, Any]:
+async def _episode(path: str, begin: Mapping[str, Any], line: _Line, tokenizer: str | None) -> dict[str, Any]:
     """Play one episode, and return the message that ends it."""
     line.open, line.control_tokens = True, begin["control_tokens"]
     RUN_PROGRAM.set(line.run_program)
-    prompt = Prompt(begin["messages"], begin["sample"], begin["seed"], line.judge, line.control_tokens)
     function: Callable[..., Any] | None = None
     try:
+        tools = _tools(begin, tokenizer)
+        prompt = Prompt(begin["messages"], begin["sample"], begin["seed"], line.judge, line.control_tokens, tools)
         function = load(path, begin["digest"], what="environment")
         return _end(path, await _called(function, prompt, line.generate, begin["columns"]))
     except EpisodeOver:
@@ -125,6 +130,12 @@ async def _episode(path: str, begin: Mapping[str, Any], line: _Line) -> dict[str
     finally:
         line.open = False
         await _cancel_others()
+
+
+def _tools(begin: Mapping[str, Any], tokenizer: str | None) -> Toolbox | None:
+    if not begin["tools"]:
+        return None
+    return toolbox(begin["tools"], begin["tool_parser"], begin["tool_pattern"], tokenizer)
 
 
 def _fault_of(path: str, function: Callable[..., Any] | None, error: BaseException) -> dict[str, Any]:

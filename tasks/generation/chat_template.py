@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from tasks.environments.spec import EnvironmentSpec
 from tasks.failures import MistakeError
 from tasks.storage.model_folder import date_variables
 
@@ -31,7 +32,8 @@ def encode(
         variables: `SamplingConfig.chat_template_kwargs`.
 
     Raises:
-        ChatTemplateError: the template refuses a prompt, has no such variable, or this function sets it itself.
+        ChatTemplateError: the template refuses a prompt, describes no tools where an environment has some, has no such
+            variable, or this function sets it itself.
     """
     from jinja2 import TemplateError
 
@@ -40,7 +42,8 @@ def encode(
     encoded = []
     for prompt in prompts:
         try:
-            encoded.append(list(cast("Iterable[int]", apply(prompt["messages"], **options))))
+            tools = _tools_of(tokenizer, prompt)
+            encoded.append(list(cast("Iterable[int]", apply(prompt["messages"], tools=tools, **options))))
         except TemplateError as error:
             roles = ", ".join(message["role"] for message in prompt["messages"])
             raise ChatTemplateError(
@@ -48,6 +51,24 @@ def encode(
                 f"{tokenizer.name_or_path} refuses it: {error}"
             ) from error
     return encoded
+
+
+def _tools_of(tokenizer: PreTrainedTokenizerBase, prompt: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    """Return the schemas of the tools that the policy may call; None where the prompt's environment has none.
+
+    Raises:
+        ChatTemplateError: the chat template describes no tools.
+    """
+    environment = EnvironmentSpec.from_json(prompt["environment"])
+    if environment is None or not environment.tools:
+        return None
+    schemas = [tool["schema"] for tool in environment.tools]
+    if not re.search(r"\btools\b", tokenizer.get_chat_template(tools=schemas)):
+        raise ChatTemplateError(
+            f"source {prompt['source']!r}: the chat template of {tokenizer.name_or_path} has no room for "
+            "environment.tools: describe them in the prompt in place of it, or take a model that was trained to call tools"
+        )
+    return schemas
 
 
 def variables_of(tokenizer: PreTrainedTokenizerBase, variables: Mapping[str, Any]) -> dict[str, Any]:

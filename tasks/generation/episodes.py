@@ -103,7 +103,7 @@ class StageEpisodes:
         self._model = model
         self._pool = pool
         self._sampler = sampler
-        self._environments = EnvironmentPool(config)
+        self._environments = EnvironmentPool(config, model)
         self._players: dict[str, EpisodePlayer] = {}
 
     async def play(

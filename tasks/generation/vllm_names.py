@@ -1,4 +1,4 @@
-"""The names of vLLM's arguments, as of the version that this project pins.
+"""The names of vLLM's arguments and tool parsers, as of the version that this project pins.
 
 Configurations are parsed on machines without vLLM, such as the pod of preflight and the one that submits a run, so the
 names are listed here instead of being read from vLLM. A test compares them with the vLLM that is installed.
@@ -77,3 +77,14 @@ _SAMPLING = """
 
 SAMPLING_ARGUMENTS = frozenset(_SAMPLING.split())
 """Names of the fields of vLLM's `SamplingParams`, without its private ones."""
+
+_PARSERS = """
+    apertus cohere_command3 cohere_command4 deepseek_v3 deepseek_v31 deepseek_v32 deepseek_v4 deepseek_v41 dots
+    ernie45 functiongemma gemma4 gigachat3 glm45 glm47 granite granite-20b-fc granite4 hermes hf hunyuan_a13b
+    hy_v3 hy_v4 inkling internlm jamba k2_horizon kimi_k2 kimi_k3 lfm2 ling3 llama3_json llama4_json
+    llama4_pythonic longcat mimo minicpm5 minimax_m2 minimax_m3 mistral muse_glimmer olmo3 openai phi4_mini_json
+    plamo3 poolside_v1 pythonic qwen3_coder qwen3_json qwen3_xml seed_oss step3 step3p5 xlam
+"""
+
+TOOL_PARSERS = frozenset(_PARSERS.split())
+"""Names of vLLM's parsers of tool calls, its option `--tool-call-parser`."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import cycle
 
 import numpy as np
@@ -79,6 +80,7 @@ def _first(source: SourceSpec, rows: list[loaders.Row]) -> tuple[EnvironmentSpec
 
 
 async def _play(spec: EnvironmentSpec, messages: Sequence[Mapping[str, str]], data: DataFile) -> list[Completion]:
+    spec = replace(spec, tool_parser=None)  # which reads with the policy's tokenizer: a pod of preflight has none
     player = EpisodePlayer(EnvironmentPool(data.verifiers.environments), _NoTemplate())
     try:
         return [

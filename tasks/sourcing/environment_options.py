@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 from pydantic import Field, field_validator, model_validator
 
 from tasks.config import Config, close_match
 from tasks.environments.spec import GIVEN
+from tasks.generation.vllm_names import TOOL_PARSERS
 from tasks.sourcing.fields import IMPORT_PATH, Where
 
 
@@ -29,6 +32,17 @@ class EnvironmentOptions(Config):
     """Most wall seconds that the environment may take in one episode, its waits for the policy left out; an episode
     whose environment takes more is truncated."""
 
+    tools: list[str] = []  # noqa: RUF012 (pydantic copies defaults)
+    """Import paths of functions of yours that the policy may call, such as `my_tools.search`, with type hints and a
+    docstring that has `Args:`; the model's chat template describes them in the prompt. The environment `call_tools`
+    calls them, and yours can (`prompt.tools`)."""
+    tool_parser: str | None = None
+    """Format in which the model calls tools, by the name that vLLM's option `--tool-call-parser` has for it, such as
+    `llama3_json` or `olmo3`. null: `tool_pattern` tells calls."""
+    tool_pattern: str | None = None
+    """Regular expression of a call, whose one group is JSON with `name` and `arguments`; `.` matches line ends, too.
+    null: the Hermes format, `<tool_call>(.*?)</tool_call>`, that Qwen's models have as well."""
+
     @property
     def path(self) -> str:
         """The import path of the environment."""
@@ -43,6 +57,46 @@ class EnvironmentOptions(Config):
                 "my_rooms.maze"
             )
         return name
+
+    @field_validator("tools")
+    @classmethod
+    def _are_paths(cls, tools: list[str]) -> list[str]:
+        for path in tools:
+            if not IMPORT_PATH.fullmatch(path):
+                raise ValueError(f"{path!r} is no import path of a function, such as my_tools.search")
+        names = [path.rpartition(".")[2] for path in tools]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"two tools are called {twice!r}, and the policy calls them by name: rename one")
+        return tools
+
+    @field_validator("tool_parser")
+    @classmethod
+    def _is_a_parser(cls, name: str | None) -> str | None:
+        if name is not None and name not in TOOL_PARSERS:
+            raise ValueError(f"{name!r} is no parser of vLLM's{close_match(name, TOOL_PARSERS)}")
+        return name
+
+    @field_validator("tool_pattern")
+    @classmethod
+    def _has_one_group(cls, pattern: str | None) -> str | None:
+        try:
+            groups = re.compile(pattern or "()").groups
+        except re.error as error:
+            raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+        if groups != 1:
+            raise ValueError(f"{pattern!r} has {groups} groups, and must have one, the JSON of a call")
+        return pattern
+
+    @model_validator(mode="after")
+    def _calls_tools_in_one_way(self) -> EnvironmentOptions:
+        if self.tool_parser is not None and self.tool_pattern is not None:
+            raise ValueError("tool_parser and tool_pattern both tell calls of tools: give one of them")
+        if not self.tools and (self.tool_parser or self.tool_pattern):
+            raise ValueError("tool_parser and tool_pattern tell calls of tools, and tools names none")
+        if not self.tools and self.name == "call_tools":
+            raise ValueError("call_tools needs tools: import paths of functions that the policy may call")
+        return self
 
     @model_validator(mode="after")
     def _hands_over_each_name_once(self) -> EnvironmentOptions:

@@ -11,9 +11,11 @@ import math
 import re
 from collections.abc import Mapping
 from decimal import Decimal
+from functools import cache
 from typing import Any
 
-from tasks.environments.spec import EnvironmentSpec
+from tasks.environments.spec import EnvironmentSpec, ToolSpec
+from tasks.environments.tools import described
 from tasks.sourcing.code_tests import read_tests
 from tasks.sourcing.columns import IN_REWARDS, Columns
 from tasks.sourcing.integer_answers import whole
@@ -76,7 +78,7 @@ def environment_of(row: Mapping[str, Any], source: SourceSpec) -> str | None:
 
     Raises:
         UnusableError: the row lacks a column that the environment is handed.
-        CannotJudge: there is no such module.
+        CannotJudge: there is no such module, or a tool cannot be described.
     """
     options = source.environment
     if options is None:
@@ -89,7 +91,15 @@ def environment_of(row: Mapping[str, Any], source: SourceSpec) -> str | None:
         turn_tokens=options.turn_tokens,
         seconds=options.seconds,
         digest=function_digest(path, "environment"),
+        tools=[_described(path) for path in options.tools],
+        tool_parser=options.tool_parser,
+        tool_pattern=options.tool_pattern,
     ).to_json()
+
+
+@cache
+def _described(path: str) -> ToolSpec:
+    return described(path)
 
 
 def _with_mode(truth: Any, source: SourceSpec) -> Any:

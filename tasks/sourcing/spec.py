@@ -259,9 +259,9 @@ class SourceSpec(Config):
 
     @property
     def code_of_the_user(self) -> set[str]:
-        """The import paths of reward functions, verifiers and environment that do not come with the project."""
+        """The import paths of functions, verifiers and environment that do not come with the project."""
         functions = {reward.function for reward in self.rewards if reward.function is not None}
-        environment = {self.environment.name} - set(GIVEN) if self.environment else set()
+        environment = {self.environment.name, *self.environment.tools} - set(GIVEN) if self.environment else set()
         return functions | environment | {name for name in self.verifiers if is_own(name)}
 
     @property

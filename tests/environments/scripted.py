@@ -42,6 +42,7 @@ def play(
     control_tokens=(),
     messages=({"role": "user", "content": "Begin."},),
     finish_reason="stop",
+    tools=None,
     **columns,
 ):
     """Run one episode: `turns` of the policy at most, by default as many as it has texts."""
@@ -66,6 +67,6 @@ def play(
         played.judged.append(text)
         return (judge or equals("right"))(text)
 
-    prompt = Prompt(messages, 0, seed, judged, control_tokens)
+    prompt = Prompt(messages, 0, seed, judged, control_tokens, tools)
     played.result = asyncio.run(environment(prompt, generate, **columns))
     return played

@@ -28,6 +28,16 @@ def test_names_are_those_of_the_installed_vllm():
     assert fields("sampling_params.py", "SamplingParams") == vllm_names.SAMPLING_ARGUMENTS
 
 
+def test_tool_parsers_are_those_of_the_installed_vllm():
+    tree = ast.parse((Path(importlib.util.find_spec("vllm").origin).parent / "tool_parsers/__init__.py").read_text())
+    [registered] = [
+        line.value
+        for line in tree.body
+        if isinstance(line, ast.Assign) and getattr(line.targets[0], "id", "") == "_TOOL_PARSERS_TO_REGISTER"
+    ]
+    assert ast.literal_eval(registered).keys() == vllm_names.TOOL_PARSERS
+
+
 def test_what_is_refused_is_an_argument_of_vllm():
     refused = vllm_arguments.ENGINE_REFUSED_IN_TRAINING.keys() | vllm_arguments._ENGINE_OF_OURS.keys()
     assert refused | {*vllm_arguments.COMPILED, *vllm_arguments.PARALLEL_SIZES} <= vllm_names.ENGINE_ARGUMENTS

@@ -1,0 +1,37 @@
+"""Tools: the functions that a turn calls are called, and their results come back, until a turn calls none."""
+
+from __future__ import annotations
+
+from tasks.environments.interface import Generate, Prompt
+from tasks.environments.python_tool import ROLES
+from tasks.verifiers.code.running import MAX_OUTPUT_CHARS, shortened
+from tasks.verifiers.responses import strip_thinking
+
+
+async def call_tools(prompt: Prompt, generate: Generate, *, role: str = "tool", max_output_chars: int = 2000) -> None:
+    """Call the tools of each turn and hand their results back, until a turn has none; the verifier judges that turn.
+
+    Args:
+        prompt: has the tools.
+        generate: continues the conversation.
+        role: role of the turns with results: `tool`, or `user` for a chat template that refuses `tool`.
+        max_output_chars: most characters of a result; of a longer one, head and tail.
+
+    Raises:
+        ValueError: an option is out of its range, or the environment has no tools.
+    """
+    if prompt.tools is None:
+        raise ValueError("call_tools: the environment has no tools: name functions of yours in environment.tools")
+    if role not in ROLES:
+        raise ValueError(f"call_tools: role is {role!r}; accepted: {', '.join(ROLES)}")
+    if not isinstance(max_output_chars, int) or not 0 < max_output_chars <= MAX_OUTPUT_CHARS:
+        raise ValueError(f"call_tools: max_output_chars is {max_output_chars}; accepted: 1 to {MAX_OUTPUT_CHARS}")
+    turn = await generate()
+    while not turn.last and (calls := prompt.tools.calls_in(strip_thinking(turn.text))):
+        results = [await prompt.tools.result_of(call) for call in calls]
+        turn = await generate(
+            [
+                {"role": role, "content": prompt.plain(shortened(result, max_output_chars)) or "(no result)"}
+                for result in results
+            ]
+        )

@@ -1,0 +1,174 @@
+r"""The tools of an environment: functions of the user's own that the policy may call, in the model's own format.
+
+    policy: <tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>  ──► add(a=1, b=2)
+    tool:   3                                                                     ◄──
+
+A turn is the policy's, and nothing in it is trusted: a call names a function of the data file or none, its arguments
+are validated by the types of the function's parameters, and whatever is wrong with it becomes a text that the policy
+reads. Functions run in the environment's process, under its limits.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import os
+import re
+from collections.abc import Callable, Sequence
+from functools import cache
+
+from pydantic import ValidationError, validate_call
+from pydantic.errors import PydanticUserError
+
+from tasks.environments.interface import ToolCall
+from tasks.environments.spec import ToolSpec
+from tasks.failures import one_line
+from tasks.verifiers.functions import function_digest, load
+from tasks.verifiers.scores import CannotJudge, FunctionFailure
+
+PATTERN = r"<tool_call>(.*?)</tool_call>"
+"""Pattern of a call whose one group is its JSON, as the models of the Hermes format write it (Qwen's and others)."""
+SHOWN_CHARS = 200
+"""Most characters of a policy's text, or of an error, that the answer to a wrong call holds."""
+
+Parse = Callable[[str], list[ToolCall]]
+"""A function that returns the calls in a turn, in their order."""
+
+
+def described(path: str) -> ToolSpec:
+    """Return the tool at an import path, with the schema that the chat template shows the policy.
+
+    The schema is made of the function's name, docstring and type hints, by transformers' `get_json_schema`.
+
+    Raises:
+        CannotJudge: it cannot be imported, or lacks a docstring, a type hint or the description of an argument.
+    """
+    from transformers.utils.chat_template_utils import (
+        DocstringParsingException,
+        TypeHintParsingException,
+        get_json_schema,
+    )
+
+    function = load(path, None, what="tool")
+    try:
+        schema = get_json_schema(function)
+        validate_call(function)
+    except (DocstringParsingException, TypeHintParsingException, PydanticUserError) as error:
+        reason = f"cannot be described to a model: {one_line(error)}"
+        raise CannotJudge(f"tool {path} {reason}", FunctionFailure(path, reason)) from error
+    return ToolSpec(path=path, digest=function_digest(path, "tool"), schema=schema)
+
+
+class Toolbox:
+    """The tools of one episode (`interface.Tools`)."""
+
+    def __init__(self, tools: Sequence[ToolSpec], parse: Parse) -> None:
+        """Make it of tools and the function that reads their calls."""
+        self._tools = {tool["schema"]["function"]["name"]: tool for tool in tools}
+        self._parse = parse
+
+    def calls_in(self, text: str) -> list[ToolCall]:
+        """Return the calls in a turn, in their order."""
+        return self._parse(text)
+
+    async def result_of(self, call: ToolCall) -> str:
+        """Call a tool, and return its result; a text for the policy where the call is wrong.
+
+        Raises:
+            CannotJudge: the tool cannot be imported, or has changed since the prompts were made.
+            Exception: the tool raised one that arguments alone do not explain.
+        """
+        if call.problem:
+            return _refusal(call.problem)
+        if call.name not in self._tools:
+            return _refusal(f"no tool is called {call.name[:SHOWN_CHARS]!r}, but {', '.join(self._tools)}")
+        tool = self._tools[call.name]
+        function = validate_call(load(tool["path"], tool["digest"], what="tool"))
+        try:
+            result = function(**call.arguments)
+            if inspect.isawaitable(result):
+                result = await result
+        except ValidationError as error:
+            return _refusal("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()))
+        except (ValueError, LookupError, ArithmeticError) as error:
+            return _refusal(f"{type(error).__name__}: {error}")
+        return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+
+
+def toolbox(tools: Sequence[ToolSpec], parser: str | None, pattern: str | None, tokenizer: str | None) -> Toolbox:
+    """Return the tools of an episode.
+
+    Args:
+        tools: their specs.
+        parser: vLLM's name of the model's format; None: `pattern` tells the calls.
+        pattern: regular expression of a call; None: `PATTERN`.
+        tokenizer: folder of the policy's tokenizer, which `parser` needs.
+
+    Raises:
+        RuntimeError: vLLM is not installed here, or its parser does not know the tokenizer.
+    """
+    if parser is None:
+        return Toolbox(tools, by_pattern(pattern or PATTERN))
+    return Toolbox(tools, _by_vllm(parser, str(tokenizer), json.dumps([tool["schema"] for tool in tools])))
+
+
+def by_pattern(pattern: str) -> Parse:
+    """Return the function that reads the calls which a pattern matches; its one group is `{"name", "arguments"}`."""
+    compiled = re.compile(pattern, re.DOTALL)
+    return lambda text: [_read(match) for match in compiled.findall(text)]
+
+
+@cache
+def _by_vllm(parser: str, tokenizer: str, schemas: str) -> Parse:
+    """Return the function by which vLLM's server reads the calls of a model, by its option `--tool-call-parser`."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")  # it would log every call that it cannot read
+    logging.getLogger("vllm").setLevel(logging.CRITICAL)
+    try:
+        from transformers import AutoTokenizer
+        from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+        from vllm.tool_parsers import ToolParserManager
+
+        request = ChatCompletionRequest(model="", messages=[], tools=json.loads(schemas) or None)
+        reader = ToolParserManager.get_tool_parser(parser)(AutoTokenizer.from_pretrained(tokenizer), request.tools)
+    except Exception as error:
+        raise RuntimeError(
+            f"tool_parser: {parser} cannot be used here: {type(error).__name__}: {one_line(error)}"
+        ) from error
+
+    def parse(text: str) -> list[ToolCall]:
+        calls = reader.extract_tool_calls(text, request).tool_calls
+        return [_checked(call.function.name, call.function.arguments) for call in calls]
+
+    return parse
+
+
+def warm_up(parser: str | None, tokenizer: str | None) -> None:
+    """Import what a parser of vLLM needs, so that all processes of environments share it."""
+    if parser is not None:
+        _by_vllm(parser, str(tokenizer), "[]")
+
+
+def _read(text: str) -> ToolCall:
+    try:
+        call = json.loads(text)
+    except (ValueError, RecursionError):
+        return ToolCall("", {}, f"a call is no JSON: {text.strip()[:SHOWN_CHARS]}")
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+        return ToolCall("", {}, f'a call is an object with "name" and "arguments", not {text.strip()[:SHOWN_CHARS]}')
+    return _checked(call["name"], call.get("arguments", {}))
+
+
+def _checked(name: str, arguments: object) -> ToolCall:
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except (ValueError, RecursionError):
+            return ToolCall(name, {}, f"the arguments are no JSON: {str(arguments)[:SHOWN_CHARS]}")
+    if not isinstance(arguments, dict):
+        return ToolCall(name, {}, "the arguments are no object of names and values")
+    return ToolCall(name, arguments)
+
+
+def _refusal(reason: str) -> str:
+    return f"Error: {reason[: 2 * SHOWN_CHARS]}"

@@ -1,0 +1,150 @@
+"""Tools of the user's own: what the policy may write, what it reads, and what is a fault of the tool."""
+
+import asyncio
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from tasks.environments.interface import ToolCall
+from tasks.environments.tools import PATTERN, Toolbox, by_pattern, described, toolbox
+from tasks.sourcing.environment_options import EnvironmentOptions
+from tasks.verifiers.scores import CannotJudge
+
+MODULE = "tests.environments.tools_of_tests"
+
+
+def tool(name):
+    return described(f"{MODULE}.{name}")
+
+
+@pytest.fixture(scope="module")
+def box():
+    return Toolbox([tool(name) for name in ("add", "look_up", "divide", "broken")], by_pattern(PATTERN))
+
+
+def result(box, name, **arguments):
+    return asyncio.run(box.result_of(ToolCall(name, arguments)))
+
+
+def written(name, **arguments):
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+def test_a_tool_is_described_by_its_hints_and_docstring():
+    function = tool("look_up")["schema"]["function"]
+    assert (function["name"], function["description"]) == ("look_up", "Look a word up.")
+    assert function["parameters"]["required"] == ["word"]
+    assert function["parameters"]["properties"]["word"] == {"type": "string", "description": "the word."}
+
+
+@pytest.mark.parametrize("name", ["undescribed", "without_arguments"])
+def test_one_that_cannot_be_described_is_refused_with_its_name(name):
+    with pytest.raises(CannotJudge, match=name):
+        tool(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        ("three", []),
+        (f"I add. {written('add', a=1, b=2)}", [ToolCall("add", {"a": 1, "b": 2})]),
+        (
+            written("add", a=1) + written("look_up", word="x"),
+            [ToolCall("add", {"a": 1}), ToolCall("look_up", {"word": "x"})],
+        ),
+        ('<tool_call>{"name": "add"}</tool_call>', [ToolCall("add", {})]),
+        ('<tool_call>{"name": "add", "arguments": "{\\"a\\": 1}"}</tool_call>', [ToolCall("add", {"a": 1})]),
+        ("<tool_call>{unclosed", []),
+    ],
+)
+def test_calls_of_the_hermes_format_are_read(text, calls):
+    assert by_pattern(PATTERN)(text) == calls
+
+
+@pytest.mark.parametrize(
+    "text", ["add(1, 2)", "[1]", '{"name": 3}', '{"name": "add", "arguments": [1]}', "[" * 100_000, '{"arguments": {}}']
+)
+def test_a_call_that_cannot_be_read_is_a_text_for_the_policy(box, text):
+    [call] = box.calls_in(f"<tool_call>{text}</tool_call>")
+    assert call.problem
+    answer = asyncio.run(box.result_of(call))
+    assert answer.startswith("Error: ")
+    assert len(answer) < 500
+
+
+def test_functions_are_called_and_async_ones_awaited(box):
+    assert result(box, "add", a=1, b="2") == "3"  # as pydantic coerces it
+    assert json.loads(result(box, "look_up", word="cat")) == {"language": "en", "meaning": "an animal <|im_end|>"}
+    assert result(box, "divide", a=1, b=4) == "0.25"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "holds"),
+    [
+        ("add", {"a": 1}, "b"),
+        ("add", {"a": 1, "b": "two"}, "b"),
+        ("add", {"a": 1, "b": 2, "c": 3}, "c"),
+        ("look_up", {"word": "cat", "language": "fr"}, "language"),
+        ("look_up", {"word": "dog"}, "KeyError"),
+        ("divide", {"a": 1, "b": 0}, "ZeroDivisionError"),
+        ("__import__", {"name": "os"}, "add, look_up"),
+        ("x" * 10_000, {}, "no tool"),
+    ],
+)
+def test_a_wrong_call_is_answered_and_no_fault(box, name, arguments, holds):
+    answer = result(box, name, **arguments)
+    assert answer.startswith("Error: ")
+    assert holds in answer
+    assert len(answer) < 500
+
+
+def test_a_mistake_in_a_tool_is_the_tools(box):
+    with pytest.raises(NameError):
+        result(box, "broken", word="a")
+
+
+def test_a_pattern_of_ones_own():
+    [call] = toolbox([tool("add")], None, r"CALL (\{.*?\}\}) END", None).calls_in(
+        'CALL {"name": "add", "arguments": {"a": 1, "b": 2}} END'
+    )
+    assert call == ToolCall("add", {"a": 1, "b": 2})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tools": ["add"]},
+        {"tools": ["my_tools.add", "other.add"]},
+        {"tools": ["my_tools.add"], "tool_parser": "hermse"},
+        {"tools": ["my_tools.add"], "tool_parser": "hermes", "tool_pattern": "(.*)"},
+        {"tools": ["my_tools.add"], "tool_pattern": "no group"},
+        {"tools": ["my_tools.add"], "tool_pattern": "("},
+        {"tool_parser": "hermes"},
+        {},
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused(options):
+    with pytest.raises(ValidationError):
+        EnvironmentOptions(name="call_tools", **options)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("parser", "text"),
+    [
+        ("hermes", written("add", a=1, b=2)),
+        ("pythonic", "[add(a=1, b=2)]"),
+        ("llama3_json", '{"name": "add", "parameters": {"a": 1, "b": 2}}'),
+    ],
+)
+def test_parsers_of_vllm_read_the_models_own_format(tiny_model, parser, text):
+    tools = toolbox([tool("add")], parser, None, str(tiny_model))
+    assert tools.calls_in(text) == [ToolCall("add", {"a": 1, "b": 2})]
+    assert tools.calls_in("three") == []
+
+
+@pytest.mark.long
+def test_a_parser_that_needs_tokens_of_another_model_says_so(tiny_model):
+    with pytest.raises(RuntimeError, match="tool_parser: "):
+        toolbox([tool("add")], "kimi_k2", None, str(tiny_model)).calls_in("three")
