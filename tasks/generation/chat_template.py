@@ -66,7 +66,7 @@ def _tools_of(tokenizer: PreTrainedTokenizerBase, prompt: Mapping[str, Any]) -> 
     if not re.search(r"\btools\b", tokenizer.get_chat_template(tools=schemas)):
         raise ChatTemplateError(
             f"source {prompt['source']!r}: the chat template of {tokenizer.name_or_path} has no room for "
-            "environment.tools: describe them in the prompt in place of it, or take a model that was trained to call tools"
+            "environment.tools: take a model that was trained to call tools, or describe them in the prompt"
         )
     return schemas
 

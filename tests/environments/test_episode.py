@@ -14,6 +14,7 @@ from tasks.generation.interface import Completion, VersionSpan
 from tasks.verifiers import Score
 from tasks.verifiers.code.running import Execution
 from tasks.verifiers.config import EnvironmentsConfig
+from tests.environments.test_tools import tool, written
 from tests.tiny_model import tokenizer_of
 
 PROMPT = [{"role": "user", "content": "count"}]
@@ -55,13 +56,24 @@ def tokenizer():
 
 @pytest.fixture
 def play(tokenizer):
-    def playing(room, policy=None, recorded=None, *, max_tokens=200, memory_mib=4096, cpu_seconds=1.0, **options):
+    def playing(
+        room,
+        policy=None,
+        recorded=None,
+        *,
+        max_tokens=200,
+        memory_mib=4096,
+        cpu_seconds=1.0,
+        folder=None,
+        module="tests.environments.rooms",
+        **options,
+    ):
         async def run():
             policy_ = policy or Policy(tokenizer)
-            pool = EnvironmentPool(EnvironmentsConfig(memory_mib=memory_mib, cpu_seconds=cpu_seconds))
+            pool = EnvironmentPool(EnvironmentsConfig(memory_mib=memory_mib, cpu_seconds=cpu_seconds), folder)
             player = EpisodePlayer(pool, Conversation(tokenizer, {}))
             ids = tokenizer.apply_chat_template(PROMPT, add_generation_prompt=True, return_dict=False)
-            spec = EnvironmentSpec(f"tests.environments.rooms.{room}", **options)
+            spec = EnvironmentSpec(f"{module}.{room}", **options)
             sampling = SamplingConfig(max_tokens=max_tokens)
             request = EpisodeRequest(spec, "p", PROMPT, ids, 0, sampling, seed=5)
             try:
@@ -133,6 +145,26 @@ def test_an_environment_may_run_programs(play, tokenizer):
     assert completion.end is None
     assert completion.turns[1].inserted[0]["role"] == "tool"
     assert "1 + 1" in completion.turns[1].inserted[0]["content"]
+
+
+TOOLS = {"module": "tasks.environments.call_tools", "tools": [tool("add"), tool("broken")]}
+
+
+def test_tools_run_in_the_process_of_the_environment(play, tokenizer):
+    completion = play("call_tools", Policy(tokenizer, (written("add", a=1, b=2), "3")), **TOOLS)
+    assert completion.end is None
+    assert completion.turns[1].inserted == ({"role": "tool", "content": "3"},)
+    broken = play("call_tools", Policy(tokenizer, (written("broken", word="a"), "3")), **TOOLS)
+    assert "raised NameError (tests/environments/tools_of_tests.py, line" in broken.end.failure.reason
+
+
+@pytest.mark.long
+def test_a_parser_of_vllm_runs_there_too(play, tokenizer, tiny_model):
+    policy = Policy(tokenizer, ("[add(a=1, b=2)]", "3"))
+    completion = play("call_tools", policy, folder=tiny_model, tool_parser="pythonic", **TOOLS)
+    assert completion.turns[1].inserted == ({"role": "tool", "content": "3"},)
+    unknown = play("call_tools", policy, folder=tiny_model, tool_parser="kimi_k2", **TOOLS)
+    assert "tool_parser: kimi_k2" in unknown.end.error
 
 
 @pytest.mark.parametrize(

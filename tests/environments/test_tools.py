@@ -7,9 +7,12 @@ import pytest
 from pydantic import ValidationError
 
 from tasks.environments.interface import ToolCall
+from tasks.environments.spec import EnvironmentSpec
 from tasks.environments.tools import PATTERN, Toolbox, by_pattern, described, toolbox
+from tasks.generation.chat_template import ChatTemplateError, encode
 from tasks.sourcing.environment_options import EnvironmentOptions
 from tasks.verifiers.scores import CannotJudge
+from tests.tiny_model import tokenizer_of
 
 MODULE = "tests.environments.tools_of_tests"
 
@@ -88,7 +91,7 @@ def test_functions_are_called_and_async_ones_awaited(box):
         ("look_up", {"word": "cat", "language": "fr"}, "language"),
         ("look_up", {"word": "dog"}, "KeyError"),
         ("divide", {"a": 1, "b": 0}, "ZeroDivisionError"),
-        ("__import__", {"name": "os"}, "add, look_up"),
+        ("__import__", {"module": "os"}, "add, look_up"),
         ("x" * 10_000, {}, "no tool"),
     ],
 )
@@ -142,6 +145,19 @@ def test_parsers_of_vllm_read_the_models_own_format(tiny_model, parser, text):
     tools = toolbox([tool("add")], parser, None, str(tiny_model))
     assert tools.calls_in(text) == [ToolCall("add", {"a": 1, "b": 2})]
     assert tools.calls_in("three") == []
+
+
+def test_the_chat_template_describes_the_tools_in_the_prompt():
+    tokenizer = tokenizer_of(ends=True)
+    spec = EnvironmentSpec("tasks.environments.call_tools.call_tools", tools=[tool("add")])
+    messages = [{"role": "user", "content": "add"}]
+    row = {"prompt_id": "p", "source": "sums", "messages": messages, "environment": spec.to_json()}
+    with pytest.raises(ChatTemplateError, match="'sums'"):
+        encode(tokenizer, [row], {})
+    tokenizer.chat_template = "{{ tools | tojson if tools else '' }}" + tokenizer.chat_template
+    [with_tools, without] = encode(tokenizer, [row, row | {"environment": None}], {})
+    assert json.loads(tokenizer.decode(with_tools[: -len(without)])) == [spec.tools[0]["schema"]]
+    assert with_tools[-len(without) :] == without
 
 
 @pytest.mark.long
