@@ -24,7 +24,8 @@ from pydantic.errors import PydanticUserError
 from tasks.environments.interface import ToolCall
 from tasks.environments.spec import ToolSpec
 from tasks.failures import one_line
-from tasks.verifiers.functions import function_digest, load
+from tasks.lineage.user_code import line_of
+from tasks.verifiers.functions import function_digest, load, may_pass
 from tasks.verifiers.scores import CannotJudge, FunctionFailure
 
 PATTERN = r"<tool_call>(.*?)</tool_call>"
@@ -76,8 +77,8 @@ class Toolbox:
         """Call a tool, and return its result; a text for the policy where the call is wrong.
 
         Raises:
-            CannotJudge: the tool cannot be imported, or has changed since the prompts were made.
-            Exception: the tool raised one that arguments alone do not explain.
+            CannotJudge: the tool cannot be imported, has changed since the prompts were made, or raised an exception
+                that arguments alone do not explain.
         """
         if call.problem:
             return _refusal(call.problem)
@@ -93,6 +94,10 @@ class Toolbox:
             return _refusal("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()))
         except (ValueError, LookupError, ArithmeticError) as error:
             return _refusal(f"{type(error).__name__}: {error}")
+        except MemoryError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise _fault(tool["path"], function, error) from error
         return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
 
 
@@ -168,6 +173,12 @@ def _checked(name: str, arguments: object) -> ToolCall:
     if not isinstance(arguments, dict):
         return ToolCall(name, {}, "the arguments are no object of names and values")
     return ToolCall(name, arguments)
+
+
+def _fault(path: str, function: Callable[..., Any], error: BaseException) -> CannotJudge:
+    where = line_of(error, path.rpartition(".")[0], function)
+    reason = f"had its tool {path} raise {type(error).__name__}{where}"
+    return CannotJudge(f"tool {path}: {one_line(error)}", FunctionFailure(path, reason, may_pass(error)))
 
 
 def _refusal(reason: str) -> str:

@@ -30,7 +30,7 @@ from tasks.lineage.user_code import line_of
 from tasks.verifiers import worker
 from tasks.verifiers.code.running import Execution
 from tasks.verifiers.functions import load, may_pass
-from tasks.verifiers.scores import CannotJudge
+from tasks.verifiers.scores import CannotJudge, FunctionFailure
 
 
 def main() -> None:
@@ -143,7 +143,8 @@ def _fault_of(path: str, function: Callable[..., Any] | None, error: BaseExcepti
     if isinstance(error, MemoryError):
         return _fault(path, "needs more memory than verifiers.environments.memory_mib")
     if isinstance(error, CannotJudge):
-        return _fault(path, error.failure.reason if error.failure else str(error))
+        failure = error.failure or FunctionFailure(path, str(error))
+        return _fault(path, failure.reason, may_pass=failure.may_pass)
     where, text = line_of(error, path.rpartition(".")[0], function), one_line(error)
     return _fault(path, f"raised {type(error).__name__}{where}", f": {text}" if text else "", may_pass=may_pass(error))
 

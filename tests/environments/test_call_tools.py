@@ -4,6 +4,7 @@ import pytest
 
 from tasks.environments.call_tools import call_tools
 from tasks.environments.tools import PATTERN, Toolbox, by_pattern
+from tasks.verifiers.scores import CannotJudge
 from tests.environments.scripted import play
 from tests.environments.test_tools import tool, written
 
@@ -42,7 +43,7 @@ def test_results_are_plain_and_bounded(tools):
 
 
 def test_a_mistake_in_a_tool_ends_the_episode(tools):
-    with pytest.raises(NameError):
+    with pytest.raises(CannotJudge):
         play(call_tools, [written("broken", word="a"), "done"], tools=tools)
 
 
