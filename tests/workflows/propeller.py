@@ -245,7 +245,8 @@ class Propeller:
                 "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
                 "HOME": str(pod / "home"),
                 "TMPDIR": str(pod / "tmp"),
-                "VLLM_CACHE_ROOT": os.environ["VLLM_CACHE_ROOT"],  # see tests/conftest.py
+                # see tests/conftest.py
+                **{name: os.environ[name] for name in ("VLLM_CACHE_ROOT", "RAY_worker_niceness")},
                 "PYTHONPATH": str(pod / "root"),  # an image has the project installed
                 "FLYTE_INTERNAL_EXECUTION_PROJECT": "rlvr",
                 "FLYTE_INTERNAL_EXECUTION_DOMAIN": "development",
@@ -263,8 +264,12 @@ class Propeller:
                 process = subprocess.Popen(
                     command, cwd=pod / "root", env=environment, stdout=log, stderr=subprocess.STDOUT
                 )
-                with killed(lambda: _kill(process.pid, pod)) if killed else nullcontext():
-                    process.wait()
+                try:
+                    with killed(lambda: _kill(process.pid, pod)) if killed else nullcontext():
+                        process.wait()
+                finally:
+                    if process.poll() is None:  # the test's time is over, or a person interrupts it
+                        _kill(process.pid, pod)
             return (pod / "log").read_text()
         finally:
             shutil.rmtree(pod, ignore_errors=True)
