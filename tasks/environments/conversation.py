@@ -59,6 +59,18 @@ class Conversation:
         """Texts of the control tokens, which an inserted message may not hold."""
         return sorted(self._specials.values())
 
+    def begun(self, messages: Sequence[Mapping[str, str]], tools: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Return the tokens of a whole conversation, up to the beginning of the policy's next turn.
+
+        Args:
+            messages: its turns.
+            tools: schemas of the tools that the policy may call.
+
+        Raises:
+            ChatTemplateError: the template refuses the messages.
+        """
+        return self._tokenizer.encode(self._rendered(messages, list(tools) or None), add_special_tokens=False)
+
     def inserted(self, messages: Sequence[Mapping[str, str]], last_token: int) -> list[int]:
         """Return the tokens from the end of a turn of the policy to the beginning of its next one.
 
@@ -70,7 +82,8 @@ class Conversation:
         Raises:
             ChatTemplateError: the template refuses the messages.
         """
-        text = self._rendered(messages)
+        before = [{"role": "user", "content": "?"}, {"role": "assistant", "content": MARKER}]
+        text = self._rendered([*before, *messages])
         _, marker, text = text.partition(MARKER)
         if not marker:
             raise ChatTemplateError(f"the chat template of {self._tokenizer.name_or_path} leaves out earlier turns")
@@ -79,13 +92,13 @@ class Conversation:
             text = text.removeprefix(end)
         return self._tokenizer.encode(text, add_special_tokens=False)
 
-    def _rendered(self, messages: Sequence[Mapping[str, str]]) -> str:
+    def _rendered(self, messages: Sequence[Mapping[str, str]], tools: list[Any] | None = None) -> str:
         from jinja2 import TemplateError
 
-        before = [{"role": "user", "content": "?"}, {"role": "assistant", "content": MARKER}]
         try:
             text = self._tokenizer.apply_chat_template(
-                [*before, *(dict(message) for message in messages)],
+                [dict(message) for message in messages],
+                tools=tools,
                 tokenize=False,
                 add_generation_prompt=True,
                 **self._options,
@@ -93,8 +106,7 @@ class Conversation:
         except TemplateError as error:
             roles = ", ".join(message["role"] for message in messages)
             raise ChatTemplateError(
-                f"the chat template of {self._tokenizer.name_or_path} refuses turns of {roles} after the policy's: "
-                f"{error}"
+                f"the chat template of {self._tokenizer.name_or_path} refuses turns of {roles}: {error}"
             ) from error
         assert isinstance(text, str)
         return text

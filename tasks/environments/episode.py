@@ -72,6 +72,9 @@ class Template(Protocol):
     def inserted(self, messages: Sequence[Mapping[str, str]], last_token: int) -> list[int]:
         """Return the tokens between two turns (`Conversation.inserted`)."""
 
+    def begun(self, messages: Sequence[Mapping[str, str]], tools: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Return the tokens of a whole conversation (`Conversation.begun`)."""
+
 
 class Services(Protocol):
     """The interface of what environments may ask for beside the policy's turns."""
@@ -108,22 +111,39 @@ class NoObserver:
 
 
 class _Transcript:
-    """The tokens of an episode as they come."""
+    """The tokens of an episode as they come.
 
-    def __init__(self) -> None:
+    Attributes:
+        context: the tokens before those of the newest piece: the prompt's, until a conversation is begun anew.
+        begins: number of tokens of the pieces before it.
+    """
+
+    def __init__(self, prompt_ids: list[int]) -> None:
+        self.context = prompt_ids
+        self.begins = 0
         self.token_ids: list[int] = []
         self._logprobs: list[np.ndarray] = []
         self._versions: list[VersionSpan] = []
         self.turns: list[EpisodeTurn] = []
         self.truncated = False
 
-    def add(self, inserted_ids: list[int], messages: Sequence[dict[str, str]], turn: Completion) -> None:
+    @property
+    def seen(self) -> list[int]:
+        """All tokens that the policy's next turn follows."""
+        return [*self.context, *self.token_ids[self.begins :]]
+
+    def begin_anew(self, context: list[int]) -> None:
+        """Begin another piece of the episode."""
+        self.context, self.begins = context, len(self.token_ids)
+
+    def add(self, inserted_ids: list[int], asked: AsksForTurn, turn: Completion) -> None:
         """Add what the environment inserted, and the policy's turn after it."""
         start = len(self.token_ids) + len(inserted_ids)
         self.token_ids += [*inserted_ids, *np.asarray(turn.token_ids).tolist()]
         self._logprobs += [np.zeros(len(inserted_ids), np.float32), np.asarray(turn.logprobs, np.float32)]
         self._versions += [VersionSpan(span.version, start + span.start, start + span.end) for span in turn.versions]
-        self.turns.append(EpisodeTurn(start, len(self.token_ids), turn.text, tuple(messages)))
+        context = np.array(self.context, np.int32) if asked.anew else None
+        self.turns.append(EpisodeTurn(start, len(self.token_ids), turn.text, tuple(asked.messages), context))
         self.truncated = turn.truncated
 
     def completion(self, end: EpisodeEnd | None = None) -> Completion:
@@ -196,7 +216,7 @@ class EpisodePlayer:
                 return await game.play()
         except CannotJudge as reason:  # no process could be started
             failure = FunctionFailure(request.spec.path, "no process could be started", may_pass=True)
-            return _Transcript().completion(EpisodeEnd(None, error=str(reason), failure=failure))
+            return _Transcript(request.prompt_ids).completion(EpisodeEnd(None, error=str(reason), failure=failure))
         finally:
             observer.on_environment(busy=False)
 
@@ -221,7 +241,7 @@ class _Game:
         self._services = services
         self._observer = observer
         self._recorded = recorded
-        self._transcript = _Transcript()
+        self._transcript = _Transcript(request.prompt_ids)
         self._over = ""
 
     async def play(self) -> Completion:
@@ -235,10 +255,10 @@ class _Game:
         )
         while True:
             match asked:
-                case AsksForTurn(messages):
+                case AsksForTurn():
                     if self._over:  # it was refused a turn, and asks again
                         return self._transcript.completion(self._end(Ended()))
-                    asked = await self._next(messages)
+                    asked = await self._next(asked)
                 case AsksForJudgement(text):
                     asked = await self._session.judgement(await self._judgement(text))
                 case AsksToRun(program, output_chars):
@@ -262,33 +282,47 @@ class _Game:
         path = self._request.spec.path
         return EpisodeEnd(None, error=f"environment {path} {reason}", failure=FunctionFailure(path, reason))
 
-    async def _next(self, messages: list[dict[str, str]]) -> Request:
-        """Have the policy take its next turn after `messages`, or refuse it, and return the next request."""
+    async def _next(self, asked: AsksForTurn) -> Request:
+        """Have the policy take its next turn, or refuse it, and return the environment's next request."""
         turns, limit = self._transcript.turns, self._request.spec.turns
         try:
-            inserted = self._inserted(messages)
+            inserted = self._inserted(asked)
         except ChatTemplateError as error:
             return Failed(str(error), FunctionFailure(self._request.spec.path, str(error)))
-        room = self._request.sampling.max_tokens - len(self._transcript.token_ids) - len(inserted)
+        room = self._room(inserted)
         if self._transcript.truncated or len(turns) >= limit or room <= 0:
             self._transcript.truncated = True
             self._over = f"the episode has had {len(turns)} turns of {limit} and has {max(room, 0)} tokens left"
             return await self._session.over(self._over)
-        turn = self._replayed(messages) or await self._sampled(inserted, room)
-        self._transcript.add(inserted, messages, turn)
+        turn = self._replayed(asked) or await self._sampled(inserted, room)
+        self._transcript.add(inserted, asked, turn)
         self._observer.on_turn(self._transcript.completion())
         last = turn.truncated or len(turns) >= limit or room <= len(turn.token_ids)
         return await self._session.turn(Turn(turn.text, turn.finish_reason, last))
 
-    def _inserted(self, messages: list[dict[str, str]]) -> list[int]:
+    def _room(self, inserted: list[int]) -> int:
+        """Return the number of tokens that the next turn may have: an episode's `max_tokens` bound those of all turns.
+
+        What the policy sees is never more than the prompt and `max_tokens` together, for which the engine has room.
+        """
+        most, transcript = self._request.sampling.max_tokens, self._transcript
+        left = most - len(transcript.token_ids)
+        visible = len(self._request.prompt_ids) + most - len(transcript.seen)
+        return min(left, visible) - len(inserted)
+
+    def _inserted(self, asked: AsksForTurn) -> list[int]:
         """Return the tokens between the last turn and the next; at the beginning, the prompt's are all that precede."""
+        if asked.anew:
+            tools = [tool["schema"] for tool in self._request.spec.tools]
+            self._transcript.begin_anew(self._conversation.begun(asked.messages, tools))
+            return []
         if self._transcript.turns:
-            return self._conversation.inserted(messages, self._transcript.token_ids[-1])
-        if messages:
+            return self._conversation.inserted(asked.messages, self._transcript.token_ids[-1])
+        if asked.messages:
             raise ChatTemplateError("messages were inserted before the policy's first turn, which answers the prompt")
         return []
 
-    def _replayed(self, messages: list[dict[str, str]]) -> Completion | None:
+    def _replayed(self, asked: AsksForTurn) -> Completion | None:
         """Return the recorded turn that comes next; None where there is none, or where the environment inserts others.
 
         Other messages make the rest of the record void.
@@ -297,7 +331,7 @@ class _Game:
         if record is None or index >= len(record.turns):
             return None
         turn = record.turns[index]
-        if list(turn.inserted) != messages:
+        if list(turn.inserted) != asked.messages or (turn.context is not None) != asked.anew:
             self._recorded = None
             return None
         spans = [
@@ -316,7 +350,7 @@ class _Game:
         self._observer.on_environment(busy=False)
         try:
             return await self._generate(
-                [*request.prompt_ids, *self._transcript.token_ids, *inserted],
+                [*self._transcript.seen, *inserted],
                 sampling.model_copy(update={"max_tokens": tokens}),
                 seed,
             )

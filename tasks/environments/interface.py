@@ -129,15 +129,18 @@ class Prompt:
 class Generate(Protocol):
     """The function that continues the conversation."""
 
-    async def __call__(self, messages: str | Sequence[Message] = (), /) -> Turn:
+    async def __call__(self, messages: str | Sequence[Message] = (), /, *, anew: bool = False) -> Turn:
         """Insert messages, and return the policy's next turn.
 
         Args:
             messages: turns by `ROLES`, or the text of one user's turn; empty for the first turn alone.
+            anew: the messages are a whole conversation, turns of `assistant` among them, that takes the place of the
+                one so far: the policy sees nothing else. The turns before it are trained on under what they saw.
 
         Raises:
             EpisodeOver: a limit of turns or tokens allows no further turn.
-            ValueError: a message has another role or no text, or holds a control token of the model.
+            ValueError: a message has another role or no text, or holds a control token of the model; a conversation
+                that is begun anew ends in a turn of `assistant`.
         """
 
 

@@ -1,11 +1,11 @@
-"""Clients that send the whole conversation with every request: only what they add to it goes into the episode.
+"""Clients that send the whole conversation with every request: what they add to it goes into the episode.
 
     request 1: prompt                      ──► generate()
     request 2: prompt, answer, message     ──► generate([message])
-    request 3: prompt, another answer, ... ──► HistoryChanged
+    request 3: prompt, another answer, ... ──► generate([prompt, another answer, ...], anew=True)
 
-An episode only grows, so that the tokens of its turns stay those that the policy sampled. A client that edits, shortens
-or drops an earlier turn speaks of another conversation, which no token of the episode belongs to.
+A conversation only grows, so that the tokens of its turns stay those that the policy sampled. A client that edits,
+shortens or drops an earlier turn speaks of another one, with which the episode begins anew.
 """
 
 from __future__ import annotations
@@ -16,11 +16,7 @@ from typing import Any
 from tasks.environments.interface import Generate, Message, Turn
 
 SHOWN_CHARS = 80
-"""Most characters of a turn that an error quotes."""
-
-
-class HistoryChanged(ValueError):  # noqa: N818 - reads as the sentence it is
-    """A request has other earlier turns than the episode: the episode is set aside."""
+"""Most characters of a message that an error quotes."""
 
 
 class Conversation:
@@ -40,25 +36,21 @@ class Conversation:
     async def answer(self, messages: Sequence[Mapping[str, Any]]) -> Turn:
         """Return the policy's turn after these messages; the same again for a request that is sent once more.
 
+        A request that does not begin with the turns so far, or adds one of the assistant, begins the conversation anew.
+
         Raises:
-            HistoryChanged: they do not begin with the turns so far, or add one of the assistant.
             EpisodeOver: a limit of the episode allows no further turn.
-            ValueError: a message holds something else than text.
+            ValueError: a message holds something else than text, or the last one is the assistant's.
         """
         turns = [(str(message["role"]), text_of(message)) for message in messages]
         if self._answer is not None and turns == self._turns[:-1]:
             return self._answer
-        for number, turn in enumerate(self._turns):
-            if turns[number : number + 1] != [turn]:
-                raise HistoryChanged(
-                    f"turn {number + 1} of the episode is {_shown(turn)}, and in a request {_other(turns, number)}"
-                )
         added = turns[len(self._turns) :]
-        if self._answer is not None and not added:
-            raise HistoryChanged("a request adds no turn after the policy's last one")
-        if any(role == "assistant" for role, _ in added):
-            raise HistoryChanged("a request adds a turn of the assistant that the policy did not say")
-        self._answer = await self._generate([{"role": role, "content": content} for role, content in added])
+        anew = turns[: len(self._turns)] != self._turns or any(role == "assistant" for role, _ in added)
+        if not turns or turns[-1][0] == "assistant":
+            raise ValueError("a request ends in no turn that the policy could answer")
+        inserted = [{"role": role, "content": content} for role, content in (turns if anew else added)]
+        self._answer = await self._generate(inserted, anew=anew)
         self._turns = [*turns, ("assistant", self._answer.text)]
         return self._answer
 
@@ -80,12 +72,3 @@ def text_of(message: Mapping[str, Any]) -> str:
         shown = str(content)[:SHOWN_CHARS]
         raise ValueError(f"a message of the environment holds {shown}, where text alone goes into an episode")
     return "".join(texts)
-
-
-def _shown(turn: tuple[str, str]) -> str:
-    role, content = turn
-    return f"{role}: {content[:SHOWN_CHARS]!r}"
-
-
-def _other(turns: Sequence[tuple[str, str]], number: int) -> str:
-    return _shown(turns[number]) if number < len(turns) else "absent"

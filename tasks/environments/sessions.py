@@ -31,9 +31,10 @@ RECYCLE_AFTER = 1000
 
 @dataclass(frozen=True)
 class AsksForTurn:
-    """The environment inserts `messages` and wants the policy's next turn."""
+    """The environment inserts `messages`, or begins `anew` with them, and wants the policy's next turn."""
 
     messages: list[dict[str, str]]
+    anew: bool = False
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,7 @@ class Session:
 
     def _request(self, message: Mapping[str, Any]) -> Request:
         if "generate" in message:
-            return AsksForTurn(message["generate"])
+            return AsksForTurn(message["generate"], message["anew"])
         if "judge" in message:
             return AsksForJudgement(message["judge"])
         if "run" in message:

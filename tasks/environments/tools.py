@@ -17,6 +17,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 from pydantic import ValidationError, validate_call
 from pydantic.errors import PydanticUserError

@@ -4,7 +4,7 @@
                                                    chat completions      one per episode      only what was added
 
 One call is one episode of one of its tasks. Its harnesses speak in messages, so that the endpoint hands on what a
-request adds to the conversation, and refuses one that changes what was before (`rerendering`).
+request adds to the conversation, which begins anew where one changes what was before (`rerendering`).
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ async def verifiers_package(prompt: Prompt, generate: Generate, *, env: Mapping[
     """Play one task of an environment of the package, and return its reward.
 
     Args:
-        prompt: its turns must be those of the task (`rows`).
+        prompt: its turns are those of the task (`rows`).
         generate: continues the conversation.
         env: the package's own options of an environment, its block `[env]`, such as `{"taskset": {"id":
             "gsm8k-v1"}, "agent": {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}}`.
         task: number of the task in the taskset, from 0.
 
     Raises:
-        HistoryChanged: its harness changed an earlier turn.
         EpisodeOver: it asked for a further turn than the limits allow.
         ValueError: it offers tools, has no such task, or has several agents.
         RuntimeError: the package's episode failed.

@@ -91,9 +91,12 @@ class _Line:
             await self.write(message)
             return await self.read()
 
-    async def generate(self, messages: str | Sequence[Mapping[str, str]] = (), /) -> Turn:
+    async def generate(self, messages: str | Sequence[Mapping[str, str]] = (), /, *, anew: bool = False) -> Turn:
         """Continue the conversation (`interface.Generate`)."""
-        answer = await self.ask({"generate": _checked(messages, self.control_tokens)})
+        checked = _checked(messages, self.control_tokens, (*ROLES, "assistant") if anew else ROLES)
+        if anew and (not checked or checked[-1]["role"] == "assistant"):
+            raise ValueError("a conversation that is begun anew ends in a turn that the policy answers")
+        answer = await self.ask({"generate": checked, "anew": anew})
         if "turn" not in answer:
             raise EpisodeOver(answer.get("over", "the run has ended"))
         return Turn(**answer["turn"])
@@ -166,14 +169,16 @@ async def _cancel_others() -> None:
     await asyncio.gather(*others, return_exceptions=True)
 
 
-def _checked(messages: str | Sequence[Mapping[str, str]], control: Sequence[str]) -> list[dict[str, str]]:
+def _checked(
+    messages: str | Sequence[Mapping[str, str]], control: Sequence[str], roles: Sequence[str]
+) -> list[dict[str, str]]:
     """Return the messages of a call of `generate`; raises `ValueError` where the conversation cannot hold them."""
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
     checked = []
     for message in messages:
-        if not isinstance(message, Mapping) or message.get("role") not in ROLES or len(message) != 2:
-            raise ValueError(f"a message has a role of {', '.join(ROLES)}, and content; got {message!r:.100}")
+        if not isinstance(message, Mapping) or message.get("role") not in roles or len(message) != 2:
+            raise ValueError(f"a message has a role of {', '.join(roles)}, and content; got {message!r:.100}")
         content = message.get("content")
         if not isinstance(content, str):
             raise ValueError(f"the content of a message must be text, got {content!r:.100}")

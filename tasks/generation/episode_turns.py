@@ -13,8 +13,9 @@ def turns_of(completion: Completion) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     begins = 0
     for turn in completion.turns:
-        between = completion.token_ids[begins : turn.start].tolist()
-        inserted = [_row(message["role"], message["content"]) for message in turn.inserted]
+        anew = turn.context is not None
+        between = (turn.context if turn.context is not None else completion.token_ids[begins : turn.start]).tolist()
+        inserted = [_row(message["role"], message["content"], anew=anew) for message in turn.inserted]
         if inserted:  # the template's tokens around several messages are not told apart
             inserted[-1]["token_ids"] = between
         rows += inserted
@@ -23,5 +24,13 @@ def turns_of(completion: Completion) -> list[dict[str, Any]]:
     return rows
 
 
-def _row(role: str, content: str, token_ids: list[int] | None = None, *, sampled: bool = False) -> dict[str, Any]:
-    return {"role": role, "content": storable(content), "sampled": sampled, "token_ids": token_ids or []}
+def _row(
+    role: str, content: str, token_ids: list[int] | None = None, *, sampled: bool = False, anew: bool = False
+) -> dict[str, Any]:
+    return {
+        "role": role,
+        "content": storable(content),
+        "sampled": sampled,
+        "anew": anew,
+        "token_ids": token_ids or [],
+    }

@@ -48,12 +48,28 @@ class EpisodeTurn(NamedTuple):
         text: what it said, without the token that ended it.
         inserted: the messages before it, by role and content, that the environment inserted; its tokens from the end of
             the turn before are the chat template's.
+        context: int32 `[n]`, all tokens that it was sampled after, where the environment began the conversation anew
+            with `inserted`; None: it follows the turn before, or the prompt.
     """
 
     start: int
     end: int
     text: str
     inserted: tuple[dict[str, str], ...] = ()
+    context: NDArray[np.int32] | None = None
+
+
+class Piece(NamedTuple):
+    """A part of an episode that is one sequence of tokens: all of it, unless its conversation was begun anew.
+
+    Attributes:
+        context: the tokens before its first turn; None: the prompt's.
+        start, end: its tokens after them are [start, end) of those of the episode.
+    """
+
+    context: NDArray[np.int32] | None
+    start: int
+    end: int
 
 
 class EpisodeEnd(NamedTuple):
@@ -113,13 +129,26 @@ class Completion:
         return len(self.token_ids)
 
     @property
+    def pieces(self) -> list[Piece]:
+        """The sequences of tokens that a learner trains on, in their order; one for a single response."""
+        turns = [turn for index, turn in enumerate(self.turns) if index == 0 or turn.context is not None]
+        starts = [turn.start for turn in turns]
+        starts[:1] = [0]
+        ends = [*starts[1:], len(self.token_ids)]
+        contexts = [turn.context for turn in turns] or [None]
+        return [Piece(*piece) for piece in zip(contexts, starts or [0], ends, strict=True)]
+
+    @property
     def is_episode(self) -> bool:
         """True for an episode; one that failed before its first turn has neither turns nor tokens."""
         return bool(self.turns) or self.end is not None
 
     @property
     def earlier(self) -> list[dict[str, str]]:
-        """The messages between the prompt and the last turn of an episode; empty for a single response."""
+        """The messages between the prompt and the last turn of an episode; empty for a single response.
+
+        A conversation that was begun anew is among them as a whole.
+        """
         messages: list[dict[str, str]] = []
         for turn in self.turns:
             messages += [*turn.inserted, {"role": "assistant", "content": turn.text}]

@@ -21,7 +21,7 @@ from tasks.verifiers import Score, VerifiersConfig
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-FORMAT = 2
+FORMAT = 3
 """Version of the cache's layout; entries of another version are not read."""
 
 CACHED_RESPONSES = pa.schema([pa.field("key", pa.string(), nullable=False), *list(RESPONSES)[1:]])

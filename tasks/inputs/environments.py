@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import cycle
+from typing import Any
 
 import numpy as np
 
@@ -105,6 +106,10 @@ class _NoTemplate:
 
     def inserted(self, messages: Sequence[Mapping[str, str]], last_token: int) -> list[int]:
         """Return one token in place of the messages."""
+        return [0]
+
+    def begun(self, messages: Sequence[Mapping[str, str]], tools: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Return one token in place of the conversation."""
         return [0]
 
 

@@ -104,12 +104,14 @@ EPISODE_TURNS = pa.list_(
             _column("role", pa.string()),
             _column("content", TEXT),
             _column("sampled", pa.bool_()),
+            _column("anew", pa.bool_()),
             _column("token_ids", pa.list_(_column("item", pa.int32()))),
         ]
     )
 )
 """The type of the turns of an episode after its prompt: those of the policy (`sampled`, with the tokens that it
-sampled) and those of the environment, the last of which before a turn of the policy has the tokens of all of them."""
+sampled) and those of the environment, the last of which before a turn of the policy has the tokens of all of them.
+Those of a conversation that was begun `anew` are all that the policy saw from then on."""
 
 RESPONSES = pa.schema(
     [

@@ -9,11 +9,12 @@ from tasks.environments.interface import ROLES, EpisodeOver, Judgement, Prompt, 
 
 @dataclass
 class Played:
-    """What an environment returned, inserted and asked the verifier, in order."""
+    """What an environment returned, inserted and asked the verifier, and where it began anew, in order."""
 
     result: Any = None
     inserted: list[dict[str, str]] = field(default_factory=list)
     judged: list[str] = field(default_factory=list)
+    anew: list[bool] = field(default_factory=list)
 
     @property
     def contents(self):
@@ -50,16 +51,17 @@ def play(
     limit = len(texts) if turns is None else turns
     said = 0
 
-    async def generate(inserted=(), /):
+    async def generate(inserted=(), /, *, anew=False):
         nonlocal said
         if said == limit:
             raise EpisodeOver
         for message in [{"role": "user", "content": inserted}] if isinstance(inserted, str) else inserted:
-            if message["role"] not in ROLES or not message["content"]:
+            if message["role"] not in (*ROLES, *["assistant"] * anew) or not message["content"]:
                 raise ValueError(f"a turn without text, or of another role: {message}")
             if any(token in message["content"] for token in control_tokens):
                 raise ValueError(f"a control token in {message}")
             played.inserted.append(dict(message))
+        played.anew.append(anew)
         said += 1
         return Turn(texts[said - 1], finish_reason, last=said == limit)
 

@@ -9,7 +9,6 @@ import pytest
 pytest.importorskip("verifiers.v1")
 
 from tasks.environments.interface import EpisodeOver
-from tasks.environments.rerendering import HistoryChanged
 from tasks.environments.verifiers_package import rows, verifiers_package
 from tests.environments.scripted import play
 
@@ -55,9 +54,10 @@ def test_an_episode_of_three_turns_has_the_environments_reward():
     assert played.result.reward == 1.0
 
 
-def test_another_prompt_than_the_tasks_is_another_conversation():
-    with pytest.raises(HistoryChanged, match="turn 1 of the episode is user: 'Other'"):
-        episode("5", messages=[{"role": "user", "content": "Other"}])
+def test_another_prompt_than_the_tasks_begins_the_tasks_conversation_anew():
+    played = episode("5", messages=[{"role": "user", "content": "Other"}])
+    assert played.anew == [True]
+    assert played.contents == ["A game.", "Name number 0."]
 
 
 def test_a_limit_of_turns_ends_the_episode():

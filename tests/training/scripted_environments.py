@@ -23,6 +23,9 @@ class ScriptedConversation:
     def inserted(self, _messages, _last_token):
         return list(BETWEEN)
 
+    def begun(self, messages, _tools):
+        return [800 + len(messages)]
+
 
 class ScriptedSession:
     """An environment that asks for `turns` turns, and then returns `reward`; at each point it may take `seconds`."""

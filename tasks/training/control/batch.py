@@ -48,9 +48,13 @@ async def train_batch(
     kl = config.objective.kl
     sequences = await _with_old_logprobs(responses(batch, version, config), learner, config)
     distances = await _distances(sequences, learner, config) if kl.in_reward else [0.0] * len(sequences)
-    rows = compute(batch, [kl.beta * distance for distance in distances], config)
-    remaining = iter(sequences)
-    groups = [[replace(next(remaining), advantage=advantage) for advantage in row] for row in rows]
+    pieces = [len(completion.pieces) for group in batch for completion in group.completions]
+    rows = compute(batch, [kl.beta * distance for distance in _sums(distances, pieces)], config)
+    remaining, counts = iter(sequences), iter(pieces)
+    groups = [
+        [replace(next(remaining), advantage=advantage) for advantage in row for _ in range(next(counts))]
+        for row in rows
+    ]
     metrics = {**(await _update(groups, rate, learner, config)).metrics, "learning_rate": rate}
     if kl.in_reward:
         metrics["kl"] = sum(distances) / max(sum(sequence.num_trained for sequence in sequences), 1)
@@ -69,13 +73,19 @@ async def _with_old_logprobs(
 
 
 async def _distances(sequences: list[TokenSequence], learner: Learner, config: TrainingConfig) -> list[float]:
-    """Return the KL divergence of every response from the reference policy, nats."""
+    """Return the KL divergence of every sequence from the reference policy, nats."""
     from tasks.training.objective import kl_of_responses
 
     old = [sequence.old_logprobs for sequence in sequences if sequence.old_logprobs is not None]
     reference = await learner.reference_logprobs(sequences)
     distances: list[float] = kl_of_responses(old, reference, config.objective.kl).tolist()
     return distances
+
+
+def _sums(values: Sequence[float], counts: Sequence[int]) -> list[float]:
+    """Return the sums of successive values, so many at a time."""
+    remaining = iter(values)
+    return [sum(next(remaining) for _ in range(count)) for count in counts]
 
 
 async def _update(
@@ -118,17 +128,28 @@ def with_gradient(groups: list[list[TokenSequence]], objective: ObjectiveConfig)
 
 
 def responses(batch: Sequence[JudgedGroup], version: int, config: TrainingConfig) -> list[TokenSequence]:
-    """Return all responses of a batch for a step from policy `version`, group by group, with advantages of 0."""
+    """Return all responses of a batch for a step from policy `version`, group by group, with advantages of 0.
+
+    An episode whose conversation was begun anew is a sequence for each of its pieces, which share its advantage.
+    """
     return [
-        TokenSequence(
-            group.prompt.token_ids,
-            completion.token_ids,
-            completion.logprobs,
-            advantage=0.0,
-            mask=_mask(completion, version, config),
-        )
+        sequence
         for group in batch
         for completion in group.completions
+        for sequence in _sequences(completion, group.prompt.token_ids, _mask(completion, version, config))
+    ]
+
+
+def _sequences(completion: Completion, prompt_ids: list[int], mask: list[bool] | None) -> list[TokenSequence]:
+    return [
+        TokenSequence(
+            prompt_ids if piece.context is None else piece.context.tolist(),
+            completion.token_ids[piece.start : piece.end],
+            completion.logprobs[piece.start : piece.end],
+            advantage=0.0,
+            mask=None if mask is None else mask[piece.start : piece.end],
+        )
+        for piece in completion.pieces
     ]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from tasks.failures import MistakeError
@@ -28,7 +29,15 @@ _SCORE = pa.struct(
     ]
 )
 _MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
-_TURN = pa.struct([("start", pa.int64()), ("end", pa.int64()), ("text", pa.string()), ("inserted", _MESSAGES)])
+_TURN = pa.struct(
+    [
+        ("start", pa.int64()),
+        ("end", pa.int64()),
+        ("text", pa.string()),
+        ("inserted", _MESSAGES),
+        ("context", pa.list_(pa.int32())),
+    ]
+)
 _FAILURE = pa.struct([("function", pa.string()), ("reason", pa.string()), ("may_pass", pa.bool_())])
 _END = pa.struct([("reward", pa.float64()), ("passed", pa.bool_()), ("error", pa.string()), ("failure", _FAILURE)])
 _COMPLETION = pa.struct(
@@ -164,9 +173,14 @@ def _completion(row: dict[str, Any]) -> Completion:
         row["logprobs"],
         row["finish_reason"],
         [VersionSpan(**span) for span in row["versions"]],
-        tuple(EpisodeTurn(**{**turn, "inserted": tuple(turn["inserted"])}) for turn in row["turns"]),
+        tuple(_turn(turn) for turn in row["turns"]),
         end,
     )
+
+
+def _turn(row: dict[str, Any]) -> EpisodeTurn:
+    context = None if row["context"] is None else np.array(row["context"], np.int32)
+    return EpisodeTurn(**{**row, "inserted": tuple(row["inserted"]), "context": context})
 
 
 def _completion_row(completion: Completion) -> dict[str, Any]:
