@@ -283,7 +283,13 @@ class _Game:
         return EpisodeEnd(None, error=f"environment {path} {reason}", failure=FunctionFailure(path, reason))
 
     async def _next(self, asked: AsksForTurn) -> Request:
-        """Have the policy take its next turn, or refuse it, and return the environment's next request."""
+        """Have the policy take its next turn, or refuse it, and return the environment's next request.
+
+        Messages before the first turn are added to the prompt, with which the conversation begins anew.
+        """
+        if asked.messages and not asked.anew and not self._transcript.turns:
+            prompt = [dict(message) for message in self._request.messages]
+            asked = AsksForTurn([*prompt, *asked.messages], anew=True)
         turns, limit = self._transcript.turns, self._request.spec.turns
         try:
             inserted = self._inserted(asked)
@@ -316,11 +322,9 @@ class _Game:
             tools = [tool["schema"] for tool in self._request.spec.tools]
             self._transcript.begin_anew(self._conversation.begun(asked.messages, tools))
             return []
-        if self._transcript.turns:
-            return self._conversation.inserted(asked.messages, self._transcript.token_ids[-1])
-        if asked.messages:
-            raise ChatTemplateError("messages were inserted before the policy's first turn, which answers the prompt")
-        return []
+        if not self._transcript.turns:
+            return []
+        return self._conversation.inserted(asked.messages, self._transcript.token_ids[-1])
 
     def _replayed(self, asked: AsksForTurn) -> Completion | None:
         """Return the recorded turn that comes next; None where there is none, or where the environment inserts others.

@@ -133,7 +133,8 @@ class Generate(Protocol):
         """Insert messages, and return the policy's next turn.
 
         Args:
-            messages: turns by `ROLES`, or the text of one user's turn; empty for the first turn alone.
+            messages: turns by `ROLES`, or the text of one user's turn; before the first turn of the policy they are
+                added to the prompt, and may be empty there alone.
             anew: the messages are a whole conversation, turns of `assistant` among them, that takes the place of the
                 one so far: the policy sees nothing else. The turns before it are trained on under what they saw.
 

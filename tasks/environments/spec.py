@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 GIVEN: dict[str, str] = {
     name: f"tasks.environments.{name}.{name}"
-    for name in ("guess_number", "second_try", "python_tool", "call_tools", "verifiers_package")
+    for name in ("guess_number", "second_try", "python_tool", "call_tools", "trl_environment", "verifiers_package")
 }
 """Import paths of the environments that come with the project, by their names."""
 

@@ -17,6 +17,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
+from types import MethodType
 from typing import Any
 
 from pydantic import ValidationError, validate_call
@@ -46,29 +47,63 @@ def described(path: str) -> ToolSpec:
     Raises:
         CannotJudge: it cannot be imported, or lacks a docstring, a type hint or the description of an argument.
     """
+    return _described(path, load(path, None, what="tool"), function_digest(path, "tool"))
+
+
+def described_methods(path: str) -> list[ToolSpec]:
+    """Return the tools that the class at an import path has: its public methods, as TRL's `environment_factory` has.
+
+    `reset` and `get_reward` are none.
+
+    Raises:
+        CannotJudge: there is no such class, or a method cannot be described.
+    """
+    cls = load(path, None, what="environment class")
+    if not inspect.isclass(cls):
+        reason = "is no class, as TRL's environment_factory wants one"
+        raise CannotJudge(f"environment {path} {reason}", FunctionFailure(path, reason))
+    digest, stand_in = function_digest(path, "environment class"), object()
+    return [
+        _described(f"{path}.{name}", MethodType(function, stand_in), digest)  # bound, so that `self` is no parameter
+        for name, function in inspect.getmembers(cls, inspect.isfunction)
+        if not name.startswith("_") and name not in ("reset", "get_reward")
+    ]
+
+
+def _described(path: str, function: Callable[..., Any], digest: str) -> ToolSpec:
     from transformers.utils.chat_template_utils import (
         DocstringParsingException,
         TypeHintParsingException,
         get_json_schema,
     )
 
-    function = load(path, None, what="tool")
     try:
         schema = get_json_schema(function)
         validate_call(function)
     except (DocstringParsingException, TypeHintParsingException, PydanticUserError) as error:
         reason = f"cannot be described to a model: {one_line(error)}"
         raise CannotJudge(f"tool {path} {reason}", FunctionFailure(path, reason)) from error
-    return ToolSpec(path=path, digest=function_digest(path, "tool"), schema=schema)
+    return ToolSpec(path=path, digest=digest, schema=schema)
 
 
 class Toolbox:
     """The tools of one episode (`interface.Tools`)."""
 
-    def __init__(self, tools: Sequence[ToolSpec], parse: Parse) -> None:
-        """Make it of tools and the function that reads their calls."""
+    def __init__(self, tools: Sequence[ToolSpec], parse: Parse, instance: object | None = None) -> None:
+        """Make it of tools and the function that reads their calls.
+
+        Args:
+            tools: their specs.
+            parse: reads the calls in a turn.
+            instance: the object whose methods the tools are; None: they are functions.
+        """
         self._tools = {tool["schema"]["function"]["name"]: tool for tool in tools}
         self._parse = parse
+        self._instance = instance
+
+    def bound_to(self, instance: object) -> Toolbox:
+        """Return these tools as methods of an object."""
+        return Toolbox(list(self._tools.values()), self._parse, instance)
 
     def calls_in(self, text: str) -> list[ToolCall]:
         """Return the calls in a turn, in their order."""
@@ -86,9 +121,9 @@ class Toolbox:
         if call.name not in self._tools:
             return _refusal(f"no tool is called {call.name[:SHOWN_CHARS]!r}, but {', '.join(self._tools)}")
         tool = self._tools[call.name]
-        function = validate_call(load(tool["path"], tool["digest"], what="tool"))
+        function = self._function(tool)
         try:
-            result = function(**call.arguments)
+            result = validate_call(function)(**call.arguments)
             if inspect.isawaitable(result):
                 result = await result
         except ValidationError as error:
@@ -100,6 +135,12 @@ class Toolbox:
         except (Exception, SystemExit) as error:
             raise _fault(tool["path"], function, error) from error
         return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+
+    def _function(self, tool: ToolSpec) -> Callable[..., Any]:
+        if self._instance is None:
+            return load(tool["path"], tool["digest"], what="tool")
+        method: Callable[..., Any] = getattr(self._instance, tool["schema"]["function"]["name"])
+        return method
 
 
 def toolbox(tools: Sequence[ToolSpec], parser: str | None, pattern: str | None, tokenizer: str | None) -> Toolbox:
@@ -177,7 +218,7 @@ def _checked(name: str, arguments: object) -> ToolCall:
 
 
 def _fault(path: str, function: Callable[..., Any], error: BaseException) -> CannotJudge:
-    where = line_of(error, path.rpartition(".")[0], function)
+    where = line_of(error, function.__module__, function)
     reason = f"had its tool {path} raise {type(error).__name__}{where}"
     return CannotJudge(f"tool {path}: {one_line(error)}", FunctionFailure(path, reason, may_pass(error)))
 

@@ -48,6 +48,17 @@ class EnvironmentOptions(Config):
         """The import path of the environment."""
         return GIVEN.get(self.name, self.name)
 
+    @property
+    def factory(self) -> str | None:
+        """The import path of the class that `trl_environment` plays."""
+        return self.options.get("factory") if self.name == "trl_environment" else None
+
+    @property
+    def code_of_the_user(self) -> list[str]:
+        """The import paths of the user's own code: environment, tools, and the class behind `trl_environment`."""
+        own = [] if self.name in GIVEN else [self.name]
+        return [*own, *self.tools, *([self.factory] if self.factory else [])]
+
     @field_validator("name")
     @classmethod
     def _is_given_or_a_path(cls, name: str) -> str:
@@ -92,8 +103,12 @@ class EnvironmentOptions(Config):
     def _calls_tools_in_one_way(self) -> EnvironmentOptions:
         if self.tool_parser is not None and self.tool_pattern is not None:
             raise ValueError("tool_parser and tool_pattern both tell calls of tools: give one of them")
-        if not self.tools and (self.tool_parser or self.tool_pattern):
+        if not self.tools and self.factory is None and (self.tool_parser or self.tool_pattern):
             raise ValueError("tool_parser and tool_pattern tell calls of tools, and tools names none")
+        if self.name == "trl_environment" and (self.tools or not IMPORT_PATH.fullmatch(str(self.factory))):
+            raise ValueError(
+                "trl_environment needs options.factory, the import path of a class, and no tools beside it"
+            )
         if not self.tools and self.name == "call_tools":
             raise ValueError("call_tools needs tools: import paths of functions that the policy may call")
         return self

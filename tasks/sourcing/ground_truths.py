@@ -15,9 +15,10 @@ from functools import cache
 from typing import Any
 
 from tasks.environments.spec import EnvironmentSpec, ToolSpec
-from tasks.environments.tools import described
+from tasks.environments.tools import described, described_methods
 from tasks.sourcing.code_tests import read_tests
 from tasks.sourcing.columns import IN_REWARDS, Columns
+from tasks.sourcing.environment_options import EnvironmentOptions
 from tasks.sourcing.integer_answers import whole
 from tasks.sourcing.spec import SourceSpec
 from tasks.sourcing.values import UnusableError, only, present, root, structure, value_at
@@ -91,15 +92,18 @@ def environment_of(row: Mapping[str, Any], source: SourceSpec) -> str | None:
         turn_tokens=options.turn_tokens,
         seconds=options.seconds,
         digest=function_digest(path, "environment"),
-        tools=[_described(path) for path in options.tools],
+        tools=_tools(options),
         tool_parser=options.tool_parser,
         tool_pattern=options.tool_pattern,
     ).to_json()
 
 
-@cache
-def _described(path: str) -> ToolSpec:
-    return described(path)
+def _tools(options: EnvironmentOptions) -> list[ToolSpec]:
+    tools = [_described(path) for path in options.tools]
+    return tools if options.factory is None else _described_methods(options.factory)
+
+
+_described, _described_methods = cache(described), cache(described_methods)
 
 
 def _with_mode(truth: Any, source: SourceSpec) -> Any:

@@ -117,7 +117,7 @@ def fingerprint(source: SourceSpec) -> str:
             reads.append(function_digest(reward.function))
     if source.environment is not None:
         reads.append(function_digest(source.environment.path, "environment"))
-        reads += [function_digest(path, "tool") for path in source.environment.tools]
+        reads += [function_digest(path, "environment") for path in source.environment.code_of_the_user]
     reads += [own_digest(verifier) for verifier in sorted(source.verifiers) if is_own(verifier)]
     return hashlib.sha256(canonical_json(reads).encode()).hexdigest()
 

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from tasks.config import Config, close_match
-from tasks.environments.spec import GIVEN
 from tasks.sourcing.columns import (
     COLUMNS_OF,
     DOMAIN_OF,
@@ -261,7 +260,7 @@ class SourceSpec(Config):
     def code_of_the_user(self) -> set[str]:
         """The import paths of functions, verifiers and environment that do not come with the project."""
         functions = {reward.function for reward in self.rewards if reward.function is not None}
-        environment = {self.environment.name, *self.environment.tools} - set(GIVEN) if self.environment else set()
+        environment = set(self.environment.code_of_the_user) if self.environment else set()
         return functions | environment | {name for name in self.verifiers if is_own(name)}
 
     @property

@@ -1,0 +1,56 @@
+"""Environments of TRL's `environment_factory`: a class whose public methods are the policy's tools.
+
+    class Dice:                                       # as `GRPOTrainer(environment_factory=Dice)` takes it
+        def reset(self, **row): ...                   # an observation, which is added to the prompt, or None
+        def roll(self, sides: int) -> str: ...        # a tool, with type hints and a docstring
+        def get_reward(self) -> float: ...            # the reward of the episode; without it the verifier judges
+
+There is an instance for each episode. Clients of OpenEnv's servers run through such classes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, cast
+
+from tasks.environments.call_tools import answer_calls
+from tasks.environments.interface import Generate, Outcome, Prompt
+from tasks.environments.tools import Toolbox
+from tasks.verifiers.functions import load
+
+
+async def trl_environment(
+    prompt: Prompt, generate: Generate, *, factory: str, role: str = "tool", max_output_chars: int = 2000, **row: Any
+) -> Outcome | None:
+    """Play an episode with an instance of a class, whose methods the policy calls.
+
+    Args:
+        prompt: its tools are the methods of the class.
+        generate: continues the conversation.
+        factory: import path of the class.
+        role: role of the turns with results: `tool`, or `user` for a chat template that refuses `tool`.
+        max_output_chars: most characters of a result; of a longer one, head and tail.
+        row: the columns of the row, which `reset` gets.
+
+    Raises:
+        ValueError: an option is out of its range, or `reset` returns something else than text.
+    """
+    environment = cast(Any, load(factory, None, what="environment class"))()
+    observation = await _awaited(environment.reset(**row))
+    if observation is None:
+        turn = await generate()
+    elif isinstance(observation, str):
+        *before, last = prompt.messages
+        begun = {"role": last["role"], "content": last["content"] + prompt.plain(observation)}
+        turn = await generate([*before, begun], anew=True)
+    else:
+        raise ValueError(f"trl_environment: reset of {factory} returned {observation!r:.100}, and text alone is read")
+    tools = cast(Toolbox, prompt.tools).bound_to(environment)
+    await answer_calls(prompt, generate, turn, tools, role, max_output_chars)
+    if not hasattr(environment, "get_reward"):
+        return None
+    return Outcome(float(await _awaited(environment.get_reward())))
+
+
+async def _awaited(value: Any) -> Any:
+    return await value if inspect.isawaitable(value) else value
