@@ -63,11 +63,15 @@ def described_methods(path: str) -> list[ToolSpec]:
         reason = "is no class, as TRL's environment_factory wants one"
         raise CannotJudge(f"environment {path} {reason}", FunctionFailure(path, reason))
     digest, stand_in = function_digest(path, "environment class"), object()
-    return [
+    methods = [
         _described(f"{path}.{name}", MethodType(function, stand_in), digest)  # bound, so that `self` is no parameter
         for name, function in inspect.getmembers(cls, inspect.isfunction)
         if not name.startswith("_") and name not in ("reset", "get_reward")
     ]
+    if not methods or not hasattr(cls, "reset"):
+        reason = "has no method `reset`, or none that a policy could call"
+        raise CannotJudge(f"environment {path} {reason}", FunctionFailure(path, reason))
+    return methods
 
 
 def _described(path: str, function: Callable[..., Any], digest: str) -> ToolSpec:
@@ -100,6 +104,11 @@ class Toolbox:
         self._tools = {tool["schema"]["function"]["name"]: tool for tool in tools}
         self._parse = parse
         self._instance = instance
+
+    @property
+    def digest(self) -> str:
+        """Digest of the file of the first tool when the prompts were made."""
+        return next(iter(self._tools.values()))["digest"]
 
     def bound_to(self, instance: object) -> Toolbox:
         """Return these tools as methods of an object."""

@@ -35,7 +35,8 @@ async def trl_environment(
     Raises:
         ValueError: an option is out of its range, or `reset` returns something else than text.
     """
-    environment = cast(Any, load(factory, None, what="environment class"))()
+    tools = cast(Toolbox, prompt.tools)
+    environment = cast(Any, load(factory, tools.digest, what="environment class"))()
     observation = await _awaited(environment.reset(**row))
     if observation is None:
         turn = await generate()
@@ -45,8 +46,7 @@ async def trl_environment(
         turn = await generate([*before, begun], anew=True)
     else:
         raise ValueError(f"trl_environment: reset of {factory} returned {observation!r:.100}, and text alone is read")
-    tools = cast(Toolbox, prompt.tools).bound_to(environment)
-    await answer_calls(prompt, generate, turn, tools, role, max_output_chars)
+    await answer_calls(prompt, generate, turn, tools.bound_to(environment), role, max_output_chars)
     if not hasattr(environment, "get_reward"):
         return None
     return Outcome(float(await _awaited(environment.get_reward())))

@@ -126,6 +126,27 @@ async def random_words(prompt, generate):
     return 1.0
 
 
+async def forgetful(prompt, generate):
+    """Begin anew with a summary after the first turn, and go on from there."""
+    turn = await generate()
+    summary = [{"role": "user", "content": "count on"}, {"role": "assistant", "content": turn.text * 2}]
+    await generate([*summary, {"role": "user", "content": "next"}], anew=True)
+    await generate("and next")
+    return 1.0
+
+
+async def observing(prompt, generate):
+    """Add an observation to the prompt before the first turn."""
+    await generate("It rains.")
+    return 1.0
+
+
+async def unanswerable(prompt, generate):
+    """Begin anew with a conversation that ends in the policy's own turn."""
+    await generate()
+    await generate([{"role": "assistant", "content": "I say"}], anew=True)
+
+
 def blocking(prompt, generate):
     """Be no async function."""
 

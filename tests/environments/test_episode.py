@@ -10,6 +10,7 @@ from tasks.environments.episode import EpisodePlayer, EpisodeRequest
 from tasks.environments.sessions import EnvironmentPool
 from tasks.environments.spec import EnvironmentSpec
 from tasks.generation.config import SamplingConfig
+from tasks.generation.episode_turns import turns_of
 from tasks.generation.interface import Completion, VersionSpan
 from tasks.verifiers import Score
 from tasks.verifiers.code.running import Execution
@@ -120,6 +121,57 @@ def test_three_turns_are_the_tokens_of_the_whole_conversation(play, tokenizer):
     assert len({seed for _, _, seed in policy.asked}) == 3
 
 
+def test_a_conversation_that_is_begun_anew_is_another_sequence(play, tokenizer):
+    policy = Policy(tokenizer)
+    completion = play("forgetful", policy)
+    [first, second] = completion.pieces
+    assert first.context is None
+    assert (first.start, first.end, second.end) == (0, completion.turns[0].end, len(completion.token_ids))
+    conversation = [
+        ("user", "count on"),
+        ("assistant", "aa"),
+        ("user", "next"),
+        ("assistant", "b"),
+        ("user", "and next"),
+    ]
+    messages = [{"role": role, "content": content} for role, content in conversation]
+    whole = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    last = completion.turns[2]
+    seen = [*second.context, *completion.token_ids[second.start : last.start]]
+    assert seen == whole == policy.asked[2][0]
+    assert policy.asked[1][0] == second.context.tolist()
+    assert completion.num_tokens == sum(turn.end - turn.start for turn in completion.turns)
+    rows = turns_of(completion)
+    assert [row["anew"] for row in rows] == [False, True, True, True, False, False, False]
+    assert rows[3]["token_ids"] == second.context.tolist()
+
+
+def test_what_the_policy_sees_is_never_more_than_prompt_and_tokens_together(play, tokenizer):
+    policy = Policy(tokenizer)
+    play("forgetful", policy, max_tokens=40)
+    prompt = len(policy.asked[0][0])
+    assert all(len(asked) + tokens <= prompt + 40 for asked, tokens, _ in policy.asked)
+
+
+def test_what_is_observed_before_the_first_turn_is_added_to_the_prompt(play, tokenizer):
+    policy = Policy(tokenizer)
+    completion = play("observing", policy)
+    messages = [*PROMPT, {"role": "user", "content": "It rains."}]
+    assert policy.asked[0][0] == tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert completion.pieces == [(completion.turns[0].context, 0, len(completion.token_ids))]
+
+
+def test_an_interrupted_episode_that_was_begun_anew_goes_on_there(play, tokenizer):
+    whole = play("forgetful")
+    cut = whole.turns[1].end
+    recorded = Completion("b", whole.token_ids[:cut], whole.logprobs[:cut], "stop", whole.versions[:2], whole.turns[:2])
+    policy = Policy(tokenizer, texts=("c",))
+    resumed = play("forgetful", policy, recorded)
+    assert len(policy.asked) == 1
+    assert resumed.token_ids.tolist() == whole.token_ids.tolist()
+    assert resumed.pieces[1].context.tolist() == whole.pieces[1].context.tolist()
+
+
 def test_a_single_turn_is_left_to_the_verifier(play):
     completion = play("silent")
     assert completion.end is None
@@ -200,6 +252,7 @@ def test_a_turn_that_is_cut_off_ends_the_episode(play, tokenizer):
         ("dying", "ended its process (status -9)"),
         ("hungry", "memory"),
         ("controlling", "raised ValueError"),
+        ("unanswerable", "raised ValueError"),
         ("crowded", "raised RuntimeError"),
         ("blocking", "raised TypeError"),
         ("NO_FUNCTION", "is of type int"),

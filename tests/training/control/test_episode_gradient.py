@@ -5,6 +5,7 @@ trained    1 1 1   0 0   1 1   0 0   1 1
 """
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from tasks.generation.interface import Completion, EpisodeTurn, VersionSpan
 from tasks.training.control.batch import advantages, responses
 from tasks.training.groups.group import Group, JudgedGroup, Stage
-from tasks.training.learner.packing import Sequence, pack
+from tasks.training.learner.packing import pack
 from tasks.training.objective import LossInputs, ObjectiveConfig, ShapingConfig, policy_loss
 from tasks.verifiers import Score
 from tests.training.stand_ins import config, prompts
@@ -81,26 +82,29 @@ def trained_of(lengths):
 
 def by_hand(model, group):
     """Equation of `policy_loss` for a first update, on each whole sequence alone: J = 1/N sum w A r."""
-    mean = sum(REWARDS) / len(REWARDS)
-    total, count = torch.zeros((), dtype=torch.float64), 0
-    for episode, lengths, reward in zip(group.completions, EPISODES, REWARDS, strict=True):
-        prompt = group.prompt.token_ids
-        logprobs = logprobs_of(model, [*prompt, *episode.token_ids.tolist()])[len(prompt) - 1 :]
-        mask = torch.tensor(trained_of(lengths))
-        weight = (logprobs.detach() - torch.from_numpy(episode.logprobs)).exp().clamp(max=1.2)
-        ratio = (logprobs - logprobs.detach()).exp()
-        total = total + (weight * (reward - mean) * ratio)[mask].sum()
-        count += int(mask.sum())
-    return -total / count
+    parts = [by_hand_of(model, group, index) for index in range(len(EPISODES))]
+    return -sum(value for value, _ in parts) / sum(count for _, count in parts)
+
+
+def by_hand_of(model, group, index):
+    """The sum of `w A r` over the trained tokens of one episode, and their number."""
+    episode, prompt = group.completions[index], group.prompt.token_ids
+    logprobs = logprobs_of(model, [*prompt, *episode.token_ids.tolist()])[len(prompt) - 1 :]
+    mask = torch.tensor(trained_of(EPISODES[index]))
+    weight = (logprobs.detach() - torch.from_numpy(episode.logprobs)).exp().clamp(max=1.2)
+    ratio = (logprobs - logprobs.detach()).exp()
+    advantage = REWARDS[index] - sum(REWARDS) / len(REWARDS)
+    return (weight * advantage * ratio)[mask].sum(), int(mask.sum())
 
 
 def trained(model, group, max_tokens, share_prompts):
     """The loss as training computes it, in rows of at most `max_tokens`; gradients are left in the model."""
     options = config(objective=OBJECTIVE)
     [values] = advantages([group], [0.0] * len(EPISODES), options)
+    of_samples = [value for value, c in zip(values, group.completions, strict=True) for _ in c.pieces]
     sequences = [
-        Sequence(s.prompt_ids, s.response_ids, s.rollout_logprobs, advantage, s.mask)
-        for s, advantage in zip(responses([group], VERSION, options), values, strict=True)
+        replace(sequence, advantage=advantage)
+        for sequence, advantage in zip(responses([group], VERSION, options), of_samples, strict=True)
     ]
     denominator = OBJECTIVE.denominator(sequence.num_trained for sequence in sequences)
     total = 0.0
@@ -138,6 +142,35 @@ def test_loss_and_gradient_of_episodes_are_those_of_the_same_tokens_masked_by_ha
     assert max(gradient.abs().max() for gradient in gradients) > 1e-3
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-5, atol=1e-8)
+
+
+def test_pieces_of_an_episode_that_was_begun_anew_share_its_advantage(model, group):
+    """Two turns under contexts of their own give the gradient of two sequences, in a group of as many samples."""
+    rng = np.random.default_rng(1)
+    contexts = [None, np.array([5, 6, 7, 8], np.int32)]
+    ids = rng.integers(10, 800, 7)
+    bounds = [(0, 3), (3, 7)]
+    turns = tuple(EpisodeTurn(*bound, "text", (), context) for bound, context in zip(bounds, contexts, strict=True))
+    before = [group.prompt.token_ids if context is None else context for context in contexts]
+    exact = [
+        logprobs_of(model, [*map(int, context), *ids[start:end].tolist()])[start - end :]
+        for (start, end), context in zip(bounds, before, strict=True)
+    ]
+    logprobs = torch.cat(exact).detach().numpy().astype(np.float32)
+    split = Completion("text", ids.astype(np.int32), logprobs, "stop", [VersionSpan(VERSION, 0, 7)], turns)
+    first, *others = group.samples
+    model.zero_grad()
+    total = trained(model, replace(group, samples=(replace(first, completion=split), *others)), 64, share_prompts=False)
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    advantage = REWARDS[0] - sum(REWARDS) / len(REWARDS)
+    parts = [by_hand_of(model, group, index) for index in (1, 2)]
+    ratios = sum((logprob - logprob.detach()).exp().sum() for logprob in exact)
+    expected = -(advantage * ratios + sum(value for value, _ in parts)) / (7 + sum(count for _, count in parts))
+    model.zero_grad()
+    expected.backward()
+    assert total == pytest.approx(expected.item(), rel=1e-5)
+    for gradient, parameter in zip(gradients, model.parameters(), strict=True):
+        torch.testing.assert_close(gradient, parameter.grad, rtol=1e-4, atol=1e-7)
 
 
 def test_what_the_environment_inserts_is_read_and_not_learnt(model, group):

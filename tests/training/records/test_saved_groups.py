@@ -1,9 +1,11 @@
 """Groups in a checkpoint: everything that is there of them comes back, and only that."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from tasks.generation.interface import Completion, VersionSpan
+from tasks.generation.interface import Completion, EpisodeTurn, VersionSpan
 from tasks.tables.parquet import TableError, write_table
 from tasks.training.groups.group import Group, JudgedGroup, Stage
 from tasks.training.objective import ShapingConfig
@@ -54,6 +56,17 @@ def test_of_a_group_in_flight_what_was_being_generated_waits_again(tmp_path):
     assert [sample.stage for sample in after.samples] == [Stage.JUDGED, Stage.JUDGING, Stage.WAITING]
     assert [contents(sample.completion) for sample in after.samples] == [contents(COMPLETION)] * 2 + [None]
     assert after.samples[0].score == SCORE
+
+
+def test_an_episode_comes_back_with_its_turns_and_what_they_saw(tmp_path):
+    said = ({"role": "user", "content": "go on"},)
+    turns = (EpisodeTurn(0, 1, "a"), EpisodeTurn(1, 2, "b", said, np.array([7, 8], np.int32)))
+    [after] = load_groups(saved(tmp_path, group(7, (replace(COMPLETION, turns=turns), None))), BY_ID, ShapingConfig())[
+        1
+    ]
+    [first, second] = after.samples[0].completion.turns
+    assert (first.text, first.inserted, first.context) == ("a", (), None)
+    assert (second.text, second.inserted, second.context.tolist()) == ("b", said, [7, 8])
 
 
 def contents(completion):

@@ -1,0 +1,52 @@
+"""Classes as TRL's `environment_factory` takes them."""
+
+
+class Counter:
+    """Counts up to a target."""
+
+    def reset(self, target, **row):
+        self.target, self.count = target, 0
+        return f" Reach {target}.<|im_end|>"
+
+    def add(self, amount: int) -> str:
+        """Add to the count.
+
+        Args:
+            amount: how much.
+        """
+        if amount < 0:
+            raise ValueError("the count never falls")
+        self.count += amount
+        return f"The count is {self.count}."
+
+    async def look(self) -> str:
+        """Look at the count."""
+        return f"{self.count} of {self.target}"
+
+    def get_reward(self) -> float:
+        return float(self.count == self.target)
+
+    def _hidden(self):
+        pass
+
+
+class Silent:
+    """Observes nothing at first, and has no reward of its own."""
+
+    def reset(self, **row):
+        return None
+
+    def ping(self) -> str:
+        """Answer."""
+        return "pong"
+
+
+class WithoutReset:
+    def ping(self) -> str:
+        """Answer."""
+        return "pong"
+
+
+class WithoutTools:
+    def reset(self):
+        return None
