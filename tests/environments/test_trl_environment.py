@@ -1,4 +1,4 @@
-"""A class as TRL takes it: its methods are tools, its observation is added to the prompt, its reward is the episode's."""
+"""A class as TRL takes it: methods are tools, the first observation ends the prompt, the reward is the episode's."""
 
 import pytest
 
