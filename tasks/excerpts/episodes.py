@@ -85,7 +85,9 @@ class ShownEpisode:
         if row["finish_reason"] == "length":
             words = f"cut off at a limit; {words}"
         tail = most_turns // 2
-        first, last = (turns, []) if len(turns) <= most_turns else (turns[: most_turns - tail], turns[len(turns) - tail :])
+        first, last = (
+            (turns, []) if len(turns) <= most_turns else (turns[: most_turns - tail], turns[len(turns) - tail :])
+        )
         limit = limit_of((len(turn["content"]) for turn in (*first, *last)), most_chars)
         return cls(
             _shown(first, limit),
@@ -146,7 +148,11 @@ def _end(outcome: str | None) -> tuple[Verdict, str]:
 @cache
 def _template() -> Any:
     environment = Environment(
-        loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters["count"] = "{:,}".format
     return environment.get_template("episode.html.j2")

@@ -24,3 +24,9 @@ def outcome(reward=1.0, passed=True, error=None):
 def columns(*guesses, end=None, **given):
     """The columns of an episode in a table of rollouts."""
     return {"turns": game(*guesses), "outcome": end, "response": guesses[-1] if guesses else "", **given}
+
+
+def as_episodes(table, *guesses, end=None):
+    """A table of rollouts all of which are the same episode, of two turns of the policy where none are given."""
+    rows = [row | columns(*guesses or ("50", "75"), end=end or outcome()) for row in table.to_pylist()]
+    return table.from_pylist(rows, table.schema)

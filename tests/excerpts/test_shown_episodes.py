@@ -45,7 +45,12 @@ def test_what_was_sampled_and_what_was_inserted_are_told_apart():
         (None, "length", "open", "cut off at a limit; the verifier judges the last turn"),
         (outcome(0.25, passed=False), "stop", "failed", "reward 0.25 from the environment, not passed"),
         (outcome(1.0), "length", "passed", "cut off at a limit; reward 1 from the environment, passed"),
-        (outcome(None, passed=False, error="it raised ValueError"), "stop", "unjudged", "no reward: it raised ValueError"),
+        (
+            outcome(None, passed=False, error="it raised ValueError"),
+            "stop",
+            "unjudged",
+            "no reward: it raised ValueError",
+        ),
     ],
 )
 def test_the_end_is_a_reward_a_failure_or_the_verifiers(end, finish_reason, verdict, words):

@@ -132,13 +132,13 @@ class Slow(ByPrompt):
 
     async def next(self):
         asked = await super().next()
-        if self.had == 1 and self.number_of_this % 5 == 0:
+        if self.had == 1 and self.episode % 5 == 0:
             return Failed("it raised", FunctionFailure(ENVIRONMENT.path, "raised"))
         return asked
 
     def choose(self, seed):
         super().choose(seed)
-        self.number_of_this = self.number
+        self.episode = self.number
 
 
 def test_the_seconds_of_environments_are_those_in_which_no_actor_generates(tmp_path):
@@ -183,3 +183,12 @@ def test_the_seconds_of_an_episode_are_those_of_the_actor_that_finished_it(tmp_p
 def test_a_run_without_episodes_has_no_metrics_of_them(tmp_path):
     run = Run(tmp_path, config(steps=2), prompts(40)).play()
     assert not [name for row in run.metrics() for name in row if name.startswith(("environment", "episode"))]
+
+
+def test_turns_are_printed_while_training(tmp_path, capsys):
+    run_of(tmp_path, config={"steps": 1, "log_completions": 1}, answer=always("right", "wrong")).play()
+    printed = capsys.readouterr().err
+    assert (
+        "\n▸ assistant: right\n  user: turn 1\n▸ assistant: right\n  user: turn 2\n▸ assistant: right\n■ reward "
+        in printed
+    )
