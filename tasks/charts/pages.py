@@ -60,7 +60,10 @@ def rollout_samples(prompts: pa.Table, rollouts: pa.Table, per_source: int = 2) 
         sources[source] = []
         for row in rows:
             by_verdict = sorted(responses[row["prompt_id"]].items())
-            answers = [(verdict, [(_outcome(answer), ShownEpisode.of_row(answer) or answer["response"])]) for verdict, answer in by_verdict]
+            answers = [
+                (verdict, [(_outcome(answer), ShownEpisode.of_row(answer) or answer["response"])])
+                for verdict, answer in by_verdict
+            ]
             sources[source] += [_prompt_sample(row), *answers]
     return _render("samples.html.j2", sources=sources)
 
